@@ -1,1 +1,3 @@
 //! stemma-wire
+
+pub mod message;

@@ -1,0 +1,69 @@
+//! The messages between the agent's two halves. None names a path or a command: the half with the network can
+//! withhold, and lie about its own host, and nothing more.
+
+use serde::{Deserialize, Serialize};
+
+use super::checkin::{GiveBack, Held, LeaseWanted};
+use super::observed::{LocalState, Observation, Report, TaskResult};
+use super::signed::{SignedDesired, SignedGrant};
+use super::{Hash, PartDigest};
+
+/// From `apply` (root, no network) to `sync`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromApply {
+    /// The first message: who opens secrets, and what is held.
+    Hello {
+        /// X25519 public key, made by apply.
+        seal_key: [u8; 32],
+        /// What the ledger holds.
+        held: Option<Held>,
+    },
+    /// What is held has changed: an offer was accepted, and is on disk.
+    Accepted(Held),
+    /// An offer was refused, and why.
+    Refused {
+        /// One sentence.
+        reason: String,
+    },
+    /// A profile or blob that the accepted state names and that is not on disk.
+    Want(Hash),
+    /// Results not acknowledged yet, in order.
+    Results(Vec<TaskResult>),
+    /// What only root may observe, to be merged into the Observation.
+    Observed(Observation),
+    /// The Report.
+    Report(Report),
+    /// Leases asked for.
+    LeaseWanted(Vec<LeaseWanted>),
+    /// Leases and primaries given back.
+    GiveBack(Vec<GiveBack>),
+    /// Said on the host.
+    Local(LocalState),
+}
+
+/// From `sync` (network, no root) to `apply`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromSync {
+    /// What a controller said: apply verifies it.
+    Offer {
+        /// Desired state, if there is news.
+        desired: Option<SignedDesired>,
+        /// Barriers and leases.
+        grants: Vec<SignedGrant>,
+        /// Results up to here are stored by the controller.
+        acknowledged: u64,
+    },
+    /// The bytes that were wanted; apply checks the hash.
+    Body {
+        /// Their name.
+        hash: Hash,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// The controller refused to give what was wanted, for now.
+    NoBody(Hash),
+    /// Pause, hold or park said through sync's side.
+    Local(LocalState),
+    /// The observation that sync has put together, for the host's own record (`status`).
+    Observed(PartDigest),
+}

@@ -1,0 +1,132 @@
+//! Desired state, in its two parts, and the profile that the second one names.
+//!
+//! *Known* is replaced at once; the *task set* only when the controller releases it. They are encoded apart,
+//! so that each has a digest of its own and a label's edit re-encodes no task.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Hash;
+
+/// The part that is replaced at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The node's name.
+    pub name: String,
+    /// `CLUSTER/GROUP`; empty for a node without a place.
+    pub group: String,
+    /// Effective labels by key.
+    pub labels: BTreeMap<String, KnownLabel>,
+    /// Effective annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// The union of traits, less the suppressed ones, sorted.
+    pub traits: Vec<String>,
+    /// Lifecycle fields in seconds by their manifest name; one that is not limited is left out.
+    pub lifecycle: BTreeMap<String, u64>,
+    /// What is in force is the lower of this and the task set's mode.
+    pub ceiling: Mode,
+    /// Hooks are spread over so many seconds.
+    pub splay_s: u32,
+    /// Until when (seconds since 1970) and why the task set stays.
+    pub hold: Option<(u64, String)>,
+    /// Set aside by the operator.
+    pub parked: bool,
+    /// No new lease in group or cluster.
+    pub paused: bool,
+    /// Ready probes by tag, each a canonical JSON text.
+    pub ready: BTreeMap<String, String>,
+}
+
+/// One effective label.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownLabel {
+    /// The value.
+    pub value: String,
+    /// Whether it flows to the host label map.
+    pub to_host: bool,
+    /// Where it came from, in short: `nodegroup prod/frontends`, `host`.
+    pub origin: String,
+}
+
+/// What an agent may do to the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Mode {
+    /// Labels, traits, facts; no task is even checked.
+    Observe,
+    /// Tasks are checked, nothing is changed.
+    Noop,
+    /// Tasks are applied.
+    #[default]
+    Apply,
+}
+
+/// The part that is replaced only when it is released.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSet {
+    /// The node group's revision; 0 until there are rollouts.
+    pub group_revision: u64,
+    /// The version under which the task digest was computed.
+    pub digest_version: u32,
+    /// The task digest: what a rollout compares. Not a part's digest.
+    pub task_digest: [u8; 32],
+    /// The mode of this task set.
+    pub mode: Mode,
+    /// The profile that holds the definitions; `None`: no tasks.
+    pub profile: Option<Hash>,
+    /// Effective tags, sorted, with `NAME:VALUE` where one has a value; written to `/run/stemma/tags`.
+    pub tags: Vec<String>,
+    /// Plain names of the tags held as primary, sorted.
+    pub primaries: Vec<String>,
+    /// Task ids that stand in the profile and do not run here, with the reason.
+    pub left_out: BTreeMap<String, String>,
+    /// Each reference's value, by the reference's canonical text.
+    pub inputs: BTreeMap<String, InputValue>,
+}
+
+/// An input as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InputValue {
+    /// A value, as canonical JSON text.
+    Json(String),
+    /// It is not there: `is defined` is false.
+    Absent,
+    /// A secret by name and version; its value is never here.
+    Secret {
+        /// The secret's name.
+        name: String,
+        /// Its version.
+        version: u64,
+    },
+}
+
+/// An immutable task profile: definitions and order on one host, no values. Its name is the SHA-256 of its bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Tasks in a valid order on the host (a dependency stands before its dependants).
+    pub tasks: Vec<ProfileTask>,
+}
+
+/// One task of a profile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileTask {
+    /// The task's id.
+    pub id: String,
+    /// Its definition, canonical JSON of the manifest's Task (defaults left out).
+    pub definition: String,
+    /// Its references, canonical texts, sorted: what its templates read.
+    pub references: Vec<String>,
+    /// Indices into `tasks` of what must have ended well first on this host, each lower than its own.
+    pub after: Vec<u16>,
+    /// Barriers that must be open before it starts.
+    pub barriers: Vec<Barrier>,
+}
+
+/// Something that must have happened on other nodes: a task, on each node that a selector matches.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Barrier {
+    /// The task waited for.
+    pub task: String,
+    /// The selector's canonical text, as core writes it.
+    pub selector: String,
+}

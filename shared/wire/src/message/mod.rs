@@ -1,0 +1,34 @@
+//! The messages of the agents' protocol, as both ends (and the fleet simulator) know them.
+//!
+//! Every body is one version byte, then postcard. Nothing here is recursive and every collection has a
+//! bound, since postcard itself has neither a recursion limit nor one on growth: what is structured without
+//! a fixed shape (a task's parameters, an input's value) travels as its canonical JSON text.
+//! Names of nodes stand in no message: who asks is what the certificate says.
+
+pub mod channel;
+pub mod checkin;
+pub mod desired;
+pub mod enroll;
+pub mod observed;
+pub mod signed;
+
+use serde::{Deserialize, Serialize};
+
+/// The version byte in front of every body that this program writes.
+pub const VERSION: u8 = 1;
+
+/// SHA-256 of some content: a profile's or a blob's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Hash(pub [u8; 32]);
+
+/// SHA-256 over the postcard bytes of one part of a desired state, as sent. Never compared with a task digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PartDigest(pub [u8; 32]);
+
+/// The store's epoch: a random 128-bit id, made by `init`, made anew by `restore`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Epoch(pub [u8; 16]);
+
+/// The store's revision of the snapshot that was resolved. Grows within an epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Revision(pub u64);
