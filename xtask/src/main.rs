@@ -1,1 +1,33 @@
-fn main() {}
+//! The project's own tasks, in Rust so that a machine with cargo needs nothing else to run them.
+//!
+//! `cargo xtask test` is what CI runs, `cargo xtask demo` is what a newcomer runs, `cargo xtask bench` prints
+//! the figures of `docs/performance.md`.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // A task talks to the person at the terminal.
+
+mod bench;
+mod cargo;
+mod test;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own tasks")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything that CI runs: format, lints, dependency policy, all tests.
+    Test(test::Options),
+    /// The figures of docs/performance.md, each beside its baseline.
+    Bench(bench::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().task {
+        Task::Test(options) => test::run(&options),
+        Task::Bench(options) => bench::run(&options),
+    }
+}
