@@ -1,1 +1,8 @@
-//! tests
+//! Drives the real programs as people do: a controller on its embedded store, agents below roots of their own,
+//! the operator's command; over real mutual TLS on loopback, every port chosen by the system.
+//!
+//! A test waits for a condition and never sleeps for a time; what it starts it ends by its own id.
+
+pub mod fleet;
+pub mod program;
+pub mod shared;

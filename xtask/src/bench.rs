@@ -6,8 +6,12 @@ use clap::Args;
 use crate::cargo::{command, step};
 
 /// Package and bench, in the order of the table.
-const BENCHES: &[(&str, &str)] =
-    &[("stemma-core", "resolve"), ("stemma-controller", "commit"), ("stemma-controller", "checkin"), ("stemma-tests", "agent_idle")];
+const BENCHES: &[(&str, &str)] = &[
+    ("stemma-core", "resolve"),
+    ("stemma-controller", "commit"),
+    ("stemma-controller", "checkin"),
+    ("stemma-tests", "agent_idle"),
+];
 
 #[derive(Args)]
 pub(crate) struct Options {

@@ -6,7 +6,7 @@ use clap::Args;
 use crate::cargo::{command, runs, step};
 
 /// The release of cargo-deny that the policy file was written for.
-const CARGO_DENY: &str = "0.19";
+const CARGO_DENY: &str = "^0.19";
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -52,5 +52,8 @@ fn cargo_deny() -> Result<()> {
     if runs("cargo", &["deny", "--version"]) {
         return Ok(());
     }
-    step("install cargo-deny", command("cargo", &["install", "--locked", "--quiet", "cargo-deny", "--version", CARGO_DENY]))
+    step(
+        "install cargo-deny",
+        command("cargo", &["install", "--locked", "--quiet", "cargo-deny", "--version", CARGO_DENY]),
+    )
 }

@@ -1,0 +1,207 @@
+//! A controller and its agents, as `cargo xtask demo` and the README set them up.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::program::{Running, run, succeed};
+
+/// What the controller prints when it is ready.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Bound {
+    /// The admin listener's URL.
+    pub admin: String,
+    /// The agents' listener's URL.
+    pub agents: String,
+    /// Path of the fleet root's certificate.
+    pub ca: PathBuf,
+}
+
+/// A fleet below one temporary directory.
+pub struct Fleet {
+    dir: tempfile::TempDir,
+    controller: Option<Running>,
+    bound: Bound,
+}
+
+/// One agent below a root of its own.
+pub struct Agent {
+    root: PathBuf,
+    running: Option<Running>,
+}
+
+impl Fleet {
+    /// `init` and `run` on free ports of the loopback.
+    ///
+    /// # Errors
+    /// When a program fails; its output is in the error.
+    pub fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let data = dir.path().join("data");
+        succeed("stemma-controller", ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()])?;
+        let (controller, bound) = run_controller(&data, "127.0.0.1:0", "127.0.0.1:0")?;
+        Ok(Self { dir, controller: Some(controller), bound })
+    }
+
+    /// What the controller bound.
+    #[must_use]
+    pub fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
+    /// The directory below which everything of this fleet stands.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The admin's context file, written by `init`.
+    #[must_use]
+    pub fn context(&self) -> PathBuf {
+        self.dir.path().join("data/admin/context.toml")
+    }
+
+    /// The controller's log so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.controller.as_ref().map(Running::log).unwrap_or_default()
+    }
+
+    /// Kills the controller with SIGKILL and starts it again on the same ports.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn crash_controller(&mut self) -> Result<()> {
+        self.controller.take().context("the controller runs")?.kill()?;
+        self.start_controller()
+    }
+
+    /// Stops the controller with SIGTERM.
+    ///
+    /// # Errors
+    /// When it does not end cleanly.
+    pub fn stop_controller(&mut self) -> Result<()> {
+        self.controller.take().context("the controller runs")?.stop()
+    }
+
+    /// Starts the controller again on the ports that it had.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn start_controller(&mut self) -> Result<()> {
+        let port = |url: &str| url.trim_start_matches("https://").to_owned();
+        let (admin, agents) = (port(&self.bound.admin), port(&self.bound.agents));
+        let (controller, bound) = run_controller(&self.dir.path().join("data"), &admin, &agents)?;
+        self.controller = Some(controller);
+        self.bound = bound;
+        Ok(())
+    }
+
+    /// Runs the operator's command with this fleet's context.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
+        let context = self.context();
+        let mut all = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
+        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        run("stemma", all)
+    }
+
+    /// Runs the operator's command, which must succeed, and gives what it printed.
+    ///
+    /// # Errors
+    /// When it fails; both outputs are in the error.
+    pub fn stemma(&self, arguments: &[&str]) -> Result<String> {
+        let context = self.context();
+        let mut all = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
+        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        succeed("stemma", all)
+    }
+
+    /// Makes a token, joins an agent with it and starts it.
+    ///
+    /// # Errors
+    /// When a program fails; its output is in the error.
+    pub fn join(&self, name: &str, group: &str) -> Result<Agent> {
+        let root = self.dir.path().join(name);
+        std::fs::create_dir_all(&root)?;
+        let token = self.dir.path().join(format!("{name}.token"));
+        std::fs::write(&token, self.stemma(&["token", "create", "--nodegroup", group, "-o", "name"])?)?;
+        let hash = self.stemma(&["token", "ca-hash"])?;
+        let (root_text, token_text) = (root.to_string_lossy(), token.to_string_lossy());
+        let arguments = [
+            "--root",
+            &root_text,
+            "join",
+            &self.bound.agents,
+            "--name",
+            name,
+            "--token-file",
+            &token_text,
+            "--ca-hash",
+            hash.trim(),
+        ];
+        succeed("stemma-agent", arguments)?;
+        let mut agent = Agent { root, running: None };
+        agent.start()?;
+        Ok(agent)
+    }
+}
+
+impl Agent {
+    /// Starts its `run`.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start(&mut self) -> Result<()> {
+        let arguments = ["--root".as_ref(), self.root.as_os_str(), "run".as_ref()];
+        self.running = Some(Running::start("stemma-agent", arguments)?);
+        Ok(())
+    }
+
+    /// Kills it with SIGKILL.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill(&mut self) -> Result<()> {
+        self.running.take().context("the agent runs")?.kill()
+    }
+
+    /// A path on its host.
+    #[must_use]
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// Its log so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.running.as_ref().map(Running::log).unwrap_or_default()
+    }
+
+    /// Its process id, when it runs.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.running.as_ref().map(Running::id)
+    }
+}
+
+fn run_controller(data: &Path, admin: &str, agents: &str) -> Result<(Running, Bound)> {
+    let arguments = [
+        "run".as_ref(),
+        "--data-dir".as_ref(),
+        data.as_os_str(),
+        "--admin-listen".as_ref(),
+        admin.as_ref(),
+        "--agent-listen".as_ref(),
+        agents.as_ref(),
+    ];
+    let controller = Running::start("stemma-controller", arguments)?;
+    let line = controller.line()?;
+    let bound =
+        serde_json::from_str(&line).with_context(|| format!("the ready line {line:?}; log:\n{}", controller.log()))?;
+    Ok((controller, bound))
+}

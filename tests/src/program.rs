@@ -1,0 +1,186 @@
+//! One started program: its output kept, ended by its own id when the value is dropped.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How long anything that a test waits for may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The path of one of the workspace's programs, built beside the running test.
+///
+/// # Panics
+/// When the test was started from elsewhere than a target directory, or the program was not built.
+#[must_use]
+pub fn path(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let profile =
+        test.ancestors().find(|dir| dir.join("deps").is_dir()).expect("a test stands below a target directory");
+    let program = profile.join(name);
+    assert!(program.exists(), "{} is not built: cargo build --workspace --bins", program.display());
+    program
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// When it can't be started.
+pub fn run<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<Output> {
+    Command::new(path(name))
+        .args(arguments)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {name}"))
+}
+
+/// Runs a program that must succeed, and gives its standard output.
+///
+/// # Errors
+/// When it ends with another status than 0; both outputs are in the error.
+pub fn succeed<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<String> {
+    let arguments: Vec<_> = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
+    let output = run(name, &arguments)?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() {
+        bail!("{name} {arguments:?}: {}\n{out}{err}", output.status);
+    }
+    Ok(out.into_owned())
+}
+
+/// A program that runs until it is told otherwise.
+pub struct Running {
+    child: Child,
+    name: String,
+    log: Arc<Mutex<Vec<String>>>,
+    out: std::sync::mpsc::Receiver<String>,
+}
+
+impl Running {
+    /// Starts a program; its standard error is kept, its standard output is read line by line.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<Self> {
+        let mut child = Command::new(path(name))
+            .args(arguments)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (lines, out) = std::sync::mpsc::channel();
+        let stdout = child.stdout.take().context("standard output is a pipe")?;
+        let stderr = child.stderr.take().context("standard error is a pipe")?;
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = lines.send(line);
+            }
+        });
+        let kept = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                kept.lock().expect("no thread panics with the log in hand").push(line);
+            }
+        });
+        Ok(Self { child, name: name.to_owned(), log, out })
+    }
+
+    /// The next line of standard output.
+    ///
+    /// # Errors
+    /// When none comes in time; the log is in the error.
+    pub fn line(&self) -> Result<String> {
+        self.out
+            .recv_timeout(PATIENCE)
+            .with_context(|| format!("{} printed nothing; its log:\n{}", self.name, self.log()))
+    }
+
+    /// Everything that it wrote to standard error so far.
+    ///
+    /// # Panics
+    /// Never: the reading thread does not panic.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.log.lock().expect("no thread panics with the log in hand").join("\n")
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, and waits for the end.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM, and waits for a clean end.
+    ///
+    /// # Errors
+    /// When it does not end in time or ends with another status than 0.
+    pub fn stop(mut self) -> Result<()> {
+        let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
+        if !status.success() {
+            bail!("cannot signal {}", self.name);
+        }
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait()? {
+                if !status.success() {
+                    bail!("{} ended with {status}:\n{}", self.name, self.log());
+                }
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bail!("{} did not end after SIGTERM:\n{}", self.name, self.log())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until a condition gives a value.
+///
+/// # Errors
+/// When it does not in time: `what` and the last reason are in the error.
+pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match condition() {
+            Ok(value) => return Ok(value),
+            Err(error) if start.elapsed() > PATIENCE => return Err(error.context(format!("{what} did not come about"))),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// Whether a file says something.
+///
+/// # Errors
+/// When it can't be read or says something else, which is in the error.
+pub fn file_contains(path: &Path, expected: &str) -> Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    if !text.contains(expected) {
+        bail!("{} does not contain {expected:?}:\n{text}", path.display());
+    }
+    Ok(())
+}
