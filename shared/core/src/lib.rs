@@ -1,1 +1,4 @@
 //! stemma-core
+
+pub mod condition;
+pub mod input;

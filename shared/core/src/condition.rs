@@ -1,0 +1,102 @@
+//! Conditions and templates as core sees them: what they read, and whether a condition holds.
+//!
+//! Core decides placement and must not pull in a CEL interpreter or a template engine to do it: the agent
+//! is built on core too and has neither. So the engines stand behind these traits, in `stemma-author`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::input::{Inputs, Reference};
+
+/// A condition that was read once, when its release was stored.
+pub trait Condition: fmt::Debug + Send + Sync {
+    /// What it reads, sorted, each once. [`Condition::evaluate`] wants an input for each.
+    fn references(&self) -> &[Reference];
+
+    /// Whether it holds for these inputs; others than its own are not looked at.
+    ///
+    /// # Errors
+    /// [`ConditionError`]: such a condition counts as false, with a finding and the reason in `skipped`.
+    fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError>;
+}
+
+/// Why a condition could not be evaluated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConditionError {
+    /// It reads what this node does not have, and does not ask for it first.
+    #[error("reads `{reference}`, which is absent; ask with `has(…)` first")]
+    Absent {
+        /// What is absent.
+        reference: Reference,
+    },
+    /// Its result is no boolean.
+    #[error("gives {found}, not a boolean")]
+    NotBoolean {
+        /// The kind of its result.
+        found: &'static str,
+    },
+    /// The inputs lack something that it reads: a mistake of the caller.
+    #[error("`{reference}` is not among the inputs")]
+    NotAnInput {
+        /// What was not given.
+        reference: Reference,
+    },
+    /// It takes more steps than a condition may.
+    #[error("takes more than {limit} steps over its inputs")]
+    TooLong {
+        /// The limit.
+        limit: usize,
+    },
+    /// The interpreter's own error: a division by zero, a comparison of kinds that do not compare.
+    #[error("{reason}")]
+    Failed {
+        /// What it says, in one line.
+        reason: String,
+    },
+}
+
+/// Reads templates and conditions when a release is stored.
+pub trait Author: Send + Sync {
+    /// What a template of a file or of a command's item reads, sorted, each once.
+    ///
+    /// # Errors
+    /// [`AuthorError`] where it does not parse or reads other than model.md allows.
+    fn template(&self, text: &str) -> Result<Vec<Reference>, AuthorError>;
+
+    /// What the template of a shell script reads, and whether it puts in values unquoted.
+    ///
+    /// # Errors
+    /// [`AuthorError`], also where a value stands at a place that cannot be quoted.
+    fn script(&self, text: &str) -> Result<Script, AuthorError>;
+
+    /// A condition, ready to be evaluated.
+    ///
+    /// # Errors
+    /// [`AuthorError`] where it does not parse, is too large, or reads other than model.md allows.
+    fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError>;
+}
+
+/// What a shell script's template reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Script {
+    /// What it reads, sorted, each once.
+    pub references: Vec<Reference>,
+    /// Where `|raw` stands, as line and column: only an admin may store such a script (trust.md, rule 3).
+    pub raw: Vec<(u32, u32)>,
+}
+
+/// A template or condition that cannot be stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {what}: {why}; {remedy}")]
+pub struct AuthorError {
+    /// Line, from 1.
+    pub line: u32,
+    /// Column in characters, from 1.
+    pub column: u32,
+    /// What stands there, quoted and cut at 64 characters.
+    pub what: String,
+    /// Why it is refused.
+    pub why: String,
+    /// What to write instead.
+    pub remedy: String,
+}

@@ -1,0 +1,284 @@
+//! Inputs: what a template or a condition reads, by name, and the value of each.
+//!
+//! A host renders from the inputs that it was sent and from nothing else, the controller evaluates
+//! conditions over the same map, and a task's digest is computed from it without rendering. So three
+//! parties must agree on what a read is called: that is a [`Reference`], which has one text and no other.
+//! What is absent is an input too. Were it left out, a label that is taken away would change no digest
+//! and the file that was made from it would stay.
+
+pub mod facts;
+pub mod fields;
+mod path;
+mod reference;
+mod syntax;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map;
+use std::fmt;
+
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+pub use path::{MAX_DEPTH, Path};
+pub use reference::{Fields, MAX_LITERAL, MAX_NAMES, Names, Query, Read, Reference, ReferenceError};
+
+/// The most inputs that one task may have.
+pub const MAX_INPUTS: usize = 1_024;
+
+/// The most bytes, as JSON with their references, that the inputs of one task may take: that of a desired state.
+pub const MAX_INPUT_BYTES: usize = 256 * 1024;
+
+/// The value of one reference for one host.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// The value. `null` is a value: a parameter may hold one.
+    Value(Value),
+    /// Nothing is there. Templates see it as undefined, conditions as an error that `has()` asks for.
+    Absent,
+    /// A secret, by name and version. Its value is never an input, so it is in no digest, log or history.
+    Secret {
+        /// The name of the Secret object.
+        name: Box<str>,
+        /// The version of the object's value; 0 where the controller has none and the host must.
+        version: u64,
+    },
+}
+
+/// The inputs of one task on one host, in the order of the references' texts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inputs {
+    entries: BTreeMap<Reference, Input>,
+    bytes: usize,
+}
+
+/// A task reads more than may be sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "with `{reference}` the inputs exceed {MAX_INPUTS} entries or {MAX_INPUT_BYTES} bytes; read fewer or smaller values"
+)]
+pub struct InputsTooLarge {
+    /// The reference that did not fit.
+    pub reference: Reference,
+}
+
+impl Input {
+    /// The value, if there is one to see.
+    pub fn value(&self) -> Option<&Value> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Absent | Self::Secret { .. } => None,
+        }
+    }
+
+    /// Bytes that this input takes as JSON, about: escapes of strings are not counted.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Value(value) => weigh(value),
+            Self::Absent => 8,
+            Self::Secret { name, .. } => name.len() + 32,
+        }
+    }
+}
+
+impl From<Option<Value>> for Input {
+    fn from(value: Option<Value>) -> Self {
+        value.map_or(Self::Absent, Self::Value)
+    }
+}
+
+fn weigh(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 4,
+        Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => 2 + items.iter().map(|item| weigh(item) + 1).sum::<usize>(),
+        Value::Object(fields) => 2 + fields.iter().map(|(key, value)| key.len() + 4 + weigh(value)).sum::<usize>(),
+    }
+}
+
+impl Inputs {
+    /// No inputs.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the value of one reference.
+    ///
+    /// # Errors
+    /// [`InputsTooLarge`] past [`MAX_INPUTS`] or [`MAX_INPUT_BYTES`]; nothing is changed then.
+    pub fn insert(&mut self, reference: Reference, input: Input) -> Result<(), InputsTooLarge> {
+        let (gone, known) =
+            self.entries.get(&reference).map_or((0, false), |old| (reference.as_str().len() + old.weight(), true));
+        let bytes = self.bytes - gone + reference.as_str().len() + input.weight();
+        let count = self.entries.len() + usize::from(!known);
+        if bytes > MAX_INPUT_BYTES || count > MAX_INPUTS {
+            return Err(InputsTooLarge { reference });
+        }
+        self.bytes = bytes;
+        self.entries.insert(reference, input);
+        Ok(())
+    }
+
+    /// The input of a reference; `None` where it was not sent, which is not the same as absent.
+    pub fn get(&self, reference: &Reference) -> Option<&Input> {
+        self.entries.get(reference)
+    }
+
+    /// The input whose reference has this canonical text.
+    pub fn get_text(&self, reference: &str) -> Option<(&Reference, &Input)> {
+        self.entries.get_key_value(reference)
+    }
+
+    /// All inputs whose reference's text begins with `prefix`, in order.
+    pub fn with_text_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Reference, &'a Input)> {
+        self.entries
+            .range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded))
+            .take_while(move |(reference, _)| reference.as_str().starts_with(prefix))
+    }
+
+    /// All inputs in order.
+    pub fn iter(&self) -> btree_map::Iter<'_, Reference, Input> {
+        self.entries.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing is read.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl<'a> IntoIterator for &'a Inputs {
+    type Item = (&'a Reference, &'a Input);
+    type IntoIter = btree_map::Iter<'a, Reference, Input>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.entries.iter()
+    }
+}
+
+impl Serialize for Inputs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.entries.len()))?;
+        for (reference, input) in &self.entries {
+            map.serialize_entry(reference, input)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Inputs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bounded;
+        impl<'de> Visitor<'de> for Bounded {
+            type Value = Inputs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a map of at most {MAX_INPUTS} references to inputs")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Inputs, A::Error> {
+                let mut inputs = Inputs::new();
+                while let Some((reference, input)) = map.next_entry::<Reference, Input>()? {
+                    if inputs.get(&reference).is_some() {
+                        return Err(A::Error::custom(format_args!("`{reference}` stands twice")));
+                    }
+                    inputs.insert(reference, input).map_err(A::Error::custom)?;
+                }
+                Ok(inputs)
+            }
+        }
+        deserializer.deserialize_map(Bounded)
+    }
+}
+
+/// What stands on the wire. JSON keeps its shape where the format can hold it; elsewhere (postcard, which
+/// has no recursive types and must not get one) it is the JSON text, whose parser bounds its depth.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Wire<T> {
+    Value(T),
+    Absent,
+    Secret { name: Box<str>, version: u64 },
+}
+
+impl Serialize for Input {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let readable = serializer.is_human_readable();
+        match self {
+            Self::Value(value) if readable => Wire::Value(value).serialize(serializer),
+            Self::Value(value) => Wire::Value(value.to_string()).serialize(serializer),
+            Self::Absent => Wire::<()>::Absent.serialize(serializer),
+            Self::Secret { name, version } => {
+                Wire::<()>::Secret { name: name.clone(), version: *version }.serialize(serializer)
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Input {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wire = if deserializer.is_human_readable() {
+            Wire::<Value>::deserialize(deserializer)?
+        } else {
+            match Wire::<String>::deserialize(deserializer)? {
+                Wire::Value(text) => Wire::Value(serde_json::from_str(&text).map_err(D::Error::custom)?),
+                Wire::Absent => Wire::Absent,
+                Wire::Secret { name, version } => Wire::Secret { name, version },
+            }
+        };
+        Ok(match wire {
+            Wire::Value(value) => Self::Value(value),
+            Wire::Absent => Self::Absent,
+            Wire::Secret { name, version } => Self::Secret { name, version },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn reference(text: &str) -> Reference {
+        text.parse().expect("a reference of the test")
+    }
+
+    #[test]
+    fn inputs_come_back_from_json_in_the_order_of_their_texts() {
+        let text = r#"{"'A' in traits":{"value":true},"labels.a":{"value":"x"},"labels.b":"absent","params.p":{"value":null},"secret('db')":{"secret":{"name":"db","version":3}}}"#;
+        let inputs: Inputs = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&inputs).unwrap(), text);
+        assert_eq!(inputs.get(&reference("labels.b")), Some(&Input::Absent));
+        assert_eq!(inputs.get(&reference("params.p")), Some(&Input::Value(Value::Null)));
+        assert_eq!(inputs.get(&reference("labels.c")), None);
+    }
+
+    #[test]
+    fn inputs_are_bounded_on_the_way_in_and_unchanged_by_what_does_not_fit() {
+        let mut inputs = Inputs::new();
+        let large = json!("x".repeat(MAX_INPUT_BYTES / 2));
+        inputs.insert(reference("params.a"), Input::Value(large.clone())).unwrap();
+        let refused = inputs.insert(reference("params.b"), Input::Value(large.clone())).unwrap_err();
+        assert_eq!(refused.reference, reference("params.b"));
+        assert_eq!(inputs.len(), 1);
+        inputs.insert(reference("params.a"), Input::Value(large)).expect("replaces what it weighed");
+
+        let many: String = (0..=MAX_INPUTS).map(|n| format!(r#","labels.k{n}":"absent""#)).collect();
+        let error = serde_json::from_str::<Inputs>(&format!("{{{}}}", &many[1..])).unwrap_err();
+        assert!(error.to_string().contains("exceed 1024 entries"), "{error}");
+    }
+
+    #[test]
+    fn a_reference_that_stands_twice_is_refused() {
+        let twice = r#"{"labels.a":"absent","labels.a":{"value":"x"}}"#;
+        let error = serde_json::from_str::<Inputs>(twice).unwrap_err();
+        assert!(error.to_string().contains("`labels.a` stands twice"), "{error}");
+    }
+}

@@ -1,0 +1,412 @@
+//! A reference: one thing that a template or a condition reads.
+
+use std::borrow::Borrow;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use super::path::Path;
+use super::syntax;
+
+/// The most bytes of a literal in a reference: a label's key with its prefix has 317.
+pub const MAX_LITERAL: usize = 512;
+
+/// The most names in a look-up, and fields read of its result.
+pub const MAX_NAMES: usize = 64;
+
+/// One thing that is read, with its canonical text. Compared, ordered and stored by that text; cheap to clone.
+#[derive(Clone)]
+pub struct Reference(Arc<Inner>);
+
+struct Inner {
+    text: Box<str>,
+    read: Read,
+}
+
+/// What a reference reads, and what its [`Input`](super::Input)'s value then is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// `labels.ntp`, `labels['a/b']`: the effective label, a string.
+    Label(Box<str>),
+    /// `labels_with_prefix('x/')`: an object of the effective labels whose key begins so, by whole key; empty if none does.
+    LabelsWithPrefix(Box<str>),
+    /// `params.x`, `params.x.y`: the parameter of the first key, and what stands in it at the rest of the path.
+    Parameter(Path),
+    /// `'HW_CPU_X86_AVX2' in traits`: a boolean, never absent.
+    Trait(Box<str>),
+    /// `'mysql' in tags`: a boolean, never absent. The tag as selectors match it.
+    Tag(Box<str>),
+    /// `facts.cpu.count`: a stable fact of the host itself ([`facts`](super::facts)).
+    Fact(Path),
+    /// `node.name`: a field of the host itself ([`fields::NODE`](super::fields::NODE)).
+    Node(Path),
+    /// `cluster.name` ([`fields::CLUSTER`](super::fields::CLUSTER)).
+    Cluster(Path),
+    /// `nodes(tag='mysql')`: an array of the cluster's nodes that match, by name (digits compared as
+    /// numbers), each an object made by [`Fields::project`].
+    Nodes {
+        /// Which nodes.
+        query: Query,
+        /// Which fields of them are read.
+        fields: Fields,
+    },
+    /// `primary('mysql')`: the node that holds the tag as primary, made by [`Fields::project`]; absent if none does.
+    Primary {
+        /// The plain tag.
+        tag: Box<str>,
+        /// Which fields of the node are read.
+        fields: Fields,
+    },
+    /// `secret('NAME')`: always [`Input::Secret`](super::Input::Secret).
+    Secret(Box<str>),
+}
+
+/// Which nodes of the cluster a look-up means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// `nodes(tag=…)`: those that hold one of these tags.
+    Tag(Names),
+    /// `nodes(role=…)`: those that have one of these roles.
+    Role(Names),
+    /// `nodes(tag=…, or_role=…)`: those that hold one of the tags or have one of the roles.
+    TagOrRole {
+        /// The tags.
+        tags: Names,
+        /// The roles.
+        roles: Names,
+    },
+}
+
+/// Names and `/patterns/` of a look-up, a union: sorted, each once, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names(Box<[Box<str>]>);
+
+/// The fields that are read of a look-up's nodes; none where only their number is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fields(BTreeSet<Path>);
+
+/// A text or a read is no reference.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    /// The text is not one that a reference has.
+    #[error(
+        "{text:?} is no reference; it reads as `labels.ntp`, `params.x`, `'NAME' in traits` or `nodes(tag='x'){{name}}`"
+    )]
+    Syntax {
+        /// The text, cut to 64 characters.
+        text: String,
+    },
+    /// A key or name is empty, too long, or has control characters.
+    #[error("{literal:?} cannot be read: a key or name has 1 to {MAX_LITERAL} bytes and no control characters")]
+    Literal {
+        /// The key or name, cut to 64 characters.
+        literal: String,
+    },
+    /// Too many names or fields.
+    #[error("a look-up takes at most {MAX_NAMES} names and {MAX_NAMES} fields")]
+    TooMany,
+}
+
+impl Reference {
+    /// The reference of a read.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] where a key or name is empty, too long or has control characters.
+    pub fn new(read: Read) -> Result<Self, ReferenceError> {
+        read.check()?;
+        Ok(Self(Arc::new(Inner { text: syntax::print(&read).into(), read })))
+    }
+
+    /// What is read.
+    pub fn read(&self) -> &Read {
+        &self.0.read
+    }
+
+    /// The canonical text.
+    pub fn as_str(&self) -> &str {
+        &self.0.text
+    }
+}
+
+impl Read {
+    fn check(&self) -> Result<(), ReferenceError> {
+        match self {
+            Self::Label(name)
+            | Self::LabelsWithPrefix(name)
+            | Self::Trait(name)
+            | Self::Tag(name)
+            | Self::Secret(name) => check_literal(name),
+            Self::Parameter(path) | Self::Fact(path) | Self::Node(path) | Self::Cluster(path) => check_path(path),
+            Self::Nodes { query, fields } => {
+                query.names().try_for_each(|name| check_literal(name))?;
+                fields.check()
+            }
+            Self::Primary { tag, fields } => {
+                check_literal(tag)?;
+                fields.check()
+            }
+        }
+    }
+}
+
+fn check_path(path: &Path) -> Result<(), ReferenceError> {
+    path.keys().iter().try_for_each(|key| check_literal(key))
+}
+
+fn check_literal(literal: &str) -> Result<(), ReferenceError> {
+    if (1..=MAX_LITERAL).contains(&literal.len()) && !literal.contains(char::is_control) {
+        return Ok(());
+    }
+    Err(ReferenceError::Literal { literal: literal.chars().take(64).collect() })
+}
+
+impl Query {
+    /// All names and patterns, tags before roles.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let (first, second): (&Names, Option<&Names>) = match self {
+            Self::Tag(names) | Self::Role(names) => (names, None),
+            Self::TagOrRole { tags, roles } => (tags, Some(roles)),
+        };
+        first.as_slice().iter().chain(second.map_or(&[][..], Names::as_slice)).map(|name| &**name)
+    }
+}
+
+impl Names {
+    /// A union of names and `/patterns/`; `None` for none or more than [`MAX_NAMES`].
+    pub fn new(names: impl IntoIterator<Item = Box<str>>) -> Option<Self> {
+        let names: BTreeSet<Box<str>> = names.into_iter().collect();
+        (1..=MAX_NAMES).contains(&names.len()).then(|| Self(names.into_iter().collect()))
+    }
+
+    /// The names and patterns, sorted.
+    pub fn as_slice(&self) -> &[Box<str>] {
+        &self.0
+    }
+}
+
+impl Fields {
+    /// These fields, without those that lie within another of them.
+    pub fn new(fields: BTreeSet<Path>) -> Self {
+        let kept = fields.iter().filter(|field| !fields.iter().any(|other| other != *field && field.is_within(other)));
+        Self(kept.cloned().collect())
+    }
+
+    /// The fields in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter()
+    }
+
+    /// Whether no field is read, only the number of nodes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A node as a template sees it: an object of the fields that are read and no others. A field that
+    /// `value_of` does not know is left out; the maps on the way to it are there, so that `is defined` works.
+    pub fn project(&self, mut value_of: impl FnMut(&Path) -> Option<Value>) -> Value {
+        let mut node = Map::new();
+        for field in &self.0 {
+            field.place(value_of(field), &mut node);
+        }
+        Value::Object(node)
+    }
+
+    fn check(&self) -> Result<(), ReferenceError> {
+        if self.0.len() > MAX_NAMES {
+            return Err(ReferenceError::TooMany);
+        }
+        self.0.iter().try_for_each(check_path)
+    }
+}
+
+impl FromIterator<Path> for Fields {
+    fn from_iter<I: IntoIterator<Item = Path>>(fields: I) -> Self {
+        Self::new(fields.into_iter().collect())
+    }
+}
+
+impl FromStr for Reference {
+    type Err = ReferenceError;
+
+    fn from_str(text: &str) -> Result<Self, ReferenceError> {
+        let read =
+            syntax::parse(text).ok_or_else(|| ReferenceError::Syntax { text: text.chars().take(64).collect() })?;
+        read.check()?;
+        Ok(Self(Arc::new(Inner { text: text.into(), read })))
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl PartialEq for Reference {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Reference {}
+
+impl PartialOrd for Reference {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Reference {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl Hash for Reference {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl Borrow<str> for Reference {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl Serialize for Reference {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Reference {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl serde::de::Visitor<'_> for Text {
+            type Value = Reference;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the text of a reference")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Reference, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Text).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn path(keys: &[&str]) -> Path {
+        Path::new(keys.iter().copied()).expect("a path of the test")
+    }
+
+    fn names(names: &[&str]) -> Names {
+        Names::new(names.iter().map(|&name| name.into())).expect("names of the test")
+    }
+
+    #[test]
+    fn a_read_has_one_text_and_comes_back_from_it() {
+        let fields: Fields =
+            [path(&["name"]), path(&["labels", "a/b"]), path(&["labels", "zone"])].into_iter().collect();
+        for (read, text) in [
+            (Read::Label("ntp".into()), "labels.ntp"),
+            (Read::Label("a/b".into()), "labels['a/b']"),
+            (Read::Label("1st".into()), "labels['1st']"),
+            (Read::LabelsWithPrefix("x/".into()), "labels_with_prefix('x/')"),
+            (Read::Parameter(path(&["x", "y z", "w"])), "params.x['y z'].w"),
+            (Read::Parameter(path(&["it's \\"])), r"params['it\'s \\']"),
+            (Read::Trait("HW_CPU_X86_AVX2".into()), "'HW_CPU_X86_AVX2' in traits"),
+            (Read::Tag("mysql:1".into()), "'mysql:1' in tags"),
+            (Read::Fact(path(&["cpu", "count"])), "facts.cpu.count"),
+            (Read::Node(path(&["name"])), "node.name"),
+            (Read::Cluster(path(&["name"])), "cluster.name"),
+            (Read::Nodes { query: Query::Tag(names(&["a"])), fields: Fields::default() }, "nodes(tag='a')"),
+            (
+                Read::Nodes { query: Query::Role(names(&["b", "/a.*/", "b"])), fields: fields.clone() },
+                "nodes(role=['/a.*/', 'b']){labels['a/b'], labels.zone, name}",
+            ),
+            (
+                Read::Nodes {
+                    query: Query::TagOrRole { tags: names(&["a"]), roles: names(&["b"]) },
+                    fields: Fields::default(),
+                },
+                "nodes(tag='a', or_role='b')",
+            ),
+            (Read::Primary { tag: "mysql".into(), fields }, "primary('mysql'){labels['a/b'], labels.zone, name}"),
+            (Read::Secret("db".into()), "secret('db')"),
+        ] {
+            let reference = Reference::new(read.clone()).unwrap();
+            assert_eq!(reference.as_str(), text);
+            assert_eq!(text.parse::<Reference>().unwrap().read(), &read, "{text}");
+        }
+    }
+
+    #[test]
+    fn another_spelling_is_no_reference() {
+        for text in [
+            "",
+            "labels",
+            "labels['ntp']",
+            "labels.a.b",
+            "labels[\"a/b\"]",
+            "labels.ntp ",
+            "'X' in  traits",
+            "nodes()",
+            "nodes(tag=['a'])",
+            "nodes(tag=['b', 'a'])",
+            "nodes(tag='a'){}",
+            "nodes(tag='a'){name, labels.x}",
+            "nodes(role='a', or_role='b')",
+            "uptime",
+            "labels['a",
+            "labels['']",
+            "labels['a\nb']",
+        ] {
+            assert!(text.parse::<Reference>().is_err(), "{text:?}");
+        }
+        let error = "labels['']".parse::<Reference>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "\"\" cannot be read: a key or name has 1 to 512 bytes and no control characters"
+        );
+    }
+
+    #[test]
+    fn a_node_is_seen_by_the_fields_that_are_read() {
+        let fields: Fields =
+            [path(&["name"]), path(&["labels", "zone"]), path(&["labels", "gone"]), path(&["facts", "x"])]
+                .into_iter()
+                .collect();
+        let node = fields.project(|field| match field.keys()[field.keys().len() - 1].as_ref() {
+            "name" => Some(json!("web-1")),
+            "zone" => Some(json!("a")),
+            _ => None,
+        });
+        assert_eq!(node, json!({"facts": {}, "labels": {"zone": "a"}, "name": "web-1"}));
+    }
+
+    #[test]
+    fn a_field_within_another_is_that_other() {
+        let fields: Fields = [path(&["facts", "cpu"]), path(&["facts", "cpu", "count"])].into_iter().collect();
+        assert_eq!(fields.iter().collect::<Vec<_>>(), [&path(&["facts", "cpu"])]);
+    }
+}
