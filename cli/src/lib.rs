@@ -1,0 +1,3 @@
+//! The operator's command: manifests and questions, with and without a controller.
+
+pub mod yaml;

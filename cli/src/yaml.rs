@@ -1,0 +1,381 @@
+//! YAML to JSON text, with the line of every field.
+//!
+//! The API takes JSON, and a label's number keeps its text as its author sent it, so a YAML number may not go
+//! through a float on its way. Hence no YAML-to-value library: the parser's events are written down as JSON
+//! text. The core schema of YAML 1.2 decides what is null, a boolean or a number (`yes` and `on` are text); a
+//! number that JSON could not hold (`0x1F`, `+1`, `.5`) is text too. Aliases and `<<` are expanded within
+//! bounds, and a key that stands twice is an error, not the last one's win.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+
+/// The most values that one file may have, aliases expanded.
+pub const MAX_NODES: usize = 1_000_000;
+/// The deepest nesting.
+pub const MAX_DEPTH: usize = 64;
+
+/// One document of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Its JSON text.
+    pub json: String,
+    /// The line that it begins at, from 1.
+    pub line: usize,
+    /// The line of each field, by path (`tasks[2].id`).
+    pub lines: BTreeMap<String, usize>,
+}
+
+/// What is wrong with a file, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {what}")]
+pub struct YamlError {
+    /// From 1.
+    pub line: usize,
+    /// From 1.
+    pub column: usize,
+    /// One sentence with what to do.
+    pub what: String,
+}
+
+impl Document {
+    /// The line of a field, or of the nearest one around it that is known.
+    #[must_use]
+    pub fn line_of(&self, path: &str) -> usize {
+        let mut path = path;
+        loop {
+            if let Some(line) = self.lines.get(path) {
+                return *line;
+            }
+            match path.rfind(['.', '[']) {
+                Some(cut) => path = &path[..cut],
+                None => return self.line,
+            }
+        }
+    }
+}
+
+/// Reads every document of a file; empty ones are left out. JSON is YAML, so a JSON file is read as well.
+///
+/// # Errors
+/// [`YamlError`] for text that is no YAML, for a key that stands twice or is no text, and past the limits.
+pub fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
+    let mut reader = Reader { events: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, position: (1, 1) };
+    let mut documents = Vec::new();
+    loop {
+        match reader.next()? {
+            Event::StreamEnd => return Ok(documents),
+            Event::DocumentStart(_) => {
+                let event = reader.next()?;
+                let node = reader.node(event, 0)?;
+                if !matches!(&node.value, Value::Scalar(text) if text == "null") {
+                    documents.push(node.document());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Node {
+    line: usize,
+    value: Value,
+}
+
+#[derive(Clone)]
+enum Value {
+    /// JSON text.
+    Scalar(String),
+    Sequence(Vec<Node>),
+    Mapping(Vec<(String, Node)>),
+}
+
+struct Reader<'input> {
+    events: Parser<'input, saphyr_parser::StrInput<'input>>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+    position: (usize, usize),
+}
+
+impl<'input> Reader<'input> {
+    fn next(&mut self) -> Result<Event<'input>, YamlError> {
+        match self.events.next_event() {
+            Some(Ok((event, span))) => {
+                self.position = place(span);
+                Ok(event)
+            }
+            Some(Err(error)) => {
+                let marker = error.marker();
+                Err(YamlError { line: marker.line(), column: marker.col() + 1, what: error.info().to_owned() })
+            }
+            None => Ok(Event::StreamEnd),
+        }
+    }
+
+    fn error(&self, what: impl Into<String>) -> YamlError {
+        YamlError { line: self.position.0, column: self.position.1, what: what.into() }
+    }
+
+    fn count(&mut self, more: usize) -> Result<(), YamlError> {
+        self.nodes += more;
+        if self.nodes > MAX_NODES {
+            return Err(self.error(format!("more than {MAX_NODES} values with aliases expanded: split the file")));
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, event: Event<'input>, depth: usize) -> Result<Node, YamlError> {
+        if depth > MAX_DEPTH {
+            return Err(self.error(format!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        self.count(1)?;
+        let line = self.position.0;
+        let (value, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
+                (Value::Scalar(scalar(&text, style == ScalarStyle::Plain && !is_text)), anchor)
+            }
+            Event::SequenceStart(anchor, _) => (self.sequence(depth)?, anchor),
+            Event::MappingStart(anchor, _) => (self.mapping(depth)?, anchor),
+            Event::Alias(id) => {
+                let known = self.anchors.get(&id).cloned();
+                let node = known.ok_or_else(|| self.error("an alias of something that stands around it"))?;
+                self.count(node.size())?;
+                return Ok(node);
+            }
+            _ => return Err(self.error("a value is missing here")),
+        };
+        let node = Node { line, value };
+        if anchor > 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    fn sequence(&mut self, depth: usize) -> Result<Value, YamlError> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                Event::SequenceEnd => return Ok(Value::Sequence(items)),
+                event => items.push(self.node(event, depth + 1)?),
+            }
+        }
+    }
+
+    fn mapping(&mut self, depth: usize) -> Result<Value, YamlError> {
+        let mut entries: Vec<(String, Node)> = Vec::new();
+        let mut merged = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        loop {
+            let key = match self.next()? {
+                Event::MappingEnd => break,
+                Event::Scalar(text, _, _, _) => text.into_owned(),
+                _ => return Err(self.error("a key must be text")),
+            };
+            let twice = !seen.insert(key.clone());
+            if twice {
+                return Err(self.error(format!("the key {key:?} stands twice in one map: keep one of them")));
+            }
+            let line = self.position.0;
+            let event = self.next()?;
+            let mut node = self.node(event, depth + 1)?;
+            if key == "<<" {
+                merged.push(node);
+            } else {
+                node.line = line;
+                entries.push((key, node));
+            }
+        }
+        for node in merged {
+            self.merge(&mut entries, node)?;
+        }
+        Ok(Value::Mapping(entries))
+    }
+
+    /// `<<`: keys of the maps named that do not stand here, the first map's before the second's.
+    fn merge(&self, entries: &mut Vec<(String, Node)>, node: Node) -> Result<(), YamlError> {
+        match node.value {
+            Value::Mapping(more) => {
+                for (key, node) in more {
+                    if !entries.iter().any(|(own, _)| *own == key) {
+                        entries.push((key, node));
+                    }
+                }
+                Ok(())
+            }
+            Value::Sequence(maps) => maps.into_iter().try_for_each(|map| self.merge(entries, map)),
+            Value::Scalar(_) => Err(self.error("`<<` takes a map or a list of maps")),
+        }
+    }
+}
+
+impl Node {
+    fn size(&self) -> usize {
+        1 + match &self.value {
+            Value::Scalar(_) => 0,
+            Value::Sequence(items) => items.iter().map(Self::size).sum(),
+            Value::Mapping(entries) => entries.iter().map(|(_, node)| node.size()).sum(),
+        }
+    }
+
+    fn document(&self) -> Document {
+        let mut document = Document { json: String::new(), line: self.line, lines: BTreeMap::new() };
+        self.write(&mut String::new(), &mut document);
+        document
+    }
+
+    fn write(&self, path: &mut String, to: &mut Document) {
+        if !path.is_empty() {
+            to.lines.insert(path.clone(), self.line);
+        }
+        match &self.value {
+            Value::Scalar(text) => to.json.push_str(text),
+            Value::Sequence(items) => {
+                to.json.push('[');
+                for (index, item) in items.iter().enumerate() {
+                    separate(&mut to.json, index);
+                    within(path, &format!("[{index}]"), |path| item.write(path, to));
+                }
+                to.json.push(']');
+            }
+            Value::Mapping(entries) => {
+                to.json.push('{');
+                for (index, (key, node)) in entries.iter().enumerate() {
+                    separate(&mut to.json, index);
+                    to.json.push_str(&quoted(key));
+                    to.json.push(':');
+                    let step = if path.is_empty() { key.clone() } else { format!(".{key}") };
+                    within(path, &step, |path| node.write(path, to));
+                }
+                to.json.push('}');
+            }
+        }
+    }
+}
+
+fn within(path: &mut String, step: &str, write: impl FnOnce(&mut String)) {
+    let length = path.len();
+    path.push_str(step);
+    write(path);
+    path.truncate(length);
+}
+
+fn separate(json: &mut String, index: usize) {
+    if index > 0 {
+        json.push(',');
+    }
+}
+
+fn place(span: Span) -> (usize, usize) {
+    (span.start.line(), span.start.col() + 1)
+}
+
+/// A scalar's JSON text.
+fn scalar(text: &str, plain: bool) -> String {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" if plain => "null".to_owned(),
+        "true" | "True" | "TRUE" if plain => "true".to_owned(),
+        "false" | "False" | "FALSE" if plain => "false".to_owned(),
+        _ if plain && is_json_number(text) => text.to_owned(),
+        _ => quoted(text),
+    }
+}
+
+fn is_json_number(text: &str) -> bool {
+    text.starts_with(|first: char| first == '-' || first.is_ascii_digit())
+        && serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok()
+}
+
+fn quoted(text: &str) -> String {
+    let mut json = String::with_capacity(text.len() + 2);
+    json.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            '\n' => json.push_str("\\n"),
+            '\r' => json.push_str("\\r"),
+            '\t' => json.push_str("\\t"),
+            control if control < ' ' => write!(json, "\\u{:04x}", u32::from(control)).expect("a String takes all text"),
+            letter => json.push(letter),
+        }
+    }
+    json.push('"');
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> Vec<String> {
+        documents(text).unwrap().into_iter().map(|document| document.json).collect()
+    }
+
+    #[test]
+    fn a_value_is_what_yaml_1_2_says_and_a_number_keeps_its_text() {
+        for (yaml, expected) in [
+            ("a: 1", r#"{"a":1}"#),
+            ("a: 1.10", r#"{"a":1.10}"#),
+            ("a: 1e3", r#"{"a":1e3}"#),
+            ("a: 0x1F", r#"{"a":"0x1F"}"#),
+            ("a: 007", r#"{"a":"007"}"#),
+            ("a: +1", r#"{"a":"+1"}"#),
+            ("a: -", "error"),
+            ("a: yes", r#"{"a":"yes"}"#),
+            ("a: true", r#"{"a":true}"#),
+            ("a: 'true'", r#"{"a":"true"}"#),
+            ("a: ~\nb:", r#"{"a":null,"b":null}"#),
+            ("a: !!str 1", r#"{"a":"1"}"#),
+            ("a: \"tab\\there\"", r#"{"a":"tab\there"}"#),
+            ("a: |\n  x\n  y\n", r#"{"a":"x\ny\n"}"#),
+            ("[1, {b: c}]", r#"[1,{"b":"c"}]"#),
+            (r#"{"a": ["x", 2]}"#, r#"{"a":["x",2]}"#),
+            ("x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}", r#"{"x":{"a":1,"b":2},"y":{"b":3,"a":1}}"#),
+        ] {
+            match documents(yaml) {
+                Ok(documents) => assert_eq!(documents[0].json, expected, "{yaml}"),
+                Err(_) => assert_eq!(expected, "error", "{yaml}"),
+            }
+        }
+    }
+
+    #[test]
+    fn empty_documents_are_left_out() {
+        assert_eq!(json("---\n---\na: 1\n---\n# only a comment\n"), [r#"{"a":1}"#]);
+        assert_eq!(json(""), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_field_is_found_again_by_its_line() {
+        let document = &documents("kind: Release\ntasks:\n  - id: a\n    tags: [x]\n  - id: b\n").unwrap()[0];
+        for (path, line) in
+            [("kind", 1), ("tasks", 2), ("tasks[0].tags[0]", 4), ("tasks[1].id", 5), ("tasks[1].nothing", 5), ("", 1)]
+        {
+            assert_eq!(document.line_of(path), line, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        for (yaml, expected) in [
+            ("a: 1\na: 2", "line 2, column 1: the key \"a\" stands twice in one map: keep one of them"),
+            ("[x]: 1", "line 1, column 1: a key must be text"),
+            ("a: [1", "line 2, column 1: while parsing a flow sequence, expected ',' or ']'"),
+        ] {
+            let text = documents(yaml).unwrap_err().to_string();
+            assert!(text.starts_with(&expected[..22]), "{yaml}: {text}");
+        }
+        let bomb = format!("a: &a [x, x, x, x, x, x, x, x, x, x]\n{}", {
+            let names: Vec<char> = ('a'..='i').collect();
+            names
+                .windows(2)
+                .map(|pair| format!("{1}: &{1} [{0}]\n", vec![format!("*{}", pair[0]); 10].join(", "), pair[1]))
+                .collect::<String>()
+        });
+        assert!(documents(&bomb).unwrap_err().what.contains("more than 1000000 values"));
+        assert!(documents(&"[".repeat(100)).is_err());
+    }
+}
