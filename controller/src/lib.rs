@@ -1,0 +1,7 @@
+//! The controller: it keeps what operators want, decides what each host is, and answers agents and people.
+//!
+//! The flow is one way: the registry admits and commits, the store's watch feeds the cache, reconcilers resolve and publish
+//! desired state, and the agents' parked check-ins return. A library with a thin program around it, so that tests and benches
+//! run the same controller in their own process, on port 0, with real TLS.
+
+pub mod agents;
