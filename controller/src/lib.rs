@@ -5,3 +5,4 @@
 //! run the same controller in their own process, on port 0, with real TLS.
 
 pub mod agents;
+pub mod store;

@@ -1,0 +1,160 @@
+//! Transactions onto tables, one after the other within one redb transaction.
+
+use ::redb::{ReadableTable, Table, WriteTransaction};
+use bytes::Bytes;
+
+use super::schema::{
+    CHANGES, ENTRIES, Fault, META, META_COMPACTED, META_REVISION, Record, SUPERSEDED, Touched, superseded_key,
+};
+use super::snapshot::bounds;
+use crate::store::entry::{KeyRange, Revision};
+use crate::store::transaction::{Op, Precondition, Transaction, Unmet};
+use crate::store::watch::{Change, Event, EventKind};
+
+/// What became of one transaction, should the batch that it is in become durable.
+pub(super) enum Applied {
+    /// It got a revision.
+    Changed(Change),
+    /// It held, and changed nothing.
+    Unchanged { at: Revision },
+    /// It did not hold.
+    Unmet(Unmet),
+}
+
+/// The tables of one batch.
+pub(super) struct Tables<'t> {
+    entries: Table<'t, &'static [u8], &'static [u8]>,
+    changes: Table<'t, u64, &'static [u8]>,
+    superseded: Table<'t, &'static [u8], &'static [u8]>,
+    meta: Table<'t, &'static str, &'static [u8]>,
+    head: Revision,
+    compacted: Revision,
+}
+
+impl<'t> Tables<'t> {
+    pub(super) fn open(batch: &'t WriteTransaction, head: Revision, compacted: Revision) -> Result<Self, Fault> {
+        Ok(Self {
+            entries: batch.open_table(ENTRIES)?,
+            changes: batch.open_table(CHANGES)?,
+            superseded: batch.open_table(SUPERSEDED)?,
+            meta: batch.open_table(META)?,
+            head,
+            compacted,
+        })
+    }
+
+    /// Judges a transaction against what those before it left, and does it if it holds.
+    pub(super) fn apply(&mut self, transaction: &Transaction) -> Result<Applied, Fault> {
+        if let Some(unmet) = self.first_unmet(&transaction.preconditions)? {
+            return Ok(Applied::Unmet(unmet));
+        }
+        let revision = self.head.next();
+        let mut events = Vec::with_capacity(transaction.ops.len());
+        for op in &transaction.ops {
+            match op {
+                Op::Put { key, value } => events.push(self.put(revision, key.clone(), value.clone())?),
+                Op::PutAtRevision { prefix, value } => {
+                    let key = [prefix.as_ref(), &revision.to_key()].concat();
+                    events.push(self.put(revision, key.into(), value.clone())?);
+                }
+                Op::Delete { key } => events.extend(self.delete(key)?),
+            }
+        }
+        if events.is_empty() {
+            return Ok(Applied::Unchanged { at: self.head });
+        }
+        self.keep(revision, &events)?;
+        self.head = revision;
+        Ok(Applied::Changed(Change { revision, events }))
+    }
+
+    fn first_unmet(&self, preconditions: &[Precondition]) -> Result<Option<Unmet>, Fault> {
+        for (index, precondition) in preconditions.iter().enumerate() {
+            let found = match precondition {
+                Precondition::NoneUnder { prefix } => self.first_under(prefix)?,
+                Precondition::Absent { key } | Precondition::Present { key } | Precondition::Unchanged { key, .. } => {
+                    self.mod_revision(key)?
+                }
+            };
+            let holds = match precondition {
+                Precondition::Absent { .. } | Precondition::NoneUnder { .. } => found.is_none(),
+                Precondition::Present { .. } => found.is_some(),
+                Precondition::Unchanged { mod_revision, .. } => found == Some(*mod_revision),
+            };
+            if !holds {
+                let precondition = precondition.clone();
+                return Ok(Some(Unmet { index, precondition, found, at: self.head }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn mod_revision(&self, key: &[u8]) -> Result<Option<Revision>, Fault> {
+        match self.entries.get(key)? {
+            None => Ok(None),
+            Some(record) => Ok(Some(Record::decode(record.value())?.mod_revision)),
+        }
+    }
+
+    fn first_under(&self, prefix: &Bytes) -> Result<Option<Revision>, Fault> {
+        match self.entries.range::<&[u8]>(bounds(&KeyRange::prefix(prefix.clone())))?.next() {
+            None => Ok(None),
+            Some(pair) => Ok(Some(Record::decode(pair?.1.value())?.mod_revision)),
+        }
+    }
+
+    fn put(&mut self, revision: Revision, key: Bytes, value: Bytes) -> Result<Event, Fault> {
+        let (create_revision, version) = match self.supersede(&key)? {
+            Some((create_revision, version)) => (create_revision, version + 1),
+            None => (revision, 1),
+        };
+        let record = Record { create_revision, mod_revision: revision, version, value: &value };
+        self.entries.insert(key.as_ref(), record.encode().as_slice())?;
+        Ok(Event { key, kind: EventKind::Put { value, create_revision, version } })
+    }
+
+    fn delete(&mut self, key: &Bytes) -> Result<Option<Event>, Fault> {
+        if self.supersede(key)?.is_none() {
+            return Ok(None);
+        }
+        self.entries.remove(key.as_ref())?;
+        Ok(Some(Event { key: key.clone(), kind: EventKind::Delete }))
+    }
+
+    /// Puts the record at `key`, which is about to go, where watchers find it; says when it came to be and its version.
+    fn supersede(&mut self, key: &[u8]) -> Result<Option<(Revision, u64)>, Fault> {
+        let Some(old) = self.entries.get(key)? else { return Ok(None) };
+        let record = Record::decode(old.value())?;
+        if record.mod_revision > self.compacted {
+            self.superseded.insert(superseded_key(record.mod_revision, key).as_slice(), old.value())?;
+        }
+        Ok(Some((record.create_revision, record.version)))
+    }
+
+    fn keep(&mut self, revision: Revision, events: &[Event]) -> Result<(), Fault> {
+        let mut list = Vec::new();
+        for event in events {
+            match event.kind {
+                EventKind::Put { .. } => Touched::Put(&event.key).encode(&mut list),
+                EventKind::Delete => Touched::Deleted(&event.key).encode(&mut list),
+            }
+        }
+        self.changes.insert(revision.get(), list.as_slice())?;
+        Ok(())
+    }
+
+    /// Writes down where the batch ends, and drops changes beyond those that are kept; says up to which.
+    pub(super) fn finish(mut self, kept_changes: u64) -> Result<Revision, Fault> {
+        self.meta.insert(META_REVISION, self.head.to_key().as_slice())?;
+        let compacted = Revision::new(self.head.get().saturating_sub(kept_changes));
+        // In steps: dropping one change with each commit costs as much as dropping a sixteenth of them now and then.
+        if compacted.get() < self.compacted.get() + (kept_changes / 16).max(1) {
+            return Ok(self.compacted);
+        }
+        self.changes.retain_in(..=compacted.get(), |_, _| false)?;
+        let end = compacted.next().to_key();
+        self.superseded.retain_in::<&[u8], _>(..end.as_slice(), |_, _| false)?;
+        self.meta.insert(META_COMPACTED, compacted.to_key().as_slice())?;
+        Ok(compacted)
+    }
+}

@@ -1,0 +1,93 @@
+//! Reads: one redb read transaction each, which sees what was durable when it began.
+
+use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use ::redb::{AccessGuard, Database, ReadOnlyTable, ReadableDatabase, StorageError};
+
+use super::schema::{self, Damage, ENTRIES, Fault, META_REVISION, Record};
+use crate::store::Snapshot;
+use crate::store::entry::{Entry, KeyRange, List, Order, Query, Revision};
+use crate::store::error::StoreError;
+
+/// A consistent view of a redb store.
+pub(super) struct RedbSnapshot {
+    revision: Revision,
+    entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
+}
+
+impl RedbSnapshot {
+    pub(super) fn begin(database: &Database) -> Result<Self, StoreError> {
+        guarded(|| {
+            let transaction = database.begin_read()?;
+            let revision = schema::read_revision(&transaction, META_REVISION)?;
+            Ok(Self { revision, entries: transaction.open_table(ENTRIES)? })
+        })
+    }
+}
+
+impl Snapshot for RedbSnapshot {
+    fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError> {
+        guarded(|| match self.entries.get(key)? {
+            None => Ok(None),
+            Some(record) => Ok(Some(Record::decode(record.value())?.to_entry(key))),
+        })
+    }
+
+    fn list(&self, query: &Query) -> Result<List, StoreError> {
+        guarded(|| {
+            let empty = List { entries: Vec::new(), revision: self.revision, more: false };
+            if query.range.is_empty() {
+                return Ok(empty);
+            }
+            let found = self.entries.range::<&[u8]>(bounds(&query.range))?;
+            let limit = query.limit.unwrap_or(usize::MAX);
+            match query.order {
+                Order::Ascending => fill(empty, limit, found),
+                Order::Descending => fill(empty, limit, found.rev()),
+            }
+        })
+    }
+}
+
+type Found<'a> = Result<(AccessGuard<'a, &'static [u8]>, AccessGuard<'a, &'static [u8]>), StorageError>;
+
+fn fill<'a>(mut list: List, limit: usize, found: impl Iterator<Item = Found<'a>>) -> Result<List, Fault> {
+    for pair in found {
+        let (key, record) = pair?;
+        if list.entries.len() == limit {
+            list.more = true;
+            break;
+        }
+        list.entries.push(Record::decode(record.value())?.to_entry(key.value()));
+    }
+    Ok(list)
+}
+
+pub(super) fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    let end = range.end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(end.as_ref()));
+    (Bound::Included(range.start.as_ref()), end)
+}
+
+/// Runs a read, and makes of every way it can fail an error: a damaged page may also panic inside redb, which must
+/// not end more than the read.
+pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, Fault>) -> Result<T, StoreError> {
+    // A read leaves nothing half changed behind: its transaction is dropped with it.
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(fault)) => Err(read_error(fault)),
+        Err(_) => Err(StoreError::Corrupt { what: "reading it panicked".to_owned() }),
+    }
+}
+
+fn read_error(fault: Fault) -> StoreError {
+    match fault.downcast::<Damage>() {
+        Ok(damage) => StoreError::Corrupt { what: damage.0 },
+        Err(fault) => StoreError::Read { cause: Arc::from(fault) },
+    }
+}
