@@ -5,4 +5,5 @@
 //! run the same controller in their own process, on port 0, with real TLS.
 
 pub mod agents;
+pub mod api;
 pub mod store;

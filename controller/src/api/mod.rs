@@ -1,0 +1,3 @@
+//! The operators' side over HTTP.
+
+mod json;
