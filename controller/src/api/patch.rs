@@ -1,0 +1,325 @@
+//! JSON patches as Ironic's and Magnum's clients send them: `add`, `remove` and `replace`, no more.
+//!
+//! Labels are not part of the document that a patch edits: they have owners, so an operation on a label is an
+//! update by its caller. [`Patch::split`] takes them out, and the rest edits the object's other fields.
+
+use serde_json::{Map, Value};
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Sets a member, or inserts into a list.
+    Add,
+    /// Takes a member away that is there.
+    Remove,
+    /// Sets a member that is there.
+    Replace,
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation {
+    /// What it does.
+    pub verb: Verb,
+    /// The members on the way, unescaped, at least one.
+    pub path: Vec<String>,
+    /// What is set; `None` for a removal.
+    pub value: Option<Value>,
+}
+
+/// A patch that cannot be read, or does not fit the object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadPatch {
+    /// It has another form.
+    #[error("a JSON patch is a list of {{\"op\": \"add\"|\"remove\"|\"replace\", \"path\": \"/…\", \"value\": …}}; {what}")]
+    Malformed {
+        /// What is wrong.
+        what: String,
+    },
+    /// It names what is not there.
+    #[error("the patch does not fit the object: there is no {path}, so it can't be {done}")]
+    Missing {
+        /// The path, as it was sent.
+        path: String,
+        /// `removed` or `replaced`.
+        done: &'static str,
+    },
+    /// An attribute that is set cannot be added (as Magnum).
+    #[error("{path} is set already; use \"replace\" in place of \"add\"")]
+    Existing {
+        /// The path, as it was sent.
+        path: String,
+    },
+    /// The path leads through something that has no members.
+    #[error("the patch does not fit the object: {path} leads through a value that has no such member")]
+    NoContainer {
+        /// The path, as it was sent.
+        path: String,
+    },
+}
+
+const MOST_OPERATIONS: usize = 512;
+
+impl Operation {
+    /// The path as text.
+    pub fn pointer(&self) -> String {
+        let escaped = self.path.iter().map(|part| part.replace('~', "~0").replace('/', "~1"));
+        escaped.fold(String::new(), |text, part| text + "/" + &part)
+    }
+
+    fn read(value: Value) -> Result<Self, BadPatch> {
+        let Value::Object(mut fields) = value else { return Err(malformed("an operation is an object")) };
+        let mut text = |name: &str| match fields.remove(name) {
+            Some(Value::String(text)) => Ok(text),
+            _ => Err(malformed(format!("{name:?} is missing or no text"))),
+        };
+        let (verb, path) = (text("op")?, text("path")?);
+        let verb = match verb.as_str() {
+            "add" => Verb::Add,
+            "remove" => Verb::Remove,
+            "replace" => Verb::Replace,
+            other => return Err(malformed(format!("the operation {:?} is not taken", other.chars().take(32).collect::<String>()))),
+        };
+        let value = fields.remove("value");
+        if let Some(other) = fields.keys().next() {
+            return Err(malformed(format!("it has no field {other:?}")));
+        }
+        let value = match (verb, value) {
+            (Verb::Remove, _) => None,
+            (_, Some(value)) => Some(value),
+            (_, None) => return Err(malformed(format!("the operation on {path:?} has no value"))),
+        };
+        Ok(Self { verb, path: read_pointer(&path)?, value })
+    }
+
+    fn apply(&self, document: &mut Map<String, Value>) -> Result<(), BadPatch> {
+        let (last, way) = self.path.split_last().expect("a pointer has at least one member");
+        let Some((root, way)) = way.split_first() else { return self.on_object(document, last) };
+        let mut place = match document.get_mut(root) {
+            Some(value) => value,
+            // Ironic and Magnum let a first member be added to a map that was never set.
+            None if self.verb == Verb::Add => document.entry(root.clone()).or_insert_with(|| Value::Object(Map::new())),
+            None => return Err(self.missing()),
+        };
+        if place.is_null() && self.verb == Verb::Add {
+            *place = Value::Object(Map::new());
+        }
+        for part in way {
+            place = match place {
+                Value::Object(object) => object.get_mut(part),
+                Value::Array(list) => part.parse::<usize>().ok().and_then(|index| list.get_mut(index)),
+                _ => None,
+            }
+            .ok_or_else(|| self.missing())?;
+        }
+        match place {
+            Value::Object(object) => self.on_object(object, last),
+            Value::Array(list) => self.on_list(list, last),
+            _ => Err(BadPatch::NoContainer { path: self.pointer() }),
+        }
+    }
+
+    fn on_object(&self, object: &mut Map<String, Value>, key: &str) -> Result<(), BadPatch> {
+        if self.verb != Verb::Add && !object.contains_key(key) {
+            return Err(self.missing());
+        }
+        match &self.value {
+            Some(value) => object.insert(key.to_owned(), value.clone()),
+            None => object.remove(key),
+        };
+        Ok(())
+    }
+
+    fn on_list(&self, list: &mut Vec<Value>, key: &str) -> Result<(), BadPatch> {
+        let index = if key == "-" { Some(list.len()) } else { key.parse::<usize>().ok() };
+        let end = if self.verb == Verb::Add { list.len() + 1 } else { list.len() };
+        let index = index.filter(|index| *index < end).ok_or_else(|| self.missing())?;
+        match (self.verb, &self.value) {
+            (Verb::Add, Some(value)) => list.insert(index, value.clone()),
+            (Verb::Replace, Some(value)) => list[index] = value.clone(),
+            _ => drop(list.remove(index)),
+        }
+        Ok(())
+    }
+
+    fn missing(&self) -> BadPatch {
+        let done = if self.verb == Verb::Remove { "removed" } else { "replaced" };
+        BadPatch::Missing { path: self.pointer(), done }
+    }
+}
+
+/// A list of operations, in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Patch(pub Vec<Operation>);
+
+impl Patch {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`BadPatch::Malformed`].
+    pub fn read(body: Value) -> Result<Self, BadPatch> {
+        let Value::Array(operations) = body else { return Err(malformed("this is no list")) };
+        if operations.len() > MOST_OPERATIONS {
+            return Err(malformed(format!("at most {MOST_OPERATIONS} operations are taken at once")));
+        }
+        operations.into_iter().map(Operation::read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Takes out the operations on one root attribute.
+    pub fn split(&mut self, root: &str) -> Vec<Operation> {
+        let (taken, kept) = std::mem::take(&mut self.0).into_iter().partition(|o| o.path[0] == root);
+        self.0 = kept;
+        taken
+    }
+
+    /// Edits a document; nothing of it is meant to be kept when one operation fails.
+    ///
+    /// # Errors
+    /// [`BadPatch`], of the first operation that does not fit.
+    pub fn apply(&self, document: &mut Map<String, Value>) -> Result<(), BadPatch> {
+        self.0.iter().try_for_each(|operation| operation.apply(document))
+    }
+}
+
+/// Reads a whole map that came as text: JSON, or Python's form of a dictionary, which is what Magnum's
+/// command line makes of `replace labels=a=1,b=2`. Only strings, numbers and booleans stand in it.
+pub fn map_from_text(text: &str) -> Option<Map<String, Value>> {
+    if let Ok(Value::Object(map)) = super::json::parse(format!("{{\"labels\":{text}}}").as_bytes())
+        && let Some(Value::Object(labels)) = map.get("labels")
+    {
+        return Some(labels.clone());
+    }
+    PythonDict { rest: text.trim() }.read()
+}
+
+struct PythonDict<'a> {
+    rest: &'a str,
+}
+
+impl PythonDict<'_> {
+    fn read(mut self) -> Option<Map<String, Value>> {
+        let mut map = Map::new();
+        self.token("{")?;
+        while !self.rest.starts_with('}') {
+            let key = self.quoted()?;
+            self.token(":")?;
+            let value = if self.rest.starts_with(['\'', '"']) { self.quoted()? } else { self.bare()? };
+            if map.insert(key, Value::String(value)).is_some() {
+                return None;
+            }
+            if self.token(",").is_none() {
+                break;
+            }
+        }
+        self.token("}")?;
+        self.rest.is_empty().then_some(map)
+    }
+
+    fn token(&mut self, token: &str) -> Option<()> {
+        self.rest = self.rest.strip_prefix(token)?.trim_start();
+        Some(())
+    }
+
+    fn quoted(&mut self) -> Option<String> {
+        let quote = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+        let mut text = String::new();
+        let mut chars = self.rest[1..].char_indices();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                c if c == quote => {
+                    self.rest = self.rest[at + 2..].trim_start();
+                    return Some(text);
+                }
+                '\\' => text.push(match chars.next()?.1 {
+                    'n' => '\n',
+                    't' => '\t',
+                    c @ ('\\' | '\'' | '"') => c,
+                    _ => return None,
+                }),
+                c => text.push(c),
+            }
+        }
+        None
+    }
+
+    fn bare(&mut self) -> Option<String> {
+        let end = self.rest.find([',', '}'])?;
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        let word = word.trim_end();
+        match word {
+            "True" => Some("true".to_owned()),
+            "False" => Some("false".to_owned()),
+            _ => word.parse::<f64>().is_ok_and(f64::is_finite).then(|| word.to_owned()),
+        }
+    }
+}
+
+fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
+    let Some(inner) = text.strip_prefix('/').filter(|inner| !inner.is_empty() && text.len() <= 1024) else {
+        return Err(malformed(format!("the path {:?} does not begin with a slash and a name", text.chars().take(64).collect::<String>())));
+    };
+    Ok(inner.trim_end_matches('/').split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect())
+}
+
+fn malformed(what: impl Into<String>) -> BadPatch {
+    BadPatch::Malformed { what: what.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn patched(mut document: Value, patch: Value) -> Result<Value, BadPatch> {
+        Patch::read(patch)?.apply(document.as_object_mut().unwrap())?;
+        Ok(document)
+    }
+
+    #[test]
+    fn operations_edit_members_and_lists() {
+        for (before, patch, after) in [
+            (json!({}), json!([{"op": "add", "path": "/extra/foo", "value": {"a": [1, null]}}]), json!({"extra": {"foo": {"a": [1, null]}}})),
+            (json!({"extra": {"a": [1, null]}}), json!([{"op": "add", "path": "/extra/a/0", "value": 2}]), json!({"extra": {"a": [2, 1, null]}})),
+            (json!({"extra": {"a": 1}}), json!([{"op": "remove", "path": "/extra/a"}]), json!({"extra": {}})),
+            (json!({"name": "a"}), json!([{"op": "replace", "path": "/name", "value": "b"}]), json!({"name": "b"})),
+            (json!({"x": null}), json!([{"op": "add", "path": "/x/a~1b", "value": 1}]), json!({"x": {"a/b": 1}})),
+            (json!({"x": 1}), json!([]), json!({"x": 1})),
+        ] {
+            assert_eq!(patched(before, patch.clone()).unwrap(), after, "{patch}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        for patch in [
+            json!({}),
+            json!([{"op": "move", "path": "/name"}]),
+            json!([{"op": "add", "path": "name", "value": 1}]),
+            json!([{"op": "add", "path": "/name"}]),
+            json!([{"op": "remove", "path": "/nope"}]),
+            json!([{"op": "replace", "path": "/a/b", "value": 1}]),
+            json!([{"op": "add", "path": "/name/x", "value": 1}]),
+            json!([{"op": "add", "path": "/l/5", "value": 1}]),
+        ] {
+            assert!(patched(json!({"name": "n", "l": []}), patch.clone()).is_err(), "{patch}");
+        }
+    }
+
+    #[test]
+    fn a_map_comes_as_json_or_as_python_writes_it() {
+        for (text, expected) in [
+            ("{'a': '7'}", Some(json!({"a": "7"}))),
+            (r#"{"y": "2"}"#, Some(json!({"y": "2"}))),
+            (r#"{"y": 1.50}"#, Some(json!({"y": "1.50"}))),
+            (r#"{'a': "it's", 'b': 'q\'x', 'c': 1, 'd': True, }"#, Some(json!({"a": "it's", "b": "q'x", "c": "1", "d": "true"}))),
+            ("{}", Some(json!({}))),
+            ("notadict", None),
+            ("{'a': ['x']}", None),
+            ("{'a': '1'} x", None),
+            ("{'a': None}", None),
+        ] {
+            assert_eq!(map_from_text(text).map(Value::Object), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What stands behind the question mark: read once, bounded, nothing ignored, and carried on in a `next` link.
+
+use axum::extract::Query;
+use axum::http::Uri;
+
+/// The most that one page holds, and what it holds where no `limit` is given (as Ironic and Magnum).
+pub const MOST_A_PAGE: usize = 1_000;
+
+const MOST_PARAMETERS: usize = 64;
+
+/// A query string, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters(Vec<(String, String)>);
+
+/// Why a query is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadQuery {
+    /// It cannot be decoded.
+    #[error("the query string can't be read: it must be NAME=VALUE pairs of percent-encoded UTF-8, at most {MOST_PARAMETERS}")]
+    Undecodable,
+    /// A name that this path does not know.
+    #[error("the query parameter {name:?} is not known here; known are {known}")]
+    Unknown {
+        /// The name, cut.
+        name: String,
+        /// Those that are.
+        known: String,
+    },
+    /// Given twice where once is meant.
+    #[error("the query parameter {name:?} is given {count} times, once is meant")]
+    Repeated {
+        /// Which.
+        name: &'static str,
+        /// How often.
+        count: usize,
+    },
+    /// A value that is none.
+    #[error("{name}={value:?} is not taken: {rule}")]
+    BadValue {
+        /// Which.
+        name: &'static str,
+        /// The value, cut.
+        value: String,
+        /// What would be.
+        rule: String,
+    },
+}
+
+impl BadQuery {
+    /// The name of the parameter, for the error body's `field`.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Undecodable => None,
+            Self::Unknown { name, .. } => Some(name),
+            Self::Repeated { name, .. } | Self::BadValue { name, .. } => Some(name),
+        }
+    }
+
+    /// A value that is not taken, and the rule.
+    pub fn value(name: &'static str, value: &str, rule: impl Into<String>) -> Self {
+        Self::BadValue { name, value: value.chars().take(64).collect(), rule: rule.into() }
+    }
+}
+
+impl Parameters {
+    /// Reads a request's query; names that are not in `known` are refused.
+    ///
+    /// # Errors
+    /// [`BadQuery::Undecodable`] and [`BadQuery::Unknown`].
+    pub fn read(uri: &Uri, known: &[&[&'static str]]) -> Result<Self, BadQuery> {
+        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|_| BadQuery::Undecodable)?;
+        if pairs.len() > MOST_PARAMETERS {
+            return Err(BadQuery::Undecodable);
+        }
+        let names = || known.iter().copied().flatten();
+        if let Some((name, _)) = pairs.iter().find(|(name, _)| !names().any(|known| known == name)) {
+            let known = names().copied().collect::<Vec<_>>().join(", ");
+            return Err(BadQuery::Unknown { name: name.chars().take(64).collect(), known });
+        }
+        Ok(Self(pairs))
+    }
+
+    /// The one value of a parameter, if it is given.
+    ///
+    /// # Errors
+    /// [`BadQuery::Repeated`].
+    pub fn one(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
+        let mut values = self.all(name);
+        match (values.next(), values.count()) {
+            (value, 0) => Ok(value),
+            (_, more) => Err(BadQuery::Repeated { name, count: more + 1 }),
+        }
+    }
+
+    /// All values of a parameter.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The union of a parameter's comma lists, in order, or `None` when it is not given at all.
+    ///
+    /// # Errors
+    /// [`BadQuery::BadValue`] for an empty list or an empty member.
+    pub fn list(&self, name: &'static str) -> Result<Option<Vec<&str>>, BadQuery> {
+        let mut members = Vec::new();
+        let mut given = false;
+        for value in self.all(name) {
+            given = true;
+            for member in value.split(',') {
+                if member.is_empty() {
+                    return Err(BadQuery::value(name, value, "it is a list of names with commas, none of them empty"));
+                }
+                if !members.contains(&member) {
+                    members.push(member);
+                }
+            }
+        }
+        Ok(given.then_some(members))
+    }
+
+    /// A truth value, in all the spellings that Ironic takes.
+    ///
+    /// # Errors
+    /// [`BadQuery`].
+    pub fn flag(&self, name: &'static str) -> Result<Option<bool>, BadQuery> {
+        let Some(value) = self.one(name)? else { return Ok(None) };
+        truth(value).map(Some).ok_or_else(|| BadQuery::value(name, value, "it is true or false"))
+    }
+}
+
+/// Reads a truth value as `OpenStack` does: `1 t true on y yes`, `0 f false off n no`, in any case, trimmed.
+pub fn truth(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "t" | "true" | "on" | "y" | "yes" => Some(true),
+        "0" | "f" | "false" | "off" | "n" | "no" => Some(false),
+        _ => None,
+    }
+}
+
+/// The names of the parameters of a page.
+pub const PAGE: &[&str] = &["limit", "marker", "sort_key", "sort_dir"];
+
+/// Which part of a list is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// At most so many rows.
+    pub limit: usize,
+    /// Begin behind the row of this uuid.
+    pub marker: Option<String>,
+    /// The field to sort by, as it was sent.
+    pub sort_key: Option<String>,
+    /// The last first.
+    pub descending: bool,
+}
+
+impl Page {
+    /// Reads the parameters of a page.
+    ///
+    /// # Errors
+    /// [`BadQuery`].
+    pub fn read(parameters: &Parameters) -> Result<Self, BadQuery> {
+        let limit = match parameters.one("limit")? {
+            None => MOST_A_PAGE,
+            Some(text) => match text.parse::<usize>() {
+                Ok(limit) if limit > 0 => limit.min(MOST_A_PAGE),
+                _ => return Err(BadQuery::value("limit", text, "it is a whole number from 1 on")),
+            },
+        };
+        let descending = match parameters.one("sort_dir")? {
+            None | Some("asc") => false,
+            Some("desc") => true,
+            Some(other) => return Err(BadQuery::value("sort_dir", other, "it is asc or desc")),
+        };
+        let text = |name| parameters.one(name).map(|value| value.map(str::to_owned));
+        Ok(Self { limit, marker: text("marker")?, sort_key: text("sort_key")?, descending })
+    }
+
+    /// Cuts the page out of sorted rows. `None` when no row has the marker.
+    pub fn cut<T>(&self, rows: Vec<T>, uuid_of: impl Fn(&T) -> String) -> Option<Vec<T>> {
+        let mut rows = rows;
+        if self.descending {
+            rows.reverse();
+        }
+        let begin = match &self.marker {
+            None => 0,
+            Some(marker) => rows.iter().position(|row| uuid_of(row) == *marker)? + 1,
+        };
+        Some(rows.into_iter().skip(begin).take(self.limit).collect())
+    }
+
+    /// The address of the next page, when this one is full: every parameter of the request, and its last row
+    /// as marker.
+    pub fn next(&self, url: &str, parameters: &Parameters, rows: usize, last: Option<String>) -> Option<String> {
+        let last = last.filter(|_| rows == self.limit)?;
+        let mut link = format!("{url}?");
+        for (name, value) in parameters.0.iter().filter(|(name, _)| !matches!(name.as_str(), "limit" | "marker")) {
+            link.push_str(&encoded(name));
+            link.push('=');
+            link.push_str(&encoded(value));
+            link.push('&');
+        }
+        Some(format!("{link}limit={}&marker={}", self.limit, encoded(&last)))
+    }
+}
+
+/// Percent-encodes what would be read as something else; commas stay, as Ironic writes them.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~,:/@".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &str) -> Result<Parameters, BadQuery> {
+        Parameters::read(&format!("/v1/nodes?{query}").parse().unwrap(), &[PAGE, &["traits", "detail"]])
+    }
+
+    #[test]
+    fn lists_are_unions_and_never_empty() {
+        for (query, expected) in [
+            ("traits=A,B&traits=B,C", Some(vec!["A", "B", "C"])),
+            ("limit=1", None),
+        ] {
+            assert_eq!(read(query).unwrap().list("traits").unwrap(), expected, "{query}");
+        }
+        for query in ["traits=", "traits=A,", "traits=A,,B"] {
+            assert!(read(query).unwrap().list("traits").is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        let refused = read("bogus=1").unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "the query parameter \"bogus\" is not known here; known are limit, marker, sort_key, sort_dir, traits, detail"
+        );
+        for query in ["limit=0", "limit=-1", "limit=x", "sort_dir=bad", "limit=1&limit=2"] {
+            assert!(Page::read(&read(query).unwrap()).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_next_link_carries_every_filter() {
+        let parameters = read("traits=A,B&limit=2&marker=x&detail=true").unwrap();
+        let page = Page::read(&parameters).unwrap();
+        let rows = page.cut(vec!["w", "x", "y", "z"], |row| (*row).to_owned()).unwrap();
+        assert_eq!(rows, ["y", "z"]);
+        let next = page.next("http://h/v1/nodes", &parameters, rows.len(), Some("z".into())).unwrap();
+        assert_eq!(next, "http://h/v1/nodes?traits=A,B&detail=true&limit=2&marker=z");
+        assert_eq!(page.cut(vec!["a"], |row| (*row).to_owned()), None, "an unknown marker");
+    }
+}
