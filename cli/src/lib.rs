@@ -1,3 +1,8 @@
 //! The operator's command: manifests and questions, with and without a controller.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // It talks to the person, or the program, at the terminal.
 
-pub mod yaml;
+mod args;
+mod context;
+mod manifest;
+mod output;
+mod yaml;

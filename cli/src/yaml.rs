@@ -12,37 +12,45 @@ use std::fmt::Write as _;
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 /// The most values that one file may have, aliases expanded.
-pub const MAX_NODES: usize = 1_000_000;
+pub(crate) const MAX_NODES: usize = 1_000_000;
 /// The deepest nesting.
-pub const MAX_DEPTH: usize = 64;
+pub(crate) const MAX_DEPTH: usize = 64;
 
 /// One document of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Document {
+pub(crate) struct Document {
     /// Its JSON text.
-    pub json: String,
+    pub(crate) json: String,
     /// The line that it begins at, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// The line of each field, by path (`tasks[2].id`).
-    pub lines: BTreeMap<String, usize>,
+    pub(crate) lines: BTreeMap<String, usize>,
 }
 
 /// What is wrong with a file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}")]
-pub struct YamlError {
+pub(crate) struct YamlError {
     /// From 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// From 1.
-    pub column: usize,
+    pub(crate) column: usize,
     /// One sentence with what to do.
-    pub what: String,
+    pub(crate) what: String,
 }
 
 impl Document {
+    /// A part of it, without its text.
+    #[must_use]
+    pub(crate) fn below(&self, path: &str) -> Self {
+        let within = |own: &str| Some(own.strip_prefix(path)?.trim_start_matches('.').to_owned());
+        let lines = self.lines.iter().filter_map(|(own, line)| Some((within(own)?, *line))).collect();
+        Self { json: String::new(), line: self.line_of(path), lines }
+    }
+
     /// The line of a field, or of the nearest one around it that is known.
     #[must_use]
-    pub fn line_of(&self, path: &str) -> usize {
+    pub(crate) fn line_of(&self, path: &str) -> usize {
         let mut path = path;
         loop {
             if let Some(line) = self.lines.get(path) {
@@ -60,7 +68,7 @@ impl Document {
 ///
 /// # Errors
 /// [`YamlError`] for text that is no YAML, for a key that stands twice or is no text, and past the limits.
-pub fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
+pub(crate) fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
     let mut reader = Reader { events: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, position: (1, 1) };
     let mut documents = Vec::new();
     loop {

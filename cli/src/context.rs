@@ -1,0 +1,89 @@
+//! Which controller is asked, and as whom: one small file, written by `stemma-controller init` for the admin.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use crate::args::Global;
+
+/// A context as its file says it; paths are relative to the file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Context {
+    /// The controller's admin URL.
+    pub(crate) url: String,
+    /// The fleet root's certificate, PEM.
+    #[serde(default)]
+    pub(crate) ca: Option<PathBuf>,
+    /// The client's certificate chain, PEM.
+    #[serde(default)]
+    pub(crate) cert: Option<PathBuf>,
+    /// Its key, PEM.
+    #[serde(default)]
+    pub(crate) key: Option<PathBuf>,
+}
+
+impl Context {
+    /// The context that the command line, or the default name, means.
+    ///
+    /// # Errors
+    /// When no file is there, or it can't be read as a context.
+    pub(crate) fn load(global: &Global) -> Result<Self> {
+        let plain = global.server.as_deref().filter(|url| url.starts_with("http://"));
+        if let (Some(url), None) = (plain, &global.context) {
+            return Ok(Self { url: url.to_owned(), ca: None, cert: None, key: None });
+        }
+        let file = file(global.context.as_deref().unwrap_or("default"))?;
+        let mut context = Self::read(&file)?;
+        if let Some(url) = &global.server {
+            context.url.clone_from(url);
+        }
+        Ok(context)
+    }
+
+    fn read(file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file).with_context(|| {
+            format!(
+                "no context at {}: name one with --context FILE or STEMMA_CONTEXT (init writes one to DATA_DIR/admin/context.toml)",
+                file.display()
+            )
+        })?;
+        let mut context: Self = toml::from_str(&text).with_context(|| format!("{} is no context", file.display()))?;
+        let dir = file.parent().unwrap_or(Path::new("."));
+        for path in [&mut context.ca, &mut context.cert, &mut context.key].into_iter().flatten() {
+            *path = dir.join(&*path);
+        }
+        Ok(context)
+    }
+}
+
+/// A path is a path; a bare name stands below `~/.config/stemma`.
+fn file(said: &str) -> Result<PathBuf> {
+    if said.contains('/') || Path::new(said).is_file() {
+        return Ok(PathBuf::from(said));
+    }
+    let Some(home) = std::env::var_os("HOME") else {
+        bail!("context {said:?} stands below ~/.config/stemma, and HOME is not set: give a path");
+    };
+    Ok(PathBuf::from(home).join(".config/stemma").join(format!("{said}.toml")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_relative_to_the_file_and_unknown_fields_are_refused() {
+        let dir = std::env::temp_dir().join(format!("stemma-context-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("c.toml");
+        std::fs::write(&file, "url = \"https://x:1\"\nca = \"ca.pem\"\nkey = \"/k.pem\"\n").unwrap();
+        let context = Context::read(&file).unwrap();
+        assert_eq!(context.ca, Some(dir.join("ca.pem")));
+        assert_eq!(context.key, Some(PathBuf::from("/k.pem")));
+        std::fs::write(&file, "url = \"https://x:1\"\ntoken = \"t\"\n").unwrap();
+        assert!(format!("{:#}", Context::read(&file).unwrap_err()).contains("unknown field `token`"));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

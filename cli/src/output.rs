@@ -1,0 +1,140 @@
+//! How answers are printed: tables for people, JSON and YAML for programs, names for pipes.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde_json::Value;
+
+/// A table without lines, headed in capitals, as wide as the terminal.
+#[must_use]
+pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(head.iter().map(|title| title.to_uppercase()));
+    for row in rows {
+        table.add_row(row.iter().map(|cell| printable(cell)));
+    }
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Text from outside without what a terminal would obey.
+#[must_use]
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|letter| if letter.is_control() { letter.escape_default().collect::<Vec<_>>() } else { vec![letter] })
+        .collect()
+}
+
+/// A value in a table's cell.
+#[must_use]
+pub(crate) fn cell(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(items)) => items.iter().map(|item| cell(Some(item))).collect::<Vec<_>>().join(","),
+        Some(Value::Object(map)) => {
+            map.iter().map(|(key, value)| format!("{key}={}", cell(Some(value)))).collect::<Vec<_>>().join(",")
+        }
+        Some(other) => other.to_string(),
+    }
+}
+
+/// Indented JSON.
+///
+/// # Errors
+/// Never for a value that was parsed.
+pub(crate) fn json(value: &Value) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)?)
+}
+
+/// Block YAML that reads back as the same value; texts that YAML could take for something else are quoted.
+#[must_use]
+pub(crate) fn yaml(value: &Value) -> String {
+    let mut text = String::new();
+    write_yaml(&mut text, value, 0, false);
+    text
+}
+
+fn write_yaml(to: &mut String, value: &Value, indent: usize, inline: bool) {
+    let pad = "  ".repeat(indent);
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (index, (key, value)) in map.iter().enumerate() {
+                let lead = if inline && index == 0 { "" } else { &pad };
+                let _ = write!(to, "{lead}{}:", yaml_text(key));
+                write_nested(to, value, indent);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (index, item) in items.iter().enumerate() {
+                let lead = if inline && index == 0 { "" } else { &pad };
+                let _ = write!(to, "{lead}- ");
+                write_yaml(to, item, indent + 1, true);
+            }
+        }
+        Value::String(text) => {
+            let _ = writeln!(to, "{}", yaml_text(text));
+        }
+        other => {
+            let _ = writeln!(to, "{other}");
+        }
+    }
+}
+
+fn write_nested(to: &mut String, value: &Value, indent: usize) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            to.push('\n');
+            write_yaml(to, value, indent + 1, false);
+        }
+        Value::Array(items) if !items.is_empty() => {
+            to.push('\n');
+            write_yaml(to, value, indent + 1, false);
+        }
+        _ => {
+            to.push(' ');
+            write_yaml(to, value, 0, true);
+        }
+    }
+}
+
+/// A JSON string is YAML; it is left bare only where no reader could take it for anything but text.
+fn yaml_text(text: &str) -> String {
+    let safe = !text.is_empty()
+        && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/')
+        && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-./@".contains(letter))
+        && !["true", "false", "null", "yes", "no", "on", "off", "y", "n"].contains(&text.to_ascii_lowercase().as_str());
+    if safe { text.to_owned() } else { Value::String(text.to_owned()).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn yaml_reads_back_as_the_same_value() {
+        for value in [
+            json!({"a": {"b": [1, "2", null, {"c": "x: y", "d": []}], "e": {}}, "on": "yes"}),
+            json!([[1, 2], [{"a": "line\nbreak"}], "0x1F", "-", "#", ""]),
+            json!("text"),
+        ] {
+            let text = yaml(&value);
+            let back = &crate::yaml::documents(&text).unwrap()[0];
+            assert_eq!(serde_json::from_str::<Value>(&back.json).unwrap(), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_terminal_obeys_no_label() {
+        assert_eq!(printable("a\u{1b}[31mb\u{7}"), "a\\u{1b}[31mb\\u{7}");
+    }
+
+    #[test]
+    fn a_table_has_no_lines_and_no_trailing_space() {
+        let text = table(&["name", "group"], [vec!["web-1".to_owned(), "prod/frontends".to_owned()]]);
+        assert!(text.lines().all(|line| !line.ends_with(' ')), "{text:?}");
+        assert!(text.contains("NAME") && text.contains("web-1"), "{text}");
+    }
+}
