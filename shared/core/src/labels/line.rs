@@ -1,0 +1,180 @@
+//! A key's line of descent: who spoke of it on the way down, and what came of each word.
+
+use std::sync::Arc;
+
+use crate::origin::{Level, Origin};
+use crate::ownership::{Owner, Said};
+
+/// What one level said of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement<V> {
+    /// The level.
+    pub level: Level,
+    /// The value or tombstone.
+    pub said: Said<V>,
+    /// Its owners there, sorted.
+    pub owners: Arc<[Owner]>,
+    /// When it was said, in milliseconds of Unix time.
+    pub since_ms: Option<u64>,
+    /// Whether the level merges with what is above it.
+    pub merges: bool,
+}
+
+/// What an inspection rule or the host would fill in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer<V> {
+    /// [`Origin::Rule`] or [`Origin::Host`].
+    pub origin: Origin,
+    /// The value.
+    pub value: V,
+    /// Whether the key is restricted for this source.
+    pub restricted: bool,
+}
+
+/// How a key stands at the end of a fold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The last statement's value holds: the nearest level that spoke.
+    Holds,
+    /// A level wrote `null`: not inherited.
+    Stopped {
+        /// The level.
+        by: Level,
+    },
+    /// A level does not merge, and has no value for it.
+    Replaced {
+        /// The level.
+        by: Level,
+    },
+    /// No level sets or stops it, and this offer (by its place) fills it.
+    Filled {
+        /// Which of the offers.
+        at: usize,
+    },
+    /// Nothing that was said has an effect.
+    Absent,
+}
+
+/// What came of one statement or offer, for `explain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is the effective value.
+    Wins,
+    /// A nearer level sets it.
+    OverriddenBy(Level),
+    /// It is a tombstone, and stops what is above.
+    Stops,
+    /// A nearer level wrote `null`.
+    StoppedBy(Level),
+    /// A nearer level does not merge.
+    ReplacedBy(Level),
+    /// A tombstone at a level that does not merge.
+    NoEffect,
+    /// An offer for a key that an operator, or an offer before it, sets or stops.
+    Shadowed,
+    /// An offer for a restricted key.
+    Restricted,
+}
+
+/// All that was said of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line<V> {
+    pub(super) statements: Vec<Statement<V>>,
+    pub(super) offers: Vec<Offer<V>>,
+    pub(super) standing: Standing,
+}
+
+/// An effective value with its origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effective<'a, V> {
+    /// The value.
+    pub value: &'a V,
+    /// The level, rule or host that gave it.
+    pub origin: Origin,
+    /// The owners at that level; none of a filled value.
+    pub owners: &'a [Owner],
+}
+
+impl<V> Default for Line<V> {
+    fn default() -> Self {
+        Self { statements: Vec::new(), offers: Vec::new(), standing: Standing::Absent }
+    }
+}
+
+impl<V> Line<V> {
+    /// What the levels said, the farthest from the host first.
+    pub fn statements(&self) -> &[Statement<V>] {
+        &self.statements
+    }
+
+    /// What rules and the host would fill in, in the order in which they were asked.
+    pub fn offers(&self) -> &[Offer<V>] {
+        &self.offers
+    }
+
+    /// How the key stands.
+    pub const fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// The effective value, if there is one.
+    pub fn value(&self) -> Option<&V> {
+        match self.standing {
+            Standing::Holds => self.statements.last()?.said.value(),
+            Standing::Filled { at } => self.offers.get(at).map(|offer| &offer.value),
+            Standing::Stopped { .. } | Standing::Replaced { .. } | Standing::Absent => None,
+        }
+    }
+
+    /// The effective value with its origin.
+    pub fn effective(&self) -> Option<Effective<'_, V>> {
+        let value = self.value()?;
+        match self.standing {
+            Standing::Holds => {
+                let said = self.statements.last()?;
+                Some(Effective { value, origin: Origin::Level(said.level), owners: &said.owners })
+            }
+            Standing::Filled { at } => {
+                Some(Effective { value, origin: self.offers.get(at)?.origin.clone(), owners: &[] })
+            }
+            Standing::Stopped { .. } | Standing::Replaced { .. } | Standing::Absent => None,
+        }
+    }
+
+    /// What came of each statement, in their order.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&Statement<V>, Outcome)> {
+        self.statements.iter().map(|said| (said, self.outcome(said)))
+    }
+
+    /// What came of each offer, in their order.
+    pub fn offer_outcomes(&self) -> impl Iterator<Item = (&Offer<V>, Outcome)> {
+        self.offers.iter().enumerate().map(|(index, offer)| {
+            let outcome = match self.standing {
+                Standing::Filled { at } if at == index => Outcome::Wins,
+                _ if offer.restricted => Outcome::Restricted,
+                _ => Outcome::Shadowed,
+            };
+            (offer, outcome)
+        })
+    }
+
+    /// Whether a level sets the key (though another may stop or replace it) or stops it: then nothing fills it.
+    pub(super) fn is_spoken_for(&self) -> bool {
+        self.statements.iter().any(|said| said.merges || !said.said.is_tombstone())
+    }
+
+    fn outcome(&self, said: &Statement<V>) -> Outcome {
+        if said.said.is_tombstone() && !said.merges {
+            return Outcome::NoEffect;
+        }
+        let nearest = self.statements.last().map_or(said.level, |last| last.level);
+        match self.standing {
+            Standing::Holds if said.level == nearest => Outcome::Wins,
+            Standing::Holds => Outcome::OverriddenBy(nearest),
+            Standing::Stopped { by } if said.level == by => Outcome::Stops,
+            Standing::Stopped { by } => Outcome::StoppedBy(by),
+            Standing::Replaced { by } => Outcome::ReplacedBy(by),
+            Standing::Filled { .. } | Standing::Absent => Outcome::NoEffect,
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Parameters: what is inherited and is no string.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::OwnedParameters;
+
+/// How deep a parameter may be nested: lists and objects within each other.
+pub const MAX_PARAMETER_DEPTH: usize = 16;
+/// What the parameters of one level may have together, as JSON text, in bytes.
+pub const MAX_PARAMETERS: usize = 64 * 1024;
+
+/// A parameter: any JSON value but `null`. Equal by canonical JSON (RFC 8785): `1` and `1.0` are one number, and the
+/// order of an object's keys means nothing.
+#[derive(Clone, Serialize)]
+#[serde(transparent)]
+pub struct ParameterValue(Arc<Value>);
+
+/// A JSON value that is no parameter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidParameter {
+    /// Nested too deep.
+    #[error("a parameter has at most {MAX_PARAMETER_DEPTH} lists and objects within each other")]
+    TooDeep,
+    /// `null`, where only a value can stand.
+    #[error("null is no parameter: it says that the key is not inherited")]
+    Null,
+    /// No JSON, or a number that JSON can't carry.
+    #[error("this parameter can't be read: {0}")]
+    Unreadable(String),
+}
+
+/// A level's parameters are more than [`MAX_PARAMETERS`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the parameters of one level have at most {MAX_PARAMETERS} bytes together, these {bytes}")]
+pub struct ParametersTooLarge {
+    /// Keys and values together.
+    pub bytes: usize,
+}
+
+impl ParameterValue {
+    /// Takes a value.
+    ///
+    /// # Errors
+    /// [`InvalidParameter`]: `null`, or nested too deep.
+    pub fn new(value: Value) -> Result<Self, InvalidParameter> {
+        if value.is_null() {
+            return Err(InvalidParameter::Null);
+        }
+        if is_deeper(&value, MAX_PARAMETER_DEPTH) {
+            return Err(InvalidParameter::TooDeep);
+        }
+        Ok(Self(Arc::new(value)))
+    }
+
+    /// Reads a JSON value; `null` is `None`.
+    ///
+    /// # Errors
+    /// [`InvalidParameter`].
+    pub fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidParameter> {
+        let value: Value =
+            serde_json::from_str(raw.get()).map_err(|error| InvalidParameter::Unreadable(error.to_string()))?;
+        if value.is_null() { Ok(None) } else { Self::new(value).map(Some) }
+    }
+}
+
+impl Deref for ParameterValue {
+    type Target = Value;
+    fn deref(&self) -> &Value {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ParameterValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl PartialEq for ParameterValue {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || is_same(&self.0, &other.0)
+    }
+}
+
+impl Eq for ParameterValue {}
+
+impl<'de> Deserialize<'de> for ParameterValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(Value::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Checks the sum of one level's parameters.
+///
+/// # Errors
+/// [`ParametersTooLarge`] past [`MAX_PARAMETERS`].
+pub fn check_parameters(provided: &OwnedParameters) -> Result<(), ParametersTooLarge> {
+    let size = |value: &ParameterValue| value.to_string().len();
+    let bytes = provided.iter().map(|(key, entry)| key.len() + entry.said.value().map_or(0, size)).sum();
+    if bytes > MAX_PARAMETERS { Err(ParametersTooLarge { bytes }) } else { Ok(()) }
+}
+
+fn is_deeper(value: &Value, left: usize) -> bool {
+    match value {
+        Value::Array(items) => left == 0 || items.iter().any(|item| is_deeper(item, left - 1)),
+        Value::Object(fields) => left == 0 || fields.values().any(|item| is_deeper(item, left - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => one == other || is_same_number(one, other),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            one.len() == other.len()
+                && one.iter().all(|(key, value)| other.get(key).is_some_and(|theirs| is_same(value, theirs)))
+        }
+        _ => one == other,
+    }
+}
+
+/// Whole numbers are told apart exactly, also past 2^53 where canonical JSON would round them.
+fn is_same_number(one: &serde_json::Number, other: &serde_json::Number) -> bool {
+    if one.is_f64() || other.is_f64() { one.as_f64() == other.as_f64() } else { false }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nested(depth: usize) -> Value {
+        (0..depth).fold(json!(1), |inner, _| json!([inner]))
+    }
+
+    #[test]
+    fn equality_is_that_of_canonical_json() {
+        let value = |value| ParameterValue::new(value).unwrap();
+        for (one, other, same) in [
+            (json!(1), json!(1.0), true),
+            (json!(-0.0), json!(0), true),
+            (json!({"a": 1, "b": [2.0]}), json!({"b": [2], "a": 1}), true),
+            (json!([1, 2]), json!([2, 1]), false),
+            (json!("1"), json!(1), false),
+            (json!({"a": null}), json!({}), false),
+            (json!(9_007_199_254_740_993_u64), json!(9_007_199_254_740_992_u64), false),
+        ] {
+            assert_eq!(value(one.clone()) == value(other.clone()), same, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        assert!(ParameterValue::new(nested(16)).is_ok());
+        assert_eq!(ParameterValue::new(nested(17)), Err(InvalidParameter::TooDeep));
+        assert_eq!(ParameterValue::new(Value::Null), Err(InvalidParameter::Null));
+    }
+}

@@ -1,0 +1,508 @@
+//! Names: what roles, tags, tasks, releases and objects may be called.
+//!
+//! A name is compared, sorted and cloned many times in every resolve, so it is one shared string. It is checked
+//! once, where it comes in; a value of these types can't be malformed, so nothing further in has to ask. The
+//! words that selectors give a meaning to (`self`, `master`, `null`, `*`) and Fuel's `primary-…` are reserved
+//! where something is *declared* ([`Name::declare`]), not where it is written: a selector may well say `master`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The longest name of a role, tag or task, in bytes.
+pub const MAX_NAME: usize = 63;
+
+/// The longest name of an object (node, group, cluster, template …), in bytes: Ironic's and Magnum's limit.
+pub const MAX_OBJECT_NAME: usize = 255;
+
+/// Words that no role, tag or task may be called, since selectors give them a meaning of their own.
+pub const RESERVED: [&str; 4] = ["self", "master", "null", "*"];
+
+/// What a name begins with that stands for the primary holder of a tag.
+pub const PRIMARY_PREFIX: &str = "primary-";
+
+/// Paths below `/v1/nodes/`, ours and Ironic's: a node of such a name could never be asked for.
+const NODE_PATHS: [&str; 26] = [
+    "allocation",
+    "bios",
+    "children",
+    "detail",
+    "explain",
+    "firmware",
+    "heartbeat",
+    "history",
+    "indicators",
+    "inventory",
+    "maintenance",
+    "management",
+    "portgroups",
+    "ports",
+    "report",
+    "resolved",
+    "roles",
+    "states",
+    "tags",
+    "traits",
+    "validate",
+    "vendor_passthru",
+    "vifs",
+    "vmedia",
+    "volume",
+    "labels",
+];
+
+/// A text that is no name of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidName {
+    /// The characters or the length are wrong.
+    #[error("{kind} {name:?} is not well formed: {rule}")]
+    Malformed {
+        /// What was to be named, as `tag`.
+        kind: &'static str,
+        /// The text, cut at 64 characters.
+        name: String,
+        /// What is taken, in words.
+        rule: &'static str,
+    },
+    /// The word means something else.
+    #[error("{kind} {name:?} is reserved: {rule}")]
+    Reserved {
+        /// What was to be named.
+        kind: &'static str,
+        /// The text, cut at 64 characters.
+        name: String,
+        /// What the word means instead.
+        rule: &'static str,
+    },
+}
+
+/// What a [`Name`] is declared as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NameKind {
+    /// A role of a release.
+    Role,
+    /// A tag, predefined or user-defined.
+    Tag,
+    /// A task's id.
+    Task,
+}
+
+/// The name of a role or task, or the part of a tag before the colon: `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Name(Arc<str>);
+
+/// A tag: a [`Name`], and after a colon a value if it has one. `mysql:1` is another tag than `mysql`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct TagName(Arc<str>);
+
+/// The name of an object that stands in a path: `[A-Za-z0-9_][A-Za-z0-9_.~-]{0,254}`, not like a uuid.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct ObjectName(Arc<str>);
+
+/// The name of a node: an [`ObjectName`] that is no path below `/v1/nodes/`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct NodeName(Arc<str>);
+
+/// A release as others name it: `site@2026.11`, or `site` for one without a version.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReleaseRef {
+    /// The release's name.
+    pub name: Name,
+    /// Its version; `None` for a release without one.
+    pub version: Option<Version>,
+}
+
+/// The version of a release: text of `[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}`, compared as text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Version(Arc<str>);
+
+const NAME_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
+const TAG_RULE: &str = "a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
+const VERSION_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.', '+' or '-'";
+const OBJECT_RULE: &str = "a letter, digit or '_', then up to 254 letters, digits, '_', '.', '~' or '-'";
+
+impl NameKind {
+    /// The word for it in messages.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Role => "role",
+            Self::Tag => "tag",
+            Self::Task => "task",
+        }
+    }
+}
+
+impl Name {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// [`InvalidName::Malformed`].
+    pub fn new(text: &str) -> Result<Self, InvalidName> {
+        if is_name(text) { Ok(Self(text.into())) } else { Err(malformed("name", text, NAME_RULE)) }
+    }
+
+    /// Reads a name that something is to be called by: no reserved word, and for a tag no `primary-…`.
+    ///
+    /// A role may begin with `primary-` (Fuel's old releases have such roles); that is a finding of the caller's,
+    /// who asks [`Name::is_primary`]. A task may, freely.
+    ///
+    /// # Errors
+    /// [`InvalidName`], naming the kind.
+    pub fn declare(text: &str, kind: NameKind) -> Result<Self, InvalidName> {
+        check_reserved(text, kind)?;
+        if is_name(text) { Ok(Self(text.into())) } else { Err(malformed(kind.word(), text, NAME_RULE)) }
+    }
+
+    /// Whether the name begins with `primary-`.
+    pub fn is_primary(&self) -> bool {
+        self.0.starts_with(PRIMARY_PREFIX)
+    }
+}
+
+impl TagName {
+    /// Reads a tag as a selector or an assignment names it.
+    ///
+    /// # Errors
+    /// [`InvalidName::Malformed`].
+    pub fn new(text: &str) -> Result<Self, InvalidName> {
+        let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
+        if is_name(name) && value.is_none_or(is_tag_value) {
+            Ok(Self(text.into()))
+        } else {
+            Err(malformed("tag", text, TAG_RULE))
+        }
+    }
+
+    /// Reads a tag that is to be declared: neither a reserved word nor `primary-…`.
+    ///
+    /// # Errors
+    /// [`InvalidName`].
+    pub fn declare(text: &str) -> Result<Self, InvalidName> {
+        check_reserved(text, NameKind::Tag)?;
+        Self::new(text)
+    }
+
+    /// The part before the colon.
+    pub fn base(&self) -> &str {
+        self.0.split_once(':').map_or(&self.0, |(name, _)| name)
+    }
+
+    /// The part after the colon, if there is one.
+    pub fn value(&self) -> Option<&str> {
+        self.0.split_once(':').map(|(_, value)| value)
+    }
+}
+
+impl ObjectName {
+    /// Reads an object's name.
+    ///
+    /// # Errors
+    /// [`InvalidName`]: odd characters, too long, or like a uuid (a path names an object by either).
+    pub fn new(text: &str) -> Result<Self, InvalidName> {
+        check_object_name("name", text).map(|()| Self(text.into()))
+    }
+}
+
+impl NodeName {
+    /// Reads a node's name.
+    ///
+    /// # Errors
+    /// [`InvalidName`]: as [`ObjectName::new`], or a path below `/v1/nodes/`, as `detail`.
+    pub fn new(text: &str) -> Result<Self, InvalidName> {
+        check_object_name("node", text)?;
+        if NODE_PATHS.contains(&text) {
+            return Err(reserved("node", text, "it is a path below /v1/nodes/"));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl Version {
+    /// Reads a version.
+    ///
+    /// # Errors
+    /// [`InvalidName::Malformed`].
+    pub fn new(text: &str) -> Result<Self, InvalidName> {
+        let rest = |byte: u8| is_name_byte(byte) || byte == b'+';
+        if is_word(text, MAX_NAME, |byte| byte.is_ascii_alphanumeric(), rest) {
+            Ok(Self(text.into()))
+        } else {
+            Err(malformed("version", text, VERSION_RULE))
+        }
+    }
+}
+
+impl ReleaseRef {
+    /// Reads `NAME` or `NAME@VERSION`.
+    ///
+    /// # Errors
+    /// [`InvalidName`] of the part that is wrong.
+    pub fn new(text: &str) -> Result<Self, InvalidName> {
+        let (name, version) = text.split_once('@').map_or((text, None), |(name, version)| (name, Some(version)));
+        let name = if is_name(name) { Name(name.into()) } else { return Err(malformed("release", name, NAME_RULE)) };
+        Ok(Self { name, version: version.map(Version::new).transpose()? })
+    }
+}
+
+impl fmt::Display for ReleaseRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.version {
+            None => f.write_str(&self.name),
+            Some(version) => write!(f, "{}@{version}", self.name),
+        }
+    }
+}
+
+impl fmt::Debug for ReleaseRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+impl FromStr for ReleaseRef {
+    type Err = InvalidName;
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        Self::new(text)
+    }
+}
+
+impl Serialize for ReleaseRef {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ReleaseRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::new(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Gives a checked, shared string the traits that every one of them has.
+macro_rules! checked_text {
+    ($($type:ident: $error:ty),+ $(,)?) => {$(
+        impl $type {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::ops::Deref for $type {
+            type Target = str;
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl AsRef<str> for $type {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = $error;
+            fn from_str(text: &str) -> Result<Self, $error> {
+                Self::new(text)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+                Self::new(&text).map_err(serde::de::Error::custom)
+            }
+        }
+    )+};
+}
+pub(crate) use checked_text;
+
+checked_text!(
+    Name: InvalidName,
+    TagName: InvalidName,
+    ObjectName: InvalidName,
+    NodeName: InvalidName,
+    Version: InvalidName,
+);
+
+/// A text from outside, cut so that an error can't grow with what was sent.
+pub(crate) fn cut(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+/// Whether a path segment would be taken for a uuid: 32 hexadecimal digits, whatever dashes, braces or
+/// `urn:uuid:` stand around them (as Ironic's `is_uuid_like`).
+pub fn is_uuid_like(text: &str) -> bool {
+    let text = text.trim_start_matches("urn:").trim_start_matches("uuid:");
+    let digits = text.trim_matches(['{', '}']).bytes().filter(|byte| *byte != b'-');
+    let mut count = 0;
+    for byte in digits {
+        if !byte.is_ascii_hexdigit() || count == 32 {
+            return false;
+        }
+        count += 1;
+    }
+    count == 32
+}
+
+fn is_name(text: &str) -> bool {
+    is_word(text, MAX_NAME, |byte| byte.is_ascii_alphanumeric(), is_name_byte)
+}
+
+fn is_tag_value(text: &str) -> bool {
+    is_word(text, MAX_NAME, is_name_byte, is_name_byte)
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
+}
+
+fn is_word(text: &str, longest: usize, first: impl Fn(u8) -> bool, rest: impl Fn(u8) -> bool) -> bool {
+    let Some((head, tail)) = text.as_bytes().split_first() else { return false };
+    text.len() <= longest && first(*head) && tail.iter().all(|byte| rest(*byte))
+}
+
+fn check_object_name(kind: &'static str, text: &str) -> Result<(), InvalidName> {
+    let first = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let rest = |byte: u8| is_name_byte(byte) || byte == b'~';
+    if !is_word(text, MAX_OBJECT_NAME, first, rest) {
+        return Err(malformed(kind, text, OBJECT_RULE));
+    }
+    if is_uuid_like(text) {
+        return Err(reserved(kind, text, "it looks like a uuid, and a path names an object by either"));
+    }
+    Ok(())
+}
+
+fn check_reserved(text: &str, kind: NameKind) -> Result<(), InvalidName> {
+    if RESERVED.contains(&text) {
+        return Err(reserved(kind.word(), text, "selectors give this word a meaning of its own"));
+    }
+    if kind == NameKind::Tag && text.starts_with(PRIMARY_PREFIX) {
+        return Err(reserved(
+            "tag",
+            text,
+            "'primary-' stands for the primary holder of a tag; set has_primary instead",
+        ));
+    }
+    Ok(())
+}
+
+fn malformed(kind: &'static str, text: &str, rule: &'static str) -> InvalidName {
+    InvalidName::Malformed { kind, name: cut(text), rule }
+}
+
+fn reserved(kind: &'static str, text: &str, rule: &'static str) -> InvalidName {
+    InvalidName::Reserved { kind, name: cut(text), rule }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_letters_digits_and_three_signs() {
+        let longest = "a".repeat(63);
+        for good in ["a", "0", "web-1", "a.b_c-d", "Primary", "primary-mysql", "master", longest.as_str()] {
+            assert_eq!(Name::new(good).map(|name| name.to_string()), Ok(good.to_owned()));
+        }
+        for bad in ["", "-a", ".a", "_a", "a b", "a/b", "a:b", "é", "*", "a\n", "a".repeat(64).as_str()] {
+            assert!(Name::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_tag_with_a_value_is_another_tag() {
+        let tag = TagName::new("mysql:1").unwrap();
+        assert_eq!((tag.base(), tag.value()), ("mysql", Some("1")));
+        assert_ne!(tag, TagName::new("mysql").unwrap());
+        for bad in ["mysql:", ":1", "a:b:c", "a: b", "a:\u{e9}"] {
+            assert!(TagName::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn reserved_words_are_refused_where_something_is_declared() {
+        for (text, kind, refused) in [
+            ("self", NameKind::Task, true),
+            ("master", NameKind::Role, true),
+            ("null", NameKind::Tag, true),
+            ("*", NameKind::Role, true),
+            ("primary-mysql", NameKind::Tag, true),
+            ("primary-mysql", NameKind::Role, false),
+            ("primary-openstack-controller", NameKind::Task, false),
+            ("masters", NameKind::Role, false),
+        ] {
+            let answer = Name::declare(text, kind);
+            assert_eq!(matches!(answer, Err(InvalidName::Reserved { .. })), refused, "{text} as {kind:?}");
+        }
+        assert_eq!(
+            TagName::declare("primary-db").unwrap_err().to_string(),
+            "tag \"primary-db\" is reserved: 'primary-' stands for the primary holder of a tag; set has_primary instead"
+        );
+    }
+
+    #[test]
+    fn a_node_is_not_called_like_a_path_or_a_uuid() {
+        for bad in ["detail", "traits", "states", "12345678-1234-4234-8234-123456789abc", "..", ".", "a/b", ""] {
+            assert!(NodeName::new(bad).is_err(), "{bad:?}");
+        }
+        for good in ["web-1", "Detail", "node_1.example.net", "_a", "12345678"] {
+            assert!(NodeName::new(good).is_ok(), "{good:?}");
+        }
+        for uuid in ["12345678123442348234123456789ABC", "1234-56781234-4234-8234-123456789abc"] {
+            assert!(is_uuid_like(uuid), "{uuid}");
+        }
+    }
+
+    #[test]
+    fn a_release_is_named_with_or_without_its_version() {
+        for text in ["site", "site@2026.11", "os-base@4"] {
+            let parsed = ReleaseRef::new(text).unwrap();
+            assert_eq!(parsed.to_string(), text);
+            assert_eq!(serde_json::to_string(&parsed).unwrap(), format!("\"{text}\""));
+        }
+        for bad in ["", "@1", "site@", "si te", "a@b@c"] {
+            assert!(ReleaseRef::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_back_is_checked_again() {
+        assert!(serde_json::from_str::<Name>("\"a b\"").is_err());
+        assert_eq!(serde_json::from_str::<TagName>("\"mysql:1\"").unwrap().as_str(), "mysql:1");
+    }
+
+    #[test]
+    fn an_error_does_not_grow_with_what_was_sent() {
+        let Err(InvalidName::Malformed { name, .. }) = Name::new(&"x".repeat(10_000)) else { panic!("taken") };
+        assert_eq!(name.len(), 64);
+    }
+}

@@ -1,0 +1,491 @@
+//! Ownership: several authors, one map.
+//!
+//! Labels, annotations and parameters of one object have several authors, and each must be able to say "this is
+//! all that I want here" without wiping out the others. That is Kubernetes' server-side apply, for maps: an
+//! author *applies* its whole intent under a manager's name, and keys that it no longer names and nobody else
+//! owns go away; a key that another owns with another value is a conflict. A plain write is an *update*: it takes
+//! what it changes and leaves the rest to its owners. Traits and assigned tags are owned entry by entry in the
+//! same way, as maps without values.
+//!
+//! The owners stand in the stored object, so that they survive backup, restore and a move. Every entry has at
+//! least one. `null` (a tombstone: "not inherited here") is a value like any other: owned, shared and in conflict.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::name::{checked_text, cut};
+
+/// The longest name of a manager, in bytes, as Kubernetes has it.
+pub const MAX_MANAGER: usize = 128;
+
+/// The name that an author writes under: 1 to 128 bytes without control characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Manager(Arc<str>);
+
+/// How an author came to own a key. The same manager's applies and updates are two owners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// By server-side apply.
+    Apply,
+    /// By a plain write.
+    Update,
+}
+
+/// An owner of a key; `M:apply` as text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// Who.
+    pub manager: Manager,
+    /// By what.
+    pub operation: Operation,
+}
+
+/// What an author says of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Said<V> {
+    /// It has this value.
+    Value(V),
+    /// It is not inherited here.
+    Tombstone,
+}
+
+/// A key's value or tombstone with its owners.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry<V> {
+    /// What holds.
+    pub said: Said<V>,
+    /// Who owns it: sorted, at least one.
+    pub owners: Arc<[Owner]>,
+    /// When it was said, in milliseconds of Unix time; `None` until [`OwnedMap::stamp`].
+    pub since_ms: Option<u64>,
+}
+
+/// A map whose every entry has owners.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent, bound(deserialize = "K: Ord + Deserialize<'de>, V: Deserialize<'de>"))]
+pub struct OwnedMap<K, V> {
+    entries: BTreeMap<K, Entry<V>>,
+}
+
+/// A set whose every member has owners, as traits and assigned tags.
+pub type OwnedSet<K> = OwnedMap<K, ()>;
+
+/// What an author writes: a whole map, or the keys to change.
+pub type Intent<K, V> = BTreeMap<K, Said<V>>;
+
+/// A key that another author owns with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict<K, V> {
+    /// The key.
+    pub key: K,
+    /// Who owns it; a key of two owners is two conflicts.
+    pub owner: Owner,
+    /// What it says now.
+    pub said: Said<V>,
+}
+
+/// An apply that was refused: nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} with other values: {}; nothing was changed. Leave them out, agree with the owner, or force", self.count(), self.list())]
+pub struct Conflicts<K: fmt::Display, V>(
+    /// By key, then by owner.
+    pub Vec<Conflict<K, V>>,
+);
+
+/// One side of a hand-over: a manager, all that it owns or what it owns by one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// Who.
+    pub manager: Manager,
+    /// By what; `None`: by either, and on the receiving side as it was.
+    pub operation: Option<Operation>,
+}
+
+/// Keys that were to be handed over by one who does not own them. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{from} does not own {}; nothing was changed", .keys.join(", "))]
+pub struct NotOwned {
+    /// The owner as named.
+    pub from: String,
+    /// The keys.
+    pub keys: Vec<String>,
+}
+
+/// A text that is no manager or owner.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidOwner {
+    /// Empty, too long, or with control characters.
+    #[error("manager {0:?} must have 1 to {MAX_MANAGER} bytes and no control characters")]
+    Manager(String),
+    /// Neither `:apply` nor `:update` at its end.
+    #[error("owner {0:?} must end in ':apply' or ':update'")]
+    Operation(String),
+}
+
+impl Manager {
+    /// Reads a manager's name.
+    ///
+    /// # Errors
+    /// [`InvalidOwner::Manager`].
+    pub fn new(text: &str) -> Result<Self, InvalidOwner> {
+        if text.is_empty() || text.len() > MAX_MANAGER || text.chars().any(char::is_control) {
+            return Err(InvalidOwner::Manager(cut(text)));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+checked_text!(Manager: InvalidOwner);
+
+impl Operation {
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Apply => ":apply",
+            Self::Update => ":update",
+        }
+    }
+
+    fn split(text: &str) -> Option<(&str, Self)> {
+        [Self::Apply, Self::Update]
+            .into_iter()
+            .find_map(|operation| text.strip_suffix(operation.suffix()).map(|manager| (manager, operation)))
+    }
+}
+
+impl Owner {
+    /// The manager's applies.
+    pub fn apply(manager: &Manager) -> Self {
+        Self { manager: manager.clone(), operation: Operation::Apply }
+    }
+
+    /// The manager's updates.
+    pub fn update(manager: &Manager) -> Self {
+        Self { manager: manager.clone(), operation: Operation::Update }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.manager, self.operation.suffix())
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+impl FromStr for Owner {
+    type Err = InvalidOwner;
+    fn from_str(text: &str) -> Result<Self, InvalidOwner> {
+        let (manager, operation) = Operation::split(text).ok_or_else(|| InvalidOwner::Operation(cut(text)))?;
+        Ok(Self { manager: Manager::new(manager)?, operation })
+    }
+}
+
+impl Serialize for Owner {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Owner {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl FromStr for Party {
+    type Err = InvalidOwner;
+    /// Reads `M`, `M:apply` or `M:update`.
+    fn from_str(text: &str) -> Result<Self, InvalidOwner> {
+        let (manager, operation) =
+            Operation::split(text).map_or((text, None), |(manager, operation)| (manager, Some(operation)));
+        Ok(Self { manager: Manager::new(manager)?, operation })
+    }
+}
+
+impl Party {
+    fn is(&self, owner: &Owner) -> bool {
+        self.manager == owner.manager && self.operation.is_none_or(|operation| operation == owner.operation)
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.manager, self.operation.map_or("", Operation::suffix))
+    }
+}
+
+impl<V> Said<V> {
+    /// The value, unless it is a tombstone.
+    pub const fn value(&self) -> Option<&V> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Tombstone => None,
+        }
+    }
+
+    /// Whether it is a tombstone.
+    pub const fn is_tombstone(&self) -> bool {
+        matches!(self, Self::Tombstone)
+    }
+}
+
+impl<V> From<Option<V>> for Said<V> {
+    fn from(value: Option<V>) -> Self {
+        value.map_or(Self::Tombstone, Self::Value)
+    }
+}
+
+impl<K: fmt::Display, V> Conflicts<K, V> {
+    fn count(&self) -> String {
+        let mut keys: Vec<_> = self.0.iter().map(|conflict| conflict.key.to_string()).collect();
+        keys.dedup();
+        if keys.len() == 1 {
+            "one key is owned by others".into()
+        } else {
+            format!("{} keys are owned by others", keys.len())
+        }
+    }
+
+    fn list(&self) -> String {
+        let shown: Vec<_> = self.0.iter().take(10).map(|one| format!("{} ({})", one.key, one.owner)).collect();
+        let more = if self.0.len() > 10 { ", …" } else { "" };
+        shown.join(", ") + more
+    }
+}
+
+impl<V> Entry<V> {
+    fn new(said: Said<V>, owner: Owner) -> Self {
+        Self { said, owners: Arc::from([owner]), since_ms: None }
+    }
+
+    /// Whether this owner is among its owners.
+    pub fn is_owned_by(&self, owner: &Owner) -> bool {
+        self.owners.binary_search(owner).is_ok()
+    }
+
+    fn add_owner(&mut self, owner: &Owner) {
+        if let Err(at) = self.owners.binary_search(owner) {
+            let mut owners = self.owners.to_vec();
+            owners.insert(at, owner.clone());
+            self.owners = owners.into();
+        }
+    }
+}
+
+impl<K, V> Default for OwnedMap<K, V> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
+    /// A map that one author makes anew.
+    pub fn made_by(owner: &Owner, intent: &Intent<K, V>) -> Self {
+        let entries = intent.iter().map(|(key, said)| (key.clone(), Entry::new(said.clone(), owner.clone()))).collect();
+        Self { entries }
+    }
+
+    /// Server-side apply: the manager's whole intent.
+    ///
+    /// Keys of its last intent that it no longer names go away, unless another owns them too. Where it agrees with
+    /// the owners of a key it becomes one of them. With `force` it takes the keys that it changes from all
+    /// others; an equal value evicts nobody.
+    ///
+    /// # Errors
+    /// [`Conflicts`], without `force`, for keys that another owner has with another value; then nothing changes.
+    pub fn apply(&self, manager: &Manager, intent: &Intent<K, V>, force: bool) -> Result<Self, Conflicts<K, V>> {
+        let me = Owner::apply(manager);
+        if !force {
+            let conflicts = self.conflicts(&me, intent);
+            if !conflicts.is_empty() {
+                return Err(Conflicts(conflicts));
+            }
+        }
+        let mut next = self.clone();
+        next.drop_unnamed(&me, intent);
+        for (key, said) in intent {
+            match next.entries.get_mut(key) {
+                Some(entry) if entry.said == *said => entry.add_owner(&me),
+                _ => {
+                    next.entries.insert(key.clone(), Entry::new(said.clone(), me.clone()));
+                }
+            }
+        }
+        Ok(next)
+    }
+
+    /// A plain write of the whole map: the manager becomes sole owner of what it adds or changes; what it sends
+    /// unchanged keeps its owners, what it leaves out is gone. Never a conflict.
+    #[must_use]
+    pub fn update(&self, manager: &Manager, whole: &Intent<K, V>) -> Self {
+        let mut next = self.clone();
+        next.entries.retain(|key, _| whole.contains_key(key));
+        next.set(&Owner::update(manager), whole);
+        next
+    }
+
+    /// A plain write of single keys: a value or tombstone is set, `None` takes away what is provided here.
+    #[must_use]
+    pub fn patch(&self, manager: &Manager, changes: &BTreeMap<K, Option<Said<V>>>) -> Self {
+        let me = Owner::update(manager);
+        let mut next = self.clone();
+        for (key, change) in changes {
+            match change {
+                None => drop(next.entries.remove(key)),
+                Some(said) => next.set_one(&me, key, said),
+            }
+        }
+        next
+    }
+
+    /// Hands keys from one owner to another. `to` owns them by the operation that it names, else by `from`'s.
+    ///
+    /// # Errors
+    /// [`NotOwned`] with all the keys that `from` does not own; then nothing changes.
+    pub fn hand_over<'a>(
+        &self,
+        from: &Party,
+        to: &Party,
+        keys: impl IntoIterator<Item = &'a K>,
+    ) -> Result<Self, NotOwned>
+    where
+        K: 'a,
+    {
+        let mut next = self.clone();
+        let mut missing = Vec::new();
+        for key in keys {
+            if !next.hand_over_one(from, to, key) {
+                missing.push(key.to_string());
+            }
+        }
+        if missing.is_empty() { Ok(next) } else { Err(NotOwned { from: from.to_string(), keys: missing }) }
+    }
+
+    /// Hands over those of the keys that `from` owns, as `apply --adopt` does for the keys that it applies.
+    #[must_use]
+    pub fn adopt<'a>(&self, from: &Manager, to: &Manager, keys: impl IntoIterator<Item = &'a K>) -> Self
+    where
+        K: 'a,
+    {
+        let from = Party { manager: from.clone(), operation: None };
+        let to = Party { manager: to.clone(), operation: Some(Operation::Apply) };
+        let mut next = self.clone();
+        for key in keys {
+            next.hand_over_one(&from, &to, key);
+        }
+        next
+    }
+
+    /// Writes the time beside every entry that was said since the last stamp.
+    pub fn stamp(&mut self, now_ms: u64) {
+        for entry in self.entries.values_mut() {
+            entry.since_ms.get_or_insert(now_ms);
+        }
+    }
+
+    fn conflicts(&self, me: &Owner, intent: &Intent<K, V>) -> Vec<Conflict<K, V>> {
+        let mut conflicts = Vec::new();
+        for (key, said) in intent {
+            let Some(entry) = self.entries.get(key).filter(|entry| entry.said != *said) else { continue };
+            for owner in entry.owners.iter().filter(|owner| *owner != me) {
+                conflicts.push(Conflict { key: key.clone(), owner: owner.clone(), said: entry.said.clone() });
+            }
+        }
+        conflicts
+    }
+
+    fn drop_unnamed(&mut self, me: &Owner, intent: &Intent<K, V>) {
+        self.entries.retain(|key, entry| {
+            if intent.contains_key(key) || !entry.is_owned_by(me) {
+                return true;
+            }
+            let others: Vec<_> = entry.owners.iter().filter(|owner| *owner != me).cloned().collect();
+            entry.owners = others.into();
+            !entry.owners.is_empty()
+        });
+    }
+
+    fn set(&mut self, me: &Owner, changes: &Intent<K, V>) {
+        for (key, said) in changes {
+            self.set_one(me, key, said);
+        }
+    }
+
+    fn set_one(&mut self, me: &Owner, key: &K, said: &Said<V>) {
+        if self.entries.get(key).is_none_or(|entry| entry.said != *said) {
+            self.entries.insert(key.clone(), Entry::new(said.clone(), me.clone()));
+        }
+    }
+
+    fn hand_over_one(&mut self, from: &Party, to: &Party, key: &K) -> bool {
+        let Some(entry) = self.entries.get_mut(key) else { return false };
+        if !entry.owners.iter().any(|owner| from.is(owner)) {
+            return false;
+        }
+        let given = |owner: &Owner| {
+            if !from.is(owner) {
+                return owner.clone();
+            }
+            Owner { manager: to.manager.clone(), operation: to.operation.unwrap_or(owner.operation) }
+        };
+        let mut owners: Vec<_> = entry.owners.iter().map(given).collect();
+        owners.sort();
+        owners.dedup();
+        entry.owners = owners.into();
+        true
+    }
+}
+
+impl<K: Ord, V> OwnedMap<K, V> {
+    /// How many entries it has, tombstones among them.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it has no entry.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The entry of a key.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&Entry<V>>
+    where
+        K: std::borrow::Borrow<Q>,
+    {
+        self.entries.get(key)
+    }
+
+    /// All entries, by key.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &Entry<V>)> {
+        self.entries.iter()
+    }
+
+    /// What is said, without the owners: the map as an author would write it.
+    pub fn intent(&self) -> Intent<K, V>
+    where
+        K: Clone,
+        V: Clone,
+    {
+        self.entries.iter().map(|(key, entry)| (key.clone(), entry.said.clone())).collect()
+    }
+
+    /// The keys that have a value; of a set, its members.
+    pub fn members(&self) -> impl Iterator<Item = &K> {
+        self.entries.iter().filter(|(_, entry)| !entry.said.is_tombstone()).map(|(key, _)| key)
+    }
+
+    /// The owners by key, as answers show them: `{key: ["M:apply", …]}`.
+    pub fn owners(&self) -> BTreeMap<&K, &[Owner]> {
+        self.entries.iter().map(|(key, entry)| (key, &*entry.owners)).collect()
+    }
+}
