@@ -11,6 +11,8 @@ pub mod fields;
 mod path;
 mod reference;
 mod syntax;
+pub mod template;
+mod unite;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map;
@@ -23,6 +25,7 @@ use serde_json::Value;
 
 pub use path::{MAX_DEPTH, Path};
 pub use reference::{Fields, MAX_LITERAL, MAX_NAMES, Names, Query, Read, Reference, ReferenceError};
+pub use unite::unite;
 
 /// The most inputs that one task may have.
 pub const MAX_INPUTS: usize = 1_024;
@@ -253,7 +256,7 @@ mod tests {
     #[test]
     fn inputs_come_back_from_json_in_the_order_of_their_texts() {
         let text = r#"{"'A' in traits":{"value":true},"labels.a":{"value":"x"},"labels.b":"absent","params.p":{"value":null},"secret('db')":{"secret":{"name":"db","version":3}}}"#;
-        let inputs: Inputs = serde_json::from_str(&text).unwrap();
+        let inputs: Inputs = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&inputs).unwrap(), text);
         assert_eq!(inputs.get(&reference("labels.b")), Some(&Input::Absent));
         assert_eq!(inputs.get(&reference("params.p")), Some(&Input::Value(Value::Null)));
@@ -270,8 +273,8 @@ mod tests {
         assert_eq!(inputs.len(), 1);
         inputs.insert(reference("params.a"), Input::Value(large)).expect("replaces what it weighed");
 
-        let many: String = (0..=MAX_INPUTS).map(|n| format!(r#","labels.k{n}":"absent""#)).collect();
-        let error = serde_json::from_str::<Inputs>(&format!("{{{}}}", &many[1..])).unwrap_err();
+        let many: Vec<_> = (0..=MAX_INPUTS).map(|n| format!(r#""labels.k{n}":"absent""#)).collect();
+        let error = serde_json::from_str::<Inputs>(&format!("{{{}}}", many.join(","))).unwrap_err();
         assert!(error.to_string().contains("exceed 1024 entries"), "{error}");
     }
 

@@ -89,7 +89,7 @@ pub struct Names(Box<[Box<str>]>);
 
 /// The fields that are read of a look-up's nodes; none where only their number is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields(BTreeSet<Path>);
+pub struct Fields(pub(super) BTreeSet<Path>);
 
 /// A text or a read is no reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -144,7 +144,7 @@ impl Read {
             | Self::Secret(name) => check_literal(name),
             Self::Parameter(path) | Self::Fact(path) | Self::Node(path) | Self::Cluster(path) => check_path(path),
             Self::Nodes { query, fields } => {
-                query.names().try_for_each(|name| check_literal(name))?;
+                query.names().try_for_each(check_literal)?;
                 fields.check()
             }
             Self::Primary { tag, fields } => {
@@ -191,12 +191,6 @@ impl Names {
 }
 
 impl Fields {
-    /// These fields, without those that lie within another of them.
-    pub fn new(fields: BTreeSet<Path>) -> Self {
-        let kept = fields.iter().filter(|field| !fields.iter().any(|other| other != *field && field.is_within(other)));
-        Self(kept.cloned().collect())
-    }
-
     /// The fields in order.
     pub fn iter(&self) -> impl Iterator<Item = &Path> {
         self.0.iter()
@@ -225,10 +219,22 @@ impl Fields {
     }
 }
 
+/// Those that lie within another are left out.
 impl FromIterator<Path> for Fields {
     fn from_iter<I: IntoIterator<Item = Path>>(fields: I) -> Self {
-        Self::new(fields.into_iter().collect())
+        Self(outermost(fields.into_iter().collect()))
     }
+}
+
+/// The paths without those that lie within another: in order, what lies within a path follows it.
+pub(super) fn outermost(paths: BTreeSet<Path>) -> BTreeSet<Path> {
+    let mut kept: BTreeSet<Path> = BTreeSet::new();
+    for path in paths {
+        if !kept.last().is_some_and(|last| path.is_within(last)) {
+            kept.insert(path);
+        }
+    }
+    kept
 }
 
 impl FromStr for Reference {

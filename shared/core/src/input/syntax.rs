@@ -140,11 +140,8 @@ impl<'a> Cursor<'a> {
     fn read(&mut self) -> Option<Read> {
         if self.rest.starts_with('\'') {
             let name = self.literal()?;
-            return match self.rest {
-                " in traits" => self.finish(Read::Trait(name)),
-                " in tags" => self.finish(Read::Tag(name)),
-                _ => None,
-            };
+            let read = if self.rest == " in traits" { Read::Trait(name) } else { Read::Tag(name) };
+            return self.eat(" in traits").or_else(|| self.eat(" in tags")).map(|()| read);
         }
         match self.identifier()? {
             "labels" => match *self.keys()? {
@@ -161,11 +158,6 @@ impl<'a> Cursor<'a> {
             "nodes" => Some(Read::Nodes { query: self.query()?, fields: self.fields()? }),
             _ => None,
         }
-    }
-
-    fn finish(&mut self, read: Read) -> Option<Read> {
-        self.rest = "";
-        Some(read)
     }
 
     fn eat(&mut self, token: &str) -> Option<()> {
@@ -224,15 +216,15 @@ impl<'a> Cursor<'a> {
     }
 
     fn fields(&mut self) -> Option<Fields> {
-        let mut fields = BTreeSet::new();
         if self.eat("{").is_none() {
-            return Some(Fields::new(fields));
+            return Some(Fields::default());
         }
+        let mut fields = BTreeSet::new();
         loop {
             let first: Box<str> = self.identifier()?.into();
             fields.insert(Path::new(std::iter::once(first).chain(self.keys()?))?);
             if self.eat("}").is_some() {
-                return Some(Fields::new(fields));
+                return Some(fields.into_iter().collect());
             }
             self.eat(", ")?;
         }
