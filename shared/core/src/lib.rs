@@ -1,10 +1,14 @@
 //! stemma-core
 
 pub mod condition;
+pub mod digest;
+pub mod finding;
 pub mod input;
 pub mod key;
 pub mod labels;
 pub mod lifecycle;
 pub mod name;
+pub mod object;
 pub mod origin;
 pub mod ownership;
+pub mod task;

@@ -1,0 +1,338 @@
+//! Digests of content, and the canonical JSON that they are taken over.
+//!
+//! The task digest decides whether a host has something to run, so it must not move with an encoding, a field's
+//! order or a number's spelling: it is SHA-256 over RFC 8785 (JCS) text. The definition is versioned: what was
+//! released keeps the version it was released under, and a newer controller compares under that one, so that an
+//! upgrade queues no host.
+//!
+//! # Version 1
+//! SHA-256 over, in this order, each item preceded by its length in bytes as a big-endian `u64`:
+//! 1. the text `stemma task digest 1`;
+//! 2. the canonical JSON of `{"primary_tags": [...], "tags": [...]}`, both sorted;
+//! 3. per task that is not left out, in the order of ids: the 32 bytes of SHA-256 over the task's canonical JSON
+//!    (fields at their defaults left out), then the canonical JSON of its inputs, an object from the reference's
+//!    text to its value; a reference that is absent is left out of the object.
+//!
+//! A task enters by the hash of its canonical JSON, not by the text: a profile's tasks are hashed once for all nodes
+//! that share it, and a node costs only its own inputs.
+
+use std::fmt;
+
+use serde_json::{Number, Value};
+use sha2::{Digest as _, Sha256};
+
+/// The version of the task digest's definition that this build computes.
+pub const DIGEST_VERSION: u32 = 1;
+
+/// The digest of what a host runs. Never compared with the digest of a part as sent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskDigest(pub [u8; 32]);
+
+/// The digest of a release's content, with everything it imports.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReleaseHash(pub [u8; 32]);
+
+macro_rules! hex_digest {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self)
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                parse_hex(&text).map(Self).ok_or_else(|| serde::de::Error::custom("a digest is 64 hexadecimal digits"))
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = NotADigest;
+
+            fn from_str(text: &str) -> Result<Self, NotADigest> {
+                parse_hex(text).map(Self).ok_or(NotADigest)
+            }
+        }
+    };
+}
+
+hex_digest!(TaskDigest);
+hex_digest!(ReleaseHash);
+
+/// The text is no SHA-256 in hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a digest is 64 hexadecimal digits")]
+pub struct NotADigest;
+
+/// The hash of one item's bytes.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
+}
+
+/// A task digest in the making: items go in one by one, each with its length.
+#[derive(Clone)]
+pub struct TaskHasher(Sha256);
+
+impl TaskHasher {
+    /// Begins with the version and the node's tags, both lists sorted.
+    pub fn new(tags: &[impl AsRef<str>], primary_tags: &[impl AsRef<str>]) -> Self {
+        let mut hasher = Self(Sha256::new());
+        hasher.item(format!("stemma task digest {DIGEST_VERSION}").as_bytes());
+        let mut text = String::from("{\"primary_tags\":");
+        write_names(&mut text, primary_tags);
+        text.push_str(",\"tags\":");
+        write_names(&mut text, tags);
+        text.push('}');
+        hasher.item(text.as_bytes());
+        hasher
+    }
+
+    /// One task: the hash of its canonical JSON, and the canonical JSON of its inputs.
+    pub fn task(&mut self, definition: &[u8; 32], inputs: &str) {
+        self.item(definition);
+        self.item(inputs.as_bytes());
+    }
+
+    /// The digest of everything that went in.
+    pub fn finish(self) -> TaskDigest {
+        TaskDigest(self.0.finalize().into())
+    }
+
+    fn item(&mut self, bytes: &[u8]) {
+        self.0.update((bytes.len() as u64).to_be_bytes());
+        self.0.update(bytes);
+    }
+}
+
+/// JSON text by RFC 8785: keys sorted by UTF-16 code units, numbers as ECMAScript prints them, no white space.
+///
+/// Integers beyond 2^53 are doubles there, and are printed as such.
+pub fn canonical_json(value: &Value) -> String {
+    let mut text = String::new();
+    write_canonical(&mut text, value);
+    text
+}
+
+/// Appends the canonical text of `value`.
+pub fn write_canonical(out: &mut String, value: &Value) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(true) => out.push_str("true"),
+        Value::Bool(false) => out.push_str("false"),
+        Value::Number(number) => write_number(out, number),
+        Value::String(text) => write_string(out, text),
+        Value::Array(items) => {
+            out.push('[');
+            for (at, item) in items.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write_canonical(out, item);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+            out.push('{');
+            for (at, (key, item)) in entries.into_iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write_string(out, key);
+                out.push(':');
+                write_canonical(out, item);
+            }
+            out.push('}');
+        }
+    }
+}
+
+/// Appends a JSON string with RFC 8785's escapes: the short ones, `\u00xx` in lower case, all else as it is.
+pub fn write_string(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{8}' => out.push_str("\\b"),
+            '\t' => out.push_str("\\t"),
+            '\n' => out.push_str("\\n"),
+            '\u{c}' => out.push_str("\\f"),
+            '\r' => out.push_str("\\r"),
+            c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// Integers that a double holds exactly are printed as they are; beyond, as the nearest double.
+fn write_number(out: &mut String, number: &Number) {
+    const EXACT: u64 = 1 << 53;
+    match (number.as_u64(), number.as_i64(), number.as_f64()) {
+        (Some(n), ..) if n <= EXACT => out.push_str(&n.to_string()),
+        (_, Some(n), _) if n.unsigned_abs() <= EXACT => out.push_str(&n.to_string()),
+        (.., Some(n)) => out.push_str(&es6_number(n)),
+        // Only with serde_json's arbitrary precision, which this workspace does not switch on.
+        _ => out.push_str(&number.to_string()),
+    }
+}
+
+/// `Number.prototype.toString` of ECMAScript for a finite double.
+///
+/// Rust prints the same shortest digits that round-trip; only the layout differs.
+fn es6_number(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let scientific = format!("{:e}", value.abs());
+    let (mantissa, exponent) = scientific.split_once('e').expect("LowerExp always writes an exponent");
+    let exponent: i32 = exponent.parse().expect("LowerExp writes a whole exponent");
+    let digits: String = mantissa.chars().filter(|c| *c != '.').collect();
+    let sign = if value < 0.0 { "-" } else { "" };
+    format!("{sign}{}", layout(&digits, exponent + 1))
+}
+
+/// Places the decimal point after `point` of the digits, as ECMAScript's Number::toString does.
+fn layout(digits: &str, point: i32) -> String {
+    let count = i32::try_from(digits.len()).expect("a double has at most 17 digits");
+    let zeros = |n: i32| "0".repeat(usize::try_from(n).unwrap_or(0));
+    if count <= point && point <= 21 {
+        return format!("{digits}{}", zeros(point - count));
+    }
+    if 0 < point && point <= 21 {
+        let (whole, part) = digits.split_at(usize::try_from(point).unwrap_or(0));
+        return format!("{whole}.{part}");
+    }
+    if -6 < point && point <= 0 {
+        return format!("0.{}{digits}", zeros(-point));
+    }
+    let (first, rest) = digits.split_at(1);
+    let sign = if point > 0 { '+' } else { '-' };
+    let dot = if rest.is_empty() { "" } else { "." };
+    format!("{first}{dot}{rest}e{sign}{}", (point - 1).abs())
+}
+
+fn write_names(out: &mut String, names: &[impl AsRef<str>]) {
+    out.push('[');
+    for (at, name) in names.iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        write_string(out, name.as_ref());
+    }
+    out.push(']');
+}
+
+fn parse_hex(text: &str) -> Option<[u8; 32]> {
+    let bytes = text.as_bytes();
+    if bytes.len() != 64 || !bytes.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let mut out = [0; 32];
+    for (at, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(at * 2..at * 2 + 2)?, 16).ok()?;
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8785, appendix B, and its example in section 3.2.
+    #[test]
+    fn numbers_are_printed_as_ecmascript_prints_them() {
+        for (bits, text) in [
+            (0x0000_0000_0000_0000_u64, "0"),
+            (0x8000_0000_0000_0000, "0"),
+            (0x0000_0000_0000_0001, "5e-324"),
+            (0x7fef_ffff_ffff_ffff, "1.7976931348623157e+308"),
+            (0x4340_0000_0000_0000, "9007199254740992"),
+            (0xc340_0000_0000_0000, "-9007199254740992"),
+            (0x4430_0000_0000_0000, "295147905179352830000"),
+            (0x44b5_2d02_c7e1_4af5, "9.999999999999997e+22"),
+            (0x44b5_2d02_c7e1_4af6, "1e+23"),
+            (0x44b5_2d02_c7e1_4af7, "1.0000000000000001e+23"),
+            (0x444b_1ae4_d6e2_ef4e, "999999999999999700000"),
+            (0x444b_1ae4_d6e2_ef4f, "999999999999999900000"),
+            (0x444b_1ae4_d6e2_ef50, "1e+21"),
+            (0x3eb0_c6f7_a0b5_ed8c, "9.999999999999997e-7"),
+            (0x3eb0_c6f7_a0b5_ed8d, "0.000001"),
+            (0x41b3_de43_5555_5553, "333333333.3333332"),
+            (0xbecb_f647_612f_3696, "-0.0000033333333333333333"),
+            (0x4314_3ff3_c1cb_0959, "1424953923781206.2"),
+        ] {
+            assert_eq!(es6_number(f64::from_bits(bits)), text, "{bits:016x}");
+        }
+    }
+
+    #[test]
+    fn the_example_of_the_rfc_comes_out_as_printed_there() {
+        let value: Value = serde_json::from_str(
+            r#"{"numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],
+                "string": "\u20ac$\u000F\u000aA'\u0042\u0022\u005c\\\"\/", "literals": [null, true, false]}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            canonical_json(&value),
+            "{\"literals\":[null,true,false],\"numbers\":[333333333.3333333,1e+30,4.5,0.002,1e-27],\
+             \"string\":\"€$\\u000f\\nA'B\\\"\\\\\\\\\\\"/\"}"
+        );
+    }
+
+    #[test]
+    fn keys_are_sorted_by_utf16() {
+        let value: Value = serde_json::from_str(r#"{"€":1,"\r":2,"דּ":3,"1":4,"😀":5,"\u0080":6,"ö":7}"#).unwrap();
+        assert_eq!(canonical_json(&value), "{\"\\r\":2,\"1\":4,\"\u{80}\":6,\"ö\":7,\"€\":1,\"😀\":5,\"דּ\":3}");
+    }
+
+    #[test]
+    fn large_integers_are_doubles() {
+        for (text, shown) in [
+            ("9007199254740992", "9007199254740992"),
+            ("9007199254740993", "9007199254740992"),
+            ("18446744073709551615", "18446744073709552000"),
+            ("-9223372036854775808", "-9223372036854776000"),
+        ] {
+            assert_eq!(canonical_json(&serde_json::from_str(text).unwrap()), shown);
+        }
+    }
+
+    #[test]
+    fn the_digest_tells_every_part_apart() {
+        let digest = |tags: &[&str], primary: &[&str], tasks: &[(&[u8; 32], &str)]| {
+            let mut hasher = TaskHasher::new(tags, primary);
+            tasks.iter().for_each(|(hash, inputs)| hasher.task(hash, inputs));
+            hasher.finish()
+        };
+        let (a, b) = (sha256(b"a"), sha256(b"b"));
+        let all = [
+            digest(&["x"], &[], &[]),
+            digest(&[], &["x"], &[]),
+            digest(&["x"], &[], &[(&a, "{}")]),
+            digest(&["x"], &[], &[(&b, "{}")]),
+            digest(&["x"], &[], &[(&a, "{\"labels.n\":\"1\"}")]),
+            digest(&["x"], &[], &[(&a, "{}"), (&b, "{}")]),
+            digest(&["x"], &[], &[(&b, "{}"), (&a, "{}")]),
+        ];
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
+        assert_eq!(all[0].to_string().parse(), Ok(all[0]));
+        assert_eq!("zz".parse::<TaskDigest>(), Err(NotADigest));
+    }
+}

@@ -1,0 +1,286 @@
+//! The three upper levels: template, cluster and node group.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{ClusterId, Extra, FieldOwners, TagSpec, TemplateId};
+use crate::labels::{AnnotationLayer, LabelLayer, ParameterLayer};
+use crate::lifecycle::Lifecycle;
+use crate::name::{Name, ReleaseRef, TagName};
+use crate::task::Mode;
+
+/// What goes down the levels, as one level's author gave it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Inherited {
+    /// Labels: inherited, overridden, stopped.
+    pub labels: LabelLayer,
+    /// Annotations: they always merge.
+    pub annotations: AnnotationLayer,
+    /// Parameters: what is not a string, per top-level key.
+    pub parameters: ParameterLayer,
+    /// The lifecycle fields.
+    pub lifecycle: Lifecycle,
+}
+
+/// Defaults for clusters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterTemplateSpec {
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Labels, annotations, parameters, lifecycle fields.
+    pub inherited: Inherited,
+    /// What its clusters run, unless a nearer level says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release: Option<ReleaseRef>,
+    /// Which labels flow to the host label map.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_labels: Option<HostLabels>,
+    /// Magnum's further fields.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+    /// Who gave which field.
+    #[serde(skip_serializing_if = "FieldOwners::is_empty")]
+    pub owners: FieldOwners,
+}
+
+/// A cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterSpec {
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Labels, annotations, parameters, lifecycle fields.
+    pub inherited: Inherited,
+    /// The template; `None`: the cluster is its own top level.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_template: Option<TemplateId>,
+    /// What its groups run, unless they say otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release: Option<ReleaseRef>,
+    /// Which labels flow to the host label map.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_labels: Option<HostLabels>,
+    /// User-defined tags, visible in this cluster alone.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<TagName, TagSpec>,
+    /// Changes to what its roles produce.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub roles: BTreeMap<Name, RoleChange>,
+    /// How rollouts go over its groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
+    /// No new lease in the whole cluster.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// Primaries by the manifest, for `resolve` without a controller: tag to node name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub primaries: BTreeMap<TagName, String>,
+    /// Magnum's further fields.
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+    /// Who gave which field.
+    #[serde(skip_serializing_if = "FieldOwners::is_empty")]
+    pub owners: FieldOwners,
+}
+
+/// A cluster's change to what one role produces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RoleChange {
+    /// Tags that the role produces here as well.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add_tags: Vec<TagName>,
+    /// Tags that it does not produce here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remove_tags: Vec<TagName>,
+}
+
+/// How rollouts go over a cluster's groups.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rollout {
+    /// How many nodes of the cluster may be unavailable at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<MaxUnavailable>,
+    /// How many groups may roll out at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_groups: Option<u32>,
+    /// The order of the groups, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub order: Vec<String>,
+    /// No new lease until then, a date as written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub freeze: Option<FreezeUntil>,
+}
+
+/// A date as its author wrote it. Core reads no calendar; the controller does.
+pub type FreezeUntil = String;
+
+/// A number of nodes, or a percentage of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MaxUnavailable {
+    /// That many.
+    Nodes(u32),
+    /// That share, rounded down, at least one.
+    Percent(u8),
+}
+
+/// How a group's hosts are rolled out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Strategy {
+    /// All by themselves, or node by node on approval.
+    #[serde(rename = "type")]
+    pub kind: StrategyType,
+    /// How many may be unavailable at once; 1 unless set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<MaxUnavailable>,
+    /// How many may fail before the rollout stops; 0 unless set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_failures: Option<u32>,
+    /// A number or a selector of nodes that go first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Value>,
+    /// Whether the rollout waits for a person after the canaries.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub pause_after_canary: bool,
+    /// Outside these no new lease is given: days, start, duration, time zone, as written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<Value>,
+}
+
+/// Whether a rollout goes by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StrategyType {
+    /// By itself, within the budget.
+    #[default]
+    RollingUpdate,
+    /// Node by node, when the operator approves it.
+    OnDelete,
+}
+
+/// The nodes of a cluster that are alike.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeGroupSpec {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// For people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Labels, annotations, parameters, lifecycle fields.
+    #[serde(default)]
+    pub inherited: Inherited,
+    /// What its nodes run, if not what the cluster says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<ReleaseRef>,
+    /// Which labels flow to the host label map.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_labels: Option<HostLabels>,
+    /// The roles of its nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<Name>,
+    /// What a node must have: key to expressions, as written. An unmet one holds the node's next task set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requirements: Vec<(String, String)>,
+    /// How its hosts are rolled out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Strategy>,
+    /// No new lease.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// The mode of its nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Whether a host mends without a controller what would interrupt it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mend_offline: bool,
+    /// Over how long its hosts spread what they do at a change, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub splay_seconds: Option<u32>,
+    /// After how many seconds without a word a host counts as silent; 90 unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_after_seconds: Option<u32>,
+    /// Magnum's further fields.
+    #[serde(default, skip_serializing_if = "Extra::is_empty")]
+    pub extra: Extra,
+    /// Who gave which field.
+    #[serde(default, skip_serializing_if = "FieldOwners::is_empty")]
+    pub owners: FieldOwners,
+}
+
+impl NodeGroupSpec {
+    /// A group of that cluster with everything else at its default.
+    pub fn new(cluster: ClusterId) -> Self {
+        Self {
+            cluster,
+            description: String::new(),
+            inherited: Inherited::default(),
+            release: None,
+            host_labels: None,
+            roles: Vec::new(),
+            requirements: Vec::new(),
+            strategy: None,
+            paused: false,
+            mode: None,
+            mend_offline: false,
+            splay_seconds: None,
+            silent_after_seconds: None,
+            extra: Extra::new(),
+            owners: FieldOwners::default(),
+        }
+    }
+}
+
+impl Serialize for MaxUnavailable {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Nodes(count) => serializer.serialize_u32(*count),
+            Self::Percent(share) => serializer.collect_str(&format_args!("{share}%")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for MaxUnavailable {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::read(&Value::deserialize(deserializer)?)
+            .ok_or_else(|| serde::de::Error::custom("a whole number of nodes, or a percentage from \"1%\" to \"100%\""))
+    }
+}
+
+impl MaxUnavailable {
+    /// A whole number of at least 1, or a text as `25%` (1 to 100).
+    pub fn read(value: &Value) -> Option<Self> {
+        match value {
+            Value::Number(number) => u32::try_from(number.as_u64()?).ok().filter(|count| *count > 0).map(Self::Nodes),
+            Value::String(text) => {
+                let share = text.strip_suffix('%')?.parse().ok()?;
+                (1..=100).contains(&share).then_some(Self::Percent(share))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Which labels flow to the host label map, as one level writes it: the nearest level that sets it decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HostLabels {
+    /// Domains whose labels flow, with their subdomains.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefixes: Vec<String>,
+    /// Patterns of whole keys that flow.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub patterns: Vec<String>,
+    /// Whether annotations flow as well, by the same domains and patterns.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub annotations: bool,
+    /// Keys that the host itself may fill, where no level sets or stops them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub accept: Vec<String>,
+}

@@ -1,0 +1,240 @@
+//! Objects: what operators store, in the form in which it is stored.
+//!
+//! Every object is its [`Meta`] and a typed spec. What is observed of a node stands apart ([`Observation`]), so that
+//! a report never conflicts with an edit. Names of other objects are resolved where a body comes in
+//! ([`crate::manifest`]): a stored spec names its parents by uuid, so that a rename moves nobody; releases are named
+//! by name and version, since a version *is* the content.
+//!
+//! The types are the stored form: serde with named fields, defaults left out. The registry above gives each record
+//! its schema version.
+
+mod cluster;
+mod node;
+mod placement;
+mod release;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+pub use cluster::{
+    ClusterSpec, ClusterTemplateSpec, FreezeUntil, HostLabels, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange,
+    Rollout, Strategy, StrategyType,
+};
+pub use node::{FactMap, Hold, NodeSpec, NodeTags, Observation};
+pub use placement::{PrimarySpec, ReleaseTagsSpec};
+pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
+
+use crate::name::{NodeName, ObjectName, ReleaseRef};
+use crate::ownership::Owner;
+
+/// Milliseconds since 1970-01-01T00:00:00Z. Core reads no clock: the caller says when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(pub u64);
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )+};
+}
+
+ids! {
+    /// A cluster template's uuid.
+    TemplateId,
+    /// A cluster's uuid.
+    ClusterId,
+    /// A node group's uuid.
+    GroupId,
+    /// A node's uuid.
+    NodeId,
+}
+
+/// The kinds of objects, those of later issues included, so that each has its place from the first store on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// A versioned library of roles, tags and tasks.
+    Release,
+    /// User-defined tags beside a release, for all its versions.
+    ReleaseTags,
+    /// Defaults for clusters.
+    ClusterTemplate,
+    /// A cluster.
+    Cluster,
+    /// The nodes of a cluster that are alike.
+    NodeGroup,
+    /// One host.
+    Node,
+    /// Which node holds a tag as primary: a stored choice.
+    Primary,
+    /// The catalogue's namespace.
+    Namespace,
+    /// Conditions over reported facts, and what they set.
+    InspectionRule,
+    /// A numbered snapshot of what a group's hosts run.
+    Revision,
+    /// A secret value, written and never read.
+    Secret,
+    /// What a repository of manifests is held to.
+    Expectation,
+}
+
+impl Kind {
+    /// The name in `kind:` and in paths of findings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Release => "Release",
+            Self::ReleaseTags => "ReleaseTags",
+            Self::ClusterTemplate => "ClusterTemplate",
+            Self::Cluster => "Cluster",
+            Self::NodeGroup => "NodeGroup",
+            Self::Node => "Node",
+            Self::Primary => "Primary",
+            Self::Namespace => "Namespace",
+            Self::InspectionRule => "InspectionRule",
+            Self::Revision => "Revision",
+            Self::Secret => "Secret",
+            Self::Expectation => "Expectation",
+        }
+    }
+
+    /// The word in findings, answers and on the command line, as `nodegroup`.
+    pub fn word(self) -> String {
+        self.name().to_ascii_lowercase()
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What every object has beside its spec.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta<N> {
+    /// The identity, for ever.
+    pub uuid: Uuid,
+    /// The name, unique in its kind (a group's in its cluster).
+    pub name: N,
+    /// Grows with each change of the spec; 1 at first.
+    pub generation: u64,
+    /// The store's revision that wrote the object; 0 before it is stored. `ETag` and `If-Match`.
+    pub resource_version: u64,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When its spec was last changed.
+    pub updated_at: Timestamp,
+}
+
+impl<N> Meta<N> {
+    /// A new object's: generation 1, not yet stored.
+    pub fn new(uuid: Uuid, name: N, now: Timestamp) -> Self {
+        Self { uuid, name, generation: 1, resource_version: 0, created_at: now, updated_at: now }
+    }
+}
+
+/// A spec: what an operator wants of one kind of object.
+pub trait Spec: Serialize + DeserializeOwned + Clone + fmt::Debug + PartialEq {
+    /// What the object is named by.
+    type Name: Serialize + DeserializeOwned + Clone + fmt::Debug + PartialEq + Ord;
+    /// The kind.
+    const KIND: Kind;
+}
+
+/// An object: its meta and its spec.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub struct Object<S: Spec> {
+    /// Identity, name and versions.
+    pub meta: Meta<S::Name>,
+    /// What an operator wants.
+    pub spec: S,
+}
+
+/// A versioned library.
+pub type Release = Object<ReleaseSpec>;
+/// User-defined tags beside a release.
+pub type ReleaseTags = Object<ReleaseTagsSpec>;
+/// Defaults for clusters.
+pub type ClusterTemplate = Object<ClusterTemplateSpec>;
+/// A cluster.
+pub type Cluster = Object<ClusterSpec>;
+/// A group of nodes.
+pub type NodeGroup = Object<NodeGroupSpec>;
+/// A node: what operators say of it. What it says itself is its [`Observation`].
+pub type Node = Object<NodeSpec>;
+/// A stored choice of a primary.
+pub type Primary = Object<PrimarySpec>;
+
+impl Spec for ReleaseSpec {
+    type Name = ReleaseRef;
+    const KIND: Kind = Kind::Release;
+}
+
+impl Spec for ReleaseTagsSpec {
+    type Name = crate::name::Name;
+    const KIND: Kind = Kind::ReleaseTags;
+}
+
+impl Spec for ClusterTemplateSpec {
+    type Name = ObjectName;
+    const KIND: Kind = Kind::ClusterTemplate;
+}
+
+impl Spec for ClusterSpec {
+    type Name = ObjectName;
+    const KIND: Kind = Kind::Cluster;
+}
+
+impl Spec for NodeGroupSpec {
+    type Name = ObjectName;
+    const KIND: Kind = Kind::NodeGroup;
+}
+
+impl Spec for NodeSpec {
+    /// A node made by Ironic's POST may have no name; its uuid stands for it then.
+    type Name = Option<NodeName>;
+    const KIND: Kind = Kind::Node;
+}
+
+impl Spec for PrimarySpec {
+    /// The tag.
+    type Name = crate::name::TagName;
+    const KIND: Kind = Kind::Primary;
+}
+
+impl Node {
+    /// What the node is called in answers: its name, else its uuid.
+    pub fn display_name(&self) -> String {
+        self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), |name| name.as_str().to_owned())
+    }
+
+    /// The node's id.
+    pub fn id(&self) -> NodeId {
+        NodeId(self.meta.uuid)
+    }
+}
+
+/// Fields of Ironic's and Magnum's bodies that have no meaning here: stored and given back.
+pub type Extra = Map<String, Value>;
+
+/// Traits, sorted.
+pub type TraitSet = BTreeSet<Arc<str>>;
+
+/// Who gave each top-level field of a spec that is no map of labels, by the field's name; owners sorted.
+pub type FieldOwners = BTreeMap<String, Arc<[Owner]>>;

@@ -1,0 +1,130 @@
+//! The release: a versioned library of roles, tags and tasks.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{Extra, FieldOwners};
+use crate::name::{Name, ReleaseRef, TagName};
+use crate::task::Task;
+
+/// A release as stored. Its name and version are its object's name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReleaseSpec {
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Plain labels of the release itself, inherited by nobody.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Plain annotations of the release itself.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Releases whose roles, tags and tasks are this one's too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub imports: Vec<ReleaseRef>,
+    /// The roles, and the tags that each produces.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub roles: BTreeMap<Name, RoleSpec>,
+    /// The predefined tags.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<TagName, TagSpec>,
+    /// The tasks and groups of tasks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<Task>,
+    /// How strictly roles and tags are kept apart.
+    pub matching: Matching,
+    /// Roles whose tags an extension decides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extensions: Vec<ExtensionUse>,
+    /// Fields of another system, kept and without meaning here.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub foreign: Extra,
+    /// Who gave which field.
+    #[serde(skip_serializing_if = "FieldOwners::is_empty")]
+    pub owners: FieldOwners,
+}
+
+/// One role.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RoleSpec {
+    /// The tags that it produces; `None`: the tag of its own name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tags: Option<Vec<TagName>>,
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub title: String,
+    /// Roles that should not stand on the same node: a finding when they do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conflicts: Vec<Name>,
+    /// How many nodes should have it, as Fuel writes it: a finding when it does not hold.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub limits: Map<String, Value>,
+    /// How many of its nodes may fail: a number or a percentage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault_tolerance: Option<Value>,
+}
+
+/// One tag, predefined or user-defined.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TagSpec {
+    /// Whether one node of the cluster holds it as primary.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_primary: bool,
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub title: String,
+    /// Probes that say whether what the tag stands for is ready, as written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ready: Vec<Value>,
+    /// The role that produces it: for user-defined tags.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<Name>,
+}
+
+/// How strictly roles and tags are kept apart (model.md, Roles, tags, tasks).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Matching {
+    /// What a role selector is matched against.
+    pub roles: RoleMatching,
+    /// What the holder of a primary is called.
+    pub primary: PrimaryMatching,
+}
+
+/// What a role selector is matched against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoleMatching {
+    /// The node's roles; an empty `tags` counts as none.
+    #[default]
+    Own,
+    /// The node's tags and nothing else; a `tags` that is present counts, even empty.
+    Tags,
+}
+
+/// What the holder of a primary is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PrimaryMatching {
+    /// `mysql` and `primary-mysql`.
+    #[default]
+    Adds,
+    /// `primary-mysql` in the place of `mysql`, as Fuel ran.
+    Replaces,
+}
+
+/// Roles whose tags an extension decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExtensionUse {
+    /// The roles.
+    pub roles: Vec<Name>,
+    /// The extension, as the controller's configuration declares it.
+    #[serde(rename = "use")]
+    pub extension: String,
+}

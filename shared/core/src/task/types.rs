@@ -1,0 +1,134 @@
+//! The registry of task types: what each takes, which of that is a template, and how it behaves on a host.
+//!
+//! One table, from which the parser, the reference walk, the documents and the agent's dispatch are derived. A type
+//! that is not here is kept and resolved (an agent says `unsupported`), with a finding.
+
+use serde_json::{Map, Value};
+
+/// One task type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskType {
+    /// The name in `type`.
+    pub name: &'static str,
+    /// Other names of it, Fuel's.
+    pub aliases: &'static [&'static str],
+    /// What it does, in one line.
+    pub summary: &'static str,
+    /// The parameters whose texts are templates, at any depth below them (lists and maps are walked).
+    pub templates: &'static [&'static str],
+    /// Whether it is alone on its host while it runs.
+    pub exclusive: Exclusive,
+    /// Whether it stands on a host at all, or only marks a place in the order.
+    pub marker: bool,
+}
+
+/// Whether a type shares its host while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exclusive {
+    /// Others may run beside it.
+    Shared,
+    /// Nothing runs beside it (model.md, Order).
+    Alone,
+}
+
+const fn plain(name: &'static str, templates: &'static [&'static str], summary: &'static str) -> TaskType {
+    TaskType { name, aliases: &[], summary, templates, exclusive: Exclusive::Shared, marker: false }
+}
+
+const fn alone(name: &'static str, templates: &'static [&'static str], summary: &'static str) -> TaskType {
+    TaskType { exclusive: Exclusive::Alone, ..plain(name, templates, summary) }
+}
+
+const fn marker(name: &'static str, summary: &'static str) -> TaskType {
+    TaskType { marker: true, ..plain(name, &[], summary) }
+}
+
+/// Every task type that this version knows.
+pub const TASK_TYPES: &[TaskType] = &[
+    TaskType {
+        aliases: &["upload_file", "upload_files"],
+        ..plain("file", &["path", "template", "validate"], "a file from content, a template or a blob")
+    },
+    plain("copy_files", &[], "files of the release, copied to the host"),
+    plain("sync", &["dst"], "a directory tree, with delete"),
+    plain(
+        "shell",
+        &["command", "script", "creates", "unless", "only_if", "cwd", "env"],
+        "a command without a shell, or a shell text",
+    ),
+    plain("service", &["unit"], "a systemd unit: enabled, masked, running"),
+    alone("package", &["name", "version"], "a package by apt or dnf: present, absent, a version"),
+    plain("user", &["name", "home", "shell", "comment", "groups"], "a system user"),
+    plain("group_account", &["name"], "a system group"),
+    alone("puppet", &["puppet_manifest", "puppet_modules", "hiera"], "a manifest, run by the host's own puppet apply"),
+    alone("reboot", &[], "a reboot, always or when required"),
+    marker("stage", "a point that all nodes meet at"),
+    marker("group", "tasks that are placed together"),
+    marker("skipped", "a place in the order that does nothing"),
+    plain("master_shell", &[], "Fuel's command on the controller's host for each node"),
+    plain("erase_node", &[], "Fuel's bare metal life cycle: erase the disks"),
+    plain("move_to_bootstrap", &[], "Fuel's bare metal life cycle: back to discovery"),
+];
+
+/// The type of that name or alias.
+pub fn task_type(name: &str) -> Option<&'static TaskType> {
+    TASK_TYPES.iter().find(|t| t.name == name || t.aliases.contains(&name))
+}
+
+/// A text of a task that is a template, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateText<'a> {
+    /// The path of the parameter, as `parameters.command[2]`.
+    pub path: String,
+    /// The text.
+    pub text: &'a str,
+}
+
+impl TaskType {
+    /// The texts among `parameters` that are templates, in the order of the parameters.
+    pub fn template_texts<'a>(&self, parameters: &'a Map<String, Value>) -> Vec<TemplateText<'a>> {
+        let mut found = Vec::new();
+        for (name, value) in parameters {
+            if self.templates.contains(&name.as_str()) {
+                collect(value, format!("parameters.{name}"), &mut found);
+            }
+        }
+        found
+    }
+}
+
+fn collect<'a>(value: &'a Value, path: String, found: &mut Vec<TemplateText<'a>>) {
+    match value {
+        Value::String(text) => found.push(TemplateText { path, text }),
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(at, item)| collect(item, format!("{path}[{at}]"), found));
+        }
+        Value::Object(map) => map.iter().for_each(|(key, item)| collect(item, format!("{path}.{key}"), found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_name_or_an_alias_finds_its_type() {
+        for (name, found) in
+            [("file", Some("file")), ("upload_file", Some("file")), ("upload_files", Some("file")), ("teapot", None)]
+        {
+            assert_eq!(task_type(name).map(|t| t.name), found);
+        }
+    }
+
+    #[test]
+    fn templates_are_found_at_any_depth_and_content_is_none() {
+        let parameters =
+            json!({"command": ["echo", "{{ labels.a }}"], "env": {"X": "{{ labels.b }}"}, "user": "{{ no }}"});
+        let found = task_type("shell").unwrap().template_texts(parameters.as_object().unwrap());
+        let paths: Vec<_> = found.iter().map(|t| t.path.as_str()).collect();
+        assert_eq!(paths, ["parameters.command[0]", "parameters.command[1]", "parameters.env.X"]);
+    }
+}
