@@ -194,7 +194,8 @@ fn write_number(out: &mut String, number: &Number) {
 
 /// `Number.prototype.toString` of ECMAScript for a finite double.
 ///
-/// Rust prints the same shortest digits that round-trip; only the layout differs.
+/// Rust prints the same shortest digits that round-trip; the layout differs, and of two equally near ones ECMAScript
+/// takes the even.
 fn es6_number(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -202,9 +203,19 @@ fn es6_number(value: f64) -> String {
     let scientific = format!("{:e}", value.abs());
     let (mantissa, exponent) = scientific.split_once('e').expect("LowerExp always writes an exponent");
     let exponent: i32 = exponent.parse().expect("LowerExp writes a whole exponent");
-    let digits: String = mantissa.chars().filter(|c| *c != '.').collect();
+    let digits = even(mantissa.chars().filter(|c| *c != '.').collect(), value.abs());
     let sign = if value < 0.0 { "-" } else { "" };
     format!("{sign}{}", layout(&digits, exponent + 1))
+}
+
+/// Of two shortest texts that are equally near the value, the one with the even last digit.
+fn even(digits: String, value: f64) -> String {
+    // Where the value lies in the middle, its exact expansion is the lower text, a five, and nothing more.
+    let exact: String = format!("{value:.40e}").chars().take_while(|c| *c != 'e').filter(|c| *c != '.').collect();
+    let (head, tail) = exact.split_at(digits.len());
+    let is_middle = tail.strip_prefix('5').is_some_and(|rest| rest.bytes().all(|b| b == b'0'));
+    let is_even = |text: &str| text.bytes().last().is_some_and(|b| b % 2 == 0);
+    if is_middle && is_even(head) && !is_even(&digits) { head.to_owned() } else { digits }
 }
 
 /// Places the decimal point after `point` of the digits, as ECMAScript's Number::toString does.
@@ -297,8 +308,13 @@ mod tests {
 
     #[test]
     fn keys_are_sorted_by_utf16() {
-        let value: Value = serde_json::from_str(r#"{"€":1,"\r":2,"דּ":3,"1":4,"😀":5,"\u0080":6,"ö":7}"#).unwrap();
-        assert_eq!(canonical_json(&value), "{\"\\r\":2,\"1\":4,\"\u{80}\":6,\"ö\":7,\"€\":1,\"😀\":5,\"דּ\":3}");
+        let value: Value =
+            serde_json::from_str(r#"{"\u20ac":1,"\r":2,"\ufb33":3,"1":4,"\ud83d\ude00":5,"\u0080":6,"\u00f6":7}"#)
+                .unwrap();
+        assert_eq!(
+            canonical_json(&value),
+            "{\"\\r\":2,\"1\":4,\"\u{80}\":6,\"\u{f6}\":7,\"\u{20ac}\":1,\"\u{1f600}\":5,\"\u{fb33}\":3}"
+        );
     }
 
     #[test]
