@@ -1,0 +1,34 @@
+//! The time of day, handed in: a certificate's validity is decided by it, and a test must be able to say what it is.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Tells the time. Given to whatever compares a date.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// Seconds since 1970-01-01T00:00:00Z.
+    fn unix_seconds(&self) -> u64;
+}
+
+/// The machine's own clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn unix_seconds(&self) -> u64 {
+        // A clock before 1970 makes every certificate not yet valid, which is the safe reading of it.
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
+}
+
+/// A clock that stands still, for tests and simulations.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedClock(
+    /// Seconds since 1970-01-01T00:00:00Z.
+    pub u64,
+);
+
+impl Clock for FixedClock {
+    fn unix_seconds(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,160 @@
+//! One request: what is refused before a handler sees it, and what is answered when a handler panics.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
+use hyper::{Method, Request, Response, StatusCode};
+
+use super::connections::Watch;
+use super::peer::Peer;
+use super::{BoxError, Handler, Limits, Rejected, RequestBody};
+use crate::error::ErrorType;
+
+/// What the requests of one connection share.
+pub(super) struct Answerer<H> {
+    pub(super) handler: Arc<H>,
+    pub(super) peer: Arc<Peer>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) limits: Arc<Limits>,
+    pub(super) rejected: Arc<Rejected>,
+}
+
+/// A handler's body, or a fixed one in its place.
+pub(super) enum Reply<B> {
+    Handler(B),
+    Fixed(Option<Bytes>),
+}
+
+impl<H: Handler> Answerer<H> {
+    pub(super) fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Reply<H::Body>>, BoxError>> + Send + 'static + use<H> {
+        self.watch.answering.store(false, Ordering::Relaxed);
+        // Behind a chunked body the heads are no longer followed, so no request may stand there.
+        let last = request.headers().contains_key(TRANSFER_ENCODING);
+        let decided = match self.refuse(&request) {
+            Some(kind) => Err(fixed(kind)),
+            None => self.start(request).map_err(|panic| self.internal(&*panic)),
+        };
+        let (watch, rejected, address) = (Arc::clone(&self.watch), Arc::clone(&self.rejected), self.peer.address);
+        async move {
+            let mut response = match decided {
+                Err(fixed) => fixed,
+                Ok(future) => match (CatchPanic { future }).await {
+                    Ok(response) => response.map(Reply::Handler),
+                    Err(panic) => panicked(&rejected, address, &*panic),
+                },
+            };
+            if last || watch.is_draining() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            watch.answering.store(true, Ordering::Relaxed);
+            Ok(response)
+        }
+    }
+
+    fn start(&self, request: Request<Incoming>) -> Result<Pin<Box<H::Future>>, Box<dyn Any + Send>> {
+        let limit = self.limits.body_bytes;
+        let request = request.map(|body| RequestBody::new(body, Arc::clone(&self.watch), limit));
+        catch_unwind(AssertUnwindSafe(|| Box::pin(self.handler.call(&self.peer, request))))
+    }
+
+    fn internal(&self, panic: &(dyn Any + Send)) -> Response<Reply<H::Body>> {
+        panicked(&self.rejected, self.peer.address, panic)
+    }
+
+    /// What no handler takes: compressed bodies (S49), bodies that say that they are too large (S43), and forms of the request line
+    /// that are for proxies.
+    fn refuse(&self, request: &Request<Incoming>) -> Option<ErrorType> {
+        let kind = if request.uri().scheme().is_some() || !request.uri().path().starts_with('/') {
+            ErrorType::RequestMalformed
+        } else if request.method() == Method::CONNECT {
+            ErrorType::RequestMethod
+        } else if request.headers().contains_key(CONTENT_ENCODING) {
+            ErrorType::RequestEncoding
+        } else if request.body().size_hint().lower() > self.limits.body_bytes {
+            ErrorType::RequestTooLarge
+        } else {
+            return None;
+        };
+        self.rejected.refuse(refusal_reason(kind), Some(self.peer.address.ip()));
+        Some(kind)
+    }
+}
+
+fn refusal_reason(kind: ErrorType) -> &'static str {
+    match kind {
+        ErrorType::RequestTooLarge => "body_too_large",
+        ErrorType::RequestEncoding => "body_compressed",
+        ErrorType::RequestMethod => "method_connect",
+        _ => "target_malformed",
+    }
+}
+
+/// The answer of fixed text: nothing of the request is in it.
+pub(super) fn fixed<B>(kind: ErrorType) -> Response<Reply<B>> {
+    let mut response = Response::new(Reply::Fixed(Some(Bytes::from_static(kind.fixed_body().as_bytes()))));
+    *response.status_mut() = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A panic costs its own request and nothing else (S53).
+fn panicked<B>(rejected: &Rejected, from: std::net::SocketAddr, panic: &(dyn Any + Send)) -> Response<Reply<B>> {
+    let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    log::error!(peer:% = from, error = message.unwrap_or("no message"); "request handler panicked");
+    rejected.refuse("handler_panicked", Some(from.ip()));
+    fixed(ErrorType::ServerInternal)
+}
+
+/// A future whose panics are its result.
+struct CatchPanic<F> {
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for CatchPanic<F> {
+    type Output = Result<F::Output, Box<dyn Any + Send>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Reply<B> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut *self {
+            Self::Handler(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Fixed(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Handler(body) => body.is_end_stream(),
+            Self::Fixed(body) => body.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Handler(body) => body.size_hint(),
+            Self::Fixed(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Stands between TLS and hyper: shows each byte that comes in to the [`HeadReader`], keeps the connection's deadlines, and answers in
+//! hyper's place when a head is refused.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use super::Limits;
+use super::connections::{Awaited, Watch};
+use super::head::{Fault, HeadReader, Phase};
+use crate::net::Stream;
+
+/// How much of what a refused peer still sends is read away, so that closing does not reset the answer under its eyes.
+const LINGER_BYTES: usize = 256 * 1024;
+/// How long that may take.
+const LINGER: Duration = Duration::from_secs(2);
+
+pub(super) struct Guard<S> {
+    inner: S,
+    reader: HeadReader,
+    watch: Arc<Watch>,
+    limits: Arc<Limits>,
+    /// When the body in hand began, and how many bytes of it came.
+    body: Option<(Instant, u64)>,
+    stalled: bool,
+    refusal: Option<Box<Refusing>>,
+    lingered: usize,
+}
+
+/// An answer on its way in hyper's place.
+struct Refusing {
+    fault: Fault,
+    answer: Vec<u8>,
+    written: usize,
+    closed: bool,
+}
+
+impl<S: Stream> Guard<S> {
+    pub(super) fn new(inner: S, watch: Arc<Watch>, limits: Arc<Limits>) -> Self {
+        Self { inner, reader: HeadReader::new(), watch, limits, body: None, stalled: false, refusal: None, lingered: 0 }
+    }
+
+    /// Follows the requests, and sets the deadline for what is to come next.
+    fn inspect(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let before = self.reader.phase();
+        self.reader.feed(bytes)?;
+        match self.reader.phase() {
+            Phase::Between => {
+                self.body = None;
+                self.watch.body_open.store(false, Ordering::Relaxed);
+                self.watch.expect_nothing();
+            }
+            Phase::Head if before == Phase::Head => {}
+            Phase::Head => self.watch.expect(Awaited::Head, self.limits.header),
+            Phase::Body(_) | Phase::Chunked => self.count_body(bytes.len() as u64),
+        }
+        Ok(())
+    }
+
+    /// A body has its 15 s, and longer only while it keeps the least rate.
+    fn count_body(&mut self, bytes: u64) {
+        let (began, so_far) = self.body.get_or_insert_with(|| {
+            self.watch.body_open.store(true, Ordering::Relaxed);
+            (Instant::now(), 0)
+        });
+        *so_far += bytes;
+        if self.watch.body_open.load(Ordering::Relaxed) {
+            let earned = Duration::from_secs(*so_far / self.limits.body_bytes_per_second.max(1));
+            self.watch.expect_until(Awaited::Body, *began + self.limits.body + earned);
+        }
+    }
+
+    fn refuse(&mut self, fault: Fault) {
+        let error = fault.error();
+        let (status, body) = (error.status(), error.fixed_body());
+        let answer = format!(
+            "HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        self.watch.expect(Awaited::Close, LINGER);
+        self.refusal = Some(Box::new(Refusing { fault, answer: answer.into_bytes(), written: 0, closed: false }));
+    }
+
+    /// Writes the answer, closes this side, reads away what still comes, and ends with an error that names the fault.
+    fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let Some(refusing) = self.refusal.as_mut() else { return Poll::Ready(io::ErrorKind::Other.into()) };
+        while refusing.written < refusing.answer.len() {
+            match ready!(Pin::new(&mut self.inner).poll_write(cx, &refusing.answer[refusing.written..])) {
+                Ok(0) => return Poll::Ready(io::ErrorKind::WriteZero.into()),
+                Ok(written) => refusing.written += written,
+                Err(error) => return Poll::Ready(error),
+            }
+        }
+        if !refusing.closed {
+            if let Err(error) = ready!(Pin::new(&mut self.inner).poll_shutdown(cx)) {
+                return Poll::Ready(error);
+            }
+            refusing.closed = true;
+        }
+        let fault = refusing.fault;
+        ready!(self.poll_linger(cx));
+        Poll::Ready(io::Error::new(io::ErrorKind::InvalidData, Refused(fault.reason())))
+    }
+
+    /// Reads and drops, to the end or to the measure.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut scratch = [0_u8; 1024];
+        while self.lingered < LINGER_BYTES {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match ready!(Pin::new(&mut self.inner).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => self.lingered += buffer.filled().len(),
+                Ok(()) | Err(_) => break,
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Notes whether the peer takes what is written.
+    fn note_write<T>(&mut self, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match &poll {
+            Poll::Pending if !self.stalled => {
+                self.stalled = true;
+                self.watch.expect(Awaited::Reader, self.limits.write);
+            }
+            Poll::Pending => {}
+            Poll::Ready(_) => {
+                self.stalled = false;
+                if self.watch.answering.load(Ordering::Relaxed) && !self.watch.body_open.load(Ordering::Relaxed) {
+                    self.watch.expect(Awaited::Request, self.limits.idle);
+                }
+            }
+        }
+        poll
+    }
+}
+
+impl<S: Stream> AsyncRead for Guard<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.refusal.is_none() {
+            let before = buf.filled().len();
+            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            let Err(fault) = self.inspect(&buf.filled()[before..]) else { return Poll::Ready(Ok(())) };
+            buf.set_filled(before);
+            self.refuse(fault);
+        }
+        self.poll_refusal(cx).map(Err)
+    }
+}
+
+impl<S: Stream> AsyncWrite for Guard<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.inner).poll_write(cx, buf);
+        self.note_write(poll)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let poll = Pin::new(&mut self.inner).poll_flush(cx);
+        if poll.is_pending() { self.note_write(poll) } else { poll }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
+        if self.body.is_some() && self.lingered == 0 {
+            self.watch.expect(Awaited::Close, LINGER);
+        }
+        if self.body.is_some() {
+            // The answer came before the body's end: let the peer read it before the reset.
+            ready!(self.poll_linger(cx));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// That a head was refused, with the reason; how the accept loop learns of it through hyper's error.
+#[derive(Debug, thiserror::Error)]
+#[error("request refused: {0}")]
+pub(super) struct Refused(pub(super) &'static str);

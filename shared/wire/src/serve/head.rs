@@ -1,0 +1,297 @@
+//! Reads the raw head of each request, ahead of hyper, for what hyper lets pass (trust.md, Facts measured: a missing or doubled
+//! `Host`, bare LF, a length beside an encoding). Two programs that see two requests in the same bytes is how one is
+//! smuggled past the other; whatever could be read in two ways is refused (S47), and so are heads without measure (S46).
+//!
+//! Pure: bytes in, a fault or the new phase out. It copies a line only when a read ends in the middle of one.
+
+use crate::error::ErrorType;
+
+/// The most bytes of a head: request line and headers.
+pub(crate) const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// The most header lines.
+pub(crate) const MAX_HEADERS: usize = 64;
+
+/// Where in the stream of requests the bytes seen so far end.
+///
+/// ```text
+/// Between ──first byte──▶ Head ──blank line──▶ Body(n) ──n bytes──▶ Between
+///                          │                        (n = 0: at once)
+///                          └─ chunked ──▶ Chunked (the connection's last request)
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Before a request's first byte.
+    Between,
+    /// Within a head.
+    Head,
+    /// Within a body of which so many bytes are to come.
+    Body(u64),
+    /// Within or after a chunked body. Its end is not looked for: the connection is closed after the answer.
+    Chunked,
+}
+
+/// What is wrong with a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// More bytes than [`MAX_HEAD_BYTES`] or more lines than [`MAX_HEADERS`].
+    TooLarge,
+    /// A line that ends without CR, a folded one, no request line, another protocol.
+    Line,
+    /// No `Host`, two, or an empty one.
+    Host,
+    /// A length that is no number, two lengths, a length beside an encoding, an encoding other than `chunked`.
+    Framing,
+}
+
+impl Fault {
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::TooLarge => "head_too_large",
+            Self::Line => "head_malformed",
+            Self::Host => "host_missing_or_doubled",
+            Self::Framing => "framing_ambiguous",
+        }
+    }
+
+    pub(crate) fn error(self) -> ErrorType {
+        match self {
+            Self::TooLarge => ErrorType::RequestHeadTooLarge,
+            Self::Line | Self::Framing => ErrorType::RequestMalformed,
+            Self::Host => ErrorType::RequestHost,
+        }
+    }
+}
+
+/// The reader of one connection's heads.
+#[derive(Debug)]
+pub(crate) struct HeadReader {
+    phase: Phase,
+    bytes: u16,
+    /// Lines ended so far in this head, the request line among them.
+    lines: u8,
+    hosts: u8,
+    length: Option<u64>,
+    chunked: bool,
+    /// The beginning of a line whose end has not come yet.
+    partial: Vec<u8>,
+}
+
+impl HeadReader {
+    pub(crate) fn new() -> Self {
+        Self { phase: Phase::Between, bytes: 0, lines: 0, hosts: 0, length: None, chunked: false, partial: Vec::new() }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Takes the next bytes of the connection.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            match self.phase {
+                Phase::Chunked => return Ok(()),
+                Phase::Body(left) => {
+                    let taken = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                    self.phase = body_phase(left - taken as u64);
+                    bytes = &bytes[taken..];
+                }
+                Phase::Between | Phase::Head => {
+                    self.phase = Phase::Head;
+                    bytes = self.feed_head(bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one line, or the beginning of one; gives back what follows.
+    fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Fault> {
+        let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+        let (line, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+        self.count(line.len())?;
+        if end.is_none() {
+            self.partial.extend_from_slice(line);
+            return Ok(rest);
+        }
+        if self.partial.is_empty() {
+            self.end_line(line)?;
+        } else {
+            let mut whole = std::mem::take(&mut self.partial);
+            whole.extend_from_slice(line);
+            self.end_line(&whole)?;
+        }
+        Ok(rest)
+    }
+
+    fn count(&mut self, more: usize) -> Result<(), Fault> {
+        let bytes = usize::from(self.bytes) + more;
+        if bytes > MAX_HEAD_BYTES {
+            return Err(Fault::TooLarge);
+        }
+        self.bytes = u16::try_from(bytes).map_err(|_| Fault::TooLarge)?;
+        Ok(())
+    }
+
+    fn end_line(&mut self, line: &[u8]) -> Result<(), Fault> {
+        let line = line.strip_suffix(b"\r\n").ok_or(Fault::Line)?;
+        if line.contains(&b'\r') || line.contains(&0) {
+            return Err(Fault::Line);
+        }
+        match (self.lines, line) {
+            (0, request_line) if request_line.ends_with(b" HTTP/1.1") => {}
+            (0, _) => return Err(Fault::Line),
+            (_, []) => return self.end_head(),
+            (_, header) => self.take_header(header)?,
+        }
+        self.lines += 1;
+        if usize::from(self.lines) > MAX_HEADERS + 1 {
+            return Err(Fault::TooLarge);
+        }
+        Ok(())
+    }
+
+    fn take_header(&mut self, line: &[u8]) -> Result<(), Fault> {
+        // A name that is folded, empty, or followed by a space is read differently by different programs.
+        let colon = line.iter().position(|byte| *byte == b':').ok_or(Fault::Line)?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if name.is_empty() || name.iter().any(|byte| byte.is_ascii_whitespace()) {
+            return Err(Fault::Line);
+        }
+        if name.eq_ignore_ascii_case(b"host") {
+            self.hosts = self.hosts.saturating_add(1);
+            if value.is_empty() || self.hosts > 1 {
+                return Err(Fault::Host);
+            }
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            let length = decimal(value).ok_or(Fault::Framing)?;
+            if self.length.replace(length).is_some() {
+                return Err(Fault::Framing);
+            }
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            if !value.eq_ignore_ascii_case(b"chunked") || self.chunked {
+                return Err(Fault::Framing);
+            }
+            self.chunked = true;
+        }
+        Ok(())
+    }
+
+    fn end_head(&mut self) -> Result<(), Fault> {
+        if self.hosts != 1 {
+            return Err(Fault::Host);
+        }
+        let phase = match (self.length, self.chunked) {
+            (Some(_), true) => return Err(Fault::Framing),
+            (None, true) => Phase::Chunked,
+            (length, false) => body_phase(length.unwrap_or(0)),
+        };
+        *self = Self { phase, ..Self::new() };
+        Ok(())
+    }
+}
+
+fn body_phase(left: u64) -> Phase {
+    if left == 0 { Phase::Between } else { Phase::Body(left) }
+}
+
+/// Digits alone, as the standard has it: no sign, no list, no blank.
+fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Phase, Fault> {
+        let mut reader = HeadReader::new();
+        reader.feed(bytes)?;
+        Ok(reader.phase())
+    }
+
+    #[test]
+    fn a_request_is_followed_to_its_end_however_it_is_cut() {
+        let two = b"POST /a HTTP/1.1\r\nHost: h\r\ncontent-Length: 5\r\n\r\nhelloGET /b HTTP/1.1\r\nhost: h\r\n\r\n";
+        for cut in 0..=two.len() {
+            let mut reader = HeadReader::new();
+            reader.feed(&two[..cut]).expect("a good half");
+            reader.feed(&two[cut..]).expect("the other");
+            assert_eq!(reader.phase(), Phase::Between, "cut at {cut}");
+        }
+        let mut reader = HeadReader::new();
+        for byte in two {
+            reader.feed(std::slice::from_ref(byte)).expect("a good byte");
+        }
+        assert_eq!(reader.phase(), Phase::Between);
+    }
+
+    #[test]
+    fn the_phase_says_what_is_to_come() {
+        for (bytes, phase) in [
+            (&b""[..], Phase::Between),
+            (b"G", Phase::Head),
+            (b"GET / HTTP/1.1\r\nHost: h\r\n", Phase::Head),
+            (b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc", Phase::Body(7)),
+            (b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 18446744073709551615\r\n\r\n", Phase::Body(u64::MAX)),
+            (b"PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", Phase::Chunked),
+        ] {
+            assert_eq!(read(bytes), Ok(phase), "{:?}", String::from_utf8_lossy(bytes));
+        }
+    }
+
+    #[test]
+    fn s47_what_could_be_read_in_two_ways_is_refused() {
+        use Fault::{Framing, Host, Line};
+        for (head, fault) in [
+            ("GET / HTTP/1.1\nHost: h\n\n", Line),
+            ("GET / HTTP/1.1\r\nHost: h\n\r\n", Line),
+            ("GET / HTTP/1.1\r\nHost: h\r\n\n", Line),
+            ("\r\nGET / HTTP/1.1\r\n", Line),
+            ("GET / HTTP/1.0\r\nHost: h\r\n\r\n", Line),
+            ("GET /\r\n", Line),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Line),
+            ("GET / HTTP/1.1\r\nHost: h\r\n folded: x\r\n\r\n", Line),
+            ("GET / HTTP/1.1\r\nHost : h\r\n\r\n", Line),
+            ("GET / HTTP/1.1\r\nHost: h\r\n: x\r\n\r\n", Line),
+            ("GET / HTTP/1.1\r\nHost: h\r\nno colon\r\n\r\n", Line),
+            ("GET / HTTP/1.1\r\nHost: h\r\nx: a\rContent-Length: 3\r\n\r\n", Line),
+            ("GET / HTTP/1.1\r\nHost: h\0\r\n\r\n", Line),
+            ("GET / HTTP/1.1\r\n\r\n", Host),
+            ("GET / HTTP/1.1\r\nHost:\r\n\r\n", Host),
+            ("GET / HTTP/1.1\r\nHost: a\r\nhOST: a\r\n\r\n", Host),
+            ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3, 3\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: +3\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0x3\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length:\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 18446744073709551616\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: identity\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", Framing),
+            ("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: xchunked\r\n\r\n", Framing),
+        ] {
+            assert_eq!(read(head.as_bytes()), Err(fault), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn s46_a_head_without_measure_is_refused() {
+        let with_headers = |count: usize| {
+            let lines: String = (0..count).map(|n| format!("x{n}: y\r\n")).collect();
+            format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n")
+        };
+        assert_eq!(read(with_headers(MAX_HEADERS - 1).as_bytes()), Ok(Phase::Between));
+        assert_eq!(read(with_headers(MAX_HEADERS).as_bytes()), Err(Fault::TooLarge));
+        let with_bytes = |bytes: usize| format!("GET / HTTP/1.1\r\nHost: h\r\nx: {}\r\n\r\n", "y".repeat(bytes));
+        let rest = with_bytes(0).len();
+        assert_eq!(read(with_bytes(MAX_HEAD_BYTES - rest).as_bytes()), Ok(Phase::Between));
+        assert_eq!(read(with_bytes(MAX_HEAD_BYTES - rest + 1).as_bytes()), Err(Fault::TooLarge));
+        assert_eq!(read(&vec![b'a'; MAX_HEAD_BYTES + 1]), Err(Fault::TooLarge), "a line without end");
+    }
+}

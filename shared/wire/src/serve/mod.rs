@@ -1,0 +1,334 @@
+//! The accept loop of both listeners.
+//!
+//! `axum::serve` sets no timer (half a header is still connected after 45 s), and the agents' listener has no
+//! router crate at all, so connections are taken here: handshake 5 s, header 5 s, body 15 s and longer only at a least rate, idle 60 s (a
+//! check-in that is held by its handler is not idle), caps in all and for one address, and the checks of each head that hyper
+//! does not make. A handler is given who asks ([`Peer`]) and the request, and answers; the agents' side matches its few paths itself, the
+//! admin side hands the request to its router.
+//!
+//! A handler runs in its connection's task: when the peer goes away, the handler's future is dropped where it stands. What must not be left
+//! half done is spawned, or sent to who does it.
+
+mod answer;
+mod body;
+mod connections;
+mod guard;
+mod head;
+mod peer;
+mod rejected;
+
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::Body;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
+use tokio_rustls::TlsAcceptor;
+
+use self::answer::Answerer;
+use self::connections::{Awaited, Place, Watch};
+use self::guard::{Guard, Refused};
+use crate::clock::Clock;
+use crate::net::{Listen, Stream};
+use crate::tls::{Refusal, peer_identity};
+
+pub use body::{BodyError, RequestBody};
+pub use connections::Connections;
+pub use peer::Peer;
+pub use rejected::Rejected;
+
+/// Any error that a body or a connection may end with.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// How long accepting waits after the system refused (out of descriptors, mostly).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// hyper's buffer for a connection: large enough for the largest head.
+const MAX_BUFFER: usize = 32 * 1024;
+
+/// The measures of a listener.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// For the TLS handshake.
+    pub handshake: Duration,
+    /// For a head, from its first byte.
+    pub header: Duration,
+    /// For a body, from its first byte, plus what it earns by `body_bytes_per_second`.
+    pub body: Duration,
+    /// The least rate at which a body may take longer than that, in bytes a second.
+    pub body_bytes_per_second: u64,
+    /// For a peer to take the next bytes of an answer.
+    pub write: Duration,
+    /// For the next request, and for the next bytes of an answer that is streamed.
+    pub idle: Duration,
+    /// The largest body that any handler takes, in bytes; a handler may take less.
+    pub body_bytes: u64,
+    /// Connections in all.
+    pub connections: usize,
+    /// Connections of one address.
+    pub connections_of_one_address: usize,
+    /// How long requests in hand may take after the listener was told to stop.
+    pub shutdown: Duration,
+}
+
+impl Default for Limits {
+    /// trust.md's timers; 64 MiB (the largest blob) a body; 18,000 connections, as a process has 20,000 descriptors.
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(5),
+            header: Duration::from_secs(5),
+            body: Duration::from_secs(15),
+            body_bytes_per_second: 16 * 1024,
+            write: Duration::from_secs(15),
+            idle: Duration::from_mins(1),
+            body_bytes: 64 * 1024 * 1024,
+            connections: 18_000,
+            connections_of_one_address: 18_000,
+            shutdown: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What answers the requests of a listener. Implemented by closures `Fn(&Arc<Peer>, Request<RequestBody>) -> Future`.
+pub trait Handler: Send + Sync + 'static {
+    /// The body of its answers.
+    type Body: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static;
+    /// The answer to come.
+    type Future: Future<Output = Response<Self::Body>> + Send + 'static;
+
+    /// Answers one request.
+    fn call(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Self::Future;
+}
+
+impl<F, Fut, B> Handler for F
+where
+    F: Fn(&Arc<Peer>, Request<RequestBody>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
+{
+    type Body = B;
+    type Future = Fut;
+
+    fn call(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Fut {
+        self(peer, request)
+    }
+}
+
+/// The TLS config of a new connection; asked each time, so that a renewed certificate is served without a restart.
+pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
+
+/// A listener with what it needs.
+pub struct Server<L> {
+    listen: L,
+    tls: Option<TlsSource>,
+    http: http1::Builder,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    limits: Arc<Limits>,
+    clock: Arc<dyn Clock>,
+    rejected: Arc<Rejected>,
+    connections: Connections,
+}
+
+impl<L: Listen> Server<L> {
+    /// A listener; without `tls` it speaks plain HTTP (the loopback listener for development).
+    pub fn new(
+        listen: L,
+        tls: Option<TlsSource>,
+        limits: Limits,
+        clock: Arc<dyn Clock>,
+        rejected: Arc<Rejected>,
+    ) -> Self {
+        let connections = Connections::new(limits.connections, limits.connections_of_one_address);
+        let mut http = http1::Builder::new();
+        // Deadlines are the sweep's; hyper's own timer would cost an allocation for each request.
+        http.header_read_timeout(None).max_buf_size(MAX_BUFFER);
+        Self { listen, tls, http, shared: Arc::new(Shared { limits: Arc::new(limits), clock, rejected, connections }) }
+    }
+
+    /// The connections, to count and to cut.
+    pub fn connections(&self) -> Connections {
+        self.shared.connections.clone()
+    }
+
+    /// Takes connections until `stop` is ready; then closes the idle ones, lets requests in hand end within
+    /// [`Limits::shutdown`], and cuts the rest. Handlers that hold check-ins are to be told by who stops the listener.
+    pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) {
+        let handler = Arc::new(handler);
+        let shared = Arc::clone(&self.shared);
+        let accept = async {
+            loop {
+                match self.listen.accept().await {
+                    Ok((stream, address)) => self.take(stream, address, &handler),
+                    Err(error) => {
+                        log::error!(error:% = error; "connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = accept => {}
+            () = shared.connections.sweep(&shared.rejected) => {}
+            () = stop => {}
+        }
+        shared.connections.drain();
+        let emptied = async {
+            while shared.connections.count() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(shared.limits.shutdown, emptied).await.is_err() {
+            log::warn!(connections = shared.connections.count(); "requests in hand were cut at the end of the time to stop");
+            shared.connections.abort();
+        }
+    }
+
+    fn take<H: Handler>(&self, stream: L::Stream, address: std::net::SocketAddr, handler: &Arc<H>) {
+        let shared = &self.shared;
+        let place = match shared.connections.enter(address.ip()) {
+            Ok(place) => place,
+            Err(reason) => return shared.rejected.refuse(reason, Some(address.ip())),
+        };
+        let id = place.id();
+        let tls = self.tls.as_ref().map(|source| source());
+        let task =
+            Task { place, address, shared: Arc::clone(shared), http: self.http.clone(), handler: Arc::clone(handler) };
+        let task = tokio::spawn(task.run(stream, tls));
+        Place::set_task(&shared.connections, id, task.abort_handle());
+    }
+}
+
+impl<L: fmt::Debug> fmt::Debug for Server<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("listen", &self.listen)
+            .field("limits", &self.shared.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One connection, from its handshake on.
+struct Task<H> {
+    place: Place,
+    address: std::net::SocketAddr,
+    shared: Arc<Shared>,
+    http: http1::Builder,
+    handler: Arc<H>,
+}
+
+impl<H: Handler> Task<H> {
+    /// Each stage is boxed, so that what a handshake needs is not kept for as long as the connection lives.
+    async fn run<S: Stream>(self, stream: S, tls: Option<Arc<ServerConfig>>) {
+        let Some(tls) = tls else {
+            return Box::pin(self.serve(stream, None)).await;
+        };
+        self.place.watch.expect(Awaited::Handshake, self.shared.limits.handshake);
+        let accepted = Box::pin(TlsAcceptor::from(tls).accept(stream)).await;
+        let stream = match accepted {
+            Ok(stream) => stream,
+            Err(error) => return self.refuse(handshake_reason(&error)),
+        };
+        match peer_identity(stream.get_ref().1, self.shared.clock.unix_seconds()) {
+            Ok(identity) => Box::pin(self.serve(stream, identity)).await,
+            Err(refusal) => self.refuse(refusal.reason()),
+        }
+    }
+
+    async fn serve<S: Stream>(self, stream: S, identity: Option<crate::tls::Identity>) {
+        let peer = Arc::new(Peer { address: self.address, identity });
+        self.place.set_peer(Arc::clone(&peer));
+        let watch = Arc::clone(&self.place.watch);
+        watch.expect(Awaited::Request, self.shared.limits.idle);
+        let guard = Guard::new(stream, Arc::clone(&watch), Arc::clone(&self.shared.limits));
+        let answerer = Answerer {
+            handler: self.handler,
+            peer,
+            watch: Arc::clone(&watch),
+            limits: Arc::clone(&self.shared.limits),
+            rejected: Arc::clone(&self.shared.rejected),
+        };
+        let service = service_fn(move |request| answerer.answer(request));
+        let connection = self.http.serve_connection(TokioIo::new(guard), service);
+        let ended = Drained { connection, watch, registered: false, told: false }.await;
+        if let Err(error) = ended {
+            count_end(&self.shared.rejected, &error, self.address.ip());
+        }
+        drop(self.place);
+    }
+
+    fn refuse(self, reason: &'static str) {
+        self.shared.rejected.refuse(reason, Some(self.address.ip()));
+    }
+}
+
+/// Why a handshake failed, by its stable name.
+fn handshake_reason(error: &std::io::Error) -> &'static str {
+    if let Some(refusal) = Refusal::of_io(error) {
+        return refusal.reason();
+    }
+    match error.get_ref().and_then(|source| source.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::PeerIncompatible(_)) => "tls_incompatible",
+        Some(rustls::Error::NoApplicationProtocol) => "tls_no_http1",
+        Some(_) => "tls_failed",
+        None => "handshake_cut",
+    }
+}
+
+fn count_end(rejected: &Rejected, error: &hyper::Error, from: IpAddr) {
+    let refused = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    let refused = refused.and_then(|error| error.get_ref()?.downcast_ref::<Refused>());
+    if let Some(Refused(reason)) = refused {
+        rejected.refuse(reason, Some(from));
+    } else if error.is_parse() {
+        rejected.refuse("head_malformed", Some(from));
+    }
+}
+
+/// A connection that ends when the listener is told to stop: at once when idle, else after its answer.
+struct Drained<C> {
+    connection: C,
+    watch: Arc<Watch>,
+    registered: bool,
+    told: bool,
+}
+
+impl<S, V, B> Future for Drained<http1::Connection<TokioIo<Guard<S>>, V>>
+where
+    S: Stream,
+    V: hyper::service::HttpService<hyper::body::Incoming, ResBody = B> + Unpin,
+    V::Error: Into<BoxError>,
+    B: Body + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Output = hyper::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.registered {
+            self.registered = true;
+            self.watch.register(cx.waker());
+        }
+        if self.watch.is_draining() && !self.told {
+            self.told = true;
+            if self.watch.is_idle() {
+                return Poll::Ready(Ok(()));
+            }
+            Pin::new(&mut self.connection).graceful_shutdown();
+        }
+        Pin::new(&mut self.connection).poll(cx)
+    }
+}

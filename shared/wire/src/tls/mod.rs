@@ -1,0 +1,103 @@
+//! Mutual TLS 1.3, and who a certificate says that its holder is.
+//!
+//! Identity is the certificate (trust.md, rule 1): the one URI in its subject alternative names. The subject is never
+//! looked at, and a certificate of ours whose URI does not parse strictly is refused, never taken for "no restriction".
+//!
+//! # What certificates look like
+//! All keys are P-256, but for a signer's, which is Ed25519 and never serves TLS. Under one fleet root stand three issuers; each has
+//! an extended key usage of its own, and as path validation wants a leaf's usage in every issuer above it, no issuer
+//! can make another's leaves:
+//!
+//! | certificate | issued by | CA, path length | extended key usage | SAN |
+//! |---|---|---|---|---|
+//! | fleet root | itself | yes, 1 | none | none |
+//! | agents issuer | root | yes, 0 | clientAuth | none |
+//! | admin issuer | root | yes, 0 | clientAuth, serverAuth | none |
+//! | signers issuer | root | yes, 0 | codeSigning | none |
+//! | node | agents issuer | no | clientAuth | `spiffe://<fleet>/node/<uuid>` |
+//! | admin | admin issuer | no | clientAuth | `spiffe://<fleet>/admin/<name>` |
+//! | controller | admin issuer | no | serverAuth | `spiffe://<fleet>/controller/<uuid>`, DNS names, IP addresses |
+//! | signer | signers issuer | no | codeSigning | `spiffe://<fleet>/signer/<uuid>` |
+//!
+//! A listener has the issuer that it trusts as its trust anchor, not the root, so a handshake costs one signature check less and
+//! another issuer's leaf finds no path. Clients pin the root, by certificate or by the hash of its key, so a server sends
+//! leaf, issuer and root.
+//!
+//! There is no resumption and there are no tickets: they cost 45 µs a handshake, and a resumed session would pass by a
+//! revocation (S15). HTTP/2 is not offered (S48).
+
+mod certificate;
+mod connect;
+mod identity;
+mod listen;
+mod refusal;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::time_provider::TimeProvider;
+use rustls::{DigitallySignedStruct, SignatureScheme};
+
+use crate::clock::Clock;
+
+pub use connect::{ClientIdentity, Pin, client_config, server_identity};
+pub use identity::{Class, Fleet, Identity, Name, NotAnIdentity, SpiffeId};
+pub use listen::{Accepts, Listener, RENEW_GRACE_SECONDS, ServerKey, peer_identity, server_config};
+pub use refusal::Refusal;
+
+use certificate::Leaf;
+
+/// The only protocol that a handshake may agree on.
+pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+/// The most certificates that a peer may send: leaf, issuer, root (S09).
+pub const MAX_CHAIN: usize = 3;
+
+/// The largest certificate taken, in bytes of DER. Ours are below 700; 16k RSA does not fit (S09).
+pub const MAX_CERTIFICATE_BYTES: usize = 4096;
+
+/// SHA-256 of a certificate's whole `SubjectPublicKeyInfo`, in DER: what `--ca-hash` pins.
+///
+/// # Errors
+/// [`Refusal::BadEncoding`] when it is no certificate.
+pub fn spki_sha256(certificate: &[u8]) -> Result<[u8; 32], Refusal> {
+    Leaf::parse(certificate).map(|leaf| leaf.spki_sha256)
+}
+
+/// Rustls's time, from ours.
+#[derive(Debug)]
+struct ClockTime(Arc<dyn Clock>);
+
+impl TimeProvider for ClockTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(unix_time(self.0.unix_seconds()))
+    }
+}
+
+fn unix_time(seconds: u64) -> UnixTime {
+    UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
+}
+
+/// How a peer may sign a handshake: P-256 alone.
+const SCHEMES: [SignatureScheme; 1] = [SignatureScheme::ECDSA_NISTP256_SHA256];
+
+/// Said where rustls's interface asks for TLS 1.2, which is not built in.
+const ONLY_TLS13: &str = "only TLS 1.3 is spoken";
+
+fn verify_tls13(
+    message: &[u8],
+    certificate: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, rustls::Error> {
+    let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+    rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
