@@ -6,4 +6,5 @@
 
 pub mod agents;
 pub mod api;
+pub mod ca;
 pub mod store;

@@ -1,0 +1,79 @@
+//! The names under which a controller is reached, as they stand in its server certificate.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// A DNS name or an IP address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServerName {
+    /// A host name, lower case, without a dot at its end.
+    Dns(String),
+    /// An address.
+    Ip(IpAddr),
+}
+
+/// A text that is neither.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is neither a DNS name (letters, digits, '-', '.', at most 253 characters, no '*') nor an IP address")]
+pub struct BadServerName(String);
+
+impl FromStr for ServerName {
+    type Err = BadServerName;
+
+    fn from_str(text: &str) -> Result<Self, BadServerName> {
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        if let Ok(address) = bare.parse() {
+            return Ok(Self::Ip(address));
+        }
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        let label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        // A last label of digits alone is an address that was mistyped: `10.0.0.256`.
+        let number = name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+        if name.len() > 253 || number || !name.split('.').all(label) {
+            return Err(BadServerName(text.chars().take(64).collect()));
+        }
+        Ok(Self::Dns(name))
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dns(name) => f.write_str(name),
+            Self::Ip(address) => fmt::Display::fmt(address, f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_strictly() {
+        for (text, want) in [
+            ("stemma.example.net", Some("stemma.example.net")),
+            ("Stemma.Example.", Some("stemma.example")),
+            ("localhost", Some("localhost")),
+            ("10.0.0.1", Some("10.0.0.1")),
+            ("[::1]", Some("::1")),
+            ("2001:db8::1", Some("2001:db8::1")),
+            ("10.0.0.256", None),
+            ("*.example", None),
+            ("a..b", None),
+            ("", None),
+            ("-a.example", None),
+            ("a_b", None),
+            ("https://a", None),
+            ("a:8443", None),
+        ] {
+            assert_eq!(text.parse::<ServerName>().ok().map(|name| name.to_string()).as_deref(), want, "{text:?}");
+        }
+    }
+}
