@@ -6,5 +6,8 @@
 
 pub mod agents;
 pub mod api;
+pub mod args;
 pub mod ca;
+pub mod config;
+pub mod init;
 pub mod store;

@@ -142,13 +142,22 @@ pub fn read_certificate(path: &Path) -> Result<CertificateDer<'static>, CaError>
 
 /// A certificate as PEM (RFC 7468).
 pub fn pem(certificate: &CertificateDer<'_>) -> String {
+    encode_pem("CERTIFICATE", certificate)
+}
+
+/// A private key as PEM (PKCS#8).
+pub fn key_pem(key: &rustls_pki_types::PrivateKeyDer<'_>) -> String {
+    encode_pem("PRIVATE KEY", key.secret_der())
+}
+
+fn encode_pem(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
-    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
-    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
     for line in text.as_bytes().chunks(64) {
         pem.push_str(std::str::from_utf8(line).expect("base64 is ASCII"));
         pem.push('\n');
     }
-    pem.push_str("-----END CERTIFICATE-----\n");
+    pem.push_str(&format!("-----END {label}-----\n"));
     pem
 }

@@ -1,0 +1,51 @@
+//! The command line. What a flag means is said once, here; help and man page come of it.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Keeps what a fleet shall be, and tells its agents.
+#[derive(Debug, Parser)]
+#[command(name = "stemma-controller", version, arg_required_else_help = true)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program can be told to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a new fleet: its store, its certificate authority, and an admin's certificate.
+    Init(Init),
+    /// Serve agents and operators until a signal ends it.
+    Run(Run),
+}
+
+/// `stemma-controller init`.
+#[derive(Debug, clap::Args)]
+pub struct Init {
+    /// Where everything is kept; made if it is not there, refused if it holds a fleet already.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// A DNS name or IP address that agents and operators reach this controller by; may be given several times.
+    #[arg(long = "name", value_name = "DNS_OR_IP")]
+    pub names: Vec<String>,
+}
+
+/// `stemma-controller run`.
+#[derive(Debug, Default, clap::Args)]
+pub struct Run {
+    /// A TOML file; what is given here as well wins over it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What `init` made.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where operators are served: HOST:PORT, or for development http://127.0.0.1:PORT without TLS.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub admin_listen: Option<String>,
+    /// Where agents are served; port 0 takes a free one.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub agent_listen: Option<String>,
+}

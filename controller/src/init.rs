@@ -1,0 +1,295 @@
+//! Making a fleet: its store, its authority, and the first admin's certificate, in one data directory.
+//!
+//! `init` alone creates. `run` opens and never makes, so that a mount that is missing or a path that is mistyped is an error and
+//! not an empty fleet that orders every host to forget what it is.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+use stemma_wire::tls::Fleet;
+use uuid::Uuid;
+
+use crate::ca::files::{self, FileError, Holds};
+use crate::ca::{self, Authority, BadServerName, CaError, ServerName};
+use crate::store::{CreateOptions, Epoch, OpenError, RedbOptions, RedbStore, Revision};
+
+/// The name of the first admin, as their certificate has it.
+pub const FIRST_ADMIN: &str = "admin";
+
+/// Where things stand in a data directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    directory: PathBuf,
+}
+
+impl Layout {
+    /// The layout of a data directory.
+    pub fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// The directory itself.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The store.
+    pub fn store(&self) -> PathBuf {
+        self.directory.join("store.redb")
+    }
+
+    /// Keys and certificates of root and issuers.
+    pub fn trust(&self) -> PathBuf {
+        self.directory.join("trust")
+    }
+
+    /// The fleet root for those who dial this controller: what clients are given.
+    pub fn root(&self) -> PathBuf {
+        self.directory.join("ca.pem")
+    }
+
+    /// The first admin's certificate, key and context.
+    pub fn admin(&self) -> PathBuf {
+        self.directory.join("admin")
+    }
+
+    /// The admin's context file for the command line.
+    pub fn context(&self) -> PathBuf {
+        self.admin().join("context.toml")
+    }
+
+    /// Bodies of blobs, by hash.
+    pub fn blobs(&self) -> PathBuf {
+        self.directory.join("blobs")
+    }
+}
+
+/// What the store says of the fleet, written once by `init`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FleetRecord {
+    /// The fleet's name, as in every certificate.
+    pub fleet: String,
+    /// This controller, as in its certificates.
+    pub controller: Uuid,
+    /// The names that `init --name` was given.
+    pub names: Vec<String>,
+}
+
+impl FleetRecord {
+    /// Reads what the store holds.
+    ///
+    /// # Errors
+    /// When it is not what `init` wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+/// Why no fleet was made.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// There is one already.
+    #[error(
+        "{}: there is a fleet here already ({} is there); it was left as it is: start it with `stemma-controller run --data-dir {}`, or \
+         give another --data-dir", directory.display(), found.display(), directory.display()
+    )]
+    Exists {
+        /// Where.
+        directory: PathBuf,
+        /// By what it is known.
+        found: PathBuf,
+    },
+    /// A name that no certificate can have.
+    #[error("--name: {0}")]
+    Name(#[from] BadServerName),
+    /// The system gave no random bytes.
+    #[error("the system gave no random bytes")]
+    Randomness,
+    /// The authority could not be made.
+    #[error(transparent)]
+    Ca(#[from] CaError),
+    /// The store could not be made.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// A file could not be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A permission could not be set.
+    #[error("{}: its mode could not be set", path.display())]
+    Mode {
+        /// Which file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What was made, for the program to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// The fleet's name.
+    pub fleet: Fleet,
+    /// SHA-256 of the root's public key, 64 hexadecimal digits: `--ca-hash` of `stemma-agent join`.
+    pub ca_hash: String,
+    /// The admin's context file.
+    pub context: PathBuf,
+}
+
+/// Makes a fleet.
+///
+/// The store comes last: a directory without one is no fleet yet, so an `init` that was interrupted is simply run again.
+///
+/// # Errors
+/// [`InitError`].
+pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, InitError> {
+    let names: Vec<ServerName> = names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+    let layout = Layout::new(directory);
+    if fs::symlink_metadata(layout.store()).is_ok() {
+        return Err(InitError::Exists { directory: directory.to_owned(), found: layout.store() });
+    }
+    for directory in [layout.directory(), &layout.trust(), &layout.admin(), &layout.blobs()] {
+        files::make_directory(directory)?;
+        close_to_others(directory)?;
+    }
+    let fleet: Fleet = format!("stemma-{}", hex(&random::<4>()?)).parse().expect("lower case letters, digits and a hyphen");
+    let authority = Authority::create(&layout.trust(), fleet.clone(), now_s)?;
+    files::write(&layout.root(), Holds::Public, ca::pem(authority.root()).as_bytes())?;
+    write_admin(&layout, &authority, now_s)?;
+    let record = FleetRecord {
+        fleet: fleet.to_string(),
+        controller: Uuid::from_bytes(uuid_v4(random()?)),
+        names: names.iter().map(ToString::to_string).collect(),
+    };
+    create_store(&layout, &record)?;
+    let hash = stemma_wire::tls::spki_sha256(authority.root()).expect("the root was just made");
+    Ok(Made { fleet, ca_hash: hex(&hash), context: layout.context() })
+}
+
+fn create_store(layout: &Layout, record: &FleetRecord) -> Result<(), InitError> {
+    let fleet = Bytes::from(serde_json::to_vec(record).expect("a record of text"));
+    let options = CreateOptions { epoch: Epoch::new(random()?), base: Revision::ZERO, fleet };
+    RedbStore::create(&layout.store(), &options, RedbOptions::default())?;
+    Ok(())
+}
+
+fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(), InitError> {
+    let name = FIRST_ADMIN.parse().expect("a plain word is a principal's name");
+    let issued = authority.issue_admin(name, now_s).map_err(CaError::from)?;
+    let key = issued.key.as_ref().expect("an admin's key is made with the certificate");
+    let chain: String = issued.chain.iter().map(ca::pem).collect();
+    files::write(&layout.admin().join("admin.pem"), Holds::Key, chain.as_bytes())?;
+    files::write(&layout.admin().join("admin.key"), Holds::Key, ca::key_pem(key).as_bytes())?;
+    write_context(layout, None)?;
+    Ok(())
+}
+
+/// Writes the admin's context file: what the command line needs to reach this controller. `init` does not know yet where `run`
+/// will listen, so `run` writes it again when its address is another.
+///
+/// # Errors
+/// [`FileError`].
+pub fn write_context(layout: &Layout, url: Option<&str>) -> Result<(), FileError> {
+    #[derive(Serialize)]
+    struct Context<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<&'a str>,
+        ca: PathBuf,
+        cert: PathBuf,
+        key: PathBuf,
+    }
+    let directory = std::path::absolute(layout.directory()).unwrap_or_else(|_| layout.directory().to_owned());
+    let absolute = Layout::new(&directory);
+    let context = Context {
+        url,
+        ca: absolute.root(),
+        cert: absolute.admin().join("admin.pem"),
+        key: absolute.admin().join("admin.key"),
+    };
+    let text = toml::to_string(&context).expect("paths and text");
+    let path = layout.context();
+    if fs::read(&path).is_ok_and(|present| present == text.as_bytes()) {
+        return Ok(());
+    }
+    files::write(&path, Holds::Key, text.as_bytes())
+}
+
+fn close_to_others(directory: &Path) -> Result<(), InitError> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
+        .map_err(|source| InitError::Mode { path: directory.to_owned(), source })
+}
+
+fn random<const N: usize>() -> Result<[u8; N], InitError> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| InitError::Randomness)?;
+    Ok(bytes)
+}
+
+/// RFC 9562's version 4 from 128 random bits.
+fn uuid_v4(bytes: [u8; 16]) -> [u8; 16] {
+    uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()
+}
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _infallible = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    const NOW_S: u64 = 1_800_000_000;
+
+    #[test]
+    fn what_is_made_is_closed_to_others_and_is_not_made_twice() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        let made = init(&data, &["stemma.example".into(), "10.0.0.1".into()], NOW_S).unwrap();
+        assert_eq!(made.ca_hash.len(), 64);
+        let mode = |path: &str| fs::metadata(data.join(path)).unwrap().mode() & 0o777;
+        for (path, want) in [
+            (".", 0o700),
+            ("trust", 0o700),
+            ("trust/root.key", 0o600),
+            ("trust/agents.key", 0o600),
+            ("trust/admin.key", 0o600),
+            ("trust/signers.key", 0o600),
+            ("admin/admin.key", 0o600),
+            ("admin/context.toml", 0o600),
+        ] {
+            assert_eq!(mode(path), want, "{path}");
+        }
+        let before = fs::read(data.join("store.redb")).unwrap();
+        let again = init(&data, &[], NOW_S).unwrap_err().to_string();
+        let shown = data.display();
+        assert_eq!(
+            again,
+            format!(
+                "{shown}: there is a fleet here already ({shown}/store.redb is there); it was left as it is: start it with \
+                 `stemma-controller run --data-dir {shown}`, or give another --data-dir"
+            )
+        );
+        assert_eq!(fs::read(data.join("store.redb")).unwrap(), before);
+    }
+
+    #[test]
+    fn a_bad_name_makes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        let refused = init(&data, &["a b".into()], NOW_S).unwrap_err().to_string();
+        assert!(refused.starts_with("--name: \"a b\" is neither a DNS name"), "{refused}");
+        assert!(!data.exists());
+    }
+}
