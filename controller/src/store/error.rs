@@ -60,8 +60,12 @@ impl StoreError {
     /// Whether nothing was written, for certain.
     pub const fn nothing_written(&self) -> bool {
         match self {
-            Self::Refused(_) | Self::PreconditionFailed(_) | Self::ReadOnly { .. } => true,
-            Self::Read { .. } | Self::Corrupt { .. } | Self::Closed => true,
+            Self::Refused(_)
+            | Self::PreconditionFailed(_)
+            | Self::ReadOnly { .. }
+            | Self::Read { .. }
+            | Self::Corrupt { .. }
+            | Self::Closed => true,
             Self::OutcomeUnknown { .. } => false,
         }
     }

@@ -9,8 +9,12 @@
 //! Reads are synchronous and cheap, writes are not: a commit is answered when it is durable, and an engine may make many
 //! concurrent ones durable at once. There is no "write without waiting": who acknowledges must be able to stand by it.
 
+#[cfg(test)]
+pub(crate) mod conformance;
 mod entry;
 mod error;
+#[cfg(test)]
+pub(crate) mod faulty;
 pub mod redb;
 mod stats;
 mod transaction;

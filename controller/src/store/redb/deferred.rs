@@ -226,3 +226,73 @@ impl StorageBackend for DeferredBackend {
         self.0.inner.query_lock_range(start, end)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::{Just, Strategy, any, prop_oneof};
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
+    use super::super::testing::Disk;
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Write(u64, Vec<u8>),
+        SetLen(u64),
+        Sync,
+    }
+
+    const SPAN: u64 = 5 * BLOCK_BYTES;
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..SPAN, vec(any::<u8>(), 1..9000)).prop_map(|(at, data)| Step::Write(at, data)),
+            2 => (0..SPAN).prop_map(Step::SetLen),
+            1 => Just(Step::Sync),
+        ]
+    }
+
+    /// The step on plain bytes; false, when it is out of their range.
+    fn on_bytes(bytes: &mut Vec<u8>, step: &Step) -> bool {
+        match step {
+            Step::Write(at, data) => {
+                let at = usize::try_from(*at).unwrap();
+                let Some(there) = bytes.get_mut(at..at + data.len()) else { return false };
+                there.copy_from_slice(data);
+            }
+            Step::SetLen(len) => bytes.resize(usize::try_from(*len).unwrap(), 0),
+            Step::Sync => {}
+        }
+        true
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_held_back_reads_as_written_and_arrives_when_let_through(
+            before in vec(any::<u8>(), 0..12_000),
+            steps in vec(step(), 0..20),
+        ) {
+            let disk = Disk::holding(before.clone());
+            let (backend, deferred) = DeferredBackend::new(disk.backend()).unwrap();
+            let mut bytes = before.clone();
+            for step in &steps {
+                let done = match step {
+                    Step::Write(at, data) => backend.write(*at, data).is_ok(),
+                    Step::SetLen(len) => backend.set_len(*len).is_ok(),
+                    Step::Sync => backend.sync_data().is_ok(),
+                };
+                prop_assert_eq!(done, on_bytes(&mut bytes, step));
+                let mut read = vec![0; bytes.len()];
+                backend.read(0, &mut read).unwrap();
+                prop_assert!(read == bytes);
+                prop_assert_eq!(backend.len().unwrap(), bytes.len() as u64);
+            }
+            prop_assert!(disk.bytes() == before, "it was written to");
+            deferred.write_through().unwrap();
+            prop_assert!(disk.bytes() == bytes);
+            backend.set_len(3).unwrap();
+            prop_assert_eq!(disk.bytes().len(), 3);
+        }
+    }
+}

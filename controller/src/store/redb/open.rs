@@ -9,20 +9,20 @@ use std::sync::Arc;
 use ::redb::backends::FileBackend;
 use ::redb::{Builder, Database, DatabaseError, StorageBackend, StorageError};
 
-use super::CreateOptions;
 use super::deferred::DeferredBackend;
 use super::schema::{self, Damage, Fault};
+use super::{CreateOptions, RedbOptions};
 use crate::store::error::{Cause, OpenError};
 
 /// Makes a store under another name and renames it, so that a crash leaves no half-made one under its own.
-pub(super) fn create_file(path: &Path, create: &CreateOptions, cache_bytes: usize) -> Result<Database, OpenError> {
+pub(super) fn create_file(path: &Path, create: &CreateOptions, options: &RedbOptions) -> Result<Database, OpenError> {
     let failed = |source| OpenError::Io { path: path.to_owned(), source };
     if path.try_exists().map_err(failed)? {
         return Err(OpenError::Exists { path: path.to_owned() });
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = tempfile::Builder::new().prefix(".store-in-making-").tempfile_in(directory).map_err(failed)?;
-    let database = create_on(file_backend(path, made.reopen().map_err(failed)?)?, path, create, cache_bytes)?;
+    let database = create_on(file_backend(path, made.reopen().map_err(failed)?)?, path, create, options)?;
     made.persist_noclobber(path).map_err(|refused| match refused.error.kind() {
         io::ErrorKind::AlreadyExists => OpenError::Exists { path: path.to_owned() },
         _ => failed(refused.error),
@@ -36,24 +36,24 @@ pub(super) fn create_on(
     backend: impl StorageBackend,
     path: &Path,
     create: &CreateOptions,
-    cache_bytes: usize,
+    options: &RedbOptions,
 ) -> Result<Database, OpenError> {
     let failed = |source| OpenError::Io { path: path.to_owned(), source };
     if backend.len().map_err(failed)? > 0 {
         return Err(OpenError::Exists { path: path.to_owned() });
     }
-    let database = builder(cache_bytes).create_with_backend(backend).map_err(|error| refusal(path, error))?;
+    let database = builder(options).create_with_backend(backend).map_err(|error| refusal(path, error))?;
     schema::write_new(&database, create).map_err(|fault| failed(io::Error::other(fault)))?;
     Ok(database)
 }
 
 /// Opens a file that must be there.
-pub(super) fn open_file(path: &Path, supported: u32, cache_bytes: usize) -> Result<Database, OpenError> {
+pub(super) fn open_file(path: &Path, supported: u32, options: &RedbOptions) -> Result<Database, OpenError> {
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => OpenError::Missing { path: path.to_owned() },
         _ => OpenError::Io { path: path.to_owned(), source },
     })?;
-    open_on(file_backend(path, file)?, path, supported, cache_bytes)
+    open_on(file_backend(path, file)?, path, supported, options)
 }
 
 /// Opens a store that is there, up to the schema version `supported`.
@@ -64,7 +64,7 @@ pub(super) fn open_on(
     backend: impl StorageBackend,
     path: &Path,
     supported: u32,
-    cache_bytes: usize,
+    options: &RedbOptions,
 ) -> Result<Database, OpenError> {
     let failed = |source| OpenError::Io { path: path.to_owned(), source };
     // redb takes an empty file for a new database.
@@ -73,7 +73,7 @@ pub(super) fn open_on(
     }
     let (backend, deferred) = DeferredBackend::new(backend).map_err(failed)?;
     // Nothing outlives a panic in here but the backend, which is dropped with all that was not written.
-    let opened = catch_unwind(AssertUnwindSafe(|| open_checked(backend, path, supported, cache_bytes)));
+    let opened = catch_unwind(AssertUnwindSafe(|| open_checked(backend, path, supported, options)));
     let database = opened.unwrap_or_else(|_| Err(damaged(path, Damage("opening it panicked".to_owned()))))?;
     deferred.write_through().map_err(failed)?;
     Ok(database)
@@ -83,9 +83,13 @@ fn open_checked(
     backend: DeferredBackend,
     path: &Path,
     supported: u32,
-    cache_bytes: usize,
+    options: &RedbOptions,
 ) -> Result<Database, OpenError> {
-    let database = builder(cache_bytes).create_with_backend(backend).map_err(|error| refusal(path, error))?;
+    let verified = backend.len().is_ok_and(|len| len <= options.verified_bytes);
+    let database = builder(options)
+        .set_check_integrity_on_open(verified)
+        .create_with_backend(backend)
+        .map_err(|error| refusal(path, error))?;
     let version = schema::read_version(&database).map_err(|fault| damaged_by(path, fault))?;
     match version {
         Some(found) if found <= supported => {
@@ -101,9 +105,9 @@ fn file_backend(path: &Path, file: File) -> Result<FileBackend, OpenError> {
     FileBackend::new(file).map_err(|error| refusal(path, error))
 }
 
-fn builder(cache_bytes: usize) -> Builder {
+fn builder(options: &RedbOptions) -> Builder {
     let mut builder = Builder::new();
-    builder.set_cache_size(cache_bytes);
+    builder.set_cache_size(options.cache_bytes);
     builder
 }
 

@@ -1,0 +1,152 @@
+//! Random transactions, on a store and on a map that does what the contract says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::collection;
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::{prop_assert, prop_assert_eq};
+
+use super::{Bounds, Engine, all, creation, shown};
+use crate::store::{
+    Change, Entry, Event, EventKind, KeyRange, Op, Precondition, Query, Revision, Store, StoreError, Transaction,
+};
+
+/// Holds an engine to a model: the same answers, entries, lists and changes for any sequence of transactions and restarts.
+pub(crate) fn is_like_a_map<E: Engine>(engine: impl Fn() -> E) {
+    let mut runner = TestRunner::new(Config { cases: 64, failure_persistence: None, ..Config::default() });
+    runner.run(&collection::vec(step(), 1..40), |steps| compare(&engine(), steps)).unwrap();
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Commit(Transaction),
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let commit = (collection::vec(precondition(), 0..3), collection::vec(op(), 0..5))
+        .prop_map(|(preconditions, ops)| Step::Commit(Transaction { preconditions, ops }));
+    prop_oneof![12 => commit, 1 => Just(Step::Restart)]
+}
+
+/// Few keys, so that they meet; one is another's prefix.
+fn key() -> impl Strategy<Value = Bytes> {
+    select(vec!["a", "a/", "a/1", "b", "b\0"]).prop_map(Bytes::from)
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let value = || any::<u8>().prop_map(|byte| Bytes::from(vec![byte; usize::from(byte % 5)]));
+    prop_oneof![
+        4 => (key(), value()).prop_map(|(key, value)| Op::Put { key, value }),
+        2 => key().prop_map(|key| Op::Delete { key }),
+        1 => (key(), value()).prop_map(|(prefix, value)| Op::PutAtRevision { prefix, value }),
+    ]
+}
+
+fn precondition() -> impl Strategy<Value = Precondition> {
+    prop_oneof![
+        key().prop_map(Precondition::absent),
+        key().prop_map(Precondition::present),
+        (key(), 0..30_u64).prop_map(|(key, revision)| Precondition::unchanged(key, Revision::new(revision))),
+        key().prop_map(Precondition::none_under),
+    ]
+}
+
+#[derive(Default)]
+struct Model {
+    entries: BTreeMap<Bytes, Entry>,
+    changes: Vec<Change>,
+}
+
+impl Model {
+    fn head(&self) -> Revision {
+        Revision::new(self.changes.len() as u64)
+    }
+
+    /// The revision, or the place of the first precondition that fails.
+    fn commit(&mut self, transaction: &Transaction) -> Result<Revision, usize> {
+        if let Some(failed) = transaction.preconditions.iter().position(|precondition| !self.holds(precondition)) {
+            return Err(failed);
+        }
+        let revision = self.head().next();
+        let events: Vec<_> = transaction.ops.iter().filter_map(|op| self.apply(revision, op)).collect();
+        if !events.is_empty() {
+            self.changes.push(Change { revision, events });
+        }
+        Ok(self.head())
+    }
+
+    fn holds(&self, precondition: &Precondition) -> bool {
+        match precondition {
+            Precondition::Absent { key } => !self.entries.contains_key(key),
+            Precondition::Present { key } => self.entries.contains_key(key),
+            Precondition::Unchanged { key, mod_revision } => {
+                self.entries.get(key).is_some_and(|entry| entry.mod_revision == *mod_revision)
+            }
+            Precondition::NoneUnder { prefix } => !self.entries.keys().any(|key| key.starts_with(prefix)),
+        }
+    }
+
+    fn apply(&mut self, revision: Revision, op: &Op) -> Option<Event> {
+        let (key, value) = match op {
+            Op::Delete { key } => {
+                self.entries.remove(key)?;
+                return Some(Event { key: key.clone(), kind: EventKind::Delete });
+            }
+            Op::Put { key, value } => (key.clone(), value.clone()),
+            Op::PutAtRevision { prefix, value } => ([prefix, &revision.to_key()[..]].concat().into(), value.clone()),
+        };
+        let old = self.entries.get(&key);
+        let create_revision = old.map_or(revision, |entry| entry.create_revision);
+        let version = old.map_or(1, |entry| entry.version + 1);
+        let entry = Entry { key: key.clone(), value: value.clone(), create_revision, mod_revision: revision, version };
+        self.entries.insert(key.clone(), entry);
+        Some(Event { key, kind: EventKind::Put { value, create_revision, version } })
+    }
+}
+
+fn compare(engine: &impl Engine, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let bounds = Bounds { recent_changes: 4, ..Bounds::default() };
+    let mut store = engine.create(&creation(), &bounds);
+    let mut model = Model::default();
+    for step in steps {
+        match step {
+            Step::Restart => {
+                drop(store);
+                store = engine.reopen(&bounds);
+            }
+            Step::Commit(transaction) => match runtime.block_on(store.commit(transaction.clone())) {
+                Err(StoreError::Refused(_)) => {}
+                Err(StoreError::PreconditionFailed(unmet)) => {
+                    prop_assert_eq!(model.commit(&transaction), Err(unmet.index));
+                }
+                Ok(revision) => prop_assert_eq!(model.commit(&transaction), Ok(revision)),
+                Err(error) => prop_assert!(false, "{error}"),
+            },
+        }
+        prop_assert_eq!(all(&store), model.entries.values().cloned().collect::<Vec<_>>());
+        prop_assert_eq!(store.head(), model.head());
+    }
+    compare_reads(&store, &model)
+}
+
+fn compare_reads(store: &Arc<dyn Store>, model: &Model) -> Result<(), TestCaseError> {
+    let snapshot = store.snapshot().unwrap();
+    for prefix in ["a", "a/", "b"] {
+        let listed = snapshot.list(&Query::prefix(prefix)).unwrap().entries;
+        let range = KeyRange::prefix(prefix);
+        let expected: Vec<_> = model.entries.values().filter(|entry| range.contains(&entry.key)).cloned().collect();
+        prop_assert_eq!(listed, expected);
+    }
+    let mut watch = store.watch(Revision::ZERO);
+    for change in &model.changes {
+        let given = watch.next_ready().unwrap().unwrap();
+        prop_assert_eq!(shown(&given), shown(change));
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Rules of reads.
+
+use super::{Engine, all, commit, create, get, keys, put_each};
+use crate::store::{KeyRange, Query, Revision, Transaction};
+
+pub(crate) async fn a_list_is_in_the_order_of_bytes_and_says_its_revision(engine: &impl Engine) {
+    let store = create(engine);
+    put_each(&store, &[("b", ""), ("a/2", ""), ("a/10", ""), ("Z", ""), ("a", ""), ("ä", "")]).await;
+    let list = store.snapshot().unwrap().list(&Query::prefix("")).unwrap();
+    let expected: [&[u8]; 6] = [b"Z", b"a", b"a/10", b"a/2", b"b", "ä".as_bytes()];
+    assert_eq!(keys(&list.entries), expected);
+    assert_eq!((list.revision, list.more), (Revision::new(6), false));
+}
+
+pub(crate) async fn a_list_is_bounded_by_its_range(engine: &impl Engine) {
+    let store = create(engine);
+    put_each(&store, &[("a", ""), ("b", ""), ("b/1", ""), ("b/2", ""), ("b0", ""), ("c", "")]).await;
+    let range =
+        |start: &'static str, end: Option<&'static str>| KeyRange { start: start.into(), end: end.map(Into::into) };
+    let cases: [(KeyRange, &[&str]); 7] = [
+        (KeyRange::prefix("b/"), &["b/1", "b/2"]),
+        (KeyRange::prefix("b"), &["b", "b/1", "b/2", "b0"]),
+        (KeyRange::prefix("x"), &[]),
+        (range("b", Some("b/2")), &["b", "b/1"]),
+        (range("b0", None), &["b0", "c"]),
+        (range("c", Some("a")), &[]),
+        (range("b", Some("b")), &[]),
+    ];
+    let snapshot = store.snapshot().unwrap();
+    for (range, expected) in cases {
+        let ascending = snapshot.list(&Query::range(range.clone())).unwrap();
+        let mut expected: Vec<&[u8]> = expected.iter().map(|key| key.as_bytes()).collect();
+        assert_eq!(keys(&ascending.entries), expected, "{range:?}");
+        let descending = snapshot.list(&Query::range(range.clone()).descending()).unwrap();
+        expected.reverse();
+        assert_eq!(keys(&descending.entries), expected, "{range:?}");
+    }
+}
+
+pub(crate) async fn a_list_comes_in_pages_from_either_end(engine: &impl Engine) {
+    let store = create(engine);
+    put_each(&store, &[("a", ""), ("b/1", ""), ("b/2", ""), ("b/3", ""), ("b/4", ""), ("b/5", ""), ("c", "")]).await;
+    let snapshot = store.snapshot().unwrap();
+    let ask = |range: KeyRange, query: fn(Query) -> Query| {
+        let list = snapshot.list(&query(Query::range(range))).unwrap();
+        (keys(&list.entries).iter().map(|key| key[2] - b'0').collect::<Vec<_>>(), list.more)
+    };
+    let all = KeyRange::prefix("b/");
+    let two: fn(Query) -> Query = |query| query.limit(2);
+    let two_back: fn(Query) -> Query = |query| query.limit(2).descending();
+    assert_eq!(ask(all.clone(), two), (vec![1, 2], true));
+    assert_eq!(ask(all.clone().after(b"b/2"), two), (vec![3, 4], true));
+    assert_eq!(ask(all.clone().after(b"b/4"), two), (vec![5], false));
+    assert_eq!(ask(all.clone().after(b"b/5"), two), (vec![], false));
+    assert_eq!(ask(all.clone().after(b"b/3"), two), (vec![4, 5], false));
+    assert_eq!(ask(all.clone(), two_back), (vec![5, 4], true));
+    assert_eq!(ask(all.clone().before(b"b/4"), two_back), (vec![3, 2], true));
+    assert_eq!(ask(all.clone().before(b"b/2"), two_back), (vec![1], false));
+    assert_eq!(ask(all, |query| query.limit(0)), (vec![], true));
+}
+
+pub(crate) async fn a_value_may_be_empty_and_a_key_any_bytes(engine: &impl Engine) {
+    let store = create(engine);
+    let odd: [&[u8]; 5] = [&[0], &[0, 0], &[0xff], &[0xff, 0xff], b"\n\"/"];
+    for key in odd {
+        commit(&store, Transaction::new().put(key, "")).await;
+    }
+    for key in odd {
+        assert_eq!(get(&store, key).unwrap().value, "", "{key:?}");
+    }
+    assert_eq!(all(&store).len(), odd.len());
+    let last = store.snapshot().unwrap().list(&Query::prefix(vec![0xff])).unwrap();
+    assert_eq!(keys(&last.entries), [&[0xff][..], &[0xff, 0xff]]);
+    let whole = vec![0xa5; 4000];
+    commit(&store, Transaction::new().put("large", whole.clone())).await;
+    assert_eq!(get(&store, "large").unwrap().value, whole);
+}
+
+pub(crate) async fn a_snapshot_stays_as_it_is(engine: &impl Engine) {
+    let store = create(engine);
+    put_each(&store, &[("a", "1"), ("b", "1")]).await;
+    let snapshot = store.snapshot().unwrap();
+    commit(&store, Transaction::new().put("a", "2").delete("b").put("c", "2")).await;
+    assert_eq!(snapshot.revision(), Revision::new(2));
+    assert_eq!(snapshot.get(b"a").unwrap().unwrap().value, "1");
+    assert_eq!(snapshot.get(b"c").unwrap(), None);
+    let list = snapshot.list(&Query::prefix("")).unwrap();
+    assert_eq!((keys(&list.entries), list.revision), (vec![b"a".as_slice(), b"b"], Revision::new(2)));
+    assert_eq!(store.snapshot().unwrap().revision(), Revision::new(3));
+}
+
+pub(crate) async fn who_was_answered_reads_what_was_written(engine: &impl Engine) {
+    let store = create(engine);
+    for number in 0..50_u64 {
+        let revision = store.commit(Transaction::new().put("a", number.to_string())).await.unwrap();
+        assert!(store.head() >= revision);
+        assert!(store.snapshot().unwrap().revision() >= revision);
+        assert_eq!(get(&store, "a").unwrap().value, number.to_string());
+        assert_eq!(store.watch(revision).next_ready().unwrap().map(|change| change.revision), Some(revision));
+    }
+}

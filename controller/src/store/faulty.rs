@@ -1,0 +1,145 @@
+//! A store that fails on demand, around any engine: what a caller does after a failure is tested with this.
+//!
+//! The outcomes that matter are those an engine gives rarely: a commit that was made and whose answer was lost, one
+//! that was not made and says the same, a store that turns read-only under way.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::{
+    BoxFuture, Cause, Health, Identity, Limits, Revision, Snapshot, Stats, Store, StoreError, Transaction, Watch,
+};
+
+/// What becomes of one commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is made, and its caller is told that the outcome is unknown.
+    AnswerLost,
+    /// It is not made, and its caller is told that the outcome is unknown.
+    CommitLost,
+    /// It is not made, nor is any after it: the store has become read-only.
+    BecomesReadOnly,
+}
+
+/// An engine whose commits and reads can be made to fail.
+pub(crate) struct FaultyStore {
+    inner: Arc<dyn Store>,
+    commits: Mutex<VecDeque<Option<Fault>>>,
+    read_only: AtomicBool,
+    unreadable: AtomicBool,
+}
+
+impl FaultyStore {
+    pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
+        Self { inner, commits: Mutex::default(), read_only: AtomicBool::new(false), unreadable: AtomicBool::new(false) }
+    }
+
+    /// What becomes of the next commits, in turn; `None` is none of this store's doing. Those after them succeed.
+    pub(crate) fn plan_commits(&self, faults: impl IntoIterator<Item = Option<Fault>>) {
+        self.commits.lock().unwrap().extend(faults);
+    }
+
+    /// Whether snapshots fail from here on.
+    pub(crate) fn set_unreadable(&self, unreadable: bool) {
+        self.unreadable.store(unreadable, Ordering::SeqCst);
+    }
+
+    async fn commit_with(&self, fault: Option<Fault>, transaction: Transaction) -> Result<Revision, StoreError> {
+        match fault {
+            _ if self.read_only.load(Ordering::SeqCst) => Err(StoreError::ReadOnly { cause: planned() }),
+            None => self.inner.commit(transaction).await,
+            Some(Fault::CommitLost) => Err(StoreError::OutcomeUnknown { cause: planned() }),
+            Some(Fault::AnswerLost) => {
+                self.inner.commit(transaction).await?;
+                Err(StoreError::OutcomeUnknown { cause: planned() })
+            }
+            Some(Fault::BecomesReadOnly) => {
+                self.read_only.store(true, Ordering::SeqCst);
+                Err(StoreError::ReadOnly { cause: planned() })
+            }
+        }
+    }
+}
+
+fn planned() -> Cause {
+    Arc::new(io::Error::other("planned by the test"))
+}
+
+impl Store for FaultyStore {
+    fn identity(&self) -> &Identity {
+        self.inner.identity()
+    }
+
+    fn head(&self) -> Revision {
+        self.inner.head()
+    }
+
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Revision, StoreError>> {
+        let fault = self.commits.lock().unwrap().pop_front().flatten();
+        Box::pin(self.commit_with(fault, transaction))
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        if self.unreadable.load(Ordering::SeqCst) {
+            return Err(StoreError::Read { cause: planned() });
+        }
+        self.inner.snapshot()
+    }
+
+    fn watch(&self, from: Revision) -> Watch {
+        self.inner.watch(from)
+    }
+
+    fn oldest_watchable(&self) -> Revision {
+        self.inner.oldest_watchable()
+    }
+
+    fn stats(&self) -> &Stats {
+        self.inner.stats()
+    }
+
+    fn health(&self) -> Health {
+        if self.read_only.load(Ordering::SeqCst) {
+            return Health::ReadOnly { reason: planned().to_string() };
+        }
+        self.inner.health()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redb::testing::memory_store;
+
+    #[tokio::test]
+    async fn what_is_planned_happens_in_turn() {
+        let store = FaultyStore::new(memory_store());
+        store.plan_commits([None, Some(Fault::AnswerLost), Some(Fault::CommitLost), Some(Fault::BecomesReadOnly)]);
+        let mut results = Vec::new();
+        for key in ["a", "b", "c", "d", "e"] {
+            results.push(store.commit(Transaction::new().put(key, "")).await);
+        }
+        assert!(matches!(
+            results.as_slice(),
+            [
+                Ok(_),
+                Err(StoreError::OutcomeUnknown { .. }),
+                Err(StoreError::OutcomeUnknown { .. }),
+                Err(StoreError::ReadOnly { .. }),
+                Err(StoreError::ReadOnly { .. }),
+            ]
+        ));
+        assert_eq!(store.head(), Revision::new(2));
+        assert!(matches!(store.health(), Health::ReadOnly { .. }));
+        store.set_unreadable(true);
+        assert!(matches!(store.snapshot(), Err(StoreError::Read { .. })));
+        store.set_unreadable(false);
+        assert!(store.snapshot().unwrap().get(b"b").unwrap().is_some());
+    }
+}

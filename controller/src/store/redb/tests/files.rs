@@ -1,0 +1,173 @@
+//! Files that are no store, are another's, or are not there: F11 (cut), F30 (two controllers), F36 (an older program).
+
+use std::error::Error as StdError;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use ::redb::{Database, ReadableDatabase};
+use tempfile::TempDir;
+
+use super::super::testing::creation;
+use super::super::{RedbOptions, RedbStore, open, schema};
+use crate::store::{OpenError, Revision, SCHEMA, Store, Transaction};
+
+fn directory() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.redb");
+    (directory, path)
+}
+
+async fn create_with_an_entry(path: &Path) -> RedbStore {
+    let store = RedbStore::create(path, &creation(), RedbOptions::default()).unwrap();
+    store.commit(Transaction::new().put("a", "1")).await.unwrap();
+    store
+}
+
+fn refusal(path: &Path) -> OpenError {
+    match RedbStore::open(path, RedbOptions::default()) {
+        Ok(_) => panic!("{} opened", path.display()),
+        Err(error) => error,
+    }
+}
+
+/// The text that a person sees, with the directory of the test named DIR.
+fn text(error: &OpenError, path: &Path) -> String {
+    error.to_string().replace(path.parent().unwrap().to_str().unwrap(), "DIR")
+}
+
+#[tokio::test]
+async fn a_missing_file_is_not_made_by_opening_it() {
+    let (_directory, path) = directory();
+    let error = refusal(&path);
+    assert_eq!(
+        text(&error, &path),
+        "there is no store at DIR/store.redb: for a new fleet make one with `stemma-controller init --data-dir DIR`, \
+         else restore the last backup with `stemma-controller restore --data-dir DIR --from BACKUP`"
+    );
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn f11_a_cut_file_is_refused_and_left_as_it_is() {
+    let (_directory, path) = directory();
+    drop(create_with_an_entry(&path).await);
+    let whole = fs::read(&path).unwrap();
+    for length in [0, 1, 100, 512, 4096, whole.len() / 2] {
+        fs::write(&path, &whole[..length]).unwrap();
+        let error = refusal(&path);
+        let expected = if length == 0 {
+            "the store DIR/store.redb is empty (0 bytes) and is not made anew by opening it"
+        } else {
+            "the store DIR/store.redb is damaged and was left as it is"
+        };
+        let expected = format!(
+            "{expected}: restore the last backup with `stemma-controller restore --data-dir DIR --from BACKUP`"
+        );
+        assert_eq!(text(&error, &path), expected, "{length}");
+        assert!(fs::read(&path).unwrap() == whole[..length], "{length}: it was written to");
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_another_kind_is_refused_and_left_as_it_is() {
+    let (_directory, path) = directory();
+    let text = b"# not a database\n".repeat(1000);
+    fs::write(&path, &text).unwrap();
+    assert!(matches!(refusal(&path), OpenError::Damaged { .. }));
+    assert!(fs::read(&path).unwrap() == text);
+
+    fs::remove_file(&path).unwrap();
+    drop(Database::create(&path).unwrap());
+    let foreign = fs::read(&path).unwrap();
+    let error = refusal(&path);
+    assert_eq!(error.source().unwrap().to_string(), "it is a redb database, but no store");
+    assert!(fs::read(&path).unwrap() == foreign);
+}
+
+#[tokio::test]
+async fn creating_never_overwrites_and_leaves_nothing_else_behind() {
+    let (directory, path) = directory();
+    drop(create_with_an_entry(&path).await);
+    let before = fs::read(&path).unwrap();
+    let again = RedbStore::create(&path, &creation(), RedbOptions::default());
+    assert!(matches!(again, Err(OpenError::Exists { .. })));
+    assert!(fs::read(&path).unwrap() == before);
+    let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["store.redb"]);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let nowhere = RedbStore::create(&directory.path().join("no/such/store"), &creation(), RedbOptions::default());
+    assert!(matches!(nowhere, Err(OpenError::Io { .. })));
+}
+
+#[tokio::test]
+async fn f30_a_second_controller_on_one_store_is_refused() {
+    let (_directory, path) = directory();
+    let store = create_with_an_entry(&path).await;
+    assert_eq!(
+        text(&refusal(&path), &path),
+        "the store DIR/store.redb is held by another process: one controller at a time may run on it; \
+         stop the other one first"
+    );
+    assert_eq!(store.commit(Transaction::new().put("a", "2")).await.unwrap(), Revision::new(2));
+    drop(store);
+    let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
+    assert!(matches!(refusal(&path), OpenError::Locked { .. }));
+    drop(store);
+}
+
+/// Writes another schema version into a store, as a program of that version would have.
+fn set_version(path: &Path, version: u32) {
+    let database = Database::open(path).unwrap();
+    let transaction = schema::begin_durable(&database).unwrap();
+    transaction.open_table(schema::META).unwrap().insert("schema", version.to_be_bytes().as_slice()).unwrap();
+    transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn f36_a_store_of_a_newer_version_is_refused_byte_for_byte_untouched() {
+    let (directory, path) = directory();
+    drop(create_with_an_entry(&path).await);
+    set_version(&path, SCHEMA + 41);
+    let expected = format!(
+        "the store DIR/store.redb has schema version {}, this program knows up to version {SCHEMA}; \
+         it was left untouched: run the newer stemma-controller, or restore the last backup with \
+         `stemma-controller restore --data-dir DIR --from BACKUP`",
+        SCHEMA + 41
+    );
+    let closed = fs::read(&path).unwrap();
+    assert_eq!(text(&refusal(&path), &path), expected);
+    assert!(fs::read(&path).unwrap() == closed);
+
+    // One that crashed needs a repair to be read, which must not reach the file either.
+    let database = Database::open(&path).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(schema::ENTRIES).unwrap().insert(b"new".as_slice(), b"new".as_slice()).unwrap();
+    transaction.commit().unwrap();
+    let crashed_path = directory.path().join("crashed.redb");
+    fs::copy(&path, &crashed_path).unwrap();
+    drop(database);
+    let crashed = fs::read(&crashed_path).unwrap();
+    assert!(matches!(Database::open(&path), Ok(database) if database.begin_read().is_ok()));
+    assert_eq!(text(&refusal(&crashed_path), &path).replace("crashed", "store"), expected);
+    assert!(fs::read(&crashed_path).unwrap() == crashed);
+}
+
+#[tokio::test]
+async fn a_store_of_an_older_version_opens() {
+    let (_directory, path) = directory();
+    drop(create_with_an_entry(&path).await);
+    let newer_program = open::open_file(&path, SCHEMA + 1, &RedbOptions::default()).unwrap();
+    assert_eq!(schema::read_meta(&newer_program).unwrap().revision, Revision::new(1));
+}
+
+#[tokio::test]
+async fn a_copy_of_a_crashed_store_opens_with_all_that_was_acknowledged() {
+    let (directory, path) = directory();
+    let store = create_with_an_entry(&path).await;
+    let copy = directory.path().join("copy.redb");
+    fs::copy(&path, &copy).unwrap();
+    let copied = RedbStore::open(&copy, RedbOptions::default()).unwrap();
+    assert_eq!(copied.head(), Revision::new(1));
+    drop(store);
+}
