@@ -7,13 +7,12 @@
 
 mod restricted;
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
+pub(crate) use restricted::within;
 pub use restricted::{is_restricted, restricted_changes};
 
 use crate::name::{checked_text, cut};

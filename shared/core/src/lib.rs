@@ -3,6 +3,7 @@
 pub mod condition;
 pub mod digest;
 pub mod finding;
+pub mod host_labels;
 pub mod input;
 pub mod key;
 pub mod labels;
@@ -11,4 +12,7 @@ pub mod name;
 pub mod object;
 pub mod origin;
 pub mod ownership;
+pub mod requirement;
+pub mod selector;
 pub mod task;
+pub mod traits;

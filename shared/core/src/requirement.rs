@@ -1,0 +1,348 @@
+//! Requirements: what a node must be like, in the words of Nova's extra specs.
+//!
+//! A requirement is a key and an expression: an operator and its operands, or a plain value. The operators do
+//! what `nova.scheduler.filters.extra_specs_ops` does (`=` means *at least*; `<in>` looks for a part of a text), so
+//! that what people have written for flavors holds here. Two things are ours. What can never be evaluated (`<or>`
+//! alone, a number's operator without a number) is refused where it is written, instead of raising when a node is
+//! looked at. And on a list `<or>` is any-of and `<all-in>` all-of over its members, commas accepted, where Nova
+//! compares with the list's text.
+
+mod expression;
+mod list;
+mod number;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+pub use expression::{Expression, InvalidExpression, ListOperator, MAX_EXPRESSION, Value};
+pub use list::{InvalidRequirements, MAX_REQUIREMENTS, Requirements};
+
+use crate::key::LabelKey;
+use crate::name::cut;
+use crate::traits::{InvalidTrait, Trait, TraitNames};
+
+/// The longest name of a property or fact, in bytes.
+pub const MAX_FIELD: usize = 255;
+
+/// One thing that must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// A trait is there, or is not.
+    Trait {
+        /// The trait.
+        name: Trait,
+        /// Which of the two.
+        presence: Presence,
+    },
+    /// A value meets an expression. An absent one meets none.
+    Field {
+        /// What is looked at.
+        field: Field,
+        /// What it must be.
+        expression: Expression,
+    },
+}
+
+/// Whether a trait must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Presence {
+    /// It must.
+    Required,
+    /// It must not.
+    Forbidden,
+}
+
+/// What a requirement looks at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Field {
+    /// An effective label: `label:KEY`, or the bare key.
+    Label(LabelKey),
+    /// A property of the node: `property:NAME`.
+    Property(Arc<str>),
+    /// A fact that the host reported: `fact:NAME`.
+    Fact(Arc<str>),
+    /// A parameter: `param:KEY`.
+    Parameter(LabelKey),
+}
+
+/// A node, as requirements see it.
+pub trait NodeView {
+    /// Whether it has a trait.
+    fn has_trait(&self, name: &Trait) -> bool;
+    /// The value of a field; `None` where it is absent.
+    fn value(&self, field: &Field) -> Option<Value<'_>>;
+}
+
+/// A text that is no requirement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequirement {
+    /// No expression.
+    #[error(
+        "requirement {text:?} has no expression: write KEY, a space, and an expression, as 'property:memory_mb >= 4096'"
+    )]
+    NoExpression {
+        /// The text, cut at 64 characters.
+        text: String,
+    },
+    /// A prefix that is none of ours.
+    #[error(
+        "requirement key {key:?}: there is no '{prefix}:'; write property:{key} for a property of that name, \
+             or begin with label:, property:, fact:, param: or trait:"
+    )]
+    Prefix {
+        /// The key, cut at 64 characters.
+        key: String,
+        /// What stands before its first colon.
+        prefix: String,
+    },
+    /// A bare or prefixed key that is no label's (or parameter's).
+    #[error("requirement key {key:?}: {reason}; for a property of that name write property:{name}")]
+    Label {
+        /// The key, cut at 64 characters.
+        key: String,
+        /// Why it is none.
+        reason: String,
+        /// The part that names it.
+        name: String,
+    },
+    /// The name of a property or fact.
+    #[error("requirement key {key:?} needs a name of 1 to {MAX_FIELD} bytes without spaces after its prefix")]
+    Field {
+        /// The key, cut at 64 characters.
+        key: String,
+    },
+    /// The name of a trait.
+    #[error("requirement: {0}")]
+    Trait(#[from] InvalidTrait),
+    /// A trait with anything but the two words.
+    #[error("requirement trait:{name} takes 'required' or 'forbidden', not {found:?}")]
+    Presence {
+        /// The trait.
+        name: Trait,
+        /// What stands there, cut at 64 characters.
+        found: String,
+    },
+    /// An expression that can't be evaluated.
+    #[error("requirement {key}: {reason}")]
+    Expression {
+        /// The key.
+        key: String,
+        /// Why.
+        reason: InvalidExpression,
+    },
+}
+
+impl Requirement {
+    /// Reads a key and its expression.
+    ///
+    /// # Errors
+    /// [`InvalidRequirement`].
+    pub fn new(key: &str, expression: &str) -> Result<Self, InvalidRequirement> {
+        if let Some(name) = key.strip_prefix("trait:") {
+            let name = Trait::new(name)?;
+            let presence = match expression {
+                "required" => Presence::Required,
+                "forbidden" => Presence::Forbidden,
+                found => return Err(InvalidRequirement::Presence { name, found: cut(found) }),
+            };
+            return Ok(Self::Trait { name, presence });
+        }
+        let field: Field = key.parse()?;
+        let expression = Expression::new(expression)
+            .map_err(|reason| InvalidRequirement::Expression { key: field.to_string(), reason })?;
+        Ok(Self::Field { field, expression })
+    }
+
+    /// Reads `KEY EXPRESSION`: the key ends at the first space, and the rest is the expression.
+    ///
+    /// # Errors
+    /// [`InvalidRequirement`].
+    pub fn parse(text: &str) -> Result<Self, InvalidRequirement> {
+        let (key, expression) =
+            text.split_once(' ').ok_or_else(|| InvalidRequirement::NoExpression { text: cut(text) })?;
+        Self::new(key, expression)
+    }
+
+    /// Whether a node meets it. An absent value, or one that is no number where one is compared, does not.
+    pub fn holds(&self, node: &impl NodeView) -> bool {
+        match self {
+            Self::Trait { name, presence } => node.has_trait(name) == (*presence == Presence::Required),
+            Self::Field { field, expression } => node.value(field).is_some_and(|value| expression.matches(&value)),
+        }
+    }
+
+    /// Checks the name of a trait against those that are known.
+    ///
+    /// # Errors
+    /// [`InvalidRequirement::Trait`].
+    pub fn check_trait(&self, names: &TraitNames) -> Result<(), InvalidRequirement> {
+        match self {
+            Self::Trait { name, .. } => Ok(names.check(name)?),
+            Self::Field { .. } => Ok(()),
+        }
+    }
+
+    /// The key, as `property:memory_mb`.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Trait { name, .. } => format!("trait:{name}"),
+            Self::Field { field, .. } => field.to_string(),
+        }
+    }
+
+    /// The expression, as it was written.
+    pub fn expression(&self) -> &str {
+        match self {
+            Self::Trait { presence, .. } => presence.word(),
+            Self::Field { expression, .. } => expression.as_str(),
+        }
+    }
+}
+
+impl Presence {
+    /// The word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Required => "required",
+            Self::Forbidden => "forbidden",
+        }
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.key(), self.expression())
+    }
+}
+
+impl FromStr for Requirement {
+    type Err = InvalidRequirement;
+    fn from_str(text: &str) -> Result<Self, InvalidRequirement> {
+        Self::parse(text)
+    }
+}
+
+impl FromStr for Field {
+    type Err = InvalidRequirement;
+    fn from_str(key: &str) -> Result<Self, InvalidRequirement> {
+        let label = |name: &str| {
+            LabelKey::new(name).map_err(|why| InvalidRequirement::Label {
+                key: cut(key),
+                reason: why.to_string(),
+                name: cut(name),
+            })
+        };
+        match key.split_once(':') {
+            None => label(key).map(Self::Label),
+            Some(("label", name)) => label(name).map(Self::Label),
+            Some(("param", name)) => label(name).map(Self::Parameter),
+            Some(("property", name)) => field_name(key, name).map(Self::Property),
+            Some(("fact", name)) => field_name(key, name).map(Self::Fact),
+            Some((prefix, _)) => Err(InvalidRequirement::Prefix { key: cut(key), prefix: cut(prefix) }),
+        }
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Label(key) => write!(f, "label:{key}"),
+            Self::Property(name) => write!(f, "property:{name}"),
+            Self::Fact(name) => write!(f, "fact:{name}"),
+            Self::Parameter(key) => write!(f, "param:{key}"),
+        }
+    }
+}
+
+fn field_name(key: &str, name: &str) -> Result<Arc<str>, InvalidRequirement> {
+    let odd = |c: char| c.is_whitespace() || c.is_control();
+    if name.is_empty() || name.len() > MAX_FIELD || name.contains(odd) {
+        return Err(InvalidRequirement::Field { key: cut(key) });
+    }
+    Ok(name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    struct Host(Json);
+
+    impl NodeView for Host {
+        fn has_trait(&self, name: &Trait) -> bool {
+            let had: BTreeSet<&str> = self.0["traits"].as_array().unwrap().iter().filter_map(Json::as_str).collect();
+            had.contains(name.as_str())
+        }
+        fn value(&self, field: &Field) -> Option<Value<'_>> {
+            let text = field.to_string();
+            let (kind, name) = text.split_once(':').unwrap();
+            Value::of(self.0.get(kind)?.get(name)?)
+        }
+    }
+
+    #[test]
+    fn a_node_meets_a_requirement_or_not() {
+        let host = Host(json!({
+            "traits": ["CUSTOM_A"],
+            "label": {"tier": "gold", "example.com/zone": "z1"},
+            "property": {"memory_mb": 16384, "secure": true, "cpu_info:features": ["aes", "mmx"], "nothing": null},
+            "fact": {"cpu.count": 8},
+            "param": {"replicas": 3},
+        }));
+        for (text, holds) in [
+            ("tier gold", true),
+            ("label:tier s!= gold", false),
+            ("example.com/zone <or> z1 <or> z2", true),
+            ("property:memory_mb >= 16384", true),
+            ("property:memory_mb = 16385", false),
+            ("property:secure true", true),
+            ("property:secure True", false),
+            ("property:cpu_info:features <all-in> aes mmx", true),
+            ("property:cpu_info:features <all-in> aes,mmx", true),
+            ("property:cpu_info:features <or> sse <or> aes", true),
+            ("property:cpu_info:features <in> ae", false),
+            ("property:nothing s!= x", false),
+            ("property:absent != 1", false),
+            ("tier >= 4", false),
+            ("fact:cpu.count >= 8", true),
+            ("param:replicas == 3.0", true),
+            ("trait:CUSTOM_A required", true),
+            ("trait:CUSTOM_A forbidden", false),
+            ("trait:CUSTOM_B forbidden", true),
+        ] {
+            assert_eq!(Requirement::parse(text).unwrap().holds(&host), holds, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_evaluated_is_refused_with_a_way_out() {
+        for (text, says) in [
+            (
+                "tier",
+                "requirement \"tier\" has no expression: write KEY, a space, and an expression, as 'property:memory_mb >= 4096'",
+            ),
+            (
+                "cpu_info:features <in> aes",
+                "requirement key \"cpu_info:features\": there is no 'cpu_info:'; write property:cpu_info:features for a \
+                 property of that name, or begin with label:, property:, fact:, param: or trait:",
+            ),
+            ("tier <or>", "requirement label:tier: '<or>' needs at least one value after it"),
+            ("tier >= gold", "requirement label:tier: '>=' compares numbers, and \"gold\" is none (for texts: s>=)"),
+            ("tier ==", "requirement label:tier: '==' compares numbers, and none stands after it"),
+            ("trait:CUSTOM_A yes", "requirement trait:CUSTOM_A takes 'required' or 'forbidden', not \"yes\""),
+            (
+                "memory_ 1",
+                "requirement key \"memory_\": key \"memory_\" needs a name of 1 to 63 letters, digits, '-', '_' or '.', \
+                 with a letter or digit at both ends; for a property of that name write property:memory_",
+            ),
+        ] {
+            assert_eq!(Requirement::parse(text).unwrap_err().to_string(), says);
+        }
+        assert!(Requirement::parse("trait:HW_NO_SUCH required").unwrap().check_trait(&TraitNames::default()).is_err());
+    }
+}

@@ -1,0 +1,297 @@
+//! An expression: an operator with its operands, or a plain value.
+
+use std::borrow::Cow;
+
+use serde_json::Value as Json;
+
+use super::number::number;
+use crate::name::cut;
+
+/// The longest expression, in bytes.
+pub const MAX_EXPRESSION: usize = 4096;
+
+/// What a value must be, as it was written and as it is evaluated.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    text: Box<str>,
+    form: Form,
+}
+
+#[derive(Clone, Debug)]
+enum Form {
+    /// Equal to the whole text.
+    Plain,
+    /// An operator without the operand that it needs: never met.
+    Never,
+    AnyOf(Vec<Box<str>>),
+    AllIn(Vec<Box<str>>),
+    In(Box<str>),
+    Number(Comparison, f64),
+    Text(Comparison, Box<str>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    AtMost,
+    Greater,
+    AtLeast,
+}
+
+/// The operators that a catalogue may list for a property, as Glance's `operators` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ListOperator {
+    /// `<or>`
+    Or,
+    /// `<in>`
+    In,
+    /// `<all-in>`
+    AllIn,
+}
+
+/// A value as an expression sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// A text, or the JSON text of a number or boolean.
+    Text(Cow<'a, str>),
+    /// A list; members that are no scalars are left out.
+    List(Vec<Cow<'a, str>>),
+}
+
+/// An expression that can't be evaluated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidExpression {
+    /// `<or>` alone.
+    #[error("'<or>' needs at least one value after it")]
+    OrOfNothing,
+    /// A number's operator before something else.
+    #[error("'{operator}' compares numbers, and {found:?} is none (for texts: {text_operator})")]
+    NoNumber {
+        /// The operator.
+        operator: &'static str,
+        /// Its operand, cut at 64 characters.
+        found: String,
+        /// The operator of the same meaning for texts.
+        text_operator: &'static str,
+    },
+    /// A number's operator alone.
+    #[error("'{operator}' compares numbers, and none stands after it")]
+    NothingToCompare {
+        /// The operator.
+        operator: &'static str,
+    },
+    /// Too long.
+    #[error("an expression has at most {MAX_EXPRESSION} bytes, this one {bytes}")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+/// The number's operators, what they mean, and their counterpart for texts. `=` is Nova's *at least*.
+const NUMBER_OPERATORS: [(&str, Comparison, &str); 5] = [
+    ("=", Comparison::AtLeast, "s=="),
+    ("==", Comparison::Equal, "s=="),
+    ("!=", Comparison::NotEqual, "s!="),
+    (">=", Comparison::AtLeast, "s>="),
+    ("<=", Comparison::AtMost, "s<="),
+];
+const TEXT_OPERATORS: [(&str, Comparison); 6] = [
+    ("s==", Comparison::Equal),
+    ("s!=", Comparison::NotEqual),
+    ("s<", Comparison::Less),
+    ("s<=", Comparison::AtMost),
+    ("s>", Comparison::Greater),
+    ("s>=", Comparison::AtLeast),
+];
+
+impl Expression {
+    /// Reads an expression. One whose first word is no operator is a plain value, spaces and all.
+    ///
+    /// # Errors
+    /// [`InvalidExpression`] for one that no value could be compared with.
+    pub fn new(text: &str) -> Result<Self, InvalidExpression> {
+        if text.len() > MAX_EXPRESSION {
+            return Err(InvalidExpression::TooLong { bytes: text.len() });
+        }
+        Ok(Self { text: text.into(), form: read(text)? })
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Its operator, if it is one that a catalogue may forbid.
+    pub fn list_operator(&self) -> Option<ListOperator> {
+        match words(&self.text).next() {
+            Some("<or>") => Some(ListOperator::Or),
+            Some("<in>") => Some(ListOperator::In),
+            Some("<all-in>") => Some(ListOperator::AllIn),
+            _ => None,
+        }
+    }
+
+    /// The texts that a value is compared with: the plain value, or the operands. For a catalogue's `enum`.
+    pub fn operands(&self) -> Vec<&str> {
+        match &self.form {
+            Form::Plain => vec![&self.text],
+            Form::Never => Vec::new(),
+            Form::AnyOf(words) | Form::AllIn(words) => words.iter().map(|word| &**word).collect(),
+            Form::In(word) | Form::Text(_, word) => vec![word],
+            Form::Number(..) => words(&self.text).skip(1).take(1).collect(),
+        }
+    }
+
+    /// Whether a value meets it.
+    pub fn matches(&self, value: &Value<'_>) -> bool {
+        match value {
+            Value::Text(value) => self.matches_text(value),
+            Value::List(members) => self.matches_list(members),
+        }
+    }
+
+    fn matches_text(&self, value: &str) -> bool {
+        match &self.form {
+            Form::Plain => *value == *self.text,
+            Form::Never => false,
+            Form::AnyOf(words) => words.iter().any(|word| **word == *value),
+            Form::AllIn(words) => words.iter().all(|word| value.contains(&**word)),
+            Form::In(word) => value.contains(&**word),
+            Form::Number(comparison, wanted) => number(value).is_some_and(|value| comparison.holds(&value, wanted)),
+            Form::Text(comparison, wanted) => comparison.holds(value, &**wanted),
+        }
+    }
+
+    fn matches_list(&self, members: &[Cow<'_, str>]) -> bool {
+        let has = |word: &str| members.iter().any(|member| *member == word);
+        let parts = |words: &'_ [Box<str>]| -> Vec<String> {
+            words.iter().flat_map(|word| word.split(',')).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+        };
+        match &self.form {
+            Form::AnyOf(words) => parts(words).iter().any(|word| has(word)),
+            Form::AllIn(words) => parts(words).iter().all(|word| has(word)),
+            Form::In(word) => has(word),
+            Form::Text(comparison, _) => *comparison == Comparison::NotEqual,
+            Form::Plain | Form::Never | Form::Number(..) => false,
+        }
+    }
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Expression {}
+
+impl Comparison {
+    fn holds<T: PartialOrd + ?Sized>(self, value: &T, wanted: &T) -> bool {
+        match self {
+            Self::Equal => value == wanted,
+            Self::NotEqual => value != wanted,
+            Self::Less => value < wanted,
+            Self::AtMost => value <= wanted,
+            Self::Greater => value > wanted,
+            Self::AtLeast => value >= wanted,
+        }
+    }
+}
+
+impl<'a> Value<'a> {
+    /// A JSON value: a scalar's text, or a list of them. `null` and objects are no values.
+    pub fn of(json: &'a Json) -> Option<Self> {
+        match json {
+            Json::Array(items) => Some(Self::List(items.iter().filter_map(scalar).collect())),
+            Json::Null | Json::Object(_) | Json::Bool(_) | Json::Number(_) | Json::String(_) => {
+                scalar(json).map(Self::Text)
+            }
+        }
+    }
+
+    /// A text.
+    pub fn text(text: &'a str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+fn scalar(json: &Json) -> Option<Cow<'_, str>> {
+    match json {
+        Json::String(text) => Some(Cow::Borrowed(text)),
+        Json::Bool(_) | Json::Number(_) => Some(Cow::Owned(json.to_string())),
+        Json::Null | Json::Array(_) | Json::Object(_) => None,
+    }
+}
+
+fn read(text: &str) -> Result<Form, InvalidExpression> {
+    let mut words = words(text);
+    let Some(first) = words.next() else { return Ok(Form::Plain) };
+    if let Some((operator, comparison, text_operator)) = NUMBER_OPERATORS.into_iter().find(|known| known.0 == first) {
+        let found = words.next().ok_or(InvalidExpression::NothingToCompare { operator })?;
+        let wanted =
+            number(found).ok_or_else(|| InvalidExpression::NoNumber { operator, found: cut(found), text_operator })?;
+        return Ok(Form::Number(comparison, wanted));
+    }
+    if let Some((_, comparison)) = TEXT_OPERATORS.into_iter().find(|known| known.0 == first) {
+        return Ok(words.next().map_or(Form::Never, |wanted| Form::Text(comparison, wanted.into())));
+    }
+    match first {
+        // Every second word is a value; what stands between them is dropped without a look, as Nova does.
+        "<or>" => match words.step_by(2).map(Box::from).collect::<Vec<_>>() {
+            values if values.is_empty() => Err(InvalidExpression::OrOfNothing),
+            values => Ok(Form::AnyOf(values)),
+        },
+        "<in>" => Ok(words.next().map_or(Form::Never, |word| Form::In(word.into()))),
+        "<all-in>" => match words.map(Box::from).collect::<Vec<_>>() {
+            values if values.is_empty() => Ok(Form::Never),
+            values => Ok(Form::AllIn(values)),
+        },
+        _ => Ok(Form::Plain),
+    }
+}
+
+/// The words of a text, as Python's `str.split` makes them: its white space is Unicode's and U+001C to U+001F.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_asked_for_its_members() {
+        let list = |members: &[&str]| Value::List(members.iter().map(|member| Cow::Owned((*member).into())).collect());
+        for (text, members, matches) in [
+            ("<or> aes <or> sse", &["aes", "mmx"][..], true),
+            ("<or> sse,aes", &["aes"], true),
+            ("<or> sse", &["aes"], false),
+            ("<all-in> aes,mmx", &["aes", "mmx"], true),
+            ("<all-in> aes, sse", &["aes", "mmx"], false),
+            ("<in> aes", &["aes"], true),
+            ("<in> ae", &["aes"], false),
+            ("aes", &["aes"], false),
+            (">= 1", &["2"], false),
+            ("s!= aes", &["aes"], true),
+        ] {
+            assert_eq!(Expression::new(text).unwrap().matches(&list(members)), matches, "{text} {members:?}");
+        }
+    }
+
+    #[test]
+    fn a_catalogue_can_ask_for_operator_and_operands() {
+        let expression = Expression::new("<or> a <or> b").unwrap();
+        assert_eq!((expression.list_operator(), expression.operands()), (Some(ListOperator::Or), vec!["a", "b"]));
+        let expression = Expression::new(">= 4 <= 6").unwrap();
+        assert_eq!((expression.list_operator(), expression.operands()), (None, vec!["4"]));
+        assert_eq!(Expression::new("plain text").unwrap().operands(), ["plain text"]);
+    }
+
+    #[test]
+    fn an_expression_is_bounded() {
+        assert_eq!(Expression::new(&"x".repeat(4097)), Err(InvalidExpression::TooLong { bytes: 4097 }));
+    }
+}

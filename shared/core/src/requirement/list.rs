@@ -1,0 +1,209 @@
+//! The requirements of a group: a map, or a list where one key has two bounds.
+
+use std::fmt;
+
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::{InvalidRequirement, NodeView, Requirement};
+use crate::key::scalar_text;
+use crate::traits::TraitNames;
+
+/// How many requirements an object has at most.
+pub const MAX_REQUIREMENTS: usize = 64;
+
+/// Several requirements, all of which must hold, in their order.
+///
+/// Read from a map `{KEY: EXPRESSION}`, where an expression may be a list of them, or from a list of such maps and
+/// of texts `KEY EXPRESSION`. Written as a map, with a list where a key has several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requirements(
+    /// Each of them.
+    pub Vec<Requirement>,
+);
+
+/// Requirements that can't be taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequirements {
+    /// One of them is wrong.
+    #[error(transparent)]
+    One(#[from] InvalidRequirement),
+    /// There are too many.
+    #[error("an object has at most {MAX_REQUIREMENTS} requirements, these are {count}")]
+    TooMany {
+        /// How many.
+        count: usize,
+    },
+    /// Something that is no expression.
+    #[error("requirement {key}: an expression is text, a number, true or false, or a list of those")]
+    NoExpression {
+        /// The key.
+        key: String,
+    },
+}
+
+impl Requirements {
+    /// Reads texts `KEY EXPRESSION`, as a query has them.
+    ///
+    /// # Errors
+    /// [`InvalidRequirements`].
+    pub fn parse(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, InvalidRequirements> {
+        let all: Vec<_> = texts.into_iter().map(|text| Requirement::parse(text.as_ref())).collect::<Result<_, _>>()?;
+        Self::checked(all)
+    }
+
+    /// Whether a node meets all of them.
+    pub fn hold(&self, node: &impl NodeView) -> bool {
+        self.0.iter().all(|one| one.holds(node))
+    }
+
+    /// Those that a node does not meet.
+    pub fn unmet<'a>(&'a self, node: &'a impl NodeView) -> impl Iterator<Item = &'a Requirement> {
+        self.0.iter().filter(move |one| !one.holds(node))
+    }
+
+    /// Checks the names of all traits against those that are known.
+    ///
+    /// # Errors
+    /// [`InvalidRequirement::Trait`] of the first one that is not.
+    pub fn check_traits(&self, names: &TraitNames) -> Result<(), InvalidRequirement> {
+        self.0.iter().try_for_each(|one| one.check_trait(names))
+    }
+
+    fn checked(all: Vec<Requirement>) -> Result<Self, InvalidRequirements> {
+        if all.len() > MAX_REQUIREMENTS {
+            return Err(InvalidRequirements::TooMany { count: all.len() });
+        }
+        Ok(Self(all))
+    }
+
+    fn add(&mut self, key: &str, raw: &RawValue) -> Result<(), InvalidRequirements> {
+        let wrong = || InvalidRequirements::NoExpression { key: crate::name::cut(key) };
+        let several: Vec<Box<RawValue>>;
+        let expressions: Vec<&RawValue> = if raw.get().starts_with('[') {
+            several = serde_json::from_str(raw.get()).map_err(|_| wrong())?;
+            several.iter().map(|one| &**one).collect()
+        } else {
+            vec![raw]
+        };
+        for expression in expressions {
+            let text = scalar_text(expression).ok().flatten().ok_or_else(wrong)?;
+            self.0.push(Requirement::new(key, &text)?);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Requirements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, one) in self.0.iter().enumerate() {
+            write!(f, "{}{one}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Requirements {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut keys: Vec<String> = Vec::new();
+        for key in self.0.iter().map(Requirement::key) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let mut map = serializer.serialize_map(Some(keys.len()))?;
+        for key in keys {
+            let same = self.0.iter().filter(|one| one.key() == key);
+            let expressions: Vec<_> = same.map(Requirement::expression).collect();
+            match expressions.as_slice() {
+                [one] => map.serialize_entry(&key, one)?,
+                several => map.serialize_entry(&key, several)?,
+            }
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Requirements {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Form;
+        impl<'de> Visitor<'de> for Form {
+            type Value = Requirements;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("requirements: a map of keys and expressions, or a list of such maps")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Requirements, A::Error> {
+                let mut all = Requirements::default();
+                while let Some((key, raw)) = map.next_entry::<String, Box<RawValue>>()? {
+                    all.add(&key, &raw).map_err(A::Error::custom)?;
+                }
+                Requirements::checked(all.0).map_err(A::Error::custom)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Requirements, A::Error> {
+                let mut all = Requirements::default();
+                while let Some(raw) = seq.next_element::<Box<RawValue>>()? {
+                    let more = match raw.get().as_bytes().first() {
+                        Some(b'"') => {
+                            let text: String = serde_json::from_str(raw.get()).map_err(A::Error::custom)?;
+                            Requirements(vec![Requirement::parse(&text).map_err(A::Error::custom)?])
+                        }
+                        Some(b'{') => serde_json::from_str(raw.get()).map_err(A::Error::custom)?,
+                        _ => return Err(A::Error::custom("a list of requirements has maps and texts alone")),
+                    };
+                    all.0.extend(more.0);
+                    if all.0.len() > MAX_REQUIREMENTS {
+                        return Err(A::Error::custom(InvalidRequirements::TooMany { count: all.0.len() }));
+                    }
+                }
+                Ok(all)
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<String, String> {
+        let all: Requirements = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        Ok(serde_json::to_string(&all).unwrap())
+    }
+
+    #[test]
+    fn a_map_a_list_and_texts_are_read_alike() {
+        let two = r#"{"property:memory_mb":[">= 1024","<= 4096"],"label:tier":"gold"}"#;
+        for form in [
+            two,
+            r#"[{"property:memory_mb": ">= 1024"}, {"property:memory_mb": "<= 4096"}, {"tier": "gold"}]"#,
+            r#"["property:memory_mb >= 1024", "property:memory_mb <= 4096", "tier gold"]"#,
+        ] {
+            assert_eq!(read(form).unwrap(), two, "{form}");
+        }
+        assert_eq!(read(r#"{"param:replicas": 3}"#).unwrap(), r#"{"param:replicas":"3"}"#);
+    }
+
+    #[test]
+    fn an_error_names_the_key() {
+        for (text, says) in [
+            (
+                r#"{"tier": {"a": 1}}"#,
+                "requirement tier: an expression is text, a number, true or false, or a list of those",
+            ),
+            (r#"{"tier": "<or>"}"#, "requirement label:tier: '<or>' needs at least one value after it"),
+        ] {
+            assert!(read(text).unwrap_err().starts_with(says), "{text}");
+        }
+        let many: Vec<_> = (0..65).map(|index| format!("k{index} 1")).collect();
+        assert_eq!(Requirements::parse(&many), Err(InvalidRequirements::TooMany { count: 65 }));
+    }
+
+    #[test]
+    fn a_list_within_lists_is_refused_and_does_not_recurse() {
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(read(&deep).unwrap_err().starts_with("a list of requirements has maps and texts alone"));
+    }
+}

@@ -1,0 +1,102 @@
+//! What a selector is matched against, and its object form.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{InvalidSelector, MAX_TERMS, Operator, REPORTED, Selector, Source, Term};
+use crate::labels::Labels;
+use crate::name::cut;
+
+/// Something that has labels.
+pub trait LabelLookup {
+    /// The value of a key, if it is there.
+    fn label(&self, key: &str) -> Option<&str>;
+}
+
+impl<K: Ord + Borrow<str>, V: AsRef<str>> LabelLookup for BTreeMap<K, V> {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.get(key).map(AsRef::as_ref)
+    }
+}
+
+impl LabelLookup for Labels {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.get(key).map(|value| value.as_str())
+    }
+}
+
+impl LabelLookup for () {
+    fn label(&self, _key: &str) -> Option<&str> {
+        None
+    }
+}
+
+/// The object form of a selector, as Kubernetes' `LabelSelector`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct LabelSelector {
+    /// Keys that must have these values.
+    pub match_labels: BTreeMap<String, String>,
+    /// Further terms.
+    pub match_expressions: Vec<LabelExpression>,
+}
+
+/// One of its expressions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelExpression {
+    /// The key, with `reported:` before it if it is one of the host's own.
+    pub key: String,
+    /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
+    pub operator: String,
+    /// The values of `In` and `NotIn`.
+    #[serde(default)]
+    pub values: Vec<String>,
+}
+
+impl LabelSelector {
+    /// Checks it. None at all matches nothing; one without terms matches everything.
+    ///
+    /// # Errors
+    /// [`InvalidSelector`].
+    pub fn compile(object: Option<&Self>) -> Result<Selector, InvalidSelector> {
+        let Some(object) = object else { return Ok(Selector::nothing()) };
+        if object.match_labels.len() + object.match_expressions.len() > MAX_TERMS {
+            return Err(InvalidSelector::TooManyTerms);
+        }
+        let equal = object.match_labels.iter().map(|(key, value)| {
+            let (source, key) = split_source(key);
+            Term::new(source, key, Operator::Equals, BTreeSet::from([value.clone()]))
+        });
+        let terms = equal.chain(object.match_expressions.iter().map(LabelExpression::compile));
+        terms.collect::<Result<_, _>>().map(Selector::from_terms)
+    }
+}
+
+impl LabelExpression {
+    fn compile(&self) -> Result<Term, InvalidSelector> {
+        let operator = match self.operator.as_str() {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            _ => return Err(InvalidSelector::Operator { operator: cut(&self.operator) }),
+        };
+        let wants_values = matches!(operator, Operator::In | Operator::NotIn);
+        if wants_values == self.values.is_empty() {
+            return Err(InvalidSelector::Arity {
+                key: cut(&self.key),
+                operator: if wants_values { operator.sign() } else { "by existence" },
+                takes: if wants_values { "at least one value" } else { "no values" },
+            });
+        }
+        let (source, key) = split_source(&self.key);
+        Term::new(source, key, operator, self.values.iter().cloned().collect())
+    }
+}
+
+fn split_source(key: &str) -> (Source, &str) {
+    key.strip_prefix(REPORTED).map_or((Source::Effective, key), |key| (Source::Reported, key))
+}

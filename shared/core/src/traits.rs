@@ -1,0 +1,303 @@
+//! Traits: what a host can do, from a vocabulary that all agree on.
+//!
+//! As Ironic has them: standard names or `CUSTOM_…`, compared as they are, with no normalisation. They come from
+//! three sources (operators, inspection rules, the host's own detection), kept apart, because each may hold up to
+//! fifty and none may block another; what anyone asks about is their union, less what an operator suppressed.
+//!
+//! The standard names stand in `traits/standard.txt`, one a line, sorted. They are those of os-traits 3.9.0:
+//! `pip install os-traits==3.9.0`, then
+//! `python -c 'import os_traits; print("\n".join(sorted(os_traits.get_traits())))'` writes the file anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{checked_text, cut};
+use crate::ownership::OwnedSet;
+
+/// The longest name of a trait, in characters (a name has ASCII alone).
+pub const MAX_TRAIT: usize = 255;
+/// How many traits one source may give a node.
+pub const MAX_TRAITS: usize = 50;
+/// What the names begin with that anyone may make up.
+pub const CUSTOM: &str = "CUSTOM_";
+
+/// A trait's name: capitals, digits and `_`, at most [`MAX_TRAIT`], beginning with a capital.
+///
+/// The type promises the form alone, so that stored objects can be read whatever the vocabulary has become. Whether
+/// the name *is* one is asked where it comes in: [`TraitNames::parse`].
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Trait(Arc<str>);
+
+/// The names that are known: the standard ones, and those that a site adds in its configuration.
+#[derive(Clone, Debug, Default)]
+pub struct TraitNames {
+    extra: BTreeSet<Trait>,
+}
+
+/// A text that is no trait.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name:?} is no trait: take a standard name (os-traits 3.9.0), or CUSTOM_ and then capitals, digits and '_', \
+     at most {MAX_TRAIT} characters together"
+)]
+pub struct InvalidTrait {
+    /// The text, cut at 64 characters.
+    pub name: String,
+}
+
+/// One source gives a node more than [`MAX_TRAITS`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a node has at most {MAX_TRAITS} traits from each source, these are {count}")]
+pub struct TooManyTraits {
+    /// How many, each counted once.
+    pub count: usize,
+}
+
+/// Where a node has a trait from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TraitSource {
+    /// An operator gave it.
+    Operator,
+    /// The inspection rule of this name or uuid did.
+    Rule(Arc<str>),
+    /// The agent detected it.
+    Detected,
+}
+
+/// What the three sources say of one node, and what an operator suppressed.
+#[derive(Clone, Copy, Debug)]
+pub struct TraitInputs<'a> {
+    /// The operators' set, owned entry by entry.
+    pub operators: &'a OwnedSet<Trait>,
+    /// What rules gave, and which.
+    pub ruled: &'a BTreeMap<Trait, Arc<str>>,
+    /// What the agent detected.
+    pub detected: &'a BTreeSet<Trait>,
+    /// What does not count when it was detected or ruled.
+    pub suppressed: &'a BTreeSet<Trait>,
+}
+
+/// A node's traits with where each comes from: at least one source, in the order of [`TraitSource`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct NodeTraits {
+    sources: BTreeMap<Trait, Vec<TraitSource>>,
+}
+
+/// What a DELETE of one trait would meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Removal<'a> {
+    /// The operators' set has it: it can be taken away there.
+    Possible,
+    /// Only these gave it: it can be suppressed instead.
+    GivenByOthers(&'a [TraitSource]),
+    /// The node does not have it.
+    Absent,
+}
+
+impl Trait {
+    /// Reads a name, by its form alone.
+    ///
+    /// # Errors
+    /// [`InvalidTrait`].
+    pub fn new(text: &str) -> Result<Self, InvalidTrait> {
+        let form = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+        let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_uppercase());
+        if begins && text.len() <= MAX_TRAIT && text.bytes().all(form) {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidTrait { name: cut(text) })
+        }
+    }
+
+    /// Whether it is one of the standard names.
+    pub fn is_standard(&self) -> bool {
+        standard().binary_search(&&*self.0).is_ok()
+    }
+
+    /// Whether it is `CUSTOM_` and something after it.
+    pub fn is_custom(&self) -> bool {
+        self.0.strip_prefix(CUSTOM).is_some_and(|rest| !rest.is_empty())
+    }
+}
+
+checked_text!(Trait: InvalidTrait);
+
+impl TraitNames {
+    /// The standard names and these.
+    ///
+    /// # Errors
+    /// [`InvalidTrait`] for one that has not the form of a trait.
+    pub fn with(extra: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, InvalidTrait> {
+        Ok(Self { extra: extra.into_iter().map(|name| Trait::new(name.as_ref())).collect::<Result<_, _>>()? })
+    }
+
+    /// Reads a trait from outside.
+    ///
+    /// # Errors
+    /// [`InvalidTrait`], which names it and the rule.
+    pub fn parse(&self, text: &str) -> Result<Trait, InvalidTrait> {
+        let name = Trait::new(text)?;
+        self.check(&name).map(|()| name)
+    }
+
+    /// Checks one that was read by its form.
+    ///
+    /// # Errors
+    /// [`InvalidTrait`].
+    pub fn check(&self, name: &Trait) -> Result<(), InvalidTrait> {
+        if name.is_custom() || name.is_standard() || self.extra.contains(name) {
+            Ok(())
+        } else {
+            Err(InvalidTrait { name: cut(name) })
+        }
+    }
+
+    /// All names that are no `CUSTOM_` ones: the standard ones and the site's.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        standard().iter().copied().chain(self.extra.iter().map(Trait::as_str))
+    }
+}
+
+/// Checks how many traits a source gives.
+///
+/// # Errors
+/// [`TooManyTraits`] past [`MAX_TRAITS`].
+pub fn check_count(count: usize) -> Result<(), TooManyTraits> {
+    if count > MAX_TRAITS { Err(TooManyTraits { count }) } else { Ok(()) }
+}
+
+/// The standard names, sorted.
+pub fn standard() -> &'static [&'static str] {
+    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| include_str!("traits/standard.txt").lines().collect());
+    &NAMES
+}
+
+impl TraitInputs<'_> {
+    /// The union of the sources, less what is suppressed.
+    pub fn resolve(&self) -> NodeTraits {
+        let mut sources: BTreeMap<Trait, Vec<TraitSource>> = BTreeMap::new();
+        for name in self.operators.members() {
+            sources.insert(name.clone(), vec![TraitSource::Operator]);
+        }
+        let mut add = |name: &Trait, source: TraitSource| {
+            if !self.suppressed.contains(name) {
+                sources.entry(name.clone()).or_default().push(source);
+            }
+        };
+        for (name, rule) in self.ruled {
+            add(name, TraitSource::Rule(Arc::clone(rule)));
+        }
+        for name in self.detected {
+            add(name, TraitSource::Detected);
+        }
+        NodeTraits { sources }
+    }
+}
+
+impl NodeTraits {
+    /// Whether the node has it.
+    pub fn has(&self, name: &str) -> bool {
+        self.sources.contains_key(name)
+    }
+
+    /// The names, sorted.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &Trait> {
+        self.sources.keys()
+    }
+
+    /// The names with where each comes from.
+    pub fn sources(&self) -> &BTreeMap<Trait, Vec<TraitSource>> {
+        &self.sources
+    }
+
+    /// What a DELETE of one would meet.
+    pub fn removal(&self, name: &str) -> Removal<'_> {
+        match self.sources.get(name) {
+            None => Removal::Absent,
+            Some(sources) if sources.contains(&TraitSource::Operator) => Removal::Possible,
+            Some(sources) => Removal::GivenByOthers(sources),
+        }
+    }
+}
+
+impl fmt::Display for TraitSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operator => f.pad("operator"),
+            Self::Rule(name) => write!(f, "rule {name}"),
+            Self::Detected => f.pad("detected"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ownership::{Manager, OwnedMap, Owner, Said};
+
+    fn name(text: &str) -> Trait {
+        Trait::new(text).unwrap()
+    }
+
+    #[test]
+    fn the_standard_names_are_sorted_and_whole() {
+        assert_eq!(standard().len(), 377);
+        assert!(standard().is_sorted());
+        assert!(standard().iter().all(|text| Trait::new(text).is_ok_and(|name| !name.is_custom())));
+    }
+
+    #[test]
+    fn a_site_may_add_names() {
+        let names = TraitNames::with(["HW_SITE_X"]).unwrap();
+        assert!(names.parse("HW_SITE_X").is_ok());
+        assert_eq!(
+            TraitNames::default().parse("HW_SITE_X").unwrap_err().to_string(),
+            "\"HW_SITE_X\" is no trait: take a standard name (os-traits 3.9.0), or CUSTOM_ and then capitals, digits \
+             and '_', at most 255 characters together"
+        );
+        assert!(TraitNames::with(["hw_x"]).is_err());
+    }
+
+    #[test]
+    fn each_trait_names_its_sources_and_suppression_spares_the_operators() {
+        let owner = Owner::apply(&Manager::new("site").unwrap());
+        let operators = OwnedMap::made_by(
+            &owner,
+            &BTreeMap::from([(name("CUSTOM_A"), Said::Value(())), (name("CUSTOM_B"), Said::Value(()))]),
+        );
+        let ruled = BTreeMap::from([(name("CUSTOM_B"), Arc::from("gpu")), (name("CUSTOM_C"), Arc::from("gpu"))]);
+        let detected = BTreeSet::from([name("HW_CPU_X86_AVX2"), name("HW_CPU_X86_AVX"), name("CUSTOM_A")]);
+        let suppressed = BTreeSet::from([name("HW_CPU_X86_AVX"), name("CUSTOM_A")]);
+        let inputs = TraitInputs { operators: &operators, ruled: &ruled, detected: &detected, suppressed: &suppressed };
+        let traits = inputs.resolve();
+        let shown: Vec<_> = traits
+            .sources()
+            .iter()
+            .map(|(name, from)| {
+                format!("{name} {}", from.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"))
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            ["CUSTOM_A operator", "CUSTOM_B operator+rule gpu", "CUSTOM_C rule gpu", "HW_CPU_X86_AVX2 detected"]
+        );
+        assert_eq!(traits.removal("CUSTOM_B"), Removal::Possible);
+        assert_eq!(traits.removal("HW_CPU_X86_AVX2"), Removal::GivenByOthers(&[TraitSource::Detected]));
+        assert_eq!(traits.removal("HW_CPU_X86_AVX"), Removal::Absent);
+    }
+
+    #[test]
+    fn s38_the_limit_holds_for_each_source() {
+        assert!(check_count(50).is_ok());
+        assert_eq!(
+            check_count(51).unwrap_err().to_string(),
+            "a node has at most 50 traits from each source, these are 51"
+        );
+    }
+}
