@@ -11,6 +11,7 @@ pub mod error;
 pub mod message;
 pub mod net;
 pub mod serve;
+pub mod sign;
 pub mod tls;
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::bounded;
 use super::checkin::{GiveBack, Held, LeaseWanted};
 use super::observed::{LocalState, Observation, Report, TaskResult};
 use super::signed::{SignedDesired, SignedGrant};
@@ -28,15 +29,15 @@ pub enum FromApply {
     /// A profile or blob that the accepted state names and that is not on disk.
     Want(Hash),
     /// Results not acknowledged yet, in order.
-    Results(Vec<TaskResult>),
+    Results(#[serde(deserialize_with = "bounded::list::<_, _, 256>")] Vec<TaskResult>),
     /// What only root may observe, to be merged into the Observation.
     Observed(Observation),
     /// The Report.
     Report(Report),
     /// Leases asked for.
-    LeaseWanted(Vec<LeaseWanted>),
+    LeaseWanted(#[serde(deserialize_with = "bounded::list::<_, _, 8>")] Vec<LeaseWanted>),
     /// Leases and primaries given back.
-    GiveBack(Vec<GiveBack>),
+    GiveBack(#[serde(deserialize_with = "bounded::list::<_, _, 1024>")] Vec<GiveBack>),
     /// Said on the host.
     Local(LocalState),
 }
@@ -49,6 +50,7 @@ pub enum FromSync {
         /// Desired state, if there is news.
         desired: Option<SignedDesired>,
         /// Barriers and leases.
+        #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
         grants: Vec<SignedGrant>,
         /// Results up to here are stored by the controller.
         acknowledged: u64,
@@ -58,6 +60,7 @@ pub enum FromSync {
         /// Their name.
         hash: Hash,
         /// The bytes.
+        #[serde(deserialize_with = "bounded::bytes::<_, { 64 << 20 }>")]
         bytes: Vec<u8>,
     },
     /// The controller refused to give what was wanted, for now.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::bounded;
 use super::observed::{LocalState, Observation, Report, TaskResult};
 use super::signed::{SignedDesired, SignedGrant};
 use super::{Epoch, PartDigest, Revision};
@@ -14,6 +15,7 @@ pub struct CheckIn {
     /// What the agent holds; `None` before its first desired state.
     pub held: Option<Held>,
     /// Results after the last acknowledged one, in order.
+    #[serde(deserialize_with = "bounded::list::<_, _, 256>")]
     pub results: Vec<TaskResult>,
     /// The digest of the host's present Observation.
     pub observation_digest: PartDigest,
@@ -22,8 +24,10 @@ pub struct CheckIn {
     /// The Report, when it changed.
     pub report: Option<Report>,
     /// Leases asked for.
+    #[serde(deserialize_with = "bounded::list::<_, _, 8>")]
     pub wants: Vec<LeaseWanted>,
     /// Leases and primaries given back.
+    #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
     pub gives_back: Vec<GiveBack>,
     /// Said on the host.
     pub local: LocalState,
@@ -81,6 +85,7 @@ pub struct News {
     /// Desired state, when a part of it differs from what is held.
     pub desired: Option<SignedDesired>,
     /// Open barriers and leases for the task set held (or sent along).
+    #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
     pub grants: Vec<SignedGrant>,
     /// Wait so long before the next check-in.
     pub next_ms: u32,

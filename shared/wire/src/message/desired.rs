@@ -8,21 +8,28 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Hash;
+use super::bounded;
 
 /// The part that is replaced at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// The node's name.
+    #[serde(deserialize_with = "bounded::text::<_, 255>")]
     pub name: String,
     /// `CLUSTER/GROUP`; empty for a node without a place.
+    #[serde(deserialize_with = "bounded::text::<_, 600>")]
     pub group: String,
     /// Effective labels by key.
+    #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub labels: BTreeMap<String, KnownLabel>,
     /// Effective annotations.
+    #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub annotations: BTreeMap<String, String>,
     /// The union of traits, less the suppressed ones, sorted.
+    #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
     pub traits: Vec<String>,
     /// Lifecycle fields in seconds by their manifest name; one that is not limited is left out.
+    #[serde(deserialize_with = "bounded::map::<_, _, _, 16>")]
     pub lifecycle: BTreeMap<String, u64>,
     /// What is in force is the lower of this and the task set's mode.
     pub ceiling: Mode,
@@ -35,6 +42,7 @@ pub struct Known {
     /// No new lease in group or cluster.
     pub paused: bool,
     /// Ready probes by tag, each a canonical JSON text.
+    #[serde(deserialize_with = "bounded::map::<_, _, _, 1024>")]
     pub ready: BTreeMap<String, String>,
 }
 
@@ -75,12 +83,16 @@ pub struct TaskSet {
     /// The profile that holds the definitions; `None`: no tasks.
     pub profile: Option<Hash>,
     /// Effective tags, sorted, with `NAME:VALUE` where one has a value; written to `/run/stemma/tags`.
+    #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
     pub tags: Vec<String>,
     /// Plain names of the tags held as primary, sorted.
+    #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
     pub primaries: Vec<String>,
     /// Task ids that stand in the profile and do not run here, with the reason.
+    #[serde(deserialize_with = "bounded::map::<_, _, _, 16384>")]
     pub left_out: BTreeMap<String, String>,
     /// Each reference's value, by the reference's canonical text.
+    #[serde(deserialize_with = "bounded::map::<_, _, _, 16384>")]
     pub inputs: BTreeMap<String, InputValue>,
 }
 
@@ -94,6 +106,7 @@ pub enum InputValue {
     /// A secret by name and version; its value is never here.
     Secret {
         /// The secret's name.
+        #[serde(deserialize_with = "bounded::text::<_, 255>")]
         name: String,
         /// Its version.
         version: u64,
@@ -104,6 +117,7 @@ pub enum InputValue {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// Tasks in a valid order on the host (a dependency stands before its dependants).
+    #[serde(deserialize_with = "bounded::list::<_, _, 16384>")]
     pub tasks: Vec<ProfileTask>,
 }
 
@@ -115,10 +129,13 @@ pub struct ProfileTask {
     /// Its definition, canonical JSON of the manifest's Task (defaults left out).
     pub definition: String,
     /// Its references, canonical texts, sorted: what its templates read.
+    #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
     pub references: Vec<String>,
     /// Indices into `tasks` of what must have ended well first on this host, each lower than its own.
+    #[serde(deserialize_with = "bounded::list::<_, _, 16384>")]
     pub after: Vec<u16>,
     /// Barriers that must be open before it starts.
+    #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
     pub barriers: Vec<Barrier>,
 }
 

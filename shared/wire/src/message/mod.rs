@@ -5,14 +5,21 @@
 //! a fixed shape (a task's parameters, an input's value) travels as its canonical JSON text.
 //! Names of nodes stand in no message: who asks is what the certificate says.
 
+mod bounded;
 pub mod channel;
 pub mod checkin;
+mod codec;
 pub mod desired;
 pub mod enroll;
 pub mod observed;
 pub mod signed;
 
+#[cfg(test)]
+mod tests;
+
 use serde::{Deserialize, Serialize};
+
+pub use codec::{DecodeError, Message, decode, digest_part, encode, hash_content};
 
 /// The version byte in front of every body that this program writes.
 pub const VERSION: u8 = 1;

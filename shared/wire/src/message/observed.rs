@@ -6,15 +6,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::PartDigest;
+use super::bounded;
 
 /// Stable facts, detected traits, reported labels. Sent when its digest changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// Stable facts by dotted path (`cpu.count`, `memory.total_mb`, `network.addresses`), each a canonical JSON text.
+    #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub facts: BTreeMap<String, String>,
     /// Standard or custom trait names that the host was seen to have.
+    #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
     pub traits: Vec<String>,
     /// Labels that the host's own files say, with where each stands.
+    #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub labels: BTreeMap<String, ReportedLabel>,
 }
 
@@ -62,8 +66,10 @@ pub struct TaskResult {
     /// One sentence for people; empty where the outcome says all.
     pub message: String,
     /// The tail of its output, at most 4 KiB; empty for sensitive tasks.
+    #[serde(deserialize_with = "bounded::text::<_, 4096>")]
     pub output: String,
     /// A unified diff, at most 16 KiB; empty for sensitive tasks.
+    #[serde(deserialize_with = "bounded::text::<_, 16384>")]
     pub diff: String,
     /// How long it took.
     pub duration_ms: u64,
@@ -73,10 +79,13 @@ pub struct TaskResult {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The agent's own version.
+    #[serde(deserialize_with = "bounded::text::<_, 64>")]
     pub agent_version: String,
     /// Facts that change by themselves (uptime, load, free memory), canonical JSON text by dotted path.
+    #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub facts: BTreeMap<String, String>,
     /// Findings of the host (two keys that meet in `labels.env`, a label file that is no regular file, …).
+    #[serde(deserialize_with = "bounded::list::<_, _, 256>")]
     pub findings: Vec<String>,
     /// Where this host stands with its task set.
     pub progress: Progress,

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::bounded;
 use super::checkin::LeaseWanted;
 use super::desired::Barrier;
 use super::{Epoch, PartDigest, Revision};
@@ -20,9 +21,11 @@ pub struct SignedDesired {
     pub known_digest: PartDigest,
     /// Digest of the task set.
     pub task_set_digest: PartDigest,
-    /// Postcard bytes of `desired::Known`, as they were digested.
+    /// The encoding of `desired::Known` ([`super::encode`], version byte first), as it was digested.
+    #[serde(deserialize_with = "bounded::maybe_bytes::<_, { 1 << 20 }>")]
     pub known: Option<Vec<u8>>,
-    /// Postcard bytes of `desired::TaskSet`, as they were digested.
+    /// The encoding of `desired::TaskSet`, as it was digested.
+    #[serde(deserialize_with = "bounded::maybe_bytes::<_, { 8 << 20 }>")]
     pub task_set: Option<Vec<u8>>,
     /// The way from the leaf to a signed root.
     pub proof: Proof,
@@ -38,6 +41,7 @@ pub struct Proof {
     /// How many leaves the batch has.
     pub size: u64,
     /// Sibling hashes from the leaf up, at most 32.
+    #[serde(deserialize_with = "bounded::list::<_, _, 32>")]
     pub path: Vec<[u8; 32]>,
     /// Ed25519 over the tagged root.
     pub signature: Signature,
@@ -47,8 +51,10 @@ pub struct Proof {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     /// 64 bytes of Ed25519.
+    #[serde(deserialize_with = "bounded::bytes::<_, 64>")]
     pub bytes: Vec<u8>,
     /// The signer's certificate, then its issuer below the root, DER.
+    #[serde(deserialize_with = "bounded::chain")]
     pub signer: Vec<Vec<u8>>,
 }
 
@@ -73,6 +79,7 @@ pub enum Grant {
         /// The task set.
         task_set: PartDigest,
         /// Those that are open.
+        #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
         open: Vec<Barrier>,
     },
     /// Leave to do something that takes from the budget.
@@ -94,6 +101,7 @@ pub struct EpochChange {
     /// The revision at which it begins.
     pub at: Revision,
     /// Why, for people.
+    #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub reason: String,
     /// Signed on its own.
     pub signature: Signature,

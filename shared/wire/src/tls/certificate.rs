@@ -117,6 +117,25 @@ pub(crate) fn check_path(
     Ok(())
 }
 
+/// Checks a signer's chain (its certificate, then its issuer) up to an anchor, and yields who it is and its Ed25519 key.
+pub(crate) fn check_signer(
+    chain: &[Vec<u8>],
+    anchors: &[TrustAnchor<'_>],
+    usage: KeyUsage,
+    fleet: &Fleet,
+    now: u64,
+) -> Result<(SpiffeId, Box<[u8]>), Refusal> {
+    let chain: Vec<_> = chain.iter().map(|certificate| CertificateDer::from(certificate.as_slice())).collect();
+    let (leaf, rest) = chain.split_first().ok_or(Refusal::BadEncoding)?;
+    let certificate = refuse_if_odd(leaf, rest)?;
+    if certificate.key != Key::Ed25519 {
+        return Err(Refusal::OddKey);
+    }
+    check_path(leaf, rest, anchors, usage, super::unix_time(now))?;
+    let id = certificate.client_id(fleet)?;
+    Ok((id, certificate.public_key))
+}
+
 /// Whether a class may come from this issuer's leaves.
 pub(crate) fn require_class(id: &SpiffeId, is_ours: fn(&Class) -> bool) -> Result<(), Refusal> {
     if is_ours(&id.class) { Ok(()) } else { Err(Refusal::WrongClass) }

@@ -51,6 +51,7 @@ pub use listen::{Accepts, Listener, RENEW_GRACE_SECONDS, ServerKey, peer_identit
 pub use refusal::Refusal;
 
 use certificate::Leaf;
+pub(crate) use certificate::check_signer;
 
 /// The only protocol that a handshake may agree on.
 pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";

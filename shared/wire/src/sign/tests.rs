@@ -1,0 +1,278 @@
+//! Trees against an independent recursion and by hand; signatures against every change of what was signed.
+
+use rcgen::date_time_ymd;
+
+use super::merkle::{Tree, root_of};
+use super::*;
+use crate::message::desired::Barrier;
+use crate::message::signed::{Proof, Signature};
+use crate::message::{digest_part, encode};
+use crate::testing::{Authority, DAY, Fleeting, Leaf as Wanted, NODE, NOW, fleet};
+use crate::tls::Refusal;
+
+/// RFC 6962, section 2.1, word by word, over leaves that are hashes already.
+fn naive_root(leaves: &[Leaf]) -> [u8; 32] {
+    match leaves {
+        [] => Sha256::digest([]).into(),
+        [leaf] => leaf.0,
+        _ => {
+            let k = (leaves.len() - 1).checked_ilog2().map_or(1, |log| 1 << log);
+            let (left, right) = leaves.split_at(k);
+            sha256(&[&[1], &naive_root(left), &naive_root(right)])
+        }
+    }
+}
+
+/// RFC 6962, section 2.1.1: the audit path of leaf m.
+fn naive_path(m: usize, leaves: &[Leaf]) -> Vec<[u8; 32]> {
+    if leaves.len() <= 1 {
+        return Vec::new();
+    }
+    let k = 1 << (leaves.len() - 1).ilog2();
+    let (left, right) = leaves.split_at(k);
+    let (mut path, sibling) =
+        if m < k { (naive_path(m, left), naive_root(right)) } else { (naive_path(m - k, right), naive_root(left)) };
+    path.push(sibling);
+    path
+}
+
+fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    parts.iter().for_each(|part| context.update(part));
+    context.finish().as_ref().try_into().expect("32 bytes")
+}
+
+fn leaves(count: usize) -> Vec<Leaf> {
+    (0..count).map(|n| Leaf(sha256(&[&[0], &n.to_be_bytes()]))).collect()
+}
+
+#[test]
+fn trees_are_those_of_rfc_6962() {
+    for count in 0..70 {
+        let leaves = leaves(count);
+        let tree = Tree::build(&leaves);
+        assert_eq!(tree.root().0, naive_root(&leaves), "{count} leaves");
+        for (index, leaf) in leaves.iter().enumerate() {
+            let path = tree.path(index);
+            assert_eq!(path, naive_path(index, &leaves), "leaf {index} of {count}");
+            assert_eq!(root_of(*leaf, index as u64, count as u64, &path), Some(tree.root()), "leaf {index} of {count}");
+        }
+    }
+}
+
+#[test]
+fn a_tree_of_certificate_transparency_has_its_known_root() {
+    // The test data of RFC 6962's reference implementation: 8 inputs, and the roots of their first 1, 3, 7 and 8.
+    let inputs: [&[u8]; 8] = [
+        &[],
+        &[0x00],
+        &[0x10],
+        &[0x20, 0x21],
+        &[0x30, 0x31],
+        &[0x40, 0x41, 0x42, 0x43],
+        &[0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56, 0x57],
+        &[0x60, 0x61, 0x62, 0x63, 0x64, 0x65, 0x66, 0x67, 0x68, 0x69, 0x6a, 0x6b, 0x6c, 0x6d, 0x6e, 0x6f],
+    ];
+    let leaves: Vec<_> = inputs.iter().map(|input| Leaf(sha256(&[&[0], input]))).collect();
+    for (count, root) in [
+        (1, "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d"),
+        (3, "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77"),
+        (7, "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c"),
+        (8, "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328"),
+    ] {
+        assert_eq!(hex(&Tree::build(&leaves[..count]).root().0), root, "{count} leaves");
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_path_from_elsewhere_leads_nowhere() {
+    let leaves = leaves(11);
+    let tree = Tree::build(&leaves);
+    let root = Some(tree.root());
+    for index in 0..11_u64 {
+        let path = tree.path(usize::try_from(index).expect("small"));
+        let leaf = leaves[usize::try_from(index).expect("small")];
+        for other in (0..11).filter(|other| *other != index) {
+            assert_ne!(root_of(leaf, other, 11, &path), root, "leaf {index} as {other}");
+        }
+        assert_eq!(root_of(leaf, index + 11, 11, &path), None);
+        assert_ne!(root_of(leaf, index, 64, &path), root, "in a tree of another size");
+        assert_ne!(root_of(leaf, index, 11, &path[1..]), root, "shortened");
+        let mut longer = path.clone();
+        longer.push([0; 32]);
+        assert_ne!(root_of(leaf, index, 11, &longer), root, "lengthened");
+    }
+    assert_eq!(root_of(leaves[0], 0, u64::MAX, &[[0; 32]; 33]), None, "longer than 32");
+    assert_eq!(root_of(leaves[0], 0, 0, &[]), None, "of an empty tree");
+}
+
+#[test]
+fn leaves_hash_the_bytes_that_are_documented() {
+    let node: Uuid = NODE.parse().expect("a uuid");
+    let (epoch, revision) = (Epoch([0xee; 16]), Revision(0x0102_0304_0506_0708));
+    let (known, set) = (PartDigest([0xaa; 32]), PartDigest([0xbb; 32]));
+    let fixed: &[u8] = &[&node.as_bytes()[..], &[0xee; 16], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
+    let desired = Leaf::desired(node, epoch, revision, known, set);
+    assert_eq!(desired.0, sha256(&[&[0], b"stemma/desired/v1\0", fixed, &[0xaa; 32], &[0xbb; 32]]));
+    let open = vec![Barrier { task: "db".to_owned(), selector: "tag=a".to_owned() }];
+    let barriers = Leaf::grant(node, epoch, revision, &Grant::Barriers { task_set: set, open });
+    let listed = b"\0\0\0\x01\0\0\0\x02db\0\0\0\x05tag=a";
+    assert_eq!(barriers.0, sha256(&[&[0], b"stemma/barriers/v1\0", fixed, &[0xbb; 32], listed]));
+    let lease = Leaf::grant(node, epoch, revision, &Grant::Lease { kind: LeaseWanted::Reboot, duration_s: 600 });
+    assert_eq!(lease.0, sha256(&[&[0], b"stemma/lease/v1\0", fixed, &[2], &[0, 0, 2, 0x58]]));
+}
+
+struct Signed {
+    of: Fleeting,
+    signer: Signer,
+    verifier: Verifier,
+    node: Uuid,
+}
+
+fn signer_of(of: &Fleeting, issuer: &Authority, wanted: &Wanted) -> Signer {
+    let issued = issuer.issue(wanted);
+    let chain = vec![issued.der.to_vec(), issuer.der.to_vec()];
+    let own = Signer::new(&issued.key.serialize_der(), chain.clone());
+    // A key that is no Ed25519 key cannot sign; what then stands is another's signature under this chain.
+    own.unwrap_or_else(|_| {
+        Signer::new(&of.signers.issue(&Wanted::signer()).key.serialize_der(), chain).expect("an Ed25519 key")
+    })
+}
+
+fn signed() -> Signed {
+    let of = Fleeting::new();
+    let signer = signer_of(&of, &of.signers, &Wanted::signer());
+    let verifier = Verifier::new(fleet(), std::slice::from_ref(&of.root.der)).expect("a root");
+    Signed { of, signer, verifier, node: NODE.parse().expect("a uuid") }
+}
+
+impl Signed {
+    /// A state for our node among others, signed by this signer.
+    fn state_by(&self, signer: &Signer) -> SignedDesired {
+        let known = encode(&crate::message::desired::Known { name: "web-1".to_owned(), ..Default::default() });
+        let task_set = encode(&crate::message::desired::TaskSet::default());
+        let unsigned = Signature { bytes: vec![], signer: vec![] };
+        let mut state = SignedDesired {
+            epoch: Epoch([3; 16]),
+            revision: Revision(7),
+            known_digest: digest_part(&known),
+            task_set_digest: digest_part(&task_set),
+            known: Some(known),
+            task_set: Some(task_set),
+            proof: Proof { index: 0, size: 0, path: vec![], signature: unsigned },
+            epoch_change: None,
+        };
+        let mut batch: Batch = leaves(5).into_iter().collect();
+        let place = batch.push(Leaf::of_desired(self.node, &state));
+        batch.push(leaves(9)[8]);
+        state.proof = signer.sign(&batch).proof(place).expect("our place");
+        state
+    }
+
+    fn check(&self, state: &SignedDesired) -> Result<(), NotSigned> {
+        self.verifier.check_desired(self.node, state, NOW)
+    }
+}
+
+#[test]
+fn a_state_that_was_signed_is_accepted_with_and_without_its_parts() {
+    let of = signed();
+    let state = of.state_by(&of.signer);
+    assert_eq!(of.check(&state), Ok(()));
+    assert_eq!(of.check(&SignedDesired { known: None, task_set: None, ..state }), Ok(()));
+}
+
+/// A change that someone on the way could make, and what it leads to.
+type Tampering = (fn(&mut SignedDesired), NotSigned);
+
+#[test]
+fn s76_a_state_that_was_changed_is_refused() {
+    let of = signed();
+    let state = of.state_by(&of.signer);
+    let changes: [Tampering; 11] = [
+        (|state| state.epoch.0[0] ^= 1, NotSigned::Signature),
+        (|state| state.revision.0 += 1, NotSigned::Signature),
+        (|state| state.known_digest.0[31] ^= 1, NotSigned::Signature),
+        (|state| state.task_set_digest.0[0] ^= 1, NotSigned::Signature),
+        (|state| state.known.as_mut().expect("a part").push(0), NotSigned::Digest),
+        (|state| state.task_set = Some(vec![]), NotSigned::Digest),
+        (|state| state.proof.path[0][0] ^= 1, NotSigned::Signature),
+        (|state| state.proof.index = 9, NotSigned::Path),
+        (|state| state.proof.size += 1, NotSigned::Signature),
+        (|state| state.proof.signature.bytes[5] ^= 1, NotSigned::Signature),
+        (|state| state.proof.signature.bytes.clear(), NotSigned::Signature),
+    ];
+    for (number, (change, refusal)) in changes.into_iter().enumerate() {
+        let mut changed = state.clone();
+        change(&mut changed);
+        assert_eq!(of.check(&changed), Err(refusal), "change {number}");
+    }
+    let other = Uuid::from_u128(of.node.as_u128() + 1);
+    assert_eq!(of.verifier.check_desired(other, &state, NOW), Err(NotSigned::Signature), "another node's");
+    let kin = signer_of(&of.of, &of.of.signers, &Wanted::signer());
+    let mut swapped = state.clone();
+    swapped.proof.signature.signer = of.state_by(&kin).proof.signature.signer;
+    assert_eq!(of.check(&swapped), Err(NotSigned::Signature), "under another signer's certificate");
+}
+
+#[test]
+fn the_signers_chain_must_hold_up_to_the_pinned_root() {
+    let of = signed();
+    let other = Fleeting::new();
+    let expired = Wanted::signer().with(|leaf| {
+        leaf.not_before = date_time_ymd(2026, 5, 1);
+        leaf.not_after = date_time_ymd(2026, 6, 1);
+    });
+    let elsewhere =
+        Wanted::signer().with(|leaf| leaf.subject_alt_names = vec![crate::testing::uri("spiffe://test/admin/ada")]);
+    let as_node = Wanted::signer().with(|leaf| {
+        leaf.subject_alt_names = vec![crate::testing::uri(&format!("spiffe://prod/node/{NODE}"))];
+    });
+    let p256 = Wanted { algorithm: &rcgen::PKCS_ECDSA_P256_SHA256, ..Wanted::signer() };
+    for (issuer, wanted, refusal) in [
+        (&other.signers, Wanted::signer(), Refusal::UnknownIssuer),
+        (&of.of.agents, Wanted::signer(), Refusal::WrongUse),
+        (&of.of.admin, Wanted::signer(), Refusal::WrongUse),
+        (&of.of.signers, expired, Refusal::Expired { not_after: 1_780_272_000, now: NOW }),
+        (&of.of.signers, elsewhere, Refusal::OtherFleet),
+        (&of.of.signers, as_node, Refusal::WrongClass),
+        (&of.of.signers, p256, Refusal::OddKey),
+    ] {
+        let state = of.state_by(&signer_of(&of.of, issuer, &wanted));
+        assert_eq!(of.check(&state), Err(NotSigned::Signer(refusal)), "{:?}", wanted.params.subject_alt_names);
+    }
+    let state = of.state_by(&of.signer);
+    let late = of.verifier.check_desired(of.node, &state, NOW + DAY);
+    assert!(matches!(late, Err(NotSigned::Signer(Refusal::Expired { .. }))), "{late:?}");
+    let mut bare = state;
+    bare.proof.signature.signer.clear();
+    assert_eq!(of.check(&bare), Err(NotSigned::Signer(Refusal::BadEncoding)));
+}
+
+#[test]
+fn grants_and_changes_of_epoch_are_signed_like_states_and_never_taken_for_each_other() {
+    let of = signed();
+    let state = of.state_by(&of.signer);
+    let (epoch, revision) = (state.epoch, state.revision);
+    let given = Grant::Lease { kind: LeaseWanted::Reboot, duration_s: 60 };
+    let batch: Batch = [Leaf::grant(of.node, epoch, revision, &given)].into_iter().collect();
+    let proof = of.signer.sign(&batch).proof(0).expect("one leaf");
+    let grant = SignedGrant { epoch, revision, grant: given, proof };
+    assert_eq!(of.verifier.check_grant(of.node, &grant, NOW), Ok(()));
+    let longer = Grant::Lease { kind: LeaseWanted::Reboot, duration_s: 61 };
+    let changed = SignedGrant { grant: longer, ..grant.clone() };
+    assert_eq!(of.verifier.check_grant(of.node, &changed, NOW), Err(NotSigned::Signature));
+    let borrowed = SignedGrant { proof: state.proof, ..grant };
+    assert_eq!(of.verifier.check_grant(of.node, &borrowed, NOW), Err(NotSigned::Signature));
+
+    let change = of.signer.sign_epoch_change(Epoch([1; 16]), Epoch([2; 16]), Revision(40), "restored".to_owned());
+    assert_eq!(of.verifier.check_epoch_change(&change, NOW), Ok(()));
+    let elsewhere = EpochChange { to: Epoch([4; 16]), ..change.clone() };
+    assert_eq!(of.verifier.check_epoch_change(&elsewhere, NOW), Err(NotSigned::Signature));
+    let excused = EpochChange { reason: "restore".to_owned(), ..change };
+    assert_eq!(of.verifier.check_epoch_change(&excused, NOW), Err(NotSigned::Signature));
+}
