@@ -1,0 +1,26 @@
+//! The given vectors, read where they stand beside the repository. Where they are absent a test says so and passes,
+//! unless `STEMMA_REQUIRE_SHARED=1` asks for them.
+
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+
+/// Reads and parses a file below the given material, as `vectors/labels/label_merge.json`.
+pub(crate) fn read<T: DeserializeOwned>(path: &str) -> Option<T> {
+    let text = text(path)?;
+    Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}")))
+}
+
+/// Reads a file below the given material as it is.
+pub(crate) fn text(path: &str) -> Option<String> {
+    let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(path);
+    match std::fs::read_to_string(&file) {
+        Ok(text) => Some(text),
+        Err(error) => {
+            let required = std::env::var_os("STEMMA_REQUIRE_SHARED").is_some_and(|value| value == "1");
+            assert!(!required, "{}: {error}", file.display());
+            eprintln!("skipped: {} is not there", file.display());
+            None
+        }
+    }
+}

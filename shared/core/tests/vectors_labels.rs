@@ -1,0 +1,365 @@
+//! Labels against Magnum (merge and differences), Kubernetes (syntax, restricted keys) and Cluster API (what flows
+//! to a node). Cases that the design decides otherwise are listed with its sentence.
+
+mod given;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+use serde_json::value::RawValue;
+use stemma_core::host_labels::HostLabels;
+use stemma_core::key::{
+    AnnotationKey, LabelKey, LabelValue, check_annotations, format_value, is_kubernetes_value, is_restricted,
+    restricted_changes,
+};
+use stemma_core::labels::{BodyShape, LabelLayer, Labels, Level, Written, differences, merge_after, read_merge};
+use stemma_core::ownership::{Manager, OwnedMap};
+
+type Texts = BTreeMap<String, String>;
+
+#[derive(Deserialize)]
+struct Merges {
+    vectors: Vec<Merge>,
+}
+
+#[derive(Deserialize)]
+struct Merge {
+    id: String,
+    level: String,
+    parent: Box<RawValue>,
+    provided_sent: bool,
+    provided: Box<RawValue>,
+    merge_sent: bool,
+    merge: Box<RawValue>,
+    status: u16,
+    recommended_status: Option<u16>,
+    #[serde(default)]
+    result: Texts,
+    #[serde(default)]
+    overridden: Texts,
+    #[serde(default)]
+    added: Texts,
+    #[serde(default)]
+    skipped: Texts,
+}
+
+fn written(raw: &RawValue) -> Result<Option<OwnedMap<LabelKey, LabelValue>>, String> {
+    let manager = Manager::new("magnum").unwrap();
+    let read = Written::from_json(raw).map_err(|error| error.to_string())?;
+    Ok(read.map(|Written(intent)| OwnedMap::default().update(&manager, &intent)))
+}
+
+/// A create request over its parent: the layer that would be stored.
+fn create(case: &Merge) -> Result<LabelLayer, String> {
+    let provided = if case.provided_sent { written(&case.provided)? } else { None };
+    let sent = if case.merge_sent { read_merge(&case.merge).map_err(|error| error.to_string())? } else { None };
+    let merge = merge_after(None, sent, provided.is_some(), BodyShape::Magnum);
+    Ok(LabelLayer { provided, merge })
+}
+
+fn outcome(case: &Merge) -> Result<(), String> {
+    let parent = LabelLayer { provided: written(&case.parent)?, merge: Some(true) };
+    let layer = match create(case) {
+        Err(error) => {
+            let refused = case.status == 400 || case.recommended_status == Some(400);
+            return if refused { Ok(()) } else { Err(error) };
+        }
+        Ok(_) if case.status != 202 => return Err("taken".to_owned()),
+        Ok(layer) => layer,
+    };
+    let (above, level) = match case.level.as_str() {
+        "cluster" => (Level::ClusterTemplate, Level::Cluster),
+        "nodegroup" => (Level::Cluster, Level::NodeGroup),
+        other => return Err(format!("level {other}")),
+    };
+    let above = Labels::of([(above, &parent)]);
+    let own = above.below(level, &layer);
+    let found = differences(&above.values(), &own.values());
+    for (what, found, wanted) in [
+        ("labels", own.values(), &case.result),
+        ("labels_overridden", found.overridden, &case.overridden),
+        ("labels_added", found.added, &case.added),
+        ("labels_skipped", found.skipped, &case.skipped),
+    ] {
+        let found: Texts = found.into_iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        if found != *wanted {
+            return Err(format!("{what} {found:?}, want {wanted:?}"));
+        }
+    }
+    Ok(())
+}
+
+const ODD_KEYS: &str = "A key is a Kubernetes label key (optional DNS prefix, `/`, name)";
+const PLAIN_VALUES: &str = "a value is text up to 4,096 bytes without control characters";
+const AS_SENT: &str = "A number or boolean is taken as its JSON text, as it was sent";
+const NULLS: &str = "A tombstone (`null`) is a value";
+const EMPTY: &str = "`{}` is provided, and empty, at every level";
+const NO_TYPES: &str = "every label is a label (no type check on Magnum's own keys, as `boot_volume_size`)";
+
+/// `ID<TAB>sentence of the design` a line, `#` a comment.
+fn listed(table: &str) -> BTreeMap<&str, &str> {
+    let lines = table.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| line.split_once('\t').unwrap_or_else(|| panic!("no tab: {line}"))).collect()
+}
+
+/// The sentence by which the design decides a case otherwise than Magnum, if it does.
+fn otherwise(case: &Merge) -> Option<&'static str> {
+    let map = |raw: &RawValue| serde_json::from_str::<BTreeMap<String, Json>>(raw.get()).unwrap_or_default();
+    let (parent, provided) = (map(&case.parent), map(&case.provided));
+    let all = || parent.iter().chain(&provided);
+    let replaces = matches!(read_merge(&case.merge), Ok(None | Some(false))) || !case.merge_sent;
+    if case.status == 400 || case.id.contains("/flag/bad/") {
+        return None;
+    }
+    if all().any(|(key, _)| LabelKey::new(key).is_err()) {
+        return Some(ODD_KEYS);
+    }
+    if all().any(|(_, value)| value.as_str().is_some_and(|text| LabelValue::new(text).is_err())) {
+        return Some(PLAIN_VALUES);
+    }
+    if all().any(|(_, value)| value.is_boolean()) {
+        return Some(AS_SENT);
+    }
+    if all().any(|(_, value)| value.is_null()) {
+        return Some(NULLS);
+    }
+    if case.level == "cluster" && case.provided.get() == "{}" && replaces && !parent.is_empty() {
+        return Some(EMPTY);
+    }
+    provided.contains_key("boot_volume_size").then_some(NO_TYPES)
+}
+
+#[test]
+fn labels_merge_as_magnum_merges_them() {
+    let Some(Merges { vectors }) = given::read("vectors/labels/label_merge.json") else { return };
+    let listed = listed(include_str!("../../../tests/data/label_merge_listed.txt"));
+    let mut wrong = Vec::new();
+    for case in &vectors {
+        let (id, found, sentence) = (&case.id, outcome(case), otherwise(case));
+        match (&found, sentence) {
+            (Ok(()), Some(_)) => wrong.push(format!("{id}: passes, and the design says otherwise")),
+            (Err(why), None) => wrong.push(format!("{id}: {why}")),
+            (Ok(()), None) | (Err(_), Some(_)) => {}
+        }
+        if listed.get(id.as_str()).is_some_and(|listed| Some(*listed) != sentence) {
+            wrong.push(format!("{id}: listed as {:?}, is {sentence:?}", listed.get(id.as_str())));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[derive(Deserialize)]
+struct Diffs {
+    vectors: Vec<Diff>,
+}
+
+#[derive(Deserialize)]
+struct Diff {
+    parent: Texts,
+    labels: Texts,
+    overridden: Texts,
+    added: Texts,
+    skipped: Texts,
+}
+
+#[test]
+fn the_three_differences_are_magnums() {
+    let Some(Diffs { vectors }) = given::read("vectors/labels/label_diff.json") else { return };
+    for case in vectors {
+        let found = differences(&case.parent, &case.labels);
+        let wanted = (&case.overridden, &case.added, &case.skipped);
+        assert_eq!((&found.overridden, &found.added, &found.skipped), wanted, "{:?} {:?}", case.parent, case.labels);
+    }
+}
+
+#[derive(Deserialize)]
+struct Syntax {
+    keys: Vec<Key>,
+    values: Vec<Value>,
+    annotation_maps: Vec<Annotated>,
+    annotation_total_size: Vec<Sizes>,
+    format_value: Vec<Formatted>,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    key: String,
+    valid: bool,
+    len_bytes: usize,
+}
+
+#[derive(Deserialize)]
+struct Value {
+    value: String,
+    valid: bool,
+    len_bytes: usize,
+}
+
+#[derive(Deserialize)]
+struct Annotated {
+    annotations: Texts,
+    valid: bool,
+}
+
+#[derive(Deserialize)]
+struct Sizes {
+    name: String,
+    entries: Vec<Size>,
+    valid: bool,
+}
+
+#[derive(Deserialize)]
+struct Size {
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+#[derive(Deserialize)]
+struct Formatted {
+    input: String,
+    output: String,
+}
+
+fn annotations_hold<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)> + Clone) -> bool {
+    entries.clone().into_iter().all(|(key, _)| AnnotationKey::new(key).is_ok()) && check_annotations(entries).is_ok()
+}
+
+#[test]
+fn keys_and_values_are_kubernetes_ones() {
+    let Some(file) = given::read::<Syntax>("vectors/propagation/label_syntax.json") else { return };
+    for case in file.keys {
+        assert_eq!(case.key.len(), case.len_bytes);
+        assert_eq!(LabelKey::new(&case.key).is_ok(), case.valid, "{:?}", case.key);
+    }
+    for case in file.values {
+        assert_eq!(case.value.len(), case.len_bytes);
+        assert_eq!(is_kubernetes_value(&case.value), case.valid, "{:?}", case.value);
+    }
+    for case in file.annotation_maps {
+        let entries = case.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        assert_eq!(annotations_hold(entries), case.valid, "{:?}", case.annotations);
+    }
+    for case in file.annotation_total_size {
+        let texts: Vec<_> =
+            case.entries.iter().map(|size| ("k".repeat(size.key_bytes), "v".repeat(size.value_bytes))).collect();
+        let entries = texts.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        assert_eq!(check_annotations(entries).is_ok(), case.valid, "{}", case.name);
+    }
+    for case in file.format_value {
+        assert_eq!(format_value(&case.input), case.output, "{:?}", case.input);
+    }
+}
+
+#[derive(Deserialize)]
+struct Restriction {
+    keys: Vec<RestrictedKey>,
+    updates: Vec<Update>,
+}
+
+#[derive(Deserialize)]
+struct RestrictedKey {
+    key: String,
+    kubelet_may_write: bool,
+    capi_synced_by_default: bool,
+}
+
+#[derive(Deserialize)]
+struct Update {
+    name: String,
+    old: Texts,
+    new: Texts,
+    forbidden: Vec<String>,
+}
+
+/// The two domains of which the design says: "all keys at or below `node.cluster.x-k8s.io` and `node.stemma.io`",
+/// the former of which a kubelet may write.
+fn is_controllers_alone(key: &str) -> bool {
+    let domain = key.split('/').next().unwrap_or_default();
+    ["node.cluster.x-k8s.io", "node.stemma.io"]
+        .iter()
+        .any(|ours| domain == *ours || domain.ends_with(&format!(".{ours}")))
+}
+
+#[test]
+fn s32_restricted_keys_are_node_restrictions_and_the_controllers_own() {
+    let Some(file) = given::read::<Restriction>("vectors/propagation/node_restriction.json") else { return };
+    let rule = HostLabels::default().compile().unwrap();
+    for case in file.keys {
+        let wanted = !case.kubelet_may_write || is_controllers_alone(&case.key);
+        assert_eq!(is_restricted(&case.key), wanted, "{}", case.key);
+        assert_eq!(rule.flows(&case.key), case.capi_synced_by_default, "{} flows", case.key);
+    }
+    for case in file.updates {
+        let both: BTreeSet<_> = case.old.keys().chain(case.new.keys()).collect();
+        let ours = both.into_iter().filter(|key| is_controllers_alone(key) && case.old.get(*key) != case.new.get(*key));
+        let mut wanted: Vec<_> = ours.chain(&case.forbidden).collect();
+        wanted.sort();
+        assert_eq!(restricted_changes(&case.old, &case.new), wanted, "{}", case.name);
+    }
+}
+
+#[derive(Deserialize)]
+struct Syncs {
+    cases: Vec<Sync>,
+}
+
+#[derive(Deserialize)]
+struct Sync {
+    name: String,
+    input: SyncInput,
+    expect: SyncExpect,
+}
+
+#[derive(Deserialize)]
+struct SyncInput {
+    machine: Machine,
+    additional_sync_machine_labels: Vec<String>,
+    additional_sync_machine_annotations: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Machine {
+    labels: Texts,
+    annotations: Texts,
+}
+
+#[derive(Deserialize)]
+struct SyncExpect {
+    managed_labels: Texts,
+    node_annotations: Texts,
+}
+
+/// Labels that Cluster API makes up from the state of its infrastructure; Stemma has no such state.
+const MADE_UP: &str = "cluster.x-k8s.io/interruptible";
+/// Cluster API's bookkeeping on the node. "The agent owns only the keys it has put there, keeps that record in its
+/// state directory": so none of it stands in annotations, and none of it can be overridden.
+const BOOKKEEPING: &str = "cluster.x-k8s.io/";
+const TRACKED: &str = "cluster.x-k8s.io/annotations-from-machine";
+
+/// Cluster API's patterns are unanchored, ours "match the whole key".
+fn unanchored(patterns: &[String]) -> Vec<String> {
+    patterns.iter().map(|pattern| format!(".*(?:{pattern}).*")).collect()
+}
+
+#[test]
+fn what_flows_to_the_host_is_cluster_apis_rule() {
+    let Some(Syncs { cases }) = given::read("vectors/propagation/node_label_sync.json") else { return };
+    for case in cases {
+        let host_labels = HostLabels {
+            patterns: unanchored(&case.input.additional_sync_machine_labels),
+            annotations: unanchored(&case.input.additional_sync_machine_annotations),
+            ..HostLabels::default()
+        };
+        let rule = host_labels.compile().unwrap();
+        let flowing: Vec<_> = case.input.machine.labels.keys().filter(|key| rule.flows(key)).collect();
+        let wanted: Vec<_> = case.expect.managed_labels.keys().filter(|key| *key != MADE_UP).collect();
+        assert_eq!(flowing, wanted, "{}", case.name);
+        let tracked = case.expect.node_annotations.get(TRACKED).map_or("", String::as_str);
+        let tracked: Vec<_> = tracked.split(',').filter(|key| !key.is_empty()).collect();
+        let annotations = case.input.machine.annotations.keys();
+        let flowing: Vec<_> =
+            annotations.filter(|key| rule.annotation_flows(key) && !key.starts_with(BOOKKEEPING)).collect();
+        assert_eq!(flowing, tracked, "{}: annotations", case.name);
+    }
+}
