@@ -8,6 +8,8 @@ pub mod agents;
 pub mod api;
 pub mod args;
 pub mod ca;
+pub mod cache;
 pub mod config;
 pub mod init;
+pub mod registry;
 pub mod store;

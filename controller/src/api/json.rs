@@ -188,13 +188,17 @@ mod tests {
     #[test]
     fn numbers_in_label_maps_keep_their_text() {
         for (text, expected) in [
-            (r#"{"labels":{"a":1.50,"b":true,"c":-0.0,"d":12345678901234567890,"e":"x","f":null}}"#,
-             json!({"labels": {"a": "1.50", "b": "true", "c": "-0.0", "d": "12345678901234567890", "e": "x", "f": null}})),
+            (
+                r#"{"labels":{"a":1.50,"b":true,"c":-0.0,"d":12345678901234567890,"e":"x","f":null}}"#,
+                json!({"labels": {"a": "1.50", "b": "true", "c": "-0.0", "d": "12345678901234567890", "e": "x", "f": null}}),
+            ),
             (r#"{"objects":[{"annotations":{"a":1e21}}]}"#, json!({"objects": [{"annotations": {"a": "1e21"}}]})),
             (r#"{"parameters":{"labels":{"a":1.5}}}"#, json!({"parameters": {"labels": {"a": 1.5}}})),
             (r#"{"labels":5}"#, json!({"labels": 5})),
-            (r#"[{"op":"add","path":"/labels/a","value":5},{"op":"add","path":"/labels/b","value":1.50}]"#,
-             json!([{"op": "add", "path": "/labels/a", "value": 5}, {"op": "add", "path": "/labels/b", "value": "1.50"}])),
+            (
+                r#"[{"op":"add","path":"/labels/a","value":5},{"op":"add","path":"/labels/b","value":1.50}]"#,
+                json!([{"op": "add", "path": "/labels/a", "value": 5}, {"op": "add", "path": "/labels/b", "value": "1.50"}]),
+            ),
         ] {
             assert_eq!(parse(text.as_bytes()).unwrap(), expected, "{text}");
         }

@@ -31,7 +31,9 @@ pub struct Operation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPatch {
     /// It has another form.
-    #[error("a JSON patch is a list of {{\"op\": \"add\"|\"remove\"|\"replace\", \"path\": \"/…\", \"value\": …}}; {what}")]
+    #[error(
+        "a JSON patch is a list of {{\"op\": \"add\"|\"remove\"|\"replace\", \"path\": \"/…\", \"value\": …}}; {what}"
+    )]
     Malformed {
         /// What is wrong.
         what: String,
@@ -78,7 +80,12 @@ impl Operation {
             "add" => Verb::Add,
             "remove" => Verb::Remove,
             "replace" => Verb::Replace,
-            other => return Err(malformed(format!("the operation {:?} is not taken", other.chars().take(32).collect::<String>()))),
+            other => {
+                return Err(malformed(format!(
+                    "the operation {:?} is not taken",
+                    other.chars().take(32).collect::<String>()
+                )));
+            }
         };
         let value = fields.remove("value");
         if let Some(other) = fields.keys().next() {
@@ -257,7 +264,10 @@ impl PythonDict<'_> {
 
 fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
     let Some(inner) = text.strip_prefix('/').filter(|inner| !inner.is_empty() && text.len() <= 1024) else {
-        return Err(malformed(format!("the path {:?} does not begin with a slash and a name", text.chars().take(64).collect::<String>())));
+        return Err(malformed(format!(
+            "the path {:?} does not begin with a slash and a name",
+            text.chars().take(64).collect::<String>()
+        )));
     };
     Ok(inner.trim_end_matches('/').split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect())
 }
@@ -279,8 +289,16 @@ mod tests {
     #[test]
     fn operations_edit_members_and_lists() {
         for (before, patch, after) in [
-            (json!({}), json!([{"op": "add", "path": "/extra/foo", "value": {"a": [1, null]}}]), json!({"extra": {"foo": {"a": [1, null]}}})),
-            (json!({"extra": {"a": [1, null]}}), json!([{"op": "add", "path": "/extra/a/0", "value": 2}]), json!({"extra": {"a": [2, 1, null]}})),
+            (
+                json!({}),
+                json!([{"op": "add", "path": "/extra/foo", "value": {"a": [1, null]}}]),
+                json!({"extra": {"foo": {"a": [1, null]}}}),
+            ),
+            (
+                json!({"extra": {"a": [1, null]}}),
+                json!([{"op": "add", "path": "/extra/a/0", "value": 2}]),
+                json!({"extra": {"a": [2, 1, null]}}),
+            ),
             (json!({"extra": {"a": 1}}), json!([{"op": "remove", "path": "/extra/a"}]), json!({"extra": {}})),
             (json!({"name": "a"}), json!([{"op": "replace", "path": "/name", "value": "b"}]), json!({"name": "b"})),
             (json!({"x": null}), json!([{"op": "add", "path": "/x/a~1b", "value": 1}]), json!({"x": {"a/b": 1}})),
@@ -312,7 +330,10 @@ mod tests {
             ("{'a': '7'}", Some(json!({"a": "7"}))),
             (r#"{"y": "2"}"#, Some(json!({"y": "2"}))),
             (r#"{"y": 1.50}"#, Some(json!({"y": "1.50"}))),
-            (r#"{'a': "it's", 'b': 'q\'x', 'c': 1, 'd': True, }"#, Some(json!({"a": "it's", "b": "q'x", "c": "1", "d": "true"}))),
+            (
+                r#"{'a': "it's", 'b': 'q\'x', 'c': 1, 'd': True, }"#,
+                Some(json!({"a": "it's", "b": "q'x", "c": "1", "d": "true"})),
+            ),
             ("{}", Some(json!({}))),
             ("notadict", None),
             ("{'a': ['x']}", None),

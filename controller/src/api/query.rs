@@ -16,7 +16,9 @@ pub struct Parameters(Vec<(String, String)>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadQuery {
     /// It cannot be decoded.
-    #[error("the query string can't be read: it must be NAME=VALUE pairs of percent-encoded UTF-8, at most {MOST_PARAMETERS}")]
+    #[error(
+        "the query string can't be read: it must be NAME=VALUE pairs of percent-encoded UTF-8, at most {MOST_PARAMETERS}"
+    )]
     Undecodable,
     /// A name that this path does not know.
     #[error("the query parameter {name:?} is not known here; known are {known}")]
@@ -226,10 +228,7 @@ mod tests {
 
     #[test]
     fn lists_are_unions_and_never_empty() {
-        for (query, expected) in [
-            ("traits=A,B&traits=B,C", Some(vec!["A", "B", "C"])),
-            ("limit=1", None),
-        ] {
+        for (query, expected) in [("traits=A,B&traits=B,C", Some(vec!["A", "B", "C"])), ("limit=1", None)] {
             assert_eq!(read(query).unwrap().list("traits").unwrap(), expected, "{query}");
         }
         for query in ["traits=", "traits=A,", "traits=A,,B"] {

@@ -295,6 +295,11 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         Self { entries }
     }
 
+    /// A map of entries that are kept in another form, as an object's top-level fields are.
+    pub fn from_entries(entries: impl IntoIterator<Item = (K, Entry<V>)>) -> Self {
+        Self { entries: entries.into_iter().collect() }
+    }
+
     /// Server-side apply: the manager's whole intent.
     ///
     /// Keys of its last intent that it no longer names go away, unless another owns them too. Where it agrees with

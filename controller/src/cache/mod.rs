@@ -1,0 +1,134 @@
+//! The whole fleet in memory, kept by following the store: the store is the truth, this is what is asked.
+//!
+//! A snapshot is one pointer, and a change makes the next one beside it, so readers wait for nobody. Writers wait
+//! here until their own commit is seen, so that whoever wrote reads what was written.
+
+pub mod model;
+pub mod shelf;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use log::error;
+use tokio::sync::{Notify, watch};
+
+pub use model::{Changed, Model};
+
+use crate::store::{Change, EventKind, KeyRange, Query, Revision, Store, StoreError, WatchError};
+use model::Now;
+
+/// The fleet in memory.
+pub struct Cache {
+    model: ArcSwap<Model>,
+    reached: watch::Sender<Revision>,
+    changes: Mutex<Vec<Changed>>,
+    nudge: Notify,
+}
+
+impl Cache {
+    /// Loads the fleet.
+    ///
+    /// # Errors
+    /// What the store says; [`StoreError::Corrupt`] for a record that can't be read.
+    pub fn load(store: &dyn Store) -> Result<Self, StoreError> {
+        let model = load(store)?;
+        let (reached, _) = watch::channel(model.revision);
+        Ok(Self { model: ArcSwap::from_pointee(model), reached, changes: Mutex::default(), nudge: Notify::new() })
+    }
+
+    /// The fleet as of the last revision that was seen.
+    pub fn model(&self) -> Arc<Model> {
+        self.model.load_full()
+    }
+
+    /// Waits until the fleet is that of a revision or of a later one.
+    pub async fn reached(&self, revision: Revision) {
+        let mut reached = self.reached.subscribe();
+        // The sender lives as long as the cache, so this ends by the revision alone.
+        let _sender_is_ours = reached.wait_for(|seen| *seen >= revision).await;
+    }
+
+    /// What was touched since this was asked last, in order.
+    pub fn take_changes(&self) -> Vec<Changed> {
+        std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until something was touched.
+    pub async fn changed(&self) {
+        self.nudge.notified().await;
+    }
+
+    /// Wakes whoever waits for a change, without one.
+    pub fn nudge(&self) {
+        self.nudge.notify_one();
+    }
+
+    /// Follows the store until it is closed.
+    ///
+    /// # Errors
+    /// A record that can't be read, or a store that can't: the controller must not go on with half a fleet.
+    pub async fn follow(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let mut changes = store.watch(self.model.load().revision.next());
+        loop {
+            match changes.next().await {
+                Ok(change) => self.take(&change)?,
+                Err(WatchError::Compacted { .. }) => {
+                    let model = load(store)?;
+                    changes = store.watch(model.revision.next());
+                    self.replace(model);
+                }
+                Err(WatchError::Store(StoreError::Closed)) => return Ok(()),
+                Err(WatchError::Store(failure)) => {
+                    error!(failure:err = failure; "the store can no longer be followed");
+                    return Err(failure);
+                }
+            }
+        }
+    }
+
+    fn take(&self, change: &Change) -> Result<(), StoreError> {
+        let mut model = Model::clone(&self.model.load());
+        let mut changed = Vec::new();
+        for event in &change.events {
+            let now = match &event.kind {
+                EventKind::Put { value, create_revision, .. } => {
+                    Now { value: Some(value.as_ref()), written: change.revision, made: *create_revision }
+                }
+                EventKind::Delete => Now { value: None, written: change.revision, made: change.revision },
+            };
+            changed.extend(model.take(&event.key, &now)?);
+        }
+        model.revision = change.revision;
+        self.model.store(Arc::new(model));
+        self.reached.send_replace(change.revision);
+        if !changed.is_empty() {
+            self.changes.lock().unwrap_or_else(PoisonError::into_inner).append(&mut changed);
+            self.nudge.notify_one();
+        }
+        Ok(())
+    }
+
+    /// After a gap nobody knows what was touched, so everything was.
+    fn replace(&self, model: Model) {
+        let nodes: Vec<_> = model.nodes.iter().map(|node| Changed::Observation(node.meta.uuid)).collect();
+        let revision = model.revision;
+        self.model.store(Arc::new(model));
+        self.reached.send_replace(revision);
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).extend(nodes);
+        self.nudge.notify_one();
+    }
+}
+
+fn load(store: &dyn Store) -> Result<Model, StoreError> {
+    let snapshot = store.snapshot()?;
+    let mut model = Model { revision: snapshot.revision(), ..Model::default() };
+    use crate::registry::key;
+    for prefix in [key::OBJECTS, key::OBSERVATIONS, key::RELEASED, key::RESULTS, key::REPORTS, key::SEEN] {
+        let list = snapshot.list(&Query::range(KeyRange::prefix(prefix)))?;
+        for entry in list.entries {
+            let now = Now { value: Some(&entry.value), written: entry.mod_revision, made: entry.create_revision };
+            model.take(&entry.key, &now)?;
+        }
+    }
+    Ok(model)
+}

@@ -1,0 +1,105 @@
+//! One kind's objects on persistent maps: a snapshot is a clone of three roots, a change copies a few nodes of
+//! each. Objects are shared, so the fleet that resolve reads holds the same ones.
+
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use stemma_core::object::Object;
+use uuid::Uuid;
+
+use crate::registry::Stored;
+
+/// The objects of one kind.
+pub struct Shelf<S: Stored> {
+    by_uuid: OrdMap<Uuid, Held<S>>,
+    by_name: OrdMap<(Option<Uuid>, String), Uuid>,
+    in_order: OrdMap<(u64, Uuid), ()>,
+}
+
+/// An object with the revision that made it, which is its place in a list.
+struct Held<S: Stored> {
+    made: u64,
+    object: Arc<Object<S>>,
+}
+
+impl<S: Stored> Clone for Held<S> {
+    fn clone(&self) -> Self {
+        Self { made: self.made, object: Arc::clone(&self.object) }
+    }
+}
+
+impl<S: Stored> Clone for Shelf<S> {
+    fn clone(&self) -> Self {
+        Self { by_uuid: self.by_uuid.clone(), by_name: self.by_name.clone(), in_order: self.in_order.clone() }
+    }
+}
+
+impl<S: Stored> Default for Shelf<S> {
+    fn default() -> Self {
+        Self { by_uuid: OrdMap::new(), by_name: OrdMap::new(), in_order: OrdMap::new() }
+    }
+}
+
+impl<S: Stored> Shelf<S> {
+    /// The object of a uuid.
+    pub fn get(&self, uuid: Uuid) -> Option<&Arc<Object<S>>> {
+        self.by_uuid.get(&uuid).map(|held| &held.object)
+    }
+
+    /// The object of a name, within its scope.
+    pub fn named(&self, scope: Option<Uuid>, name: &str) -> Option<&Arc<Object<S>>> {
+        self.by_name.get(&(scope, name.to_owned())).and_then(|uuid| self.get(*uuid))
+    }
+
+    /// The object that a path or a reference names: by uuid, else by name.
+    pub fn find(&self, scope: Option<Uuid>, id: &str) -> Option<&Arc<Object<S>>> {
+        let by_uuid = || self.get(id.parse().ok()?).filter(|o| scope.is_none() || o.spec.scope() == scope);
+        self.named(scope, id).or_else(by_uuid)
+    }
+
+    /// All objects, in the order in which they were made.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Object<S>>> {
+        self.in_order.keys().filter_map(|(_, uuid)| self.get(*uuid))
+    }
+
+    /// The revision that made an object; the last there is for one that is not here yet.
+    pub fn made(&self, uuid: Uuid) -> u64 {
+        self.by_uuid.get(&uuid).map_or(u64::MAX, |held| held.made)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_uuid.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_uuid.is_empty()
+    }
+
+    /// Puts an object here, made at that revision; answers the one whose place it takes.
+    pub fn put(&mut self, made: u64, object: Arc<Object<S>>) -> Option<Arc<Object<S>>> {
+        let before = self.take(object.meta.uuid);
+        let uuid = object.meta.uuid;
+        if let Some(name) = S::name_text(&object.meta.name) {
+            self.by_name.insert((object.spec.scope(), name), uuid);
+        }
+        self.in_order.insert((made, uuid), ());
+        self.by_uuid.insert(uuid, Held { made, object });
+        before
+    }
+
+    /// Takes an object away.
+    pub fn take(&mut self, uuid: Uuid) -> Option<Arc<Object<S>>> {
+        let held = self.by_uuid.remove(&uuid)?;
+        self.in_order.remove(&(held.made, uuid));
+        if let Some(name) = S::name_text(&held.object.meta.name) {
+            let at = (held.object.spec.scope(), name);
+            // Within one commit another object may have taken the name before this one is seen to give it up.
+            if self.by_name.get(&at) == Some(&uuid) {
+                self.by_name.remove(&at);
+            }
+        }
+        Some(held.object)
+    }
+}

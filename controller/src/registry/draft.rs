@@ -1,0 +1,195 @@
+//! A commit in the making: objects before and after, and what must hold for it to be made.
+//!
+//! Whatever changes an object goes through here, so no commit can forget its after-image, its name's index, the
+//! marks of what it refers to, or its place in the audit event.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use stemma_core::object::{Kind, Object, Spec};
+use uuid::Uuid;
+
+use super::{codec, key};
+use crate::store::{Op, Precondition, Revision, Transaction};
+
+/// What became of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It is new.
+    Created,
+    /// Its spec changed.
+    Updated,
+    /// It is gone.
+    Deleted,
+    /// It was so already.
+    Unchanged,
+}
+
+/// One object's part in a commit, as the audit event has it. What it was before and after stands in the history
+/// under the two revisions (the second is the event's own).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Touched {
+    /// The kind.
+    pub kind: Kind,
+    /// The object.
+    pub uuid: Uuid,
+    /// Its name at the time.
+    pub name: String,
+    /// What became of it.
+    pub action: Action,
+    /// The revision of its image before; `None` for a new one.
+    pub before: Option<u64>,
+}
+
+/// What an object refers to: the kind, and the uuid or (of a release) the name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reference {
+    /// The kind referred to.
+    pub kind: Kind,
+    /// Its uuid, or a release's name.
+    pub id: String,
+}
+
+/// What the registry has to know of a kind.
+pub trait Stored: Spec {
+    /// The name as text; `None` for a node without one.
+    fn name_text(name: &Self::Name) -> Option<String>;
+    /// Within what the name is unique; `None`: in the whole fleet.
+    fn scope(&self) -> Option<Uuid> {
+        None
+    }
+    /// What it refers to. Each must exist, and can't be deleted while it does.
+    fn references(&self) -> Vec<Reference>;
+}
+
+/// A commit in the making.
+#[derive(Clone, Debug, Default)]
+pub struct Draft {
+    preconditions: Vec<Precondition>,
+    ops: Vec<Op>,
+    touched: Vec<Touched>,
+    made: BTreeSet<Vec<u8>>,
+    marked: BTreeSet<String>,
+}
+
+impl Draft {
+    /// Whether nothing would be written.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// What it does to which objects.
+    pub fn touched(&self) -> &[Touched] {
+        &self.touched
+    }
+
+    /// Writes an object: a new one, or in the place of `before`.
+    pub fn put<S: Stored>(&mut self, before: Option<&Object<S>>, after: &Object<S>) {
+        let (uuid, at) = (after.meta.uuid, key::object(S::KIND, after.meta.uuid));
+        self.preconditions.push(unchanged(&at, before));
+        self.name(before, Some(after));
+        let known = before.map(|o| o.spec.references()).unwrap_or_default();
+        for reference in after.spec.references().into_iter().filter(|r| !known.contains(r)) {
+            self.refer(&reference);
+        }
+        self.made.insert(at.clone().into_bytes());
+        let value = codec::encode(after);
+        self.ops.push(Op::Put { key: at.into(), value: value.clone() });
+        self.ops.push(Op::PutAtRevision { prefix: key::history(S::KIND, uuid).into(), value });
+        let action = if before.is_some() { Action::Updated } else { Action::Created };
+        self.touch(after, action, before);
+    }
+
+    /// Deletes an object. `referred` is the revision of its mark of references (see [`key::referred`]), at which
+    /// nobody else referred to it.
+    pub fn delete<S: Stored>(&mut self, before: &Object<S>, referred: Option<Revision>) {
+        let at = key::object(S::KIND, before.meta.uuid);
+        self.preconditions.push(unchanged(&at, Some(before)));
+        let mark = key::referred(S::KIND, &Self::id_of(before));
+        self.preconditions.push(match referred {
+            Some(revision) => Precondition::unchanged(mark.clone(), revision),
+            None => Precondition::absent(mark.clone()),
+        });
+        if referred.is_some() {
+            self.ops.push(Op::Delete { key: mark.into() });
+        }
+        self.name(Some(before), None);
+        self.ops.push(Op::Delete { key: at.into() });
+        let value = codec::encode(&serde_json::Value::Null);
+        self.ops.push(Op::PutAtRevision { prefix: key::history(S::KIND, before.meta.uuid).into(), value });
+        self.touch(before, Action::Deleted, Some(before));
+    }
+
+    /// Adds an entry that is no object, under its own key.
+    pub fn entry(&mut self, op: Op) {
+        self.ops.push(op);
+    }
+
+    /// Adds a condition.
+    pub fn require(&mut self, precondition: Precondition) {
+        self.preconditions.push(precondition);
+    }
+
+    /// How an object is referred to.
+    pub fn id_of<S: Stored>(object: &Object<S>) -> String {
+        match S::KIND {
+            Kind::Release => S::name_text(&object.meta.name).unwrap_or_default(),
+            _ => object.meta.uuid.to_string(),
+        }
+    }
+
+    /// The transaction, without audit event and request record.
+    pub fn into_transaction(self) -> Transaction {
+        Transaction { preconditions: self.preconditions, ops: self.ops }
+    }
+
+    fn name<S: Stored>(&mut self, before: Option<&Object<S>>, after: Option<&Object<S>>) {
+        let index = |object: &Object<S>| {
+            S::name_text(&object.meta.name).map(|name| key::name(S::KIND, object.spec.scope(), &name))
+        };
+        let (old, new) = (before.and_then(index), after.and_then(index));
+        if old == new {
+            return;
+        }
+        if let Some(old) = old {
+            self.ops.push(Op::Delete { key: old.into() });
+        }
+        if let (Some(new), Some(after)) = (new, after) {
+            self.preconditions.push(Precondition::absent(new.clone()));
+            self.ops.push(Op::Put { key: new.into(), value: after.meta.uuid.to_string().into() });
+        }
+    }
+
+    fn refer(&mut self, reference: &Reference) {
+        let target = match reference.kind {
+            Kind::Release => key::name(Kind::Release, None, &reference.id),
+            kind => format!("{}{}/{}", key::OBJECTS, kind.word(), reference.id),
+        };
+        if !self.is_made(&target) {
+            self.preconditions.push(Precondition::present(target));
+        }
+        let mark = key::referred(reference.kind, &reference.id);
+        if self.marked.insert(mark.clone()) {
+            self.ops.push(Op::Put { key: mark.into(), value: bytes::Bytes::new() });
+        }
+    }
+
+    fn is_made(&self, target: &str) -> bool {
+        let made = |op: &Op| matches!(op, Op::Put { key, .. } if key.as_ref() == target.as_bytes());
+        self.made.contains(target.as_bytes()) || self.ops.iter().any(made)
+    }
+
+    fn touch<S: Stored>(&mut self, object: &Object<S>, action: Action, before: Option<&Object<S>>) {
+        let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
+        let before = before.map(|o| o.meta.resource_version);
+        self.touched.push(Touched { kind: S::KIND, uuid: object.meta.uuid, name, action, before });
+    }
+}
+
+fn unchanged<S: Spec>(at: &str, before: Option<&Object<S>>) -> Precondition {
+    match before {
+        Some(before) => Precondition::unchanged(at.to_owned(), Revision::new(before.meta.resource_version)),
+        None => Precondition::absent(at.to_owned()),
+    }
+}

@@ -1,0 +1,113 @@
+//! Where what stands in the store: one place that knows the keys, so that a prefix can never mean two things.
+//!
+//! Text with slashes, and names last where they can be long. Uuids rather than names, so that a rename moves one
+//! index entry and no history.
+
+use std::fmt;
+
+use stemma_core::object::Kind;
+use uuid::Uuid;
+
+/// Objects, by kind and uuid.
+pub const OBJECTS: &str = "object/";
+/// After-images, by kind, uuid and revision.
+pub const HISTORY: &str = "history/";
+/// Audit events, by revision.
+pub const AUDIT: &str = "audit/";
+/// Records of requests, by principal and key.
+pub const REQUESTS: &str = "request/";
+/// The last Observation of each node.
+pub const OBSERVATIONS: &str = "observation/";
+/// The last images of a node's Observations, by node and revision.
+pub const OBSERVED: &str = "observed/";
+/// What was released to each node.
+pub const RELEASED: &str = "released/";
+/// Where each node stands with its tasks.
+pub const RESULTS: &str = "result/";
+/// The last Report of each node.
+pub const REPORTS: &str = "report/";
+/// When a node's silence began or ended.
+pub const SEEN: &str = "seen/";
+/// When a blob was put here, by its hash.
+pub const BLOBS: &str = "blob/";
+
+/// An object.
+pub fn object(kind: Kind, uuid: Uuid) -> String {
+    format!("{OBJECTS}{}/{uuid}", kind.word())
+}
+
+/// The prefix of an object's after-images.
+pub fn history(kind: Kind, uuid: Uuid) -> String {
+    format!("{HISTORY}{}/{uuid}/", kind.word())
+}
+
+/// Whose name it is; a group's name is its cluster's affair.
+pub fn name(kind: Kind, scope: Option<Uuid>, name: &str) -> String {
+    match scope {
+        Some(scope) => format!("name/{}/{scope}/{name}", kind.word()),
+        None => format!("name/{}//{name}", kind.word()),
+    }
+}
+
+/// Written by whoever begins to refer to an object, and required unchanged by whoever deletes it: so that a
+/// reference and a deletion can't pass each other, while any number of references can be made at once.
+pub fn referred(kind: Kind, id: &dyn fmt::Display) -> String {
+    format!("referred/{}/{id}", kind.word())
+}
+
+/// The record of a request.
+pub fn request(principal: &str, id: Uuid) -> String {
+    format!("{REQUESTS}{principal}/{id}")
+}
+
+/// One node's entry under a prefix of entries by node.
+pub fn of_node(prefix: &str, node: Uuid) -> String {
+    format!("{prefix}{node}")
+}
+
+/// What a key under [`OBJECTS`] names.
+pub fn read_object(key: &[u8]) -> Option<(&str, Uuid)> {
+    let (kind, uuid) = std::str::from_utf8(key).ok()?.strip_prefix(OBJECTS)?.split_once('/')?;
+    Some((kind, uuid.parse().ok()?))
+}
+
+/// The node of a key under a prefix of entries by node.
+pub fn read_node(prefix: &str, key: &[u8]) -> Option<Uuid> {
+    std::str::from_utf8(key).ok()?.strip_prefix(prefix)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        let uuid = Uuid::from_u128(7);
+        assert_eq!(read_object(object(Kind::NodeGroup, uuid).as_bytes()), Some(("nodegroup", uuid)));
+        assert_eq!(read_node(SEEN, of_node(SEEN, uuid).as_bytes()), Some(uuid));
+        assert_eq!(read_object(b"object/node/no-uuid"), None);
+        assert_eq!(read_node(SEEN, b"seen/\xff"), None);
+    }
+
+    #[test]
+    fn no_prefix_begins_with_another() {
+        let all = [
+            OBJECTS,
+            HISTORY,
+            AUDIT,
+            REQUESTS,
+            OBSERVATIONS,
+            OBSERVED,
+            RELEASED,
+            RESULTS,
+            REPORTS,
+            SEEN,
+            BLOBS,
+            "name/",
+            "referred/",
+        ];
+        for one in all {
+            assert_eq!(all.iter().filter(|other| other.starts_with(one)).count(), 1, "{one}");
+        }
+    }
+}

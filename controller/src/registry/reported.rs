@@ -1,0 +1,116 @@
+//! What is stored of what hosts say, and of what they were told. None of it is an object: it has no generation and
+//! no audit event, and no operator writes it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stemma_core::object::{Observation, Timestamp};
+use stemma_wire::message::PartDigest;
+use stemma_wire::message::desired::TaskSet;
+use stemma_wire::message::observed::{Outcome, Report, ReportedLabel, TaskResult};
+
+/// A node's Observation, as it was last stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ObservationRecord {
+    /// When it came.
+    pub at: Timestamp,
+    /// Its digest on the wire, by which the agent knows that it need not send it again.
+    pub digest: PartDigest,
+    /// What resolve reads.
+    pub observation: Observation,
+    /// Where each reported label stands on the host.
+    pub label_sources: BTreeMap<String, String>,
+}
+
+/// Where a node stands with the tasks of a task set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ResultsRecord {
+    /// Results up to this sequence number are stored.
+    pub acknowledged: u64,
+    /// The last result of each task, by id.
+    pub tasks: BTreeMap<String, TaskOutcome>,
+}
+
+/// The last result of one task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskOutcome {
+    /// When it came.
+    pub at: Timestamp,
+    /// What the host said.
+    pub result: TaskResult,
+}
+
+/// A node's last Report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReportRecord {
+    /// When it came.
+    pub at: Timestamp,
+    /// What it said.
+    pub report: Report,
+}
+
+/// When a node's silence began or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenRecord {
+    /// Whether it is silent since then.
+    pub lost: bool,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What was released to a node: the task set that is in force there until another is released.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReleasedRecord {
+    /// The revision of the snapshot that was resolved.
+    pub revision: u64,
+    /// When.
+    pub at: Timestamp,
+    /// The task set, with its inputs.
+    pub task_set: TaskSet,
+    /// The release that it was made from, for explain; `None` without tasks.
+    pub release: Option<String>,
+}
+
+impl ObservationRecord {
+    /// Takes what came over the wire. A fact that is no JSON text is left out: it can't be an input.
+    pub fn new(at: Timestamp, digest: PartDigest, said: stemma_wire::message::observed::Observation) -> Self {
+        let facts = said
+            .facts
+            .into_iter()
+            .filter_map(|(name, text)| serde_json::from_str::<Value>(&text).ok().map(|value| (name, value)));
+        let label_sources = said.labels.iter().map(|(key, label)| (key.clone(), label.source.clone())).collect();
+        let labels = said.labels.into_iter().map(|(key, ReportedLabel { value, .. })| (key.into(), value.into()));
+        let traits = said.traits.into_iter().map(Into::into).collect();
+        let observation = Observation { facts: facts.collect(), traits, labels: labels.collect() };
+        Self { at, digest, observation, label_sources }
+    }
+}
+
+impl ResultsRecord {
+    /// Adds results in their order; those that are stored already are dropped.
+    pub fn take(&mut self, at: Timestamp, results: Vec<TaskResult>) {
+        for result in results {
+            if result.sequence <= self.acknowledged {
+                continue;
+            }
+            self.acknowledged = result.sequence;
+            self.tasks.insert(result.task.clone(), TaskOutcome { at, result });
+        }
+    }
+
+    /// Whether a task has ended well within a task set. What was so already counts, as does what a check found
+    /// to be so.
+    pub fn succeeded(&self, task: &str) -> bool {
+        self.tasks.get(task).is_some_and(|outcome| is_success(outcome.result.outcome))
+    }
+}
+
+/// Whether what depends on a task may start after this outcome.
+pub fn is_success(outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Unchanged | Outcome::Changed => true,
+        Outcome::WouldChange | Outcome::Failed | Outcome::DependencyFailed => false,
+        Outcome::Unsupported | Outcome::Unknown | Outcome::Drifted => false,
+    }
+}

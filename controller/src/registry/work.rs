@@ -1,0 +1,247 @@
+//! A decision in the making: a copy of the fleet that each step changes, and the commit that grows beside it.
+//!
+//! Several objects can be written at once (an apply), and a later one may refer to an earlier one. So every step
+//! sees what the steps before it did, and what holds of the whole can be asked of the copy before anything is
+//! committed. The copy is free: the maps are persistent.
+
+use std::sync::Arc;
+
+use stemma_core::object::{
+    ClusterSpec, ClusterTemplateSpec, Kind, Meta, NodeGroupSpec, NodeSpec, Object, PrimarySpec, ReleaseSpec,
+};
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use uuid::Uuid;
+
+use super::fields::Fields;
+use super::{Action, Answer, Decision, Draft, Sight, Stored, Undecided};
+use crate::cache::model::{Model, Shelved};
+
+/// How many of those who refer to an object a refusal lists.
+const MOST_LISTED: usize = 10;
+
+/// A decision in the making.
+pub struct Work<'a> {
+    /// The fleet, with what was decided so far.
+    pub model: Model,
+    sight: &'a Sight<'a>,
+    draft: Draft,
+}
+
+/// An object as a step left it, and what the step did.
+pub struct Written<S: Stored> {
+    /// The object.
+    pub object: Arc<Object<S>>,
+    /// What became of it.
+    pub action: Action,
+}
+
+impl<'a> Work<'a> {
+    /// Begins a decision.
+    pub fn on(sight: &'a Sight<'a>) -> Self {
+        Self { model: sight.model.clone(), sight, draft: Draft::default() }
+    }
+
+    /// When the write is made.
+    pub fn now(&self) -> stemma_core::object::Timestamp {
+        self.sight.now
+    }
+
+    /// The decision.
+    pub fn finish(self, answer: Answer) -> Decision {
+        Decision { draft: self.draft, answer }
+    }
+
+    /// What was done to which objects so far.
+    pub fn draft(&mut self) -> &mut Draft {
+        &mut self.draft
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    /// That its name or uuid is taken.
+    pub fn create<S: Fields>(&mut self, uuid: Uuid, name: S::Name, spec: S) -> Result<Written<S>, ApiError> {
+        if S::shelf(&self.model).get(uuid).is_some() {
+            return Err(exists(S::KIND, &uuid.to_string(), "UUID"));
+        }
+        self.check_name::<S>(uuid, &name, &spec)?;
+        let object = Arc::new(Object { meta: Meta::new(uuid, name, self.sight.now), spec });
+        self.draft.put(None, &object);
+        S::shelf_mut(&mut self.model).put(u64::MAX, Arc::clone(&object));
+        Ok(Written { object, action: Action::Created })
+    }
+
+    /// Puts an object's next spec, and name, in the place of what it was.
+    ///
+    /// # Errors
+    /// That its new name is taken.
+    pub fn update<S: Fields>(
+        &mut self,
+        before: &Arc<Object<S>>,
+        name: S::Name,
+        spec: S,
+    ) -> Result<Written<S>, ApiError> {
+        if before.spec == spec && before.meta.name == name {
+            return Ok(Written { object: Arc::clone(before), action: Action::Unchanged });
+        }
+        if before.meta.name != name {
+            self.check_name::<S>(before.meta.uuid, &name, &spec)?;
+        }
+        let mut object = Object::clone(before);
+        object.meta.name = name;
+        object.meta.generation += u64::from(object.spec != spec);
+        object.meta.updated_at = self.sight.now;
+        object.spec = spec;
+        let object = Arc::new(object);
+        self.draft.put(Some(before), &object);
+        self.replace(Arc::clone(&object));
+        Ok(Written { object, action: Action::Updated })
+    }
+
+    fn replace<S: Shelved>(&mut self, object: Arc<Object<S>>) {
+        let shelf = S::shelf_mut(&mut self.model);
+        let made = shelf.made(object.meta.uuid);
+        shelf.put(made, object);
+    }
+
+    fn check_name<S: Fields>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
+        let Some(text) = S::name_text(name) else { return Ok(()) };
+        match S::shelf(&self.model).named(spec.scope(), &text) {
+            Some(other) if other.meta.uuid != uuid => Err(exists(S::KIND, &text, "name")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes a node. Its primaries go with it.
+    ///
+    /// # Errors
+    /// [`Undecided`].
+    pub fn delete_node(&mut self, node: &Arc<Object<NodeSpec>>) -> Result<(), Undecided> {
+        let held: Vec<_> = self.model.primaries.iter().filter(|p| p.spec.node.0 == node.meta.uuid).cloned().collect();
+        for primary in held {
+            self.delete::<PrimarySpec>(&primary)?;
+        }
+        self.delete(node)
+    }
+
+    /// Deletes a group that no node stands in.
+    ///
+    /// # Errors
+    /// That nodes stand in it; [`Undecided`].
+    pub fn delete_group(&mut self, group: &Arc<Object<NodeGroupSpec>>) -> Result<(), Undecided> {
+        let nodes = self.model.nodes.iter().filter(|n| n.spec.nodegroup.is_some_and(|g| g.0 == group.meta.uuid));
+        unused(Kind::NodeGroup, &group.meta.name, nodes.map(|n| format!("node {}", n.display_name())))?;
+        self.delete(group)
+    }
+
+    /// Deletes a cluster whose groups have no nodes, with its groups.
+    ///
+    /// # Errors
+    /// That its groups have nodes; [`Undecided`].
+    pub fn delete_cluster(&mut self, cluster: &Arc<Object<ClusterSpec>>) -> Result<(), Undecided> {
+        let groups: Vec<_> =
+            self.model.groups.iter().filter(|g| g.spec.cluster.0 == cluster.meta.uuid).cloned().collect();
+        let stands_here = |node: &&Arc<Object<NodeSpec>>| {
+            node.spec.nodegroup.is_some_and(|id| groups.iter().any(|group| group.meta.uuid == id.0))
+        };
+        let nodes = self.model.nodes.iter().filter(stands_here).map(|n| format!("node {}", n.display_name()));
+        unused(Kind::Cluster, &cluster.meta.name, nodes)?;
+        let primaries: Vec<_> =
+            self.model.primaries.iter().filter(|p| p.spec.cluster.0 == cluster.meta.uuid).cloned().collect();
+        for primary in primaries {
+            self.delete::<PrimarySpec>(&primary)?;
+        }
+        for group in &groups {
+            self.delete(group)?;
+        }
+        self.delete(cluster)
+    }
+
+    /// Deletes a template that no cluster is made from.
+    ///
+    /// # Errors
+    /// That clusters are; [`Undecided`].
+    pub fn delete_template(&mut self, template: &Arc<Object<ClusterTemplateSpec>>) -> Result<(), Undecided> {
+        let clusters =
+            self.model.clusters.iter().filter(|c| c.spec.cluster_template.is_some_and(|t| t.0 == template.meta.uuid));
+        unused(Kind::ClusterTemplate, &template.meta.name, clusters.map(|c| format!("cluster {}", c.meta.name)))?;
+        self.delete(template)
+    }
+
+    /// Deletes a release that nothing names.
+    ///
+    /// # Errors
+    /// That something does; [`Undecided`].
+    pub fn delete_release(&mut self, release: &Arc<Object<ReleaseSpec>>) -> Result<(), Undecided> {
+        let id = release.meta.name.to_string();
+        let model = &self.model;
+        let refers =
+            |references: Vec<super::Reference>| references.iter().any(|r| r.kind == Kind::Release && r.id == id);
+        let users = (model
+            .templates
+            .iter()
+            .filter(|o| refers(o.spec.references()))
+            .map(|o| format!("clustertemplate {}", o.meta.name)))
+        .chain(
+            model.clusters.iter().filter(|o| refers(o.spec.references())).map(|o| format!("cluster {}", o.meta.name)),
+        )
+        .chain(
+            model.groups.iter().filter(|o| refers(o.spec.references())).map(|o| format!("nodegroup {}", o.meta.name)),
+        )
+        .chain(
+            model.releases.iter().filter(|o| refers(o.spec.references())).map(|o| format!("release {}", o.meta.name)),
+        );
+        unused(Kind::Release, &id, users)?;
+        self.delete(release)
+    }
+
+    fn delete<S: Shelved>(&mut self, object: &Arc<Object<S>>) -> Result<(), Undecided> {
+        let referred = self.sight.referred(S::KIND, &Draft::id_of(object))?;
+        self.draft.delete(object, referred);
+        S::shelf_mut(&mut self.model).take(object.meta.uuid);
+        Ok(())
+    }
+}
+
+/// Refuses while somebody refers to an object, and lists up to ten.
+fn unused(kind: Kind, name: &str, users: impl Iterator<Item = String>) -> Result<(), ApiError> {
+    let mut users = users.peekable();
+    if users.peek().is_none() {
+        return Ok(());
+    }
+    let listed: Vec<String> = users.by_ref().take(MOST_LISTED).collect();
+    let more = match users.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message =
+        format!("{} {} is in use by {}{more}; nothing was deleted", kind.word(), quote(name), listed.join(", "));
+    Err(ApiError::new(ErrorType::ObjectInUse, message).detail("move or delete these first"))
+}
+
+fn exists(kind: Kind, name: &str, what: &str) -> ApiError {
+    ApiError::new(ErrorType::ObjectExists, format!("A {} with {what} {} already exists.", kind.word(), name))
+        .field(what.to_ascii_lowercase())
+}
+
+/// The refusal of a name that nothing has.
+pub fn not_found(kind: Kind, id: &str) -> ApiError {
+    ApiError::new(ErrorType::ObjectNotFound, format!("{kind} {} could not be found.", quote(id)))
+}
+
+/// Checks what a request presumes of an object's revision.
+///
+/// # Errors
+/// That it is another one.
+pub fn check_presumed<S: Stored>(object: &Object<S>, presumed: Option<u64>) -> Result<(), ApiError> {
+    match presumed {
+        Some(presumed) if presumed != object.meta.resource_version => {
+            let message = format!(
+                "the object is at revision {}, the request presumes {presumed}; nothing was changed",
+                object.meta.resource_version
+            );
+            Err(ApiError::new(ErrorType::PreconditionFailed, message).detail("read it again, and decide again"))
+        }
+        _ => Ok(()),
+    }
+}
