@@ -494,3 +494,6 @@ impl<K: Ord, V> OwnedMap<K, V> {
         self.entries.iter().map(|(key, entry)| (key, &*entry.owners)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

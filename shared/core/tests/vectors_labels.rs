@@ -1,6 +1,8 @@
 //! Labels against Magnum (merge and differences), Kubernetes (syntax, restricted keys) and Cluster API (what flows
 //! to a node). Cases that the design decides otherwise are listed with its sentence.
 
+#![allow(clippy::unwrap_used, reason = "outside of its tests, too, a test program may fail")]
+
 mod given;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,11 +22,11 @@ type Texts = BTreeMap<String, String>;
 
 #[derive(Deserialize)]
 struct Merges {
-    vectors: Vec<Merge>,
+    vectors: Vec<Creation>,
 }
 
 #[derive(Deserialize)]
-struct Merge {
+struct Creation {
     id: String,
     level: String,
     parent: Box<RawValue>,
@@ -51,14 +53,14 @@ fn written(raw: &RawValue) -> Result<Option<OwnedMap<LabelKey, LabelValue>>, Str
 }
 
 /// A create request over its parent: the layer that would be stored.
-fn create(case: &Merge) -> Result<LabelLayer, String> {
+fn create(case: &Creation) -> Result<LabelLayer, String> {
     let provided = if case.provided_sent { written(&case.provided)? } else { None };
     let sent = if case.merge_sent { read_merge(&case.merge).map_err(|error| error.to_string())? } else { None };
     let merge = merge_after(None, sent, provided.is_some(), BodyShape::Magnum);
     Ok(LabelLayer { provided, merge })
 }
 
-fn outcome(case: &Merge) -> Result<(), String> {
+fn outcome(case: &Creation) -> Result<(), String> {
     let parent = LabelLayer { provided: written(&case.parent)?, merge: Some(true) };
     let layer = match create(case) {
         Err(error) => {
@@ -104,7 +106,7 @@ fn listed(table: &str) -> BTreeMap<&str, &str> {
 }
 
 /// The sentence by which the design decides a case otherwise than Magnum, if it does.
-fn otherwise(case: &Merge) -> Option<&'static str> {
+fn otherwise(case: &Creation) -> Option<&'static str> {
     let map = |raw: &RawValue| serde_json::from_str::<BTreeMap<String, Json>>(raw.get()).unwrap_or_default();
     let (parent, provided) = (map(&case.parent), map(&case.provided));
     let all = || parent.iter().chain(&provided);
@@ -175,22 +177,22 @@ fn the_three_differences_are_magnums() {
 
 #[derive(Deserialize)]
 struct Syntax {
-    keys: Vec<Key>,
-    values: Vec<Value>,
+    keys: Vec<KeyCase>,
+    values: Vec<ValueCase>,
     annotation_maps: Vec<Annotated>,
     annotation_total_size: Vec<Sizes>,
     format_value: Vec<Formatted>,
 }
 
 #[derive(Deserialize)]
-struct Key {
+struct KeyCase {
     key: String,
     valid: bool,
     len_bytes: usize,
 }
 
 #[derive(Deserialize)]
-struct Value {
+struct ValueCase {
     value: String,
     valid: bool,
     len_bytes: usize,

@@ -1,5 +1,7 @@
 //! Ownership against the real field manager of Kubernetes: 85 scenarios by hand and 400 random ones.
 
+#![allow(clippy::unwrap_used, reason = "outside of its tests, too, a test program may fail")]
+
 mod given;
 
 use std::collections::BTreeMap;
@@ -15,12 +17,12 @@ struct File {
 #[derive(Deserialize)]
 struct Case {
     name: String,
-    ops: Vec<Op>,
+    ops: Vec<Step>,
     expect: Vec<Expect>,
 }
 
 #[derive(Deserialize)]
-struct Op {
+struct Step {
     op: String,
     manager: String,
     force: bool,
@@ -43,7 +45,7 @@ struct Clash {
 
 type Map = OwnedMap<String, String>;
 
-fn step(map: &mut Map, op: &Op) -> Expect {
+fn step(map: &mut Map, op: &Step) -> Expect {
     let manager = Manager::new(&op.manager).unwrap();
     let intent: Intent<_, _> = op.labels.iter().map(|(key, value)| (key.clone(), Said::Value(value.clone()))).collect();
     let mut conflict = Vec::new();

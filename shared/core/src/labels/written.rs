@@ -179,7 +179,8 @@ mod tests {
     #[test]
     fn a_map_is_read_as_it_was_sent() {
         let Written(labels) = read(r#"{"a": 1.0, "b": null, "c": true, "d": ""}"#).unwrap().unwrap();
-        let texts: Vec<_> = labels.iter().map(|(key, said)| (key.as_str(), said.value().map(|v| v.as_str()))).collect();
+        let texts: Vec<_> =
+            labels.iter().map(|(key, said)| (key.as_str(), said.value().map(LabelValue::as_str))).collect();
         assert_eq!(texts, [("a", Some("1.0")), ("b", None), ("c", Some("true")), ("d", Some(""))]);
         assert_eq!(read("null"), Ok(None));
         assert_eq!(read("{}").unwrap().unwrap().0.len(), 0);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{InvalidSelector, MAX_TERMS, Operator, REPORTED, Selector, Source, Term};
+use crate::key::LabelValue;
 use crate::labels::Labels;
 use crate::name::cut;
 
@@ -23,7 +24,7 @@ impl<K: Ord + Borrow<str>, V: AsRef<str>> LabelLookup for BTreeMap<K, V> {
 
 impl LabelLookup for Labels {
     fn label(&self, key: &str) -> Option<&str> {
-        self.get(key).map(|value| value.as_str())
+        self.get(key).map(LabelValue::as_str)
     }
 }
 

@@ -186,8 +186,7 @@ impl<'a> Parser<'a> {
 impl Token<'_> {
     fn text(&self) -> &str {
         match self {
-            Self::Word(text) => text,
-            Self::Sign(text) => text,
+            Self::Word(text) | Self::Sign(text) => text,
             Self::End => "",
         }
     }
