@@ -7,7 +7,9 @@
 
 pub mod client;
 pub mod clock;
+pub mod config;
 pub mod error;
+pub mod log;
 pub mod message;
 pub mod net;
 pub mod serve;

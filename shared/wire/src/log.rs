@@ -1,0 +1,217 @@
+//! Where log lines go, and what their fields are called.
+//!
+//! A program uses the `log` macros with a constant message and key-values (`info!(node:% = name, revision = r; "task set released")`). Under
+//! systemd each key becomes a journal field (`journalctl NODE=web-17`), on a terminal it stands behind the message. [`FIELDS`] is the dictionary:
+//! a test reads the whole workspace and finds a key that it does not explain, so that one thing has one name everywhere.
+
+use log::LevelFilter;
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verbosity {
+    /// Warnings and errors.
+    Quiet,
+    /// Transitions too: what a person wants to read a week later.
+    #[default]
+    Normal,
+    /// Single requests and decisions too.
+    Debug,
+}
+
+/// A field that log lines may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The key in the macros; in the journal it is upper case.
+    pub name: &'static str,
+    /// What its value is.
+    pub meaning: &'static str,
+}
+
+macro_rules! fields {
+    ($($name:ident: $meaning:literal;)*) => {
+        /// All fields, by name.
+        pub const FIELDS: &[Field] = &[$(Field { name: stringify!($name), meaning: $meaning },)*];
+    };
+}
+
+fields! {
+    address: "a socket address on which something listens, or that was called";
+    bytes: "a size in bytes";
+    cause: "what led to it, a stable word";
+    certificate: "a certificate's serial number, in hexadecimal";
+    change: "what changed, a stable word";
+    cluster: "a cluster's name";
+    connections: "how many connections";
+    count: "how many things";
+    digest: "the beginning of a digest, in hexadecimal";
+    duration_ms: "how long it took, in milliseconds";
+    epoch: "the store's epoch, in hexadecimal";
+    error: "what failed, with its causes";
+    field: "the path of a field";
+    from: "what it was before";
+    group: "a node group, as CLUSTER/GROUP";
+    hash: "the hash that names a profile or blob";
+    kind: "the kind of an object or message";
+    lease: "a lease's kind";
+    message_id: "the line's entry in the catalog (journalctl -x)";
+    name: "an object's name";
+    node: "a node's name or uuid";
+    object: "an object, as KIND/NAME";
+    outcome: "what became of a task";
+    path: "a file";
+    peer: "the address of who asked";
+    principal: "who asked, by certificate or token";
+    reason: "why, a stable word; the label of rejected_total where it is a refusal";
+    request: "a request's id";
+    revision: "a revision of the store";
+    source: "where a value or fact came from";
+    status: "an HTTP or exit status";
+    tag: "a tag's name";
+    task: "a task's id";
+    to: "what it is now";
+    token: "a join token's id, never its secret";
+    trait_name: "a trait's name";
+    unsaid: "how many like it were counted and not logged since the last one";
+    url: "the address of a controller";
+    version: "a version of a program or protocol";
+    wait_ms: "how long it is waited, in milliseconds";
+}
+
+/// Where the lines go could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Standard error is the journal's, and the journal does not answer.
+    #[error("the journal cannot be reached")]
+    Journal(#[source] std::io::Error),
+    /// A logger stands already.
+    #[error("a logger is installed already")]
+    Installed(#[from] log::SetLoggerError),
+}
+
+/// Sends this process's log lines to the journal, when standard error is connected to it, and else to standard error.
+/// `program` is the name under which they stand there.
+///
+/// # Errors
+/// [`LogError`].
+pub fn init(program: &str, verbosity: Verbosity) -> Result<(), LogError> {
+    let level = level_of(verbosity);
+    if systemd_journal_logger::connected_to_journal() {
+        let journal = systemd_journal_logger::JournalLog::empty().map_err(LogError::Journal)?;
+        journal.with_syslog_identifier(program.to_owned()).install()?;
+        log::set_max_level(level);
+        return Ok(());
+    }
+    env_logger::Builder::new().filter_level(level).format_target(false).try_init()?;
+    Ok(())
+}
+
+fn level_of(verbosity: Verbosity) -> LevelFilter {
+    match verbosity {
+        Verbosity::Quiet => LevelFilter::Warn,
+        Verbosity::Normal => LevelFilter::Info,
+        Verbosity::Debug => LevelFilter::Debug,
+    }
+}
+
+/// An error with its causes in one line, as the field `error` has it: `cannot be reached: connection refused`.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        // Some errors repeat their source in their own sentence.
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The keys of every log macro in a source text.
+    fn keys(source: &str) -> BTreeSet<String> {
+        let mut keys = BTreeSet::new();
+        for level in ["trace!(", "debug!(", "info!(", "warn!(", "error!("] {
+            for after in source.split(level).skip(1) {
+                let Some((arguments, _)) = after.split_once(';') else { continue };
+                // A macro without key-values begins with its message.
+                if arguments.trim_start().starts_with('"') || arguments.contains(");") {
+                    continue;
+                }
+                keys.extend(arguments.split(',').filter_map(key));
+            }
+        }
+        keys
+    }
+
+    fn key(argument: &str) -> Option<String> {
+        let name = argument.split(['=', ':']).next()?.trim();
+        let plain = !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_' || byte.is_ascii_digit());
+        (plain && argument.contains('=')).then(|| name.to_owned())
+    }
+
+    fn visit(directory: &Path, found: &mut BTreeSet<(String, String)>) {
+        for entry in std::fs::read_dir(directory).expect("the workspace").flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.ends_with("target") && !path.ends_with(".git") {
+                visit(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let source = std::fs::read_to_string(&path).expect("a source file");
+                found.extend(keys(&source).into_iter().map(|key| (key, path.display().to_string())));
+            }
+        }
+    }
+
+    #[test]
+    fn every_field_that_is_logged_is_in_the_dictionary() {
+        let mut found = BTreeSet::new();
+        visit(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")), &mut found);
+        let known: BTreeSet<_> = FIELDS.iter().map(|field| field.name).collect();
+        let unknown: Vec<_> = found.iter().filter(|(key, _)| !known.contains(key.as_str())).collect();
+        assert!(
+            unknown.is_empty(),
+            "explain these in shared/wire/src/log.rs, or use a name that is there: {unknown:?}"
+        );
+        assert!(found.iter().any(|(key, _)| key == "reason"), "the search finds what is there");
+    }
+
+    #[test]
+    fn the_dictionary_is_in_order_and_fits_the_journal() {
+        assert!(FIELDS.is_sorted_by_key(|field| field.name));
+        for field in FIELDS {
+            assert!(field.name.len() <= 64 && field.name.starts_with(|first: char| first.is_ascii_lowercase()));
+        }
+    }
+
+    #[test]
+    fn keys_are_found_in_all_their_forms() {
+        let source = r#"info!(node:% = n, revision = r; "x"); warn!("a {b}"); log::error!(
+            error:% = chain(&e),
+            peer:? = p; "y");"#;
+        let found: Vec<_> = keys(source).into_iter().collect();
+        assert_eq!(found, ["error", "node", "peer", "revision"]);
+    }
+
+    #[test]
+    fn causes_stand_behind_their_error_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer")]
+        struct Outer(#[source] Middle);
+        #[derive(Debug, thiserror::Error)]
+        #[error("middle: inner")]
+        struct Middle(#[source] Inner);
+        #[derive(Debug, thiserror::Error)]
+        #[error("inner")]
+        struct Inner;
+        assert_eq!(chain(&Outer(Middle(Inner))), "outer: middle: inner");
+    }
+}
