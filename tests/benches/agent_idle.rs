@@ -1,0 +1,59 @@
+//! What an idle agent costs: proportional memory, CPU a minute, and the size of its program.
+//!
+//! The agent has joined, has converged and has nothing to do; it hangs in a parked check-in. Beside it runs a
+//! baseline in the same minute: a shell that sleeps, so that the machine's own noise is seen.
+#![allow(clippy::print_stdout)] // A bench prints its figures.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use stemma_tests::fleet::Fleet;
+use stemma_tests::program;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<()> {
+    let fleet = Fleet::start()?;
+    fleet.stemma(&["apply", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site")])?;
+    let agent = fleet.join("web-1", "prod/frontends")?;
+    program::eventually("the file of the last task", || {
+        program::file_contains(&agent.path("etc/nginx/conf.d/site.conf"), "tier gold")
+    })?;
+    let id = agent.id().context("the agent runs")?;
+    let mut sleeper = Command::new("sleep").arg("120").stdout(Stdio::null()).spawn()?;
+    std::thread::sleep(Duration::from_secs(5)); // What follows convergence (the last report, a first drift check) is over.
+    let (before, base_before) = (cpu_ms(id)?, cpu_ms(sleeper.id())?);
+    std::thread::sleep(MINUTE);
+    let (cpu, base_cpu) = (cpu_ms(id)? - before, cpu_ms(sleeper.id())? - base_before);
+    let size = fs::metadata(program::path("stemma-agent"))?.len();
+    println!("agent idle: {:.2} MiB PSS, {cpu:.1} ms CPU a minute, binary {:.2} MB", pss_mib(id)?, mb(size));
+    println!("baseline (sleep): {:.2} MiB PSS, {base_cpu:.1} ms CPU a minute", pss_mib(sleeper.id())?);
+    sleeper.kill()?;
+    sleeper.wait()?;
+    Ok(())
+}
+
+/// User and system time so far, from the scheduler's own count in nanoseconds.
+fn cpu_ms(id: u32) -> Result<f64> {
+    let mut nanoseconds = 0;
+    for task in fs::read_dir(format!("/proc/{id}/task"))? {
+        let text = fs::read_to_string(task?.path().join("schedstat"))?;
+        nanoseconds += text.split(' ').next().context("schedstat begins with a number")?.parse::<u64>()?;
+    }
+    #[allow(clippy::cast_precision_loss)] // Milliseconds of a minute.
+    Ok(nanoseconds as f64 / 1e6)
+}
+
+fn pss_mib(id: u32) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{id}/smaps_rollup"))?;
+    let line = text.lines().find(|line| line.starts_with("Pss:")).context("smaps_rollup has a line Pss")?;
+    let kib: f64 = line.split_whitespace().nth(1).context("Pss has a number")?.parse()?;
+    Ok(kib / 1024.0)
+}
+
+#[allow(clippy::cast_precision_loss)] // Megabytes of a program.
+fn mb(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
