@@ -26,6 +26,12 @@ pub(crate) fn printable(text: &str) -> String {
         .collect()
 }
 
+/// The same for text of several lines.
+#[must_use]
+pub(crate) fn printable_lines(text: &str) -> String {
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+}
+
 /// A value in a table's cell.
 #[must_use]
 pub(crate) fn cell(value: Option<&Value>) -> String {
