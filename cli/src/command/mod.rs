@@ -1,0 +1,5 @@
+//! What each command does, by what it needs: nothing but manifests, questions to a controller, writes.
+
+pub(crate) mod apply;
+pub(crate) mod question;
+pub(crate) mod write;
