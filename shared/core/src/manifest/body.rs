@@ -1,0 +1,178 @@
+//! A body's top-level members as they were sent, and what may be wrong with one.
+//!
+//! Members are kept as JSON text until the field that takes them reads them: a label's number keeps the text that
+//! its author sent, and an error can name the field that it stands in.
+
+use std::fmt;
+
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::name::cut;
+
+/// The deepest nesting of a body.
+pub const MAX_DEPTH: usize = 64;
+
+/// What is wrong with a body, and where.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub struct BodyError {
+    /// The field, as `tasks[2].requires`; empty for the body as a whole.
+    pub field: String,
+    /// What is wrong and what to do.
+    pub reason: String,
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.field.is_empty() { f.write_str(&self.reason) } else { write!(f, "{}: {}", self.field, self.reason) }
+    }
+}
+
+impl BodyError {
+    /// An error of a field.
+    pub fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { field: field.into(), reason: reason.into() }
+    }
+
+    /// The same, seen from around: `outer` is put before the field.
+    #[must_use]
+    pub fn within(self, outer: &str) -> Self {
+        let field = match self.field.as_str() {
+            "" => outer.to_owned(),
+            inner if inner.starts_with('[') => format!("{outer}{inner}"),
+            inner => format!("{outer}.{inner}"),
+        };
+        Self { field, reason: self.reason }
+    }
+}
+
+/// The members of a JSON object, in order, each name once.
+#[derive(Clone, Debug, Default)]
+pub struct Body {
+    members: Vec<(String, Box<RawValue>)>,
+}
+
+impl Body {
+    /// Reads a JSON text.
+    ///
+    /// # Errors
+    /// [`BodyError`] when it is no JSON object, is nested deeper than [`MAX_DEPTH`], or has a name twice.
+    pub fn parse(json: &str) -> Result<Self, BodyError> {
+        if nesting(json) > MAX_DEPTH {
+            return Err(BodyError::new("", format!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        let Members(members) = serde_json::from_str(json)
+            .map_err(|why| BodyError::new("", format!("no JSON object: {why}")))?;
+        for (at, (name, _)) in members.iter().enumerate() {
+            if members[..at].iter().any(|(before, _)| before == name) {
+                return Err(BodyError::new(cut(name), "stands there twice: keep one of them"));
+            }
+        }
+        Ok(Self { members })
+    }
+
+    /// A member's JSON text.
+    pub fn get(&self, name: &str) -> Option<&RawValue> {
+        self.members.iter().find(|(own, _)| own == name).map(|(_, raw)| &**raw)
+    }
+
+    /// Takes a member out.
+    pub fn take(&mut self, name: &str) -> Option<Box<RawValue>> {
+        let at = self.members.iter().position(|(own, _)| own == name)?;
+        Some(self.members.remove(at).1)
+    }
+
+    /// The members in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.members.iter().map(|(name, raw)| (name.as_str(), &**raw))
+    }
+
+    /// A member that is text; `null` and absent are `None`.
+    ///
+    /// # Errors
+    /// [`BodyError`] for anything else.
+    pub fn text(&self, name: &str) -> Result<Option<String>, BodyError> {
+        self.get(name).map_or(Ok(None), |raw| read::<Option<String>>(raw)).map_err(|error| error.within(name))
+    }
+}
+
+/// Whether a member is `null`.
+pub fn is_null(raw: &RawValue) -> bool {
+    raw.get() == "null"
+}
+
+/// Reads a value of a known form; the error names the place within it.
+///
+/// # Errors
+/// [`BodyError`].
+pub fn read<T: DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> {
+    let mut text = serde_json::Deserializer::from_str(raw.get());
+    serde_path_to_error::deserialize(&mut text).map_err(|error| {
+        let path = error.path().to_string();
+        let reason = error.inner().to_string();
+        let reason = reason.rsplit_once(" at line ").map_or(reason.as_str(), |(sentence, _)| sentence);
+        BodyError::new(if path == "." { "" } else { &path }, reason)
+    })
+}
+
+/// How deep the text is nested, strings left out. Counted before anything is parsed.
+fn nesting(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+struct Members(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Members;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of fields")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_keep_their_text_and_stand_once() {
+        let body = Body::parse(r#"{"a": 1.10, "b": null}"#).unwrap();
+        assert_eq!(body.get("a").unwrap().get(), "1.10");
+        assert_eq!(body.text("b"), Ok(None));
+        for (json, says) in [
+            (r#"{"a": 1, "a": 2}"#, "a: stands there twice: keep one of them"),
+            ("[1]", "no JSON object: invalid type: sequence, expected an object of fields at line 1 column 0"),
+            (&"[".repeat(70), "nested deeper than 64 levels"),
+        ] {
+            assert_eq!(Body::parse(json).unwrap_err().to_string(), says);
+        }
+        assert_eq!(body.text("a").unwrap_err().to_string(), "a: invalid type: floating point `1.1`, expected a string");
+    }
+}

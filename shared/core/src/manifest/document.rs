@@ -1,0 +1,162 @@
+//! One document of a manifest: its kind, by what it is named, and its fields.
+
+use uuid::Uuid;
+
+use super::body::{Body, BodyError, is_null, read};
+use crate::name::{NodeName, ObjectName, ReleaseRef};
+use crate::object::Kind;
+
+/// By what an object of a manifest is named.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// `NAME@VERSION`, or `NAME`.
+    Release(ReleaseRef),
+    /// A cluster template.
+    ClusterTemplate(ObjectName),
+    /// A cluster.
+    Cluster(ObjectName),
+    /// A group within its cluster.
+    NodeGroup {
+        /// The cluster's name.
+        cluster: ObjectName,
+        /// The group's.
+        name: ObjectName,
+    },
+    /// A node.
+    Node(NodeName),
+}
+
+/// One object of a manifest.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// By what it is named.
+    pub key: Key,
+    /// The uuid that a Node's author may give.
+    pub uuid: Option<Uuid>,
+    /// Its other fields.
+    pub body: Body,
+}
+
+impl Key {
+    /// The kind of the object.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Release(_) => Kind::Release,
+            Self::ClusterTemplate(_) => Kind::ClusterTemplate,
+            Self::Cluster(_) => Kind::Cluster,
+            Self::NodeGroup { .. } => Kind::NodeGroup,
+            Self::Node(_) => Kind::Node,
+        }
+    }
+}
+
+impl std::fmt::Display for Key {
+    /// As findings name it: `nodegroup/prod/frontends`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/", self.kind().word())?;
+        match self {
+            Self::Release(name) => write!(f, "{name}"),
+            Self::ClusterTemplate(name) | Self::Cluster(name) => write!(f, "{}", name.as_str()),
+            Self::NodeGroup { cluster, name } => write!(f, "{}/{}", cluster.as_str(), name.as_str()),
+            Self::Node(name) => write!(f, "{}", name.as_str()),
+        }
+    }
+}
+
+/// Reads one document: `kind`, `name` and what else identifies it are taken out of the body.
+///
+/// # Errors
+/// [`BodyError`] for what is no object, an unknown kind, and a name that is missing or malformed.
+pub fn read_document(json: &str) -> Result<Document, BodyError> {
+    let mut body = Body::parse(json)?;
+    let kind = take_text(&mut body, "kind")?
+        .ok_or_else(|| BodyError::new("kind", format!("is missing: it is one of {}", kinds())))?;
+    let name = take_text(&mut body, "name")?.ok_or_else(|| BodyError::new("name", "is missing"))?;
+    let mut uuid = None;
+    let key = match kind.as_str() {
+        "Release" => Key::Release(release(&mut body, &name)?),
+        "ClusterTemplate" => Key::ClusterTemplate(object_name("name", &name)?),
+        "Cluster" => Key::Cluster(object_name("name", &name)?),
+        "NodeGroup" => {
+            let cluster = take_text(&mut body, "cluster")?
+                .ok_or_else(|| BodyError::new("cluster", "is missing: a NodeGroup names its cluster"))?;
+            Key::NodeGroup { cluster: object_name("cluster", &cluster)?, name: object_name("name", &name)? }
+        }
+        "Node" => {
+            uuid = body.take("uuid").filter(|raw| !is_null(raw)).map(|raw| read(&raw)).transpose().map_err(|e| e.within("uuid"))?;
+            Key::Node(NodeName::new(&name).map_err(|why| BodyError::new("name", why.to_string()))?)
+        }
+        other => return Err(BodyError::new("kind", unknown_kind(other))),
+    };
+    Ok(Document { key, uuid, body })
+}
+
+fn kinds() -> &'static str {
+    "Release, ClusterTemplate, Cluster, NodeGroup, Node"
+}
+
+fn unknown_kind(found: &str) -> String {
+    match found {
+        "Secret" | "Expectation" | "Namespace" | "InspectionRule" => format!("{found} is not taken by this version"),
+        _ => format!("{:?} is no kind: it is one of {}", crate::name::cut(found), kinds()),
+    }
+}
+
+fn object_name(field: &str, text: &str) -> Result<ObjectName, BodyError> {
+    ObjectName::new(text).map_err(|why| BodyError::new(field, why.to_string()))
+}
+
+fn take_text(body: &mut Body, field: &str) -> Result<Option<String>, BodyError> {
+    let text = body.text(field)?;
+    body.take(field);
+    Ok(text)
+}
+
+/// A release's name with its version, which is text: a bare 2026.10 is the number 2026.1.
+fn release(body: &mut Body, name: &str) -> Result<ReleaseRef, BodyError> {
+    let version = body.take("version").filter(|raw| !is_null(raw));
+    if let Some(raw) = version.as_ref().filter(|raw| !raw.get().starts_with('"')) {
+        let reason = format!("{raw} is no text; a bare 2026.10 would be the number 2026.1: write \"{raw}\"");
+        return Err(BodyError::new("version", reason));
+    }
+    let wrong = |why: crate::name::InvalidName| BodyError::new("name", why.to_string());
+    if name.contains('@') {
+        return Err(BodyError::new("name", "a release's version stands in `version`, not in its name"));
+    }
+    match version {
+        None => ReleaseRef::new(name).map_err(wrong),
+        Some(raw) => {
+            let version: String = read(&raw).map_err(|error| error.within("version"))?;
+            ReleaseRef::new(&format!("{name}@{version}")).map_err(wrong)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_says_what_it_is() {
+        for (json, key) in [
+            (r#"{"kind": "Release", "name": "site", "version": "2026.11"}"#, "release/site@2026.11"),
+            (r#"{"kind": "Release", "name": "site"}"#, "release/site"),
+            (r#"{"kind": "NodeGroup", "name": "web", "cluster": "prod"}"#, "nodegroup/prod/web"),
+            (r#"{"kind": "Node", "name": "web-1"}"#, "node/web-1"),
+        ] {
+            assert_eq!(read_document(json).unwrap().key.to_string(), key);
+        }
+        for (json, says) in [
+            (r#"{"name": "x"}"#, "kind: is missing: it is one of"),
+            (r#"{"kind": "Widget", "name": "x"}"#, "kind: \"Widget\" is no kind: it is one of"),
+            (r#"{"kind": "Secret", "name": "x"}"#, "kind: Secret is not taken by this version"),
+            (r#"{"kind": "Cluster"}"#, "name: is missing"),
+            (r#"{"kind": "NodeGroup", "name": "x"}"#, "cluster: is missing"),
+            (r#"{"kind": "Release", "name": "x", "version": 2026.10}"#, "version: 2026.10 is no text"),
+            (r#"{"kind": "Node", "name": "detail"}"#, "name: node \"detail\" is reserved"),
+        ] {
+            let error = read_document(json).unwrap_err().to_string();
+            assert!(error.starts_with(says), "{error}");
+        }
+    }
+}

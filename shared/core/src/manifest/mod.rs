@@ -1,0 +1,21 @@
+//! Manifests and bodies: what comes in, read into the objects' own types.
+//!
+//! One table a kind ([`Fields`]) says which fields it has, how each is read and how each is shown again. From it come
+//! the check for unknown fields, server-side apply per field (a field that a manager named last time and leaves out
+//! now returns to its default), plain updates, and the documents. What comes in names other objects by name; stored
+//! specs name them by uuid, so [`Names`] stands between.
+
+mod body;
+mod document;
+mod extra;
+mod fields;
+mod set;
+mod task;
+mod write;
+
+pub use body::{Body, BodyError, MAX_DEPTH, is_null, read};
+pub use document::{Document, Key, read_document};
+pub use fields::{Field, Fields, Names};
+pub use set::{Objects, assemble};
+pub use task::read_tasks;
+pub use write::{Author, MapConflict, WriteError, write};

@@ -1,0 +1,135 @@
+//! A task as its author may write it, brought into the one form in which it is stored.
+//!
+//! Fuel's spellings are taken (`cross-depends`, `groups`, `role`, a text where a list of one is meant), so that its
+//! files load as they are. Fields of Fuel's that mean nothing here come in by the import alone, which keeps them
+//! under `foreign`; in a manifest they are refused as any unknown field, saying so.
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::body::{Body, BodyError, read};
+use crate::task::Task;
+
+/// The most tasks of one release.
+const MAX_TASKS: usize = 4096;
+
+/// Fields that only Fuel's tasks have.
+const FUEL_ONLY: &[&str] = &["version", "test_pre", "test_post", "refresh_on", "reexecute_on", "fault_tolerance", "stage"];
+
+/// Reads a release's `tasks`.
+///
+/// # Errors
+/// [`BodyError`] with the task's place and field.
+pub fn read_tasks(raw: &RawValue) -> Result<Vec<Task>, BodyError> {
+    let items: Vec<Box<RawValue>> = read::<Option<_>>(raw)?.unwrap_or_default();
+    if items.len() > MAX_TASKS {
+        return Err(BodyError::new("", format!("{} tasks, more than the {MAX_TASKS} of one release", items.len())));
+    }
+    let tasks = items.iter().enumerate().map(|(at, item)| read_task(item).map_err(|error| error.within(&format!("[{at}]"))));
+    tasks.collect()
+}
+
+fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
+    Body::parse(raw.get())?; // Members that stand there twice.
+    let members: Map<String, Value> = read(raw)?;
+    let mut task = Map::new();
+    for (name, value) in members {
+        if FUEL_ONLY.contains(&name.as_str()) {
+            let reason = "is Fuel's own and means nothing in a manifest: take it out, or import with `stemma release import --fuel`";
+            return Err(BodyError::new(name, reason));
+        }
+        if let Some((name, value)) = normalized(&name, value)? {
+            if task.insert(name.clone(), value).is_some() {
+                return Err(BodyError::new(name, "stands there in two spellings: keep one of them"));
+            }
+        }
+    }
+    let text = Value::Object(task).to_string();
+    let task: Task = read(&RawValue::from_string(text).expect("a value's text is JSON"))?;
+    if task.id.is_empty() || task.kind.is_empty() {
+        let field = if task.id.is_empty() { "id" } else { "type" };
+        return Err(BodyError::new(field, "is missing"));
+    }
+    Ok(task)
+}
+
+/// The stored spelling of a field, and its value; `None` for one that is `null` and may be left out.
+fn normalized(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyError> {
+    let name = name.replace('-', "_");
+    let value = match name.as_str() {
+        // `tags: null` counts under `matching.roles: tags`, as an empty list.
+        "tags" => listed(if value.is_null() { Value::Array(Vec::new()) } else { value }),
+        _ if value.is_null() => return Ok(None),
+        "role" | "groups" | "roles" => return Ok(Some(("roles".to_owned(), listed(value)))),
+        "requires" | "required_for" | "subscribes" | "tasks" => listed(value),
+        "cross_depends" | "cross_depended_by" => entries(value).map_err(|error| error.within(&name))?,
+        _ => value,
+    };
+    Ok(Some((name, value)))
+}
+
+/// A text is a list of one.
+fn listed(value: Value) -> Value {
+    if value.is_string() { Value::Array(vec![value]) } else { value }
+}
+
+/// Entries whose `role` and `tags` are lists; `null` stays, since it means the stages.
+fn entries(value: Value) -> Result<Value, BodyError> {
+    let Value::Array(items) = value else { return Err(BodyError::new("", "takes a list of {name, role or tags, policy}")) };
+    let entry = |item| match item {
+        Value::Object(mut entry) => {
+            for field in ["role", "tags"] {
+                if let Some(value) = entry.remove(field) {
+                    entry.insert(field.to_owned(), listed(value));
+                }
+            }
+            Value::Object(entry)
+        }
+        other => other,
+    };
+    Ok(Value::Array(items.into_iter().filter(|item| !item.is_null()).map(entry).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::Where;
+
+    fn tasks(json: &str) -> Result<Vec<Task>, BodyError> {
+        read_tasks(&RawValue::from_string(json.to_owned()).unwrap())
+    }
+
+    #[test]
+    fn both_spellings_give_the_same_task() {
+        let ours = r#"[{"id": "a", "type": "shell", "roles": ["web"], "cross_depends": [{"name": "b", "role": ["db"]}]}]"#;
+        let fuels = r#"[{"id": "a", "type": "shell", "groups": "web", "cross-depends": [{"name": "b", "role": "db"}, null]}]"#;
+        assert_eq!(tasks(ours).unwrap(), tasks(fuels).unwrap());
+    }
+
+    #[test]
+    fn absent_null_and_empty_differ_where_they_mean_something() {
+        let read = |fields: &str| tasks(&format!(r#"[{{"id": "a", "type": "shell"{fields}}}]"#)).unwrap().remove(0);
+        assert_eq!(read("").tags, None);
+        assert_eq!(read(r#", "tags": null"#).tags, Some(vec![]));
+        assert_eq!(read(r#", "tags": []"#).tags, Some(vec![]));
+        let place = |fields: &str| read(&format!(r#", "cross_depends": [{{"name": "b"{fields}}}]"#)).cross_depends.remove(0).role;
+        assert_eq!(place(""), Where::Absent);
+        assert_eq!(place(r#", "role": null"#), Where::Null);
+        assert_eq!(place(r#", "role": "self""#), Where::Names(vec!["self".to_owned()]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        for (json, says) in [
+            (r#"[{"id": "a"}]"#, "[0]: missing field `type`"),
+            (r#"[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "colour": 1}]"#, "[1].colour: unknown field `colour`"),
+            (r#"[{"id": "a", "type": "x", "requires": [1]}]"#, "[0].requires[0]: invalid type: integer `1`, expected a string"),
+            (r#"[{"id": "a", "type": "x", "refresh_on": []}]"#, "[0].refresh_on: is Fuel's own"),
+            (r#"[{"id": "a", "type": "x", "role": "b", "groups": "c"}]"#, "[0].roles: stands there in two spellings"),
+            (r#"[{"id": "a", "id": "b", "type": "x"}]"#, "[0].id: stands there twice"),
+        ] {
+            let error = tasks(json).unwrap_err().to_string();
+            assert!(error.starts_with(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! How a body changes a spec: under a manager's name, by apply or by update.
+//!
+//! Top-level fields are leaves of one owned map, so they follow the same server-side apply as labels: a field that
+//! this manager named last time and now leaves out returns to its default, one that it never named is untouched,
+//! and one that another owns with another value is a conflict. The three maps of labels, a node's traits and its
+//! tags are owned key by key. All of it is done on a copy: an error changes nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::body::{Body, BodyError, is_null, read};
+use super::fields::{Field, Fields, Names};
+use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
+use crate::name::TagName;
+use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags};
+use crate::ownership::{Conflicts, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
+
+/// Who writes, and how.
+#[derive(Clone, Copy, Debug)]
+pub enum Author<'a> {
+    /// Server-side apply: the manager's whole intent.
+    Apply {
+        /// Who.
+        manager: &'a Manager,
+        /// Whether others' values are taken over.
+        force: bool,
+    },
+    /// A plain write of the fields that the body names.
+    Update {
+        /// Who.
+        manager: &'a Manager,
+        /// The body's shape, which decides what `merge_labels` left out means.
+        shape: BodyShape,
+    },
+}
+
+/// A key or field that another manager owns with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapConflict {
+    /// `labels`, `annotations`, `parameters`, `traits`, `tags` or `fields`.
+    pub map: &'static str,
+    /// The key, or the field's name.
+    pub key: String,
+    /// Who owns it.
+    pub owner: Owner,
+    /// Its present value; `null` for a tombstone or a member of a set.
+    pub value: Value,
+}
+
+/// Why a body was not taken. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteError {
+    /// Something in the body is wrong.
+    Body(BodyError),
+    /// Others own what it would change.
+    Conflicts(Vec<MapConflict>),
+}
+
+impl std::error::Error for WriteError {}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Body(error) => error.fmt(f),
+            Self::Conflicts(conflicts) => {
+                let shown: Vec<String> = conflicts
+                    .iter()
+                    .take(10)
+                    .map(|one| format!("{}.{} is {} by {}", one.map, one.key, one.value, one.owner))
+                    .collect();
+                write!(f, "{}: agree with them, leave it out, or force", shown.join("; "))
+            }
+        }
+    }
+}
+
+impl From<BodyError> for WriteError {
+    fn from(error: BodyError) -> Self {
+        Self::Body(error)
+    }
+}
+
+/// Fields that are owned key by key, and the flag beside them.
+const LEVELED: [&str; 4] = ["labels", "merge_labels", "annotations", "parameters"];
+const OF_NODES: [&str; 3] = ["traits", "tags", "reports"];
+
+/// Writes a body into a spec. `reports` of a node is left to the caller.
+///
+/// # Errors
+/// [`WriteError`]; then the spec is as it was.
+pub fn write<S: Fields>(spec: &mut S, body: &Body, author: Author<'_>, names: &dyn Names, now_ms: u64) -> Result<(), WriteError> {
+    let mut next = spec.clone();
+    check_known(&mut next, body)?;
+    let mut conflicts = Vec::new();
+    write_fields(&mut next, spec, body, author, names, &mut conflicts)?;
+    if let Some(inherited) = next.inherited() {
+        write_inherited(inherited, body, author, now_ms, &mut conflicts)?;
+    }
+    if let Some(node) = next.node() {
+        write_node(node, body, author, names, &mut conflicts)?;
+    }
+    if conflicts.is_empty() {
+        *spec = next;
+        Ok(())
+    } else {
+        Err(WriteError::Conflicts(conflicts))
+    }
+}
+
+impl Author<'_> {
+    fn manager(&self) -> &Manager {
+        match self {
+            Self::Apply { manager, .. } | Self::Update { manager, .. } => manager,
+        }
+    }
+
+    /// What becomes of an owned map when this author writes a whole map of it.
+    fn write<K, V>(&self, owned: &OwnedMap<K, V>, whole: &Intent<K, V>) -> Result<OwnedMap<K, V>, Conflicts<K, V>>
+    where
+        K: Ord + Clone + fmt::Display,
+        V: Clone + PartialEq,
+    {
+        match self {
+            Self::Apply { manager, force } => owned.apply(manager, whole, *force),
+            Self::Update { manager, .. } => Ok(owned.update(manager, whole)),
+        }
+    }
+}
+
+fn check_known<S: Fields>(spec: &mut S, body: &Body) -> Result<(), BodyError> {
+    let (leveled, node) = (spec.inherited().is_some(), spec.node().is_some());
+    for (name, _) in body.iter() {
+        let known = S::FIELDS.iter().any(|field| field.name == name)
+            || S::EXTRA.contains(&name)
+            || (leveled && LEVELED.contains(&name))
+            || (node && OF_NODES.contains(&name));
+        if !known {
+            return Err(BodyError::new(crate::name::cut(name), unknown(name)));
+        }
+    }
+    Ok(())
+}
+
+fn unknown(name: &str) -> String {
+    match name {
+        "override_labels" | "labels_override" => "is called merge_labels".to_owned(),
+        _ => "is no field of this kind: take it out, or mend its spelling".to_owned(),
+    }
+}
+
+/// The fields of the table and the extra ones, as one owned map of leaves.
+fn write_fields<S: Fields>(
+    next: &mut S,
+    before: &S,
+    body: &Body,
+    author: Author<'_>,
+    names: &dyn Names,
+    conflicts: &mut Vec<MapConflict>,
+) -> Result<(), BodyError> {
+    let mut intent: Intent<String, Value> = Intent::new();
+    for (name, raw) in body.iter() {
+        let Some(value) = read_field(next, name, raw, names).map_err(|error| error.within(name))? else { continue };
+        if !is_null(raw) {
+            intent.insert(name.to_owned(), Said::Value(value));
+        }
+    }
+    let owned = owned_fields(before, next.owners().clone(), names);
+    let after = match author {
+        Author::Apply { manager, force } => match owned.apply(manager, &intent, force) {
+            Ok(after) => after,
+            Err(refused) => {
+                conflicts.extend(listed("fields", refused, Value::clone));
+                return Ok(());
+            }
+        },
+        Author::Update { manager, .. } => owned.patch(manager, &changes::<S>(body, intent)),
+    };
+    for name in next.owners().clone().keys().filter(|name| after.get(name.as_str()).is_none()) {
+        reset(next, name, names);
+    }
+    *next.owners() = after.iter().map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
+    Ok(())
+}
+
+/// Every field that the body names: its value, or nothing where it is `null`.
+fn changes<S: Fields>(body: &Body, mut intent: Intent<String, Value>) -> BTreeMap<String, Option<Said<Value>>> {
+    let is_leaf = |name: &str| S::EXTRA.contains(&name) || S::FIELDS.iter().any(|field| field.name == name);
+    body.iter().filter(|(name, _)| is_leaf(name)).map(|(name, _)| (name.to_owned(), intent.remove(name))).collect()
+}
+
+/// Reads a field and gives its value as it is shown; `None` for a name that is owned key by key.
+fn read_field<S: Fields>(spec: &mut S, name: &str, raw: &RawValue, names: &dyn Names) -> Result<Option<Value>, BodyError> {
+    if let Some(field) = table(name) {
+        (field.read)(spec, raw, names)?;
+        return Ok(Some((field.show)(spec, names)));
+    }
+    if !S::EXTRA.contains(&name) {
+        return Ok(None);
+    }
+    let value: Value = read(raw)?;
+    if value.is_null() {
+        spec.extra().remove(name);
+    } else {
+        spec.extra().insert(name.to_owned(), value.clone());
+    }
+    Ok(Some(value))
+}
+
+fn reset<S: Fields>(spec: &mut S, name: &str, names: &dyn Names) {
+    let null = RawValue::from_string("null".to_owned()).expect("null is JSON");
+    read_field(spec, name, &null, names).expect("null is every field's default");
+}
+
+fn table<S: Fields>(name: &str) -> Option<&'static Field<S>> {
+    S::FIELDS.iter().find(|field| field.name == name)
+}
+
+/// The fields that someone gave, with their values of now.
+fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn Names) -> OwnedMap<String, Value> {
+    let value = |name: &str| match table::<S>(name) {
+        Some(field) => (field.show)(spec, names),
+        None => spec.extra_ref().get(name).cloned().unwrap_or(Value::Null),
+    };
+    OwnedMap::from_owners(owners.into_iter().map(|(name, owners)| {
+        let value = value(&name);
+        (name, Said::Value(value), owners)
+    }))
+}
+
+fn write_inherited(
+    inherited: &mut Inherited,
+    body: &Body,
+    author: Author<'_>,
+    now_ms: u64,
+    conflicts: &mut Vec<MapConflict>,
+) -> Result<(), BodyError> {
+    let sent = body.get("merge_labels").map(read_merge).transpose();
+    let sent = sent.map_err(|why| BodyError::new("merge_labels", why.to_string()))?.flatten();
+    let shape = if let Author::Update { shape, .. } = author { shape } else { BodyShape::Own };
+    let provides = write_layer(&mut inherited.labels, "labels", body, author, now_ms, conflicts)?;
+    inherited.labels.merge = merge_after(inherited.labels.merge, sent, provides, shape);
+    write_layer(&mut inherited.annotations, "annotations", body, author, now_ms, conflicts)?;
+    write_layer(&mut inherited.parameters, "parameters", body, author, now_ms, conflicts)?;
+    if let Some(provided) = &inherited.parameters.provided {
+        check_parameters(provided).map_err(|why| BodyError::new("parameters", why.to_string()))?;
+    }
+    Ok(())
+}
+
+/// One map of a level; whether the body provides it.
+fn write_layer<K, V>(
+    layer: &mut Layer<K, V>,
+    map: &'static str,
+    body: &Body,
+    author: Author<'_>,
+    now_ms: u64,
+    conflicts: &mut Vec<MapConflict>,
+) -> Result<bool, BodyError>
+where
+    K: Ord + Clone + fmt::Display + std::str::FromStr<Err: fmt::Display>,
+    V: Clone + PartialEq + FromJson + serde::Serialize,
+{
+    let Some(raw) = body.get(map) else { return Ok(false) };
+    let written = Written::<K, V>::from_json(raw).map_err(|why| BodyError::new(map, why.to_string()))?;
+    let Some(Written(whole)) = written else {
+        // `null` names no map in an apply; in a plain write it takes back what was provided.
+        if matches!(author, Author::Update { .. }) {
+            layer.provided = None;
+        }
+        return Ok(false);
+    };
+    match author.write(layer.provided.as_ref().unwrap_or(&OwnedMap::default()), &whole) {
+        Ok(mut after) => {
+            after.stamp(now_ms);
+            layer.provided = Some(after);
+        }
+        Err(refused) => conflicts.extend(listed(map, refused, |value| {
+            serde_json::to_value(value).expect("a label's, annotation's or parameter's value is JSON")
+        })),
+    }
+    layer.check().map_err(|why| BodyError::new(map, why.to_string()))?;
+    Ok(true)
+}
+
+fn write_node(
+    node: &mut NodeSpec,
+    body: &Body,
+    author: Author<'_>,
+    names: &dyn Names,
+    conflicts: &mut Vec<MapConflict>,
+) -> Result<(), BodyError> {
+    if let Some(raw) = body.get("traits").filter(|raw| !is_null(raw)) {
+        let given: Vec<String> = read(raw).map_err(|error| error.within("traits"))?;
+        let mut whole = Intent::new();
+        for (at, name) in given.iter().enumerate() {
+            let name = names.traits().parse(name);
+            whole.insert(name.map_err(|why| BodyError::new(format!("traits[{at}]"), why.to_string()))?, Said::Value(()));
+        }
+        set(&mut node.traits, "traits", &whole, author, conflicts);
+    }
+    if let Some(raw) = body.get("tags").filter(|raw| !is_null(raw)) {
+        let tags: WrittenTags = read(raw).map_err(|error| error.within("tags"))?;
+        let NodeTags { assigned, unassigned } = &mut node.tags;
+        for (owned, written) in [(assigned, tags.assigned), (unassigned, tags.unassigned)] {
+            if let Some(written) = written {
+                set(owned, "tags", &written.into_iter().map(|tag| (tag, Said::Value(()))).collect(), author, conflicts);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenTags {
+    #[serde(default)]
+    assigned: Option<Vec<TagName>>,
+    #[serde(default)]
+    unassigned: Option<Vec<TagName>>,
+}
+
+fn set<K: Ord + Clone + fmt::Display>(
+    owned: &mut OwnedSet<K>,
+    map: &'static str,
+    whole: &Intent<K, ()>,
+    author: Author<'_>,
+    conflicts: &mut Vec<MapConflict>,
+) {
+    match author.write(owned, whole) {
+        Ok(after) => *owned = after,
+        Err(refused) => conflicts.extend(listed(map, refused, |()| Value::Null)),
+    }
+}
+
+fn listed<K: fmt::Display, V>(map: &'static str, refused: Conflicts<K, V>, value: impl Fn(&V) -> Value) -> Vec<MapConflict> {
+    let one = |conflict: crate::ownership::Conflict<K, V>| MapConflict {
+        map,
+        key: conflict.key.to_string(),
+        owner: conflict.owner,
+        value: if let Said::Value(said) = &conflict.said { value(said) } else { Value::Null },
+    };
+    refused.0.into_iter().map(one).collect()
+}
