@@ -172,11 +172,14 @@ fn read(path: &Path) -> Result<Written, ConfigError> {
 }
 
 fn admin_listen(text: &str) -> Result<AdminListen, ConfigError> {
-    let refused = |why: &str| ConfigError::Listen { field: "admin_listen", value: text.to_owned(), why: why.to_owned() };
+    let refused =
+        |why: &str| ConfigError::Listen { field: "admin_listen", value: text.to_owned(), why: why.to_owned() };
     if let Some(rest) = text.strip_prefix("http://") {
         let address = address("admin_listen", text, rest.strip_suffix('/').unwrap_or(rest))?;
         if !address.ip().is_loopback() {
-            return Err(refused("plain HTTP is served on a loopback address alone: write http://127.0.0.1:PORT, or HOST:PORT for TLS"));
+            return Err(refused(
+                "plain HTTP is served on a loopback address alone: write http://127.0.0.1:PORT, or HOST:PORT for TLS",
+            ));
         }
         return Ok(AdminListen::Plain(address));
     }
@@ -209,7 +212,8 @@ mod tests {
             agent_listen = "127.0.0.1:2"
             names = ["stemma.example", "10.0.0.1"]
         "#;
-        let config = load(file, args::Run { agent_listen: Some("127.0.0.1:0".into()), ..args::Run::default() }).unwrap();
+        let config =
+            load(file, args::Run { agent_listen: Some("127.0.0.1:0".into()), ..args::Run::default() }).unwrap();
         assert_eq!(config.data_dir, PathBuf::from("/var/lib/stemma"));
         assert_eq!(config.admin, AdminListen::Tls("127.0.0.1:1".parse().unwrap()));
         assert_eq!(config.agents, "127.0.0.1:0".parse().unwrap());
@@ -222,7 +226,10 @@ mod tests {
             ("", "no data directory: give --data-dir DIR, or data_dir in the file that --config names"),
             ("data_dirr = 'x'", "unknown field `data_dirr`, expected one of `data_dir`, `admin_listen`"),
             ("data_dir = 7", "invalid type: integer `7`, expected path string"),
-            ("data_dir = 'x'\nadmin_listen = '10.1.2.3'", "admin_listen \"10.1.2.3\": invalid socket address; write HOST:PORT"),
+            (
+                "data_dir = 'x'\nadmin_listen = '10.1.2.3'",
+                "admin_listen \"10.1.2.3\": invalid socket address; write HOST:PORT",
+            ),
             (
                 "data_dir = 'x'\nadmin_listen = 'http://192.0.2.1:80'",
                 "admin_listen \"http://192.0.2.1:80\": plain HTTP is served on a loopback address alone: write http://127.0.0.1:PORT, \

@@ -156,7 +156,8 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
         files::make_directory(directory)?;
         close_to_others(directory)?;
     }
-    let fleet: Fleet = format!("stemma-{}", hex(&random::<4>()?)).parse().expect("lower case letters, digits and a hyphen");
+    let fleet: Fleet =
+        format!("stemma-{}", hex(&random::<4>()?)).parse().expect("lower case letters, digits and a hyphen");
     let authority = Authority::create(&layout.trust(), fleet.clone(), now_s)?;
     files::write(&layout.root(), Holds::Public, ca::pem(authority.root()).as_bytes())?;
     write_admin(&layout, &authority, now_s)?;

@@ -46,7 +46,11 @@ fn labels_tags_and_tasks_reach_the_hosts_and_an_edit_arrives() -> Result<()> {
     let [web1, web2, db] = three(&fleet)?;
 
     let known = labels(&web1.path("run/stemma/labels.json"))?;
-    assert_eq!(known, serde_json::json!({"ntp": "ntp.example.net", "site": "fra1", "tier": "gold"}), "four levels, an override, a null");
+    assert_eq!(
+        known,
+        serde_json::json!({"ntp": "ntp.example.net", "site": "fra1", "tier": "gold"}),
+        "four levels, an override, a null"
+    );
     assert_eq!(labels(&db.path("run/stemma/labels.json"))?["debug"], "true", "only frontends stop it");
     file_contains(&web1.path("run/stemma/labels.env"), "STEMMA_LABEL_TIER=")?;
     eventually("the tags", || Ok(std::fs::metadata(web1.path("run/stemma/tags/nginx"))?))?;
@@ -57,7 +61,9 @@ fn labels_tags_and_tasks_reach_the_hosts_and_an_edit_arrives() -> Result<()> {
         label(agent, "ntp", "ntp2.example.net")?;
     }
     for web in [&web1, &web2] {
-        eventually("the rendered file", || file_contains(&web.path("etc/nginx/conf.d/site.conf"), "ntp ntp2.example.net"))?;
+        eventually("the rendered file", || {
+            file_contains(&web.path("etc/nginx/conf.d/site.conf"), "ntp ntp2.example.net")
+        })?;
     }
     let explained = fleet.stemma(&["explain", "node", "web-1", "label", "tier"])?;
     for expected in ["clustertemplate", "standard", "nodegroup", "gold", "WINS"] {
@@ -97,7 +103,8 @@ fn ten_restarts_of_a_quiet_controller_write_nothing() -> Result<()> {
     };
     quiet()?;
     let revision = revision(&fleet)?;
-    let written = |agent: &Agent| std::fs::metadata(agent.path("run/stemma/labels.json")).and_then(|file| file.modified());
+    let written =
+        |agent: &Agent| std::fs::metadata(agent.path("run/stemma/labels.json")).and_then(|file| file.modified());
     let before = agents.iter().map(written).collect::<std::io::Result<Vec<_>>>()?;
     for _ in 0..10 {
         fleet.stop_controller()?;

@@ -141,7 +141,8 @@ mod tests {
         all.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         all.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         // PKCS#10 has no field for a validity, so ten years cannot be asked for but by an unknown attribute.
-        all.custom_extensions = vec![rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0])];
+        all.custom_extensions =
+            vec![rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0])];
         let refused = check(&request(&all, &key)).unwrap_err();
         assert_eq!(
             refused,

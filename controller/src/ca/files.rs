@@ -145,11 +145,11 @@ pub fn write(path: &Path, holds: Holds, bytes: &[u8]) -> Result<(), FileError> {
 /// # Errors
 /// [`FileError::Io`].
 pub fn make_directory(path: &Path) -> Result<(), FileError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| FileError::Io { path: path.to_owned(), what: "make", source })
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| FileError::Io {
+        path: path.to_owned(),
+        what: "make",
+        source,
+    })
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {

@@ -18,9 +18,7 @@ use rustls_pki_types::pem::PemObject;
 use stemma_wire::tls::Fleet;
 
 use files::{FileError, Holds};
-pub use issue::{
-    ADMIN_SECONDS, BACKDATED_SECONDS, IssueError, Issued, NODE_SECONDS, SERVER_SECONDS, SIGNER_SECONDS,
-};
+pub use issue::{ADMIN_SECONDS, BACKDATED_SECONDS, IssueError, Issued, NODE_SECONDS, SERVER_SECONDS, SIGNER_SECONDS};
 pub use names::{BadServerName, ServerName};
 
 /// Why the authority could not be made or read.
@@ -136,8 +134,7 @@ fn load(directory: &Path, name: &str) -> Result<Signing, CaError> {
 /// [`CaError`].
 pub fn read_certificate(path: &Path) -> Result<CertificateDer<'static>, CaError> {
     let bytes = files::read(path, Holds::Public)?;
-    CertificateDer::from_pem_slice(&bytes)
-        .map_err(|_| CaError::Damaged { path: path.to_owned(), what: "certificate" })
+    CertificateDer::from_pem_slice(&bytes).map_err(|_| CaError::Damaged { path: path.to_owned(), what: "certificate" })
 }
 
 /// A certificate as PEM (RFC 7468).

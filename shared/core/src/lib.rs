@@ -8,6 +8,7 @@ pub mod input;
 pub mod key;
 pub mod labels;
 pub mod lifecycle;
+pub mod manifest;
 pub mod name;
 pub mod object;
 pub mod origin;

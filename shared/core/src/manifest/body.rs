@@ -62,8 +62,8 @@ impl Body {
         if nesting(json) > MAX_DEPTH {
             return Err(BodyError::new("", format!("nested deeper than {MAX_DEPTH} levels")));
         }
-        let Members(members) = serde_json::from_str(json)
-            .map_err(|why| BodyError::new("", format!("no JSON object: {why}")))?;
+        let Members(members) =
+            serde_json::from_str(json).map_err(|why| BodyError::new("", format!("no JSON object: {why}")))?;
         for (at, (name, _)) in members.iter().enumerate() {
             if members[..at].iter().any(|(before, _)| before == name) {
                 return Err(BodyError::new(cut(name), "stands there twice: keep one of them"));

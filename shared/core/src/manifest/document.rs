@@ -83,7 +83,12 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
             Key::NodeGroup { cluster: object_name("cluster", &cluster)?, name: object_name("name", &name)? }
         }
         "Node" => {
-            uuid = body.take("uuid").filter(|raw| !is_null(raw)).map(|raw| read(&raw)).transpose().map_err(|e| e.within("uuid"))?;
+            uuid = body
+                .take("uuid")
+                .filter(|raw| !is_null(raw))
+                .map(|raw| read(&raw))
+                .transpose()
+                .map_err(|e| e.within("uuid"))?;
             Key::Node(NodeName::new(&name).map_err(|why| BodyError::new("name", why.to_string()))?)
         }
         other => return Err(BodyError::new("kind", unknown_kind(other))),

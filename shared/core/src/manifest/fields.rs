@@ -69,7 +69,9 @@ pub trait Fields: Sized + Clone + 'static {
 
 macro_rules! field {
     // A field of the body's own name, in serde's form.
-    ($spec:ty, $name:ident) => { field!($spec, $name, stringify!($name)) };
+    ($spec:ty, $name:ident) => {
+        field!($spec, $name, stringify!($name))
+    };
     ($spec:ty, $name:ident, $text:expr) => {
         Field {
             name: $text,
@@ -78,7 +80,9 @@ macro_rules! field {
         }
     };
     // A field with a form of its own.
-    ($spec:ty, $text:expr, $read:expr, $show:expr) => { Field { name: $text, read: $read, show: $show } };
+    ($spec:ty, $text:expr, $read:expr, $show:expr) => {
+        Field { name: $text, read: $read, show: $show }
+    };
 }
 
 macro_rules! lifecycle {
@@ -252,7 +256,8 @@ fn shown<T: Serialize>(field: &T) -> Value {
 
 fn read_template(spec: &mut ClusterSpec, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     let name: Option<String> = read(raw)?;
-    spec.cluster_template = name.map(|name| names.template(&name).ok_or_else(|| missing("cluster template", &name))).transpose()?;
+    spec.cluster_template =
+        name.map(|name| names.template(&name).ok_or_else(|| missing("cluster template", &name))).transpose()?;
     Ok(())
 }
 
@@ -261,9 +266,9 @@ fn read_group(spec: &mut NodeSpec, raw: &RawValue, names: &dyn Names) -> Result<
         spec.nodegroup = None;
         return Ok(());
     };
-    let (cluster, group) = name
-        .split_once('/')
-        .ok_or_else(|| BodyError::new("", format!("{:?} is no node group: write CLUSTER/GROUP", crate::name::cut(&name))))?;
+    let (cluster, group) = name.split_once('/').ok_or_else(|| {
+        BodyError::new("", format!("{:?} is no node group: write CLUSTER/GROUP", crate::name::cut(&name)))
+    })?;
     spec.nodegroup = Some(names.group(cluster, group).ok_or_else(|| missing("node group", &name))?);
     Ok(())
 }
@@ -284,7 +289,8 @@ fn read_roles(to: &mut Vec<Name>, raw: &RawValue) -> Result<(), BodyError> {
 fn read_declared_roles(spec: &mut ReleaseSpec, raw: &RawValue) -> Result<(), BodyError> {
     plain(&mut spec.roles, raw)?;
     for name in spec.roles.keys() {
-        Name::declare(name, crate::name::NameKind::Role).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
+        Name::declare(name, crate::name::NameKind::Role)
+            .map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
     }
     Ok(())
 }
@@ -312,7 +318,8 @@ fn read_requirements(spec: &mut NodeGroupSpec, raw: &RawValue, _: &dyn Names) ->
 }
 
 fn show_requirements(pairs: &[(String, String)]) -> Value {
-    let as_map: BTreeMap<&str, &str> = pairs.iter().map(|(key, expression)| (key.as_str(), expression.as_str())).collect();
+    let as_map: BTreeMap<&str, &str> =
+        pairs.iter().map(|(key, expression)| (key.as_str(), expression.as_str())).collect();
     if as_map.len() == pairs.len() {
         return shown(&as_map);
     }

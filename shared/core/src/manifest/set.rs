@@ -13,8 +13,8 @@ use super::document::{Document, Key};
 use super::fields::{Fields, Names};
 use super::write::{Author, WriteError, write};
 use crate::object::{
-    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, GroupId, Meta, Node, NodeGroup, NodeGroupSpec,
-    NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec, Spec, TemplateId, Timestamp,
+    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, GroupId, Meta, Node, NodeGroup,
+    NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec, Spec, TemplateId, Timestamp,
 };
 use crate::ownership::Manager;
 use crate::traits::TraitNames;
@@ -67,7 +67,10 @@ fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetName
         Key::Cluster(name) => to.clusters.push(object(document, name.clone(), ClusterSpec::default(), manager, names)?),
         Key::NodeGroup { cluster, name } => {
             let parent = names.cluster(cluster.as_str()).ok_or_else(|| {
-                BodyError::new("cluster", format!("there is no cluster {:?}: make it first, or name another", cluster.as_str()))
+                BodyError::new(
+                    "cluster",
+                    format!("there is no cluster {:?}: make it first, or name another", cluster.as_str()),
+                )
             })?;
             to.groups.push(object(document, name.clone(), NodeGroupSpec::new(parent), manager, names)?);
         }

@@ -14,7 +14,8 @@ use crate::task::Task;
 const MAX_TASKS: usize = 4096;
 
 /// Fields that only Fuel's tasks have.
-const FUEL_ONLY: &[&str] = &["version", "test_pre", "test_post", "refresh_on", "reexecute_on", "fault_tolerance", "stage"];
+const FUEL_ONLY: &[&str] =
+    &["version", "test_pre", "test_post", "refresh_on", "reexecute_on", "fault_tolerance", "stage"];
 
 /// Reads a release's `tasks`.
 ///
@@ -25,7 +26,8 @@ pub fn read_tasks(raw: &RawValue) -> Result<Vec<Task>, BodyError> {
     if items.len() > MAX_TASKS {
         return Err(BodyError::new("", format!("{} tasks, more than the {MAX_TASKS} of one release", items.len())));
     }
-    let tasks = items.iter().enumerate().map(|(at, item)| read_task(item).map_err(|error| error.within(&format!("[{at}]"))));
+    let tasks =
+        items.iter().enumerate().map(|(at, item)| read_task(item).map_err(|error| error.within(&format!("[{at}]"))));
     tasks.collect()
 }
 
@@ -75,7 +77,9 @@ fn listed(value: Value) -> Value {
 
 /// Entries whose `role` and `tags` are lists; `null` stays, since it means the stages.
 fn entries(value: Value) -> Result<Value, BodyError> {
-    let Value::Array(items) = value else { return Err(BodyError::new("", "takes a list of {name, role or tags, policy}")) };
+    let Value::Array(items) = value else {
+        return Err(BodyError::new("", "takes a list of {name, role or tags, policy}"));
+    };
     let entry = |item| match item {
         Value::Object(mut entry) => {
             for field in ["role", "tags"] {
@@ -101,8 +105,10 @@ mod tests {
 
     #[test]
     fn both_spellings_give_the_same_task() {
-        let ours = r#"[{"id": "a", "type": "shell", "roles": ["web"], "cross_depends": [{"name": "b", "role": ["db"]}]}]"#;
-        let fuels = r#"[{"id": "a", "type": "shell", "groups": "web", "cross-depends": [{"name": "b", "role": "db"}, null]}]"#;
+        let ours =
+            r#"[{"id": "a", "type": "shell", "roles": ["web"], "cross_depends": [{"name": "b", "role": ["db"]}]}]"#;
+        let fuels =
+            r#"[{"id": "a", "type": "shell", "groups": "web", "cross-depends": [{"name": "b", "role": "db"}, null]}]"#;
         assert_eq!(tasks(ours).unwrap(), tasks(fuels).unwrap());
     }
 
@@ -112,7 +118,9 @@ mod tests {
         assert_eq!(read("").tags, None);
         assert_eq!(read(r#", "tags": null"#).tags, Some(vec![]));
         assert_eq!(read(r#", "tags": []"#).tags, Some(vec![]));
-        let place = |fields: &str| read(&format!(r#", "cross_depends": [{{"name": "b"{fields}}}]"#)).cross_depends.remove(0).role;
+        let place = |fields: &str| {
+            read(&format!(r#", "cross_depends": [{{"name": "b"{fields}}}]"#)).cross_depends.remove(0).role
+        };
         assert_eq!(place(""), Where::Absent);
         assert_eq!(place(r#", "role": null"#), Where::Null);
         assert_eq!(place(r#", "role": "self""#), Where::Names(vec!["self".to_owned()]));
@@ -122,8 +130,14 @@ mod tests {
     fn what_is_wrong_is_said_with_its_place() {
         for (json, says) in [
             (r#"[{"id": "a"}]"#, "[0]: missing field `type`"),
-            (r#"[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "colour": 1}]"#, "[1].colour: unknown field `colour`"),
-            (r#"[{"id": "a", "type": "x", "requires": [1]}]"#, "[0].requires[0]: invalid type: integer `1`, expected a string"),
+            (
+                r#"[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "colour": 1}]"#,
+                "[1].colour: unknown field `colour`",
+            ),
+            (
+                r#"[{"id": "a", "type": "x", "requires": [1]}]"#,
+                "[0].requires[0]: invalid type: integer `1`, expected a string",
+            ),
             (r#"[{"id": "a", "type": "x", "refresh_on": []}]"#, "[0].refresh_on: is Fuel's own"),
             (r#"[{"id": "a", "type": "x", "role": "b", "groups": "c"}]"#, "[0].roles: stands there in two spellings"),
             (r#"[{"id": "a", "id": "b", "type": "x"}]"#, "[0].id: stands there twice"),

@@ -91,7 +91,13 @@ const OF_NODES: [&str; 3] = ["traits", "tags", "reports"];
 ///
 /// # Errors
 /// [`WriteError`]; then the spec is as it was.
-pub fn write<S: Fields>(spec: &mut S, body: &Body, author: Author<'_>, names: &dyn Names, now_ms: u64) -> Result<(), WriteError> {
+pub fn write<S: Fields>(
+    spec: &mut S,
+    body: &Body,
+    author: Author<'_>,
+    names: &dyn Names,
+    now_ms: u64,
+) -> Result<(), WriteError> {
     let mut next = spec.clone();
     check_known(&mut next, body)?;
     let mut conflicts = Vec::new();
@@ -161,7 +167,9 @@ fn write_fields<S: Fields>(
     conflicts: &mut Vec<MapConflict>,
 ) -> Result<(), BodyError> {
     let mut intent: Intent<String, Value> = Intent::new();
-    for (name, raw) in body.iter() {
+    // To an apply, `null` is a field left out; to an update, one taken back.
+    let leaves_out = |raw: &RawValue| is_null(raw) && matches!(author, Author::Apply { .. });
+    for (name, raw) in body.iter().filter(|(_, raw)| !leaves_out(raw)) {
         let Some(value) = read_field(next, name, raw, names).map_err(|error| error.within(name))? else { continue };
         if !is_null(raw) {
             intent.insert(name.to_owned(), Said::Value(value));
@@ -192,7 +200,12 @@ fn changes<S: Fields>(body: &Body, mut intent: Intent<String, Value>) -> BTreeMa
 }
 
 /// Reads a field and gives its value as it is shown; `None` for a name that is owned key by key.
-fn read_field<S: Fields>(spec: &mut S, name: &str, raw: &RawValue, names: &dyn Names) -> Result<Option<Value>, BodyError> {
+fn read_field<S: Fields>(
+    spec: &mut S,
+    name: &str,
+    raw: &RawValue,
+    names: &dyn Names,
+) -> Result<Option<Value>, BodyError> {
     if let Some(field) = table(name) {
         (field.read)(spec, raw, names)?;
         return Ok(Some((field.show)(spec, names)));
@@ -297,7 +310,8 @@ fn write_node(
         let mut whole = Intent::new();
         for (at, name) in given.iter().enumerate() {
             let name = names.traits().parse(name);
-            whole.insert(name.map_err(|why| BodyError::new(format!("traits[{at}]"), why.to_string()))?, Said::Value(()));
+            whole
+                .insert(name.map_err(|why| BodyError::new(format!("traits[{at}]"), why.to_string()))?, Said::Value(()));
         }
         set(&mut node.traits, "traits", &whole, author, conflicts);
     }
@@ -335,7 +349,11 @@ fn set<K: Ord + Clone + fmt::Display>(
     }
 }
 
-fn listed<K: fmt::Display, V>(map: &'static str, refused: Conflicts<K, V>, value: impl Fn(&V) -> Value) -> Vec<MapConflict> {
+fn listed<K: fmt::Display, V>(
+    map: &'static str,
+    refused: Conflicts<K, V>,
+    value: impl Fn(&V) -> Value,
+) -> Vec<MapConflict> {
     let one = |conflict: crate::ownership::Conflict<K, V>| MapConflict {
         map,
         key: conflict.key.to_string(),
@@ -343,4 +361,123 @@ fn listed<K: fmt::Display, V>(map: &'static str, refused: Conflicts<K, V>, value
         value: if let Said::Value(said) = &conflict.said { value(said) } else { Value::Null },
     };
     refused.0.into_iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::read_document;
+    use super::*;
+    use crate::object::{ClusterId, ClusterSpec, GroupId, TemplateId};
+    use crate::traits::TraitNames;
+
+    #[derive(Default)]
+    struct Nobody(TraitNames);
+
+    impl Names for Nobody {
+        fn template(&self, _: &str) -> Option<TemplateId> {
+            None
+        }
+        fn cluster(&self, _: &str) -> Option<ClusterId> {
+            None
+        }
+        fn group(&self, _: &str, _: &str) -> Option<GroupId> {
+            None
+        }
+        fn template_name(&self, _: TemplateId) -> Option<String> {
+            None
+        }
+        fn group_name(&self, _: GroupId) -> Option<String> {
+            None
+        }
+        fn traits(&self) -> &TraitNames {
+            &self.0
+        }
+    }
+
+    fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
+        let body = Body::parse(fields).unwrap();
+        let manager = Manager::new(who).unwrap();
+        write(spec, &body, Author::Apply { manager: &manager, force: false }, &Nobody::default(), 7)
+    }
+
+    fn update<S: Fields>(spec: &mut S, who: &str, fields: &str, shape: BodyShape) -> Result<(), WriteError> {
+        let body = Body::parse(fields).unwrap();
+        let manager = Manager::new(who).unwrap();
+        write(spec, &body, Author::Update { manager: &manager, shape }, &Nobody::default(), 7)
+    }
+
+    #[test]
+    fn a_field_that_is_left_out_returns_to_its_default_for_its_manager_alone() {
+        let mut spec = ClusterSpec::default();
+        apply(&mut spec, "git", r#"{"description": "a", "paused": true, "keypair": "k"}"#).unwrap();
+        apply(&mut spec, "ops", r#"{"min_ready_seconds": 5, "description": null}"#).unwrap();
+        assert_eq!(spec.description, "a");
+        apply(&mut spec, "git", r#"{"description": "b"}"#).unwrap();
+        assert_eq!((spec.description.as_str(), spec.paused, spec.extra.is_empty()), ("b", false, true));
+        assert_eq!(spec.inherited.lifecycle.min_ready_seconds, Some(5), "another manager's");
+        assert_eq!(spec.owners.keys().collect::<Vec<_>>(), ["description", "min_ready_seconds"]);
+    }
+
+    #[test]
+    fn another_managers_value_is_a_conflict_and_nothing_changes() {
+        let mut spec = ClusterSpec::default();
+        apply(&mut spec, "git", r#"{"description": "a", "labels": {"tier": "gold", "debug": null}}"#).unwrap();
+        let before = spec.clone();
+        let refused =
+            apply(&mut spec, "ops", r#"{"description": "b", "labels": {"tier": "silver", "debug": "1", "x": "y"}}"#)
+                .unwrap_err();
+        let WriteError::Conflicts(conflicts) = &refused else { panic!("{refused}") };
+        let named: Vec<_> =
+            conflicts.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
+        assert_eq!(
+            named,
+            ["fields.description git:apply \"a\"", "labels.debug git:apply null", "labels.tier git:apply \"gold\""]
+        );
+        assert_eq!(spec, before);
+        apply(&mut spec, "ops", r#"{"description": "a"}"#).unwrap();
+        assert_eq!(spec.owners["description"].len(), 2, "who agrees shares");
+    }
+
+    #[test]
+    fn an_update_touches_what_it_names() {
+        let mut spec = ClusterSpec::default();
+        apply(&mut spec, "git", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
+        update(&mut spec, "bob", r#"{"paused": true, "labels": {"tier": "silver", "ntp": "x"}}"#, BodyShape::Own)
+            .unwrap();
+        assert_eq!(spec.description, "a");
+        let owners = spec.inherited.labels.provided.as_ref().unwrap().owners();
+        let texts: Vec<_> = owners.iter().map(|(key, owners)| format!("{} {}", key.as_str(), owners[0])).collect();
+        assert_eq!(texts, ["ntp git:apply", "tier bob:update"], "keys that are sent unchanged keep their owners");
+        update(&mut spec, "bob", r#"{"description": null, "labels": null}"#, BodyShape::Own).unwrap();
+        assert_eq!((spec.description.as_str(), &spec.inherited.labels.provided), ("", &None));
+        assert!(!spec.owners.contains_key("description"));
+    }
+
+    #[test]
+    fn merge_labels_left_out_depends_on_the_bodys_shape() {
+        for (shape, merge) in [(BodyShape::Magnum, Some(false)), (BodyShape::Own, Some(true))] {
+            let mut spec = ClusterSpec::default();
+            update(&mut spec, "bob", r#"{"labels": {"a": "b"}}"#, shape).unwrap();
+            assert_eq!(spec.inherited.labels.merge, merge);
+        }
+    }
+
+    #[test]
+    fn traits_and_tags_are_owned_entry_by_entry() {
+        let mut node = NodeSpec::default();
+        apply(&mut node, "git", r#"{"traits": ["CUSTOM_A", "CUSTOM_B"], "tags": {"assigned": ["x"]}}"#).unwrap();
+        update(&mut node, "bob", r#"{"traits": ["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"]}"#, BodyShape::Own).unwrap();
+        apply(&mut node, "git", r#"{"traits": ["CUSTOM_A"]}"#).unwrap();
+        let traits: Vec<_> = node.traits.members().map(ToString::to_string).collect();
+        assert_eq!(traits, ["CUSTOM_A", "CUSTOM_C"], "only what git put there goes");
+        assert_eq!(node.tags.assigned.len(), 1, "a map that is not named is untouched");
+    }
+
+    #[test]
+    fn the_magnum_specs_name_of_the_flag_is_refused_with_ours() {
+        let mut spec = ClusterSpec::default();
+        let error = apply(&mut spec, "git", r#"{"override_labels": true}"#).unwrap_err();
+        assert_eq!(error.to_string(), "override_labels: is called merge_labels");
+        assert!(read_document(r#"{"kind": "Cluster", "name": "c"}"#).is_ok());
+    }
 }

@@ -234,7 +234,7 @@ impl Node {
 pub type Extra = Map<String, Value>;
 
 /// Traits, sorted.
-pub type TraitSet = BTreeSet<Arc<str>>;
+pub type TraitSet = BTreeSet<crate::traits::Trait>;
 
 /// Who gave each top-level field of a spec that is no map of labels, by the field's name; owners sorted.
 pub type FieldOwners = BTreeMap<String, Arc<[Owner]>>;

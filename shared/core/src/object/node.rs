@@ -9,6 +9,7 @@ use super::{Extra, FieldOwners, GroupId, Inherited, TraitSet};
 use crate::name::{Name, TagName};
 use crate::ownership::OwnedSet;
 use crate::task::Mode;
+use crate::traits::Trait;
 
 /// What operators say of one host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,7 +31,7 @@ pub struct NodeSpec {
     pub tags: NodeTags,
     /// The operators' traits.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
-    pub traits: OwnedSet<Arc<str>>,
+    pub traits: OwnedSet<Trait>,
     /// Traits of another source that an operator suppressed.
     #[serde(skip_serializing_if = "TraitSet::is_empty")]
     pub suppressed_traits: TraitSet,
