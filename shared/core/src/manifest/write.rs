@@ -16,7 +16,7 @@ use super::fields::{Field, Fields, Names};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
 use crate::name::TagName;
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags};
-use crate::ownership::{Conflicts, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
+use crate::ownership::{Conflicts, Entry, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 
 /// Who writes, and how.
 #[derive(Clone, Copy, Debug)]
@@ -237,9 +237,9 @@ fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn Names) -> 
         Some(field) => (field.show)(spec, names),
         None => spec.extra_ref().get(name).cloned().unwrap_or(Value::Null),
     };
-    OwnedMap::from_owners(owners.into_iter().map(|(name, owners)| {
+    OwnedMap::from_entries(owners.into_iter().map(|(name, owners)| {
         let value = value(&name);
-        (name, Said::Value(value), owners)
+        (name, Entry { said: Said::Value(value), owners, since_ms: None })
     }))
 }
 
