@@ -8,6 +8,7 @@
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod endpoint;
 pub mod error;
 pub mod log;
 pub mod message;

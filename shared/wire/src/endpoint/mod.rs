@@ -1,0 +1,302 @@
+//! Which paths there are, who may call them, and what they take and give: one table, from which the controller builds its router, the
+//! agents' listener its matching, the API's description its paths, and the authorisation test its matrix (trust.md, rule 3).
+//!
+//! Deny by default: the classes of callers have no empty value, so a route that nobody was named for does not compile, and handlers
+//! are chosen by an exhaustive match, so neither does a route without a handler. The two listeners are separate sockets, and a path of
+//! one does not exist on the other.
+
+mod openapi;
+mod table;
+
+use crate::tls::{Class, Identity};
+
+pub use openapi::openapi;
+pub use table::Endpoint;
+
+/// Which socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// Hosts.
+    Agents,
+    /// People and programs.
+    Admin,
+}
+
+/// The methods that are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Creates, or asks for an action.
+    Post,
+    /// Replaces.
+    Put,
+    /// Changes.
+    Patch,
+    /// Deletes.
+    Delete,
+}
+
+/// A body's kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// No body.
+    Nothing,
+    /// A message of the agents' protocol ([`crate::message`]).
+    Postcard,
+    /// JSON.
+    Json,
+    /// RFC 7386.
+    MergePatch,
+    /// JSON patch (RFC 6902), merge patch, or server-side apply, by `Content-Type`.
+    AnyPatch,
+    /// A file's bytes.
+    Bytes,
+    /// Plain text.
+    Text,
+}
+
+/// A class of callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// No certificate and no token, on the admin listener.
+    Nobody,
+    /// No certificate, on the agents' listener: may want to enrol.
+    Joining,
+    /// A node.
+    Agent,
+    /// A principal that reads.
+    Viewer,
+    /// A principal that runs clusters.
+    Operator,
+    /// A principal that may do everything.
+    Admin,
+}
+
+/// A set of classes, never empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Callers(u8);
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Which socket.
+    pub listener: Listener,
+    /// The method.
+    pub method: Method,
+    /// The path, with parameters in braces, as axum has them. Without a slash at its end; one there is taken too, as Magnum's client sends it.
+    pub path: &'static str,
+    /// Who may call.
+    pub callers: Callers,
+    /// What comes.
+    pub request: Content,
+    /// What goes, when it went well.
+    pub answer: Content,
+    /// One sentence.
+    pub summary: &'static str,
+}
+
+/// A path and method, looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// A route, with its parameters in their order (as they stand in the path: nothing is decoded).
+    Route(Endpoint, Parameters<'a>),
+    /// The path exists, with other methods.
+    OtherMethods(Vec<Method>),
+    /// There is no such path.
+    Nothing,
+}
+
+/// The parameters of a path, in order; none has more than three.
+pub type Parameters<'a> = Vec<&'a str>;
+
+impl Caller {
+    /// All classes.
+    pub const ALL: [Self; 6] = [Self::Nobody, Self::Joining, Self::Agent, Self::Viewer, Self::Operator, Self::Admin];
+
+    /// Who is at the agents' listener, by the certificate that was shown there, if any.
+    pub fn at_agents_listener(identity: Option<&Identity>) -> Self {
+        match identity.map(|identity| &identity.class) {
+            None => Self::Joining,
+            Some(Class::Node(_)) => Self::Agent,
+            // The verifier of that listener takes no other class; whoever came by it all the same is nobody.
+            Some(Class::Controller(_) | Class::Admin(_) | Class::Signer(_)) => Self::Nobody,
+        }
+    }
+}
+
+impl Callers {
+    /// Every class that can reach the listener at all.
+    pub const EVERYONE: Self = Self(0b11_1111);
+    /// Joining alone.
+    pub const JOINING: Self = Self::of(Caller::Joining);
+    /// Agents alone.
+    pub const AGENT: Self = Self::of(Caller::Agent);
+    /// Viewers alone.
+    pub const VIEWER: Self = Self::of(Caller::Viewer);
+    /// Operators alone.
+    pub const OPERATOR: Self = Self::of(Caller::Operator);
+    /// Admins alone.
+    pub const ADMIN: Self = Self::of(Caller::Admin);
+
+    const fn of(caller: Caller) -> Self {
+        Self(1 << caller as u8)
+    }
+
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    /// Whether a class is among them.
+    pub const fn allows(self, caller: Caller) -> bool {
+        self.0 & (1 << caller as u8) != 0
+    }
+}
+
+impl Method {
+    /// As it stands in a request.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+impl Content {
+    /// The media types that a body of this kind may have; none where there is no body.
+    pub const fn media_types(self) -> &'static [&'static str] {
+        match self {
+            Self::Nothing => &[],
+            Self::Postcard => &["application/vnd.stemma.postcard"],
+            Self::Json => &["application/json"],
+            Self::MergePatch => &["application/merge-patch+json"],
+            Self::AnyPatch => &[
+                "application/json",
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/apply-patch+json",
+            ],
+            Self::Bytes => &["application/octet-stream"],
+            Self::Text => &["text/plain"],
+        }
+    }
+}
+
+impl Endpoint {
+    /// Whether a class may call it.
+    pub const fn allows(self, caller: Caller) -> bool {
+        self.route().callers.allows(caller)
+    }
+}
+
+/// Looks a request up on a listener. Of several templates that match, the one with the fewest parameters wins: `/v1/nodes/detail` is no node.
+pub fn find<'a>(listener: Listener, method: &str, path: &'a str) -> Found<'a> {
+    let path = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
+    let mut best: Option<(Endpoint, Parameters<'a>)> = None;
+    let mut others = Vec::new();
+    for endpoint in Endpoint::ALL.iter().copied().filter(|endpoint| endpoint.route().listener == listener) {
+        let Some(parameters) = match_path(endpoint.route().path, path) else { continue };
+        if endpoint.route().method.as_str() != method {
+            others.push(endpoint.route().method);
+        } else if parameters.is_empty() {
+            return Found::Route(endpoint, parameters);
+        } else if best.as_ref().is_none_or(|(_, found)| parameters.len() < found.len()) {
+            best = Some((endpoint, parameters));
+        }
+    }
+    match best {
+        Some((endpoint, parameters)) => Found::Route(endpoint, parameters),
+        None if others.is_empty() => Found::Nothing,
+        None => Found::OtherMethods(others),
+    }
+}
+
+/// The parameters of a path, where it is of this template. A parameter is one segment, and not empty.
+fn match_path<'a>(template: &str, path: &'a str) -> Option<Parameters<'a>> {
+    let mut parameters = Vec::new();
+    let mut segments = path.split('/');
+    for part in template.split('/') {
+        let segment = segments.next()?;
+        if part.starts_with('{') {
+            if segment.is_empty() {
+                return None;
+            }
+            parameters.push(segment);
+        } else if part != segment {
+            return None;
+        }
+    }
+    segments.next().is_none().then_some(parameters)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn paths_are_found_on_their_own_listener() {
+        use Endpoint as E;
+        use Listener::{Admin, Agents};
+        for (listener, method, path, found) in [
+            (Agents, "POST", "/agent/v1/checkin", Found::Route(E::CheckIn, vec![])),
+            (Agents, "GET", "/agent/v1/blobs/ab12", Found::Route(E::AgentBlob, vec!["ab12"])),
+            (Agents, "GET", "/agent/v1/checkin", Found::OtherMethods(vec![Method::Post])),
+            (Agents, "GET", "/agent/v1/blobs/", Found::Nothing),
+            (Agents, "GET", "/agent/v1/blobs/a/b", Found::Nothing),
+            (Agents, "GET", "/v1/nodes", Found::Nothing),
+            (Admin, "POST", "/agent/v1/checkin", Found::Nothing),
+            (Admin, "GET", "/", Found::Route(E::Versions, vec![])),
+            (Admin, "GET", "/v1/", Found::Route(E::Version1, vec![])),
+            (Admin, "GET", "/v1/nodes/detail", Found::Route(E::ListNodesDetail, vec![])),
+            (Admin, "GET", "/v1/nodes/web-1", Found::Route(E::GetNode, vec!["web-1"])),
+            (Admin, "GET", "/v1/clusters/prod/nodegroups/", Found::Route(E::ListGroups, vec!["prod"])),
+            (Admin, "PUT", "/v1/nodes/web-1/traits", Found::Route(E::ReplaceNodeTraits, vec!["web-1"])),
+            (Admin, "PUT", "/v1/nodes/web-1/labels", Found::Route(E::PutNodeMap, vec!["web-1", "labels"])),
+            (Admin, "GET", "/V1/nodes", Found::Nothing),
+            (Admin, "GET", "//v1/nodes", Found::Nothing),
+            (Admin, "GET", "", Found::Nothing),
+            (Admin, "get", "/v1/nodes", Found::OtherMethods(vec![Method::Get, Method::Post])),
+        ] {
+            assert_eq!(find(listener, method, path), found, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn no_two_rows_are_one_request() {
+        let rows: BTreeSet<_> =
+            Endpoint::ALL.iter().map(|row| (row.route().method.as_str(), row.route().path)).collect();
+        assert_eq!(rows.len(), Endpoint::ALL.len());
+    }
+
+    #[test]
+    fn each_class_stays_on_its_listener() {
+        for endpoint in Endpoint::ALL {
+            let route = endpoint.route();
+            let (agents, admin) = (
+                endpoint.allows(Caller::Joining) || endpoint.allows(Caller::Agent),
+                endpoint.allows(Caller::Viewer) || endpoint.allows(Caller::Operator) || endpoint.allows(Caller::Admin),
+            );
+            match route.listener {
+                Listener::Agents => assert!(agents && !admin && !endpoint.allows(Caller::Nobody), "{endpoint:?}"),
+                Listener::Admin => assert!(admin && endpoint.allows(Caller::Admin), "{endpoint:?}"),
+            }
+            let writes = route.listener == Listener::Admin && route.method != Method::Get;
+            assert!(!(writes && endpoint.allows(Caller::Viewer)), "{endpoint:?}: a viewer does not write");
+        }
+    }
+
+    #[test]
+    fn a_certificate_of_another_class_is_nobody_to_the_agents_listener() {
+        assert_eq!(Caller::at_agents_listener(None), Caller::Joining);
+        assert!(!Endpoint::CheckIn.allows(Caller::Joining));
+        assert!(Endpoint::ALL.iter().all(|row| row.route().listener == Listener::Admin || !row.allows(Caller::Nobody)));
+    }
+}

@@ -1,0 +1,95 @@
+//! The API's description in OpenAPI's form, from the table: paths, methods, parameters, media types, summaries, callers.
+
+use serde_json::{Map, Value, json};
+
+use super::{Caller, Content, Endpoint, Listener, Route};
+
+/// The description of the admin listener's API (OpenAPI 3.1), without schemas; what the controller serves at `/openapi.json` and `docs/openapi.json` holds.
+pub fn openapi(version: &str) -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for endpoint in Endpoint::ALL.iter().filter(|endpoint| endpoint.route().listener == Listener::Admin) {
+        let route = endpoint.route();
+        let path = paths.entry(route.path).or_insert_with(|| json!({"parameters": parameters(route.path)}));
+        path[route.method.as_str().to_ascii_lowercase()] = operation(*endpoint, route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {"title": "Stemma", "version": version},
+        "paths": paths,
+        "components": {"schemas": {"Error": error_schema()}}
+    })
+}
+
+fn operation(endpoint: Endpoint, route: &Route) -> Value {
+    let callers: Vec<_> = Caller::ALL.into_iter().filter(|caller| endpoint.allows(*caller)).map(name).collect();
+    let mut operation = json!({
+        "operationId": endpoint.name(),
+        "summary": route.summary,
+        "x-callers": callers,
+        "responses": {
+            "2XX": {"description": "Done.", "content": content(route.answer)},
+            "default": {
+                "description": "An error; docs/errors.md lists the types.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+            }
+        }
+    });
+    if route.request != Content::Nothing {
+        operation["requestBody"] = json!({"content": content(route.request)});
+    }
+    operation
+}
+
+fn content(kind: Content) -> Value {
+    kind.media_types().iter().map(|media| ((*media).to_owned(), json!({}))).collect::<Map<_, _>>().into()
+}
+
+fn parameters(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    names.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})).collect()
+}
+
+fn name(caller: Caller) -> &'static str {
+    match caller {
+        Caller::Nobody => "nobody",
+        Caller::Joining => "joining",
+        Caller::Agent => "agent",
+        Caller::Viewer => "viewer",
+        Caller::Operator => "operator",
+        Caller::Admin => "admin",
+    }
+}
+
+fn error_schema() -> Value {
+    let text = json!({"type": "string"});
+    json!({
+        "type": "object",
+        "properties": {"error": {
+            "type": "object",
+            "required": ["code", "type", "title", "message"],
+            "properties": {
+                "code": {"type": "integer"}, "type": text, "title": text, "message": text,
+                "detail": text, "field": text, "request_id": text
+            }
+        }}
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_has_each_admin_route_and_no_agents_path() {
+        let api = openapi("1");
+        let get = &api["paths"]["/v1/nodes/{node}/traits/{trait}"];
+        assert_eq!(get["put"]["operationId"], "AddNodeTrait");
+        assert_eq!(get["put"]["x-callers"], json!(["operator", "admin"]));
+        assert_eq!(get["parameters"][1]["name"], "trait");
+        assert!(
+            api["paths"]["/v1/nodes/{node}"]["patch"]["requestBody"]["content"]["application/apply-patch+json"]
+                .is_object()
+        );
+        assert!(api["paths"].as_object().expect("paths").keys().all(|path| !path.starts_with("/agent/")));
+    }
+}
