@@ -1,0 +1,262 @@
+//! A request as handlers see it, and what they answer: bounded, parsed on demand, without a framework's types.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use stemma_core::ownership::Manager;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use stemma_wire::serve::Peer;
+use uuid::Uuid;
+
+use super::json;
+use super::query::{BadQuery, Parameters};
+use super::version::{Minor, Negotiated};
+use crate::registry::{Answer, Caller, Mark};
+
+/// The largest body of everything but a blob: a release with all of its tasks in it.
+pub const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// A request, whole.
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// The address as it was sent.
+    pub uri: Uri,
+    /// The parts of the path that its route leaves open, decoded, by name.
+    pub path: Vec<(String, String)>,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body, at most [`MOST_BODY_BYTES`].
+    pub body: Bytes,
+    /// The versions that it asks for.
+    pub versions: Negotiated,
+    /// Who is at the other end.
+    pub peer: Option<Arc<Peer>>,
+    /// What it is called in answer and journal.
+    pub id: String,
+    /// The server's address as the client wrote it, as `https://host:port`, for links.
+    pub base: String,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// The status.
+    pub status: StatusCode,
+    /// Headers beside those that every answer has.
+    pub headers: HeaderMap,
+    /// The body; `None` for none.
+    pub body: Option<Value>,
+}
+
+/// What a handler answers.
+pub type Outcome = Result<Reply, ApiError>;
+
+impl Reply {
+    /// A body with status 200.
+    pub fn ok(body: Value) -> Self {
+        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Some(body) }
+    }
+
+    /// No body.
+    pub fn empty(status: StatusCode) -> Self {
+        Self { status, headers: HeaderMap::new(), body: None }
+    }
+
+    /// The same, with the tag of what was read, for the next `If-Match`.
+    #[must_use]
+    pub fn tagged(mut self, resource_version: u64) -> Self {
+        self.set(header::ETAG, &format!("\"{resource_version}\""));
+        self
+    }
+
+    /// Sets a header; text that no header can carry is left out.
+    pub fn set(&mut self, name: header::HeaderName, value: &str) {
+        if let Ok(value) = header::HeaderValue::from_str(value) {
+            self.headers.insert(name, value);
+        }
+    }
+
+    /// The answer of a write. Its location is a path, which the client's own address for this server precedes.
+    pub fn written(answer: Answer, base: &str) -> Self {
+        let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
+        let body = (!answer.body.is_null()).then_some(answer.body);
+        let version = body.as_ref().and_then(|body| body.get("resource_version")).and_then(Value::as_u64);
+        let mut reply = Self { status, headers: HeaderMap::new(), body };
+        if let Some(location) = &answer.location {
+            reply.set(header::LOCATION, &format!("{base}{location}"));
+        }
+        if let Some(warning) = &answer.warning {
+            reply.set(header::WARNING, &format!("299 stemma \"{}\"", warning.replace(['"', '\\'], "'")));
+        }
+        match version {
+            Some(version) => reply.tagged(version),
+            None => reply,
+        }
+    }
+}
+
+/// The kinds of bodies that a PATCH may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// A list of operations, as Ironic's and Magnum's clients send.
+    Json,
+    /// RFC 7396.
+    Merge,
+    /// Server-side apply.
+    Apply,
+}
+
+impl Request {
+    /// A part of the path.
+    pub fn part(&self, name: &str) -> &str {
+        self.path.iter().find(|(n, _)| n == name).map_or("", |(_, value)| value)
+    }
+
+    /// The path, without the query.
+    pub fn url(&self) -> String {
+        format!("{}{}", self.base, self.uri.path().trim_end_matches('/'))
+    }
+
+    /// The query, all of whose names must be known.
+    ///
+    /// # Errors
+    /// [`ErrorType::RequestQuery`].
+    pub fn query(&self, known: &[&[&'static str]]) -> Result<Parameters, ApiError> {
+        Parameters::read(&self.uri, known).map_err(bad_query)
+    }
+
+    /// The body as JSON.
+    ///
+    /// # Errors
+    /// [`ErrorType::RequestMalformed`] for an empty one, or one that is no JSON document that is taken.
+    pub fn json(&self) -> Result<Value, ApiError> {
+        if self.body.iter().all(u8::is_ascii_whitespace) {
+            return Err(ApiError::new(ErrorType::RequestMalformed, "this request needs a JSON body, and has none"));
+        }
+        json::parse(&self.body).map_err(|e| ApiError::new(ErrorType::RequestMalformed, e.to_string()))
+    }
+
+    /// The body as a JSON object.
+    ///
+    /// # Errors
+    /// As [`Self::json`], and for anything else than an object.
+    pub fn object(&self) -> Result<Map<String, Value>, ApiError> {
+        match self.json()? {
+            Value::Object(object) => Ok(object),
+            other => {
+                let found: String = other.to_string().chars().take(64).collect();
+                Err(ApiError::new(ErrorType::RequestMalformed, format!("the body must be a JSON object, not {found}")))
+            }
+        }
+    }
+
+    /// Refuses a body where none is meant; an empty object or `null` counts as none (as Ironic).
+    ///
+    /// # Errors
+    /// [`ErrorType::RequestMalformed`].
+    pub fn no_body(&self) -> Result<(), ApiError> {
+        if self.body.iter().all(u8::is_ascii_whitespace) {
+            return Ok(());
+        }
+        match self.json()? {
+            Value::Null => Ok(()),
+            Value::Object(object) if object.is_empty() => Ok(()),
+            _ => Err(ApiError::new(ErrorType::RequestMalformed, "this request takes no body")),
+        }
+    }
+
+    /// What kind of patch this is. `OpenStack`'s clients send JSON patches as plain JSON.
+    ///
+    /// # Errors
+    /// [`ErrorType::RequestMediaType`].
+    pub fn patch_kind(&self) -> Result<PatchKind, ApiError> {
+        let sent = self.text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
+        match sent.split(';').next().unwrap_or_default().trim() {
+            "" | "application/json" | "application/json-patch+json" | "application/openstack-json-patch+json" => Ok(PatchKind::Json),
+            "application/merge-patch+json" => Ok(PatchKind::Merge),
+            "application/apply-patch+json" => Ok(PatchKind::Apply),
+            other => {
+                let kinds = "application/json-patch+json, application/merge-patch+json or application/apply-patch+json";
+                Err(ApiError::new(ErrorType::RequestMediaType, format!("a patch is {kinds}, not {}", quote(other))))
+            }
+        }
+    }
+
+    /// The revision that the request presumes, from `If-Match`.
+    ///
+    /// # Errors
+    /// [`ErrorType::RequestMalformed`] for a tag that no answer had.
+    pub fn presumed(&self) -> Result<Option<u64>, ApiError> {
+        let Some(tag) = self.text(header::IF_MATCH.as_str()) else { return Ok(None) };
+        if tag.trim() == "*" {
+            return Ok(None);
+        }
+        let number = tag.trim().trim_start_matches("W/").trim_matches('"').parse();
+        let refused = |_| ApiError::new(ErrorType::RequestMalformed, format!("If-Match {} is no tag that an answer had", quote(&tag)));
+        number.map(Some).map_err(refused)
+    }
+
+    /// A header as text.
+    pub fn text(&self, name: &str) -> Option<String> {
+        self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+    }
+
+    /// Magnum's minor version.
+    pub fn magnum(&self) -> Minor {
+        self.versions.container_infra
+    }
+
+    /// Ironic's minor version.
+    pub fn ironic(&self) -> Minor {
+        self.versions.baremetal
+    }
+
+    /// Who asks, under which manager, with which mark.
+    ///
+    /// # Errors
+    /// A manager, or an `Idempotency-Key`, that is none.
+    pub fn caller(&self, manager: Option<&str>) -> Result<Caller, ApiError> {
+        let principal = self.principal();
+        let manager = Manager::new(manager.unwrap_or(&principal)).map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
+        Ok(Caller {
+            manager,
+            address: self.peer.as_ref().map(|peer| peer.address.to_string()).unwrap_or_default(),
+            reason: self.text("stemma-reason").map(|reason| reason.chars().take(512).collect()),
+            request_id: self.id.clone(),
+            mark: self.mark()?,
+            principal,
+        })
+    }
+
+    /// The name of who asks: the admin's certificate, or the plain listener's standing admin.
+    fn principal(&self) -> String {
+        "admin".to_owned()
+    }
+
+    fn mark(&self) -> Result<Option<Mark>, ApiError> {
+        let Some(key) = self.text("idempotency-key") else { return Ok(None) };
+        let refused = |_| ApiError::new(ErrorType::RequestMalformed, format!("the Idempotency-Key {} is no UUID", quote(&key)));
+        let id: Uuid = key.trim().trim_matches('"').parse().map_err(refused)?;
+        let mut hash = Sha256::new();
+        for part in [self.method.as_str(), self.uri.path(), self.uri.query().unwrap_or_default()] {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        hash.update(&self.body);
+        let hash = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Some(Mark { id, hash }))
+    }
+}
+
+/// The refusal of a query.
+pub fn bad_query(bad: BadQuery) -> ApiError {
+    let error = ApiError::new(ErrorType::RequestQuery, bad.to_string());
+    match bad.name() {
+        Some(name) => error.field(name),
+        None => error,
+    }
+}
