@@ -5,12 +5,14 @@
 //! no lock around a write, any number of them share one durable commit of the store, and a decision is a function
 //! that a test can call. Handlers talk to the registry and to the cache, never to the store.
 
+pub mod admit;
 pub mod audit;
 pub mod codec;
 pub mod draft;
-pub mod fields;
 pub mod key;
 mod kinds;
+pub mod maps;
+pub mod names;
 pub mod reported;
 pub mod work;
 

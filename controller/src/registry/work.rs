@@ -12,7 +12,7 @@ use stemma_core::object::{
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::fields::Fields;
+use super::admit::Admitted;
 use super::{Action, Answer, Decision, Draft, Sight, Stored, Undecided};
 use crate::cache::model::{Model, Shelved};
 
@@ -60,11 +60,12 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// That its name or uuid is taken.
-    pub fn create<S: Fields>(&mut self, uuid: Uuid, name: S::Name, spec: S) -> Result<Written<S>, ApiError> {
+    pub fn create<S: Admitted>(&mut self, uuid: Uuid, name: S::Name, spec: S) -> Result<Written<S>, ApiError> {
         if S::shelf(&self.model).get(uuid).is_some() {
             return Err(exists(S::KIND, &uuid.to_string(), "UUID"));
         }
         self.check_name::<S>(uuid, &name, &spec)?;
+        spec.check(&self.model)?;
         let object = Arc::new(Object { meta: Meta::new(uuid, name, self.sight.now), spec });
         self.draft.put(None, &object);
         S::shelf_mut(&mut self.model).put(u64::MAX, Arc::clone(&object));
@@ -75,7 +76,7 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// That its new name is taken.
-    pub fn update<S: Fields>(
+    pub fn update<S: Admitted>(
         &mut self,
         before: &Arc<Object<S>>,
         name: S::Name,
@@ -87,6 +88,7 @@ impl<'a> Work<'a> {
         if before.meta.name != name {
             self.check_name::<S>(before.meta.uuid, &name, &spec)?;
         }
+        spec.check(&self.model)?;
         let mut object = Object::clone(before);
         object.meta.name = name;
         object.meta.generation += u64::from(object.spec != spec);
@@ -104,7 +106,7 @@ impl<'a> Work<'a> {
         shelf.put(made, object);
     }
 
-    fn check_name<S: Fields>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
+    fn check_name<S: Admitted>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
         let Some(text) = S::name_text(name) else { return Ok(()) };
         match S::shelf(&self.model).named(spec.scope(), &text) {
             Some(other) if other.meta.uuid != uuid => Err(exists(S::KIND, &text, "name")),

@@ -1,0 +1,54 @@
+//! What objects are called, as authors write it: by name, or by uuid, which an API's clients prefer.
+
+use stemma_core::manifest::Names;
+use stemma_core::object::{ClusterId, GroupId, TemplateId};
+use stemma_core::traits::TraitNames;
+
+use crate::cache::Model;
+
+/// Looks names up in a model.
+pub struct ModelNames<'a> {
+    model: &'a Model,
+    traits: &'a TraitNames,
+}
+
+impl<'a> ModelNames<'a> {
+    /// Names of a model, and the traits that are known at this site.
+    pub const fn new(model: &'a Model, traits: &'a TraitNames) -> Self {
+        Self { model, traits }
+    }
+}
+
+impl Names for ModelNames<'_> {
+    fn template(&self, name: &str) -> Option<TemplateId> {
+        self.model.templates.find(None, name).map(|object| TemplateId(object.meta.uuid))
+    }
+
+    fn cluster(&self, name: &str) -> Option<ClusterId> {
+        self.model.clusters.find(None, name).map(|object| ClusterId(object.meta.uuid))
+    }
+
+    fn group(&self, cluster: &str, group: &str) -> Option<GroupId> {
+        let cluster = self.cluster(cluster)?;
+        self.model.groups.find(Some(cluster.0), group).map(|object| GroupId(object.meta.uuid))
+    }
+
+    fn template_name(&self, id: TemplateId) -> Option<String> {
+        self.model.templates.get(id.0).map(|object| object.meta.name.to_string())
+    }
+
+    fn group_name(&self, id: GroupId) -> Option<String> {
+        group_path(self.model, id)
+    }
+
+    fn traits(&self) -> &TraitNames {
+        self.traits
+    }
+}
+
+/// How a group is named from outside of its cluster.
+pub fn group_path(model: &Model, id: GroupId) -> Option<String> {
+    let group = model.groups.get(id.0)?;
+    let cluster = model.clusters.get(group.spec.cluster.0)?;
+    Some(format!("{}/{}", cluster.meta.name, group.meta.name))
+}
