@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stemma_core::object::{Observation, Timestamp};
+use stemma_core::traits::Trait;
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::TaskSet;
 use stemma_wire::message::observed::{Outcome, Report, ReportedLabel, TaskResult};
@@ -81,7 +82,7 @@ impl ObservationRecord {
             .filter_map(|(name, text)| serde_json::from_str::<Value>(&text).ok().map(|value| (name, value)));
         let label_sources = said.labels.iter().map(|(key, label)| (key.clone(), label.source.clone())).collect();
         let labels = said.labels.into_iter().map(|(key, ReportedLabel { value, .. })| (key.into(), value.into()));
-        let traits = said.traits.into_iter().map(Into::into).collect();
+        let traits = said.traits.iter().filter_map(|name| Trait::new(name).ok()).collect();
         let observation = Observation { facts: facts.collect(), traits, labels: labels.collect() };
         Self { at, digest, observation, label_sources }
     }
