@@ -52,3 +52,6 @@ pub type Labels = Folded<LabelKey, LabelValue>;
 pub type Annotations = Folded<AnnotationKey, AnnotationValue>;
 /// Parameters folded down to some level.
 pub type Parameters = Folded<LabelKey, ParameterValue>;
+
+#[cfg(test)]
+mod tests;

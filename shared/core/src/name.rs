@@ -24,8 +24,9 @@ pub const RESERVED: [&str; 4] = ["self", "master", "null", "*"];
 pub const PRIMARY_PREFIX: &str = "primary-";
 
 /// Paths below `/v1/nodes/`, ours and Ironic's: a node of such a name could never be asked for.
-const NODE_PATHS: [&str; 26] = [
+const NODE_PATHS: [&str; 28] = [
     "allocation",
+    "annotations",
     "bios",
     "children",
     "detail",
@@ -35,8 +36,10 @@ const NODE_PATHS: [&str; 26] = [
     "history",
     "indicators",
     "inventory",
+    "labels",
     "maintenance",
     "management",
+    "parameters",
     "portgroups",
     "ports",
     "report",
@@ -50,7 +53,6 @@ const NODE_PATHS: [&str; 26] = [
     "vifs",
     "vmedia",
     "volume",
-    "labels",
 ];
 
 /// A text that is no name of its kind.
@@ -99,7 +101,8 @@ pub struct Name(Arc<str>);
 #[serde(transparent)]
 pub struct TagName(Arc<str>);
 
-/// The name of an object that stands in a path: `[A-Za-z0-9_][A-Za-z0-9_.~-]{0,254}`, not like a uuid.
+/// The name of an object that stands in a path: `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule for nodes), not like a uuid,
+/// and neither `.` nor `..`, which a path would swallow.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ObjectName(Arc<str>);
@@ -126,7 +129,7 @@ pub struct Version(Arc<str>);
 const NAME_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
 const TAG_RULE: &str = "a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
 const VERSION_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.', '+' or '-'";
-const OBJECT_RULE: &str = "a letter, digit or '_', then up to 254 letters, digits, '_', '.', '~' or '-'";
+const OBJECT_RULE: &str = "1 to 255 letters, digits, '_', '.', '~' or '-', but not '.' or '..'";
 
 impl NameKind {
     /// The word for it in messages.
@@ -390,9 +393,8 @@ fn is_word(text: &str, longest: usize, first: impl Fn(u8) -> bool, rest: impl Fn
 }
 
 fn check_object_name(kind: &'static str, text: &str) -> Result<(), InvalidName> {
-    let first = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    let rest = |byte: u8| is_name_byte(byte) || byte == b'~';
-    if !is_word(text, MAX_OBJECT_NAME, first, rest) {
+    let byte = |byte: u8| is_name_byte(byte) || byte == b'~';
+    if !is_word(text, MAX_OBJECT_NAME, byte, byte) || matches!(text, "." | "..") {
         return Err(malformed(kind, text, OBJECT_RULE));
     }
     if is_uuid_like(text) {

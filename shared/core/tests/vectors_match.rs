@@ -1,4 +1,4 @@
-//! Selectors against `k8s.io/apimachinery`, requirements against Nova, trait names against Ironic.
+//! Selectors against `k8s.io/apimachinery`, requirements against Nova, names of traits and nodes against Ironic.
 
 mod given;
 
@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value as Json;
+use stemma_core::name::NodeName;
 use stemma_core::requirement::{Expression, Value};
 use stemma_core::selector::{LabelSelector, Selector};
 use stemma_core::traits::{TraitNames, standard};
@@ -197,4 +198,25 @@ fn the_standard_names_are_those_of_os_traits() {
     let Some(text) = given::text("data/os_traits.txt") else { return };
     let names: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(standard(), names);
+}
+
+#[derive(Deserialize)]
+struct NodeNameCase {
+    name: Json,
+    valid: bool,
+}
+
+/// Below `/v1/nodes/` in Ironic, and taken as names there: "a node may not be named like a path below `/v1/nodes/`,
+/// Stemma's or Ironic's".
+const PATHS: [&str; 6] = ["portgroups", "vifs", "volume", "traits", "allocation", "inventory"];
+
+#[test]
+fn node_names_are_ironics() {
+    let Some(cases) = given::read::<Vec<NodeNameCase>>("vectors/traits/node_names.json") else { return };
+    for NodeNameCase { name, valid } in cases {
+        let text = name.as_str().unwrap_or_default();
+        // S54: a path would swallow the dots. And Python's IGNORECASE takes three letters that are no ASCII.
+        let otherwise = PATHS.contains(&text) || matches!(text, "." | "..") || !text.is_ascii();
+        assert_eq!(NodeName::new(text).is_ok(), valid && !otherwise, "{name}");
+    }
 }
