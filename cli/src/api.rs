@@ -22,8 +22,6 @@ use crate::exit::Exit;
 pub(crate) enum Body {
     /// `application/json`.
     Json,
-    /// Server-side apply.
-    Apply,
     /// RFC 7386.
     Merge,
     /// A file.
@@ -103,7 +101,7 @@ impl Api {
     pub(crate) async fn get_raw(&mut self, path: &str) -> Result<Bytes> {
         let request = Request::get(path).header(header::ACCEPT, "application/json").body(Bytes::new())?;
         let answer = self.client.send(request).await?;
-        checked(answer, Method::GET, path)
+        checked(answer, &Method::GET, path)
     }
 
     /// Sends a write; its answer's JSON, or `null` where it has none or was not sent (`--dry-run`).
@@ -127,14 +125,13 @@ impl Api {
             Err(error) => return Err(anyhow!(error).context("nothing was sent")),
         };
         warn(&answer);
-        let body = checked(answer, write.method.clone(), &path)?;
+        let body = checked(answer, &write.method, &path)?;
         if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body).context("the answer is no JSON") }
     }
 
     fn request(&self, write: &Write, path: &str, key: Uuid) -> Result<Request<Bytes>> {
         let kind = match write.kind {
             Body::Json => "application/json",
-            Body::Apply => "application/apply-patch+json",
             Body::Merge => "application/merge-patch+json",
             Body::Bytes => "application/octet-stream",
         };
@@ -154,7 +151,9 @@ impl Api {
 
     fn with_manager(&self, path: &str) -> String {
         match &self.manager {
-            Some(manager) => format!("{path}{}manager={}", if path.contains('?') { '&' } else { '?' }, escaped(manager)),
+            Some(manager) => {
+                format!("{path}{}manager={}", if path.contains('?') { '&' } else { '?' }, escaped(manager))
+            }
             None => path.to_owned(),
         }
     }
@@ -171,6 +170,19 @@ impl Api {
             ))),
         }
     }
+}
+
+/// What an agent pins with `--ca-hash`: SHA-256 of the public key of the context's fleet root, in hex.
+///
+/// # Errors
+/// When the context names no `ca`, or it holds no certificate.
+pub(crate) fn ca_hash(global: &Global) -> Result<String> {
+    let context = Context::load(global)?;
+    let ca = context.ca.as_ref().context("the context names no `ca`")?;
+    let certificates = certificates(ca)?;
+    let root = certificates.first().with_context(|| format!("{} holds no certificate", ca.display()))?;
+    let hash = stemma_wire::tls::spki_sha256(root).with_context(|| format!("{} is no certificate", ca.display()))?;
+    Ok(hash.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// A path segment or a query's value: what is not plainly a name is escaped.
@@ -221,7 +233,7 @@ fn warn(answer: &Response<Bytes>) {
     }
 }
 
-fn checked(answer: Response<Bytes>, method: Method, path: &str) -> Result<Bytes> {
+fn checked(answer: Response<Bytes>, method: &Method, path: &str) -> Result<Bytes> {
     let status = answer.status();
     if status.is_success() {
         return Ok(answer.into_body());
@@ -231,7 +243,7 @@ fn checked(answer: Response<Bytes>, method: Method, path: &str) -> Result<Bytes>
         StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED => Exit::Conflict,
         _ => Exit::Error,
     };
-    Err(exit.because(sentence(answer.body(), status, &method, path)))
+    Err(exit.because(sentence(answer.body(), status, method, path)))
 }
 
 /// The controller's own sentence, with field and detail; or what came, where that is not one of its errors.

@@ -79,8 +79,12 @@ pub(crate) enum Command {
     },
     /// List objects, or show some by name.
     Get {
-        kind: Kind,
+        #[arg(required_unless_present = "raw")]
+        kind: Option<Kind>,
         names: Vec<String>,
+        /// A path of the API as it is, as `/metrics`.
+        #[arg(long, value_name = "PATH", conflicts_with = "kind")]
+        raw: Option<String>,
         #[command(flatten)]
         filter: Filter,
     },

@@ -31,7 +31,7 @@ impl Context {
     /// When no file is there, or it can't be read as a context.
     pub(crate) fn load(global: &Global) -> Result<Self> {
         let plain = global.server.as_deref().filter(|url| url.starts_with("http://"));
-        if let (Some(url), None) = (plain, &global.context) {
+        if let Some(url) = plain {
             return Ok(Self { url: url.to_owned(), ca: None, cert: None, key: None });
         }
         let file = file(global.context.as_deref().unwrap_or("default"))?;

@@ -1,8 +1,80 @@
 //! The operator's command: manifests and questions, with and without a controller.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // It talks to the person, or the program, at the terminal.
 
+mod api;
 mod args;
+mod command;
 mod context;
+mod exit;
+mod explain;
 mod manifest;
 mod output;
+mod path;
 mod yaml;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory as _, Parser as _};
+
+use api::Api;
+use args::{Args, Command, Question, Token};
+use command::{apply, question, write};
+
+/// The command line as clap knows it, for completions and man pages.
+pub fn command_line() -> clap::Command {
+    Args::command()
+}
+
+/// Runs the command as the process's arguments say.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error),
+    }
+}
+
+fn run(args: Args) -> Result<()> {
+    match args.command {
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut command_line(), "stemma", &mut std::io::stdout());
+            Ok(())
+        }
+        command => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(ask(args.global, command))
+        }
+    }
+}
+
+/// What needs a controller.
+async fn ask(global: args::Global, command: Command) -> Result<()> {
+    if let Command::Token(Token::CaHash) = command {
+        println!("{}", api::ca_hash(&global)?);
+        return Ok(());
+    }
+    let output = global.output;
+    let api = &mut Api::new(&global)?;
+    match command {
+        Command::Apply { files, force, adopt } => apply::apply(api, &files, force, adopt.as_deref(), output).await,
+        Command::Get { raw: Some(path), .. } => question::raw(api, &path).await,
+        Command::Get { kind: Some(kind), names, filter, .. } => question::get(api, kind, &names, &filter, output).await,
+        Command::Describe { kind, name } => question::describe(api, kind, &name, output).await,
+        Command::Explain { kind, name, question: Question::Label { key } } => {
+            question::explain_label(api, kind, &name, &key, output).await
+        }
+        Command::Create(what) => write::create(api, what).await,
+        Command::Delete { kind, name } => write::delete(api, kind, &name).await,
+        Command::Label { kind, name, changes, not_inherited, merge, replace } => {
+            let merge = if merge { Some(true) } else { replace.then_some(false) };
+            let wanted = write::LabelChange { changes: &changes, not_inherited: &not_inherited, merge };
+            write::label(api, kind, &name, wanted).await
+        }
+        Command::Trait(what) => write::traits(api, what, output).await,
+        Command::Role(what) => write::role(api, what).await,
+        Command::Tag(what) => write::tag(api, what, output).await,
+        Command::Token(what) => write::token(api, what, output).await,
+        _ => unreachable!("clap gives `get` a kind or --raw, and what needs no controller was done before"),
+    }
+}

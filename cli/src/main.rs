@@ -1,1 +1,5 @@
-fn main() {}
+//! `stemma`: see the library of this crate.
+
+fn main() -> std::process::ExitCode {
+    stemma::main()
+}

@@ -23,8 +23,9 @@ impl Kind {
         Ok(match self {
             Self::Node => format!("/v1/nodes/{}", escaped(name)),
             Self::Nodegroup => {
-                let (cluster, group) =
-                    name.split_once('/').with_context(|| format!("a node group is named CLUSTER/GROUP, not {name:?}"))?;
+                let (cluster, group) = name
+                    .split_once('/')
+                    .with_context(|| format!("a node group is named CLUSTER/GROUP, not {name:?}"))?;
                 format!("/v1/clusters/{}/nodegroups/{}", escaped(cluster), escaped(group))
             }
             Self::Cluster => format!("/v1/clusters/{}", escaped(name)),

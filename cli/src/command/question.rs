@@ -42,8 +42,12 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
     }
     let Some(object) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
     let (plain, maps): (Vec<_>, Vec<_>) = object.iter().partition(|(_, value)| !is_section(value));
-    println!("{}", table(&[kind.name(), ""], plain.into_iter().map(|(key, value)| vec![key.clone(), cell(Some(value))])));
-    for (section, value) in maps.into_iter().filter(|(section, _)| !section.ends_with("_owners") && *section != "links") {
+    println!(
+        "{}",
+        table(&[kind.name(), ""], plain.into_iter().map(|(key, value)| vec![key.clone(), cell(Some(value))]))
+    );
+    for (section, value) in maps.into_iter().filter(|(section, _)| !section.ends_with("_owners") && *section != "links")
+    {
         println!("\n{}", section.to_uppercase());
         println!("{}", indented(&describe_section(object, section, value)));
     }
@@ -105,9 +109,9 @@ pub(crate) fn print(value: &Value, output: Output) -> Result<()> {
 
 fn fields(object: &Value, wanted: &[String]) -> Value {
     match object {
-        Value::Object(map) if !wanted.is_empty() => {
-            Value::Object(wanted.iter().map(|name| (name.clone(), map.get(name).cloned().unwrap_or(Value::Null))).collect())
-        }
+        Value::Object(map) if !wanted.is_empty() => Value::Object(
+            wanted.iter().map(|name| (name.clone(), map.get(name).cloned().unwrap_or(Value::Null))).collect(),
+        ),
         other => other.clone(),
     }
 }
@@ -124,7 +128,8 @@ fn name(kind: Kind, object: &Value) -> String {
 }
 
 fn rows(kind: Kind, objects: &[Value], wanted: &[String], output: Output) -> String {
-    let head: Vec<&str> = if wanted.is_empty() { columns(kind, output).to_vec() } else { wanted.iter().map(String::as_str).collect() };
+    let head: Vec<&str> =
+        if wanted.is_empty() { columns(kind, output).to_vec() } else { wanted.iter().map(String::as_str).collect() };
     table(&head, objects.iter().map(|object| head.iter().map(|column| column_cell(kind, object, column)).collect()))
 }
 
@@ -154,9 +159,10 @@ fn describe_section(object: &Map<String, Value>, section: &str, value: &Value) -
     let owners = object.get(&format!("{singular}_owners"));
     let map = value.as_object().into_iter().flatten();
     match owners {
-        Some(owners) => {
-            table(&["key", "value", "owner"], map.map(|(key, value)| vec![key.clone(), cell(Some(value)), cell(owners.get(key))]))
-        }
+        Some(owners) => table(
+            &["key", "value", "owner"],
+            map.map(|(key, value)| vec![key.clone(), cell(Some(value)), cell(owners.get(key))]),
+        ),
         None => table(&["key", "value"], map.map(|(key, value)| vec![key.clone(), cell(Some(value))])),
     }
 }
@@ -168,8 +174,22 @@ fn indented(text: &str) -> String {
 /// An object as its author would write it: what was provided, without what was computed or observed.
 fn manifest(kind: Kind, object: &Value) -> Value {
     const COMPUTED: &[&str] = &[
-        "uuid", "generation", "resource_version", "created_at", "updated_at", "links", "annotations", "labels", "parameters",
-        "labels_overridden", "labels_added", "labels_skipped", "merge_labels", "connected", "state", "id",
+        "uuid",
+        "generation",
+        "resource_version",
+        "created_at",
+        "updated_at",
+        "links",
+        "annotations",
+        "labels",
+        "parameters",
+        "labels_overridden",
+        "labels_added",
+        "labels_skipped",
+        "merge_labels",
+        "connected",
+        "state",
+        "id",
     ];
     let mut to = Map::new();
     let kind_name = match kind {

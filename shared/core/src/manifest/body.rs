@@ -93,7 +93,7 @@ impl Body {
     /// # Errors
     /// [`BodyError`] for anything else.
     pub fn text(&self, name: &str) -> Result<Option<String>, BodyError> {
-        self.get(name).map_or(Ok(None), |raw| read::<Option<String>>(raw)).map_err(|error| error.within(name))
+        self.get(name).map_or(Ok(None), read::<Option<String>>).map_err(|error| error.within(name))
     }
 }
 

@@ -40,10 +40,9 @@ fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
             let reason = "is Fuel's own and means nothing in a manifest: take it out, or import with `stemma release import --fuel`";
             return Err(BodyError::new(name, reason));
         }
-        if let Some((name, value)) = normalized(&name, value)? {
-            if task.insert(name.clone(), value).is_some() {
-                return Err(BodyError::new(name, "stands there in two spellings: keep one of them"));
-            }
+        let Some((name, value)) = normalized(&name, value)? else { continue };
+        if task.insert(name.clone(), value).is_some() {
+            return Err(BodyError::new(name, "stands there in two spellings: keep one of them"));
         }
     }
     let text = Value::Object(task).to_string();

@@ -117,12 +117,6 @@ pub fn write<S: Fields>(
 }
 
 impl Author<'_> {
-    fn manager(&self) -> &Manager {
-        match self {
-            Self::Apply { manager, .. } | Self::Update { manager, .. } => manager,
-        }
-    }
-
     /// What becomes of an owned map when this author writes a whole map of it.
     fn write<K, V>(&self, owned: &OwnedMap<K, V>, whole: &Intent<K, V>) -> Result<OwnedMap<K, V>, Conflicts<K, V>>
     where
