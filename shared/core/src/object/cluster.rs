@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ClusterId, Extra, FieldOwners, TagSpec, TemplateId};
+use crate::host_labels::HostLabels;
 use crate::labels::{AnnotationLayer, LabelLayer, ParameterLayer};
 use crate::lifecycle::Lifecycle;
 use crate::name::{Name, ReleaseRef, TagName};
+use crate::requirement::Requirements;
 use crate::task::Mode;
 
 /// What goes down the levels, as one level's author gave it.
@@ -185,9 +187,9 @@ pub struct NodeGroupSpec {
     /// The roles of its nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Name>,
-    /// What a node must have: key to expressions, as written. An unmet one holds the node's next task set.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub requirements: Vec<(String, String)>,
+    /// What a node must have. An unmet one holds the node's next task set.
+    #[serde(default, skip_serializing_if = "asks_nothing")]
+    pub requirements: Requirements,
     /// How its hosts are rolled out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
@@ -224,7 +226,7 @@ impl NodeGroupSpec {
             release: None,
             host_labels: None,
             roles: Vec::new(),
-            requirements: Vec::new(),
+            requirements: Requirements::default(),
             strategy: None,
             paused: false,
             mode: None,
@@ -235,6 +237,10 @@ impl NodeGroupSpec {
             owners: FieldOwners::default(),
         }
     }
+}
+
+fn asks_nothing(requirements: &Requirements) -> bool {
+    requirements.0.is_empty()
 }
 
 impl Serialize for MaxUnavailable {
@@ -265,22 +271,4 @@ impl MaxUnavailable {
             _ => None,
         }
     }
-}
-
-/// Which labels flow to the host label map, as one level writes it: the nearest level that sets it decides.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HostLabels {
-    /// Domains whose labels flow, with their subdomains.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub prefixes: Vec<String>,
-    /// Patterns of whole keys that flow.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub patterns: Vec<String>,
-    /// Whether annotations flow as well, by the same domains and patterns.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub annotations: bool,
-    /// Keys that the host itself may fill, where no level sets or stops them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub accept: Vec<String>,
 }

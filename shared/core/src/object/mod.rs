@@ -23,15 +23,16 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 pub use cluster::{
-    ClusterSpec, ClusterTemplateSpec, FreezeUntil, HostLabels, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange,
-    Rollout, Strategy, StrategyType,
+    ClusterSpec, ClusterTemplateSpec, FreezeUntil, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange, Rollout,
+    Strategy, StrategyType,
 };
-pub use node::{FactMap, Hold, NodeSpec, NodeTags, Observation};
+pub use node::{FactMap, Hold, NodeSpec, NodeTags, Observation, ReportedLabel};
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 
 use crate::name::{NodeName, ObjectName, ReleaseRef};
 use crate::ownership::Owner;
+use crate::traits::Trait;
 
 /// Milliseconds since 1970-01-01T00:00:00Z. Core reads no clock: the caller says when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -234,7 +235,7 @@ impl Node {
 pub type Extra = Map<String, Value>;
 
 /// Traits, sorted.
-pub type TraitSet = BTreeSet<crate::traits::Trait>;
+pub type TraitSet = BTreeSet<Trait>;
 
 /// Who gave each top-level field of a spec that is no map of labels, by the field's name; owners sorted.
 pub type FieldOwners = BTreeMap<String, Arc<[Owner]>>;

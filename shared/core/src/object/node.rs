@@ -1,11 +1,14 @@
 //! The node: what operators say of a host, and beside it what the host says.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Extra, FieldOwners, GroupId, Inherited, TraitSet};
+use crate::digest::canonical_json;
+use crate::input::Path;
 use crate::name::{Name, TagName};
 use crate::ownership::OwnedSet;
 use crate::task::Mode;
@@ -92,44 +95,113 @@ pub struct Hold {
 /// What a host reported and the model reads: stable facts, detected traits, its own labels.
 ///
 /// Versioned and an input of resolve; other facts, task results and outputs are a report, never an input.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Observation {
     /// Facts that the registry marks stable.
     pub facts: FactMap,
-    /// Traits that the agent detected.
-    pub traits: TraitSet,
-    /// Labels that the host, or another program on it, gave.
-    pub labels: Vec<(Arc<str>, Arc<str>)>,
+    /// Traits that the agent detected. Shared: a fleet has few kinds of hosts.
+    pub traits: Arc<TraitSet>,
+    /// Labels that the host, or another program on it, gave; by key.
+    pub labels: Box<[ReportedLabel]>,
 }
 
-/// Facts by name, sorted: small, since every node of a fleet has one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct FactMap(Box<[(Arc<str>, Value)]>);
+/// A label as the host's own files say it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ReportedLabel {
+    /// The key as written there: it need not be a label's.
+    pub key: Arc<str>,
+    /// The value.
+    pub value: Arc<str>,
+    /// File and line, as `labels.d/10-local:3`.
+    pub source: Arc<str>,
+}
+
+/// Facts by dotted path (`cpu.count`), each as canonical JSON text, in order.
+///
+/// Flat texts and not a tree: every node of a fleet has some twenty of them, and most are the same everywhere, so
+/// that a fleet can share them ([`FactMap::share`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FactMap(Box<[(Arc<str>, Arc<str>)]>);
 
 impl FactMap {
-    /// The fact of that name.
-    pub fn get(&self, name: &str) -> Option<&Value> {
-        let at = self.0.binary_search_by(|(key, _)| key.as_ref().cmp(name)).ok()?;
+    /// Facts by dotted path, each a JSON text; what is no JSON is left out.
+    pub fn from_texts<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> Self {
+        let read = |(path, text): (K, V)| Some((path.as_ref().to_owned(), serde_json::from_str(text.as_ref()).ok()?));
+        facts.into_iter().filter_map(read).collect()
+    }
+
+    /// Facts as a tree of objects, as a manifest's `reports` writes them.
+    pub fn from_tree(tree: &Map<String, Value>) -> Self {
+        let mut leaves = Vec::new();
+        tree.iter().for_each(|(key, value)| flatten(key.clone(), value, &mut leaves));
+        leaves.into_iter().collect()
+    }
+
+    /// The fact at a path, or a tree of all that lie below it.
+    pub fn get(&self, path: &Path) -> Option<Value> {
+        let dotted = path.keys().iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(".");
+        if let Some(text) = self.text(&dotted) {
+            return serde_json::from_str(text).ok();
+        }
+        let below = format!("{dotted}.");
+        let from = self.0.partition_point(|(key, _)| **key < *below);
+        let mut tree = Map::new();
+        for (key, text) in self.0[from..].iter().take_while(|(key, _)| key.starts_with(&below)) {
+            plant(&mut tree, &key[below.len()..], serde_json::from_str(text).ok()?);
+        }
+        (!tree.is_empty()).then_some(Value::Object(tree))
+    }
+
+    /// The canonical JSON text of the fact at a dotted path.
+    pub fn text(&self, dotted: &str) -> Option<&str> {
+        let at = self.0.binary_search_by(|(key, _)| key.as_ref().cmp(dotted)).ok()?;
         Some(&self.0[at].1)
     }
 
-    /// All facts in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.0.iter().map(|(key, value)| (key.as_ref(), value))
+    /// All facts, in the order of their paths, each as JSON text.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
 
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// The same facts with their texts replaced by those that `intern` keeps.
+    #[must_use]
+    pub fn share(&self, intern: &mut dyn FnMut(&Arc<str>) -> Arc<str>) -> Self {
+        Self(self.0.iter().map(|(key, value)| (intern(key), intern(value))).collect())
+    }
 }
 
-impl<K: Into<Arc<str>>> FromIterator<(K, Value)> for FactMap {
-    fn from_iter<I: IntoIterator<Item = (K, Value)>>(facts: I) -> Self {
-        let sorted: std::collections::BTreeMap<Arc<str>, Value> =
-            facts.into_iter().map(|(key, value)| (key.into(), value)).collect();
-        Self(sorted.into_iter().collect())
+fn flatten(path: String, value: &Value, leaves: &mut Vec<(String, Value)>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            map.iter().for_each(|(key, value)| flatten(format!("{path}.{key}"), value, leaves));
+        }
+        _ => leaves.push((path, value.clone())),
+    }
+}
+
+fn plant(tree: &mut Map<String, Value>, path: &str, value: Value) {
+    match path.split_once('.') {
+        None => drop(tree.insert(path.to_owned(), value)),
+        Some((first, rest)) => {
+            let inner = tree.entry(first.to_owned()).or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(inner) = inner {
+                plant(inner, rest, value);
+            }
+        }
+    }
+}
+
+impl FromIterator<(String, Value)> for FactMap {
+    fn from_iter<I: IntoIterator<Item = (String, Value)>>(facts: I) -> Self {
+        let sorted: BTreeMap<String, String> =
+            facts.into_iter().map(|(key, value)| (key, canonical_json(&value))).collect();
+        Self(sorted.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
     }
 }
 
@@ -141,6 +213,30 @@ impl Serialize for FactMap {
 
 impl<'de> Deserialize<'de> for FactMap {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(serde_json::Map::deserialize(deserializer)?.into_iter().collect())
+        Ok(Self::from_texts(BTreeMap::<String, String>::deserialize(deserializer)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_path_gives_a_fact_or_the_tree_below_it() {
+        let tree = json!({"cpu": {"count": 4, "vendor": "x"}, "cpufreq": 1, "hostname": "web-1", "empty": {}});
+        let facts = FactMap::from_tree(tree.as_object().unwrap());
+        for (path, found) in [
+            (&["cpu", "count"][..], Some(json!(4))),
+            (&["cpu"][..], Some(json!({"count": 4, "vendor": "x"}))),
+            (&["hostname"][..], Some(json!("web-1"))),
+            (&["cpu", "cores"][..], None),
+            (&["host"][..], None),
+        ] {
+            assert_eq!(facts.get(&Path::new(path.iter().copied()).unwrap()), found, "{path:?}");
+        }
+        let text = serde_json::to_string(&facts).unwrap();
+        assert_eq!(serde_json::from_str::<FactMap>(&text).unwrap(), facts);
     }
 }

@@ -1,0 +1,368 @@
+//! One change, applied: objects are put in place, and what follows from them is mended where it reaches.
+
+use std::sync::Arc;
+
+use super::fold::Parts;
+use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, NodeEntry};
+use crate::input::{Path, Read};
+use crate::name::{Name, ReleaseRef, TagName};
+use crate::object::{
+    Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
+    TemplateId,
+};
+use crate::release::CompiledRelease;
+use crate::resolve::Missing;
+
+impl Parts for Fleet {
+    fn release(&self, name: &ReleaseRef) -> Option<Arc<CompiledRelease>> {
+        self.releases.get(name).cloned()
+    }
+
+    fn release_tags(&self, name: &Name) -> Option<&ReleaseTags> {
+        self.release_tags.get(name).map(|tags| &**tags)
+    }
+}
+
+impl Fleet {
+    /// Applies one change, and names the nodes that must be resolved again.
+    pub fn apply(&mut self, change: Change) -> Dirty {
+        let before = self.clone();
+        let mut dirty = Dirty::default();
+        let seen = self.put(change, &mut dirty);
+        self.reach_readers(&before, seen, &mut dirty);
+        dirty
+    }
+
+    /// Applies many changes, as at a start: the nodes reached are those of all of them.
+    pub fn apply_all(&mut self, changes: impl IntoIterator<Item = Change>) -> Dirty {
+        let mut dirty = Dirty::default();
+        for change in changes {
+            dirty.extend(self.apply(change));
+        }
+        dirty
+    }
+
+    /// Puts the change in place. Gives the node whose view by others may have changed without its own answer.
+    fn put(&mut self, change: Change, dirty: &mut Dirty) -> Option<NodeId> {
+        match change {
+            Change::Release(release) => self.put_release(release, dirty),
+            Change::RemoveRelease(name) => {
+                self.releases.remove(&name);
+                self.refold_users(&name, dirty);
+            }
+            Change::ReleaseTags(tags) => {
+                let name = tags.meta.name.clone();
+                self.release_tags.insert(name.clone(), tags);
+                self.refold_beside(&name, dirty);
+            }
+            Change::RemoveReleaseTags(name) => {
+                self.release_tags.remove(&name);
+                self.refold_beside(&name, dirty);
+            }
+            Change::Template(template) => self.put_template(TemplateId(template.meta.uuid), Some(template), dirty),
+            Change::RemoveTemplate(id) => self.put_template(id, None, dirty),
+            Change::Cluster(cluster) => self.put_cluster(ClusterId(cluster.meta.uuid), Some(cluster), dirty),
+            Change::RemoveCluster(id) => self.put_cluster(id, None, dirty),
+            Change::NodeGroup(group) => self.put_group(GroupId(group.meta.uuid), Some(group), dirty),
+            Change::RemoveNodeGroup(id) => self.put_group(id, None, dirty),
+            Change::Node(node) => self.put_node(node, dirty),
+            Change::RemoveNode(id) => self.remove_node(id, dirty),
+            Change::Observation(id, seen) => return self.put_observation(id, Some(seen), dirty),
+            Change::RemoveObservation(id) => return self.put_observation(id, None, dirty),
+            Change::Primary(primary) => {
+                let (cluster, tag) = (primary.spec.cluster, primary.meta.name.clone());
+                self.put_primary(cluster, &tag, Some(primary), dirty);
+            }
+            Change::RemovePrimary(cluster, tag) => self.put_primary(cluster, &tag, None, dirty),
+            Change::Secret(name, version) => {
+                if self.secrets.insert(Arc::clone(&name), version) != Some(version) {
+                    self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);
+                }
+            }
+            Change::RemoveSecret(name) => {
+                self.secrets.remove(&name);
+                self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);
+            }
+        }
+        None
+    }
+
+    fn put_release(&mut self, release: Arc<CompiledRelease>, dirty: &mut Dirty) {
+        let name = release.name.clone();
+        if self.releases.get(&name).is_some_and(|known| known.hash == release.hash) {
+            return;
+        }
+        self.releases.insert(name.clone(), release);
+        self.refold_users(&name, dirty);
+    }
+
+    fn put_template(&mut self, id: TemplateId, template: Option<Arc<ClusterTemplate>>, dirty: &mut Dirty) {
+        let mut entry = self.templates.get(&id).cloned().unwrap_or_default();
+        entry.object = template;
+        let clusters: Vec<_> = entry.clusters.iter().copied().collect();
+        if entry.object.is_none() && entry.clusters.is_empty() {
+            self.templates.remove(&id);
+        } else {
+            self.templates.insert(id, entry);
+        }
+        for cluster in clusters {
+            self.refold_cluster(cluster, dirty);
+        }
+    }
+
+    fn put_cluster(&mut self, id: ClusterId, cluster: Option<Arc<Cluster>>, dirty: &mut Dirty) {
+        let mut entry = self.clusters.get(&id).cloned().unwrap_or_default();
+        let before = entry.object.as_ref().and_then(|cluster| cluster.spec.cluster_template);
+        let after = cluster.as_ref().and_then(|cluster| cluster.spec.cluster_template);
+        if let Some(template) = before.filter(|_| before != after) {
+            let mut old = self.templates.get(&template).cloned().unwrap_or_default();
+            old.clusters.remove(&id);
+            self.templates.insert(template, old);
+        }
+        if let Some(template) = after {
+            let mut new = self.templates.get(&template).cloned().unwrap_or_default();
+            new.clusters.insert(id);
+            self.templates.insert(template, new);
+        }
+        entry.object = cluster;
+        self.clusters.insert(id, entry);
+        self.refold_cluster(id, dirty);
+        let tags: Vec<TagName> =
+            self.clusters.get(&id).into_iter().flat_map(|entry| entry.candidates.keys().cloned()).collect();
+        for tag in tags {
+            for node in self.elect(id, &tag) {
+                self.put_profile(node, dirty);
+            }
+        }
+    }
+
+    fn put_group(&mut self, id: GroupId, group: Option<Arc<NodeGroup>>, dirty: &mut Dirty) {
+        let mut entry = self.groups.get(&id).cloned().unwrap_or_default();
+        let before = entry.object.as_ref().map(|group| group.spec.cluster);
+        let after = group.as_ref().map(|group| group.spec.cluster);
+        if before.is_some() && before != after {
+            for node in entry.nodes.iter().copied().collect::<Vec<_>>() {
+                self.unplace(node, id, dirty);
+            }
+            entry = self.groups.get(&id).cloned().unwrap_or_default();
+        }
+        if let Some(cluster) = before.filter(|_| before != after) {
+            self.with_cluster(cluster, |entry| {
+                entry.groups.remove(&id);
+            });
+        }
+        if let Some(cluster) = after {
+            self.with_cluster(cluster, |entry| {
+                entry.groups.insert(id);
+            });
+        }
+        entry.object = group;
+        if entry.object.is_none() && entry.nodes.is_empty() {
+            self.groups.remove(&id);
+            return;
+        }
+        self.groups.insert(id, entry);
+        self.refold(id, dirty);
+    }
+
+    fn put_node(&mut self, node: Arc<Node>, dirty: &mut Dirty) {
+        let id = node.id();
+        let old = self.nodes.get(&id).cloned();
+        dirty.add(id);
+        if let Some(old) = &old {
+            let moved = old.node.spec.nodegroup != node.spec.nodegroup;
+            if let Some(group) = old.node.spec.nodegroup.filter(|_| moved || old.node.meta.name != node.meta.name) {
+                self.unplace(id, group, dirty);
+                if moved {
+                    self.leave_group(id, group);
+                }
+            }
+            if let Some(name) = old.node.meta.name.as_ref().filter(|name| Some(*name) != node.meta.name.as_ref()) {
+                self.by_name.remove(name.as_str());
+            }
+        }
+        if let Some(name) = &node.meta.name {
+            self.by_name.insert(name.as_str().into(), id);
+        }
+        if let Some(group) = node.spec.nodegroup {
+            let mut entry = self.groups.get(&group).cloned().unwrap_or_default();
+            if entry.object.is_none() {
+                entry.fold = Err(vec![Missing::NodeGroup(group)]);
+            }
+            if entry.nodes.insert(id).is_none() {
+                self.groups.insert(group, entry);
+            }
+        }
+        let entry = self.nodes.get(&id).map_or_else(|| NodeEntry::bare(Arc::clone(&node)), |old| NodeEntry::clone(old));
+        self.nodes.insert(id, Arc::new(NodeEntry { node, ..entry }));
+        self.replace(&[id], dirty);
+    }
+
+    fn remove_node(&mut self, id: NodeId, dirty: &mut Dirty) {
+        let Some(old) = self.nodes.get(&id).cloned() else { return };
+        dirty.add(id);
+        if let Some(group) = old.node.spec.nodegroup {
+            self.unplace(id, group, dirty);
+            self.leave_group(id, group);
+        }
+        if let Some(name) = &old.node.meta.name {
+            self.by_name.remove(name.as_str());
+        }
+        self.nodes.remove(&id);
+    }
+
+    fn leave_group(&mut self, id: NodeId, group: GroupId) {
+        let Some(mut entry) = self.groups.get(&group).cloned() else { return };
+        entry.nodes.remove(&id);
+        if entry.nodes.is_empty() && entry.object.is_none() {
+            self.groups.remove(&group);
+        } else {
+            self.groups.insert(group, entry);
+        }
+    }
+
+    /// A report reaches its own node where something that the node's answer reads has changed.
+    fn put_observation(&mut self, id: NodeId, seen: Option<Arc<Observation>>, dirty: &mut Dirty) -> Option<NodeId> {
+        let old = self.nodes.get(&id).cloned()?;
+        let none = Observation::default();
+        let (before, after) = (old.observation.as_deref().unwrap_or(&none), seen.as_deref().unwrap_or(&none));
+        if before == after && old.observation.is_some() == seen.is_some() {
+            return None;
+        }
+        let fold = old.node.spec.nodegroup.and_then(|group| self.fold(group).ok().cloned());
+        let asks = fold.as_ref().is_some_and(|fold| !fold.group.spec.requirements.0.is_empty());
+        let fills = fold.as_ref().is_some_and(|fold| fold.accepted(before) != fold.accepted(after));
+        let reads = old
+            .profile
+            .as_ref()
+            .is_some_and(|profile| profile.reads.iter().any(|reference| reads_fact(reference.read(), before, after)));
+        if before.traits != after.traits || fills || reads || (asks && before.facts != after.facts) {
+            dirty.add(id);
+        }
+        self.nodes.insert(id, Arc::new(NodeEntry { observation: seen, ..NodeEntry::clone(&old) }));
+        Some(id)
+    }
+
+    fn put_primary(&mut self, id: ClusterId, tag: &TagName, primary: Option<Arc<Primary>>, dirty: &mut Dirty) {
+        self.with_cluster(id, |entry| match primary {
+            Some(primary) => drop(entry.chosen.insert(tag.clone(), primary)),
+            None => drop(entry.chosen.remove(tag)),
+        });
+        for node in self.elect(id, tag) {
+            self.put_profile(node, dirty);
+        }
+    }
+
+    fn with_cluster(&mut self, id: ClusterId, change: impl FnOnce(&mut ClusterEntry)) {
+        let mut entry = self.clusters.get(&id).cloned().unwrap_or_default();
+        change(&mut entry);
+        self.clusters.insert(id, entry);
+    }
+
+    fn refold_cluster(&mut self, id: ClusterId, dirty: &mut Dirty) {
+        for group in self.groups_of(id).collect::<Vec<_>>() {
+            self.refold(group, dirty);
+        }
+    }
+
+    /// Folds the groups anew that use a release, or wait for it.
+    fn refold_users(&mut self, name: &ReleaseRef, dirty: &mut Dirty) {
+        let uses = |entry: &GroupEntry| match &entry.fold {
+            Ok(fold) => fold.release.as_ref().is_some_and(|release| release.value.name == *name),
+            Err(missing) => missing.iter().any(|one| matches!(one, Missing::Release(wanted) if wanted == name)),
+        };
+        let users: Vec<GroupId> = self.groups.iter().filter(|(_, entry)| uses(entry)).map(|(id, _)| *id).collect();
+        for group in users {
+            self.refold(group, dirty);
+        }
+    }
+
+    fn refold_beside(&mut self, name: &Name, dirty: &mut Dirty) {
+        let uses = |entry: &GroupEntry| {
+            let release = entry.fold.as_ref().ok().and_then(|fold| fold.release.as_ref());
+            release.is_some_and(|release| release.value.name.name == *name)
+        };
+        let users: Vec<GroupId> = self.groups.iter().filter(|(_, entry)| uses(entry)).map(|(id, _)| *id).collect();
+        for group in users {
+            self.refold(group, dirty);
+        }
+    }
+
+    /// Folds a group anew, and reaches those of its nodes for whom that makes a difference.
+    fn refold(&mut self, id: GroupId, dirty: &mut Dirty) {
+        let Some(entry) = self.groups.get(&id) else { return };
+        let nodes: Vec<NodeId> = entry.nodes.iter().copied().collect();
+        let before = entry.fold.clone();
+        let after = self.folded(id);
+        if let Some(entry) = self.groups.get_mut(&id) {
+            entry.fold.clone_from(&after);
+        }
+        match (before, after) {
+            (Ok(before), Ok(after)) => {
+                self.reach_below(id, &before, &after, dirty);
+                let release = |fold: &GroupFold| fold.release.as_ref().map(|release| release.value.hash);
+                if release(&before) != release(&after) || before.table != after.table || before.roles != after.roles {
+                    self.replace(&nodes, dirty);
+                }
+            }
+            (Err(before), Err(after)) if before == after => {}
+            (_, after) => {
+                nodes.iter().for_each(|node| dirty.add(*node));
+                match after {
+                    Ok(_) => self.replace(&nodes, dirty),
+                    Err(_) => nodes.iter().for_each(|node| self.unplace(*node, id, dirty)),
+                }
+            }
+        }
+    }
+
+    fn folded(&self, id: GroupId) -> Result<Arc<GroupFold>, Vec<Missing>> {
+        let missing = |what| vec![what];
+        let group = self.group(id).ok_or_else(|| missing(Missing::NodeGroup(id)))?;
+        let cluster_id = group.spec.cluster;
+        let cluster = self.cluster(cluster_id).ok_or_else(|| missing(Missing::Cluster(cluster_id)))?;
+        let template = match cluster.spec.cluster_template {
+            None => None,
+            Some(id) => Some(self.template(id).ok_or_else(|| missing(Missing::ClusterTemplate(id)))?),
+        };
+        GroupFold::new(group, cluster, template, self).map(Arc::new).map_err(missing)
+    }
+
+    /// Every node with a profile that reads such a thing.
+    fn reach_all(&self, wanted: &dyn Fn(&Read) -> bool, dirty: &mut Dirty) {
+        for group in self.groups.keys() {
+            self.reach_in(*group, wanted, dirty);
+        }
+    }
+
+    /// The nodes of a group with a profile that reads such a thing.
+    pub(super) fn reach_in(&self, group: GroupId, wanted: &dyn Fn(&Read) -> bool, dirty: &mut Dirty) {
+        let Some(entry) = self.groups.get(&group) else { return };
+        for used in entry.profiles.values() {
+            if used.profile.reads.iter().any(|reference| wanted(reference.read())) {
+                used.nodes.iter().for_each(|node| dirty.add(*node));
+            }
+        }
+    }
+}
+
+/// Whether a read of the node's own facts gives something else now.
+fn reads_fact(read: &Read, before: &Observation, after: &Observation) -> bool {
+    let differs = |path: &Path| before.facts.get(path) != after.facts.get(path);
+    match read {
+        Read::Fact(path) => differs(path),
+        Read::Node(path) => match path.first() {
+            "address" | "hostname" => before.facts != after.facts,
+            _ => false,
+        },
+        Read::Label(_)
+        | Read::LabelsWithPrefix(_)
+        | Read::Parameter(_)
+        | Read::Trait(_)
+        | Read::Tag(_)
+        | Read::Cluster(_)
+        | Read::Nodes { .. }
+        | Read::Primary { .. }
+        | Read::Secret(_) => false,
+    }
+}

@@ -1,0 +1,273 @@
+//! The fleet: every object of the model in memory, with what follows from it for placement.
+//!
+//! A snapshot is a clone, and free: all maps are persistent and share. [`Fleet::apply`] takes one change and gives
+//! the nodes that must be resolved again, exactly those: what follows from a change (folds of groups, effective
+//! tags, primaries, profiles) is kept beside the objects and mended where the change reaches, so that one node's
+//! edit costs the same in a fleet of a hundred and of a hundred thousand.
+//!
+//! Objects may come in any order, as a store gives them: a child whose parent is not there yet is kept, and counts
+//! as incomplete until it is.
+
+mod apply;
+mod change;
+mod elect;
+mod fold;
+mod place;
+mod readers;
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+
+pub use change::{Change, Dirty};
+pub use fold::GroupFold;
+
+use crate::name::{Name, ReleaseRef, TagName};
+use crate::object::{
+    Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
+    TemplateId,
+};
+use crate::release::{CompiledRelease, Profile, ProfileHash};
+use crate::resolve::Missing;
+use crate::role::natural_cmp;
+
+/// Every object of the model, and what follows from it.
+#[derive(Clone, Default)]
+pub struct Fleet {
+    is_loaded: bool,
+    releases: OrdMap<ReleaseRef, Arc<CompiledRelease>>,
+    release_tags: OrdMap<Name, Arc<ReleaseTags>>,
+    templates: OrdMap<TemplateId, TemplateEntry>,
+    clusters: OrdMap<ClusterId, ClusterEntry>,
+    groups: OrdMap<GroupId, GroupEntry>,
+    nodes: OrdMap<NodeId, Arc<NodeEntry>>,
+    by_name: OrdMap<Arc<str>, NodeId>,
+    secrets: OrdMap<Arc<str>, u64>,
+    /// Every profile that some node has, with how many have it.
+    profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
+}
+
+#[derive(Clone, Default)]
+struct TemplateEntry {
+    object: Option<Arc<ClusterTemplate>>,
+    clusters: OrdSet<ClusterId>,
+}
+
+#[derive(Clone, Default)]
+struct ClusterEntry {
+    object: Option<Arc<Cluster>>,
+    groups: OrdSet<GroupId>,
+    /// Stored choices.
+    chosen: OrdMap<TagName, Arc<Primary>>,
+    /// Per tag that has a primary, the nodes that could be it.
+    candidates: OrdMap<TagName, OrdSet<Ranked>>,
+    /// Per such tag, who holds it.
+    holders: OrdMap<TagName, NodeId>,
+}
+
+#[derive(Clone)]
+struct GroupEntry {
+    object: Option<Arc<NodeGroup>>,
+    nodes: OrdSet<NodeId>,
+    fold: Result<Arc<GroupFold>, Vec<Missing>>,
+    profiles: OrdMap<ProfileHash, ProfileUse>,
+}
+
+/// The nodes of a group that have a profile.
+#[derive(Clone)]
+struct ProfileUse {
+    profile: Arc<Profile>,
+    nodes: OrdSet<NodeId>,
+}
+
+/// A node with what follows for it.
+#[derive(Clone)]
+pub(crate) struct NodeEntry {
+    pub(crate) node: Arc<Node>,
+    pub(crate) observation: Option<Arc<Observation>>,
+    /// What it is placed by; `None`: unplaced, or not to be placed yet.
+    pub(crate) profile: Option<Arc<Profile>>,
+}
+
+/// A node in the order of names, digits compared as numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ranked {
+    name: Arc<str>,
+    id: NodeId,
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> Ordering {
+        natural_cmp(&self.name, &other.name).then_with(|| self.id.cmp(&other.id))
+    }
+}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ranked {
+    fn of(node: &Node) -> Self {
+        Self { name: node.display_name().into(), id: node.id() }
+    }
+}
+
+impl Default for GroupEntry {
+    fn default() -> Self {
+        Self { object: None, nodes: OrdSet::new(), fold: Err(Vec::new()), profiles: OrdMap::new() }
+    }
+}
+
+/// Objects, by uuid or name.
+impl Fleet {
+    /// A fleet of nothing, still to be read: every answer is incomplete until [`Fleet::set_loaded`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Says that everything that is stored has been applied.
+    pub fn set_loaded(&mut self) {
+        self.is_loaded = true;
+    }
+
+    /// Whether everything that is stored has been applied.
+    pub fn is_loaded(&self) -> bool {
+        self.is_loaded
+    }
+
+    /// A release, compiled.
+    pub fn release(&self, name: &ReleaseRef) -> Option<&Arc<CompiledRelease>> {
+        self.releases.get(name)
+    }
+
+    /// All releases, by name and version.
+    pub fn releases(&self) -> impl Iterator<Item = &Arc<CompiledRelease>> {
+        self.releases.values()
+    }
+
+    /// User-defined tags beside a release.
+    pub fn release_tags(&self, name: &Name) -> Option<&Arc<ReleaseTags>> {
+        self.release_tags.get(name)
+    }
+
+    /// A template.
+    pub fn template(&self, id: TemplateId) -> Option<&Arc<ClusterTemplate>> {
+        self.templates.get(&id)?.object.as_ref()
+    }
+
+    /// All templates.
+    pub fn templates(&self) -> impl Iterator<Item = &Arc<ClusterTemplate>> {
+        self.templates.values().filter_map(|entry| entry.object.as_ref())
+    }
+
+    /// A cluster.
+    pub fn cluster(&self, id: ClusterId) -> Option<&Arc<Cluster>> {
+        self.clusters.get(&id)?.object.as_ref()
+    }
+
+    /// All clusters.
+    pub fn clusters(&self) -> impl Iterator<Item = &Arc<Cluster>> {
+        self.clusters.values().filter_map(|entry| entry.object.as_ref())
+    }
+
+    /// The clusters made from a template.
+    pub fn clusters_of(&self, id: TemplateId) -> impl Iterator<Item = ClusterId> {
+        self.templates.get(&id).into_iter().flat_map(|entry| entry.clusters.iter().copied())
+    }
+
+    /// A group.
+    pub fn group(&self, id: GroupId) -> Option<&Arc<NodeGroup>> {
+        self.groups.get(&id)?.object.as_ref()
+    }
+
+    /// All groups.
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<NodeGroup>> {
+        self.groups.values().filter_map(|entry| entry.object.as_ref())
+    }
+
+    /// The groups of a cluster.
+    pub fn groups_of(&self, id: ClusterId) -> impl Iterator<Item = GroupId> {
+        self.clusters.get(&id).into_iter().flat_map(|entry| entry.groups.iter().copied())
+    }
+
+    /// What comes down to a group.
+    ///
+    /// # Errors
+    /// What is missing above it.
+    pub fn fold(&self, id: GroupId) -> Result<&Arc<GroupFold>, Vec<Missing>> {
+        let Some(entry) = self.groups.get(&id) else { return Err(vec![Missing::NodeGroup(id)]) };
+        entry.fold.as_ref().map_err(Clone::clone)
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> Option<&Arc<Node>> {
+        Some(&self.nodes.get(&id)?.node)
+    }
+
+    /// The node of a name.
+    pub fn node_named(&self, name: &str) -> Option<&Arc<Node>> {
+        self.node(*self.by_name.get(name)?)
+    }
+
+    /// All nodes, by uuid.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values().map(|entry| &entry.node)
+    }
+
+    /// How many nodes there are.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The nodes of a group, by uuid.
+    pub fn nodes_of(&self, id: GroupId) -> impl Iterator<Item = NodeId> {
+        self.groups.get(&id).into_iter().flat_map(|entry| entry.nodes.iter().copied())
+    }
+
+    /// The nodes of a cluster, group by group.
+    pub fn nodes_of_cluster(&self, id: ClusterId) -> impl Iterator<Item = NodeId> {
+        self.groups_of(id).flat_map(|group| self.nodes_of(group))
+    }
+
+    /// What a host said, if it ever did.
+    pub fn observation(&self, id: NodeId) -> Option<&Arc<Observation>> {
+        self.nodes.get(&id)?.observation.as_ref()
+    }
+
+    /// What a node is placed by; `None`: unplaced, or something above it is missing.
+    pub fn profile(&self, id: NodeId) -> Option<&Arc<Profile>> {
+        self.nodes.get(&id)?.profile.as_ref()
+    }
+
+    /// Who holds each tag of a cluster that has a primary.
+    pub fn holders(&self, id: ClusterId) -> impl Iterator<Item = (&TagName, NodeId)> {
+        self.clusters.get(&id).into_iter().flat_map(|entry| entry.holders.iter().map(|(tag, node)| (tag, *node)))
+    }
+
+    /// The stored choices of primaries in a cluster.
+    pub fn primaries(&self, id: ClusterId) -> impl Iterator<Item = &Arc<Primary>> {
+        self.clusters.get(&id).into_iter().flat_map(|entry| entry.chosen.values())
+    }
+
+    /// The version of a secret; 0: there is none.
+    pub fn secret_version(&self, name: &str) -> u64 {
+        self.secrets.get(name).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn entry(&self, id: NodeId) -> Option<&Arc<NodeEntry>> {
+        self.nodes.get(&id)
+    }
+
+    pub(crate) fn holder(&self, cluster: ClusterId, tag: &str) -> Option<NodeId> {
+        self.clusters.get(&cluster)?.holders.get(tag).copied()
+    }
+}
+
+impl NodeEntry {
+    fn bare(node: Arc<Node>) -> Self {
+        Self { node, observation: None, profile: None }
+    }
+}

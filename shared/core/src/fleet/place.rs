@@ -1,0 +1,177 @@
+//! A node's place: its effective tags, what it could be primary of, and the profile that follows.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Dirty, Fleet, GroupFold, NodeEntry, ProfileUse, Ranked};
+use crate::name::TagName;
+use crate::object::{ClusterId, GroupId, NodeId};
+use crate::release::select::MASTER;
+use crate::release::{Place, Profile, ProfileHash};
+use crate::resolve::roles;
+use crate::role::MatchNames;
+
+impl Fleet {
+    /// Places nodes anew after something that decides their tags has changed. `was` names the cluster and tags that
+    /// each could be primary of before.
+    pub(super) fn replace(&mut self, ids: &[NodeId], dirty: &mut Dirty) {
+        let mut open: BTreeSet<(ClusterId, TagName)> = BTreeSet::new();
+        for id in ids {
+            open.extend(self.put_candidate(*id));
+        }
+        let mut moved: BTreeSet<NodeId> = ids.iter().copied().collect();
+        for (cluster, tag) in open {
+            moved.extend(self.elect(cluster, &tag));
+        }
+        for id in moved {
+            self.put_profile(id, dirty);
+        }
+    }
+
+    /// Takes a node out of what it could be primary of, and out of its profile.
+    pub(super) fn unplace(&mut self, id: NodeId, group: GroupId, dirty: &mut Dirty) {
+        let Some(entry) = self.nodes.get(&id).cloned() else { return };
+        let Some(cluster) = self.cluster_of(group) else { return };
+        let tags: Vec<TagName> = entry.profile.iter().flat_map(|profile| profile.place.tags.iter().cloned()).collect();
+        let ranked = Ranked::of(&entry.node);
+        let mut moved = BTreeSet::new();
+        for tag in tags {
+            if self.drop_candidate(cluster, &tag, &ranked) {
+                moved.extend(self.elect(cluster, &tag));
+            }
+        }
+        self.use_profile(id, Some(group), None);
+        for id in moved.into_iter().filter(|one| *one != id) {
+            self.put_profile(id, dirty);
+        }
+    }
+
+    /// Names the node for the tags that it could be primary of; gives the tags for which that changed.
+    fn put_candidate(&mut self, id: NodeId) -> Vec<(ClusterId, TagName)> {
+        let Some((entry, group, fold)) = self.placed(id) else { return Vec::new() };
+        let cluster = fold.cluster_id();
+        let ranked = Ranked::of(&entry.node);
+        let before: BTreeSet<TagName> =
+            entry.profile.iter().flat_map(|profile| profile.place.tags.iter().cloned()).collect();
+        let after = if entry.node.spec.parked { BTreeSet::new() } else { primaries_possible(&entry, &fold) };
+        debug_assert!(self.groups.contains_key(&group), "a placed node's group is there");
+        let mut changed = Vec::new();
+        for tag in before.difference(&after) {
+            if self.drop_candidate(cluster, tag, &ranked) {
+                changed.push((cluster, tag.clone()));
+            }
+        }
+        for tag in after {
+            let Some(entry) = self.clusters.get_mut(&cluster) else { continue };
+            let mut candidates = entry.candidates.get(&tag).cloned().unwrap_or_default();
+            if candidates.insert(ranked.clone()).is_none() {
+                entry.candidates.insert(tag.clone(), candidates);
+                changed.push((cluster, tag));
+            }
+        }
+        changed
+    }
+
+    fn drop_candidate(&mut self, cluster: ClusterId, tag: &TagName, ranked: &Ranked) -> bool {
+        let Some(entry) = self.clusters.get_mut(&cluster) else { return false };
+        let Some(mut candidates) = entry.candidates.get(tag).cloned() else { return false };
+        if candidates.remove(ranked).is_none() {
+            return false;
+        }
+        if candidates.is_empty() {
+            entry.candidates.remove(tag);
+        } else {
+            entry.candidates.insert(tag.clone(), candidates);
+        }
+        true
+    }
+
+    /// Gives the node the profile that follows from its tags and primaries.
+    pub(super) fn put_profile(&mut self, id: NodeId, dirty: &mut Dirty) {
+        let Some(entry) = self.nodes.get(&id) else { return };
+        let group = entry.node.spec.nodegroup;
+        let before = entry.profile.as_ref().map(|profile| profile.hash);
+        let profile = self.placed(id).and_then(|(entry, _, fold)| self.profile_for(&entry, &fold));
+        if profile.as_ref().map(|profile| profile.hash) != before {
+            dirty.add(id);
+            self.use_profile(id, group, profile);
+        }
+    }
+
+    fn profile_for(&self, entry: &NodeEntry, fold: &GroupFold) -> Option<Arc<Profile>> {
+        let release = &fold.release.as_ref()?.value;
+        let table = fold.table.as_ref()?;
+        let roles = roles(&entry.node, Some(fold));
+        let tags = table.effective_tags(&roles, &entry.node.spec.tags);
+        let id = entry.node.id();
+        let cluster = fold.cluster_id();
+        let held: Box<[TagName]> =
+            tags.keys().filter(|tag| self.holder(cluster, tag.as_str()) == Some(id)).cloned().collect();
+        let place = Place {
+            names: MatchNames::new(release.matching, table, &roles, tags.keys(), &held),
+            tags: tags.into_keys().collect(),
+            primaries: held,
+            is_master: entry.node.meta.name.as_ref().is_some_and(|name| name.as_str() == MASTER),
+        };
+        let hash = place.hash(release);
+        let known = self.profiles.get(&hash).map(|(profile, _)| Arc::clone(profile));
+        Some(known.unwrap_or_else(|| Arc::new(Profile::new(release, place))))
+    }
+
+    /// Writes a node's profile beside it, and keeps count of who has which.
+    fn use_profile(&mut self, id: NodeId, group: Option<GroupId>, profile: Option<Arc<Profile>>) {
+        let Some(entry) = self.nodes.get(&id).cloned() else { return };
+        if let Some(old) = &entry.profile {
+            self.count_profile(old, -1);
+            if let Some(group) = group {
+                self.leave_profile(group, old.hash, id);
+            }
+        }
+        if let (Some(new), Some(group)) = (&profile, group) {
+            self.count_profile(new, 1);
+            let Some(entry) = self.groups.get_mut(&group) else { return };
+            let known = entry.profiles.get(&new.hash).cloned();
+            let mut used = known.unwrap_or_else(|| ProfileUse { profile: Arc::clone(new), nodes: Default::default() });
+            used.nodes.insert(id);
+            entry.profiles.insert(new.hash, used);
+        }
+        self.nodes.insert(id, Arc::new(NodeEntry { profile, ..NodeEntry::clone(&entry) }));
+    }
+
+    fn leave_profile(&mut self, group: GroupId, hash: ProfileHash, id: NodeId) {
+        let Some(entry) = self.groups.get_mut(&group) else { return };
+        let Some(mut used) = entry.profiles.get(&hash).cloned() else { return };
+        used.nodes.remove(&id);
+        if used.nodes.is_empty() {
+            entry.profiles.remove(&hash);
+        } else {
+            entry.profiles.insert(hash, used);
+        }
+    }
+
+    fn count_profile(&mut self, profile: &Arc<Profile>, by: i32) {
+        let known = self.profiles.get(&profile.hash).map_or(0, |(_, count)| *count);
+        match known.saturating_add_signed(by) {
+            0 => drop(self.profiles.remove(&profile.hash)),
+            count => drop(self.profiles.insert(profile.hash, (Arc::clone(profile), count))),
+        }
+    }
+
+    fn placed(&self, id: NodeId) -> Option<(Arc<NodeEntry>, GroupId, Arc<GroupFold>)> {
+        let entry = self.nodes.get(&id)?;
+        let group = entry.node.spec.nodegroup?;
+        let fold = self.groups.get(&group)?.fold.as_ref().ok()?;
+        Some((Arc::clone(entry), group, Arc::clone(fold)))
+    }
+
+    fn cluster_of(&self, group: GroupId) -> Option<ClusterId> {
+        Some(self.groups.get(&group)?.object.as_ref()?.spec.cluster)
+    }
+}
+
+/// The tags of a node that have a primary.
+fn primaries_possible(entry: &NodeEntry, fold: &GroupFold) -> BTreeSet<TagName> {
+    let Some(table) = &fold.table else { return BTreeSet::new() };
+    let tags = table.effective_tags(&roles(&entry.node, Some(fold)), &entry.node.spec.tags);
+    tags.into_keys().filter(|tag| table.has_primary(tag)).collect()
+}

@@ -1,0 +1,580 @@
+//! From a stored release to one that can be resolved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::cycle::{find_cycle, rank};
+use super::select::{InvalidPattern, Pattern, Selector, is_pattern};
+use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Target, TaskIx};
+use crate::condition::Author;
+use crate::digest::{ReleaseHash, canonical_json, sha256};
+use crate::finding::Finding;
+use crate::input::Reference;
+use crate::name::{Name, NameKind, ReleaseRef, TagName};
+use crate::object::{ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
+use crate::task::{CrossEntry, Task, Where, task_type};
+
+/// Compiles a release.
+///
+/// `imports` gives the compiled releases that it names; of a set of releases, compile those first (`compile_set`).
+///
+/// # Errors
+/// Every [`ReleaseError`] that was found, in the order of the fields.
+pub fn compile(
+    name: &ReleaseRef,
+    spec: &ReleaseSpec,
+    imports: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
+    author: &dyn Author,
+) -> Result<Arc<CompiledRelease>, Vec<ReleaseError>> {
+    let mut compiler = Compiler { name, author, errors: Vec::new(), findings: Vec::new() };
+    let found = compiler.imports(spec, imports);
+    let library = compiler.library(spec, &found);
+    let tasks = compiler.tasks(&library, spec);
+    if compiler.errors.is_empty() {
+        compiler.cycles(&tasks);
+    }
+    if !compiler.errors.is_empty() {
+        return Err(compiler.errors);
+    }
+    Ok(Arc::new(compiler.finish(spec, library, tasks)))
+}
+
+/// Compiles releases that may import each other, in the order that this needs.
+///
+/// # Errors
+/// By release, every error that was found; an import cycle stands with each release on it.
+pub fn compile_set(
+    specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
+    author: &dyn Author,
+) -> Result<BTreeMap<ReleaseRef, Arc<CompiledRelease>>, BTreeMap<ReleaseRef, Vec<ReleaseError>>> {
+    let mut done = BTreeMap::new();
+    let mut failed = BTreeMap::new();
+    for name in specs.keys() {
+        compile_into(name, specs, author, &mut Vec::new(), &mut done, &mut failed);
+    }
+    if failed.is_empty() { Ok(done) } else { Err(failed) }
+}
+
+fn compile_into(
+    name: &ReleaseRef,
+    specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
+    author: &dyn Author,
+    path: &mut Vec<ReleaseRef>,
+    done: &mut BTreeMap<ReleaseRef, Arc<CompiledRelease>>,
+    failed: &mut BTreeMap<ReleaseRef, Vec<ReleaseError>>,
+) {
+    let Some(spec) = specs.get(name) else { return };
+    if done.contains_key(name) || failed.contains_key(name) {
+        return;
+    }
+    if let Some(start) = path.iter().position(|one| one == name) {
+        let mut round = path[start..].to_vec();
+        round.push(name.clone());
+        failed.insert(name.clone(), vec![ReleaseError::ImportCycle { path: round }]);
+        return;
+    }
+    path.push(name.clone());
+    for import in &spec.imports {
+        compile_into(import, specs, author, path, done, failed);
+    }
+    path.pop();
+    if spec.imports.iter().any(|import| failed.contains_key(import)) && failed.contains_key(name) {
+        return;
+    }
+    match compile(name, spec, &|import| done.get(import).cloned(), author) {
+        Ok(release) => drop(done.insert(name.clone(), release)),
+        Err(errors) => drop(failed.insert(name.clone(), errors)),
+    }
+}
+
+struct Compiler<'a> {
+    name: &'a ReleaseRef,
+    author: &'a dyn Author,
+    errors: Vec<ReleaseError>,
+    findings: Vec<Finding>,
+}
+
+/// Everything that a release has, its imports' included, by name.
+struct Library {
+    roles: BTreeMap<Name, RoleSpec>,
+    tags: BTreeMap<TagName, TagSpec>,
+    tasks: BTreeMap<String, Arc<Task>>,
+    imports: Vec<Arc<CompiledRelease>>,
+}
+
+impl Library {
+    fn find(&self, id: &str) -> Option<TaskIx> {
+        // The place in the order of ids is the index; the map is small, and this is done once a release.
+        self.tasks.keys().position(|known| known == id).and_then(|at| u32::try_from(at).ok()).map(TaskIx)
+    }
+
+    fn matching(&self, pattern: &Pattern) -> Vec<TaskIx> {
+        let ids = self.tasks.keys().enumerate().filter(|(_, id)| pattern.matches(id));
+        ids.filter_map(|(at, _)| u32::try_from(at).ok().map(TaskIx)).collect()
+    }
+
+    fn near(&self, id: &str) -> Option<String> {
+        let fold = |text: &str| text.replace(['-', '_', '.'], "").to_ascii_lowercase();
+        let wanted = fold(id);
+        let mut ids = self.tasks.keys();
+        ids.find(|known| {
+            let known = fold(known);
+            known == wanted || (wanted.len() > 3 && (known.starts_with(&wanted) || wanted.starts_with(&known)))
+        })
+        .cloned()
+    }
+}
+
+impl Compiler<'_> {
+    fn imports(
+        &mut self,
+        spec: &ReleaseSpec,
+        imports: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
+    ) -> Vec<Arc<CompiledRelease>> {
+        let mut found = Vec::new();
+        for import in &spec.imports {
+            match imports(import) {
+                _ if import == self.name => {
+                    self.errors.push(ReleaseError::ImportCycle { path: vec![import.clone(), import.clone()] });
+                }
+                Some(release) if release.all_imports.contains(self.name) => {
+                    let path = vec![self.name.clone(), import.clone(), self.name.clone()];
+                    self.errors.push(ReleaseError::ImportCycle { path });
+                }
+                Some(release) => found.push(release),
+                None => self.errors.push(ReleaseError::UnknownImport(import.clone())),
+            }
+        }
+        found
+    }
+
+    /// Puts together what the imports and the release itself have.
+    fn library(&mut self, spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>]) -> Library {
+        let mut library = Library {
+            roles: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            imports: imports.to_vec(),
+        };
+        let mut from: BTreeMap<String, String> = BTreeMap::new();
+        for release in imports {
+            self.merge(&mut library.roles, &release.roles, "role", &release.name);
+            self.merge(&mut library.tags, &release.tags, "tag", &release.name);
+            for task in &release.tasks {
+                self.add_task(&mut library, &mut from, &task.task, &release.name);
+            }
+        }
+        self.names(spec);
+        self.merge(&mut library.roles, &spec.roles, "role", self.name);
+        self.merge(&mut library.tags, &spec.tags, "tag", self.name);
+        for task in &spec.tasks {
+            self.add_task(&mut library, &mut from, &Arc::new(task.clone()), self.name);
+        }
+        self.undeclared_tags(&library);
+        library
+    }
+
+    fn merge<K: Ord + Clone + AsRef<str>, V: Clone + PartialEq>(
+        &mut self,
+        into: &mut BTreeMap<K, V>,
+        from: &BTreeMap<K, V>,
+        what: &'static str,
+        import: &ReleaseRef,
+    ) {
+        for (key, value) in from {
+            match into.get(key) {
+                Some(known) if known != value => self.errors.push(ReleaseError::Redeclared {
+                    what,
+                    name: key.as_ref().to_owned(),
+                    import: import.to_string(),
+                }),
+                Some(_) => {}
+                None => drop(into.insert(key.clone(), value.clone())),
+            }
+        }
+    }
+
+    /// A task that two imports have from a third is one task.
+    fn add_task(
+        &mut self,
+        library: &mut Library,
+        from: &mut BTreeMap<String, String>,
+        task: &Arc<Task>,
+        release: &ReleaseRef,
+    ) {
+        if let Some(known) = library.tasks.get(&task.id) {
+            if !Arc::ptr_eq(known, task) {
+                let first = from.get(&task.id).cloned().unwrap_or_default();
+                self.errors.push(ReleaseError::Twice { id: task.id.clone(), first, second: release.to_string() });
+            }
+            return;
+        }
+        from.insert(task.id.clone(), release.to_string());
+        library.tasks.insert(task.id.clone(), Arc::clone(task));
+    }
+
+    fn names(&mut self, spec: &ReleaseSpec) {
+        for role in spec.roles.keys() {
+            let field = format!("roles.{role}");
+            match Name::declare(role.as_str(), NameKind::Role) {
+                Err(reason) => self.errors.push(ReleaseError::Name { field, reason }),
+                Ok(name) if name.is_primary() => self.find_odd(
+                    "role.primary",
+                    &field,
+                    "is named as the holder of a primary would be; Fuel's old releases have such roles",
+                ),
+                Ok(_) => {}
+            }
+        }
+        for tag in spec.tags.keys() {
+            if let Err(reason) = TagName::declare(tag.as_str()) {
+                self.errors.push(ReleaseError::Name { field: format!("tags.{tag}"), reason });
+            }
+        }
+        for (at, task) in spec.tasks.iter().enumerate() {
+            if let Err(reason) = Name::declare(&task.id, NameKind::Task) {
+                self.errors.push(ReleaseError::Name { field: format!("tasks[{at}].id"), reason });
+            }
+        }
+    }
+
+    fn undeclared_tags(&mut self, library: &Library) {
+        for (role, spec) in &library.roles {
+            for tag in spec.tags.iter().flatten().filter(|tag| !library.tags.contains_key(*tag)) {
+                let message = format!("produces tag {tag}, which is not declared under tags: it has no primary");
+                self.find_odd("tag.undeclared", &format!("roles.{role}"), &message);
+            }
+        }
+    }
+
+    fn tasks(&mut self, library: &Library, spec: &ReleaseSpec) -> Vec<CompiledTask> {
+        let mut tasks: Vec<CompiledTask> =
+            library.tasks.values().map(|task| self.task(library, task, spec.matching.roles)).collect();
+        for (group, at) in library.tasks.values().filter(|task| task.is_group()).map(|task| (task, &task.tasks)) {
+            self.group(library, group, at, &mut tasks);
+        }
+        for (task, rank) in tasks_ranks(&tasks) {
+            tasks[task].rank = rank;
+        }
+        tasks
+    }
+
+    fn group(&mut self, library: &Library, group: &Task, members: &[String], tasks: &mut [CompiledTask]) {
+        let Some(own) = library.find(&group.id) else { return };
+        for (at, member) in members.iter().enumerate() {
+            let field = format!("task {} tasks[{at}]", group.id);
+            match library.find(member) {
+                None => self.unknown(field, member, library),
+                Some(ix) if tasks[ix.at()].task.is_group() => {
+                    self.errors.push(ReleaseError::GroupInGroup { field, name: member.clone() });
+                }
+                Some(ix) => {
+                    let mut groups = tasks[ix.at()].groups.to_vec();
+                    groups.push(own);
+                    tasks[ix.at()].groups = groups.into();
+                }
+            }
+        }
+    }
+
+    fn task(&mut self, library: &Library, task: &Arc<Task>, roles: RoleMatching) -> CompiledTask {
+        let field = |name: &str| format!("task {} {name}", task.id);
+        let (references, raw) = self.references(task);
+        let condition = task.condition.as_ref().and_then(|text| {
+            self.author
+                .condition(text)
+                .map_err(|reason| self.errors.push(ReleaseError::Author { field: field("condition"), reason }))
+                .ok()
+        });
+        let on_unassign = task.on_unassign.as_ref().and_then(|name| {
+            let found = library.find(name);
+            if found.is_none() {
+                self.unknown(field("on_unassign"), name, library);
+            }
+            found
+        });
+        CompiledTask {
+            definition: definition(task),
+            references,
+            condition,
+            raw,
+            untranslated: task.foreign.contains_key("untranslated"),
+            rank: 0,
+            groups: Box::new([]),
+            subscribes: self.named(library, task, "subscribes", &task.subscribes),
+            on_unassign,
+            placement: self.placement(library, task, roles),
+            requires: self.named(library, task, "requires", &task.requires),
+            required_for: self.named(library, task, "required_for", &task.required_for),
+            cross_depends: self.cross(library, task, "cross_depends", &task.cross_depends, roles),
+            cross_depended_by: self.cross(library, task, "cross_depended_by", &task.cross_depended_by, roles),
+            task: Arc::clone(task),
+        }
+    }
+
+    /// What the task's templates read, and whether one of them puts values in unquoted.
+    fn references(&mut self, task: &Task) -> (Box<[Reference]>, bool) {
+        let Some(kind) = task_type(&task.kind) else {
+            let message = format!("type {:?} is not known here: agents report it as unsupported", task.kind);
+            self.find_odd("task.type", &format!("task {}", task.id), &message);
+            return (Box::new([]), false);
+        };
+        let mut references = BTreeSet::new();
+        let mut raw = false;
+        for template in kind.template_texts(&task.parameters) {
+            let read = if kind.name == "shell" && template.path == "parameters.script" {
+                self.author.script(template.text).map(|script| {
+                    raw |= !script.raw.is_empty();
+                    script.references
+                })
+            } else {
+                self.author.template(template.text)
+            };
+            match read {
+                Ok(read) => references.extend(read),
+                Err(reason) => {
+                    let field = format!("task {} {}", task.id, template.path);
+                    self.errors.push(ReleaseError::Author { field, reason });
+                }
+            }
+        }
+        (references.into_iter().collect(), raw)
+    }
+
+    fn placement(&mut self, library: &Library, task: &Task, roles: RoleMatching) -> Placement {
+        let by_tags = match (&task.tags, roles) {
+            (Some(tags), RoleMatching::Tags) => Some(tags),
+            (Some(tags), RoleMatching::Own) if !tags.is_empty() => Some(tags),
+            (Some(_) | None, _) => None,
+        };
+        match by_tags {
+            Some(tags) => {
+                let selector = self.selector(task, "tags", Selector::tags(tags));
+                self.odd_tags(library, task, "tags", &selector);
+                Placement::Tags(selector)
+            }
+            None => {
+                let selector = self.selector(task, "roles", Selector::roles(&task.roles));
+                self.odd_roles(library, task, "roles", &selector, roles);
+                Placement::Roles(selector)
+            }
+        }
+    }
+
+    fn selector(&mut self, task: &Task, field: &str, read: Result<Selector, InvalidPattern>) -> Selector {
+        read.unwrap_or_else(|reason| {
+            self.errors.push(ReleaseError::Pattern { field: format!("task {} {field}", task.id), reason });
+            Selector::Union(Box::new([]))
+        })
+    }
+
+    /// Names and patterns of tasks. An unknown name is an error, a pattern that means nothing a finding.
+    fn named(&mut self, library: &Library, task: &Task, field: &str, names: &[String]) -> Box<[TaskIx]> {
+        let mut found = BTreeSet::new();
+        for (at, name) in names.iter().enumerate() {
+            let field = format!("task {} {field}[{at}]", task.id);
+            found.extend(self.task_names(library, &field, name));
+        }
+        // Only the cycle check of exact names asks after the task itself; a pattern that matches it means the others.
+        found.retain(|ix| library.find(&task.id) != Some(*ix));
+        found.into_iter().collect()
+    }
+
+    fn task_names(&mut self, library: &Library, field: &str, name: &str) -> Vec<TaskIx> {
+        if !is_pattern(name) {
+            return library.find(name).map_or_else(
+                || {
+                    self.unknown(field.to_owned(), name, library);
+                    Vec::new()
+                },
+                |ix| vec![ix],
+            );
+        }
+        match Pattern::new(name) {
+            Err(reason) => {
+                self.errors.push(ReleaseError::Pattern { field: field.to_owned(), reason });
+                Vec::new()
+            }
+            Ok(pattern) => {
+                let found = library.matching(&pattern);
+                if found.is_empty() {
+                    self.find_odd("task.pattern", field, &format!("pattern {name} matches no task"));
+                }
+                found
+            }
+        }
+    }
+
+    fn cross(
+        &mut self,
+        library: &Library,
+        task: &Task,
+        field: &str,
+        entries: &[CrossEntry],
+        roles: RoleMatching,
+    ) -> Box<[Cross]> {
+        let mut resolved = Vec::new();
+        for (at, entry) in entries.iter().enumerate() {
+            let field = format!("{field}[{at}]");
+            let tasks = self.task_names(library, &format!("task {} {field}.name", task.id), &entry.name).into();
+            let target = self.target(library, task, &field, entry, roles);
+            resolved.push(Cross { tasks, target, policy: entry.policy });
+        }
+        resolved.into()
+    }
+
+    /// `tags` before `role`; neither means everyone. Under `own` an empty `tags` counts as none.
+    fn target(
+        &mut self,
+        library: &Library,
+        task: &Task,
+        field: &str,
+        entry: &CrossEntry,
+        roles: RoleMatching,
+    ) -> Target {
+        let tags_count = match &entry.tags {
+            Where::Absent => false,
+            Where::Null => roles == RoleMatching::Tags || entry.role.is_absent(),
+            Where::Names(names) => roles == RoleMatching::Tags || !names.is_empty(),
+        };
+        let (place, by_tags) = if tags_count { (&entry.tags, true) } else { (&entry.role, false) };
+        let names = match place {
+            Where::Absent => return Target::Everyone,
+            Where::Null => return Target::Stages,
+            Where::Names(names) => names,
+        };
+        match names.as_slice() {
+            [only] if only == "self" => return Target::Same,
+            [only] if only == "*" => return Target::Everyone,
+            _ => {}
+        }
+        if by_tags {
+            let selector = self.selector(task, &format!("{field}.tags"), Selector::tags(names));
+            self.odd_tags(library, task, field, &selector);
+            Target::Tags(Arc::new(selector))
+        } else {
+            let selector = self.selector(task, &format!("{field}.role"), Selector::roles(names));
+            self.odd_roles(library, task, field, &selector, roles);
+            Target::Roles(Arc::new(selector))
+        }
+    }
+
+    fn odd_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &Selector) {
+        for name in selector.exact_names().filter(|name| !is_tag(library, name)) {
+            let message = format!("no tag {name} is declared or produced here: only a user-defined one can match");
+            self.find_odd("selector.tag", &format!("task {} {field}", task.id), &message);
+        }
+    }
+
+    fn odd_roles(&mut self, library: &Library, task: &Task, field: &str, selector: &Selector, roles: RoleMatching) {
+        let known = |name: &str| match roles {
+            RoleMatching::Own => is_role(library, name),
+            RoleMatching::Tags => is_tag(library, name),
+        };
+        for name in selector.exact_names().filter(|name| !known(name)) {
+            let message = format!("no role {name} is declared here: only one that a cluster adds can match");
+            self.find_odd("selector.role", &format!("task {} {field}", task.id), &message);
+        }
+    }
+
+    /// Refuses tasks that wait for each other by exact names. What a pattern closes depends on placement.
+    fn cycles(&mut self, tasks: &[CompiledTask]) {
+        let index: BTreeMap<&str, usize> =
+            tasks.iter().enumerate().map(|(at, task)| (task.task.id.as_str(), at)).collect();
+        let mut edges = Vec::new();
+        for (at, task) in tasks.iter().enumerate().filter(|(_, task)| !task.task.is_group()) {
+            let real = |other: &usize| {
+                !tasks[*other].task.is_group() && (!task.task.is_stage() || tasks[*other].task.is_stage())
+            };
+            let others = |names: &[String]| -> Vec<usize> {
+                names.iter().filter_map(|name| index.get(name.as_str()).copied()).filter(real).collect()
+            };
+            edges.extend(others(&task.task.requires).into_iter().map(|before| (before, at)));
+            edges.extend(others(&task.task.required_for).into_iter().map(|after| (at, after)));
+        }
+        if let Some(cycle) = find_cycle(tasks.len(), &edges) {
+            let path = cycle.iter().chain(cycle.first()).map(|at| tasks[*at].task.id.clone()).collect();
+            self.errors.push(ReleaseError::Cycle { path });
+        }
+    }
+
+    fn unknown(&mut self, field: String, name: &str, library: &Library) {
+        self.errors.push(ReleaseError::UnknownTask { field, name: name.to_owned(), near: library.near(name) });
+    }
+
+    fn find_odd(&mut self, code: &str, field: &str, message: &str) {
+        let object = format!("release/{} {field}", self.name);
+        self.findings.push(Finding::warning(code, object, message));
+    }
+
+    fn finish(self, spec: &ReleaseSpec, library: Library, tasks: Vec<CompiledTask>) -> CompiledRelease {
+        let stages = (0..).map(TaskIx).zip(&tasks).filter(|(_, task)| task.task.is_stage()).map(|(ix, _)| ix).collect();
+        let all_imports = library.imports.iter().flat_map(|one| one.all_imports.iter().chain([&one.name])).cloned();
+        CompiledRelease {
+            name: self.name.clone(),
+            hash: content_hash(spec, &library, &tasks),
+            matching: spec.matching,
+            extensions: spec.extensions.clone(),
+            stages,
+            imports: spec.imports.clone(),
+            all_imports: all_imports.collect(),
+            findings: self.findings,
+            tasks: tasks.into(),
+            roles: library.roles,
+            tags: library.tags,
+        }
+    }
+}
+
+/// A task's place in an order of all tasks that heeds every dependency, selectors left aside.
+fn tasks_ranks(tasks: &[CompiledTask]) -> Vec<(usize, u32)> {
+    let mut edges = Vec::new();
+    for (at, task) in tasks.iter().enumerate() {
+        let before = task.requires.iter().chain(task.cross_depends.iter().flat_map(|cross| &*cross.tasks));
+        edges.extend(before.map(|before| (before.at(), at)));
+        let after = task.required_for.iter().chain(task.cross_depended_by.iter().flat_map(|cross| &*cross.tasks));
+        edges.extend(after.map(|after| (at, after.at())));
+    }
+    edges.retain(|(before, after)| before != after);
+    rank(tasks.len(), &edges).into_iter().zip(0..).collect()
+}
+
+/// The hash under which a task enters the task digest: `foreign` has no meaning, and so no part in it.
+fn definition(task: &Task) -> [u8; 32] {
+    let mut value = serde_json::to_value(task).expect("a task has only JSON in it");
+    if let Value::Object(fields) = &mut value {
+        fields.remove("foreign");
+    }
+    sha256(canonical_json(&value).as_bytes())
+}
+
+fn content_hash(spec: &ReleaseSpec, library: &Library, tasks: &[CompiledTask]) -> ReleaseHash {
+    let content = json!({
+        "extensions": spec.extensions,
+        "matching": spec.matching,
+        "roles": library.roles,
+        "tags": library.tags,
+    });
+    let mut bytes = canonical_json(&content).into_bytes();
+    for task in tasks {
+        bytes.extend_from_slice(&task.definition);
+    }
+    ReleaseHash(sha256(&bytes))
+}
+
+fn is_role(library: &Library, name: &str) -> bool {
+    let plain = name.strip_prefix(crate::name::PRIMARY_PREFIX);
+    library.roles.contains_key(name) || plain.is_some_and(|plain| library.roles.contains_key(plain))
+}
+
+/// A role without tags produces the tag of its own name, declared or not.
+fn is_tag(library: &Library, name: &str) -> bool {
+    let known = |name: &str| {
+        library.tags.contains_key(name)
+            || library.roles.get(name).is_some_and(|role| role.tags.is_none())
+            || library.roles.values().any(|role| role.tags.iter().flatten().any(|tag| tag.as_str() == name))
+    };
+    known(name) || name.strip_prefix(crate::name::PRIMARY_PREFIX).is_some_and(known)
+}

@@ -1,0 +1,168 @@
+//! Releases, compiled: names checked and resolved to indexes once, when a release is stored.
+//!
+//! Resolve runs for every node of a fleet, so nothing in it looks a name up, reads a pattern or parses a condition.
+//! [`compile`] does all of that, and refuses what can never work: an unknown task, a cycle, a broken pattern, a
+//! template that reads what it may not. What is only odd becomes a finding.
+
+mod compile;
+mod cycle;
+mod error;
+mod profile;
+pub mod select;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use compile::{compile, compile_set};
+pub use error::ReleaseError;
+pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
+use select::Selector;
+
+use crate::condition::Condition;
+use crate::digest::ReleaseHash;
+use crate::finding::Finding;
+use crate::input::Reference;
+use crate::name::{Name, ReleaseRef, TagName};
+use crate::object::{ExtensionUse, Matching, RoleSpec, TagSpec};
+use crate::task::{Phase, Policy, Task};
+
+/// A task of a compiled release, by its place in the order of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskIx(pub u32);
+
+impl TaskIx {
+    /// The place as an index.
+    pub fn at(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A release with everything it imports, ready to be resolved.
+#[derive(Debug)]
+pub struct CompiledRelease {
+    /// Name and version.
+    pub name: ReleaseRef,
+    /// Of the content, imports included.
+    pub hash: ReleaseHash,
+    /// Roles, those of the imports among them.
+    pub roles: BTreeMap<Name, RoleSpec>,
+    /// Predefined tags, those of the imports among them.
+    pub tags: BTreeMap<TagName, TagSpec>,
+    /// How strictly roles and tags are kept apart.
+    pub matching: Matching,
+    /// Roles whose tags an extension decides.
+    pub extensions: Vec<ExtensionUse>,
+    /// All tasks, groups and stages, in the order of their ids.
+    pub tasks: Box<[CompiledTask]>,
+    /// The stages, in the order of their ids.
+    pub stages: Box<[TaskIx]>,
+    /// What it imports, directly.
+    pub imports: Vec<ReleaseRef>,
+    /// What it imports, directly or through another.
+    pub all_imports: std::collections::BTreeSet<ReleaseRef>,
+    /// What is odd about it.
+    pub findings: Vec<Finding>,
+}
+
+/// One task, its names resolved.
+#[derive(Debug)]
+pub struct CompiledTask {
+    /// As its author wrote it.
+    pub task: Arc<Task>,
+    /// SHA-256 of its canonical JSON.
+    pub definition: [u8; 32],
+    /// What its templates read, sorted, each once.
+    pub references: Box<[Reference]>,
+    /// What can leave it out.
+    pub condition: Option<Arc<dyn Condition>>,
+    /// Whether a `|raw` stands in its script: only an admin may store it.
+    pub raw: bool,
+    /// Whether it came with an expression that is not evaluated, and so is never started.
+    pub untranslated: bool,
+    /// Its position in an order of all tasks that heeds every dependency, where there is one.
+    pub rank: u32,
+    /// The groups that list it.
+    pub groups: Box<[TaskIx]>,
+    /// What it subscribes to.
+    pub subscribes: Box<[TaskIx]>,
+    /// What runs once where it no longer falls.
+    pub on_unassign: Option<TaskIx>,
+    pub(crate) placement: Placement,
+    pub(crate) requires: Box<[TaskIx]>,
+    pub(crate) required_for: Box<[TaskIx]>,
+    pub(crate) cross_depends: Box<[Cross]>,
+    pub(crate) cross_depended_by: Box<[Cross]>,
+}
+
+/// Where a task falls by its own selectors.
+#[derive(Debug)]
+pub(crate) enum Placement {
+    /// By these tags, roles ignored.
+    Tags(Selector),
+    /// By these roles.
+    Roles(Selector),
+}
+
+/// An entry of `cross_depends` or `cross_depended_by`, resolved.
+#[derive(Debug)]
+pub(crate) struct Cross {
+    /// The tasks that its name means.
+    pub(crate) tasks: Box<[TaskIx]>,
+    /// Where they are looked for.
+    pub(crate) target: Target,
+    /// Every instance, or one.
+    pub(crate) policy: Policy,
+}
+
+/// Where an entry looks.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// On the same node (`self`).
+    Same,
+    /// Among the stages (`null`).
+    Stages,
+    /// On every node that has a role or a tag, never `master`.
+    Everyone,
+    /// On the nodes that these tags match.
+    Tags(Arc<Selector>),
+    /// On the nodes that these roles match.
+    Roles(Arc<Selector>),
+}
+
+impl CompiledRelease {
+    /// The task of that id.
+    pub fn find(&self, id: &str) -> Option<TaskIx> {
+        let at = self.tasks.binary_search_by(|t| t.task.id.as_str().cmp(id)).ok()?;
+        u32::try_from(at).ok().map(TaskIx)
+    }
+
+    /// The task at an index that this release gave.
+    pub fn task(&self, ix: TaskIx) -> &CompiledTask {
+        &self.tasks[ix.at()]
+    }
+
+    /// The id of a task.
+    pub fn id(&self, ix: TaskIx) -> &str {
+        &self.tasks[ix.at()].task.id
+    }
+}
+
+impl CompiledTask {
+    /// When it runs.
+    pub fn phase(&self) -> Phase {
+        self.task.phase
+    }
+
+    /// Whether it is only a marker that never runs (`type: skipped`).
+    pub fn is_skipped_type(&self) -> bool {
+        self.task.kind == "skipped"
+    }
+
+    /// The text of its own selector, for people.
+    pub fn placement_text(&self) -> String {
+        match &self.placement {
+            Placement::Tags(selector) => format!("tags {selector}"),
+            Placement::Roles(selector) => format!("roles {selector}"),
+        }
+    }
+}

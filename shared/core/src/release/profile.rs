@@ -1,0 +1,382 @@
+//! Profiles: which tasks fall to nodes of one kind, before conditions, and in which order.
+//!
+//! Nodes that are matched by the same names under the same release run the same tasks, so placement, order on the
+//! node and the barriers that it waits for are computed once for all of them, and sent to all of them under one
+//! hash. Nothing of a node's own enters: no label, no fact, no value.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::cycle::topological;
+use super::select::Selector;
+use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
+use crate::digest::sha256;
+use crate::input::Reference;
+use crate::name::TagName;
+use crate::object::RoleMatching;
+use crate::role::MatchNames;
+use crate::task::{Phase, Policy};
+
+/// The identity of a profile: release content, names that selectors match, primaries.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProfileHash(pub [u8; 32]);
+
+/// What a profile is made for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// What selectors are matched against.
+    pub names: MatchNames,
+    /// The effective tags, plain and sorted.
+    pub tags: Box<[TagName]>,
+    /// Those held as primary, plain and sorted.
+    pub primaries: Box<[TagName]>,
+    /// Whether it is the controller's own host.
+    pub is_master: bool,
+}
+
+/// The tasks of nodes that are alike.
+#[derive(Debug)]
+pub struct Profile {
+    /// The identity.
+    pub hash: ProfileHash,
+    /// The release.
+    pub release: Arc<CompiledRelease>,
+    /// What it was made for.
+    pub place: Place,
+    /// The tasks of phase `apply`, those of type `skipped` among them, in order; positions index this list.
+    pub tasks: Box<[TaskIx]>,
+    /// The tasks of phase `drain`, in order.
+    pub drain: Box<[TaskIx]>,
+    /// The tasks of phase `cleanup`, in order.
+    pub cleanup: Box<[TaskIx]>,
+    /// Order on the node: positions in `tasks`, the first before the second; sorted, each once.
+    pub edges: Box<[(u32, u32)]>,
+    /// What tasks wait for beyond the node: positions in `tasks` and in `barriers`; sorted, each once.
+    pub waits: Box<[(u32, u32)]>,
+    /// The barriers that `waits` names.
+    pub barriers: Box<[Barrier]>,
+    /// Everything that conditions and templates of its tasks read, sorted, each once.
+    pub reads: Box<[Reference]>,
+    /// Tasks of one node that wait for each other, by a pattern or a dependency on the same node.
+    pub cycle: Option<Box<[TaskIx]>>,
+}
+
+/// A point that opens when each node that it means has succeeded in a task.
+#[derive(Clone, Debug)]
+pub struct Barrier {
+    /// The task.
+    pub task: TaskIx,
+    /// On which nodes.
+    pub source: Source,
+    /// Every node, or the first that succeeds.
+    pub policy: Policy,
+}
+
+/// Which nodes a barrier waits for. A node is never held back by its own instance of the task that waits.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// The task is a stage: it opens with all that the stage waits for.
+    Stage,
+    /// Every node that has the task, whatever its roles and tags.
+    Anywhere,
+    /// Every node that has a role or a tag, never `master`.
+    Everyone,
+    /// The nodes that these tags match.
+    Tags(Arc<Selector>),
+    /// The nodes that these roles match.
+    Roles(Arc<Selector>),
+}
+
+impl fmt::Display for ProfileHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ProfileHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProfileHash({self})")
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stage => f.write_str("stage"),
+            Self::Anywhere => f.write_str("anywhere"),
+            Self::Everyone => f.write_str("*"),
+            Self::Tags(selector) => write!(f, "tags {selector}"),
+            Self::Roles(selector) => write!(f, "roles {selector}"),
+        }
+    }
+}
+
+impl Place {
+    /// The hash of the profile for this place under a release.
+    pub fn hash(&self, release: &CompiledRelease) -> ProfileHash {
+        let mut bytes = Vec::with_capacity(256);
+        bytes.extend_from_slice(&release.hash.0);
+        bytes.push(u8::from(self.is_master));
+        let mut list = |items: &mut dyn Iterator<Item = &str>| {
+            for item in items {
+                bytes.extend_from_slice(item.as_bytes());
+                bytes.push(0);
+            }
+            bytes.push(1);
+        };
+        list(&mut self.names.role_names());
+        list(&mut self.names.tag_names());
+        list(&mut self.tags.iter().map(TagName::as_str));
+        list(&mut self.primaries.iter().map(TagName::as_str));
+        ProfileHash(sha256(&bytes))
+    }
+
+    /// Whether a selector of `target` means a node at this place.
+    pub(crate) fn is_meant(&self, matching: RoleMatching, target: &Target) -> bool {
+        match target {
+            Target::Same | Target::Stages => false,
+            Target::Everyone => self.has_name() && !self.is_master,
+            Target::Tags(selector) => self.matches_tags(selector),
+            Target::Roles(selector) => self.matches_roles(matching, selector),
+        }
+    }
+
+    /// Whether a barrier means a node at this place.
+    pub fn is_source(&self, matching: RoleMatching, source: &Source) -> bool {
+        match source {
+            Source::Stage => false,
+            Source::Anywhere => true,
+            Source::Everyone => self.has_name() && !self.is_master,
+            Source::Tags(selector) => self.matches_tags(selector),
+            Source::Roles(selector) => self.matches_roles(matching, selector),
+        }
+    }
+
+    fn has_name(&self) -> bool {
+        !(self.names.roles.is_empty() && self.names.tags.is_empty())
+    }
+
+    fn matches_tags(&self, selector: &Selector) -> bool {
+        selector.matches(self.names.tag_names()) || (self.is_master && selector.means_master())
+    }
+
+    fn matches_roles(&self, matching: RoleMatching, selector: &Selector) -> bool {
+        let matched = match matching {
+            RoleMatching::Own => selector.matches(self.names.role_names()),
+            RoleMatching::Tags => selector.matches(self.names.tag_names()),
+        };
+        matched || (self.is_master && selector.means_master())
+    }
+
+    fn falls(&self, release: &CompiledRelease, task: &CompiledTask) -> bool {
+        let by = |task: &CompiledTask| match &task.placement {
+            Placement::Tags(selector) => self.matches_tags(selector),
+            Placement::Roles(selector) => self.matches_roles(release.matching.roles, selector),
+        };
+        !task.task.is_group()
+            && !task.task.is_stage()
+            && (by(task) || task.groups.iter().any(|ix| by(release.task(*ix))))
+    }
+}
+
+impl Profile {
+    /// The profile for a place under a release.
+    pub fn new(release: &Arc<CompiledRelease>, place: Place) -> Self {
+        let placed: Vec<TaskIx> = (0..)
+            .map(TaskIx)
+            .zip(&release.tasks)
+            .filter(|(_, task)| place.falls(release, task))
+            .map(|(ix, _)| ix)
+            .collect();
+        let of =
+            |phase: Phase| placed.iter().copied().filter(|ix| release.task(*ix).phase() == phase).collect::<Vec<_>>();
+        let apply = ordered(release, &place, of(Phase::Apply));
+        let drain = ordered(release, &place, of(Phase::Drain));
+        let cleanup = ordered(release, &place, of(Phase::Cleanup));
+        let (waits, barriers) = Waits::of(release, &place, &apply.tasks);
+        let cycle = [apply.cycle, drain.cycle, cleanup.cycle].into_iter().flatten().next();
+        Self {
+            hash: place.hash(release),
+            release: Arc::clone(release),
+            reads: reads(release, &placed),
+            place,
+            tasks: apply.tasks.into(),
+            edges: apply.edges.into(),
+            drain: drain.tasks.into(),
+            cleanup: cleanup.tasks.into(),
+            waits,
+            barriers,
+            cycle: cycle.map(Into::into),
+        }
+    }
+
+    /// Every task that falls to the nodes, of all phases, in the order of ids.
+    pub fn all(&self) -> Vec<TaskIx> {
+        let mut all: Vec<_> = self.tasks.iter().chain(&self.drain).chain(&self.cleanup).copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Whether the task falls to the nodes, in phase `apply`.
+    pub fn has(&self, ix: TaskIx) -> bool {
+        self.tasks.contains(&ix)
+    }
+
+    /// Whether the nodes wait for that task on other nodes, or for that stage.
+    pub fn waits_for(&self, ix: TaskIx) -> bool {
+        self.barriers.iter().any(|barrier| barrier.task == ix)
+    }
+}
+
+impl CompiledRelease {
+    /// What a stage waits for: stages, and tasks on the nodes that have them.
+    pub fn stage_waits(&self, stage: TaskIx) -> Vec<Barrier> {
+        let own = self.task(stage);
+        let mut waits = Vec::new();
+        let mut wait = |task: TaskIx, source: Source, policy| waits.push(Barrier { task, source, policy });
+        for ix in own.requires.iter().filter(|ix| self.task(**ix).task.is_stage()) {
+            wait(*ix, Source::Stage, Policy::All);
+        }
+        for cross in &own.cross_depends {
+            for ix in &cross.tasks {
+                match (&cross.target, self.task(*ix).task.is_stage()) {
+                    (Target::Same | Target::Stages, true) if *ix != stage => wait(*ix, Source::Stage, Policy::All),
+                    (Target::Same | Target::Stages, _) | (_, true) => {}
+                    (target, false) => wait(*ix, source(target), cross.policy),
+                }
+            }
+        }
+        for (ix, task) in (0..).map(TaskIx).zip(&self.tasks) {
+            let to_stages = |target: &Target| match target {
+                Target::Stages => true,
+                Target::Same => task.task.is_stage(),
+                Target::Everyone | Target::Tags(_) | Target::Roles(_) => false,
+            };
+            let by_cross =
+                task.cross_depended_by.iter().any(|cross| to_stages(&cross.target) && cross.tasks.contains(&stage));
+            if ix != stage && !task.task.is_group() && (by_cross || task.required_for.contains(&stage)) {
+                let source = if task.task.is_stage() { Source::Stage } else { Source::Anywhere };
+                wait(ix, source, Policy::All);
+            }
+        }
+        waits
+    }
+}
+
+struct Ordered {
+    tasks: Vec<TaskIx>,
+    edges: Vec<(u32, u32)>,
+    cycle: Option<Vec<TaskIx>>,
+}
+
+/// The tasks of one phase in order, with the order among them.
+fn ordered(release: &CompiledRelease, place: &Place, mut tasks: Vec<TaskIx>) -> Ordered {
+    let positions: BTreeMap<TaskIx, usize> = tasks.iter().copied().zip(0..).collect();
+    let mut edges = Vec::new();
+    for (at, ix) in tasks.iter().enumerate() {
+        let task = release.task(*ix);
+        let here = |cross: &&super::Cross| {
+            let same = matches!(cross.target, Target::Same);
+            same || (cross.policy == Policy::All && place.is_meant(release.matching.roles, &cross.target))
+        };
+        let before = task.cross_depends.iter().filter(here).flat_map(|cross| &*cross.tasks).chain(&task.requires);
+        edges.extend(before.filter_map(|ix| positions.get(ix)).map(|before| (*before, at)));
+        let after =
+            task.cross_depended_by.iter().filter(here).flat_map(|cross| &*cross.tasks).chain(&task.required_for);
+        edges.extend(after.filter_map(|ix| positions.get(ix)).map(|after| (at, *after)));
+    }
+    edges.retain(|(before, after)| before != after);
+    let (order, cycle) = match topological(tasks.len(), &edges, |at| release.task(tasks[at]).rank) {
+        Ok(order) => (order, None),
+        Err(cycle) => ((0..tasks.len()).collect(), Some(cycle.into_iter().map(|at| tasks[at]).collect())),
+    };
+    let mut moved = vec![0; tasks.len()];
+    for (to, from) in order.iter().enumerate() {
+        moved[*from] = u32::try_from(to).expect("a release has fewer tasks than u32 counts");
+    }
+    let mut edges: Vec<_> = edges.into_iter().map(|(before, after)| (moved[before], moved[after])).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    tasks = order.into_iter().map(|at| tasks[at]).collect();
+    Ordered { tasks, edges, cycle }
+}
+
+/// Collects barriers, each once.
+#[derive(Default)]
+struct Waits {
+    waits: Vec<(u32, u32)>,
+    barriers: Vec<Barrier>,
+    known: BTreeMap<(TaskIx, String, bool), u32>,
+}
+
+impl Waits {
+    fn of(release: &CompiledRelease, place: &Place, tasks: &[TaskIx]) -> (Box<[(u32, u32)]>, Box<[Barrier]>) {
+        let mut waits = Self::default();
+        for (at, ix) in (0..).zip(tasks) {
+            waits.declared(release, at, *ix);
+        }
+        let positions: BTreeMap<TaskIx, u32> = tasks.iter().copied().zip(0..).collect();
+        for (ix, task) in (0..).map(TaskIx).zip(&release.tasks).filter(|(_, task)| !task.task.is_group()) {
+            for cross in &task.cross_depended_by {
+                if place.is_meant(release.matching.roles, &cross.target) {
+                    let source = if task.task.is_stage() { Source::Stage } else { Source::Anywhere };
+                    let after = cross.tasks.iter().filter(|after| **after != ix || !task.task.is_stage());
+                    for at in after.filter_map(|after| positions.get(after)) {
+                        waits.add(*at, ix, source.clone(), Policy::All);
+                    }
+                }
+            }
+        }
+        waits.waits.sort_unstable();
+        waits.waits.dedup();
+        (waits.waits.into(), waits.barriers.into())
+    }
+
+    /// What the task itself says that it waits for.
+    fn declared(&mut self, release: &CompiledRelease, at: u32, ix: TaskIx) {
+        let task = release.task(ix);
+        for stage in task.requires.iter().filter(|ix| release.task(**ix).task.is_stage()) {
+            self.add(at, *stage, Source::Stage, Policy::All);
+        }
+        for cross in &task.cross_depends {
+            for before in &cross.tasks {
+                match (&cross.target, release.task(*before).task.is_stage()) {
+                    (Target::Stages, true) => self.add(at, *before, Source::Stage, Policy::All),
+                    (Target::Same | Target::Stages, _) | (_, true) => {}
+                    (target, false) => self.add(at, *before, source(target), cross.policy),
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, at: u32, task: TaskIx, source: Source, policy: Policy) {
+        let next = u32::try_from(self.barriers.len()).expect("a release has fewer barriers than u32 counts");
+        let key = (task, source.to_string(), policy == Policy::Any);
+        let barrier = *self.known.entry(key).or_insert(next);
+        if barrier == next {
+            self.barriers.push(Barrier { task, source, policy });
+        }
+        self.waits.push((at, barrier));
+    }
+}
+
+fn source(target: &Target) -> Source {
+    match target {
+        Target::Everyone | Target::Same | Target::Stages => Source::Everyone,
+        Target::Tags(selector) => Source::Tags(Arc::clone(selector)),
+        Target::Roles(selector) => Source::Roles(Arc::clone(selector)),
+    }
+}
+
+fn reads(release: &CompiledRelease, placed: &[TaskIx]) -> Box<[Reference]> {
+    let mut reads = Vec::new();
+    for ix in placed {
+        let task = release.task(*ix);
+        reads.extend(task.references.iter().cloned());
+        reads.extend(task.condition.iter().flat_map(|condition| condition.references()).cloned());
+    }
+    reads.sort();
+    reads.dedup();
+    reads.into()
+}

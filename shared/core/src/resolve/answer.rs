@@ -1,0 +1,347 @@
+//! What resolve gives: the known part, and the task set.
+//!
+//! An answer holds shared parts of the model and computes the rest when asked: a fleet of a hundred thousand nodes
+//! has a few hundred folds and task sets, and an answer is a handful of pointers to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::digest::TaskDigest;
+use crate::finding::Finding;
+use crate::fleet::GroupFold;
+use crate::host_labels::HostLabelRule;
+use crate::input::Inputs;
+use crate::labels::{Annotations, Fill, Labels, Parameters};
+use crate::lifecycle::Limits;
+use crate::name::{Name, ReleaseRef, TagName};
+use crate::object::{ClusterId, GroupId, Hold, Node, NodeId, Observation, TemplateId, TraitSet};
+use crate::origin::{Level, Origin, Resolved};
+use crate::release::{Profile, TaskIx};
+use crate::task::Mode;
+use crate::traits::{NodeTraits, TraitInputs};
+
+/// Resolved, or not to be resolved yet.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// Everything was there. Only this can be encoded and sent.
+    Complete(Arc<Answer>),
+    /// Something is missing: the host stays as it is, and this is a finding.
+    Incomplete(Vec<Missing>),
+}
+
+/// What is missing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Missing {
+    /// The store is still being read.
+    Store,
+    /// No node of that uuid.
+    Node(NodeId),
+    /// The node's group.
+    NodeGroup(GroupId),
+    /// The group's cluster.
+    Cluster(ClusterId),
+    /// The cluster's template.
+    ClusterTemplate(TemplateId),
+    /// The release that the nearest level names.
+    Release(ReleaseRef),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store => f.write_str("the store is still being read"),
+            Self::Node(id) => write!(f, "node {id} is not there"),
+            Self::NodeGroup(id) => write!(f, "its node group {id} is not there"),
+            Self::Cluster(id) => write!(f, "its cluster {id} is not there"),
+            Self::ClusterTemplate(id) => write!(f, "its cluster template {id} is not there"),
+            Self::Release(name) => write!(f, "release {name} is not there"),
+        }
+    }
+}
+
+/// What one node is told, and where each value comes from.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub(crate) node: Arc<Node>,
+    pub(crate) observation: Option<Arc<Observation>>,
+    pub(crate) fold: Option<Arc<GroupFold>>,
+    pub(crate) task_set: Option<Arc<TaskSet>>,
+    pub(crate) unmet: Box<[Unmet]>,
+}
+
+/// What a node runs: replaced only when it is released. Nodes that are alike in all of it share it.
+#[derive(Debug)]
+pub struct TaskSet {
+    /// Placement before conditions, and order.
+    pub profile: Arc<Profile>,
+    /// Tasks of the profile that do not run, with the reason; in the order of ids. Those of type `skipped` too.
+    pub left_out: Box<[(TaskIx, LeftOut)]>,
+    /// The value of everything that the templates of the others read.
+    pub inputs: Inputs,
+    /// What a rollout compares.
+    pub digest: TaskDigest,
+    /// Under which definition.
+    pub digest_version: u32,
+    /// Conditions that could not be evaluated, and inputs that were too large.
+    pub findings: Box<[Finding]>,
+}
+
+/// Why a task of the profile does not run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeftOut {
+    /// Its condition is false.
+    False {
+        /// The condition as written.
+        condition: String,
+    },
+    /// Its condition could not be evaluated, which counts as false.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// It is only a marker (`type: skipped`).
+    Marker,
+    /// Its inputs are larger than may be sent.
+    TooLarge {
+        /// Which, and how large.
+        reason: String,
+    },
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::False { condition } => write!(f, "condition is false: {condition}"),
+            Self::Failed { reason } => write!(f, "condition counts as false: it {reason}"),
+            Self::Marker => f.write_str("type is skipped"),
+            Self::TooLarge { reason } => f.write_str(reason),
+        }
+    }
+}
+
+/// A requirement of the node's group that the node does not meet: its next task set is held.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unmet {
+    /// The key, as `property:memory_mb`.
+    pub key: String,
+    /// The expression, as written.
+    pub expression: String,
+}
+
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "requirement {} {} is not met", self.key, self.expression)
+    }
+}
+
+impl Outcome {
+    /// The answer, if there is one.
+    pub fn answer(&self) -> Option<&Arc<Answer>> {
+        match self {
+            Self::Complete(answer) => Some(answer),
+            Self::Incomplete(_) => None,
+        }
+    }
+}
+
+impl TaskSet {
+    /// The tasks that run, in order.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskIx> {
+        self.profile.tasks.iter().copied().filter(|ix| self.runs(*ix))
+    }
+
+    /// Whether a task of the profile runs.
+    pub fn runs(&self, ix: TaskIx) -> bool {
+        self.left_out.binary_search_by_key(&ix, |(ix, _)| *ix).is_err()
+    }
+
+    /// The ids of the tasks that run, in order.
+    pub fn task_ids(&self) -> impl Iterator<Item = &str> {
+        self.tasks().map(|ix| self.profile.release.id(ix))
+    }
+
+    /// The ids of the tasks of phase `apply` that do not run, with the reason.
+    pub fn left_out_ids(&self) -> impl Iterator<Item = (&str, &LeftOut)> {
+        let of_apply = self.left_out.iter().filter(|(ix, _)| self.profile.has(*ix));
+        of_apply.map(|(ix, why)| (self.profile.release.id(*ix), why))
+    }
+
+    /// The effective tags, plain and sorted.
+    pub fn tags(&self) -> &[TagName] {
+        &self.profile.place.tags
+    }
+
+    /// Those held as primary, plain and sorted.
+    pub fn primary_tags(&self) -> &[TagName] {
+        &self.profile.place.primaries
+    }
+}
+
+impl Answer {
+    /// The node.
+    pub fn id(&self) -> NodeId {
+        self.node.id()
+    }
+
+    /// The node's spec and meta.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// What the host said, if it ever did.
+    pub fn observation(&self) -> Option<&Arc<Observation>> {
+        self.observation.as_ref()
+    }
+
+    /// What comes down to the node's group; `None`: the node is unplaced.
+    pub fn fold(&self) -> Option<&Arc<GroupFold>> {
+        self.fold.as_ref()
+    }
+
+    /// What the node runs; `None`: it is unplaced, or no level names a release.
+    pub fn task_set(&self) -> Option<&Arc<TaskSet>> {
+        self.task_set.as_ref()
+    }
+
+    /// Requirements that are not met: while there is one, no new task set is released to the node.
+    pub fn unmet(&self) -> &[Unmet] {
+        &self.unmet
+    }
+
+    /// `CLUSTER/GROUP`; `None`: unplaced.
+    pub fn place(&self) -> Option<String> {
+        self.fold.as_ref().map(|fold| fold.place())
+    }
+
+    /// The effective labels, each with its whole line of descent; what the host may fill is filled in.
+    pub fn labels(&self) -> Labels {
+        labels(&self.node, self.fold.as_deref(), self.observation.as_deref())
+    }
+
+    /// The effective annotations.
+    pub fn annotations(&self) -> Annotations {
+        let above = self.fold.as_ref().map(|fold| fold.annotations.clone()).unwrap_or_default();
+        above.below(Level::Node, &self.node.spec.inherited.annotations)
+    }
+
+    /// The effective parameters.
+    pub fn parameters(&self) -> Parameters {
+        let above = self.fold.as_ref().map(|fold| fold.parameters.clone()).unwrap_or_default();
+        above.below(Level::Node, &self.node.spec.inherited.parameters)
+    }
+
+    /// Which labels flow to the host label map.
+    pub fn host_labels(&self) -> Arc<HostLabelRule> {
+        self.fold.as_ref().map_or_else(Default::default, |fold| Arc::clone(&fold.host_labels.value))
+    }
+
+    /// The traits, each with its sources.
+    pub fn traits(&self) -> NodeTraits {
+        traits(&self.node, self.observation.as_deref())
+    }
+
+    /// The lifecycle fields, each with its origin.
+    pub fn limits(&self) -> Limits {
+        let mut levels = self.fold.as_ref().map(|fold| fold.lifecycle()).unwrap_or_default();
+        levels.push((Level::Node, self.node.spec.inherited.lifecycle));
+        Limits::resolve(&levels)
+    }
+
+    /// The mode's ceiling: the node's own, else its group's, else `apply`.
+    pub fn mode(&self) -> Resolved<Mode> {
+        let said = |level, mode: Option<Mode>| mode.map(|value| Resolved { value, origin: Origin::Level(level) });
+        let group = self.fold.as_ref().and_then(|fold| fold.group.spec.mode);
+        said(Level::Node, self.node.spec.mode)
+            .or_else(|| said(Level::NodeGroup, group))
+            .unwrap_or(Resolved { value: Mode::Apply, origin: Origin::Default })
+    }
+
+    /// Over how many seconds the host spreads what it does at a change.
+    pub fn splay_seconds(&self) -> u32 {
+        self.fold.as_ref().and_then(|fold| fold.group.spec.splay_seconds).unwrap_or(0)
+    }
+
+    /// After how many seconds without a word the host counts as silent.
+    pub fn silent_after_seconds(&self) -> u32 {
+        self.fold.as_ref().and_then(|fold| fold.group.spec.silent_after_seconds).unwrap_or(90)
+    }
+
+    /// Whether, until when and why the node keeps its task set.
+    pub fn hold(&self) -> Option<&Hold> {
+        self.node.spec.hold.as_ref()
+    }
+
+    /// Whether the node is out of budgets, barriers and primaries.
+    pub fn is_parked(&self) -> bool {
+        self.node.spec.parked
+    }
+
+    /// Whether group or cluster give no new lease.
+    pub fn is_paused(&self) -> bool {
+        self.fold.as_ref().is_some_and(|fold| fold.group.spec.paused || fold.cluster.spec.paused)
+    }
+
+    /// The plain roles: the group's and the node's own.
+    pub fn roles(&self) -> BTreeSet<Name> {
+        roles(&self.node, self.fold.as_deref())
+    }
+
+    /// The ready probes by tag, for the tags that have some.
+    pub fn ready(&self) -> Vec<(&TagName, &[Value])> {
+        let (Some(fold), Some(set)) = (&self.fold, &self.task_set) else { return Vec::new() };
+        let Some(table) = &fold.table else { return Vec::new() };
+        let probes = set.tags().iter().filter_map(|tag| Some((tag, table.tag(tag)?.ready.as_slice())));
+        probes.filter(|(_, ready)| !ready.is_empty()).collect()
+    }
+
+    /// All findings about the node: odd labels, conditions that failed, requirements that are not met.
+    pub fn findings(&self) -> Vec<Finding> {
+        let object = format!("node/{}", self.node.display_name());
+        let mut findings = Vec::new();
+        for key in self.host_labels().decide(&self.labels()).held_back {
+            let message = format!("label {key} has no Kubernetes label value: it does not flow to the host label map");
+            findings.push(Finding::warning("label.held_back", object.as_str(), message));
+        }
+        for key in self.node.spec.inherited.labels.idle_tombstones() {
+            let message = format!("label {key} is null where nothing is merged: it has no effect");
+            findings.push(Finding::warning("label.idle_null", object.as_str(), message));
+        }
+        for unmet in &self.unmet {
+            findings.push(Finding::error("requirement.unmet", object.as_str(), unmet.to_string()));
+        }
+        let of_tasks = self.task_set.iter().flat_map(|set| &*set.findings);
+        findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one.clone() }));
+        findings
+    }
+}
+
+/// A node's effective labels.
+pub(crate) fn labels(node: &Node, fold: Option<&GroupFold>, observation: Option<&Observation>) -> Labels {
+    let above = fold.map(|fold| fold.labels.clone()).unwrap_or_default();
+    let own = above.below(Level::Node, &node.spec.inherited.labels);
+    let accepted = fold.zip(observation).map(|(fold, seen)| fold.accepted(seen)).unwrap_or_default();
+    if accepted.is_empty() {
+        return own;
+    }
+    own.fill(&Fill { origin: Origin::Host, grants: false, labels: &accepted })
+}
+
+/// A node's traits with their sources.
+pub(crate) fn traits(node: &Node, observation: Option<&Observation>) -> NodeTraits {
+    let none = TraitSet::new();
+    let inputs = TraitInputs {
+        operators: &node.spec.traits,
+        ruled: &BTreeMap::new(),
+        detected: observation.map_or(&none, |seen| &seen.traits),
+        suppressed: &node.spec.suppressed_traits,
+    };
+    inputs.resolve()
+}
+
+/// A node's plain roles: its group's and its own together.
+pub(crate) fn roles(node: &Node, fold: Option<&GroupFold>) -> BTreeSet<Name> {
+    fold.iter().flat_map(|fold| &fold.group.spec.roles).chain(&node.spec.roles).cloned().collect()
+}

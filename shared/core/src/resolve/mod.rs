@@ -1,0 +1,13 @@
+//! Resolve: what a node is told, from the fleet's model and nothing else.
+//!
+//! One pure function serves the agent, `explain`, `diff` and the tests. It gives an [`Answer`], or says what is
+//! missing: only the first can be encoded and sent, so nothing is ever removed from a host on incomplete knowledge.
+
+mod answer;
+pub(crate) mod lookup;
+mod node;
+
+pub use answer::{Answer, LeftOut, Missing, Outcome, TaskSet, Unmet};
+pub use node::{ResolveCache, resolve_node};
+
+pub(crate) use answer::{labels, roles, traits};
