@@ -1,10 +1,10 @@
-//! The API's description in OpenAPI's form, from the table: paths, methods, parameters, media types, summaries, callers.
+//! The API's description in the form of `OpenAPI`, from the table: paths, methods, parameters, media types, summaries, callers.
 
 use serde_json::{Map, Value, json};
 
 use super::{Caller, Content, Endpoint, Listener, Route};
 
-/// The description of the admin listener's API (OpenAPI 3.1), without schemas; what the controller serves at `/openapi.json` and `docs/openapi.json` holds.
+/// The description of the admin listener's API (`OpenAPI` 3.1), without schemas; what the controller serves at `/openapi.json` and `docs/openapi.json` holds.
 pub fn openapi(version: &str) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for endpoint in Endpoint::ALL.iter().filter(|endpoint| endpoint.route().listener == Listener::Admin) {

@@ -65,7 +65,7 @@ endpoints! {
         Version2 Get "/v2" OPEN Nothing Json "Describes version 2.";
         Healthz Get "/healthz" OPEN Nothing Text "Says that the process answers.";
         Readyz Get "/readyz" OPEN Nothing Text "Says whether the store takes writes and the cache is whole.";
-        Metrics Get "/metrics" READ Nothing Text "Gives the metrics in OpenMetrics' text form.";
+        Metrics Get "/metrics" READ Nothing Text "Gives the metrics as text, for Prometheus.";
         OpenApi Get "/openapi.json" READ Nothing Json "Describes this API.";
 
         ListNodes Get "/v1/nodes" READ Nothing Json "Lists nodes.";

@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// The rows of `docs/errors.md`: `| \`name\` | status | sentence |`.
+    /// The rows of `docs/errors.md`: name in backticks, status, sentence.
     fn documented() -> Vec<(String, String, String)> {
         include_str!("../../../../docs/errors.md")
             .lines()

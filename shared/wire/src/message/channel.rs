@@ -44,6 +44,7 @@ pub enum FromApply {
 
 /// From `sync` (network, no root) to `apply`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "one message at a time is in memory, and offers are most of them")]
 pub enum FromSync {
     /// What a controller said: apply verifies it.
     Offer {

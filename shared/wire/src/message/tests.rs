@@ -22,7 +22,8 @@ fn golden_path(name: &str) -> PathBuf {
 }
 
 fn to_hex(bytes: &[u8]) -> String {
-    let lines = bytes.chunks(32).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n");
+    let lines =
+        bytes.chunks(32).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat() + "\n");
     lines.collect()
 }
 

@@ -15,7 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 
 use super::connections::Watch;
 use super::peer::Peer;
-use super::{BoxError, Handler, Limits, Rejected, RequestBody};
+use super::{BoxError, Handler, Rejected, RequestBody, Shared};
 use crate::error::ErrorType;
 
 /// What the requests of one connection share.
@@ -23,8 +23,7 @@ pub(super) struct Answerer<H> {
     pub(super) handler: Arc<H>,
     pub(super) peer: Arc<Peer>,
     pub(super) watch: Arc<Watch>,
-    pub(super) limits: Arc<Limits>,
-    pub(super) rejected: Arc<Rejected>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// A handler's body, or a fixed one in its place.
@@ -45,13 +44,13 @@ impl<H: Handler> Answerer<H> {
             Some(kind) => Err(fixed(kind)),
             None => self.start(request).map_err(|panic| self.internal(&*panic)),
         };
-        let (watch, rejected, address) = (Arc::clone(&self.watch), Arc::clone(&self.rejected), self.peer.address);
+        let (watch, shared, address) = (Arc::clone(&self.watch), Arc::clone(&self.shared), self.peer.address);
         async move {
             let mut response = match decided {
                 Err(fixed) => fixed,
                 Ok(future) => match (CatchPanic { future }).await {
                     Ok(response) => response.map(Reply::Handler),
-                    Err(panic) => panicked(&rejected, address, &*panic),
+                    Err(panic) => panicked(&shared.rejected, address, &*panic),
                 },
             };
             if last || watch.is_draining() {
@@ -63,13 +62,13 @@ impl<H: Handler> Answerer<H> {
     }
 
     fn start(&self, request: Request<Incoming>) -> Result<Pin<Box<H::Future>>, Box<dyn Any + Send>> {
-        let limit = self.limits.body_bytes;
+        let limit = self.shared.limits.body_bytes;
         let request = request.map(|body| RequestBody::new(body, Arc::clone(&self.watch), limit));
         catch_unwind(AssertUnwindSafe(|| Box::pin(self.handler.call(&self.peer, request))))
     }
 
     fn internal(&self, panic: &(dyn Any + Send)) -> Response<Reply<H::Body>> {
-        panicked(&self.rejected, self.peer.address, panic)
+        panicked(&self.shared.rejected, self.peer.address, panic)
     }
 
     /// What no handler takes: compressed bodies (S49), bodies that say that they are too large (S43), and forms of the request line
@@ -81,12 +80,12 @@ impl<H: Handler> Answerer<H> {
             ErrorType::RequestMethod
         } else if request.headers().contains_key(CONTENT_ENCODING) {
             ErrorType::RequestEncoding
-        } else if request.body().size_hint().lower() > self.limits.body_bytes {
+        } else if request.body().size_hint().lower() > self.shared.limits.body_bytes {
             ErrorType::RequestTooLarge
         } else {
             return None;
         };
-        self.rejected.refuse(refusal_reason(kind), Some(self.peer.address.ip()));
+        self.shared.rejected.refuse(refusal_reason(kind), Some(self.peer.address.ip()));
         Some(kind)
     }
 }

@@ -2,6 +2,7 @@
 //! hyper's place when a head is refused.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::Limits;
+use super::Shared;
 use super::connections::{Awaited, Watch};
 use super::head::{Fault, HeadReader, Phase};
 use crate::net::Stream;
@@ -25,7 +26,8 @@ pub(super) struct Guard<S> {
     inner: S,
     reader: HeadReader,
     watch: Arc<Watch>,
-    limits: Arc<Limits>,
+    shared: Arc<Shared>,
+    address: IpAddr,
     /// When the body in hand began, and how many bytes of it came.
     body: Option<(Instant, u64)>,
     stalled: bool,
@@ -35,15 +37,24 @@ pub(super) struct Guard<S> {
 
 /// An answer on its way in hyper's place.
 struct Refusing {
-    fault: Fault,
     answer: Vec<u8>,
     written: usize,
     closed: bool,
 }
 
 impl<S: Stream> Guard<S> {
-    pub(super) fn new(inner: S, watch: Arc<Watch>, limits: Arc<Limits>) -> Self {
-        Self { inner, reader: HeadReader::new(), watch, limits, body: None, stalled: false, refusal: None, lingered: 0 }
+    pub(super) fn new(inner: S, watch: Arc<Watch>, shared: Arc<Shared>, address: IpAddr) -> Self {
+        Self {
+            inner,
+            reader: HeadReader::new(),
+            watch,
+            shared,
+            address,
+            body: None,
+            stalled: false,
+            refusal: None,
+            lingered: 0,
+        }
     }
 
     /// Follows the requests, and sets the deadline for what is to come next.
@@ -57,7 +68,7 @@ impl<S: Stream> Guard<S> {
                 self.watch.expect_nothing();
             }
             Phase::Head if before == Phase::Head => {}
-            Phase::Head => self.watch.expect(Awaited::Head, self.limits.header),
+            Phase::Head => self.watch.expect(Awaited::Head, self.shared.limits.header),
             Phase::Body(_) | Phase::Chunked => self.count_body(bytes.len() as u64),
         }
         Ok(())
@@ -71,12 +82,13 @@ impl<S: Stream> Guard<S> {
         });
         *so_far += bytes;
         if self.watch.body_open.load(Ordering::Relaxed) {
-            let earned = Duration::from_secs(*so_far / self.limits.body_bytes_per_second.max(1));
-            self.watch.expect_until(Awaited::Body, *began + self.limits.body + earned);
+            let earned = Duration::from_secs(*so_far / self.shared.limits.body_bytes_per_second.max(1));
+            self.watch.expect_until(Awaited::Body, *began + self.shared.limits.body + earned);
         }
     }
 
     fn refuse(&mut self, fault: Fault) {
+        self.shared.rejected.refuse(fault.reason(), Some(self.address));
         let error = fault.error();
         let (status, body) = (error.status(), error.fixed_body());
         let answer = format!(
@@ -84,10 +96,10 @@ impl<S: Stream> Guard<S> {
             body.len()
         );
         self.watch.expect(Awaited::Close, LINGER);
-        self.refusal = Some(Box::new(Refusing { fault, answer: answer.into_bytes(), written: 0, closed: false }));
+        self.refusal = Some(Box::new(Refusing { answer: answer.into_bytes(), written: 0, closed: false }));
     }
 
-    /// Writes the answer, closes this side, reads away what still comes, and ends with an error that names the fault.
+    /// Writes the answer, closes this side, reads away what still comes, and ends with an error, at which hyper lets go.
     fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let Some(refusing) = self.refusal.as_mut() else { return Poll::Ready(io::ErrorKind::Other.into()) };
         while refusing.written < refusing.answer.len() {
@@ -103,9 +115,8 @@ impl<S: Stream> Guard<S> {
             }
             refusing.closed = true;
         }
-        let fault = refusing.fault;
         ready!(self.poll_linger(cx));
-        Poll::Ready(io::Error::new(io::ErrorKind::InvalidData, Refused(fault.reason())))
+        Poll::Ready(io::ErrorKind::InvalidData.into())
     }
 
     /// Reads and drops, to the end or to the measure.
@@ -126,13 +137,13 @@ impl<S: Stream> Guard<S> {
         match &poll {
             Poll::Pending if !self.stalled => {
                 self.stalled = true;
-                self.watch.expect(Awaited::Reader, self.limits.write);
+                self.watch.expect(Awaited::Reader, self.shared.limits.write);
             }
             Poll::Pending => {}
             Poll::Ready(_) => {
                 self.stalled = false;
                 if self.watch.answering.load(Ordering::Relaxed) && !self.watch.body_open.load(Ordering::Relaxed) {
-                    self.watch.expect(Awaited::Request, self.limits.idle);
+                    self.watch.expect(Awaited::Request, self.shared.limits.idle);
                 }
             }
         }
@@ -176,8 +187,3 @@ impl<S: Stream> AsyncWrite for Guard<S> {
         Poll::Ready(Ok(()))
     }
 }
-
-/// That a head was refused, with the reason; how the accept loop learns of it through hyper's error.
-#[derive(Debug, thiserror::Error)]
-#[error("request refused: {0}")]
-pub(super) struct Refused(pub(super) &'static str);

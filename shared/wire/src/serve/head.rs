@@ -154,7 +154,7 @@ impl HeadReader {
         // A name that is folded, empty, or followed by a space is read differently by different programs.
         let colon = line.iter().position(|byte| *byte == b':').ok_or(Fault::Line)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        if name.is_empty() || name.iter().any(|byte| byte.is_ascii_whitespace()) {
+        if name.is_empty() || name.iter().any(u8::is_ascii_whitespace) {
             return Err(Fault::Line);
         }
         if name.eq_ignore_ascii_case(b"host") {
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn s46_a_head_without_measure_is_refused() {
         let with_headers = |count: usize| {
-            let lines: String = (0..count).map(|n| format!("x{n}: y\r\n")).collect();
+            let lines = (0..count).map(|n| format!("x{n}: y\r\n")).collect::<Vec<_>>().concat();
             format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n")
         };
         assert_eq!(read(with_headers(MAX_HEADERS - 1).as_bytes()), Ok(Phase::Between));

@@ -23,7 +23,6 @@ mod tests;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -40,7 +39,7 @@ use tokio_rustls::TlsAcceptor;
 
 use self::answer::Answerer;
 use self::connections::{Awaited, Place, Watch};
-use self::guard::{Guard, Refused};
+use self::guard::Guard;
 use crate::clock::Clock;
 use crate::net::{Listen, Stream};
 use crate::tls::{Refusal, peer_identity};
@@ -138,7 +137,7 @@ pub struct Server<L> {
 }
 
 struct Shared {
-    limits: Arc<Limits>,
+    limits: Limits,
     clock: Arc<dyn Clock>,
     rejected: Arc<Rejected>,
     connections: Connections,
@@ -157,7 +156,7 @@ impl<L: Listen> Server<L> {
         let mut http = http1::Builder::new();
         // Deadlines are the sweep's; hyper's own timer would cost an allocation for each request.
         http.header_read_timeout(None).max_buf_size(MAX_BUFFER);
-        Self { listen, tls, http, shared: Arc::new(Shared { limits: Arc::new(limits), clock, rejected, connections }) }
+        Self { listen, tls, http, shared: Arc::new(Shared { limits, clock, rejected, connections }) }
     }
 
     /// The connections, to count and to cut.
@@ -254,19 +253,14 @@ impl<H: Handler> Task<H> {
         self.place.set_peer(Arc::clone(&peer));
         let watch = Arc::clone(&self.place.watch);
         watch.expect(Awaited::Request, self.shared.limits.idle);
-        let guard = Guard::new(stream, Arc::clone(&watch), Arc::clone(&self.shared.limits));
-        let answerer = Answerer {
-            handler: self.handler,
-            peer,
-            watch: Arc::clone(&watch),
-            limits: Arc::clone(&self.shared.limits),
-            rejected: Arc::clone(&self.shared.rejected),
-        };
+        let guard = Guard::new(stream, Arc::clone(&watch), Arc::clone(&self.shared), self.address.ip());
+        let answerer =
+            Answerer { handler: self.handler, peer, watch: Arc::clone(&watch), shared: Arc::clone(&self.shared) };
         let service = service_fn(move |request| answerer.answer(request));
         let connection = self.http.serve_connection(TokioIo::new(guard), service);
         let ended = Drained { connection, watch, registered: false, told: false }.await;
-        if let Err(error) = ended {
-            count_end(&self.shared.rejected, &error, self.address.ip());
+        if ended.is_err_and(|error| error.is_parse()) {
+            self.shared.rejected.refuse("head_malformed", Some(self.address.ip()));
         }
         drop(self.place);
     }
@@ -286,16 +280,6 @@ fn handshake_reason(error: &std::io::Error) -> &'static str {
         Some(rustls::Error::NoApplicationProtocol) => "tls_no_http1",
         Some(_) => "tls_failed",
         None => "handshake_cut",
-    }
-}
-
-fn count_end(rejected: &Rejected, error: &hyper::Error, from: IpAddr) {
-    let refused = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-    let refused = refused.and_then(|error| error.get_ref()?.downcast_ref::<Refused>());
-    if let Some(Refused(reason)) = refused {
-        rejected.refuse(reason, Some(from));
-    } else if error.is_parse() {
-        rejected.refuse("head_malformed", Some(from));
     }
 }
 

@@ -1,1 +1,510 @@
+//! The accept loop under good and bad peers, over pipes in memory and a clock that runs only when all wait.
 
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Frame;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::*;
+use crate::client::{Client, ClientError, ClientLimits, Target};
+use crate::net::Connect;
+use crate::testing::{CONTROLLER, Fleeting, Leaf, NODE, PipeConnect, clock, fleet, pipe};
+use crate::tls::{Class, client_config, server_config};
+
+/// A server that runs until the test ends.
+struct Running {
+    connect: PipeConnect,
+    rejected: Arc<Rejected>,
+    connections: Connections,
+    stop: Option<oneshot::Sender<()>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+fn serve<H: Handler>(limits: Limits, tls: Option<TlsSource>, handler: H) -> Running {
+    let (listen, connect) = pipe();
+    let rejected = Arc::new(Rejected::default());
+    let server = Server::new(listen, tls, limits, clock(), Arc::clone(&rejected));
+    let connections = server.connections();
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(server.run(handler, async move {
+        let _ = stopped.await;
+    }));
+    Running { connect, rejected, connections, stop: Some(stop), task }
+}
+
+/// A handler that answers with the request's path and body.
+async fn echo(request: Request<RequestBody>, limit: u64) -> Response<Full<Bytes>> {
+    let path = request.uri().path().to_owned();
+    match path.as_str() {
+        "/panic" => panic!("no such luck"),
+        "/park" => tokio::time::sleep(Duration::from_mins(10)).await,
+        "/ignore" => return Response::new(Full::from("ignored")),
+        _ => {}
+    }
+    match request.into_body().collect(limit).await {
+        Ok(body) => Response::new(Full::from([path.as_bytes(), b" ", &body].concat())),
+        Err(error) => {
+            let mut response = Response::new(Full::from(error.kind().fixed_body()));
+            *response.status_mut() = hyper::StatusCode::from_u16(error.kind().status()).expect("a status");
+            response
+        }
+    }
+}
+
+fn echoing(limits: Limits) -> Running {
+    serve(limits, None, |_: &Arc<Peer>, request: Request<RequestBody>| echo(request, 100))
+}
+
+impl Running {
+    async fn open(&self) -> DuplexStream {
+        self.connect.connect("", 0).await.expect("a pipe")
+    }
+
+    /// Writes bytes on a new connection, reads to its end, and gives the text and the time it took.
+    async fn exchange(&self, bytes: &[u8]) -> (String, Duration) {
+        let mut stream = self.open().await;
+        let began = Instant::now();
+        let (mut reader, mut writer) = tokio::io::split(&mut stream);
+        let (_, answer) = tokio::join!(writer.write_all(bytes), async {
+            let mut answer = Vec::new();
+            let _ = reader.read_to_end(&mut answer).await;
+            answer
+        });
+        (String::from_utf8_lossy(&answer).into_owned(), began.elapsed())
+    }
+
+    /// A request that must be answered well: that the server still serves.
+    async fn still_serves(&self) {
+        let (answer, _) = self.exchange(b"GET /ok HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n/ok "), "{answer}");
+    }
+
+    async fn stop(mut self) -> Duration {
+        let began = Instant::now();
+        drop(self.stop.take());
+        self.task.await.expect("the server ends well");
+        began.elapsed()
+    }
+}
+
+fn status(answer: &str) -> &str {
+    answer.get(9..12).unwrap_or("")
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_follow_each_other_on_one_connection() {
+    let server = echoing(Limits::default());
+    let two = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhiGET /b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    let (answer, _) = server.exchange(two).await;
+    assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 2, "{answer}");
+    assert!(answer.contains("\r\n\r\n/a hi") && answer.ends_with("\r\n\r\n/b "), "{answer}");
+    assert!(server.rejected.counts().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn s47_the_smuggling_set_is_answered_with_fixed_text_and_closed() {
+    let server = echoing(Limits::default());
+    for (head, status_wanted, reason) in [
+        ("GET /secret HTTP/1.1\r\n\r\n", "400", "host_missing_or_doubled"),
+        ("GET /secret HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400", "host_missing_or_doubled"),
+        ("GET /secret HTTP/1.1\nHost: a\n\n", "400", "head_malformed"),
+        (
+            "POST /secret HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\nHost: a\r\n\r\n",
+            "400",
+            "framing_ambiguous",
+        ),
+        ("POST /secret HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "400", "framing_ambiguous"),
+        ("GET /secret HTTP/1.0\r\nHost: a\r\n\r\n", "400", "head_malformed"),
+        ("GET http://secret/ HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "target_malformed"),
+        ("CONNECT secret:1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", "target_malformed"),
+        ("OPTIONS * HTTP/1.1\r\nHost: secret\r\nConnection: close\r\n\r\n", "400", "target_malformed"),
+    ] {
+        let before = server.rejected.count(reason);
+        let (answer, _) = server.exchange(head.as_bytes()).await;
+        assert_eq!(status(&answer), status_wanted, "{head:?}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{head:?}: {answer}");
+        assert!(!answer.contains("secret"), "{head:?} is echoed: {answer}");
+        assert!(answer.contains("\"error\""), "{head:?}: {answer}");
+        assert_eq!(server.rejected.count(reason), before + 1, "{head:?}: {:?}", server.rejected.counts());
+        server.still_serves().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s47_behind_a_chunked_body_no_second_request_is_read() {
+    let server = echoing(Limits::default());
+    let (answer, _) = server
+        .exchange(
+            b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n",
+        )
+        .await;
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 1, "{answer}");
+    assert!(answer.contains("connection: close") && answer.ends_with("/a hi"), "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s46_header_bombs_are_refused() {
+    let server = echoing(Limits::default());
+    let many = (0..1000).map(|n| format!("x{n}: y\r\n")).collect::<Vec<_>>().concat();
+    let long = format!("x: {}\r\n", "y".repeat(200_000));
+    for bomb in [many, long] {
+        let (answer, _) = server.exchange(format!("GET / HTTP/1.1\r\nHost: h\r\n{bomb}\r\n").as_bytes()).await;
+        assert_eq!(status(&answer), "431", "{answer}");
+    }
+    assert_eq!(server.rejected.count("head_too_large"), 2);
+    server.still_serves().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn s43_bodies_are_measured_with_and_without_a_length() {
+    let server = echoing(Limits { body_bytes: 1000, ..Limits::default() });
+    let with_length = |bytes: usize| {
+        format!(
+            "POST /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n{}",
+            "x".repeat(bytes)
+        )
+    };
+    let chunked = |bytes: usize| {
+        let chunks: String = (0..bytes / 10).map(|_| "a\r\nxxxxxxxxxx\r\n").collect();
+        format!("POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n")
+    };
+    for (request, wanted) in [
+        (with_length(100), "200"),
+        (with_length(101), "413"),
+        (with_length(1001), "413"),
+        (with_length(500_000), "413"),
+        (chunked(100), "200"),
+        (chunked(110), "413"),
+        (chunked(100_000), "413"),
+    ] {
+        let (answer, _) = server.exchange(request.as_bytes()).await;
+        assert_eq!(status(&answer), wanted, "{} bytes: {answer}", request.len());
+    }
+    assert_eq!(server.rejected.count("body_too_large"), 2, "what the listener itself refused by its length");
+    server.still_serves().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn s44_what_comes_too_slowly_is_cut() {
+    let server = echoing(Limits::default());
+    let seconds = |elapsed: Duration| elapsed.as_secs_f64();
+    let (answer, took) = server.exchange(b"GET / HTTP/1.1\r\nHost: h\r\nx: ").await;
+    assert!(answer.is_empty() && (5.0..6.1).contains(&seconds(took)), "half a header: {took:?} {answer}");
+    let (answer, took) = server.exchange(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc").await;
+    assert!(answer.is_empty() && (15.0..16.1).contains(&seconds(took)), "half a body: {took:?} {answer}");
+    let (answer, took) =
+        server.exchange(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n").await;
+    assert!(answer.is_empty() && (15.0..16.1).contains(&seconds(took)), "half a chunked body: {took:?} {answer}");
+    let (_, took) = server.exchange(b"").await;
+    assert!((60.0..61.1).contains(&seconds(took)), "idle: {took:?}");
+    let (answer, took) = server.exchange(b"GET /ok HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert!(
+        answer.ends_with("/ok ") && (60.0..61.1).contains(&seconds(took)),
+        "idle after an answer: {took:?} {answer}"
+    );
+    let counts = server.rejected.counts();
+    assert_eq!((counts.get("slow_header"), counts.get("slow_body")), (Some(&1), Some(&2)), "{counts:?}");
+    server.still_serves().await;
+    assert_eq!(server.connections.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s44_a_slow_header_is_cut_though_it_drips() {
+    let server = echoing(Limits::default());
+    let mut stream = server.open().await;
+    let began = Instant::now();
+    for byte in b"GET / HTTP/1.1\r\nHost: h\r\nx: aaaaaaaaaaaaaaaaaaaaaaa" {
+        if stream.write_all(&[*byte]).await.is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_keeps_the_least_rate_may_take_its_time() {
+    let limits = Limits { body_bytes_per_second: 10, ..Limits::default() };
+    let server = serve(limits, None, |_: &Arc<Peer>, request: Request<RequestBody>| echo(request, 10_000));
+    let mut stream = server.open().await;
+    let head = b"POST /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n";
+    stream.write_all(head).await.expect("the server reads");
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stream.write_all(&[b'x'; 10]).await.expect("the server reads");
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert_eq!(status(&answer), "200", "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s44_who_does_not_read_is_cut() {
+    let big = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 1024 * 1024])) };
+    let server = serve(Limits::default(), None, big);
+    let mut stream = server.open().await;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
+    tokio::time::sleep(Duration::from_secs(17)).await;
+    assert_eq!(server.rejected.count("slow_reader"), 1);
+    assert_eq!(server.connections.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_check_in_is_not_idle_and_a_stream_lives_while_it_speaks() {
+    let server = echoing(Limits::default());
+    let (answer, took) = server.exchange(b"GET /park HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
+    assert_eq!((status(&answer), took.as_secs()), ("200", 600));
+
+    let events = |_: &Arc<Peer>, _: Request<RequestBody>| async {
+        let (to, from) = tokio::sync::mpsc::channel::<Result<Frame<Bytes>, Infallible>>(1);
+        tokio::spawn(async move {
+            for pause in [1, 50, 50, 50, 500] {
+                tokio::time::sleep(Duration::from_secs(pause)).await;
+                let _ = to.send(Ok(Frame::data(Bytes::from_static(b"event\n")))).await;
+            }
+        });
+        let frames = Channel(from);
+        Response::new(BodyExt::boxed(frames))
+    };
+    let server = serve(Limits::default(), None, events);
+    let (answer, took) = server.exchange(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(answer.matches("event").count(), 4, "{answer}");
+    assert!((211..213).contains(&took.as_secs()), "silent for 60 s after 151: {took:?}");
+}
+
+/// A body from a channel.
+struct Channel(tokio::sync::mpsc::Receiver<Result<Frame<Bytes>, Infallible>>);
+
+impl Body for Channel {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn s45_one_address_has_its_share_and_no_more() {
+    let limits = Limits { connections: 5, connections_of_one_address: 3, ..Limits::default() };
+    let server = echoing(limits);
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(server.open().await);
+    }
+    tokio::task::yield_now().await;
+    let (answer, took) = server.exchange(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert!(answer.is_empty() && took < Duration::from_secs(1), "{answer}");
+    assert_eq!(server.rejected.count("too_many_connections_of_one_address"), 1);
+    let mut elsewhere = server.connect.clone();
+    for last in 2..=4_u8 {
+        elsewhere.from = ([192, 0, 2, last], 1).into();
+        held.push(elsewhere.connect("", 0).await.expect("a pipe"));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.rejected.count("too_many_connections"), 1);
+    assert_eq!(server.connections.count(), 5);
+    held.clear();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.connections.count(), 0);
+    server.still_serves().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn s49_compressed_bodies_are_not_taken() {
+    let server = echoing(Limits::default());
+    for encoding in ["gzip", "deflate", "br", "identity"] {
+        let request = format!(
+            "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Encoding: {encoding}\r\nContent-Length: 2\r\n\r\nhi"
+        );
+        assert_eq!(status(&server.exchange(request.as_bytes()).await.0), "415", "{encoding}");
+    }
+    assert_eq!(server.rejected.count("body_compressed"), 4);
+    server.still_serves().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn s53_a_panic_costs_its_own_request() {
+    let server = echoing(Limits::default());
+    let request = b"GET /panic HTTP/1.1\r\nHost: h\r\n\r\nGET /ok HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    let (answer, _) = server.exchange(request).await;
+    assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("server.internal"), "{answer}");
+    assert!(!answer.contains("no such luck"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\n/ok "), "the same connection goes on: {answer}");
+    assert_eq!(server.rejected.count("handler_panicked"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_ends_the_idle_at_once_and_lets_the_rest_end_in_time() {
+    let server = echoing(Limits::default());
+    let mut idle = server.open().await;
+    idle.write_all(b"GET /ok HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let took = server.stop().await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let mut rest = String::new();
+    idle.read_to_string(&mut rest).await.expect("closed");
+
+    let slow = |_: &Arc<Peer>, _: Request<RequestBody>| async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Response::new(Full::from("done"))
+    };
+    let server = serve(Limits::default(), None, slow);
+    let mut stream = server.open().await;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let took = server.stop().await;
+    assert!((4..6).contains(&took.as_secs()), "{took:?}");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.contains("connection: close") && answer.ends_with("done"), "{answer}");
+
+    let server = echoing(Limits::default());
+    let mut stream = server.open().await;
+    stream.write_all(b"GET /park HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let took = server.stop().await;
+    assert!((10..11).contains(&took.as_secs()), "what goes on is cut: {took:?}");
+}
+
+/// A TLS listener for agents whose handler says who asks, and a client's config for a node of it.
+fn agents_server(of: &Fleeting) -> Running {
+    let config = Arc::new(server_config(&of.agents_listener(), of.server_key(), clock()).expect("a config"));
+    let source: TlsSource = Arc::new(move || Arc::clone(&config));
+    let seen = AtomicUsize::new(0);
+    serve(Limits::default(), Some(source), move |peer: &Arc<Peer>, request: Request<RequestBody>| {
+        let who = peer.identity.as_ref().map_or_else(|| "nobody".to_owned(), |identity| identity.class.to_string());
+        let count = seen.fetch_add(1, Ordering::Relaxed);
+        async move {
+            if request.uri().path() == "/park" {
+                tokio::time::sleep(Duration::from_hours(1)).await;
+            }
+            Response::new(Full::from(format!("{who} {count}")))
+        }
+    })
+}
+
+fn target() -> Target {
+    "https://ctl.example:8443".parse().expect("an address")
+}
+
+fn get(path: &str) -> Request<Bytes> {
+    Request::get(path).body(Bytes::new()).expect("a request")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_and_a_server_of_ours_speak() {
+    let of = Fleeting::new();
+    let server = agents_server(&of);
+    let node = of.agents.issue(&Leaf::node());
+    let tls = client_config(&of.roots(), Some(fleet()), Some(node.identity()), clock()).expect("a config");
+    let mut client = Client::over(server.connect.clone(), target(), Some(Arc::new(tls)), ClientLimits::default());
+    for count in 0..2 {
+        let answer = client.send(get("/x")).await.expect("an answer");
+        assert_eq!(answer.into_body(), format!("node/{NODE} {count}"));
+        assert_eq!(server.connections.count(), 1, "the connection is kept");
+    }
+    let controller = Class::Controller(CONTROLLER.parse().expect("a uuid"));
+    assert_eq!(client.server().map(|server| &server.class), Some(&controller));
+    // Idle for longer than the server keeps it: the next request opens another connection, unseen.
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert_eq!(server.connections.count(), 0);
+    assert_eq!(client.send(get("/x")).await.expect("an answer").into_body(), format!("node/{NODE} 2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn s13_a_revoked_peers_held_check_in_can_be_cut() {
+    let of = Fleeting::new();
+    let server = agents_server(&of);
+    let node = of.agents.issue(&Leaf::node());
+    let tls = client_config(&of.roots(), Some(fleet()), Some(node.identity()), clock()).expect("a config");
+    let mut client = Client::over(server.connect.clone(), target(), Some(Arc::new(tls)), ClientLimits::default());
+    let connections = server.connections.clone();
+    let parked = tokio::spawn(async move { client.send_within(get("/park"), Duration::from_hours(2)).await });
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let of_serial = |serial: &'static [u8]| {
+        move |peer: &Peer| peer.identity.as_ref().is_some_and(|identity| *identity.serial == *serial)
+    };
+    assert_eq!(connections.cut(of_serial(&[1])), 0);
+    let began = Instant::now();
+    assert_eq!(connections.cut(of_serial(&[0x5a, 1, 2, 3])), 1);
+    let cut = parked.await.expect("no panic");
+    assert!(matches!(cut, Err(ClientError::Broken { .. })), "{cut:?}");
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_handshakes_are_counted_by_their_reason() {
+    let of = Fleeting::new();
+    let server = agents_server(&of);
+    let stranger = Fleeting::new().agents.issue(&Leaf::node());
+    let tls = client_config(&of.roots(), Some(fleet()), Some(stranger.identity()), clock()).expect("a config");
+    let mut client = Client::over(server.connect.clone(), target(), Some(Arc::new(tls)), ClientLimits::default());
+    assert!(client.send(get("/x")).await.is_err());
+    assert_eq!(server.rejected.count("tls_unknown_issuer"), 1);
+    let (_, took) = server.exchange(b"").await;
+    assert!((5.0..6.1).contains(&took.as_secs_f64()), "a handshake that does not begin: {took:?}");
+    assert_eq!(server.rejected.count("slow_handshake"), 1);
+    let (answer, _) = server.exchange(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert!(!answer.contains("HTTP"), "plain HTTP on a TLS port");
+    assert_eq!(server.rejected.count("tls_failed"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_says_what_went_wrong() {
+    let of = Fleeting::new();
+    let other = Fleeting::new();
+    let server = agents_server(&of);
+    let tls = Arc::new(client_config(&other.roots(), None, None, clock()).expect("a config"));
+    let mut client = Client::over(server.connect.clone(), target(), Some(tls), ClientLimits::default());
+    let error = client.send(get("/x")).await.expect_err("another root");
+    assert!(matches!(error, ClientError::Untrusted { .. }), "{error:?}");
+    assert_eq!(error.to_string(), "https://ctl.example:8443 is not trusted");
+
+    let tls = Arc::new(client_config(&of.roots(), None, None, clock()).expect("a config"));
+    let limits = ClientLimits { body_bytes: 3, ..ClientLimits::default() };
+    let mut client = Client::over(server.connect.clone(), target(), Some(tls), limits);
+    let error = client.send(get("/x")).await.expect_err("a larger answer");
+    assert!(matches!(error, ClientError::TooLarge { limit: 3 }), "{error:?}");
+    let error = client.send(get("/park")).await.expect_err("no answer");
+    assert_eq!(error.to_string(), "no answer within 30 s");
+
+    let (listen, connect) = pipe();
+    let silent: Target = "http://localhost:1".parse().expect("an address");
+    drop(listen);
+    let mut client = Client::over(connect, silent, None, ClientLimits::default());
+    let error = client.send(get("/x")).await.expect_err("nobody there");
+    assert_eq!(error.outcome(), crate::client::Outcome::NotSent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blob_is_streamed_piece_by_piece() {
+    let body = |_: &Arc<Peer>, request: Request<RequestBody>| async move {
+        let mut response = Response::new(Full::from(vec![7; 200_000]));
+        if request.uri().path() == "/absent" {
+            *response.status_mut() = hyper::StatusCode::NOT_FOUND;
+            *response.body_mut() = Full::from("gone");
+        }
+        response
+    };
+    let server = serve(Limits::default(), None, body);
+    let target: Target = "http://127.0.0.1:1".parse().expect("an address");
+    let mut client = Client::over(server.connect.clone(), target, None, ClientLimits::default());
+    let (mut pieces, mut bytes) = (0, 0);
+    let answer = client
+        .stream(get("/blob"), |piece| {
+            (pieces, bytes) = (pieces + 1, bytes + piece.len());
+            Ok(())
+        })
+        .await
+        .expect("an answer");
+    assert!(answer.status().is_success() && bytes == 200_000 && pieces > 1, "{pieces} pieces, {bytes} bytes");
+    let absent = client.stream(get("/absent"), |_| panic!("an error is no blob")).await.expect("an answer");
+    assert_eq!((absent.status().as_u16(), &absent.body()[..]), (404, &b"gone"[..]));
+    let refused = client.stream(get("/blob"), |_| Err(std::io::ErrorKind::StorageFull.into())).await;
+    assert!(matches!(refused, Err(ClientError::NotTaken { .. })));
+}

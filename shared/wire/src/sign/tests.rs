@@ -38,7 +38,9 @@ fn naive_path(m: usize, leaves: &[Leaf]) -> Vec<[u8; 32]> {
 
 fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    parts.iter().for_each(|part| context.update(part));
+    for part in parts {
+        context.update(part);
+    }
     context.finish().as_ref().try_into().expect("32 bytes")
 }
 
@@ -85,7 +87,7 @@ fn a_tree_of_certificate_transparency_has_its_known_root() {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 #[test]
@@ -134,9 +136,9 @@ struct Signed {
 }
 
 fn signer_of(of: &Fleeting, issuer: &Authority, wanted: &Wanted) -> Signer {
-    let issued = issuer.issue(wanted);
-    let chain = vec![issued.der.to_vec(), issuer.der.to_vec()];
-    let own = Signer::new(&issued.key.serialize_der(), chain.clone());
+    let leaf = issuer.issue(wanted);
+    let chain = vec![leaf.der.to_vec(), issuer.der.to_vec()];
+    let own = Signer::new(&leaf.key.serialize_der(), chain.clone());
     // A key that is no Ed25519 key cannot sign; what then stands is another's signature under this chain.
     own.unwrap_or_else(|_| {
         Signer::new(&of.signers.issue(&Wanted::signer()).key.serialize_der(), chain).expect("an Ed25519 key")
@@ -207,9 +209,9 @@ fn s76_a_state_that_was_changed_is_refused() {
         (|state| state.proof.signature.bytes.clear(), NotSigned::Signature),
     ];
     for (number, (change, refusal)) in changes.into_iter().enumerate() {
-        let mut changed = state.clone();
-        change(&mut changed);
-        assert_eq!(of.check(&changed), Err(refusal), "change {number}");
+        let mut other = state.clone();
+        change(&mut other);
+        assert_eq!(of.check(&other), Err(refusal), "change {number}");
     }
     let other = Uuid::from_u128(of.node.as_u128() + 1);
     assert_eq!(of.verifier.check_desired(other, &state, NOW), Err(NotSigned::Signature), "another node's");

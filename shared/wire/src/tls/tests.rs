@@ -56,9 +56,9 @@ async fn admins_see(of: &Fleeting, leaf: &Issued) -> Result<Option<Identity>, St
 
 /// What an agent makes of a server that shows this leaf of this issuer.
 async fn agent_is_shown(of: &Fleeting, issuer: &crate::testing::Authority, leaf: &Wanted) -> Result<Identity, String> {
-    let issued = issuer.issue(leaf);
+    let shown = issuer.issue(leaf);
     let own =
-        ServerKey { chain: vec![issued.der.clone(), issuer.der.clone(), of.root.der.clone()], key: issued.private() };
+        ServerKey { chain: vec![shown.der.clone(), issuer.der.clone(), of.root.der.clone()], key: shown.private() };
     let server = server_config(&of.agents_listener(), own, clock()).expect("a server's config");
     shake(server, client(of, None), "ctl.example").await.1
 }
@@ -276,8 +276,8 @@ async fn s15_no_session_is_ever_resumed() {
     for _ in 0..2 {
         let (near, far) = tokio::io::duplex(64 * 1024);
         let name = ServerName::try_from("ctl.example").expect("a name");
-        let (served, connected) = tokio::join!(acceptor.accept(far), connector.connect(name, near));
-        assert_eq!(served.expect("a handshake").get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Full));
+        let (accepted, connected) = tokio::join!(acceptor.accept(far), connector.connect(name, near));
+        assert_eq!(accepted.expect("a handshake").get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Full));
         drop(connected);
     }
 }
