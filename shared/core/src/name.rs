@@ -5,11 +5,13 @@
 //! words that selectors give a meaning to (`self`, `master`, `null`, `*`) and Fuel's `primary-…` are reserved
 //! where something is *declared* ([`Name::declare`]), not where it is written: a selector may well say `master`.
 
-use std::fmt;
-use std::str::FromStr;
+mod release;
+
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
+
+pub use release::{ReleaseRef, Version};
 
 /// The longest name of a role, tag or task, in bytes.
 pub const MAX_NAME: usize = 63;
@@ -112,23 +114,8 @@ pub struct ObjectName(Arc<str>);
 #[serde(transparent)]
 pub struct NodeName(Arc<str>);
 
-/// A release as others name it: `site@2026.11`, or `site` for one without a version.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ReleaseRef {
-    /// The release's name.
-    pub name: Name,
-    /// Its version; `None` for a release without one.
-    pub version: Option<Version>,
-}
-
-/// The version of a release: text of `[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}`, compared as text.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
-pub struct Version(Arc<str>);
-
 const NAME_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
 const TAG_RULE: &str = "a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
-const VERSION_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.', '+' or '-'";
 const OBJECT_RULE: &str = "1 to 255 letters, digits, '_', '.', '~' or '-', but not '.' or '..'";
 
 impl NameKind {
@@ -227,68 +214,6 @@ impl NodeName {
     }
 }
 
-impl Version {
-    /// Reads a version.
-    ///
-    /// # Errors
-    /// [`InvalidName::Malformed`].
-    pub fn new(text: &str) -> Result<Self, InvalidName> {
-        let rest = |byte: u8| is_name_byte(byte) || byte == b'+';
-        if is_word(text, MAX_NAME, |byte| byte.is_ascii_alphanumeric(), rest) {
-            Ok(Self(text.into()))
-        } else {
-            Err(malformed("version", text, VERSION_RULE))
-        }
-    }
-}
-
-impl ReleaseRef {
-    /// Reads `NAME` or `NAME@VERSION`.
-    ///
-    /// # Errors
-    /// [`InvalidName`] of the part that is wrong.
-    pub fn new(text: &str) -> Result<Self, InvalidName> {
-        let (name, version) = text.split_once('@').map_or((text, None), |(name, version)| (name, Some(version)));
-        let name = if is_name(name) { Name(name.into()) } else { return Err(malformed("release", name, NAME_RULE)) };
-        Ok(Self { name, version: version.map(Version::new).transpose()? })
-    }
-}
-
-impl fmt::Display for ReleaseRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.version {
-            None => f.write_str(&self.name),
-            Some(version) => write!(f, "{}@{version}", self.name),
-        }
-    }
-}
-
-impl fmt::Debug for ReleaseRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.to_string())
-    }
-}
-
-impl FromStr for ReleaseRef {
-    type Err = InvalidName;
-    fn from_str(text: &str) -> Result<Self, InvalidName> {
-        Self::new(text)
-    }
-}
-
-impl Serialize for ReleaseRef {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ReleaseRef {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::new(&text).map_err(serde::de::Error::custom)
-    }
-}
-
 /// Gives a checked, shared string the traits that every one of them has.
 macro_rules! checked_text {
     ($($type:ident: $error:ty),+ $(,)?) => {$(
@@ -352,7 +277,6 @@ checked_text!(
     TagName: InvalidName,
     ObjectName: InvalidName,
     NodeName: InvalidName,
-    Version: InvalidName,
 );
 
 /// A text from outside, cut so that an error can't grow with what was sent.
@@ -426,85 +350,4 @@ fn reserved(kind: &'static str, text: &str, rule: &'static str) -> InvalidName {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_letters_digits_and_three_signs() {
-        let longest = "a".repeat(63);
-        for good in ["a", "0", "web-1", "a.b_c-d", "Primary", "primary-mysql", "master", longest.as_str()] {
-            assert_eq!(Name::new(good).map(|name| name.to_string()), Ok(good.to_owned()));
-        }
-        for bad in ["", "-a", ".a", "_a", "a b", "a/b", "a:b", "é", "*", "a\n", "a".repeat(64).as_str()] {
-            assert!(Name::new(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn a_tag_with_a_value_is_another_tag() {
-        let tag = TagName::new("mysql:1").unwrap();
-        assert_eq!((tag.base(), tag.value()), ("mysql", Some("1")));
-        assert_ne!(tag, TagName::new("mysql").unwrap());
-        for bad in ["mysql:", ":1", "a:b:c", "a: b", "a:\u{e9}"] {
-            assert!(TagName::new(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn reserved_words_are_refused_where_something_is_declared() {
-        for (text, kind, refused) in [
-            ("self", NameKind::Task, true),
-            ("master", NameKind::Role, true),
-            ("null", NameKind::Tag, true),
-            ("*", NameKind::Role, true),
-            ("primary-mysql", NameKind::Tag, true),
-            ("primary-mysql", NameKind::Role, false),
-            ("primary-openstack-controller", NameKind::Task, false),
-            ("masters", NameKind::Role, false),
-        ] {
-            let answer = Name::declare(text, kind);
-            assert_eq!(matches!(answer, Err(InvalidName::Reserved { .. })), refused, "{text} as {kind:?}");
-        }
-        assert_eq!(
-            TagName::declare("primary-db").unwrap_err().to_string(),
-            "tag \"primary-db\" is reserved: 'primary-' stands for the primary holder of a tag; set has_primary instead"
-        );
-    }
-
-    #[test]
-    fn a_node_is_not_called_like_a_path_or_a_uuid() {
-        for bad in ["detail", "traits", "states", "12345678-1234-4234-8234-123456789abc", "..", ".", "a/b", ""] {
-            assert!(NodeName::new(bad).is_err(), "{bad:?}");
-        }
-        for good in ["web-1", "Detail", "node_1.example.net", "_a", "12345678"] {
-            assert!(NodeName::new(good).is_ok(), "{good:?}");
-        }
-        for uuid in ["12345678123442348234123456789ABC", "1234-56781234-4234-8234-123456789abc"] {
-            assert!(is_uuid_like(uuid), "{uuid}");
-        }
-    }
-
-    #[test]
-    fn a_release_is_named_with_or_without_its_version() {
-        for text in ["site", "site@2026.11", "os-base@4"] {
-            let parsed = ReleaseRef::new(text).unwrap();
-            assert_eq!(parsed.to_string(), text);
-            assert_eq!(serde_json::to_string(&parsed).unwrap(), format!("\"{text}\""));
-        }
-        for bad in ["", "@1", "site@", "si te", "a@b@c"] {
-            assert!(ReleaseRef::new(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_read_back_is_checked_again() {
-        assert!(serde_json::from_str::<Name>("\"a b\"").is_err());
-        assert_eq!(serde_json::from_str::<TagName>("\"mysql:1\"").unwrap().as_str(), "mysql:1");
-    }
-
-    #[test]
-    fn an_error_does_not_grow_with_what_was_sent() {
-        let Err(InvalidName::Malformed { name, .. }) = Name::new(&"x".repeat(10_000)) else { panic!("taken") };
-        assert_eq!(name.len(), 64);
-    }
-}
+mod tests;

@@ -10,8 +10,8 @@ use crate::ownership::{Intent, Manager, Said};
 use Level::{Cluster, ClusterTemplate, Node, NodeGroup};
 
 fn intent(pairs: &[(&str, Option<&str>)]) -> Intent<LabelKey, LabelValue> {
-    let said = |value: &Option<&str>| Said::from(value.map(|text| LabelValue::new(text).unwrap()));
-    pairs.iter().map(|(key, value)| (LabelKey::new(key).unwrap(), said(value))).collect()
+    let said = |value: Option<&str>| Said::from(value.map(|text| LabelValue::new(text).unwrap()));
+    pairs.iter().map(|(key, value)| (LabelKey::new(key).unwrap(), said(*value))).collect()
 }
 
 fn provided(pairs: &[(&str, Option<&str>)]) -> OwnedLabels {

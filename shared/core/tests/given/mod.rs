@@ -13,6 +13,7 @@ pub(crate) fn read<T: DeserializeOwned>(path: &str) -> Option<T> {
 
 /// Reads a file below the given material as it is.
 #[allow(clippy::print_stderr, reason = "the reader of a test's output must see that it was skipped")]
+#[allow(clippy::disallowed_methods, reason = "the vectors are files; core itself reads none")]
 pub(crate) fn text(path: &str) -> Option<String> {
     let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(path);
     match std::fs::read_to_string(&file) {

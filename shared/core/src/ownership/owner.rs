@@ -1,0 +1,151 @@
+//! Who owns a key: a manager, by applying or by updating.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::name::{checked_text, cut};
+
+/// The longest name of a manager, in bytes, as Kubernetes has it.
+pub const MAX_MANAGER: usize = 128;
+
+/// The name that an author writes under: 1 to 128 bytes without control characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Manager(Arc<str>);
+
+/// How an author came to own a key. The same manager's applies and updates are two owners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// By server-side apply.
+    Apply,
+    /// By a plain write.
+    Update,
+}
+
+/// An owner of a key; `M:apply` as text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// Who.
+    pub manager: Manager,
+    /// By what.
+    pub operation: Operation,
+}
+
+/// One side of a hand-over: a manager, all that it owns or what it owns by one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// Who.
+    pub manager: Manager,
+    /// By what; `None`: by either, and on the receiving side as it was.
+    pub operation: Option<Operation>,
+}
+
+/// A text that is no manager or owner.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidOwner {
+    /// Empty, too long, or with control characters.
+    #[error("manager {0:?} must have 1 to {MAX_MANAGER} bytes and no control characters")]
+    Manager(String),
+    /// Neither `:apply` nor `:update` at its end.
+    #[error("owner {0:?} must end in ':apply' or ':update'")]
+    Operation(String),
+}
+
+impl Manager {
+    /// Reads a manager's name.
+    ///
+    /// # Errors
+    /// [`InvalidOwner::Manager`].
+    pub fn new(text: &str) -> Result<Self, InvalidOwner> {
+        if text.is_empty() || text.len() > MAX_MANAGER || text.chars().any(char::is_control) {
+            return Err(InvalidOwner::Manager(cut(text)));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+checked_text!(Manager: InvalidOwner);
+
+impl Operation {
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Apply => ":apply",
+            Self::Update => ":update",
+        }
+    }
+
+    fn split(text: &str) -> Option<(&str, Self)> {
+        [Self::Apply, Self::Update]
+            .into_iter()
+            .find_map(|operation| text.strip_suffix(operation.suffix()).map(|manager| (manager, operation)))
+    }
+}
+
+impl Owner {
+    /// The manager's applies.
+    pub fn apply(manager: &Manager) -> Self {
+        Self { manager: manager.clone(), operation: Operation::Apply }
+    }
+
+    /// The manager's updates.
+    pub fn update(manager: &Manager) -> Self {
+        Self { manager: manager.clone(), operation: Operation::Update }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.manager, self.operation.suffix())
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+impl FromStr for Owner {
+    type Err = InvalidOwner;
+    fn from_str(text: &str) -> Result<Self, InvalidOwner> {
+        let (manager, operation) = Operation::split(text).ok_or_else(|| InvalidOwner::Operation(cut(text)))?;
+        Ok(Self { manager: Manager::new(manager)?, operation })
+    }
+}
+
+impl Serialize for Owner {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Owner {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl FromStr for Party {
+    type Err = InvalidOwner;
+    /// Reads `M`, `M:apply` or `M:update`.
+    fn from_str(text: &str) -> Result<Self, InvalidOwner> {
+        let (manager, operation) =
+            Operation::split(text).map_or((text, None), |(manager, operation)| (manager, Some(operation)));
+        Ok(Self { manager: Manager::new(manager)?, operation })
+    }
+}
+
+impl Party {
+    pub(super) fn is(&self, owner: &Owner) -> bool {
+        self.manager == owner.manager && self.operation.is_none_or(|operation| operation == owner.operation)
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.manager, self.operation.map_or("", Operation::suffix))
+    }
+}
