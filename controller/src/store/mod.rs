@@ -87,7 +87,7 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// A consistent view of a store as of one revision.
-pub trait Snapshot: Send {
+pub trait Snapshot: Send + Sync {
     /// The revision that is seen.
     fn revision(&self) -> Revision;
 

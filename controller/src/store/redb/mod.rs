@@ -67,8 +67,8 @@ pub struct RedbOptions {
     /// How many bytes of pages are held in memory.
     pub cache_bytes: usize,
     /// A file up to this size is read whole when it is opened, and every page compared with its checksum: redb itself trusts
-    /// a file that was closed or whole when it crashed, and gives out what a bad disk made of it. It costs about a
-    /// millisecond a megabyte.
+    /// a file that was closed, or was whole when it crashed, and gives out what a bad disk made of it. It costs 0.4 s for the
+    /// 257 MB of 100,000 objects with an after-image each; a larger file opens at once, and trusted.
     pub verified_bytes: u64,
 }
 

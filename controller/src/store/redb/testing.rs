@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use ::redb::backends::InMemoryBackend;
 use ::redb::{BackendError, StorageBackend};
@@ -168,8 +169,11 @@ impl Disk {
 
     /// Waits until someone is kept in a sync.
     pub(super) fn wait_for_stopped_sync(&self) {
-        let state = self.state();
-        drop(self.0.1.wait_while(state, |state| !state.stopped_in_sync).unwrap());
+        let patience = Duration::from_secs(20);
+        let waited = self.0.1.wait_timeout_while(self.state(), patience, |state| !state.stopped_in_sync);
+        // Not under the lock: a panic there would take the disk's own threads along.
+        let timed_out = waited.unwrap().1.timed_out();
+        assert!(!timed_out, "nobody came to a sync");
     }
 
     /// How much was asked so far: a moment.
