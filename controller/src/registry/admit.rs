@@ -73,7 +73,10 @@ impl Admitted for NodeSpec {
 
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
         if self.traits.len() > MAX_TRAITS {
-            let message = format!("a node has at most {MAX_TRAITS} traits from its operators, these would be {}", self.traits.len());
+            let message = format!(
+                "a node has at most {MAX_TRAITS} traits from its operators, these would be {}",
+                self.traits.len()
+            );
             return Err(ApiError::new(ErrorType::TraitInvalid, message).field("traits"));
         }
         let both = self.tags.assigned.members().find(|tag| self.tags.unassigned.get(*tag).is_some());
@@ -119,7 +122,9 @@ fn conflict(one: &MapConflict) -> serde_json::Value {
 pub fn bad_field(kind: Kind, error: &BodyError) -> ApiError {
     let root = error.field.split(['.', '[']).next().unwrap_or_default();
     let error_type = match root {
-        _ if error.reason.starts_with("is no field") || error.reason.starts_with("is called") => ErrorType::FieldUnknown,
+        _ if error.reason.starts_with("is no field") || error.reason.starts_with("is called") => {
+            ErrorType::FieldUnknown
+        }
         _ if error.reason.starts_with("is missing") => ErrorType::FieldMissing,
         _ if error.reason.starts_with("there is no") => ErrorType::ReferenceDangling,
         "labels" => ErrorType::LabelInvalid,
@@ -128,7 +133,9 @@ pub fn bad_field(kind: Kind, error: &BodyError) -> ApiError {
         _ => ErrorType::FieldInvalid,
     };
     let message = match error_type {
-        ErrorType::FieldUnknown => format!("Unknown attribute for {}: {}: {}", kind.word(), quote(&error.field), error.reason),
+        ErrorType::FieldUnknown => {
+            format!("Unknown attribute for {}: {}: {}", kind.word(), quote(&error.field), error.reason)
+        }
         _ => format!("Invalid input for {}: {error}", kind.word()),
     };
     ApiError::new(error_type, message).field(error.field.clone())

@@ -10,9 +10,7 @@ use std::str::FromStr;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use stemma_core::key::check_annotations;
-use stemma_core::labels::{
-    BodyShape, FromJson, InvalidEntry, Layer, Written, check_parameters, merge_after, removing,
-};
+use stemma_core::labels::{BodyShape, FromJson, InvalidEntry, Layer, Written, check_parameters, merge_after, removing};
 use stemma_core::object::{Inherited, Timestamp};
 use stemma_core::ownership::{Conflicts, Intent, Manager, OwnedMap, Party, Said};
 use stemma_wire::error::{ApiError, ErrorType};
@@ -77,7 +75,13 @@ impl MapName {
     ///
     /// # Errors
     /// The first entry that is none; too many; the conflicts of an apply; keys that `from` does not own.
-    pub fn write(self, inherited: &mut Inherited, write: MapWrite<'_>, manager: &Manager, now: Timestamp) -> Result<(), ApiError> {
+    pub fn write(
+        self,
+        inherited: &mut Inherited,
+        write: MapWrite<'_>,
+        manager: &Manager,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
         match self {
             Self::Labels => {
                 let merge = inherited.labels.merge;
@@ -87,7 +91,8 @@ impl MapName {
             Self::Annotations => {
                 inherited.annotations = change(self, &inherited.annotations, write, manager, now)?;
                 let entries = inherited.annotations.provided.iter().flat_map(OwnedMap::iter);
-                let texts: Vec<_> = entries.map(|(key, entry)| (&**key, entry.said.value().map_or("", |v| &**v))).collect();
+                let texts: Vec<_> =
+                    entries.map(|(key, entry)| (&**key, entry.said.value().map_or("", |v| &**v))).collect();
                 check_annotations(texts).map_err(|e| self.refused(e))?;
             }
             Self::Parameters => {
@@ -109,7 +114,13 @@ impl MapName {
     }
 }
 
-fn change<K, V>(map: MapName, layer: &Layer<K, V>, write: MapWrite<'_>, manager: &Manager, now: Timestamp) -> Result<Layer<K, V>, ApiError>
+fn change<K, V>(
+    map: MapName,
+    layer: &Layer<K, V>,
+    write: MapWrite<'_>,
+    manager: &Manager,
+    now: Timestamp,
+) -> Result<Layer<K, V>, ApiError>
 where
     K: Ord + Clone + fmt::Display + FromStr<Err: fmt::Display>,
     V: Clone + PartialEq + FromJson + serde::Serialize,
@@ -123,12 +134,15 @@ where
         MapWrite::Replace(said) => present.update(manager, &read(map, said)?),
         MapWrite::Merge(said) => present.patch(manager, &removing(read(map, said)?)),
         MapWrite::Stop(keys) => {
-            let stops: BTreeMap<K, _> = keys_of(map, keys)?.into_iter().map(|key| (key, Some(Said::Tombstone))).collect();
+            let stops: BTreeMap<K, _> =
+                keys_of(map, keys)?.into_iter().map(|key| (key, Some(Said::Tombstone))).collect();
             present.patch(manager, &stops)
         }
         MapWrite::HandOver { from, to, keys } => {
             let keys = keys_of(map, keys)?;
-            present.hand_over(from, to, keys.iter()).map_err(|e| ApiError::new(ErrorType::LabelConflict, e.to_string()).field(map.name()))?
+            present
+                .hand_over(from, to, keys.iter())
+                .map_err(|e| ApiError::new(ErrorType::LabelConflict, e.to_string()).field(map.name()))?
         }
     };
     next.stamp(now.0);
@@ -137,7 +151,10 @@ where
     Ok(next)
 }
 
-fn read<K: Ord + FromStr<Err: fmt::Display>, V: FromJson>(map: MapName, said: &RawValue) -> Result<Intent<K, V>, ApiError> {
+fn read<K: Ord + FromStr<Err: fmt::Display>, V: FromJson>(
+    map: MapName,
+    said: &RawValue,
+) -> Result<Intent<K, V>, ApiError> {
     let refused = |e: InvalidEntry| {
         let field = match &e {
             InvalidEntry::Value { key, .. } | InvalidEntry::Twice { key } => format!("{}.{key}", map.name()),

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use stemma_core::object::{Observation, Timestamp};
+use stemma_core::object::{self, FactMap, Observation, Timestamp, TraitSet};
 use stemma_core::traits::Trait;
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::TaskSet;
-use stemma_wire::message::observed::{Outcome, Report, ReportedLabel, TaskResult};
+use stemma_wire::message::observed::{Outcome, Report, TaskResult};
 
 /// A node's Observation, as it was last stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,14 +75,15 @@ pub struct ReleasedRecord {
 impl ObservationRecord {
     /// Takes what came over the wire. A fact that is no JSON text is left out: it can't be an input.
     pub fn new(at: Timestamp, digest: PartDigest, said: stemma_wire::message::observed::Observation) -> Self {
-        let facts = said
-            .facts
-            .into_iter()
-            .filter_map(|(name, text)| serde_json::from_str::<Value>(&text).ok().map(|value| (name, value)));
         let label_sources = said.labels.iter().map(|(key, label)| (key.clone(), label.source.clone())).collect();
-        let labels = said.labels.into_iter().map(|(key, ReportedLabel { value, .. })| (key.into(), value.into()));
-        let traits = said.traits.iter().filter_map(|name| Trait::new(name).ok()).collect();
-        let observation = Observation { facts: facts.collect(), traits, labels: labels.collect() };
+        let labels = said.labels.into_iter().map(|(key, label)| object::ReportedLabel {
+            key: key.into(),
+            value: label.value.into(),
+            source: label.source.into(),
+        });
+        let traits: TraitSet = said.traits.iter().filter_map(|name| Trait::new(name).ok()).collect();
+        let facts = FactMap::from_texts(said.facts);
+        let observation = Observation { facts, traits: traits.into(), labels: labels.collect() };
         Self { at, digest, observation, label_sources }
     }
 }

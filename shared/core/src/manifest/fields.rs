@@ -3,8 +3,6 @@
 //! `null` reads as the default, for every field. Labels, annotations, parameters, a node's traits and its tags are
 //! owned key by key and stand apart, in [`super::write`].
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -17,7 +15,6 @@ use crate::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, GroupId, Inherited, NodeGroupSpec, NodeSpec,
     ReleaseSpec, TemplateId,
 };
-use crate::requirement;
 use crate::traits::TraitNames;
 
 /// Other objects by name or uuid, as the caller knows them.
@@ -161,7 +158,7 @@ impl Fields for NodeGroupSpec {
         field!(Self, release),
         field!(Self, host_labels),
         field!(Self, "roles", |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
-        field!(Self, "requirements", read_requirements, |spec, _| show_requirements(&spec.requirements)),
+        field!(Self, requirements),
         field!(Self, strategy),
         field!(Self, paused),
         field!(Self, mode),
@@ -301,27 +298,4 @@ fn read_declared_tags(spec: &mut ReleaseSpec, raw: &RawValue) -> Result<(), Body
         TagName::declare(name).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
     }
     Ok(())
-}
-
-/// A map of key to expression, or a list of such maps where one key has two bounds.
-fn read_requirements(spec: &mut NodeGroupSpec, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let maps: Vec<BTreeMap<String, String>> = match raw.get().as_bytes().first() {
-        Some(b'[') => read(raw)?,
-        _ => read::<Option<BTreeMap<String, String>>>(raw)?.into_iter().collect(),
-    };
-    let pairs: Vec<(String, String)> = maps.into_iter().flatten().collect();
-    for (key, expression) in &pairs {
-        requirement::Requirement::new(key, expression).map_err(|why| BodyError::new(key.clone(), why.to_string()))?;
-    }
-    spec.requirements = pairs;
-    Ok(())
-}
-
-fn show_requirements(pairs: &[(String, String)]) -> Value {
-    let as_map: BTreeMap<&str, &str> =
-        pairs.iter().map(|(key, expression)| (key.as_str(), expression.as_str())).collect();
-    if as_map.len() == pairs.len() {
-        return shown(&as_map);
-    }
-    Value::Array(pairs.iter().map(|(key, expression)| serde_json::json!({ key: expression })).collect())
 }

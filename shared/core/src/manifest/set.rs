@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -13,8 +15,9 @@ use super::document::{Document, Key};
 use super::fields::{Fields, Names};
 use super::write::{Author, WriteError, write};
 use crate::object::{
-    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, GroupId, Meta, Node, NodeGroup,
-    NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec, Spec, TemplateId, Timestamp,
+    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, Meta, Node, NodeGroup,
+    NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec, ReportedLabel, Spec, TemplateId,
+    Timestamp, TraitSet,
 };
 use crate::ownership::Manager;
 use crate::traits::TraitNames;
@@ -77,12 +80,37 @@ fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetName
         Key::Node(name) => {
             let node = object(document, Some(name.clone()), NodeSpec::default(), manager, names)?;
             if let Some(raw) = document.body.get("reports").filter(|raw| !is_null(raw)) {
-                to.observations.push((node.id(), read(raw).map_err(|error| error.within("reports"))?));
+                let reports: Reports = read(raw).map_err(|error| error.within("reports"))?;
+                to.observations.push((node.id(), reports.observation()));
             }
             to.nodes.push(node);
         }
     }
     Ok(())
+}
+
+/// What a Node's `reports` hold: what its host would say.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Reports {
+    facts: Map<String, Value>,
+    traits: TraitSet,
+    labels: BTreeMap<String, String>,
+}
+
+impl Reports {
+    fn observation(self) -> Observation {
+        let label = |(key, value): (String, String)| ReportedLabel {
+            key: key.into(),
+            value: value.into(),
+            source: "reports".into(),
+        };
+        Observation {
+            facts: FactMap::from_tree(&self.facts),
+            traits: self.traits.into(),
+            labels: self.labels.into_iter().map(label).collect(),
+        }
+    }
 }
 
 fn object<S: Fields + Spec>(
