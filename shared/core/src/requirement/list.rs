@@ -1,9 +1,9 @@
 //! The requirements of a group: a map, or a list where one key has two bounds.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
-use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -17,7 +17,7 @@ pub const MAX_REQUIREMENTS: usize = 64;
 /// Several requirements, all of which must hold, in their order.
 ///
 /// Read from a map `{KEY: EXPRESSION}`, where an expression may be a list of them, or from a list of such maps and
-/// of texts `KEY EXPRESSION`. Written as a map, with a list where a key has several.
+/// of texts `KEY EXPRESSION`. Written as a map, and where one key has several as a list of maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirements(
     /// Each of them.
@@ -107,22 +107,12 @@ impl fmt::Display for Requirements {
 
 impl Serialize for Requirements {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut keys: Vec<String> = Vec::new();
-        for key in self.0.iter().map(Requirement::key) {
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
+        let pair = |one: &Requirement| (one.key(), one.expression().to_owned());
+        let map: BTreeMap<_, _> = self.0.iter().map(pair).collect();
+        if map.len() == self.0.len() {
+            return map.serialize(serializer);
         }
-        let mut map = serializer.serialize_map(Some(keys.len()))?;
-        for key in keys {
-            let same = self.0.iter().filter(|one| one.key() == key);
-            let expressions: Vec<_> = same.map(Requirement::expression).collect();
-            match expressions.as_slice() {
-                [one] => map.serialize_entry(&key, one)?,
-                several => map.serialize_entry(&key, several)?,
-            }
-        }
-        map.end()
+        serializer.collect_seq(self.0.iter().map(|one| BTreeMap::from([pair(one)])))
     }
 }
 
@@ -175,9 +165,10 @@ mod tests {
 
     #[test]
     fn a_map_a_list_and_texts_are_read_alike() {
-        let two = r#"{"property:memory_mb":[">= 1024","<= 4096"],"label:tier":"gold"}"#;
+        let two = r#"[{"property:memory_mb":">= 1024"},{"property:memory_mb":"<= 4096"},{"label:tier":"gold"}]"#;
         for form in [
             two,
+            r#"{"property:memory_mb": [">= 1024", "<= 4096"], "tier": "gold"}"#,
             r#"[{"property:memory_mb": ">= 1024"}, {"property:memory_mb": "<= 4096"}, {"tier": "gold"}]"#,
             r#"["property:memory_mb >= 1024", "property:memory_mb <= 4096", "tier gold"]"#,
         ] {
