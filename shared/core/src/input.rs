@@ -10,10 +10,12 @@ pub mod facts;
 pub mod fields;
 mod path;
 mod reference;
+pub mod shell;
 mod syntax;
 pub mod template;
 mod unite;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::fmt;
@@ -25,6 +27,8 @@ use serde_json::Value;
 
 pub use path::{MAX_DEPTH, Path};
 pub use reference::{Fields, MAX_LITERAL, MAX_NAMES, Names, Query, Read, Reference, ReferenceError};
+use unite::Wider;
+
 pub use unite::unite;
 
 /// The most inputs that one task may have.
@@ -129,13 +133,34 @@ impl Inputs {
         self.entries.get(reference)
     }
 
+    /// What a reference reads here: its own input, or its part of another that reads more ([`unite`] keeps
+    /// only that one). `None` where neither was sent.
+    pub fn find(&self, reference: &Reference) -> Option<Cow<'_, Input>> {
+        if let Some(input) = self.get(reference) {
+            return Some(Cow::Borrowed(input));
+        }
+        reference.wider().find_map(|wider| match wider {
+            Wider::Whole(whole, rest) => {
+                let value = self.get_text(&whole)?.1.value().and_then(|value| rest.walk(value));
+                Some(Cow::Owned(value.cloned().into()))
+            }
+            Wider::MoreFields(bare, fields) => self
+                .with_text_prefix(&bare)
+                .find(|(other, _)| other.read().fields().is_some_and(|more| fields.is_within(more)))
+                .map(|(_, input)| Cow::Borrowed(input)),
+        })
+    }
+
     /// The input whose reference has this canonical text.
     pub fn get_text(&self, reference: &str) -> Option<(&Reference, &Input)> {
         self.entries.get_key_value(reference)
     }
 
     /// All inputs whose reference's text begins with `prefix`, in order.
-    pub fn with_text_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Reference, &'a Input)> {
+    pub fn with_text_prefix<'a, 'p>(
+        &'a self,
+        prefix: &'p str,
+    ) -> impl Iterator<Item = (&'a Reference, &'a Input)> + use<'a, 'p> {
         self.entries
             .range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded))
             .take_while(move |(reference, _)| reference.as_str().starts_with(prefix))
@@ -276,6 +301,31 @@ mod tests {
         let many: Vec<_> = (0..=MAX_INPUTS).map(|n| format!(r#""labels.k{n}":"absent""#)).collect();
         let error = serde_json::from_str::<Inputs>(&format!("{{{}}}", many.join(","))).unwrap_err();
         assert!(error.to_string().contains("exceed 1024 entries"), "{error}");
+    }
+
+    #[test]
+    fn a_read_is_found_in_one_that_reads_more() {
+        let mut inputs = Inputs::new();
+        for (text, value) in [
+            ("params.x", json!({"y": {"z": 1}})),
+            ("nodes(tag='a'){labels.zone, name}", json!([{"labels": {"zone": "z"}, "name": "n"}])),
+            ("nodes(tag='ab'){address}", json!([])),
+        ] {
+            inputs.insert(reference(text), Input::Value(value)).unwrap();
+        }
+        inputs.insert(reference("params.gone"), Input::Absent).unwrap();
+        for (text, found) in [
+            ("params.x.y.z", Some(Input::Value(json!(1)))),
+            ("params.x.q", Some(Input::Absent)),
+            ("params.gone.q", Some(Input::Absent)),
+            ("params.other", None),
+            ("labels.x", None),
+            ("nodes(tag='a'){name}", Some(Input::Value(json!([{"labels": {"zone": "z"}, "name": "n"}])))),
+            ("nodes(tag='a')", Some(Input::Value(json!([{"labels": {"zone": "z"}, "name": "n"}])))),
+            ("nodes(tag='a'){address}", None),
+        ] {
+            assert_eq!(inputs.find(&reference(text)).map(Cow::into_owned), found, "{text}");
+        }
     }
 
     #[test]

@@ -47,6 +47,11 @@ impl Path {
         walk(&self.0[1..], first)
     }
 
+    /// Each way to cut this path in two, the longest first part first.
+    pub fn splits(&self) -> impl Iterator<Item = (Self, Self)> + '_ {
+        (1..self.0.len()).rev().map(|at| (Self(self.0[..at].into()), Self(self.0[at..].into())))
+    }
+
     /// Puts a value at this path of a map, making the maps on the way; without a value only those are made.
     pub(super) fn place(&self, value: Option<Value>, map: &mut Map<String, Value>) {
         let (last, way) = self.0.split_last().expect("a path is never empty");

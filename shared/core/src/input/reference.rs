@@ -135,6 +135,22 @@ impl Reference {
 }
 
 impl Read {
+    /// The fields that are read of a look-up's nodes; `None` for what is no such look-up.
+    pub fn fields(&self) -> Option<&Fields> {
+        match self {
+            Self::Nodes { fields, .. } | Self::Primary { fields, .. } => Some(fields),
+            Self::Label(_)
+            | Self::LabelsWithPrefix(_)
+            | Self::Parameter(_)
+            | Self::Trait(_)
+            | Self::Tag(_)
+            | Self::Fact(_)
+            | Self::Node(_)
+            | Self::Cluster(_)
+            | Self::Secret(_) => None,
+        }
+    }
+
     fn check(&self) -> Result<(), ReferenceError> {
         match self {
             Self::Label(name)
@@ -199,6 +215,11 @@ impl Fields {
     /// Whether no field is read, only the number of nodes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether each of these fields is one of `more`, or lies within one of them.
+    pub fn is_within(&self, more: &Self) -> bool {
+        self.0.iter().all(|field| more.0.iter().any(|other| field.is_within(other)))
     }
 
     /// A node as a template sees it: an object of the fields that are read and no others. A field that

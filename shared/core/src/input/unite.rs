@@ -32,6 +32,29 @@ pub fn unite(references: impl IntoIterator<Item = Reference>) -> Result<Vec<Refe
     Ok(plain.into_iter().collect())
 }
 
+/// An input that holds what a reference reads, and more.
+pub(super) enum Wider {
+    /// The input of this text, and the path to what is read below its value.
+    Whole(String, Path),
+    /// The look-up whose text begins so, with at least these fields.
+    MoreFields(String, Fields),
+}
+
+impl Reference {
+    /// The inputs that would hold what this reads.
+    pub(super) fn wider(&self) -> impl Iterator<Item = Wider> + '_ {
+        let (path, whole): (Option<&Path>, fn(Path) -> Read) = match self.read() {
+            Read::Parameter(path) => (Some(path), Read::Parameter),
+            Read::Fact(path) => (Some(path), Read::Fact),
+            _ => (None, Read::Parameter),
+        };
+        let cut = path.into_iter().flat_map(Path::splits);
+        let looked_up = self.read().paths().zip(self.read().fields().cloned());
+        cut.map(move |(first, rest)| Wider::Whole(syntax::print(&whole(first)), rest))
+            .chain(looked_up.map(|((bare, _), fields)| Wider::MoreFields(bare.into(), fields)))
+    }
+}
+
 impl Read {
     /// What this read has in common with others that may be united with it, and its own paths.
     fn paths(&self) -> Option<(Box<str>, Vec<Path>)> {

@@ -1,0 +1,229 @@
+//! Tables of conditions: what they read, what they are for which inputs, and which are refused.
+
+use serde_json::json;
+use stemma_core::condition::Condition;
+
+use super::*;
+
+fn inputs(pairs: &[(&str, serde_json::Value)], absent: &[&str]) -> Inputs {
+    let mut inputs = Inputs::new();
+    for (text, value) in pairs {
+        inputs.insert(text.parse().unwrap(), Input::Value(value.clone())).unwrap();
+    }
+    for text in absent {
+        inputs.insert(text.parse().unwrap(), Input::Absent).unwrap();
+    }
+    inputs
+}
+
+fn condition(text: &str) -> Arc<dyn Condition> {
+    read(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn a_condition_reads_what_stands_in_it() {
+    for (text, expected) in [
+        ("true", &[][..]),
+        ("labels.tier == 'gold'", &["labels.tier"]),
+        ("labels['a.b/c'] == 'x' && has(labels.d)", &["labels.d", "labels['a.b/c']"]),
+        ("'a.b/c' in labels", &["labels['a.b/c']"]),
+        ("params.x.y > 3 || params['z'].w[0] == 1", &["params.x.y", "params.z.w"]),
+        ("params.x == params.x.y", &["params.x"]),
+        ("has(params.x.y)", &["params.x.y"]),
+        ("'HW_CPU_X86_AVX2' in traits && !('mysql:1' in tags)", &["'HW_CPU_X86_AVX2' in traits", "'mysql:1' in tags"]),
+        ("facts.cpu.count >= 4 && facts.os.id == 'debian'", &["facts.cpu.count", "facts.os.id"]),
+        ("node.name != cluster.name", &["cluster.name", "node.name"]),
+        ("size(nodes(tag='mysql')) > 2", &["nodes(tag='mysql')"]),
+        ("nodes(tag=['b', 'a'], or_role='/w.*/').size() == 0", &["nodes(tag=['a', 'b'], or_role='/w.*/')"]),
+        ("nodes(role='a').exists(n, n.name == node.name)", &["node.name", "nodes(role='a'){name}"]),
+        ("nodes(role='a').filter(n, n.labels.zone == 'x').size() > 1", &["nodes(role='a'){labels.zone}"]),
+        (
+            "nodes(role='a').filter(n, n.labels['x/y'] == 'x')[0].address == ''",
+            &["nodes(role='a'){address, labels['x/y']}"],
+        ),
+        ("nodes(tag='a').all(node, node.name != 'x') && node.name == 'y'", &["node.name", "nodes(tag='a'){name}"]),
+        ("has(primary('mysql').name)", &["primary('mysql'){name}"]),
+        ("primary('mysql').name == node.name", &["node.name", "primary('mysql'){name}"]),
+        ("size(labels_with_prefix('x/')) > 0", &["labels_with_prefix('x/')"]),
+        ("params.list.exists(x, x == labels.a)", &["labels.a", "params.list"]),
+        ("params.list.exists_one(x, x.on)", &["params.list"]),
+        ("params.map[labels.key] == 1", &["labels.key", "params.map"]),
+        ("labels.a in ['x', labels.b]", &["labels.a", "labels.b"]),
+        ("labels.a.matches('^x[0-9]+$') ? labels.b == '1' : false", &["labels.a", "labels.b"]),
+    ] {
+        let found: Vec<_> = condition(text).references().iter().map(ToString::to_string).collect();
+        assert_eq!(found, expected, "{text}");
+    }
+}
+
+#[test]
+fn a_condition_is_what_its_inputs_make_it() {
+    let nodes = json!([
+        {"name": "web-1", "labels": {"zone": "a"}},
+        {"name": "web-2", "labels": {}},
+    ]);
+    let inputs = inputs(
+        &[
+            ("labels.tier", json!("gold")),
+            ("labels['a/b']", json!("x")),
+            ("params.n", json!(4)),
+            ("params.f", json!(1.5)),
+            ("params.m", json!({"k": [1, 2], "u": 18_446_744_073_709_551_615_u64, "z": null})),
+            ("params.on", json!(true)),
+            ("facts.cpu.count", json!(8)),
+            ("'CUSTOM_A' in traits", json!(true)),
+            ("'db' in tags", json!(false)),
+            ("nodes(tag='web'){labels.zone, name}", nodes),
+            ("nodes(tag='none')", json!([])),
+            ("primary('web'){name}", json!({"name": "web-1"})),
+            ("labels_with_prefix('x/')", json!({"x/a": "1"})),
+        ],
+        &["labels.gone", "params.gone", "primary('db'){name}"],
+    );
+    for (text, expected) in [
+        ("labels.tier == 'gold'", true),
+        ("labels.tier == 'silver'", false),
+        ("labels['a/b'] == 'x' && 'a/b' in labels && !('gone' in labels)", true),
+        ("has(labels.tier) && !has(labels.gone)", true),
+        ("has(labels.gone) && labels.gone == 'x'", false),
+        ("!has(labels.gone) || labels.gone == 'x'", true),
+        ("labels.gone == 'x' || labels.tier == 'gold'", true),
+        ("labels.gone == 'x' && labels.tier == 'silver'", false),
+        ("has(params.m.k) && !has(params.m.q) && !has(params.gone.x)", true),
+        ("params.m.z == null && has(params.m.z)", true),
+        ("params.n * 2 == facts.cpu.count && params.f < 2.0 && params.n > 3", true),
+        ("params.m.k[1] == 2 && params.m.u > 9u && size(params.m.k) == 2", true),
+        ("params.on", true),
+        ("'CUSTOM_A' in traits && !('db' in tags)", true),
+        ("size(nodes(tag='web')) == 2 && nodes(tag='none').size() == 0", true),
+        ("nodes(tag='web').exists(n, n.name == 'web-2')", true),
+        ("nodes(tag='web').all(n, has(n.labels.zone))", false),
+        ("nodes(tag='web').filter(n, has(n.labels.zone)).size() == 1", true),
+        ("nodes(tag='web').filter(n, n.name != 'web-1')[0].name == 'web-2'", true),
+        ("nodes(tag='web').exists_one(n, n.name.startsWith('web-1'))", true),
+        ("nodes(tag='web').exists(a, nodes(tag='web').exists(b, a.name != b.name))", true),
+        ("has(primary('web').name) && primary('web').name == 'web-1'", true),
+        ("has(primary('db').name)", false),
+        ("!has(primary('db').name) || primary('db').name == 'x'", true),
+        ("labels_with_prefix('x/')['x/a'] == '1' && 'x/a' in labels_with_prefix('x/')", true),
+        ("labels.tier.matches('^g') && matches(labels.tier, 'ol')", true),
+        ("labels.tier in ['gold', 'silver'] ? true : false", true),
+        ("params.m.k.exists(x, x == 2) && !params.m.k.all(x, x == 2)", true),
+        ("int('4') == params.n && string(params.n) == '4' && double(params.n) == 4.0", true),
+    ] {
+        assert_eq!(condition(text).evaluate(&inputs), Ok(expected), "{text}");
+    }
+    for (text, says) in [
+        ("labels.gone == 'x'", "reads `labels.gone`, which is absent; ask with `has(…)` first"),
+        (
+            "labels.gone == 'x' || labels.tier == 'silver'",
+            "reads `labels.gone`, which is absent; ask with `has(…)` first",
+        ),
+        ("primary('db').name == 'x'", "reads `primary('db'){name}`, which is absent; ask with `has(…)` first"),
+        ("params.n", "gives a number, not a boolean"),
+        ("labels.tier", "gives text, not a boolean"),
+        ("params.n / 0 == 1", "Division by zero"),
+        ("params.n > labels.tier", "overload"),
+        ("nodes(tag='web')[5].name == 'x'", "out of bounds"),
+        ("labels.other == 'x'", "`labels.other` is not among the inputs"),
+    ] {
+        let error = condition(text).evaluate(&inputs).expect_err(text).to_string();
+        assert!(error.contains(says), "{text}: {error}");
+    }
+}
+
+#[test]
+fn what_a_condition_may_not_say_is_refused_with_its_place() {
+    let mut wrong = Vec::new();
+    for (text, position, says) in [
+        ("labels == params", (1, 1), "it is read whole"),
+        ("true &&\n  labels[params.k] == 'x'", (2, 3), "the key is computed"),
+        ("labels['a' + 'b'] == 'x'", (1, 1), "the key is computed"),
+        ("labels.a.b == 'x'", (1, 1), "write `labels['a.b']`"),
+        ("labels.exists(l, l == 'x')", (1, 1), "it is read whole"),
+        ("size(labels) > 2", (1, 6), "it is read whole"),
+        ("labels.k in traits", (1, 1), "the name is computed"),
+        ("traits.exists(t, t == 'x')", (1, 1), "ask for one"),
+        ("has(traits.X)", (1, 1), "traits have no fields"),
+        ("facts.uptime > 3", (1, 1), "`facts.uptime` is not a stable fact"),
+        ("has(facts.uptime)", (1, 1), "`facts.uptime` is not a stable fact"),
+        ("node.nam == 'x'", (1, 1), "`node.nam` does not exist"),
+        ("uptime > 3", (1, 1), "there is no variable `uptime` here"),
+        ("nodes(tag=labels.t).size() > 0", (1, 11), "the name is computed"),
+        ("nodes('a').size() > 0", (1, 1), "it takes named arguments"),
+        ("nodes(tag='a', role='b').size() > 0", (1, 1), "do not go together"),
+        ("nodes(tag='/(/').size() > 0", (1, 11), "is no regex"),
+        ("nodes(tag='a').name == 'x'", (1, 1), "a list of nodes has no fields"),
+        ("nodes(tag='a') == []", (1, 1), "a list of nodes is no value"),
+        ("nodes(tag='a')[0] == 'x'", (1, 1), "a node is no value"),
+        ("nodes(tag='a').exists(n, n == 'x')", (1, 26), "a node is no value"),
+        ("nodes(tag='a').exists(n, n.facts.cpu.model == 'x')", (1, 26), "of another host cannot be read"),
+        ("nodes(tag='a').map(n, n.name) == ['x']", (1, 1), "`map` is not available"),
+        ("nodes(tag='a').map(n, n.name == 'y', n.name) == ['x']", (1, 1), "`map` is not available"),
+        ("secret('x') == 'y'", (1, 1), "a condition does not see secrets"),
+        ("labels.a.matches(labels.b)", (1, 18), "the pattern is computed"),
+        ("labels.a.matches('(')", (1, 18), "unclosed group"),
+        ("now() > 3", (1, 1), "there is no function `now` here"),
+        ("type(labels.a) == string", (1, 1), "there is no function `type` here"),
+        ("labels.a == ", (1, 13), "it is no CEL"),
+        ("labels.a = 'x'", (1, 10), "it is no CEL"),
+        ("Foo{a: 1} == 2", (1, 4), "there are no messages here"),
+    ] {
+        match read(text) {
+            Ok(condition) => wrong.push(format!("{text}: {:?}", condition.references())),
+            Err(error) if !error.to_string().contains(says) => wrong.push(format!("{text}: {error}")),
+            Err(error) if (error.line, error.column) != position => {
+                wrong.push(format!("{text} not {position:?}: {error}"));
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Texts that would be deep, large or slow if they were parsed or run.
+#[test]
+fn s52_cel_bombs_are_bounded() {
+    for text in [
+        format!("{}1 == 1{}", "(".repeat(1_000), ")".repeat(1_000)),
+        format!("{}true", "!".repeat(3_000)),
+        format!("{}1 == 1", "-".repeat(3_000)),
+        format!("{}{} == []", "[".repeat(200), "]".repeat(200)),
+        format!("params{} == 1", ".a".repeat(1_500)),
+        format!("1{} == 1", "+1".repeat(1_500)),
+        format!("true{}", " ? true : false".repeat(200)),
+        format!("true{}", "||true".repeat(600)),
+        format!("labels.a == '{}'", "x".repeat(5_000)),
+        "labels.a.matches('(a{1000}){1000}')".to_owned(),
+        "labels.a.matches('((((((((((a{9}){9}){9}){9}){9}){9}){9}){9}){9}){9}')".to_owned(),
+        format!("labels.a.matches('{}a{}')", "(".repeat(100), ")".repeat(100)),
+        "[1].all(a, [1].all(b, [1].all(c, true)))".to_owned(),
+        "params.x.exists(a, a + a == a)".to_owned(),
+        "params.x.exists(a, [[a, a]].exists(b, true))".to_owned(),
+        "params.x.exists(a, {'x': a} == a)".to_owned(),
+        (0..9).map(|_| "[1].all(a, true)").collect::<Vec<_>>().join("&&"),
+    ] {
+        let started = std::time::Instant::now();
+        let error = read(&text).map(|condition| condition.references().len()).expect_err(&text[..20]);
+        assert!(error.to_string().len() < 700, "{error}");
+        assert!(started.elapsed().as_secs() < 5, "{text}");
+    }
+}
+
+#[test]
+fn s52_a_condition_over_large_inputs_is_not_begun() {
+    let list: Vec<_> = (0..5_000).map(|n| json!({"name": format!("web-{n}")})).collect();
+    let inputs = inputs(&[("nodes(tag='a'){name}", json!(list)), ("params.big", json!("a".repeat(100_000)))], &[]);
+    let once = condition("nodes(tag='a').exists(n, n.name == 'web-4999')");
+    assert_eq!(once.evaluate(&inputs), Ok(true));
+    let twice = condition("nodes(tag='a').all(a, nodes(tag='a').all(b, a.name != b.name))");
+    assert_eq!(twice.evaluate(&inputs), Err(ConditionError::TooLong { limit: MAX_STEPS }));
+    let scan = condition("params.big.matches('(a|a)*b')");
+    assert_eq!(scan.evaluate(&inputs), Ok(false));
+}
+
+#[test]
+fn an_unchanged_condition_is_shared_between_threads() {
+    fn shared(_: &(impl Send + Sync + ?Sized)) {}
+    shared(&*condition("labels.a == 'x'"));
+}

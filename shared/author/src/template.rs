@@ -1,0 +1,107 @@
+//! What a template reads: one walk over minijinja's syntax tree.
+//!
+//! The walk follows what each expression may be ([`Shape`](crate::shape::Shape)): a root that still wants a key, a path
+//! into a parameter, the nodes of a look-up, or plain data, of which nothing more needs to be known. What
+//! is used as data is registered as read at that moment, so `params.x.y` is one read and not two.
+
+mod bounds;
+mod call;
+mod expression;
+mod filter;
+mod scope;
+mod statement;
+
+use std::collections::BTreeMap;
+
+use minijinja::machinery::{self, Span, WhitespaceConfig, ast};
+use minijinja::syntax::SyntaxConfig;
+use stemma_core::condition::{AuthorError, Script};
+use stemma_core::input::Reference;
+use stemma_core::input::shell::Shell;
+
+use crate::reads::Reads;
+use crate::source::Source;
+use scope::Scopes;
+
+/// What keeps the newline at the end of a file, on both sides.
+const WHITESPACE: WhitespaceConfig =
+    WhitespaceConfig { keep_trailing_newline: true, lstrip_blocks: false, trim_blocks: false };
+
+/// What the template of a file or of a command's item reads.
+pub(crate) fn file(text: &str) -> Result<Vec<Reference>, AuthorError> {
+    Ok(walk(text, None)?.references)
+}
+
+/// What the template of a shell script reads, and where it puts in values unquoted.
+pub(crate) fn script(text: &str) -> Result<Script, AuthorError> {
+    walk(text, Some(Shell::new()))
+}
+
+fn walk(text: &str, shell: Option<Shell>) -> Result<Script, AuthorError> {
+    let source = Source(text);
+    bounds::check(source)?;
+    let tree = machinery::parse(text, "template", SyntaxConfig, WHITESPACE).map_err(|error| {
+        let range = error.range().unwrap_or_default();
+        let detail = error.detail().unwrap_or("it cannot be parsed");
+        source.refuse(
+            range,
+            format!("it is no minijinja: {detail}"),
+            "see docs/templates.md for what a template may say",
+        )
+    })?;
+    let mut walker = Walker {
+        source,
+        reads: Reads::default(),
+        scopes: Scopes::default(),
+        enclosed: BTreeMap::new(),
+        bound: BTreeMap::new(),
+        shell,
+        raw: Vec::new(),
+    };
+    let ast::Stmt::Template(template) = &tree else { unreachable!("the parser gives a template") };
+    walker.statements(&template.children)?;
+    walker.check_macros()?;
+    let end = text.len()..text.len();
+    let references = walker
+        .reads
+        .finish()
+        .map_err(|error| source.refuse(end, error.to_string(), "split the template over several tasks"))?;
+    Ok(Script { references, raw: walker.raw })
+}
+
+/// The walk's state: everything that was seen so far.
+struct Walker<'a> {
+    source: Source<'a>,
+    reads: Reads,
+    scopes: Scopes<'a>,
+    /// Names that a macro's body takes from outside of it, with the place where.
+    enclosed: BTreeMap<&'a str, Span>,
+    /// Names that are bound anywhere, with the place where.
+    bound: BTreeMap<&'a str, Span>,
+    /// In a script, where the shell's lexer stands; else nothing.
+    shell: Option<Shell>,
+    /// Where `|raw` stands.
+    raw: Vec<(u32, u32)>,
+}
+
+impl Walker<'_> {
+    fn refuse(&self, span: Span, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
+        self.source.refuse(span.start_offset as usize..span.end_offset as usize, why, remedy)
+    }
+
+    /// A macro sees what a variable is when the macro is called, not what it was where the macro stands. So
+    /// a name that a macro takes as a root must be a root everywhere.
+    fn check_macros(&self) -> Result<(), AuthorError> {
+        let Some((name, span)) = self.enclosed.iter().find_map(|(name, _)| self.bound.get_key_value(name)) else {
+            return Ok(());
+        };
+        Err(self.refuse(
+            *span,
+            format!("a macro reads `{name}`, which is a variable here"),
+            "give the variable another name",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests;

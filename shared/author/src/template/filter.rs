@@ -1,0 +1,140 @@
+//! Filters and tests: which there are, and which of a node's fields those with `attribute` read.
+
+use minijinja::machinery::Span;
+use minijinja::machinery::ast::{CallArg, Expr, Filter, Spanned, Test};
+use stemma_core::condition::AuthorError;
+use stemma_core::input::template::{FILTERS, TESTS};
+
+use super::Walker;
+use super::expression::{is_number, literal, whole};
+use crate::shape::{Lookups, Shape};
+
+const BY_NAME: &str = "write its name as a literal";
+
+impl<'a> Walker<'a> {
+    pub(super) fn filter(&mut self, filter: &Spanned<Filter<'a>>) -> Result<Shape, AuthorError> {
+        if filter.name == "raw" {
+            return Err(self.refuse(
+                filter.span(),
+                "`raw` marks a whole value of a shell script as not to be quoted",
+                "write it last: `{{ value|raw }}`, and only in `script`",
+            ));
+        }
+        if FILTERS.binary_search(&filter.name).is_err() {
+            let remedy = format!("there are {}", FILTERS.join(", "));
+            return Err(self.refuse(filter.span(), format!("there is no filter `{}`", filter.name), remedy));
+        }
+        let (shape, span) = match &filter.expr {
+            Some(expr) => (self.shape(expr)?, whole(expr)),
+            None => (Shape::Plain, filter.span()),
+        };
+        match shape {
+            Shape::Nodes(lookups) => self.filter_nodes(&lookups, filter),
+            shape => {
+                self.consume(shape, span)?;
+                self.named_within(filter.name, &filter.args, filter.span())?;
+                self.arguments(&filter.args, filter.span())?;
+                Ok(Shape::Plain)
+            }
+        }
+    }
+
+    fn arguments(&mut self, args: &[CallArg<'a>], span: Span) -> Result<(), AuthorError> {
+        args.iter().try_for_each(|arg| match arg {
+            CallArg::Pos(value) | CallArg::Kwarg(_, value) => self.data(value),
+            CallArg::PosSplat(_) | CallArg::KwargSplat(_) => Err(self.splat(span)),
+        })
+    }
+
+    /// `map('upper')` and `select('odd')` name a filter or test by a value: it must be one that there is.
+    fn named_within(&self, filter: &str, args: &[CallArg<'a>], span: Span) -> Result<(), AuthorError> {
+        let (at, known) = match filter {
+            "map" => (0, FILTERS),
+            "select" | "reject" => (0, TESTS),
+            "selectattr" | "rejectattr" => (1, TESTS),
+            _ => return Ok(()),
+        };
+        let Some(CallArg::Pos(value)) = args.get(at) else { return Ok(()) };
+        match literal(value) {
+            Some(name) if known.binary_search(&name).is_ok() => Ok(()),
+            Some(name) => {
+                Err(self.refuse(span, format!("there is no `{name}`"), format!("there are {}", known.join(", "))))
+            }
+            None => Err(self.refuse(span, "what it applies is computed", BY_NAME)),
+        }
+    }
+
+    /// A filter over nodes: those that keep them nodes, count them, or read a field of each.
+    fn filter_nodes(&mut self, lookups: &Lookups, filter: &Spanned<Filter<'a>>) -> Result<Shape, AuthorError> {
+        let span = filter.span();
+        let nodes = Shape::Nodes(lookups.clone());
+        match filter.name {
+            "length" | "count" if filter.args.is_empty() => Ok(Shape::Plain),
+            "first" | "last" if filter.args.is_empty() => Ok(Shape::Node(lookups.clone(), Vec::new())),
+            "list" | "reverse" if filter.args.is_empty() => Ok(nodes),
+            "selectattr" | "rejectattr" => {
+                let [CallArg::Pos(field), rest @ ..] = filter.args.as_slice() else {
+                    return Err(self.refuse(span, "it names no field", "write `selectattr('name', 'ne', x)`"));
+                };
+                self.attribute(lookups, field)?;
+                self.named_within(filter.name, &filter.args, span)?;
+                self.arguments(rest, span)?;
+                Ok(nodes)
+            }
+            "map" | "sort" | "unique" => {
+                self.filter_by_attribute(lookups, filter)?;
+                Ok(if filter.name == "map" { Shape::Plain } else { nodes })
+            }
+            name => Err(self.refuse(
+                span,
+                format!("`{name}` takes data, not nodes"),
+                "read a field first: `nodes(…)|map(attribute='name')`",
+            )),
+        }
+    }
+
+    fn filter_by_attribute(&mut self, lookups: &Lookups, filter: &Spanned<Filter<'a>>) -> Result<(), AuthorError> {
+        let mut attribute = None;
+        for arg in &filter.args {
+            match arg {
+                CallArg::Kwarg("attribute", value) => attribute = Some(value),
+                CallArg::Kwarg(_, value) => self.data(value)?,
+                CallArg::Pos(value) => {
+                    return Err(self.refuse(
+                        value.span(),
+                        "of nodes it takes a field by name",
+                        "write `attribute='name'`",
+                    ));
+                }
+                CallArg::PosSplat(_) | CallArg::KwargSplat(_) => return Err(self.splat(filter.span())),
+            }
+        }
+        match attribute {
+            Some(field) => self.attribute(lookups, field),
+            None => Err(self.refuse(filter.span(), "of nodes it takes a field by name", "write `attribute='name'`")),
+        }
+    }
+
+    /// A field of nodes that a filter names, its keys joined by dots as minijinja splits them.
+    fn attribute(&mut self, lookups: &Lookups, field: &Expr<'a>) -> Result<(), AuthorError> {
+        let Some(name) = literal(field) else {
+            let why = if is_number(field) { "nodes have no numbered fields" } else { "the field is computed" };
+            return Err(self.refuse(field.span(), why, BY_NAME));
+        };
+        self.read_field(lookups, name.split('.').map(Into::into).collect(), field.span())
+    }
+
+    pub(super) fn test(&mut self, test: &Spanned<Test<'a>>) -> Result<Shape, AuthorError> {
+        if TESTS.binary_search(&test.name).is_err() {
+            let remedy = format!("there are {}", TESTS.join(", "));
+            return Err(self.refuse(test.span(), format!("there is no test `{}`", test.name), remedy));
+        }
+        if matches!(test.name, "defined" | "undefined") {
+            self.truth(&test.expr)?;
+        } else {
+            self.data(&test.expr)?;
+        }
+        self.arguments(&test.args, test.span())?;
+        Ok(Shape::Plain)
+    }
+}

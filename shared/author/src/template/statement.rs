@@ -1,0 +1,226 @@
+//! Statements: where variables come from, and where values become text.
+
+use minijinja::machinery::Span;
+use minijinja::machinery::ast::{EmitExpr, Expr, ForLoop, IfCond, Macro, SetBlock, Spanned, Stmt, WithBlock};
+use stemma_core::condition::AuthorError;
+use stemma_core::input::shell::{Place, Shell};
+
+use super::Walker;
+use super::expression::whole;
+use super::scope::{Found, Scopes};
+use crate::shape::{Root, Shape};
+
+type Outcome = Result<(), AuthorError>;
+
+impl<'a> Walker<'a> {
+    pub(super) fn statements(&mut self, statements: &[Stmt<'a>]) -> Outcome {
+        statements.iter().try_for_each(|statement| self.statement(statement))
+    }
+
+    fn statement(&mut self, statement: &Stmt<'a>) -> Outcome {
+        match statement {
+            Stmt::Template(template) => self.statements(&template.children),
+            Stmt::EmitRaw(raw) => {
+                if let Some(shell) = &mut self.shell {
+                    shell.read(raw.raw);
+                }
+                Ok(())
+            }
+            Stmt::EmitExpr(emit) => self.emit(emit),
+            Stmt::ForLoop(for_loop) => self.for_loop(for_loop),
+            Stmt::IfCond(branch) => self.branch(branch),
+            Stmt::WithBlock(with) => self.with_block(with),
+            Stmt::Set(set) => {
+                let shape = self.shape(&set.expr)?;
+                let shape = self.settle(shape, whole(&set.expr))?;
+                self.assign(&set.target, shape)
+            }
+            Stmt::SetBlock(block) => self.set_block(block),
+            Stmt::FilterBlock(block) => {
+                self.refuse_capture(block.span(), "filter")?;
+                self.statements(&block.body)?;
+                self.data(&block.filter)
+            }
+            Stmt::Macro(declared) => self.declare(declared),
+            // Refused before parsing; named so that a new statement of minijinja does not slip through.
+            Stmt::AutoEscape(block) => Err(self.unavailable(block.span())),
+            Stmt::CallBlock(block) => Err(self.unavailable(block.span())),
+            Stmt::Do(block) => Err(self.unavailable(block.span())),
+            Stmt::Block(block) => Err(self.unavailable(block.span())),
+            Stmt::Import(block) => Err(self.unavailable(block.span())),
+            Stmt::FromImport(block) => Err(self.unavailable(block.span())),
+            Stmt::Extends(block) => Err(self.unavailable(block.span())),
+            Stmt::Include(block) => Err(self.unavailable(block.span())),
+        }
+    }
+
+    fn unavailable(&self, span: Span) -> AuthorError {
+        self.refuse(span, "this statement is not available", "see docs/templates.md for what is")
+    }
+
+    /// In a script, text that is kept and put in later would be quoted twice.
+    fn refuse_capture(&self, span: Span, what: &str) -> Outcome {
+        if self.shell.is_none() {
+            return Ok(());
+        }
+        Err(self.refuse(
+            span,
+            format!("the text of a `{what}` block would be quoted a second time where it is put in"),
+            "build the value by an expression, or write the text where it is needed",
+        ))
+    }
+
+    fn emit(&mut self, emit: &Spanned<EmitExpr<'a>>) -> Outcome {
+        let Some(shell) = &self.shell else { return self.data(&emit.expr) };
+        if let Expr::Filter(filter) = &emit.expr
+            && let ("raw", Some(value), true) = (filter.name, &filter.expr, filter.args.is_empty())
+        {
+            self.raw.push(self.source.position(filter.span().start_offset as usize));
+            return self.data(value);
+        }
+        if let Place::Nowhere(place) = shell.place() {
+            return Err(self.refuse(
+                whole(&emit.expr),
+                format!("a value cannot be quoted {place}"),
+                "put it into a variable of the shell first: `x={{ … }}`",
+            ));
+        }
+        self.data(&emit.expr)?;
+        if let Some(shell) = &mut self.shell {
+            shell.read_value();
+        }
+        Ok(())
+    }
+
+    /// Text that may be left out or repeated must leave the shell's quotes as it found them.
+    fn meet(&mut self, other: Option<&Shell>, span: Span) -> Outcome {
+        let (Some(here), Some(other)) = (&self.shell, other) else { return Ok(()) };
+        match here.meet(other) {
+            Some(met) => {
+                self.shell = Some(met);
+                Ok(())
+            }
+            None => Err(self.refuse(
+                span,
+                "a quote or bracket begins inside this block and ends outside, or the reverse",
+                "begin and end it on the same side of the block's border",
+            )),
+        }
+    }
+
+    fn branch(&mut self, branch: &Spanned<IfCond<'a>>) -> Outcome {
+        self.truth(&branch.expr)?;
+        let (scope, shell) = (self.scopes.save(), self.shell.clone());
+        self.statements(&branch.true_body)?;
+        let after = self.scopes.swap(scope);
+        let shell_after = std::mem::replace(&mut self.shell, shell);
+        self.statements(&branch.false_body)?;
+        self.meet(shell_after.as_ref(), branch.span())?;
+        self.scopes.join(after, unset_or_outer);
+        Ok(())
+    }
+
+    fn for_loop(&mut self, for_loop: &Spanned<ForLoop<'a>>) -> Outcome {
+        if for_loop.recursive {
+            return Err(self.refuse(for_loop.span(), "recursive loops are not available", "write the inner loop out"));
+        }
+        let over = self.shape(&for_loop.iter)?;
+        let item = match self.settle(over, whole(&for_loop.iter))? {
+            Shape::Nodes(lookups) => Shape::Node(lookups, Vec::new()),
+            Shape::Node(..) => {
+                let remedy = "read its fields: `n.name`";
+                return Err(self.refuse(whole(&for_loop.iter), "a node is no list", remedy));
+            }
+            _ => Shape::Plain,
+        };
+        if let Some(filter) = &for_loop.filter_expr {
+            self.scopes.push();
+            self.assign(&for_loop.target, item.clone())?;
+            self.truth(filter)?;
+            self.scopes.pop();
+        }
+        let before = self.shell.take().map(Shell::before_repeated);
+        self.shell.clone_from(&before);
+        self.scopes.push();
+        self.assign(&for_loop.target, item)?;
+        self.scopes.bind("loop", Shape::Loop);
+        self.statements(&for_loop.body)?;
+        self.scopes.pop();
+        self.meet(before.as_ref(), for_loop.span())?;
+        let scope = self.scopes.save();
+        self.statements(&for_loop.else_body)?;
+        self.meet(before.as_ref(), for_loop.span())?;
+        self.scopes.join(scope, unset_or_outer);
+        Ok(())
+    }
+
+    fn with_block(&mut self, with: &Spanned<WithBlock<'a>>) -> Outcome {
+        self.scopes.push();
+        for (target, value) in &with.assignments {
+            let shape = self.shape(value)?;
+            let shape = self.settle(shape, whole(value))?;
+            self.assign(target, shape)?;
+        }
+        self.statements(&with.body)?;
+        self.scopes.pop();
+        Ok(())
+    }
+
+    fn set_block(&mut self, block: &Spanned<SetBlock<'a>>) -> Outcome {
+        self.refuse_capture(block.span(), "set")?;
+        self.statements(&block.body)?;
+        if let Some(filter) = &block.filter {
+            self.data(filter)?;
+        }
+        self.assign(&block.target, Shape::Plain)
+    }
+
+    fn declare(&mut self, declared: &Spanned<Macro<'a>>) -> Outcome {
+        self.refuse_capture(declared.span(), "macro")?;
+        if self.scopes.is_in_macro() {
+            return Err(self.refuse(declared.span(), "a macro stands within another", "put it beside the other"));
+        }
+        self.bind(declared.name, Shape::Macro, declared.span());
+        let floor = self.scopes.enter_macro();
+        for default in &declared.defaults {
+            self.data(default)?;
+        }
+        for argument in &declared.args {
+            self.assign(argument, Shape::Plain)?;
+        }
+        self.statements(&declared.body)?;
+        self.scopes.leave_macro(floor);
+        Ok(())
+    }
+
+    /// Binds a name, and remembers where for [`Walker::check_macros`].
+    fn bind(&mut self, name: &'a str, shape: Shape, span: Span) {
+        if !self.scopes.is_in_macro() && shape != Shape::Macro {
+            self.bound.entry(name).or_insert(span);
+        }
+        self.scopes.bind(name, shape);
+    }
+
+    fn assign(&mut self, target: &Expr<'a>, shape: Shape) -> Outcome {
+        match target {
+            Expr::Var(variable) => {
+                self.bind(variable.id, shape, variable.span());
+                Ok(())
+            }
+            Expr::List(list) if matches!(shape, Shape::Nodes(_) | Shape::Node(..)) => {
+                let remedy = "bind it to one name and read its fields: `n.name`";
+                Err(self.refuse(list.span(), "a node is not taken apart", remedy))
+            }
+            Expr::List(list) => list.items.iter().try_for_each(|item| self.assign(item, Shape::Plain)),
+            other => Err(self.refuse(whole(other), "only a name can be set", "give the value a name of its own")),
+        }
+    }
+}
+
+/// What a name is beneath the scope in which only one of two branches set it.
+fn unset_or_outer(scopes: &Scopes<'_>, name: &str) -> Shape {
+    match scopes.find(name) {
+        Found::Here(shape) | Found::Outside(shape) => shape,
+        Found::Nowhere => Root::named(name).map_or(Shape::Unset, Shape::Root),
+    }
+}

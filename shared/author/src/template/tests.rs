@@ -1,0 +1,299 @@
+//! Tables of templates with what they read, and of those that are refused with the place and the reason.
+
+use super::*;
+
+fn read(text: &str) -> Vec<String> {
+    match file(text) {
+        Ok(references) => references.iter().map(ToString::to_string).collect(),
+        Err(error) => panic!("{text}: {error}"),
+    }
+}
+
+/// A template, what it reads.
+const ACCEPTED: &[(&str, &[&str])] = &[
+    ("plain text", &[]),
+    ("{{ labels.ntp }}", &["labels.ntp"]),
+    ("{{ labels['ntp'] }}{{ labels.ntp }}", &["labels.ntp"]),
+    ("{{ labels['a.b/c'] }}", &["labels['a.b/c']"]),
+    ("{{ labels.ntp is defined }}{{ labels.x|default('y') }}", &["labels.ntp", "labels.x"]),
+    ("{{ labels['a' 'b'] }}", &["labels.ab"]),
+    ("{% for k, v in labels_with_prefix('x/')|items %}{{ k }}={{ v }}{% endfor %}", &["labels_with_prefix('x/')"]),
+    ("{{ params.x }}", &["params.x"]),
+    ("{{ params.x.y['z w'] }}", &["params.x.y['z w']"]),
+    ("{{ params.x.y }}{{ params.x }}", &["params.x"]),
+    ("{{ params.list[0].name }}", &["params.list"]),
+    ("{{ params.map[labels.k] }}", &["labels.k", "params.map"]),
+    ("{{ params.list[1:] }}", &["params.list"]),
+    ("{% set p = params.x %}{{ p.y }}", &["params.x"]),
+    (
+        "{% for s in params.servers if s.on %}{{ s.host }}{{ loop.index }}{% else %}{{ labels.none }}{% endfor %}",
+        &["labels.none", "params.servers"],
+    ),
+    ("{{ 'HW_CPU_X86_AVX2' in traits }}", &["'HW_CPU_X86_AVX2' in traits"]),
+    (
+        "{% if 'CUSTOM_A' not in traits and not 'mysql:1' in tags %}x{% endif %}",
+        &["'CUSTOM_A' in traits", "'mysql:1' in tags"],
+    ),
+    ("{% if 1 < 2 and 'a' in tags %}{% endif %}", &["'a' in tags"]),
+    ("{% if labels.a in ['x', 'y'] %}{% endif %}", &["labels.a"]),
+    ("{{ facts.cpu.count * 2 }}", &["facts.cpu.count"]),
+    ("{{ facts.network.interfaces.eth0.addresses[0] }}", &["facts.network.interfaces.eth0.addresses"]),
+    ("{% for name, i in facts.network.interfaces|items %}{{ name }}{% endfor %}", &["facts.network.interfaces"]),
+    (
+        "{{ node.name }} {{ cluster.name }} {{ node.properties.rack }}",
+        &["cluster.name", "node.name", "node.properties.rack"],
+    ),
+    ("{{ secret('DB') }}", &["secret('DB')"]),
+    ("{{ nodes(tag='mysql')|length }}", &["nodes(tag='mysql')"]),
+    ("{% if nodes(role='web') %}x{% endif %}", &["nodes(role='web')"]),
+    (
+        "{% for n in nodes(tag='mysql') %}{{ n.name }} {{ n.address }}{% endfor %}",
+        &["nodes(tag='mysql'){address, name}"],
+    ),
+    (
+        "{% for node in nodes(tag='a') %}{{ node.name }}{% endfor %}{{ node.uuid }}",
+        &["node.uuid", "nodes(tag='a'){name}"],
+    ),
+    (
+        "{% set ns = nodes(tag=['b', 'a'], or_role='/w.*/') %}{% for n in ns if n.name != node.name %}{{ n.labels['x/y'] }}{% endfor %}",
+        &["node.name", "nodes(tag=['a', 'b'], or_role='/w.*/'){labels['x/y'], name}"],
+    ),
+    ("{{ nodes(tag='a')|map(attribute='name')|join(',') }}", &["nodes(tag='a'){name}"]),
+    (
+        "{{ nodes(tag='a')|sort(attribute='labels.zone')|map(attribute='address')|list }}",
+        &["nodes(tag='a'){address, labels.zone}"],
+    ),
+    (
+        "{{ (nodes(tag='a')|rejectattr('name', 'eq', node.name)|first).address }}",
+        &["node.name", "nodes(tag='a'){address, name}"],
+    ),
+    ("{{ nodes(tag='a')[0].facts.cpu.count }}{{ nodes(tag='a')[1:]|length }}", &["nodes(tag='a'){facts.cpu.count}"]),
+    (
+        "{{ (nodes(tag='a') or nodes(tag='b'))|map(attribute='name') }}",
+        &["nodes(tag='a'){name}", "nodes(tag='b'){name}"],
+    ),
+    (
+        "{% if labels.x %}{% set n = nodes(tag='a') %}{% else %}{% set n = nodes(tag='b') %}{% endif %}{{ n[0].name }}",
+        &["labels.x", "nodes(tag='a'){name}", "nodes(tag='b'){name}"],
+    ),
+    ("{{ primary('mysql').name }}", &["primary('mysql'){name}"]),
+    (
+        "{% with p = primary('mysql') %}{% if p is defined %}{{ p.address }}{% endif %}{% endwith %}",
+        &["primary('mysql'){address}"],
+    ),
+    (
+        "{{ (primary('a') if labels.x else primary('b')).name }}",
+        &["labels.x", "primary('a'){name}", "primary('b'){name}"],
+    ),
+    // Variables shadow roots, and only as far as they reach.
+    ("{% set labels = {'x': 1} %}{{ labels.y }}{{ labels[labels.z] }}", &[]),
+    ("{% with labels = 1 %}{{ labels }}{% endwith %}{{ labels.a }}", &["labels.a"]),
+    ("{% for params in [1] %}{{ params }}{% endfor %}{{ params.a }}", &["params.a"]),
+    ("{% for x in [1] %}{% set labels = 1 %}{{ labels }}{% endfor %}{{ labels.a }}", &["labels.a"]),
+    ("{% for x in [1] %}{{ labels.a }}{% set labels = 1 %}{% endfor %}", &["labels.a"]),
+    (
+        "{% macro m(labels, b=params.d) %}{{ labels.x }}{{ facts.os.id }}{% endmacro %}{{ m(params.p, b=2) }}",
+        &["facts.os.id", "params.d", "params.p"],
+    ),
+    ("{% macro f(n) %}{{ f(n - 1) if n else '' }}{% endmacro %}{{ f(3) }}", &[]),
+    ("{% set x %}{{ labels.a }}{% endset %}{{ x|upper }}", &["labels.a"]),
+    ("{% filter indent(2) %}{{ labels.a }}{% endfilter %}", &["labels.a"]),
+    ("{% raw %}{{ labels }}{% endraw %}{# {{ labels }} #}", &[]),
+    ("{% for i in range(3) %}{{ loop.cycle('a', labels.b) }}{% endfor %}", &["labels.b"]),
+    ("{{ labels.a ~ '-' ~ params.b|upper }}", &["labels.a", "params.b"]),
+    ("{{ params.xs|map('upper')|select('ne', labels.a)|join }}", &["labels.a", "params.xs"]),
+    ("{{ params.x|tojson }}", &["params.x"]),
+    ("{% if false %}{{ labels.dead }}{% endif %}", &["labels.dead"]),
+];
+
+#[test]
+fn a_template_reads_what_stands_in_it() {
+    for (text, expected) in ACCEPTED {
+        assert_eq!(read(text), *expected, "{text}");
+    }
+}
+
+/// A template, line and column, and what its error says.
+const REFUSED: &[(&str, (u32, u32), &str)] = &[
+    ("{{ labels }}", (1, 4), "`labels`: it is read whole, so that any change of it would count; name one"),
+    ("{{ labels|tojson }}", (1, 4), "it is read whole"),
+    ("a\n  {{ labels[params.k] }}", (2, 6), "`labels[params.k]`: the key is computed, so what is read is not known"),
+    ("{{ labels['a' ~ 'b'] }}", (1, 4), "the key is computed"),
+    ("{{ labels[0] }}", (1, 4), "the key is computed"),
+    ("{{ labels.a.b }}", (1, 4), "for the label of that whole name write `labels['a.b']`"),
+    ("{{ labels['a\\nb'] }}", (1, 4), "no control characters"),
+    ("{{ labels[''] }}", (1, 4), "1 to 512 bytes"),
+    ("{% for l in labels %}{% endfor %}", (1, 13), "read whole"),
+    ("{% set l = labels %}", (1, 12), "read whole"),
+    ("{{ labels|length }}", (1, 4), "read whole"),
+    ("{{ 'a' in labels }}", (1, 4), "write `labels.x is defined`"),
+    ("{{ labels is defined }}", (1, 4), "read whole"),
+    ("{{ labels == params.x }}", (1, 4), "read whole"),
+    ("{{ [labels] }}", (1, 5), "read whole"),
+    ("{{ dict(a=labels) }}", (1, 11), "read whole"),
+    ("{{ labels|attr('x') }}", (1, 11), "there is no filter `attr`"),
+    ("{{ params[labels.x] }}", (1, 4), "the key is computed"),
+    ("{{ params }}", (1, 4), "read whole"),
+    ("{{ traits }}", (1, 4), "ask for one: `'HW_CPU_X86_AVX2' in traits`"),
+    ("{{ traits.HW }}", (1, 4), "traits have no fields"),
+    ("{{ labels.t in traits }}", (1, 4), "the name is computed"),
+    ("{{ traits|join }}", (1, 4), "read whole"),
+    ("{% for t in tags %}{% endfor %}", (1, 13), "read whole"),
+    ("{{ facts.uptime }}", (1, 4), "`facts.uptime` is not a stable fact; stable are architecture"),
+    ("{{ facts.memory.free_bytes }}", (1, 4), "stable are memory.total_bytes"),
+    ("{{ facts[labels.x] }}", (1, 4), "the key is computed"),
+    ("{{ node.nam }}", (1, 4), "`node.nam` does not exist; node has address"),
+    ("{{ node }}", (1, 4), "name a field"),
+    ("{{ cluster.labels.x }}", (1, 4), "cluster has name"),
+    ("{{ nodes }}", (1, 4), "`nodes` is a function"),
+    ("{{ nodes() }}", (1, 4), "write `nodes(tag='x')`"),
+    ("{{ nodes('mysql')|length }}", (1, 4), "it takes named arguments"),
+    ("{{ nodes(tag=labels.t)|length }}", (1, 14), "the name is computed"),
+    ("{{ nodes(tag='a', role='b')|length }}", (1, 4), "do not go together"),
+    ("{{ nodes(group='a')|length }}", (1, 4), "it takes no `group`"),
+    ("{{ nodes(tag='/(/')|length }}", (1, 14), "is no regex"),
+    ("{{ nodes(tag='a') }}", (1, 4), "a list of nodes is not text"),
+    ("{{ nodes(tag='a').name }}", (1, 4), "a list of nodes has no fields"),
+    ("{{ nodes(tag='a')|join }}", (1, 19), "`join` takes data, not nodes"),
+    ("{{ nodes(tag='a')|sort|length }}", (1, 19), "it takes a field by name"),
+    ("{{ nodes(tag='a')|map(attribute=labels.f) }}", (1, 33), "the field is computed"),
+    ("{{ nodes(tag='a')[0] }}", (1, 4), "a node is not text"),
+    ("{{ nodes(tag='a')[0][labels.f] }}", (1, 4), "the key is computed"),
+    ("{{ nodes(tag='a')[0].nam }}", (1, 4), "nodes has address"),
+    ("{{ nodes(tag='a')[0].labels }}", (1, 4), "`nodes.labels` does not exist"),
+    ("{{ nodes(tag='a')[0].facts.cpu.model }}", (1, 4), "fact `facts.cpu.model` of another host cannot be read"),
+    ("{% for n in nodes(tag='a') %}{{ n }}{% endfor %}", (1, 33), "a node is not text"),
+    ("{% for n in nodes(tag='a') %}{{ n|tojson }}{% endfor %}", (1, 33), "a node is not text"),
+    ("{% for a, b in nodes(tag='a') %}{% endfor %}", (1, 8), "a node is not taken apart"),
+    ("{{ 'a' if labels.x else nodes(tag='a') }}", (1, 4), "it may be nodes or something else"),
+    (
+        "{% set n = 'a' %}{% if labels.x %}{% set n = nodes(tag='a') %}{% endif %}{{ n }}",
+        (1, 77),
+        "depending on an `if`",
+    ),
+    ("{% if labels.x %}{% set labels = {} %}{% endif %}{{ labels.y }}", (1, 53), "depending on an `if`"),
+    ("{{ primary('a') }}", (1, 4), "a node is not text"),
+    ("{{ primary(labels.t).name }}", (1, 4), "it takes one literal text"),
+    ("{{ primary('a')|default('x') }}", (1, 4), "a node is not text"),
+    ("{{ secret('a', 'b') }}", (1, 4), "it takes one literal text"),
+    ("{{ labels_with_prefix(*['x/']) }}", (1, 4), "it takes one literal text"),
+    ("{% include 'x' %}", (1, 4), "nothing is included from outside"),
+    ("x\n{%- import 'x' as y %}", (2, 5), "nothing is imported from outside"),
+    ("{% from 'x' import y %}", (1, 4), "nothing is imported"),
+    ("{% extends 'x' %}", (1, 4), "do not extend each other"),
+    ("{% block a %}{% endblock %}", (1, 4), "do not extend each other"),
+    ("{% autoescape true %}{% endautoescape %}", (1, 4), "escaping is decided"),
+    ("{% call m() %}{% endcall %}", (1, 4), "call blocks are not available"),
+    ("{{ self }}", (1, 4), "there is no variable `self` here"),
+    ("{{ self.title() }}", (1, 4), "there is no variable `self` here"),
+    ("{{ super() }}", (1, 4), "there is no variable `super` here"),
+    ("{{ uptime }}", (1, 4), "there is no variable `uptime` here"),
+    ("{{ namespace() }}", (1, 4), "there is no variable `namespace` here"),
+    ("{{ debug() }}", (1, 4), "there is no variable `debug` here"),
+    ("{% for x in [1] %}{% endfor %}{{ x }}", (1, 34), "there is no variable `x` here"),
+    ("{% for x in [1] %}{{ loop }}{% endfor %}", (1, 22), "`loop` is not text"),
+    ("{% for x in [1] %}{{ loop.nextitem }}{% endfor %}", (1, 22), "`loop` has no `nextitem`"),
+    ("{% for x in [1] recursive %}{{ loop([]) }}{% endfor %}", (1, 4), "recursive loops are not available"),
+    ("{% set a = 1 %}{% set a.b = labels.x %}", (1, 23), "only a name can be set"),
+    ("{% set x = 1 %}{% macro m() %}{{ x }}{% endmacro %}", (1, 34), "a macro sees its arguments and the roots only"),
+    ("{% macro m() %}{{ labels.a }}{% endmacro %}{% set labels = 1 %}{{ m() }}", (1, 51), "a macro reads `labels`"),
+    ("{% macro m(n) %}{{ n }}{% endmacro %}{{ m(nodes(tag='a')) }}", (1, 43), "a list of nodes is not text"),
+    ("{{ params.x.items() }}", (1, 4), "values have no methods"),
+    ("{{ params.x() }}", (1, 4), "values have no methods"),
+    ("{{ labels.a|safe }}", (1, 13), "there is no filter `safe`"),
+    ("{{ labels.a|raw }}", (1, 13), "only in `script`"),
+    ("{{ params.x|map('raw') }}", (1, 13), "there is no `raw`"),
+    ("{{ params.x|map(labels.f) }}", (1, 13), "what it applies is computed"),
+    ("{{ labels.a is nosuch }}", (1, 16), "there is no test `nosuch`"),
+    ("{{ labels. }}", (1, 12), "it is no minijinja: unexpected end of variable block"),
+    ("{% if labels.a %}", (1, 16), "it is no minijinja"),
+    ("{{ 'a", (1, 6), "it is no minijinja"),
+];
+
+#[test]
+fn what_cannot_be_known_is_refused_with_its_place() {
+    let mut wrong = Vec::new();
+    for (text, position, says) in REFUSED {
+        match file(text) {
+            Ok(references) => wrong.push(format!("{text}: reads {references:?}")),
+            Err(error) if !error.to_string().contains(says) => wrong.push(format!("{text}: {error}")),
+            Err(error) if (error.line, error.column) != *position => {
+                wrong.push(format!("{text} not {position:?}: {error}"));
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn s74_raw_is_found_with_its_place() {
+    let found = script("set -e\nrun {{ labels.a }} {{ labels.b|raw }}\n{{ params.c | raw }}").unwrap();
+    assert_eq!(found.raw, [(2, 32), (3, 15)]);
+    let texts: Vec<_> = found.references.iter().map(Reference::as_str).collect();
+    assert_eq!(texts, ["labels.a", "labels.b", "params.c"]);
+    assert_eq!(script("run {{ labels.a }}").unwrap().raw, []);
+    assert!(script("{{ labels.a|raw|upper }}").is_err());
+    assert!(script("{{ labels.a ~ labels.b|raw }}").is_err());
+}
+
+#[test]
+fn values_in_a_script_stand_where_they_can_be_quoted() {
+    for text in [
+        "echo {{ labels.a }} \"{{ labels.b }}\" '{{ labels.c }}' x={{ labels.d }}",
+        "for h in {% for n in nodes(tag='a') %}{{ n.name }} {% endfor %}; do ping $h; done",
+        "for h in{% for n in nodes(tag='a') %} {{ n.name }}{% endfor %}; do ping $h; done",
+        "{% if labels.a %}echo \"{{ labels.b }}\"{% else %}echo no{% endif %}\necho {{ labels.c }}",
+        "{% for x in params.xs %}\n# each\nrun {{ x }}\n{% endfor %}",
+        "x=$(cat {{ labels.a }})",
+    ] {
+        assert!(script(text).is_ok(), "{text}: {}", script(text).unwrap_err());
+    }
+    for (text, position, says) in [
+        ("# {{ labels.a }}", (1, 6), "a value cannot be quoted in a comment"),
+        ("cat <<EOF\n{{ labels.a }}\nEOF", (2, 4), "in a here-document"),
+        ("x=`cat {{ labels.a }}`", (1, 11), "inside backquotes"),
+        ("echo $(( {{ labels.a }} ))", (1, 13), "inside an arithmetic expression"),
+        ("echo \\{{ labels.a }}", (1, 10), "right after a backslash"),
+        ("{% if labels.a %}\"{% endif %}x", (1, 4), "a quote or bracket begins inside this block"),
+        ("{% for x in params.xs %}'{% endfor %}", (1, 4), "a quote or bracket begins inside this block"),
+        ("{% set x %}a{% endset %}{{ x }}", (1, 4), "would be quoted a second time"),
+        ("{% filter upper %}a{% endfilter %}", (1, 4), "would be quoted a second time"),
+        ("{% macro m() %}a{% endmacro %}{{ m() }}", (1, 4), "would be quoted a second time"),
+    ] {
+        let error = script(text).expect_err(text);
+        assert!(error.to_string().contains(says), "{text}: {error}");
+        assert_eq!((error.line, error.column), position, "{text}: {error}");
+    }
+}
+
+/// Texts that would be deep or large if they were parsed, and near the limits.
+#[test]
+fn s52_bombs_are_refused_before_they_are_deep() {
+    let deep = 100_000;
+    for text in [
+        format!("{{{{ {}1{} }}}}", "(".repeat(deep), ")".repeat(deep)),
+        format!("{{{{ params{} }}}}", ".a".repeat(deep / 4)),
+        format!("{{{{ params.a{} }}}}", "|upper".repeat(deep / 10)),
+        format!("{{{{ {}1 }}}}", "-".repeat(deep / 2)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(deep / 10)),
+        format!("{{{{ 1{} }}}}", "+1".repeat(deep / 4)),
+        format!("{{{{ 1{} }}}}", " if 1 else 1".repeat(deep / 20)),
+        format!("{{{{ {}{} }}}}", "[".repeat(deep / 4), "]".repeat(deep / 4)),
+        "{% if 1 %}".repeat(5_000),
+        format!("{}{}", "{% if 1 %}".repeat(3_000), "{% endif %}".repeat(3_000)),
+        format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(4_000)),
+        format!("{{% set x = [{}] %}}", "1,".repeat(deep / 4)),
+        "x".repeat(70_000),
+        "{{ ".repeat(20_000),
+    ] {
+        let error = file(&text).expect_err(&text[..20]);
+        assert!(error.to_string().len() < 600, "{error}");
+    }
+    let wide = "{{ labels.a }}".repeat(4_000);
+    assert_eq!(read(&wide), ["labels.a"]);
+    let nested = format!("{}{}", "{% if 1 %}".repeat(60), "{% endif %}".repeat(60));
+    assert_eq!(read(&nested), [""; 0]);
+    let many: Vec<_> = (0..200).map(|n| format!("{{% if labels.k{n} %}}{{% set v{n} = 1 %}}{{% endif %}}")).collect();
+    assert_eq!(read(&many.join("")).len(), 200);
+}
