@@ -1,4 +1,8 @@
-//! stemma-core
+//! Stemma's decisions: which labels, traits, tags and tasks a host has, and where each came from.
+//!
+//! Everything here is a function of values: no file, socket, clock, environment or randomness, which the manifest and
+//! `clippy.toml` see to. So the controller, the operator's command and a test get the same answer from the
+//! same objects, and an answer can be asked again later.
 
 pub mod condition;
 pub mod digest;

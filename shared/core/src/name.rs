@@ -175,7 +175,7 @@ impl TagName {
     /// # Errors
     /// [`InvalidName`].
     pub fn declare(text: &str) -> Result<Self, InvalidName> {
-        check_reserved(text, NameKind::Tag)?;
+        check_reserved(text.split_once(':').map_or(text, |(base, _)| base), NameKind::Tag)?;
         Self::new(text)
     }
 

@@ -301,6 +301,7 @@ fn s32_restricted_keys_are_node_restrictions_and_the_controllers_own() {
     }
 }
 
+/// The file's cases of taints are not met: "Taints are not kept".
 #[derive(Deserialize)]
 struct Syncs {
     cases: Vec<Sync>,

@@ -36,6 +36,7 @@ fn reserved_words_are_refused_where_something_is_declared() {
         let answer = Name::declare(text, kind);
         assert_eq!(matches!(answer, Err(InvalidName::Reserved { .. })), refused, "{text} as {kind:?}");
     }
+    assert!(TagName::declare("self:1").is_err() && TagName::declare("mysql:1").is_ok());
     assert_eq!(
         TagName::declare("primary-db").unwrap_err().to_string(),
         "tag \"primary-db\" is reserved: 'primary-' stands for the primary holder of a tag; set has_primary instead"
