@@ -2,29 +2,21 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::Deserialize;
+use stemma_wire::config;
 
 use crate::args;
-use crate::ca::files::{self, FileError, Holds};
 use crate::ca::{BadServerName, ServerName};
 
 /// Why there is no configuration to run with. Each says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file could not be read, or others may write it (S71).
+    /// The file could not be read, others may write it (S71), or it does not say what it should.
     #[error(transparent)]
-    File(#[from] FileError),
-    /// The file is no TOML, or has a field that is not known, or a value of another kind.
-    #[error("{}: {message}", path.display())]
-    Syntax {
-        /// Which file.
-        path: PathBuf,
-        /// Line, column and what is wrong, as the TOML reader says it.
-        message: String,
-    },
+    File(#[from] config::ConfigError),
     /// Nothing says where the data is.
     #[error("no data directory: give --data-dir DIR, or data_dir in the file that --config names")]
     NoDataDir,
@@ -102,7 +94,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(run: &args::Run) -> Result<Self, ConfigError> {
-        let written = run.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let written = run.config.as_deref().map(config::load::<Written>).transpose()?.unwrap_or_default();
         let admin = run.admin_listen.clone().or(written.admin_listen).unwrap_or_else(|| ADMIN_DEFAULT.to_owned());
         let agents = run.agent_listen.clone().or(written.agent_listen).unwrap_or_else(|| AGENTS_DEFAULT.to_owned());
         let config = Self {
@@ -164,13 +156,6 @@ impl fmt::Display for Url {
     }
 }
 
-fn read(path: &Path) -> Result<Written, ConfigError> {
-    let bytes = files::read(path, Holds::Public)?;
-    let syntax = |message: String| ConfigError::Syntax { path: path.to_owned(), message };
-    let text = String::from_utf8(bytes).map_err(|_| syntax("it is no UTF-8".to_owned()))?;
-    toml::from_str(&text).map_err(|error| syntax(error.to_string().trim_end().to_owned()))
-}
-
 fn admin_listen(text: &str) -> Result<AdminListen, ConfigError> {
     let refused =
         |why: &str| ConfigError::Listen { field: "admin_listen", value: text.to_owned(), why: why.to_owned() };
@@ -200,7 +185,7 @@ mod tests {
     fn load(file: &str, flags: args::Run) -> Result<Config, ConfigError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("controller.toml");
-        files::write(&path, Holds::Public, file.as_bytes()).unwrap();
+        std::fs::write(&path, file).unwrap();
         Config::load(&args::Run { config: Some(path), ..flags })
     }
 

@@ -159,7 +159,7 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
     let fleet: Fleet =
         format!("stemma-{}", hex(&random::<4>()?)).parse().expect("lower case letters, digits and a hyphen");
     let authority = Authority::create(&layout.trust(), fleet.clone(), now_s)?;
-    files::write(&layout.root(), Holds::Public, ca::pem(authority.root()).as_bytes())?;
+    files::write(&layout.root(), Holds::Settings, ca::pem(authority.root()).as_bytes())?;
     write_admin(&layout, &authority, now_s)?;
     let record = FleetRecord {
         fleet: fleet.to_string(),
@@ -183,8 +183,8 @@ fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(),
     let issued = authority.issue_admin(name, now_s).map_err(CaError::from)?;
     let key = issued.key.as_ref().expect("an admin's key is made with the certificate");
     let chain: String = issued.chain.iter().map(ca::pem).collect();
-    files::write(&layout.admin().join("admin.pem"), Holds::Key, chain.as_bytes())?;
-    files::write(&layout.admin().join("admin.key"), Holds::Key, ca::key_pem(key).as_bytes())?;
+    files::write(&layout.admin().join("admin.pem"), Holds::Secret, chain.as_bytes())?;
+    files::write(&layout.admin().join("admin.key"), Holds::Secret, ca::key_pem(key).as_bytes())?;
     write_context(layout, None)?;
     Ok(())
 }
@@ -216,7 +216,7 @@ pub fn write_context(layout: &Layout, url: Option<&str>) -> Result<(), FileError
     if fs::read(&path).is_ok_and(|present| present == text.as_bytes()) {
         return Ok(());
     }
-    files::write(&path, Holds::Key, text.as_bytes())
+    files::write(&path, Holds::Secret, text.as_bytes())
 }
 
 fn close_to_others(directory: &Path) -> Result<(), InitError> {

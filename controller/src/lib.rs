@@ -10,6 +10,8 @@ pub mod args;
 pub mod ca;
 pub mod cache;
 pub mod config;
+pub mod enrol;
 pub mod init;
+pub mod metrics;
 pub mod registry;
 pub mod store;

@@ -5,14 +5,22 @@
 //! nobody. The table is memory: what must survive (what was released to whom) is in the store, and a restarted
 //! controller publishes it again before an agent is told anything.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
-use stemma_wire::message::{Hash, PartDigest, Revision};
+use stemma_wire::message::checkin::Held;
+use stemma_wire::message::desired::Barrier;
+use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
+use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, digest_part, hash_content};
+use stemma_wire::sign::{Leaf, SignedBatch, Signer};
 use uuid::Uuid;
+
+use super::slot::Slot;
 
 /// Bytes that are sent as they are, with their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +35,7 @@ impl Encoded<PartDigest> {
     /// Encodes one part of a desired state.
     pub fn part<T: Serialize>(part: &T) -> Self {
         let bytes = encode(part);
-        Self { name: PartDigest(Sha256::digest(&bytes).into()), bytes }
+        Self { name: digest_part(&bytes), bytes }
     }
 }
 
@@ -35,7 +43,7 @@ impl Encoded<Hash> {
     /// Encodes a profile.
     pub fn profile<T: Serialize>(profile: &T) -> Self {
         let bytes = encode(profile);
-        Self { name: Hash(Sha256::digest(&bytes).into()), bytes }
+        Self { name: hash_content(&bytes), bytes }
     }
 }
 
@@ -85,4 +93,217 @@ pub struct Batch {
     pub revision: Revision,
     /// Nodes whose answer was computed anew.
     pub changes: Vec<(Uuid, Change)>,
+}
+
+/// A node's desired state with its place in a signed batch.
+#[derive(Debug)]
+pub(super) struct Signed {
+    pub(super) released: Released,
+    batch: Arc<SignedBatch>,
+    index: usize,
+}
+
+impl Signed {
+    /// The message for an agent that holds `held`: parts that it has are left out, their digests never.
+    pub(super) fn message(&self, epoch: Epoch, held: Option<&Held>) -> SignedDesired {
+        let (known, task_set) = (&self.released.known, &self.released.task_set);
+        let held = held.filter(|held| held.epoch == epoch);
+        let unless_held = |part: &Encoded<PartDigest>, digest: Option<PartDigest>| {
+            (digest != Some(part.name)).then(|| part.bytes.to_vec())
+        };
+        SignedDesired {
+            epoch,
+            revision: self.released.revision,
+            known_digest: known.name,
+            task_set_digest: task_set.name,
+            known: unless_held(known, held.map(|held| held.known)),
+            task_set: unless_held(task_set, held.map(|held| held.task_set)),
+            proof: self.batch.proof(self.index).expect("the index is that of a leaf of this batch"),
+            epoch_change: None,
+        }
+    }
+
+    /// Whether an agent that holds `held` has all of it.
+    pub(super) fn is_held(&self, epoch: Epoch, held: &Held) -> bool {
+        held.epoch == epoch && held.known == self.released.known.name && held.task_set == self.released.task_set.name
+    }
+}
+
+/// What every node is to be told, and who waits to hear it.
+pub struct DesiredTable {
+    epoch: Epoch,
+    signer: ArcSwap<Signer>,
+    slots: RwLock<HashMap<Uuid, Arc<Slot>>>,
+    /// One pass at a time: two would sign what the other had just replaced.
+    publishing: Mutex<()>,
+    /// All nodes are resolved as of this revision; zero before the first pass.
+    resolved: AtomicU64,
+    /// Those whose agents named a later revision.
+    behind: Mutex<Vec<Arc<Slot>>>,
+    published: AtomicU64,
+    stopping: AtomicBool,
+}
+
+impl DesiredTable {
+    /// An empty table: nobody is told anything until the first batch.
+    pub fn new(epoch: Epoch, signer: Signer) -> Self {
+        Self {
+            epoch,
+            signer: ArcSwap::from_pointee(signer),
+            slots: RwLock::default(),
+            publishing: Mutex::default(),
+            resolved: AtomicU64::new(0),
+            behind: Mutex::default(),
+            published: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes in one pass of the reconciler: signs what is new as one batch, and wakes those whom it concerns.
+    ///
+    /// May take a millisecond for each thousand nodes that are new; call it from the reconciler's own thread.
+    pub fn publish(&self, batch: Batch) {
+        let _one_at_a_time = lock(&self.publishing);
+        let mut new = Vec::new();
+        for (node, change) in batch.changes {
+            match change {
+                Change::Gone => self.remove(node),
+                Change::Release(released) => {
+                    let slot = self.slot(node);
+                    if slot.differs(&released) {
+                        new.push((slot, *released));
+                    }
+                }
+            }
+        }
+        self.published.fetch_add(new.len() as u64, Ordering::Relaxed);
+        self.sign_and_tell(new);
+        self.resolved.store(batch.revision.0, Ordering::Release);
+        for slot in std::mem::take(&mut *lock(&self.behind)) {
+            slot.wake();
+        }
+    }
+
+    /// Signs with another signer from now on, and signs anew what is already published: an agent must be able to take it
+    /// after the old signer's certificate has ended. Nobody is woken, since no digest changed.
+    pub fn change_signer(&self, signer: Signer) {
+        self.signer.store(Arc::new(signer));
+        let _one_at_a_time = lock(&self.publishing);
+        let slots: Vec<_> = read(&self.slots).values().cloned().collect();
+        let present = slots.into_iter().filter_map(|slot| slot.desired().map(|signed| (slot, signed.released.clone())));
+        self.sign(present.collect());
+    }
+
+    /// Opens barriers for a node: all that are open now for this task set. An empty list takes them back.
+    pub fn open_barriers(&self, node: Uuid, revision: Revision, task_set: PartDigest, open: Vec<Barrier>) {
+        let slot = self.slot(node);
+        let grant = Grant::Barriers { task_set, open };
+        if slot.has_grant(&grant) {
+            return;
+        }
+        let leaf = Leaf::grant(node, self.epoch, revision, &grant);
+        let proof = self.signer.load().sign(&std::iter::once(leaf).collect()).proof(0).expect("one leaf was signed");
+        slot.set_grants(vec![SignedGrant { epoch: self.epoch, revision, grant, proof }]);
+    }
+
+    /// The revision as of which all nodes are resolved.
+    pub fn resolved(&self) -> Revision {
+        Revision(self.resolved.load(Ordering::Acquire))
+    }
+
+    /// How many desired states were published whose digest differs from what stood here before.
+    pub fn published(&self) -> u64 {
+        self.published.load(Ordering::Relaxed)
+    }
+
+    /// The digests that a node is to hold: known part and task set.
+    pub fn digests(&self, node: Uuid) -> Option<(PartDigest, PartDigest)> {
+        let signed = read(&self.slots).get(&node)?.desired()?;
+        Some((signed.released.known.name, signed.released.task_set.name))
+    }
+
+    /// Whether a node's check-in is held right now.
+    pub fn is_parked(&self, node: Uuid) -> bool {
+        read(&self.slots).get(&node).is_some_and(|slot| slot.is_parked())
+    }
+
+    /// How many check-ins are held right now.
+    pub fn parked(&self) -> usize {
+        read(&self.slots).values().filter(|slot| slot.is_parked()).count()
+    }
+
+    /// Answers every check-in that is held, and holds none from now on: the controller is stopping.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        read(&self.slots).values().for_each(|slot| slot.wake());
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The node's place, made when there is none: an agent may be here before its first desired state.
+    pub(super) fn slot(&self, node: Uuid) -> Arc<Slot> {
+        if let Some(slot) = read(&self.slots).get(&node) {
+            return Arc::clone(slot);
+        }
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(Slot::new(node))))
+    }
+
+    /// Forgets a node: whoever is parked for it is let go.
+    pub(super) fn remove(&self, node: Uuid) {
+        let slot = self.slots.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
+        if let Some(slot) = slot {
+            slot.end();
+        }
+    }
+
+    /// Wakes this place when the next batch has come.
+    pub(super) fn wake_when_resolved(&self, slot: &Arc<Slot>) {
+        lock(&self.behind).push(Arc::clone(slot));
+    }
+
+    /// Signs a node's state anew as of what is resolved by now, for an agent that holds something else at a later revision than
+    /// the state was made at.
+    pub(super) fn restamp(&self, slot: &Arc<Slot>) {
+        let _one_at_a_time = lock(&self.publishing);
+        if let Some(signed) = slot.desired() {
+            let revision = self.resolved();
+            self.sign(vec![(Arc::clone(slot), Released { revision, ..signed.released.clone() })]);
+        }
+    }
+
+    fn sign_and_tell(&self, new: Vec<(Arc<Slot>, Released)>) {
+        let slots: Vec<_> = new.iter().map(|(slot, _)| Arc::clone(slot)).collect();
+        self.sign(new);
+        for slot in slots {
+            slot.wake();
+        }
+    }
+
+    fn sign(&self, new: Vec<(Arc<Slot>, Released)>) {
+        if new.is_empty() {
+            return;
+        }
+        let leaves = new.iter().map(|(slot, released)| {
+            Leaf::desired(slot.node(), self.epoch, released.revision, released.known.name, released.task_set.name)
+        });
+        let batch = Arc::new(self.signer.load().sign(&leaves.collect()));
+        for (index, (slot, released)) in new.into_iter().enumerate() {
+            slot.set_desired(Arc::new(Signed { released, batch: Arc::clone(&batch), index }));
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
 }

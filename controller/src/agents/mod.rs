@@ -3,5 +3,15 @@
 //! Reconcile decides and never touches the network; the listener answers and never decides. Between them stand
 //! two seams: `desired` (what was decided, per node) and `intake` (what the hosts say).
 
+mod checkin;
+mod content;
 pub mod desired;
+pub mod identity;
 pub mod intake;
+mod listener;
+mod liveness;
+mod slot;
+
+pub(crate) use listener::plain;
+pub use listener::{AgentBody, AgentsListener};
+pub use liveness::watch_silence;

@@ -1,19 +1,22 @@
-//! Key and configuration files: written whole and durable, and refused when others could have written them (S71).
+//! Key and certificate files: written whole and durable, in directories that others cannot write (S71).
 //!
-//! Whoever can replace an issuer's key or the configuration owns the fleet, so the check is made where a file is
-//! read, each time, and its refusal carries the command that puts it right.
+//! Whoever can replace an issuer's key owns the fleet. That a file is not open to others is looked at where it is read
+//! (`stemma_wire::config`); that nobody can put another in its place is looked at here.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The largest file read here, in bytes: a configuration; keys and certificates are far smaller.
-const MAX_BYTES: u64 = 1024 * 1024;
+pub use stemma_wire::config::Holds;
+use stemma_wire::config::{self, ConfigError};
 
 /// Why a file was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
+    /// It could not be read, or others may write it (a key: or read it).
+    #[error(transparent)]
+    Read(#[from] ConfigError),
     /// The system said no.
     #[error("{}: cannot {what} it", path.display())]
     Io {
@@ -25,75 +28,31 @@ pub enum FileError {
         #[source]
         source: io::Error,
     },
-    /// Someone else may write it (a key: or read it).
+    /// Others may put files of theirs in the place of what is in it.
     #[error(
-        "{}: {who} may {may} it (mode {mode:04o}), so what it holds cannot be trusted; refusing to start: chmod {fix} {}",
+        "{}: others may write in this directory (mode {mode:04o}), so what it holds is not trusted; run: chmod go-w {}",
         path.display(), path.display()
     )]
-    OpenToOthers {
-        /// Which file.
+    OpenDirectory {
+        /// Which directory.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
-        /// Whom the bits let in.
-        who: &'static str,
-        /// What they may do.
-        may: &'static str,
-        /// The mode or change that `chmod` is to be given.
-        fix: &'static str,
     },
-    /// It belongs to someone who is neither root nor this process's user.
-    #[error("{}: it belongs to user {owner}; refusing to start: chown {expected} {}", path.display(), path.display())]
-    Foreign {
-        /// Which file.
-        path: PathBuf,
-        /// Its owner's number.
-        owner: u32,
-        /// Who runs this process.
-        expected: u32,
-    },
-    /// It is larger than anything that belongs there, or no regular file.
-    #[error("{}: it is no regular file of at most 1 MiB", path.display())]
-    Odd {
-        /// Which file.
+    /// Not a directory.
+    #[error("{}: is no directory", path.display())]
+    NotADirectory {
+        /// What is there.
         path: PathBuf,
     },
 }
 
-/// What a file holds, which says who may see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
-    /// A private key: nobody else reads or writes it.
-    Key,
-    /// A certificate or a configuration: anyone may read, nobody else writes.
-    Public,
-}
-
-impl Holds {
-    fn mode(self) -> u32 {
-        match self {
-            Self::Key => 0o600,
-            Self::Public => 0o644,
-        }
-    }
-}
-
-/// Reads a file after a look at who else could have.
+/// Reads a file's text after a look at who else could have.
 ///
 /// # Errors
-/// [`FileError`]; the file is left as it is.
-pub fn read(path: &Path, holds: Holds) -> Result<Vec<u8>, FileError> {
-    let io = |what| move |source| FileError::Io { path: path.to_owned(), what, source };
-    let file = File::open(path).map_err(io("read"))?;
-    // Looked at through the descriptor that is read: a look at the path could be of another file.
-    let metadata = file.metadata().map_err(io("look at"))?;
-    if !metadata.is_file() || metadata.len() > MAX_BYTES {
-        return Err(FileError::Odd { path: path.to_owned() });
-    }
-    refuse_open_to_others(path, &metadata, holds)?;
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(io("read"))?;
-    Ok(bytes)
+/// [`FileError::Read`]; the file is left as it is.
+pub fn read(path: &Path, holds: Holds) -> Result<String, FileError> {
+    Ok(config::read(path, holds)?)
 }
 
 /// Refuses a directory in which others could replace a file.
@@ -103,24 +62,20 @@ pub fn read(path: &Path, holds: Holds) -> Result<Vec<u8>, FileError> {
 pub fn check_directory(path: &Path) -> Result<(), FileError> {
     let metadata =
         fs::metadata(path).map_err(|source| FileError::Io { path: path.to_owned(), what: "look at", source })?;
-    refuse_open_to_others(path, &metadata, Holds::Public)
+    let mode = metadata.mode() & 0o7777;
+    if !metadata.is_dir() {
+        return Err(FileError::NotADirectory { path: path.to_owned() });
+    }
+    if mode & 0o022 != 0 {
+        return Err(FileError::OpenDirectory { path: path.to_owned(), mode });
+    }
+    Ok(())
 }
 
-fn refuse_open_to_others(path: &Path, metadata: &fs::Metadata, holds: Holds) -> Result<(), FileError> {
-    let mode = metadata.mode() & 0o7777;
-    let refused = |who, may, fix| Err(FileError::OpenToOthers { path: path.to_owned(), mode, who, may, fix });
-    let own = rustix::process::geteuid().as_raw();
-    if metadata.uid() != own && metadata.uid() != 0 {
-        return Err(FileError::Foreign { path: path.to_owned(), owner: metadata.uid(), expected: own });
-    }
+fn mode_of(holds: Holds) -> u32 {
     match holds {
-        Holds::Key if mode & 0o002 != 0 => refused("everyone", "write", "600"),
-        Holds::Key if mode & 0o020 != 0 => refused("its group", "write", "600"),
-        Holds::Key if mode & 0o004 != 0 => refused("everyone", "read", "600"),
-        Holds::Key if mode & 0o040 != 0 => refused("its group", "read", "600"),
-        Holds::Public if mode & 0o002 != 0 => refused("everyone", "write", "go-w"),
-        Holds::Public if mode & 0o020 != 0 => refused("its group", "write", "go-w"),
-        Holds::Key | Holds::Public => Ok(()),
+        Holds::Secret => 0o600,
+        Holds::Settings => 0o644,
     }
 }
 
@@ -134,7 +89,7 @@ pub fn write(path: &Path, holds: Holds, bytes: &[u8]) -> Result<(), FileError> {
     // What a crash left there is nobody's.
     let _ = fs::remove_file(&beside);
     let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(holds.mode()).open(&beside).map_err(io("write"))?;
+        OpenOptions::new().write(true).create_new(true).mode(mode_of(holds)).open(&beside).map_err(io("write"))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io("write"))?;
     fs::rename(&beside, path).map_err(io("replace"))?;
     sync_directory(path.parent().unwrap_or(Path::new("."))).map_err(io("sync the directory of"))
@@ -164,33 +119,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s71_a_key_or_configuration_open_to_others_is_refused_with_the_fixing_command() {
+    fn s71_a_key_or_its_directory_open_to_others_is_refused_with_the_fixing_command() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("agents.key");
-        write(&path, Holds::Key, b"key").unwrap();
+        write(&path, Holds::Secret, b"key").unwrap();
         let shown = path.display().to_string();
-        for (mode, holds, want) in [
-            (0o600, Holds::Key, None),
-            (0o400, Holds::Key, None),
-            (0o644, Holds::Public, None),
-            (0o640, Holds::Key, Some("its group may read it (mode 0640)")),
-            (0o604, Holds::Key, Some("everyone may read it (mode 0604)")),
-            (0o620, Holds::Key, Some("its group may write it (mode 0620)")),
-            (0o666, Holds::Key, Some("everyone may write it (mode 0666)")),
-            (0o664, Holds::Public, Some("its group may write it (mode 0664)")),
-            (0o646, Holds::Public, Some("everyone may write it (mode 0646)")),
+        for (mode, want) in [
+            (0o600, None),
+            (
+                0o640,
+                Some(format!(
+                    "{shown}: others may read it (mode 0640), and it holds a secret; run: chmod 0600 {shown}"
+                )),
+            ),
+            (
+                0o622,
+                Some(format!(
+                    "{shown}: others may write it (mode 0622), so it is not trusted; run: chmod go-w {shown}"
+                )),
+            ),
         ] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            let got = read(&path, holds);
-            match want {
-                None => assert_eq!(got.unwrap(), b"key", "{mode:o}"),
-                Some(sentence) => {
-                    let fix = if holds == Holds::Key { "600" } else { "go-w" };
-                    let whole = format!(
-                        "{shown}: {sentence}, so what it holds cannot be trusted; refusing to start: chmod {fix} {shown}"
-                    );
-                    assert_eq!(got.unwrap_err().to_string(), whole);
-                }
+            assert_eq!(read(&path, Holds::Secret).err().map(|error| error.to_string()), want, "{mode:o}");
+        }
+        let shown = directory.path().display().to_string();
+        for (mode, refused) in [(0o700, false), (0o755, false), (0o775, true), (0o702, true)] {
+            fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let got = check_directory(directory.path());
+            assert_eq!(got.is_err(), refused, "{mode:o}");
+            if let Err(error) = got {
+                assert_eq!(
+                    error.to_string(),
+                    format!(
+                        "{shown}: others may write in this directory (mode {mode:04o}), so what it holds is not trusted; run: \
+                         chmod go-w {shown}"
+                    )
+                );
             }
         }
     }
@@ -199,17 +163,10 @@ mod tests {
     fn a_written_file_has_its_mode_and_leaves_nothing_beside_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("root.pem");
-        for (holds, mode) in [(Holds::Key, 0o600), (Holds::Public, 0o644)] {
+        for (holds, beyond) in [(Holds::Secret, 0o177), (Holds::Settings, 0o133)] {
             write(&path, holds, b"x").unwrap();
-            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, mode & !umask());
+            assert_eq!(fs::metadata(&path).unwrap().mode() & beyond, 0);
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
-    }
-
-    fn umask() -> u32 {
-        // The only way to read it is to set it.
-        let old = rustix::process::umask(rustix::fs::Mode::empty());
-        rustix::process::umask(old);
-        old.bits()
     }
 }

@@ -112,17 +112,16 @@ pub(crate) fn new_key() -> Result<KeyPair, IssueError> {
 
 fn store(directory: &Path, name: &str, signing: &Signing) -> Result<(), FileError> {
     let key = signing.issuer.key().serialize_pem();
-    files::write(&directory.join(name).with_added_extension("key"), Holds::Key, key.as_bytes())?;
+    files::write(&directory.join(name).with_added_extension("key"), Holds::Secret, key.as_bytes())?;
     let certificate = pem(&signing.certificate);
-    files::write(&directory.join(name).with_added_extension("pem"), Holds::Public, certificate.as_bytes())
+    files::write(&directory.join(name).with_added_extension("pem"), Holds::Settings, certificate.as_bytes())
 }
 
 fn load(directory: &Path, name: &str) -> Result<Signing, CaError> {
     let certificate = read_certificate(&directory.join(name).with_added_extension("pem"))?;
     let path = directory.join(name).with_added_extension("key");
-    let bytes = files::read(&path, Holds::Key)?;
+    let text = files::read(&path, Holds::Secret)?;
     let damaged = || CaError::Damaged { path: path.clone(), what: "private key" };
-    let text = String::from_utf8(bytes).map_err(|_| damaged())?;
     let key = KeyPair::from_pem(&text).map_err(|_| damaged())?;
     let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| damaged())?;
     Ok(Signing { issuer, certificate })
@@ -133,8 +132,9 @@ fn load(directory: &Path, name: &str) -> Result<Signing, CaError> {
 /// # Errors
 /// [`CaError`].
 pub fn read_certificate(path: &Path) -> Result<CertificateDer<'static>, CaError> {
-    let bytes = files::read(path, Holds::Public)?;
-    CertificateDer::from_pem_slice(&bytes).map_err(|_| CaError::Damaged { path: path.to_owned(), what: "certificate" })
+    let text = files::read(path, Holds::Settings)?;
+    CertificateDer::from_pem_slice(text.as_bytes())
+        .map_err(|_| CaError::Damaged { path: path.to_owned(), what: "certificate" })
 }
 
 /// A certificate as PEM (RFC 7468).
@@ -155,6 +155,5 @@ fn encode_pem(label: &str, der: &[u8]) -> String {
         pem.push_str(std::str::from_utf8(line).expect("base64 is ASCII"));
         pem.push('\n');
     }
-    pem.push_str(&format!("-----END {label}-----\n"));
-    pem
+    pem + "-----END " + label + "-----\n"
 }

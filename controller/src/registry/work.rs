@@ -114,7 +114,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Deletes a node. Its primaries go with it.
+    /// Deletes a node. Its primaries go with it, and its agent's certificates are good for nothing from then on.
     ///
     /// # Errors
     /// [`Undecided`].
@@ -123,6 +123,7 @@ impl<'a> Work<'a> {
         for primary in held {
             self.delete::<PrimarySpec>(&primary)?;
         }
+        crate::enrol::retire(self.sight.store, &mut self.draft, node.meta.uuid)?;
         self.delete(node)
     }
 

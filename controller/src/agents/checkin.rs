@@ -1,0 +1,233 @@
+//! The check-in: heartbeat, pull and report in one, held until there is something to say.
+//!
+//! ```text
+//!            say: results, observation, report, local state
+//!   begin ─────────────────────────────────────────────────▶ look ──▶ news? ──▶ answer
+//!     │ supersedes the one before                             ▲         │ none
+//!     ▼                                                       └── wake ─┘ park, until the wait is over
+//!  (its turn is over: `Superseded`)
+//! ```
+//!
+//! What a host says is handed on and stored before it is acknowledged; what it is told is looked up anew at each waking, so a
+//! waking that was for something else, or came twice, costs a look and nothing more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stemma_wire::clock::Clock;
+use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
+use stemma_wire::message::observed::Observation;
+use stemma_wire::message::{PartDigest, digest_part};
+use stemma_wire::serve::Peer;
+use tokio::time::{Instant, timeout_at};
+
+use super::desired::{DesiredTable, Signed};
+use super::intake::{Intake, IntakeError, Said, Seen};
+use super::slot::{Look, Slot, Turn};
+
+/// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
+/// next one not coming.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// A node's Observations are stored at least so far apart.
+const OBSERVATION_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What answers check-ins.
+pub(super) struct CheckIns {
+    pub(super) desired: Arc<DesiredTable>,
+    pub(super) intake: Arc<dyn Intake>,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+/// An answer with what becomes of the connection.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) answer: CheckInAnswer,
+    /// Close the connection after it.
+    pub(super) close: bool,
+}
+
+/// What is to be acknowledged, and what is still to be stored.
+struct Conversation {
+    slot: Arc<Slot>,
+    turn: Turn,
+    held: Option<Held>,
+    /// The host's present Observation: its digest, and the whole of it until it is stored.
+    digest: PartDigest,
+    observation: Option<Observation>,
+    /// Something was stored that the agent waits to hear.
+    stored_something: bool,
+}
+
+impl CheckIns {
+    /// Takes a check-in and answers it, at once or when there is something to say.
+    ///
+    /// # Errors
+    /// What the agent is told in place of an answer: its node is gone, or what it said cannot be.
+    pub(super) async fn answer(&self, slot: Arc<Slot>, peer: &Arc<Peer>, said: CheckIn) -> Result<Answered, ApiError> {
+        let turn = slot.begin();
+        let deadline = Instant::now() + Duration::from_millis(said.wait_ms.into()).min(MAX_WAIT);
+        slot.stored(|| self.intake.stored(slot.node()));
+        if slot.silence_ended() {
+            self.silence_ended(&slot).await;
+        }
+        let mut talk = self.take_in(slot, turn, said).await?;
+        // The usual answer is at once: nothing is set up for a wait that does not come.
+        if let Some(answered) = self.look(&mut talk, peer, Instant::now() >= deadline).await? {
+            return Ok(answered);
+        }
+        self.wait(talk, peer, deadline).await
+    }
+
+    /// Holds a check-in until there is something to say.
+    async fn wait(&self, mut talk: Conversation, peer: &Arc<Peer>, deadline: Instant) -> Result<Answered, ApiError> {
+        let _held = talk.slot.park(talk.turn);
+        loop {
+            let slot = Arc::clone(&talk.slot);
+            let mut waking = std::pin::pin!(slot.waiting());
+            waking.as_mut().enable();
+            if let Some(answered) = self.look(&mut talk, peer, Instant::now() >= deadline).await? {
+                return Ok(answered);
+            }
+            let until = talk.observation_due().map_or(deadline, |due| due.min(deadline));
+            // Over or woken: either way it is looked at again.
+            let _woken = timeout_at(until, waking).await;
+        }
+    }
+
+    /// Hands on what the host says beside its Observation.
+    async fn take_in(&self, slot: Arc<Slot>, turn: Turn, said: CheckIn) -> Result<Conversation, ApiError> {
+        let node = slot.node();
+        let CheckIn {
+            boot_id, held, results, observation_digest, observation, report, wants, gives_back, local, ..
+        } = said;
+        let mut stored_something = false;
+        let words = Said { boot_id, local, wants, gives_back };
+        if slot.says_news(&words) {
+            self.intake.said(node, words);
+        }
+        if !results.is_empty() {
+            let acknowledged = self.intake.results(node, results).await.map_err(not_taken)?;
+            slot.acknowledge(acknowledged);
+            stored_something = true;
+        }
+        if let Some(report) = report {
+            self.intake.report(node, report).await.map_err(not_taken)?;
+        }
+        if let Some(observation) = &observation {
+            check_digest(observation, observation_digest)?;
+        }
+        // One that is stored, or was refused, is not stored again.
+        let known = slot.stored(Default::default).observation == Some(observation_digest)
+            || slot.is_refused(observation_digest);
+        let observation = observation.filter(|_| !known);
+        Ok(Conversation { slot, turn, held, digest: observation_digest, observation, stored_something })
+    }
+
+    /// Looks whether there is something to say; `over` says that an answer is due either way.
+    async fn look(&self, talk: &mut Conversation, peer: &Arc<Peer>, over: bool) -> Result<Option<Answered>, ApiError> {
+        if talk.observation.is_some() && talk.observation_due().is_none_or(|due| Instant::now() >= due) {
+            self.store_observation(talk).await?;
+        }
+        let (desired, grants, grants_are_new) = match talk.slot.look(talk.turn, peer) {
+            Look::Superseded => return Ok(Some(Answered { answer: CheckInAnswer::Superseded, close: true })),
+            Look::Ended => return Err(ApiError::new(ErrorType::AuthRevoked, "the node was deleted")),
+            Look::Here { desired, grants, grants_are_new } => (desired, grants, grants_are_new),
+        };
+        let desired = desired.and_then(|signed| self.to_send(talk, signed));
+        let stopping = self.desired.is_stopping();
+        // An Observation that is neither stored nor here is asked for by answering.
+        let stored = talk.slot.stored(Default::default);
+        let asks =
+            talk.observation.is_none() && stored.observation != Some(talk.digest) && !talk.slot.is_refused(talk.digest);
+        if !(over || stopping || asks || talk.stored_something || desired.is_some() || grants_are_new) {
+            return Ok(None);
+        }
+        if grants_are_new {
+            talk.slot.told(peer);
+        }
+        let news = News {
+            acknowledged: stored.acknowledged,
+            observation: stored.observation,
+            desired: desired.map(|signed| signed.message(self.desired.epoch(), talk.held.as_ref())),
+            grants: grants.to_vec(),
+            next_ms: 0,
+        };
+        Ok(Some(Answered { answer: CheckInAnswer::Current(Box::new(news)), close: stopping }))
+    }
+
+    /// What of a desired state is to be sent now, if anything.
+    fn to_send(&self, talk: &Conversation, signed: Arc<Signed>) -> Option<Arc<Signed>> {
+        let Some(held) = &talk.held else { return Some(signed) };
+        if signed.is_held(self.desired.epoch(), held) {
+            return None;
+        }
+        if held.epoch != self.desired.epoch() {
+            // Without a signed change of epoch the agent would refuse it, and it is right to.
+            return None;
+        }
+        if held.revision > self.desired.resolved() {
+            // This controller knows less than the agent was told by another: it waits until it does not.
+            self.desired.wake_when_resolved(&talk.slot);
+            return None;
+        }
+        if held.revision > signed.released.revision {
+            self.desired.restamp(&talk.slot);
+            return talk.slot.desired();
+        }
+        Some(signed)
+    }
+
+    async fn store_observation(&self, talk: &mut Conversation) -> Result<(), ApiError> {
+        let Some(observation) = talk.observation.take() else { return Ok(()) };
+        match self.intake.observed(talk.slot.node(), talk.digest, observation).await {
+            Ok(()) => talk.slot.note_observed(talk.digest, true),
+            Err(IntakeError::Refused(reason)) => {
+                // The host stays in the fleet; what it says of itself is not taken until it says something else.
+                log::warn!(node:% = talk.slot.node(), error = reason; "observation refused");
+                talk.slot.note_observed(talk.digest, false);
+                return Ok(());
+            }
+            Err(error) => return Err(not_taken(error)),
+        }
+        talk.stored_something = true;
+        Ok(())
+    }
+
+    async fn silence_ended(&self, slot: &Slot) {
+        let seen = Seen::Connected { since_s: self.clock.unix_seconds() };
+        if let Err(error) = self.intake.seen(slot.node(), seen).await {
+            slot.undo_silence(false);
+            log::warn!(node:% = slot.node(), error:% = error; "end of silence not written");
+        } else {
+            log::info!(node:% = slot.node(); "node is back");
+        }
+    }
+}
+
+impl Conversation {
+    /// When the Observation at hand may be stored; `None`: at once, or there is none.
+    fn observation_due(&self) -> Option<Instant> {
+        self.observation.as_ref()?;
+        self.slot.observation_due(OBSERVATION_INTERVAL)
+    }
+}
+
+/// The digest is what both ends will know the Observation by, so it must be its own.
+fn check_digest(observation: &Observation, digest: PartDigest) -> Result<(), ApiError> {
+    let bytes = postcard::to_stdvec(observation).expect("it was just decoded");
+    if digest_part(&bytes) == digest {
+        return Ok(());
+    }
+    Err(ApiError::new(ErrorType::MessageMalformed, "the observation does not have the digest that was named")
+        .field("observation_digest"))
+}
+
+fn not_taken(error: IntakeError) -> ApiError {
+    match error {
+        IntakeError::Unavailable => ApiError::new(ErrorType::StoreReadOnly, error.to_string()),
+        IntakeError::NoSuchNode => ApiError::new(ErrorType::AuthRevoked, "the node was deleted"),
+        IntakeError::Refused(reason) => ApiError::new(ErrorType::FieldInvalid, reason),
+    }
+}

@@ -1,0 +1,114 @@
+//! Which certificates are still good: what was issued to each node, and what of it was taken back.
+//!
+//! A certificate that finds its path to our issuer is good unless it is denied here, and each request is looked at, not each
+//! connection: a node that is deleted or revoked is dead at its next request, and its parked check-in is cut. It is a list of what is
+//! denied and not of what is allowed, because a store that came back from a backup does not know the certificates
+//! issued since, and must not cost those hosts their identity.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use stemma_wire::error::ErrorType;
+use stemma_wire::tls::Identity;
+use uuid::Uuid;
+
+use crate::enrol::record::AgentRecord;
+
+/// What is known of every agent's certificates, in memory, as of the store.
+#[derive(Debug, Default)]
+pub struct Identities {
+    known: RwLock<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    agents: HashMap<Uuid, Agent>,
+    denied: HashSet<[u8; 16]>,
+    keys: HashMap<[u8; 32], Uuid>,
+}
+
+#[derive(Debug)]
+struct Agent {
+    newest: Option<[u8; 16]>,
+    retired: bool,
+    serials: Vec<[u8; 16]>,
+    keys: Vec<[u8; 32]>,
+}
+
+/// What a certificate lets its holder do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// All that an agent does.
+    Good(Uuid),
+    /// It has expired within the grace: renew, and nothing else.
+    RenewOnly(Uuid),
+}
+
+impl Identities {
+    /// Takes in an agent's record, new or changed.
+    pub fn put(&self, node: Uuid, record: &AgentRecord) {
+        let mut known = self.write();
+        known.forget(node);
+        let serials: Vec<_> = record.certificates.iter().map(|certificate| certificate.serial.0).collect();
+        let denied = record.certificates.iter().filter(|certificate| certificate.revoked || record.retired);
+        known.denied.extend(denied.map(|certificate| certificate.serial.0));
+        let keys: Vec<_> = record.certificates.iter().map(|certificate| certificate.spki_sha256.0).collect();
+        known.keys.extend(keys.iter().map(|key| (*key, node)));
+        let newest = serials.last().copied();
+        known.agents.insert(node, Agent { newest, retired: record.retired, serials, keys });
+    }
+
+    /// Whether a node has certificates that were not taken back.
+    pub fn is_enrolled(&self, node: Uuid) -> bool {
+        self.read().agents.get(&node).is_some_and(|agent| !agent.retired)
+    }
+
+    /// Every node that has enrolled and is not gone.
+    pub fn enrolled(&self) -> Vec<Uuid> {
+        self.read().agents.iter().filter(|(_, agent)| !agent.retired).map(|(node, _)| *node).collect()
+    }
+
+    /// Whose key this is, if it was ever in a certificate of ours.
+    pub fn holder_of_key(&self, spki_sha256: &[u8; 32]) -> Option<Uuid> {
+        self.read().keys.get(spki_sha256).copied()
+    }
+
+    /// What the holder of this certificate may do now.
+    ///
+    /// # Errors
+    /// The error type to answer with: revoked (or of a node that is gone), or expired and not the node's newest.
+    pub fn judge(&self, identity: &Identity, now_s: u64) -> Result<Standing, ErrorType> {
+        let node = identity.node().ok_or(ErrorType::AuthForbidden)?;
+        let serial: Option<[u8; 16]> = (*identity.serial).try_into().ok();
+        let known = self.read();
+        // A node without a record was never enrolled here, or its record went with it.
+        let agent = known.agents.get(&node).filter(|agent| !agent.retired).ok_or(ErrorType::AuthRevoked)?;
+        if serial.is_none_or(|serial| known.denied.contains(&serial)) {
+            return Err(ErrorType::AuthRevoked);
+        }
+        if !identity.expired_at(now_s) {
+            return Ok(Standing::Good(node));
+        }
+        if agent.newest == serial { Ok(Standing::RenewOnly(node)) } else { Err(ErrorType::CertificateSuperseded) }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn forget(&mut self, node: Uuid) {
+        let Some(agent) = self.agents.remove(&node) else { return };
+        for serial in &agent.serials {
+            self.denied.remove(serial);
+        }
+        for key in &agent.keys {
+            self.keys.remove(key);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The agents' listener: five paths, matched by hand, and who asks is what the certificate says.
+//!
+//! No router crate stands here: with five fixed paths one costs more than all the rest of a check-in in which nothing
+//! changed. No path and no body names a node (S31, S36), so there is nothing to compare and nothing to get wrong.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::{Method, Request, Response, StatusCode};
+use stemma_wire::clock::Clock;
+use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, find};
+use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::message::checkin::CheckIn;
+use stemma_wire::message::{Hash, Message, decode, encode};
+use stemma_wire::serve::{Peer, Rejected, RequestBody};
+
+use super::checkin::CheckIns;
+use super::content::{self, FileBody};
+use super::desired::DesiredTable;
+use super::identity::{Identities, Standing};
+use super::intake::Intake;
+use super::slot::Slot;
+use crate::enrol::Enrolment;
+use crate::metrics::Counters;
+
+/// The path of nearly every request.
+const CHECK_IN: &str = "/agent/v1/checkin";
+
+/// The body of an answer to an agent.
+#[derive(Debug)]
+pub struct AgentBody(Content);
+
+#[derive(Debug)]
+enum Content {
+    Whole(Option<Bytes>),
+    File(FileBody),
+}
+
+/// What answers agents.
+pub struct AgentsListener {
+    check_ins: CheckIns,
+    identities: Arc<Identities>,
+    enrolment: Arc<Enrolment>,
+    clock: Arc<dyn Clock>,
+    rejected: Arc<Rejected>,
+    counters: Arc<Counters>,
+}
+
+impl AgentsListener {
+    /// A listener over what was decided and whoever takes in what hosts say.
+    pub fn new(
+        desired: Arc<DesiredTable>,
+        intake: Arc<dyn Intake>,
+        identities: Arc<Identities>,
+        enrolment: Arc<Enrolment>,
+        clock: Arc<dyn Clock>,
+        rejected: Arc<Rejected>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let check_ins = CheckIns { desired, intake, clock: Arc::clone(&clock) };
+        Self { check_ins, identities, enrolment, clock, rejected, counters }
+    }
+
+    /// Answers one request.
+    pub async fn answer(self: Arc<Self>, peer: Arc<Peer>, request: Request<RequestBody>) -> Response<AgentBody> {
+        let answered = if request.method() == Method::POST && request.uri().path() == CHECK_IN {
+            self.check_in(&peer, request.into_body()).await
+        } else {
+            // Rare, and larger: not to be carried by every parked check-in.
+            Box::pin(self.other(&peer, request)).await
+        };
+        answered.unwrap_or_else(|error| self.refuse(&peer, &error))
+    }
+
+    async fn check_in(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
+        let slot = self.agent(peer)?;
+        let said = read::<CheckIn>(body).await?;
+        self.counters.check_ins.inc();
+        let answered = self.check_ins.answer(slot, peer, said).await?;
+        let mut response = message(&answered.answer);
+        if answered.close {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response)
+    }
+
+    async fn other(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Result<Response<AgentBody>, ApiError> {
+        let path = request.uri().path().to_owned();
+        let (endpoint, parameters) = match find(Listener::Agents, request.method().as_str(), &path) {
+            Found::Route(endpoint, parameters) => (endpoint, parameters),
+            Found::OtherMethods(_) => return Err(plain(ErrorType::RequestMethod)),
+            Found::Nothing => return Err(plain(ErrorType::PathUnknown)),
+        };
+        if !endpoint.allows(Caller::at_agents_listener(peer.identity.as_ref())) {
+            let kind = if peer.identity.is_none() { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
+            return Err(plain(kind));
+        }
+        let hash = parameters
+            .first()
+            .map(|text| content::hash_of_path(text).ok_or(plain(ErrorType::PathUnknown)))
+            .transpose()?;
+        match (endpoint, hash) {
+            (Endpoint::Enroll, _) => {
+                let request = read(request.into_body()).await?;
+                Ok(message(&self.enrolment.enrol(peer.address, request).await?))
+            }
+            (Endpoint::Renew, _) => self.renew(peer, request.into_body()).await,
+            (Endpoint::CheckIn, _) => self.check_in(peer, request.into_body()).await,
+            (Endpoint::AgentProfile, Some(hash)) => self.profile(peer, hash),
+            (Endpoint::AgentBlob, Some(hash)) => self.blob(peer, hash).await,
+            _ => Err(plain(ErrorType::PathUnknown)),
+        }
+    }
+
+    async fn renew(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
+        let identity = peer.identity.as_ref().ok_or(plain(ErrorType::AuthRequired))?;
+        let (Standing::Good(node) | Standing::RenewOnly(node)) =
+            self.identities.judge(identity, self.clock.unix_seconds()).map_err(plain)?;
+        let request = read(body).await?;
+        Ok(message(&self.enrolment.renew(node, identity, peer.address, request).await?))
+    }
+
+    fn profile(&self, peer: &Peer, hash: Hash) -> Result<Response<AgentBody>, ApiError> {
+        let slot = self.agent(peer)?;
+        let bytes = content::profile(&slot, hash).ok_or(plain(ErrorType::ObjectNotFound))?;
+        Ok(answer(Endpoint::AgentProfile, Content::Whole(Some(bytes))))
+    }
+
+    async fn blob(&self, peer: &Peer, hash: Hash) -> Result<Response<AgentBody>, ApiError> {
+        let slot = self.agent(peer)?;
+        if !content::may_have_blob(&slot, hash) {
+            return Err(plain(ErrorType::ObjectNotFound));
+        }
+        let intake = Arc::clone(&self.check_ins.intake);
+        let opened = tokio::task::spawn_blocking(move || intake.blob(hash)?.map(FileBody::new).transpose()).await;
+        match opened.map_err(io::Error::other).flatten() {
+            Ok(Some(body)) => Ok(answer(Endpoint::AgentBlob, Content::File(body))),
+            Ok(None) => Err(plain(ErrorType::ObjectNotFound)),
+            Err(error) => {
+                log::error!(hash = crate::init::hex(&hash.0), error:% = error; "blob cannot be read");
+                Err(plain(ErrorType::ServerInternal))
+            }
+        }
+    }
+
+    /// The place of the agent who asks: by its certificate, which is still good, and by nothing else.
+    fn agent(&self, peer: &Peer) -> Result<Arc<Slot>, ApiError> {
+        let identity = peer.identity.as_ref().ok_or(plain(ErrorType::AuthRequired))?;
+        match self.identities.judge(identity, self.clock.unix_seconds()).map_err(plain)? {
+            Standing::Good(node) => Ok(self.check_ins.desired.slot(node)),
+            Standing::RenewOnly(_) => Err(plain(ErrorType::CertificateExpired)),
+        }
+    }
+
+    fn refuse(&self, peer: &Peer, error: &ApiError) -> Response<AgentBody> {
+        self.rejected.refuse(error.kind.name(), Some(peer.address.ip()));
+        let mut response = Response::new(AgentBody(Content::Whole(Some(error.body().to_string().into()))));
+        *response.status_mut() = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if error.status() == 503 {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("10"));
+        }
+        if matches!(error.kind, ErrorType::AuthRevoked) {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+/// An error that says nothing of the request.
+pub(crate) fn plain(kind: ErrorType) -> ApiError {
+    ApiError::new(kind, kind.title())
+}
+
+async fn read<M: Message>(body: RequestBody) -> Result<M, ApiError> {
+    let bytes = body.collect(M::MAX_BYTES as u64).await.map_err(|error| plain(error.kind()))?;
+    decode(&bytes).map_err(|error| match error {
+        stemma_wire::message::DecodeError::Version { .. } => plain(ErrorType::MessageVersion),
+        _ => plain(ErrorType::MessageMalformed),
+    })
+}
+
+fn message<M: Message>(message: &M) -> Response<AgentBody> {
+    answer(Endpoint::CheckIn, Content::Whole(Some(encode(message).into())))
+}
+
+fn answer(endpoint: Endpoint, content: Content) -> Response<AgentBody> {
+    let mut response = Response::new(AgentBody(content));
+    if let Some(media_type) = endpoint.route().answer.media_types().first() {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    }
+    response
+}
+
+impl Body for AgentBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match &mut self.0 {
+            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::File(file) => Pin::new(file).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Content::Whole(bytes) => bytes.is_none(),
+            Content::File(file) => file.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Content::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Content::File(file) => file.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! One node's place: what it is to be told, what it said last, and which of its check-ins is the latest.
+//!
+//! A place is a few hundred bytes and a lock of its own, so 100,000 nodes are some tens of megabytes and ten thousand check-ins never
+//! meet in one lock. Whoever is parked is woken by a `Notify`, looks again, and sleeps on if it was not for them: nothing
+//! is handed over in the waking, so nothing can be lost in it.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use stemma_wire::message::PartDigest;
+use stemma_wire::message::signed::{Grant, SignedGrant};
+use stemma_wire::serve::Peer;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::desired::{Released, Signed, lock};
+use super::intake::{Said, Stored};
+
+/// After so long without a check-in a node is silent, unless its group says otherwise (model.md).
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(90);
+
+/// Which check-in of a node this is; a later one supersedes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn(u64);
+
+/// One node's place.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    node: Uuid,
+    wake: Notify,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    turn: u64,
+    parked: bool,
+    ended: bool,
+    desired: Option<Arc<Signed>>,
+    grants: Arc<[SignedGrant]>,
+    /// The connection on which the present grants were told. One that broke may have lost them.
+    told: Weak<Peer>,
+    silent_after: Duration,
+    heard: Instant,
+    silent: Option<bool>,
+    stored: Option<Stored>,
+    refused: Option<PartDigest>,
+    observed: Option<Instant>,
+    said: Option<Box<Said>>,
+}
+
+/// What a check-in finds.
+#[derive(Debug)]
+pub(super) enum Look {
+    /// A later check-in of the same node is here.
+    Superseded,
+    /// The node is gone.
+    Ended,
+    /// It is the latest.
+    Here {
+        /// What the node is to be.
+        desired: Option<Arc<Signed>>,
+        /// What is given to it.
+        grants: Arc<[SignedGrant]>,
+        /// The grants were not told on this connection.
+        grants_are_new: bool,
+    },
+}
+
+impl Slot {
+    pub(super) fn new(node: Uuid) -> Self {
+        let state = State {
+            turn: 0,
+            parked: false,
+            ended: false,
+            desired: None,
+            grants: Arc::new([]),
+            told: Weak::new(),
+            silent_after: SILENT_AFTER,
+            heard: Instant::now(),
+            silent: None,
+            stored: None,
+            refused: None,
+            observed: None,
+            said: None,
+        };
+        Self { node, wake: Notify::new(), state: Mutex::new(state) }
+    }
+
+    pub(super) fn node(&self) -> Uuid {
+        self.node
+    }
+
+    /// A check-in has come: the one before it, if it is parked, is let go.
+    pub(super) fn begin(&self) -> Turn {
+        let mut state = lock(&self.state);
+        state.turn += 1;
+        state.heard = Instant::now();
+        let turn = Turn(state.turn);
+        if std::mem::take(&mut state.parked) {
+            drop(state);
+            self.wake.notify_waiters();
+        }
+        turn
+    }
+
+    /// What is there for this check-in now.
+    pub(super) fn look(&self, turn: Turn, peer: &Arc<Peer>) -> Look {
+        let state = lock(&self.state);
+        if state.ended {
+            Look::Ended
+        } else if state.turn != turn.0 {
+            Look::Superseded
+        } else {
+            Look::Here {
+                desired: state.desired.clone(),
+                grants: Arc::clone(&state.grants),
+                grants_are_new: !state.grants.is_empty() && !std::ptr::eq(state.told.as_ptr(), Arc::as_ptr(peer)),
+            }
+        }
+    }
+
+    /// Gets ready to be woken; what changes after this wakes.
+    pub(super) fn waiting(&self) -> Notified<'_> {
+        self.wake.notified()
+    }
+
+    /// Notes that this check-in is held. Gives back what says that it no longer is.
+    pub(super) fn park(self: &Arc<Self>, turn: Turn) -> Parked {
+        let mut state = lock(&self.state);
+        if state.turn == turn.0 {
+            state.parked = true;
+        }
+        Parked { slot: Arc::clone(self), turn }
+    }
+
+    /// Notes that the present grants go out on this connection.
+    pub(super) fn told(&self, peer: &Arc<Peer>) {
+        lock(&self.state).told = Arc::downgrade(peer);
+    }
+
+    pub(super) fn wake(&self) {
+        self.wake.notify_waiters();
+    }
+
+    pub(super) fn is_parked(&self) -> bool {
+        lock(&self.state).parked
+    }
+
+    pub(super) fn end(&self) {
+        lock(&self.state).ended = true;
+        self.wake();
+    }
+
+    pub(super) fn desired(&self) -> Option<Arc<Signed>> {
+        lock(&self.state).desired.clone()
+    }
+
+    /// Whether this is other than what is published. What needs no telling is taken over at once.
+    pub(super) fn differs(&self, released: &Released) -> bool {
+        let mut state = lock(&self.state);
+        state.silent_after = released.silent_after;
+        state.desired.as_ref().is_none_or(|signed| {
+            signed.released.known.name != released.known.name || signed.released.task_set.name != released.task_set.name
+        })
+    }
+
+    pub(super) fn set_desired(&self, signed: Arc<Signed>) {
+        lock(&self.state).desired = Some(signed);
+    }
+
+    pub(super) fn has_grant(&self, grant: &Grant) -> bool {
+        let state = lock(&self.state);
+        match grant {
+            Grant::Barriers { open, .. } if open.is_empty() && state.grants.is_empty() => true,
+            grant => state.grants.iter().any(|signed| signed.grant == *grant),
+        }
+    }
+
+    pub(super) fn set_grants(&self, grants: Vec<SignedGrant>) {
+        let mut state = lock(&self.state);
+        state.grants = grants.into();
+        state.told = Weak::new();
+        drop(state);
+        self.wake();
+    }
+
+    /// What of the node's words is stored; asked of `ask` once.
+    pub(super) fn stored(&self, ask: impl FnOnce() -> Stored) -> Stored {
+        let mut state = lock(&self.state);
+        let stored = *state.stored.get_or_insert_with(ask);
+        state.silent.get_or_insert(stored.silent);
+        stored
+    }
+
+    pub(super) fn acknowledge(&self, sequence: u64) {
+        if let Some(stored) = &mut lock(&self.state).stored {
+            stored.acknowledged = sequence;
+        }
+    }
+
+    /// An Observation was stored, or refused for good; it is not asked for again.
+    pub(super) fn note_observed(&self, digest: PartDigest, taken: bool) {
+        let mut state = lock(&self.state);
+        state.observed = Some(Instant::now());
+        state.refused = (!taken).then_some(digest);
+        if taken && let Some(stored) = &mut state.stored {
+            stored.observation = Some(digest);
+        }
+    }
+
+    pub(super) fn is_refused(&self, digest: PartDigest) -> bool {
+        lock(&self.state).refused == Some(digest)
+    }
+
+    /// When the next Observation may be stored.
+    pub(super) fn observation_due(&self, interval: Duration) -> Option<Instant> {
+        lock(&self.state).observed.map(|at| at + interval)
+    }
+
+    /// Whether this differs from what was said last; remembers it. `None` stands for what an idle host says.
+    pub(super) fn says_news(&self, said: &Said) -> bool {
+        let mut state = lock(&self.state);
+        if state.said.as_deref() == Some(said) {
+            return false;
+        }
+        state.said = Some(Box::new(said.clone()));
+        true
+    }
+
+    /// Whether the node's silence ended with what was heard last; notes that it did.
+    pub(super) fn silence_ended(&self) -> bool {
+        lock(&self.state).silent.replace(false) == Some(true)
+    }
+
+    /// Whether the node has become silent: how long ago it was heard of. Notes it.
+    pub(super) fn silence_began(&self, now: Instant) -> Option<Duration> {
+        let mut state = lock(&self.state);
+        let quiet = now.saturating_duration_since(state.heard);
+        if quiet < state.silent_after || state.silent != Some(false) {
+            return None;
+        }
+        state.silent = Some(true);
+        Some(quiet)
+    }
+
+    /// The last write about silence did not succeed: it is tried again.
+    pub(super) fn undo_silence(&self, silent: bool) {
+        lock(&self.state).silent = Some(!silent);
+    }
+}
+
+/// A check-in that is held; when it is dropped, by an answer or because its connection broke, it is no longer.
+#[derive(Debug)]
+pub(super) struct Parked {
+    slot: Arc<Slot>,
+    turn: Turn,
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        let mut state = lock(&self.slot.state);
+        if state.turn == self.turn.0 {
+            state.parked = false;
+        }
+    }
+}

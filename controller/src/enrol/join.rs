@@ -1,0 +1,211 @@
+//! Enrolment: a token and a request for a certificate make a node and its first certificate.
+//!
+//! Until the token is known to be good, every refusal is the same answer: what is unknown, wrong, used up or expired cannot be told
+//! apart, and no name can be probed (S30). After it, everything is said.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stemma_core::name::NodeName;
+use stemma_core::object::{GroupId, Kind, Node, NodeSpec, Timestamp};
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
+use uuid::Uuid;
+
+use super::record::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
+use super::{Enrolment, caller, new_uuid, read_agent, token};
+use crate::agents::plain;
+use crate::ca::csr::Request;
+use crate::cache::Model;
+use crate::registry::work::Work;
+use crate::registry::{Answer, Decision, Sight, Undecided, codec, key, store_error};
+use crate::store::{Op, Precondition, Revision};
+
+/// What an enrolment has made, once it is committed.
+struct Made {
+    node: Uuid,
+    chain: Vec<Vec<u8>>,
+    record: AgentRecord,
+}
+
+/// What an enrolment asks for, found good as far as it can be without the fleet.
+struct Asked<'a> {
+    token: &'a str,
+    name: NodeName,
+    request: Request,
+    seal_key: [u8; 32],
+}
+
+impl Enrolment {
+    /// Lets a host join.
+    ///
+    /// # Errors
+    /// The answer to give: the same one for every token that is no good; then what is wrong with request, name or place.
+    pub async fn enrol(&self, from: SocketAddr, request: EnrollRequest) -> Result<EnrollAnswer, ApiError> {
+        let now_s = self.clock.unix_seconds();
+        if !self.guesses.allowed(from.ip(), now_s) {
+            self.rejected.refuse("token_guesses", Some(from.ip()));
+            return Err(plain(ErrorType::ServerBusy));
+        }
+        let token = self.good_token(&request.token, from)?;
+        let name = NodeName::new(&request.name)
+            .map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name"))?;
+        let asked =
+            Asked { token: &token, name, request: self.check_request(&request.csr, None)?, seal_key: request.seal_key };
+        let made = Mutex::new(None);
+        let caller = caller(format!("token/{token}"), from, "joined");
+        self.registry
+            .write(&caller, |sight| {
+                let (decision, this) = self.decide(sight, &asked)?;
+                *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(this);
+                Ok(decision)
+            })
+            .await?;
+        let made =
+            made.into_inner().unwrap_or_else(PoisonError::into_inner).expect("a write that was made was decided");
+        // The store's watch says it too, and later: the agent may ask before.
+        self.identities.put(made.node, &made.record);
+        self.counters.enrolments.inc();
+        log::info!(node:% = made.node, name:% = asked.name, token = token; "node joined");
+        Ok(EnrollAnswer {
+            node: made.node,
+            fleet: self.authority.fleet().to_string(),
+            chain: made.chain,
+            root: self.authority.root().to_vec(),
+        })
+    }
+
+    /// The id of a token that is good now; a wrong one is counted.
+    fn good_token(&self, text: &str, from: SocketAddr) -> Result<String, ApiError> {
+        let now_s = self.clock.unix_seconds();
+        let found = token::find(self.registry.store().as_ref(), text).map_err(|error| store_error(&error))?;
+        match found {
+            token::Found::Right(record) if is_good(&record, Timestamp(now_s * 1000)) => Ok(record.id),
+            token::Found::Right(_) => Err(plain(ErrorType::TokenInvalid)),
+            token::Found::Wrong => {
+                self.guesses.note(from.ip(), now_s);
+                Err(plain(ErrorType::TokenInvalid))
+            }
+        }
+    }
+
+    fn decide(&self, sight: &Sight<'_>, asked: &Asked<'_>) -> Result<(Decision, Made), Undecided> {
+        let (token, written) = token::read(self.registry.store().as_ref(), asked.token)
+            .map_err(|error| store_error(&error))?
+            .filter(|(token, _)| is_good(token, sight.now))
+            .ok_or_else(|| plain(ErrorType::TokenInvalid))?;
+        let mut work = Work::on(sight);
+        let node = match self.place(sight.model, &token, &asked.name)? {
+            Some(node) => {
+                take_over(&mut work, &node, &token)?;
+                node.meta.uuid
+            }
+            None => make_node(&mut work, asked.name.clone(), &token)?,
+        };
+        let (chain, certificate) = self.issue(node, &asked.request, sight.now)?;
+        let record = AgentRecord {
+            seal_key: Hex(asked.seal_key),
+            joined_at: sight.now,
+            token: token.id.clone(),
+            certificates: Vec::new(),
+            retired: false,
+        };
+        let earlier = read_agent(self.registry.store().as_ref(), node).map_err(|error| store_error(&error))?;
+        let record = AgentRecord { certificates: retired_certificates(earlier.as_ref()), ..record }.with(certificate);
+        record_join(&mut work, node, &record, earlier.map(|(_, revision)| revision));
+        consume(&mut work, token, written);
+        Ok((work.finish(Answer::empty(201)), Made { node, chain, record }))
+    }
+
+    /// The node that is taken over; `None` when a new one is made.
+    fn place(&self, model: &Model, token: &TokenRecord, name: &NodeName) -> Result<Option<Arc<Node>>, ApiError> {
+        let named = model.nodes.named(None, name.as_str());
+        let taken = |why: &str| {
+            let message = format!("the name {} is taken: {why}", quote(name.as_str()));
+            Err(ApiError::new(ErrorType::ObjectExists, message)
+                .field("name")
+                .detail("join with --name and another name"))
+        };
+        let elsewhere =
+            |why: String| Err(ApiError::new(ErrorType::TokenInvalid, why).detail("the token was not used up"));
+        match token.bound {
+            Bound::Fleet => {
+                named.map_or(Ok(None), |_| taken("a token that is bound to neither node nor group takes over no node"))
+            }
+            Bound::Group(group) => {
+                if model.groups.get(group).is_none() {
+                    return elsewhere("the node group that the token is bound to is gone".to_owned());
+                }
+                match named {
+                    None => Ok(None),
+                    Some(node) if node.spec.nodegroup != Some(GroupId(group)) => {
+                        taken("that node is not in the token's group")
+                    }
+                    Some(node) if self.identities.is_enrolled(node.meta.uuid) => taken("that node has joined already"),
+                    Some(node) => Ok(Some(Arc::clone(node))),
+                }
+            }
+            Bound::Node(uuid) => match model.nodes.get(uuid) {
+                None => elsewhere("the node that the token is bound to is gone".to_owned()),
+                Some(node) if !answers_to(node, name) => {
+                    elsewhere(format!("the token is bound to another node than {}", quote(name.as_str())))
+                }
+                Some(_) if self.identities.is_enrolled(uuid) => taken("that node has joined already"),
+                Some(node) => Ok(Some(Arc::clone(node))),
+            },
+        }
+    }
+}
+
+fn is_good(token: &TokenRecord, now: Timestamp) -> bool {
+    token.uses_left > 0 && now < token.expires_at
+}
+
+/// A node without a name is called by whatever name its host has.
+fn answers_to(node: &Node, name: &NodeName) -> bool {
+    node.meta.name.as_ref().is_none_or(|own| own == name)
+}
+
+fn make_node(work: &mut Work<'_>, name: NodeName, token: &TokenRecord) -> Result<Uuid, ApiError> {
+    let nodegroup = match token.bound {
+        Bound::Group(group) => Some(GroupId(group)),
+        Bound::Fleet | Bound::Node(_) => None,
+    };
+    let uuid = new_uuid(work.now())?;
+    work.create(uuid, Some(name), NodeSpec { nodegroup, mode: token.mode, ..NodeSpec::default() })?;
+    Ok(uuid)
+}
+
+/// The node stays as its operator wrote it, but for a mode where it has none. It must still be so when this is committed.
+fn take_over(work: &mut Work<'_>, node: &Arc<Node>, token: &TokenRecord) -> Result<(), ApiError> {
+    if node.spec.mode.is_none() && token.mode.is_some() {
+        let spec = NodeSpec { mode: token.mode, ..node.spec.clone() };
+        work.update(node, node.meta.name.clone(), spec)?;
+    } else {
+        let at = key::object(Kind::Node, node.meta.uuid);
+        work.draft().require(Precondition::unchanged(at, Revision::new(node.meta.resource_version)));
+    }
+    Ok(())
+}
+
+/// Certificates of an agent that is gone stay on record, as denied ones.
+fn retired_certificates(earlier: Option<&(AgentRecord, Revision)>) -> Vec<super::CertificateRecord> {
+    let Some((record, _)) = earlier else { return Vec::new() };
+    record.certificates.iter().map(|old| super::CertificateRecord { revoked: true, ..old.clone() }).collect()
+}
+
+fn record_join(work: &mut Work<'_>, node: Uuid, record: &AgentRecord, earlier: Option<Revision>) {
+    let at = agent_key(node);
+    work.draft().require(match earlier {
+        Some(revision) => Precondition::unchanged(at.clone(), revision),
+        None => Precondition::absent(at.clone()),
+    });
+    work.draft().entry(Op::Put { key: at.into(), value: codec::encode(record) });
+}
+
+fn consume(work: &mut Work<'_>, token: TokenRecord, written: Revision) {
+    let at = token_key(&token.id);
+    work.draft().require(Precondition::unchanged(at.clone(), written));
+    let left = TokenRecord { uses_left: token.uses_left - 1, ..token };
+    work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&left) });
+}

@@ -1,0 +1,156 @@
+//! Joining a fleet and staying in it: tokens, enrolment, renewal.
+//!
+//! A token is consumed in the very transaction that makes the node (or takes over one that never enrolled) and records its
+//! certificate, so that of two uses at once exactly one finds it still there (S21), and an enrolment that failed has burnt nothing.
+
+mod guess;
+mod join;
+pub mod record;
+mod renew;
+pub mod token;
+
+use std::sync::Arc;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use stemma_core::object::Timestamp;
+use stemma_core::ownership::Manager;
+use stemma_wire::clock::Clock;
+use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::serve::Rejected;
+use uuid::Uuid;
+
+use crate::agents::identity::Identities;
+use crate::ca::Authority;
+use crate::ca::csr::{self, Request};
+use crate::metrics::Counters;
+use crate::registry::{Caller, Draft, Registry, codec, store_error};
+use crate::store::{Op, Precondition, Snapshot, Store, StoreError};
+use guess::Guesses;
+use record::{AgentRecord, CertificateRecord, Hex};
+
+pub use guess::GuessLimits;
+
+/// Gives agents their certificates.
+pub struct Enrolment {
+    registry: Arc<Registry>,
+    authority: Arc<Authority>,
+    identities: Arc<Identities>,
+    clock: Arc<dyn Clock>,
+    rejected: Arc<Rejected>,
+    counters: Arc<Counters>,
+    guesses: Guesses,
+}
+
+impl Enrolment {
+    /// Enrolment over the registry that makes nodes and the authority that issues.
+    pub fn new(
+        registry: Arc<Registry>,
+        authority: Arc<Authority>,
+        identities: Arc<Identities>,
+        clock: Arc<dyn Clock>,
+        rejected: Arc<Rejected>,
+        counters: Arc<Counters>,
+        limits: GuessLimits,
+    ) -> Self {
+        Self { registry, authority, identities, clock, rejected, counters, guesses: Guesses::new(limits) }
+    }
+
+    /// Reads the request for a certificate, which is for a key that no other node has.
+    fn check_request(&self, der: &[u8], node: Option<Uuid>) -> Result<Request, ApiError> {
+        let refused = |message: String| ApiError::new(ErrorType::CsrInvalid, message).field("csr");
+        let request =
+            csr::check(der).map_err(|error| refused(format!("the certificate request is refused: {error}")))?;
+        match self.identities.holder_of_key(&request.spki_sha256) {
+            Some(holder) if Some(holder) != node => {
+                Err(refused("the certificate request is refused: its key is another node's; make a new one".to_owned()))
+            }
+            _ => Ok(request),
+        }
+    }
+
+    /// Issues a node's certificate, with what is recorded of it.
+    fn issue(
+        &self,
+        node: Uuid,
+        request: &Request,
+        now: Timestamp,
+    ) -> Result<(Vec<Vec<u8>>, CertificateRecord), ApiError> {
+        let issued = self.authority.issue_node(node, request, now.0 / 1000).map_err(|error| {
+            log::error!(node:% = node, error = stemma_wire::log::chain(&error); "certificate could not be made");
+            ApiError::new(ErrorType::ServerInternal, ErrorType::ServerInternal.title())
+        })?;
+        let certificate = CertificateRecord {
+            serial: Hex(issued.serial),
+            spki_sha256: Hex(request.spki_sha256),
+            issued_at: now,
+            not_after_s: issued.not_after_s,
+            revoked: false,
+        };
+        Ok((issued.chain.iter().map(|certificate| certificate.to_vec()).collect(), certificate))
+    }
+}
+
+/// Loads what is known of every agent's certificates.
+///
+/// # Errors
+/// What the store says; [`StoreError::Corrupt`] for a record that cannot be read.
+pub fn load_identities(snapshot: &dyn Snapshot, into: &Identities) -> Result<(), StoreError> {
+    let list = snapshot.list(&crate::store::Query::prefix(record::AGENTS))?;
+    for entry in list.entries {
+        let Some(node) = record::read_agent_key(&entry.key) else { continue };
+        into.put(node, &decode(&entry.key, &entry.value)?);
+    }
+    Ok(())
+}
+
+/// Adds to the commit that deletes a node that none of its certificates is good any more (S26).
+pub(crate) fn retire(store: &dyn Store, draft: &mut Draft, node: Uuid) -> Result<(), ApiError> {
+    let Some((record, written)) = read_agent(store, node).map_err(|error| store_error(&error))? else {
+        // Whoever joins as it meanwhile must not outlive it.
+        draft.require(Precondition::absent(record::agent_key(node)));
+        return Ok(());
+    };
+    let at = record::agent_key(node);
+    draft.require(Precondition::unchanged(at.clone(), written));
+    let record = AgentRecord { retired: true, ..record };
+    draft.entry(Op::Put { key: at.into(), value: codec::encode(&record) });
+    Ok(())
+}
+
+/// An agent's record as it stands in the store, with the revision that wrote it.
+fn read_agent(store: &dyn Store, node: Uuid) -> Result<Option<(AgentRecord, crate::store::Revision)>, StoreError> {
+    let key = record::agent_key(node);
+    let Some(entry) = store.snapshot()?.get(key.as_bytes())? else { return Ok(None) };
+    Ok(Some((decode(&entry.key, &entry.value)?, entry.mod_revision)))
+}
+
+pub(crate) fn decode<T: serde::de::DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, StoreError> {
+    codec::decode(value)
+        .map_err(|error| StoreError::Corrupt { what: format!("the record {}: {error}", key.escape_ascii()) })
+}
+
+/// Who writes, where an agent or a token does.
+fn caller(principal: String, address: std::net::SocketAddr, reason: &str) -> Caller {
+    Caller {
+        manager: Manager::new(&principal).expect("a short text without control characters"),
+        principal,
+        address: address.to_string(),
+        reason: Some(reason.to_owned()),
+        request_id: String::new(),
+        mark: None,
+    }
+}
+
+/// Random bytes for tokens and ids.
+fn random<const N: usize>() -> Result<[u8; N], ApiError> {
+    let mut bytes = [0; N];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| ApiError::new(ErrorType::ServerInternal, "the system gave no random bytes"))?;
+    Ok(bytes)
+}
+
+/// RFC 9562's version 7: sorts by the time it was made.
+fn new_uuid(now: Timestamp) -> Result<Uuid, ApiError> {
+    Ok(uuid::Builder::from_unix_timestamp_millis(now.0, &random()?).into_uuid())
+}

@@ -1,0 +1,188 @@
+//! What is stored of agents' certificates and of join tokens.
+//!
+//! Secrets are never stored: of a token its hash, of a certificate its serial number and the hash of its key. The record of
+//! an agent outlives its node: a node that is deleted and made again under the same uuid must not bring the old certificate back to life
+//! (S26), so the record stays, retired, until the last of its certificates is past its grace.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use stemma_core::object::Timestamp;
+use stemma_core::task::Mode;
+use stemma_wire::tls::RENEW_GRACE_SECONDS;
+use uuid::Uuid;
+
+use crate::init::hex;
+
+/// Agents' records, by node.
+pub const AGENTS: &str = "agent/";
+/// Join tokens, by id.
+pub const TOKENS: &str = "token/";
+
+/// How many of a node's last certificates are kept in its record.
+const KEPT: usize = 64;
+
+/// The key of an agent's record.
+pub fn agent_key(node: Uuid) -> String {
+    format!("{AGENTS}{node}")
+}
+
+/// The node of an agent's key.
+pub fn read_agent_key(key: &[u8]) -> Option<Uuid> {
+    std::str::from_utf8(key).ok()?.strip_prefix(AGENTS)?.parse().ok()
+}
+
+/// The key of a token.
+pub fn token_key(id: &str) -> String {
+    format!("{TOKENS}{id}")
+}
+
+/// Bytes that stand in a record as hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hex<const N: usize>(pub [u8; N]);
+
+/// What is known of one agent's certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRecord {
+    /// X25519 public key of its root half: secrets are sealed to it.
+    pub seal_key: Hex<32>,
+    /// When it joined.
+    pub joined_at: Timestamp,
+    /// By which token.
+    pub token: String,
+    /// Those that may still be shown, the newest last.
+    pub certificates: Vec<CertificateRecord>,
+    /// Its node was deleted: nothing of it is good any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retired: bool,
+}
+
+/// One certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateRecord {
+    /// Its serial number.
+    pub serial: Hex<16>,
+    /// SHA-256 of its public key.
+    pub spki_sha256: Hex<32>,
+    /// When it was issued.
+    pub issued_at: Timestamp,
+    /// Its last second, since 1970.
+    pub not_after_s: u64,
+    /// It was taken back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub revoked: bool,
+}
+
+impl AgentRecord {
+    /// The same with one more certificate, without those that nobody can show any more.
+    #[must_use]
+    pub fn with(mut self, certificate: CertificateRecord) -> Self {
+        let now_s = certificate.issued_at.0 / 1000;
+        self.certificates.retain(|old| old.not_after_s.saturating_add(RENEW_GRACE_SECONDS) > now_s);
+        let surplus = (self.certificates.len() + 1).saturating_sub(KEPT);
+        self.certificates.drain(..surplus);
+        self.certificates.push(certificate);
+        self
+    }
+}
+
+/// A join token, without its secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRecord {
+    /// What stands before the dot.
+    pub id: String,
+    /// SHA-256 of the secret's text. The secret is 256 random bits, so there is nothing to guess and no salt to add.
+    pub secret_sha256: Hex<32>,
+    /// How many more times it may be used.
+    pub uses_left: u32,
+    /// How many times in all.
+    pub uses: u32,
+    /// From then on it is worth nothing.
+    pub expires_at: Timestamp,
+    /// For whom.
+    pub bound: Bound,
+    /// The mode of the nodes that it makes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// By whom.
+    pub created_by: String,
+}
+
+/// For whom a token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// Any new node, which will stand in no group.
+    Fleet,
+    /// New nodes of this group, or those of it that never enrolled.
+    Group(Uuid),
+    /// This node, which never enrolled.
+    Node(Uuid),
+}
+
+impl<const N: usize> Serialize for Hex<N> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&hex(&self.0))
+    }
+}
+
+impl<'de, const N: usize> Deserialize<'de> for Hex<N> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let mut bytes = [0; N];
+        if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(D::Error::custom(format_args!("not {N} bytes as hexadecimal digits")));
+        }
+        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let digits = std::str::from_utf8(digits).map_err(D::Error::custom)?;
+            *byte = u8::from_str_radix(digits, 16).map_err(D::Error::custom)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(serial: u8, issued_s: u64) -> CertificateRecord {
+        CertificateRecord {
+            serial: Hex([serial; 16]),
+            spki_sha256: Hex([serial; 32]),
+            issued_at: Timestamp(issued_s * 1000),
+            not_after_s: issued_s + 86_400,
+            revoked: false,
+        }
+    }
+
+    #[test]
+    fn a_record_keeps_what_can_still_be_shown() {
+        let record = AgentRecord {
+            seal_key: Hex([1; 32]),
+            joined_at: Timestamp(0),
+            token: "t".into(),
+            certificates: vec![certificate(1, 0)],
+            retired: false,
+        };
+        let serials = |record: &AgentRecord| record.certificates.iter().map(|c| c.serial.0[0]).collect::<Vec<_>>();
+        let later = record.with(certificate(2, 60_000));
+        assert_eq!(serials(&later), [1, 2]);
+        // The first one's last day is day 1, its grace ends with day 31.
+        let much_later = later.with(certificate(3, 31 * 86_400));
+        assert_eq!(serials(&much_later), [2, 3]);
+        let many = (0..200).fold(much_later, |record, n| record.with(certificate(n, 31 * 86_400)));
+        assert_eq!(many.certificates.len(), KEPT);
+        assert_eq!(many.certificates.last(), Some(&certificate(199, 31 * 86_400)));
+    }
+
+    #[test]
+    fn records_are_read_as_they_are_written() {
+        let text = serde_json::to_string(&Hex([0x0f, 0xa0])).unwrap();
+        assert_eq!(text, "\"0fa0\"");
+        assert_eq!(serde_json::from_str::<Hex<2>>(&text).unwrap(), Hex([0x0f, 0xa0]));
+        for bad in ["\"0f\"", "\"0fa0aa\"", "\"0fzz\"", "\"+f+f\"", "7"] {
+            assert!(serde_json::from_str::<Hex<2>>(bad).is_err(), "{bad}");
+        }
+    }
+}

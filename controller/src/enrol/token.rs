@@ -1,0 +1,249 @@
+//! Join tokens: `id.secret`, made by operators, the secret told once and hashed at rest.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use stemma_core::object::Timestamp;
+use stemma_core::task::Mode;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use subtle::ConstantTimeEq;
+
+use super::decode;
+use super::record::{Bound, Hex, TOKENS, TokenRecord, token_key};
+use crate::cache::Model;
+use crate::init::hex;
+use crate::registry::work::Work;
+use crate::registry::{Answer, Caller, Registry, codec, store_error};
+use crate::store::{Op, Precondition, Query, Revision, Store, StoreError};
+
+/// How often a token may be used, unless said otherwise.
+const DEFAULT_USES: u32 = 1;
+/// The most uses of one token.
+const MOST_USES: u32 = 100_000;
+/// For how long it is good, unless said otherwise.
+const DEFAULT_TTL_S: u64 = 30 * 60;
+/// The longest that it is good for.
+const LONGEST_TTL_S: u64 = 30 * 24 * 3600;
+
+/// The body of `POST /v1/join-tokens`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    /// `CLUSTER/GROUP`, or the group's uuid.
+    nodegroup: Option<String>,
+    /// A node's name or uuid.
+    node: Option<String>,
+    uses: Option<u32>,
+    ttl_seconds: Option<u64>,
+    mode: Option<Mode>,
+}
+
+/// A token that was shown.
+pub(super) enum Found {
+    /// It is one of ours; whether it is still good is not looked at.
+    Right(TokenRecord),
+    /// There is no such one, or its secret is another.
+    Wrong,
+}
+
+/// Looks a shown token up. What is wrong takes as long as what is right.
+pub(super) fn find(store: &dyn Store, text: &str) -> Result<Found, StoreError> {
+    let (id, secret) = text.split_once('.').unwrap_or((text, ""));
+    let shown: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
+    // What is no id of ours is looked up as one that nobody has.
+    let id = if is_id(id) { id } else { "" };
+    let record = read(store, id)?.map(|(record, _)| record);
+    let expected = record.as_ref().map_or([0; 32], |record| record.secret_sha256.0);
+    let equal = bool::from(shown.ct_eq(&expected));
+    Ok(record.filter(|_| equal).map_or(Found::Wrong, Found::Right))
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A token's record, with the revision that wrote it.
+pub(super) fn read(store: &dyn Store, id: &str) -> Result<Option<(TokenRecord, Revision)>, StoreError> {
+    let Some(entry) = store.snapshot()?.get(token_key(id).as_bytes())? else { return Ok(None) };
+    Ok(Some((decode(&entry.key, &entry.value)?, entry.mod_revision)))
+}
+
+/// Makes a token: 201 with `{"id", "token", "expires_at", …}`. The one answer that holds the secret, so it is never kept, and an
+/// `Idempotency-Key` is not heeded: the same request again makes another token.
+///
+/// # Errors
+/// An unknown field or name, a number out of bounds, what the store says.
+pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Result<Answer, ApiError> {
+    let wanted =
+        Wanted::deserialize(body).map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()))?;
+    let (uses, ttl_s) = (wanted.uses.unwrap_or(DEFAULT_USES), wanted.ttl_seconds.unwrap_or(DEFAULT_TTL_S));
+    check_bounds("uses", uses.into(), MOST_USES.into())?;
+    check_bounds("ttl_seconds", ttl_s, LONGEST_TTL_S)?;
+    let id = hex(&super::random::<8>()?);
+    let secret = URL_SAFE_NO_PAD.encode(super::random::<32>()?);
+    let secret_sha256 = Hex(Sha256::digest(secret.as_bytes()).into());
+    // The mark would keep the answer, and with it the secret, for a day.
+    let caller = Caller { mark: None, ..caller.clone() };
+    let answer = registry
+        .write(&caller, |sight| {
+            let record = TokenRecord {
+                id: id.clone(),
+                secret_sha256,
+                uses_left: uses,
+                uses,
+                expires_at: Timestamp(sight.now.0.saturating_add(ttl_s * 1000)),
+                bound: bound(sight.model, &wanted)?,
+                mode: wanted.mode,
+                created_at: sight.now,
+                created_by: caller.principal.clone(),
+            };
+            let mut work = Work::on(sight);
+            work.draft().require(Precondition::absent(token_key(&id)));
+            work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
+            Ok(work.finish(Answer::json(201, view(sight.model, &record))))
+        })
+        .await?;
+    Ok(with_secret(answer, &id, &secret))
+}
+
+fn with_secret(mut answer: Answer, id: &str, secret: &str) -> Answer {
+    if let Value::Object(body) = &mut answer.body {
+        body.insert("token".into(), format!("{id}.{secret}").into());
+    }
+    Answer { location: Some(format!("/v1/join-tokens/{id}")), ..answer }
+}
+
+/// All tokens that are still on record, the newest last: `{"tokens": […]}`.
+///
+/// # Errors
+/// What the store says.
+pub fn list(registry: &Registry) -> Result<Value, ApiError> {
+    let model = registry.cache().model();
+    let mut tokens = all(registry.store().as_ref()).map_err(|error| store_error(&error))?;
+    tokens.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
+    Ok(json!({"tokens": tokens.iter().map(|token| view(&model, token)).collect::<Vec<_>>()}))
+}
+
+/// One token, without its secret.
+///
+/// # Errors
+/// That there is none of this id; what the store says.
+pub fn get(registry: &Registry, id: &str) -> Result<Value, ApiError> {
+    let found = read(registry.store().as_ref(), id).map_err(|error| store_error(&error))?;
+    let (token, _) = found.ok_or_else(|| not_found(id))?;
+    Ok(view(&registry.cache().model(), &token))
+}
+
+/// Takes a token back: 204.
+///
+/// # Errors
+/// That there is none of this id; what the store says.
+pub async fn delete(registry: &Registry, caller: &Caller, id: &str) -> Result<Answer, ApiError> {
+    registry
+        .write(caller, |sight| {
+            let found = read(registry.store().as_ref(), id).map_err(|error| store_error(&error))?;
+            let (_, written) = found.ok_or_else(|| not_found(id))?;
+            let mut work = Work::on(sight);
+            work.draft().require(Precondition::unchanged(token_key(id), written));
+            work.draft().entry(Op::Delete { key: token_key(id).into() });
+            Ok(work.finish(Answer::empty(204)))
+        })
+        .await
+}
+
+/// Drops tokens that have been worth nothing for a day; writes nothing when there are none.
+///
+/// # Errors
+/// What the store says.
+pub async fn forget(store: &dyn Store, now: Timestamp) -> Result<usize, StoreError> {
+    let day_ms = 24 * 3600 * 1000;
+    let old: Vec<_> =
+        all(store)?.into_iter().filter(|token| token.expires_at.0.saturating_add(day_ms) < now.0).collect();
+    for some in old.chunks(100) {
+        let ops = some.iter().map(|token| Op::Delete { key: token_key(&token.id).into() }).collect();
+        store.commit(crate::store::Transaction { preconditions: Vec::new(), ops }).await?;
+    }
+    Ok(old.len())
+}
+
+fn all(store: &dyn Store) -> Result<Vec<TokenRecord>, StoreError> {
+    let list = store.snapshot()?.list(&Query::prefix(TOKENS))?;
+    list.entries.iter().map(|entry| decode(&entry.key, &entry.value)).collect()
+}
+
+fn not_found(id: &str) -> ApiError {
+    ApiError::new(ErrorType::ObjectNotFound, format!("there is no join token {}", quote(id)))
+}
+
+fn check_bounds(field: &str, value: u64, most: u64) -> Result<(), ApiError> {
+    if (1..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ApiError::new(ErrorType::FieldInvalid, format!("{field} is {value}, and may be 1 to {most}")).field(field))
+}
+
+fn bound(model: &Model, wanted: &Wanted) -> Result<Bound, ApiError> {
+    let dangling = |field: &str, name: &str| {
+        ApiError::new(ErrorType::ReferenceDangling, format!("there is no {field} {}", quote(name))).field(field)
+    };
+    match (&wanted.node, &wanted.nodegroup) {
+        (Some(_), Some(_)) => {
+            Err(ApiError::new(ErrorType::FieldInvalid, "a token is bound to a node or to a node group, not to both")
+                .field("node"))
+        }
+        (None, None) => Ok(Bound::Fleet),
+        (Some(name), None) => {
+            let node = model.nodes.find(None, name).ok_or_else(|| dangling("node", name))?;
+            Ok(Bound::Node(node.meta.uuid))
+        }
+        (None, Some(path)) => {
+            let group = match path.split_once('/') {
+                None => model.groups.find(None, path),
+                Some((cluster, group)) => {
+                    let cluster = model.clusters.find(None, cluster);
+                    cluster.and_then(|cluster| model.groups.find(Some(cluster.meta.uuid), group))
+                }
+            };
+            let group = group.ok_or_else(|| dangling("nodegroup", path).detail("write CLUSTER/GROUP"))?;
+            Ok(Bound::Group(group.meta.uuid))
+        }
+    }
+}
+
+/// A token as the API shows it.
+fn view(model: &Model, token: &TokenRecord) -> Value {
+    let (mut node, mut nodegroup) = (Value::Null, Value::Null);
+    match token.bound {
+        Bound::Fleet => {}
+        Bound::Node(uuid) => {
+            let name = model.nodes.get(uuid).and_then(|node| node.meta.name.as_ref());
+            node = name.map_or_else(|| uuid.to_string(), ToString::to_string).into();
+        }
+        Bound::Group(uuid) => {
+            let named = model.groups.get(uuid).and_then(|group| {
+                let cluster = model.clusters.get(group.spec.cluster.0)?;
+                Some(format!("{}/{}", cluster.meta.name, group.meta.name))
+            });
+            nodegroup = named.unwrap_or_else(|| uuid.to_string()).into();
+        }
+    }
+    json!({
+        "id": token.id,
+        "node": node,
+        "nodegroup": nodegroup,
+        "mode": token.mode,
+        "uses": token.uses,
+        "uses_left": token.uses_left,
+        "created_at": date(token.created_at),
+        "created_by": token.created_by,
+        "expires_at": date(token.expires_at),
+    })
+}
+
+/// RFC 3339, in UTC, as every date of the API.
+fn date(at: Timestamp) -> Value {
+    let seconds = i64::try_from(at.0 / 1000).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or(Value::Null, |at| at.to_string().into())
+}

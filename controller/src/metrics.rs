@@ -1,0 +1,161 @@
+//! What the controller counts of itself, for `/metrics`: OpenMetrics text.
+//!
+//! What others count already (the store, the refusals, the desired table) is read when it is asked for and kept in one place
+//! only; a second counter beside it would one day differ.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use stemma_wire::serve::{Connections, Rejected};
+
+use crate::agents::desired::DesiredTable;
+use crate::store::{Health, Store};
+
+/// What is counted here, since the start of the process.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// Check-ins taken.
+    pub check_ins: Counter,
+    /// Certificates given to agents that joined.
+    pub enrolments: Counter,
+    /// Certificates given to agents that renewed.
+    pub renewals: Counter,
+    /// Nodes resolved.
+    pub resolved: Counter,
+    /// Full resolves on the slow timer, which must find nothing to do, that found something.
+    pub missed: Counter,
+}
+
+/// Everything that `/metrics` shows.
+pub struct Metrics {
+    registry: Registry,
+    counters: Arc<Counters>,
+    listeners: Arc<Listeners>,
+    store: Arc<dyn Store>,
+}
+
+/// The connections of the two listeners, once they are bound.
+#[derive(Debug, Default)]
+struct Listeners {
+    agents: OnceLock<Connections>,
+    admin: OnceLock<Connections>,
+}
+
+impl Metrics {
+    /// The metrics of a controller over these parts.
+    pub fn new(
+        store: Arc<dyn Store>,
+        rejected: Arc<Rejected>,
+        desired: Arc<DesiredTable>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let mut registry = Registry::default();
+        let listeners = Arc::new(Listeners::default());
+        for (name, help, counter) in [
+            ("stemma_checkins", "Check-ins taken", &counters.check_ins),
+            ("stemma_enrolments", "Agents that joined", &counters.enrolments),
+            ("stemma_renewals", "Certificates that agents renewed", &counters.renewals),
+            ("stemma_nodes_resolved", "Nodes resolved", &counters.resolved),
+            ("stemma_reconcile_missed", "Slow full resolves that found something to do", &counters.missed),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
+        let parts = Parts { store: Arc::clone(&store), rejected, desired, listeners: Arc::clone(&listeners) };
+        registry.register_collector(Box::new(parts));
+        Self { registry, counters, listeners, store }
+    }
+
+    /// What is counted here.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Whose connections are shown, once the listeners are bound. What is told later is not taken.
+    pub fn watch_connections(&self, agents: Connections, admin: Connections) {
+        let _told_once = (self.listeners.agents.set(agents), self.listeners.admin.set(admin));
+    }
+
+    /// The text of `/metrics`, as `application/openmetrics-text; version=1.0.0; charset=utf-8`.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("a string takes all text");
+        text
+    }
+
+    /// Whether the process runs at all: the text of `/healthz`. What it depends on is `/readyz`'s to say, so that nobody restarts a
+    /// controller because its disk is full.
+    pub fn healthz() -> &'static str {
+        "ok\n"
+    }
+
+    /// Whether requests can be served now; else why not, for a person.
+    ///
+    /// # Errors
+    /// The reason: the store takes no writes.
+    pub fn readyz(&self) -> Result<&'static str, String> {
+        match self.store.health() {
+            Health::Writable => Ok("ready\n"),
+            Health::ReadOnly { reason } => {
+                Err(format!("the store takes no writes: {reason}; restart the controller once the cause is gone\n"))
+            }
+        }
+    }
+}
+
+/// What is read where it is counted.
+struct Parts {
+    store: Arc<dyn Store>,
+    rejected: Arc<Rejected>,
+    desired: Arc<DesiredTable>,
+    listeners: Arc<Listeners>,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").finish_non_exhaustive()
+    }
+}
+
+impl Collector for Parts {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = self.store.stats();
+        for (name, help, value) in [
+            ("stemma_store_commits", "Commits by this process that changed something", stats.commits()),
+            ("stemma_store_puts", "Entries written", stats.puts()),
+            ("stemma_store_deletes", "Entries taken away", stats.deletes()),
+            ("stemma_store_syncs", "Engine transactions made durable", stats.syncs()),
+            ("stemma_store_unmet", "Transactions whose preconditions did not hold", stats.unmet()),
+            ("stemma_desired_published", "Desired states published whose digest is new", self.desired.published()),
+        ] {
+            let counter = ConstCounter::new(value);
+            counter.encode(to.encode_descriptor(name, help, None, counter.metric_type())?)?;
+        }
+        for (name, help, value) in [
+            ("stemma_store_revision", "The store's last durable revision", self.store.head().get()),
+            ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
+            ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
+            ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),
+            ("stemma_admin_connections", "Open connections of the admin listener", count(&self.listeners.admin)),
+        ] {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        let mut family =
+            to.encode_descriptor("stemma_rejected", "What was refused, by reason", None, MetricType::Counter)?;
+        for (reason, count) in self.rejected.counts() {
+            ConstCounter::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
+        }
+        Ok(())
+    }
+}
+
+fn count(connections: &OnceLock<Connections>) -> u64 {
+    connections.get().map_or(0, |connections| connections.count() as u64)
+}
