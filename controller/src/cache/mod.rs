@@ -79,7 +79,7 @@ impl Cache {
                 }
                 Err(WatchError::Store(StoreError::Closed)) => return Ok(()),
                 Err(WatchError::Store(failure)) => {
-                    error!(failure:err = failure; "the store can no longer be followed");
+                    error!(error:err = failure; "the store can no longer be followed");
                     return Err(failure);
                 }
             }

@@ -17,6 +17,9 @@ pub mod signed;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 pub use codec::{DecodeError, Message, decode, digest_part, encode, hash_content};
@@ -27,6 +30,36 @@ pub const VERSION: u8 = 1;
 /// SHA-256 of some content: a profile's or a blob's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hash(pub [u8; 32]);
+
+/// A text that is no hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a hash has 64 hexadecimal digits in lower case")]
+pub struct NotAHash;
+
+impl FromStr for Hash {
+    type Err = NotAHash;
+
+    /// Reads the one spelling of a hash, as paths have it: nothing else can stand there, however it was encoded (S54).
+    fn from_str(text: &str) -> Result<Self, NotAHash> {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Ok(byte - b'0'),
+            b'a'..=b'f' => Ok(byte - b'a' + 10),
+            _ => Err(NotAHash),
+        };
+        let pairs = <&[u8; 64]>::try_from(text.as_bytes()).map_err(|_| NotAHash)?;
+        let mut hash = [0; 32];
+        for (byte, pair) in hash.iter_mut().zip(pairs.chunks(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Ok(Self(hash))
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
 
 /// SHA-256 over the postcard bytes of one part of a desired state, as sent. Never compared with a task digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

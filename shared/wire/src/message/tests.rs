@@ -296,6 +296,20 @@ fn s50_texts_and_paths_have_their_bounds() {
     assert!(decode::<CheckIn>(&encode(&output(4097))).is_err());
 }
 
+#[test]
+fn s54_a_hash_in_a_path_is_a_hash_or_nothing() {
+    let good = "0123456789abcdef".repeat(4);
+    assert_eq!(good.parse::<Hash>().map(|hash| hash.to_string()), Ok(good.clone()));
+    let upper = good.to_uppercase();
+    let (short, long) = (&good[1..], format!("{good}0"));
+    let dots = format!("..{}", &good[2..]);
+    for bad in
+        ["", "..", "../../etc/passwd", "%2e%2e%2fetc%2fpasswd", "a/b", &upper, short, &long, &dots, &"é".repeat(32)]
+    {
+        assert_eq!(bad.parse::<Hash>(), Err(NotAHash), "{bad:?}");
+    }
+}
+
 /// A small generator, so that a failure can be had again by its seed.
 struct Random(u64);
 

@@ -38,6 +38,7 @@ impl<H: Handler> Answerer<H> {
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Reply<H::Body>>, BoxError>> + Send + 'static + use<H> {
         self.watch.answering.store(false, Ordering::Relaxed);
+        self.watch.used.store(true, Ordering::Relaxed);
         // Behind a chunked body the heads are no longer followed, so no request may stand there.
         let last = request.headers().contains_key(TRANSFER_ENCODING);
         let decided = match self.refuse(&request) {

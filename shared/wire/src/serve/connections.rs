@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::Rejected;
 use super::peer::Peer;
+use super::{Limits, Rejected};
 
 /// How often deadlines are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
@@ -64,6 +64,8 @@ pub(super) struct Watch {
     pub(super) body_open: AtomicBool,
     /// An answer is being written: progress keeps the connection.
     pub(super) answering: AtomicBool,
+    /// A request has come.
+    pub(super) used: AtomicBool,
     draining: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -76,6 +78,7 @@ impl Watch {
             awaited: AtomicU8::new(Awaited::Handshake as u8),
             body_open: AtomicBool::new(false),
             answering: AtomicBool::new(false),
+            used: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             waker: Mutex::new(None),
         }
@@ -100,12 +103,6 @@ impl Watch {
     /// Whether the connection is to end after what it is doing.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
-    }
-
-    /// Whether nothing is in hand: between requests.
-    pub(super) fn is_idle(&self) -> bool {
-        self.deadline_ms.load(Ordering::Relaxed) != NEVER
-            && self.awaited.load(Ordering::Relaxed) == Awaited::Request as u8
     }
 
     /// Keeps the task's waker, so that a drain reaches it.
@@ -138,7 +135,8 @@ pub struct Connections(Arc<Shared>);
 struct Shared {
     began: Instant,
     max_total: usize,
-    max_per_address: usize,
+    max_of_address: usize,
+    max_strangers_of_address: usize,
     open: Mutex<Open>,
 }
 
@@ -146,13 +144,21 @@ struct Shared {
 struct Open {
     next: u64,
     by_id: HashMap<u64, Entry>,
-    by_address: HashMap<IpAddr, usize>,
+    by_address: HashMap<IpAddr, OfAddress>,
+}
+
+/// The connections of one address.
+#[derive(Debug, Default)]
+struct OfAddress {
+    all: usize,
+    strangers: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
     address: IpAddr,
     watch: Arc<Watch>,
+    is_stranger: bool,
     peer: Option<Arc<Peer>>,
     task: Option<AbortHandle>,
 }
@@ -167,8 +173,14 @@ pub(super) struct Place {
 }
 
 impl Connections {
-    pub(super) fn new(max_total: usize, max_per_address: usize) -> Self {
-        Self(Arc::new(Shared { began: Instant::now(), max_total, max_per_address, open: Mutex::default() }))
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self(Arc::new(Shared {
+            began: Instant::now(),
+            max_total: limits.connections,
+            max_of_address: limits.connections_of_one_address,
+            max_strangers_of_address: limits.strangers_of_one_address,
+            open: Mutex::default(),
+        }))
     }
 
     /// How many are open.
@@ -189,15 +201,15 @@ impl Connections {
         if open.by_id.len() >= self.0.max_total {
             return Err("too_many_connections");
         }
-        let of_address = open.by_address.entry(address).or_insert(0);
-        if *of_address >= self.0.max_per_address {
+        let of_address = open.by_address.entry(address).or_default();
+        if of_address.all >= self.0.max_of_address {
             return Err("too_many_connections_of_one_address");
         }
-        *of_address += 1;
+        of_address.all += 1;
         let id = open.next;
         open.next += 1;
         let watch = Arc::new(Watch::new(self.0.began));
-        open.by_id.insert(id, Entry { address, watch: Arc::clone(&watch), peer: None, task: None });
+        open.by_id.insert(id, Entry { address, watch: Arc::clone(&watch), is_stranger: false, peer: None, task: None });
         Ok(Place { connections: self.clone(), id, address, watch })
     }
 
@@ -256,6 +268,20 @@ impl Place {
         self.id
     }
 
+    /// Counts it among those who showed no certificate; false when its address has its share of them.
+    pub(super) fn count_stranger(&self) -> bool {
+        let mut open = self.connections.lock();
+        let of_address = open.by_address.entry(self.address).or_default();
+        if of_address.strangers >= self.connections.0.max_strangers_of_address {
+            return false;
+        }
+        of_address.strangers += 1;
+        if let Some(entry) = open.by_id.get_mut(&self.id) {
+            entry.is_stranger = true;
+        }
+        true
+    }
+
     /// Who it is, once the handshake is made.
     pub(super) fn set_peer(&self, peer: Arc<Peer>) {
         if let Some(entry) = self.connections.lock().by_id.get_mut(&self.id) {
@@ -267,10 +293,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
-        open.by_id.remove(&self.id);
-        if let Some(count) = open.by_address.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
+        let was_stranger = open.by_id.remove(&self.id).is_some_and(|entry| entry.is_stranger);
+        if let Some(of_address) = open.by_address.get_mut(&self.address) {
+            of_address.all -= 1;
+            of_address.strangers -= usize::from(was_stranger);
+            if of_address.all == 0 {
                 open.by_address.remove(&self.address);
             }
         }

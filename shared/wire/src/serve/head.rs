@@ -134,11 +134,8 @@ impl HeadReader {
 
     fn end_line(&mut self, line: &[u8]) -> Result<(), Fault> {
         let line = line.strip_suffix(b"\r\n").ok_or(Fault::Line)?;
-        if line.contains(&b'\r') || line.contains(&0) {
-            return Err(Fault::Line);
-        }
         match (self.lines, line) {
-            (0, request_line) if request_line.ends_with(b" HTTP/1.1") => {}
+            (0, request_line) if is_request_line(request_line) => {}
             (0, _) => return Err(Fault::Line),
             (_, []) => return self.end_head(),
             (_, header) => self.take_header(header)?,
@@ -154,7 +151,7 @@ impl HeadReader {
         // A name that is folded, empty, or followed by a space is read differently by different programs.
         let colon = line.iter().position(|byte| *byte == b':').ok_or(Fault::Line)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        if name.is_empty() || name.iter().any(u8::is_ascii_whitespace) {
+        if name.is_empty() || !name.iter().copied().all(is_token) || value.iter().any(|byte| is_control(*byte)) {
             return Err(Fault::Line);
         }
         if name.eq_ignore_ascii_case(b"host") {
@@ -192,6 +189,27 @@ impl HeadReader {
 
 fn body_phase(left: u64) -> Phase {
     if left == 0 { Phase::Between } else { Phase::Body(left) }
+}
+
+/// `METHOD TARGET HTTP/1.1`, the target in the characters that a URI has.
+fn is_request_line(line: &[u8]) -> bool {
+    let mut words = line.split(|byte| *byte == b' ');
+    let (Some(method), Some(target), Some(b"HTTP/1.1"), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return false;
+    };
+    let in_uri = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'#' | b'<' | b'>' | b'`');
+    !method.is_empty() && method.iter().copied().all(is_token) && !target.is_empty() && target.iter().all(in_uri)
+}
+
+/// RFC 9110's token characters: what names of headers and methods are made of.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+fn is_control(byte: u8) -> bool {
+    byte.is_ascii_control() && byte != b'\t'
 }
 
 /// Digits alone, as the standard has it: no sign, no list, no blank.
@@ -252,6 +270,13 @@ mod tests {
             ("\r\nGET / HTTP/1.1\r\n", Line),
             ("GET / HTTP/1.0\r\nHost: h\r\n\r\n", Line),
             ("GET /\r\n", Line),
+            ("GET  / HTTP/1.1\r\nHost: h\r\n\r\n", Line),
+            ("GET /a b HTTP/1.1\r\nHost: h\r\n\r\n", Line),
+            ("GET /\u{e9} HTTP/1.1\r\nHost: h\r\n\r\n", Line),
+            ("GET /\u{7f} HTTP/1.1\r\nHost: h\r\n\r\n", Line),
+            ("G(T / HTTP/1.1\r\nHost: h\r\n\r\n", Line),
+            ("GET / HTTP/1.1\r\nHost: h\r\nX\u{e9}: y\r\n\r\n", Line),
+            ("GET / HTTP/1.1\r\nHost: h\r\nx: \u{1b}[2J\r\n\r\n", Line),
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Line),
             ("GET / HTTP/1.1\r\nHost: h\r\n folded: x\r\n\r\n", Line),
             ("GET / HTTP/1.1\r\nHost : h\r\n\r\n", Line),

@@ -25,6 +25,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -78,12 +79,15 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one address.
     pub connections_of_one_address: usize,
+    /// Connections of one address that showed no certificate, once their handshake is made. What a stranger can hold.
+    pub strangers_of_one_address: usize,
     /// How long requests in hand may take after the listener was told to stop.
     pub shutdown: Duration,
 }
 
 impl Default for Limits {
-    /// trust.md's timers; 64 MiB (the largest blob) a body; 18,000 connections, as a process has 20,000 descriptors.
+    /// trust.md's timers; 64 MiB (the largest blob) a body; 18,000 connections, as a process has 20,000 descriptors, and all of them may
+    /// come from one address (a fleet behind one translator), but for those who show no certificate.
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(5),
@@ -95,6 +99,7 @@ impl Default for Limits {
             body_bytes: 64 * 1024 * 1024,
             connections: 18_000,
             connections_of_one_address: 18_000,
+            strangers_of_one_address: 256,
             shutdown: Duration::from_secs(10),
         }
     }
@@ -152,7 +157,7 @@ impl<L: Listen> Server<L> {
         clock: Arc<dyn Clock>,
         rejected: Arc<Rejected>,
     ) -> Self {
-        let connections = Connections::new(limits.connections, limits.connections_of_one_address);
+        let connections = Connections::new(&limits);
         let mut http = http1::Builder::new();
         // Deadlines are the sweep's; hyper's own timer would cost an allocation for each request.
         http.header_read_timeout(None).max_buf_size(MAX_BUFFER);
@@ -169,19 +174,8 @@ impl<L: Listen> Server<L> {
     pub async fn run<H: Handler>(mut self, handler: H, stop: impl Future<Output = ()> + Send) {
         let handler = Arc::new(handler);
         let shared = Arc::clone(&self.shared);
-        let accept = async {
-            loop {
-                match self.listen.accept().await {
-                    Ok((stream, address)) => self.take(stream, address, &handler),
-                    Err(error) => {
-                        log::error!(error:% = error; "connection could not be accepted");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-            }
-        };
         tokio::select! {
-            () = accept => {}
+            () = self.accept(handler) => {}
             () = shared.connections.sweep(&shared.rejected) => {}
             () = stop => {}
         }
@@ -194,6 +188,24 @@ impl<L: Listen> Server<L> {
         if tokio::time::timeout(shared.limits.shutdown, emptied).await.is_err() {
             log::warn!(connections = shared.connections.count(); "requests in hand were cut at the end of the time to stop");
             shared.connections.abort();
+        }
+    }
+
+    async fn accept<H: Handler>(&mut self, handler: Arc<H>) {
+        let mut failing = false;
+        loop {
+            match self.listen.accept().await {
+                Ok((stream, address)) => {
+                    failing = false;
+                    self.take(stream, address, &handler);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        log::error!(error:% = error; "connections cannot be accepted");
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
         }
     }
 
@@ -243,6 +255,7 @@ impl<H: Handler> Task<H> {
             Err(error) => return self.refuse(handshake_reason(&error)),
         };
         match peer_identity(stream.get_ref().1, self.shared.clock.unix_seconds()) {
+            Ok(None) if !self.place.count_stranger() => self.refuse("too_many_strangers_of_one_address"),
             Ok(identity) => Box::pin(self.serve(stream, identity)).await,
             Err(refusal) => self.refuse(refusal.reason()),
         }
@@ -308,7 +321,8 @@ where
         }
         if self.watch.is_draining() && !self.told {
             self.told = true;
-            if self.watch.is_idle() {
+            if !self.watch.used.load(Ordering::Relaxed) {
+                // hyper would wait for a first request.
                 return Poll::Ready(Ok(()));
             }
             Pin::new(&mut self.connection).graceful_shutdown();

@@ -315,6 +315,26 @@ async fn s45_one_address_has_its_share_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s45_strangers_hold_less_than_nodes() {
+    let of = Fleeting::new();
+    let server = agents_server_with(&of, Limits { strangers_of_one_address: 2, ..Limits::default() });
+    let node = of.agents.issue(&Leaf::node());
+    let client = |own: Option<crate::tls::ClientIdentity>| {
+        let tls = client_config(&of.roots(), Some(fleet()), own, clock()).expect("a config");
+        Client::over(server.connect.clone(), target(), Some(Arc::new(tls)), ClientLimits::default())
+    };
+    let mut strangers = [client(None), client(None), client(None)];
+    for (number, stranger) in strangers.iter_mut().enumerate() {
+        assert_eq!(stranger.send(get("/x")).await.is_ok(), number < 2, "stranger {number}");
+    }
+    assert_eq!(server.rejected.count("too_many_strangers_of_one_address"), 1);
+    assert!(client(Some(node.identity())).send(get("/x")).await.is_ok(), "a node is none of them");
+    strangers[0].close();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(strangers[2].send(get("/x")).await.is_ok(), "a place that was given back");
+}
+
+#[tokio::test(start_paused = true)]
 async fn s49_compressed_bodies_are_not_taken() {
     let server = echoing(Limits::default());
     for encoding in ["gzip", "deflate", "br", "identity"] {
@@ -363,6 +383,18 @@ async fn stopping_ends_the_idle_at_once_and_lets_the_rest_end_in_time() {
     stream.read_to_string(&mut answer).await.expect("an answer");
     assert!(answer.contains("connection: close") && answer.ends_with("done"), "{answer}");
 
+    let long = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![b'x'; 200_000])) };
+    let server = serve(Limits::default(), None, long);
+    let mut stream = server.open().await;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (_, answer) = tokio::join!(server.stop(), async {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.expect("an answer");
+        answer
+    });
+    assert!(answer.len() > 200_000, "an answer on its way is written to its end: {} bytes", answer.len());
+
     let server = echoing(Limits::default());
     let mut stream = server.open().await;
     stream.write_all(b"GET /park HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
@@ -373,10 +405,14 @@ async fn stopping_ends_the_idle_at_once_and_lets_the_rest_end_in_time() {
 
 /// A TLS listener for agents whose handler says who asks, and a client's config for a node of it.
 fn agents_server(of: &Fleeting) -> Running {
+    agents_server_with(of, Limits::default())
+}
+
+fn agents_server_with(of: &Fleeting, limits: Limits) -> Running {
     let config = Arc::new(server_config(&of.agents_listener(), of.server_key(), clock()).expect("a config"));
     let source: TlsSource = Arc::new(move || Arc::clone(&config));
     let seen = AtomicUsize::new(0);
-    serve(Limits::default(), Some(source), move |peer: &Arc<Peer>, request: Request<RequestBody>| {
+    serve(limits, Some(source), move |peer: &Arc<Peer>, request: Request<RequestBody>| {
         let who = peer.identity.as_ref().map_or_else(|| "nobody".to_owned(), |identity| identity.class.to_string());
         let count = seen.fetch_add(1, Ordering::Relaxed);
         async move {

@@ -38,7 +38,7 @@ mod tests;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::time_provider::TimeProvider;
 use rustls::{DigitallySignedStruct, SignatureScheme};
@@ -87,6 +87,12 @@ fn unix_time(seconds: u64) -> UnixTime {
 /// How a peer may sign a handshake: P-256 alone.
 const SCHEMES: [SignatureScheme; 1] = [SignatureScheme::ECDSA_NISTP256_SHA256];
 
+/// The same, as rustls's check of a signature wants it.
+static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
+    all: &[webpki::ring::ECDSA_P256_SHA256],
+    mapping: &[(SignatureScheme::ECDSA_NISTP256_SHA256, &[webpki::ring::ECDSA_P256_SHA256])],
+};
+
 /// Said where rustls's interface asks for TLS 1.2, which is not built in.
 const ONLY_TLS13: &str = "only TLS 1.3 is spoken";
 
@@ -95,8 +101,7 @@ fn verify_tls13(
     certificate: &CertificateDer<'_>,
     signed: &DigitallySignedStruct,
 ) -> Result<HandshakeSignatureValid, rustls::Error> {
-    let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
-    rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
+    rustls::crypto::verify_tls13_signature(message, certificate, signed, &ALGORITHMS)
 }
 
 fn provider() -> Arc<CryptoProvider> {
