@@ -1,1 +1,2 @@
+//! The agent's program.
 fn main() {}

@@ -1,0 +1,147 @@
+//! Replacing a file so that a reader sees the old one or the new one, and a power cut leaves one of them.
+//!
+//! The sequence (create under a name that nobody can foresee, write, owner, mode, fsync, rename, fsync of the
+//! directory) stands here once, over [`Dir`]; the tests cut the power between any two of its steps.
+
+use super::{Dir, Host, HostError, HostPath, Kind, Stat};
+
+/// Names of files in the making begin so; what such a name still stands for after a crash is swept away.
+pub const TEMPORARY: &str = ".stemma-";
+
+/// What a file is beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Owner; `None`: as the agent makes it.
+    pub user: Option<u32>,
+    /// Group; `None`: as the agent makes it.
+    pub group: Option<u32>,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// A file that is whole and durable, under a name that nobody waits for.
+pub struct Staged {
+    name: String,
+}
+
+impl Attributes {
+    /// Owned by whom the agent is, with this mode.
+    #[must_use]
+    pub const fn mode(mode: u32) -> Self {
+        Self { user: None, group: None, mode }
+    }
+
+    /// The same as a file has now, for what is written back over someone's file.
+    #[must_use]
+    pub const fn of(stat: &Stat) -> Self {
+        Self { user: Some(stat.user), group: Some(stat.group), mode: stat.mode }
+    }
+}
+
+impl Staged {
+    /// Writes a file beside the one that it will replace.
+    ///
+    /// # Errors
+    /// What the machine said; the unfinished file is taken away.
+    pub fn write(host: &dyn Host, dir: &dyn Dir, bytes: &[u8], attributes: Attributes) -> Result<Self, HostError> {
+        let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
+        let mut file = dir.create(&name)?;
+        let written = (|| {
+            file.write(bytes)?;
+            if attributes.user.is_some() || attributes.group.is_some() {
+                file.set_owner(attributes.user, attributes.group)?;
+            }
+            file.set_mode(attributes.mode)?;
+            file.sync()
+        })();
+        if let Err(error) = written {
+            let _ = dir.remove(&name);
+            return Err(error);
+        }
+        Ok(Self { name })
+    }
+
+    /// Its present name, beside the one that it will have.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Puts it in its place, for good.
+    ///
+    /// # Errors
+    /// What the machine said.
+    pub fn commit(self, dir: &dyn Dir, name: &str) -> Result<(), HostError> {
+        if let Err(error) = dir.rename(&self.name, name) {
+            let _ = dir.remove(&self.name);
+            return Err(error);
+        }
+        dir.sync()
+    }
+
+    /// Takes it away again.
+    ///
+    /// # Errors
+    /// What the machine said.
+    pub fn discard(self, dir: &dyn Dir) -> Result<(), HostError> {
+        dir.remove(&self.name)
+    }
+}
+
+/// Replaces a file, or makes it.
+///
+/// # Errors
+/// What the machine said; then the old file still stands.
+pub fn replace(
+    host: &dyn Host,
+    dir: &dyn Dir,
+    name: &str,
+    bytes: &[u8],
+    attributes: Attributes,
+) -> Result<(), HostError> {
+    Staged::write(host, dir, bytes, attributes)?.commit(dir, name)
+}
+
+/// Takes away what an agent that was killed left unfinished in a directory. What this process has in the making
+/// carries its session in its name and stays; two processes never sweep one directory, since tasks are applied
+/// under a lock.
+///
+/// # Errors
+/// What the machine said.
+pub fn sweep(host: &dyn Host, dir: &dyn Dir) -> Result<(), HostError> {
+    let own = format!("{:08x}", host.session());
+    for name in dir.names()? {
+        let unfinished = name
+            .strip_prefix(TEMPORARY)
+            .is_some_and(|rest| rest.len() == 16 && !rest.starts_with(&own) && rest.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        if unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == Kind::File) {
+            dir.remove(&name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a directory, making what is missing of it (owner: the agent; each new one with `mode`), durably.
+///
+/// # Errors
+/// As [`Host::dir`].
+pub fn ensure_dir(host: &dyn Host, path: &HostPath, mode: u32) -> Result<Box<dyn Dir>, HostError> {
+    if let Some(dir) = host.dir(path)? {
+        return Ok(dir);
+    }
+    let mut dir = host.root()?;
+    for name in path.names() {
+        dir = if let Some(below) = dir.dir(name)? {
+            below
+        } else {
+            dir.make_dir(name, mode)?;
+            dir.sync()?;
+            dir.dir(name)?.ok_or_else(|| HostError::Io {
+                operation: "open",
+                path: path.to_string(),
+                source: std::io::ErrorKind::NotFound.into(),
+            })?
+        };
+    }
+    Ok(dir)
+}

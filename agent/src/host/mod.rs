@@ -1,0 +1,287 @@
+//! The one way to touch the machine.
+//!
+//! Everything that changes a host goes through [`Host`], so that a test can stand in for the machine, cut its
+//! power between any two system calls, and ask what was left. A directory is held by a handle, never found
+//! again by its path: what was checked is what is changed, whoever moves names about meanwhile.
+
+pub mod atomic;
+pub mod command;
+#[cfg(test)]
+pub mod memory;
+pub mod path;
+pub mod real;
+
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::{Duration, SystemTime};
+
+pub use command::{Command, End, Finished};
+pub use path::{HostPath, PathRefused};
+
+/// A future that need not move between threads: the agent has one.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A machine, or what stands in for one.
+pub trait Host {
+    /// The directory at the root of everything (`--root`).
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    fn root(&self) -> Result<Box<dyn Dir>, HostError>;
+
+    /// Opens a directory; `None` when it, or one above it, is not there.
+    ///
+    /// # Errors
+    /// [`HostError::Link`] when a symbolic link stands in the way, [`HostError::Kind`] when another thing does.
+    fn dir(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError>;
+
+    /// Runs a command to its end or its time limit. Its whole process group is ended at the limit, and when
+    /// the future is dropped.
+    fn run<'a>(&'a self, command: &'a Command) -> Pending<'a, Result<Finished, HostError>>;
+
+    /// Where a path of the host lies for a command, which is not confined to the root.
+    fn outside(&self, path: &HostPath) -> PathBuf;
+
+    /// The number of a user, by name or as digits.
+    ///
+    /// # Errors
+    /// [`HostError::NoAccount`] when there is none of that name.
+    fn user(&self, name: &str) -> Result<u32, HostError>;
+
+    /// The number of a group, by name or as digits.
+    ///
+    /// # Errors
+    /// [`HostError::NoAccount`] when there is none of that name.
+    fn group(&self, name: &str) -> Result<u32, HostError>;
+
+    /// Who this process is: user and group.
+    fn identity(&self) -> (u32, u32);
+
+    /// A number of this process, by which it knows its own unfinished files.
+    fn session(&self) -> u32;
+
+    /// Something that nobody can foresee.
+    fn random(&self) -> u64;
+
+    /// The wall clock.
+    fn now(&self) -> SystemTime;
+
+    /// Time since the machine started, that no one sets.
+    fn uptime(&self) -> Duration;
+}
+
+/// A directory, held open.
+pub trait Dir {
+    /// What stands under a name; `None` when nothing does. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn stat(&self, name: &str) -> Result<Option<Stat>, HostError>;
+
+    /// The bytes of a regular file; `None` when nothing stands there.
+    ///
+    /// # Errors
+    /// [`HostError::Kind`] for anything but a regular file, [`HostError::Links`] for one with several names,
+    /// [`HostError::Large`] beyond `limit` bytes.
+    fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError>;
+
+    /// The names in it, sorted, without `.` and `..`.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn names(&self) -> Result<Vec<String>, HostError>;
+
+    /// A directory below; `None` when nothing stands there.
+    ///
+    /// # Errors
+    /// [`HostError::Link`] for a symbolic link, [`HostError::Kind`] for another thing.
+    fn dir(&self, name: &str) -> Result<Option<Box<dyn Dir>>, HostError>;
+
+    /// Makes a file that was not there, empty, readable by its owner alone.
+    ///
+    /// # Errors
+    /// [`HostError::Io`], also when something stands there.
+    fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError>;
+
+    /// Makes a directory that was not there.
+    ///
+    /// # Errors
+    /// [`HostError::Io`], also when something stands there.
+    fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError>;
+
+    /// Gives what stands under `from` the name `to`, in place of what stood there.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn rename(&self, from: &str, to: &str) -> Result<(), HostError>;
+
+    /// Takes a file's (or link's) name away.
+    ///
+    /// # Errors
+    /// [`HostError::Io`], also when nothing stands there.
+    fn remove(&self, name: &str) -> Result<(), HostError>;
+
+    /// Sets owner and group of a regular file that stands under a name; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// [`HostError::Io`], [`HostError::Kind`].
+    fn set_owner(&self, name: &str, user: Option<u32>, group: Option<u32>) -> Result<(), HostError>;
+
+    /// Sets the mode of a regular file that stands under a name.
+    ///
+    /// # Errors
+    /// [`HostError::Io`], [`HostError::Kind`].
+    fn set_mode(&self, name: &str, mode: u32) -> Result<(), HostError>;
+
+    /// Makes the names in it durable.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn sync(&self) -> Result<(), HostError>;
+}
+
+/// A file that is being written under a name that nobody waits for.
+pub trait NewFile {
+    /// Appends.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn write(&mut self, bytes: &[u8]) -> Result<(), HostError>;
+
+    /// Sets owner and group; `None` leaves one as it is. Before the mode: a change of owner clears its upper bits.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn set_owner(&mut self, user: Option<u32>, group: Option<u32>) -> Result<(), HostError>;
+
+    /// Sets the mode.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn set_mode(&mut self, mode: u32) -> Result<(), HostError>;
+
+    /// Makes its bytes durable.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn sync(&mut self) -> Result<(), HostError>;
+}
+
+/// What kind of thing a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A FIFO, socket or device.
+    Special,
+}
+
+/// What stands under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its kind.
+    pub kind: Kind,
+    /// Permission bits, with setuid, setgid and sticky: `0o7777` at most.
+    pub mode: u32,
+    /// Owner.
+    pub user: u32,
+    /// Group.
+    pub group: u32,
+    /// Bytes.
+    pub size: u64,
+    /// How many names it has.
+    pub links: u64,
+}
+
+/// What the machine would not do, or what the agent would not do to it.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// A symbolic link in the way.
+    #[error("{path}: {at} is a symbolic link, and none is followed; name the real path")]
+    Link {
+        /// What was to be opened.
+        path: String,
+        /// Which part of it is a link.
+        at: String,
+    },
+    /// Something else than was expected stands there.
+    #[error("{path} is {found}, where {wanted} was expected")]
+    Kind {
+        /// Where.
+        path: String,
+        /// What was expected.
+        wanted: &'static str,
+        /// What stands there.
+        found: &'static str,
+    },
+    /// A regular file with several names: it may be someone else's.
+    #[error("{path} has {links} hard links; another name's file is neither read nor replaced")]
+    Links {
+        /// Where.
+        path: String,
+        /// How many names it has.
+        links: u64,
+    },
+    /// A file larger than what is read.
+    #[error("{path} is larger than {limit} bytes")]
+    Large {
+        /// Where.
+        path: String,
+        /// How much would have been read.
+        limit: u64,
+    },
+    /// No such user or group.
+    #[error("no {kind} {name:?} on this host")]
+    NoAccount {
+        /// `user` or `group`.
+        kind: &'static str,
+        /// The name asked for.
+        name: String,
+    },
+    /// The system said no.
+    #[error("cannot {operation} {path}")]
+    Io {
+        /// What was tried, as a verb.
+        operation: &'static str,
+        /// On what.
+        path: String,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl HostError {
+    /// Wraps the system's answer.
+    pub fn io(operation: &'static str, path: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { operation, path, source }
+    }
+
+    /// The error and its causes in one line, for a result's message.
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::Io { source, .. } => format!("{self}: {source}"),
+            _ => self.to_string(),
+        }
+    }
+}
+
+impl Kind {
+    /// The word for it in a sentence.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::File => "a regular file",
+            Self::Directory => "a directory",
+            Self::Link => "a symbolic link",
+            Self::Special => "a device, socket or FIFO",
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The machine itself, by rustix: every path is opened with `openat2`, below the root and through no link.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use ring::rand::{SecureRandom, SystemRandom};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::io::Errno;
+
+use super::{Command, Dir, Finished, Host, HostError, HostPath, Kind, NewFile, Pending, Stat};
+
+mod accounts;
+mod spawn;
+
+/// No link followed, nothing above the root reached, no magic link of `/proc` either.
+const CONFINED: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// The machine that this process runs on, seen from a directory on.
+pub struct RealHost {
+    root: PathBuf,
+    fd: OwnedFd,
+    random: SystemRandom,
+    session: u32,
+}
+
+struct RealDir {
+    fd: OwnedFd,
+    path: String,
+}
+
+struct RealFile {
+    fd: OwnedFd,
+    path: String,
+}
+
+impl RealHost {
+    /// The machine from `root` on; `/` unless `--root` says otherwise. Links in `root` itself are followed, once.
+    ///
+    /// # Errors
+    /// When `root` is no directory that can be opened.
+    pub fn new(root: &Path) -> Result<Self, HostError> {
+        let shown = || root.display().to_string();
+        let root = root.canonicalize().map_err(HostError::io("open", shown()))?;
+        let fd = rustix::fs::open(&root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| HostError::io("open", shown())(errno.into()))?;
+        let mut host = Self { root, fd, random: SystemRandom::new(), session: 0 };
+        host.session = u32::try_from(host.random() >> 32).expect("the upper half of 64 bits");
+        Ok(host)
+    }
+}
+
+impl Host for RealHost {
+    fn root(&self) -> Result<Box<dyn Dir>, HostError> {
+        let fd = open_dir(self.fd.as_fd(), ".").map_err(|errno| HostError::io("open", "/")(errno.into()))?;
+        Ok(Box::new(RealDir { fd, path: String::new() }))
+    }
+
+    fn dir(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError> {
+        match open_dir(self.fd.as_fd(), &path.as_str()[1..]) {
+            Ok(fd) => Ok(Some(Box::new(RealDir { fd, path: path.to_string() }))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.in_the_way(path, errno)),
+        }
+    }
+
+    fn run<'a>(&'a self, command: &'a Command) -> Pending<'a, Result<Finished, HostError>> {
+        Box::pin(spawn::run(&self.root, command))
+    }
+
+    fn outside(&self, path: &HostPath) -> PathBuf {
+        self.root.join(&path.as_str()[1..])
+    }
+
+    fn user(&self, name: &str) -> Result<u32, HostError> {
+        accounts::number("user", Path::new("/etc/passwd"), name)
+    }
+
+    fn group(&self, name: &str) -> Result<u32, HostError> {
+        accounts::number("group", Path::new("/etc/group"), name)
+    }
+
+    fn identity(&self) -> (u32, u32) {
+        (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+    }
+
+    fn session(&self) -> u32 {
+        self.session
+    }
+
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.random.fill(&mut bytes).expect("the kernel gives random bytes once it has booted");
+        u64::from_ne_bytes(bytes)
+    }
+
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn uptime(&self) -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
+}
+
+impl RealHost {
+    /// Finds out, name by name, what kept a directory from being opened.
+    fn in_the_way(&self, path: &HostPath, errno: Errno) -> HostError {
+        let mut walked = String::new();
+        for name in path.names() {
+            walked = format!("{walked}/{name}");
+            let Ok(stat) = rustix::fs::statat(&self.fd, &walked[1..], AtFlags::SYMLINK_NOFOLLOW) else { break };
+            match kind(stat.st_mode) {
+                Kind::Directory => {}
+                Kind::Link => return HostError::Link { path: path.to_string(), at: walked },
+                found => return HostError::Kind { path: walked, wanted: Kind::Directory.word(), found: found.word() },
+            }
+        }
+        HostError::io("open", path.as_str())(errno.into())
+    }
+}
+
+impl RealDir {
+    fn at(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    fn tried<T>(&self, operation: &'static str, name: &str, result: Result<T, Errno>) -> Result<T, HostError> {
+        result.map_err(|errno| HostError::io(operation, self.at(name))(errno.into()))
+    }
+
+    /// A regular file with one name, opened without following a link and without waiting for a FIFO's other end.
+    fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<OwnedFd>, HostError> {
+        let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let fd = match rustix::fs::openat2(&self.fd, plain(name), flags, Mode::empty(), CONFINED) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(HostError::Link { path: self.at(name), at: self.at(name) }),
+            Err(Errno::NXIO | Errno::NODEV) => return Err(self.no_file(name, Kind::Special)),
+            Err(errno) => return self.tried("open", name, Err(errno)),
+        };
+        let stat = self.tried("look at", name, rustix::fs::fstat(&fd))?;
+        match kind(stat.st_mode) {
+            Kind::File if stat.st_nlink > 1 => Err(HostError::Links { path: self.at(name), links: stat.st_nlink as u64 }),
+            Kind::File => Ok(Some(fd)),
+            found => Err(self.no_file(name, found)),
+        }
+    }
+
+    fn no_file(&self, name: &str, found: Kind) -> HostError {
+        HostError::Kind { path: self.at(name), wanted: Kind::File.word(), found: found.word() }
+    }
+
+    fn existing(&self, name: &str) -> Result<OwnedFd, HostError> {
+        self.open_file(name, OFlags::RDONLY)?
+            .ok_or_else(|| HostError::io("open", self.at(name))(io::ErrorKind::NotFound.into()))
+    }
+}
+
+impl Dir for RealDir {
+    fn stat(&self, name: &str) -> Result<Option<Stat>, HostError> {
+        match rustix::fs::statat(&self.fd, plain(name), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Stat {
+                kind: kind(stat.st_mode),
+                mode: stat.st_mode & 0o7777,
+                user: stat.st_uid,
+                group: stat.st_gid,
+                size: u64::try_from(stat.st_size).unwrap_or(0),
+                links: stat.st_nlink as u64,
+            })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => self.tried("look at", name, Err(errno)),
+        }
+    }
+
+    fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
+        use io::Read;
+        let Some(fd) = self.open_file(name, OFlags::RDONLY)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        let mut file = std::fs::File::from(fd).take(limit + 1);
+        file.read_to_end(&mut bytes).map_err(HostError::io("read", self.at(name)))?;
+        if bytes.len() as u64 > limit {
+            return Err(HostError::Large { path: self.at(name), limit });
+        }
+        Ok(Some(bytes))
+    }
+
+    fn names(&self) -> Result<Vec<String>, HostError> {
+        let entries = self.tried("list", "", rustix::fs::Dir::read_from(&self.fd))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = self.tried("list", "", entry)?;
+            if let Ok(name) = entry.file_name().to_str()
+                && !matches!(name, "." | "..")
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn dir(&self, name: &str) -> Result<Option<Box<dyn Dir>>, HostError> {
+        let path = self.at(name);
+        match open_dir(self.fd.as_fd(), name) {
+            Ok(fd) => Ok(Some(Box::new(RealDir { fd, path }))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::LOOP) => Err(HostError::Link { at: path.clone(), path }),
+            Err(Errno::NOTDIR) => match self.stat(name)?.map(|stat| stat.kind) {
+                Some(Kind::Link) => Err(HostError::Link { at: path.clone(), path }),
+                found => Err(HostError::Kind {
+                    path,
+                    wanted: Kind::Directory.word(),
+                    found: found.unwrap_or(Kind::Special).word(),
+                }),
+            },
+            Err(errno) => self.tried("open", name, Err(errno)),
+        }
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = self.tried("make", name, rustix::fs::openat2(&self.fd, plain(name), flags, mode, CONFINED))?;
+        Ok(Box::new(RealFile { fd, path: self.at(name) }))
+    }
+
+    fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError> {
+        self.tried("make", name, rustix::fs::mkdirat(&self.fd, plain(name), Mode::from_raw_mode(0o700)))?;
+        let fd = self.tried("open", name, open_dir(self.fd.as_fd(), name))?;
+        self.tried("set the mode of", name, rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {
+        self.tried("replace", to, rustix::fs::renameat(&self.fd, plain(from), &self.fd, plain(to)))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), HostError> {
+        self.tried("remove", name, rustix::fs::unlinkat(&self.fd, plain(name), AtFlags::empty()))
+    }
+
+    fn set_owner(&self, name: &str, user: Option<u32>, group: Option<u32>) -> Result<(), HostError> {
+        let fd = self.existing(name)?;
+        self.tried("give away", name, rustix::fs::fchown(&fd, user.map(Uid::from_raw), group.map(Gid::from_raw)))
+    }
+
+    fn set_mode(&self, name: &str, mode: u32) -> Result<(), HostError> {
+        let fd = self.existing(name)?;
+        self.tried("set the mode of", name, rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)))
+    }
+
+    fn sync(&self) -> Result<(), HostError> {
+        self.tried("sync", "", rustix::fs::fsync(&self.fd))
+    }
+}
+
+impl RealFile {
+    fn tried<T>(&self, operation: &'static str, result: Result<T, Errno>) -> Result<T, HostError> {
+        result.map_err(|errno| HostError::io(operation, self.path.as_str())(errno.into()))
+    }
+}
+
+impl NewFile for RealFile {
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), HostError> {
+        while !bytes.is_empty() {
+            match rustix::io::write(&self.fd, bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(Errno::INTR) => {}
+                Err(errno) => return self.tried("write", Err(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_owner(&mut self, user: Option<u32>, group: Option<u32>) -> Result<(), HostError> {
+        self.tried("give away", rustix::fs::fchown(&self.fd, user.map(Uid::from_raw), group.map(Gid::from_raw)))
+    }
+
+    fn set_mode(&mut self, mode: u32) -> Result<(), HostError> {
+        self.tried("set the mode of", rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(mode)))
+    }
+
+    fn sync(&mut self) -> Result<(), HostError> {
+        self.tried("sync", rustix::fs::fsync(&self.fd))
+    }
+}
+
+/// Opens a directory to list it, sync it and work in it.
+fn open_dir(at: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    loop {
+        match rustix::fs::openat2(at, path, flags, Mode::empty(), CONFINED) {
+            // The kernel could not rule out a rename that escapes: it asks to be asked again.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// A name for the kernel. One with a slash in it never gets here from [`HostPath`]; it would be refused by `openat2`.
+fn plain(name: &str) -> CString {
+    CString::new(name.replace('/', "\u{fffd}")).expect("names hold no NUL: HostPath and Dir::names see to it")
+}
+
+fn kind(mode: u32) -> Kind {
+    match rustix::fs::FileType::from_raw_mode(mode) {
+        rustix::fs::FileType::RegularFile => Kind::File,
+        rustix::fs::FileType::Directory => Kind::Directory,
+        rustix::fs::FileType::Symlink => Kind::Link,
+        _ => Kind::Special,
+    }
+}

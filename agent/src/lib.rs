@@ -1,0 +1,6 @@
+//! stemma-agent: the half of Stemma that lives on a host.
+//!
+//! Two halves in one process: `sync` has the network and no root, `apply` has root and no network. They know
+//! each other by the messages of [`channel`] alone.
+
+pub mod host;
