@@ -3,4 +3,9 @@
 //! Two halves in one process: `sync` has the network and no root, `apply` has root and no network. They know
 //! each other by the messages of [`channel`] alone.
 
+pub mod apply;
+pub mod channel;
+pub mod config;
 pub mod host;
+pub mod identity;
+pub mod paths;

@@ -1,0 +1,391 @@
+//! What the root half keeps: the last accepted desired state, bodies by hash, steps in flight, results that were
+//! not acknowledged, and which keys of the host label map are the agent's.
+//!
+//! Each fact is a small file of its own, checksummed and replaced whole. Not one append-only log: a torn file
+//! then costs one fact, which is set aside under another name and said, and an agent never fails to start over
+//! its own state (F13). Whether a fact is on disk decides what is done next, so nothing is cached here.
+
+mod record;
+mod state;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use log::warn;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use stemma_core::digest::sha256;
+use stemma_wire::message::Hash;
+use stemma_wire::message::observed::{LocalState, TaskResult};
+
+use crate::host::atomic::{Attributes, ensure_dir, replace, sweep};
+use crate::host::{Dir, Host, HostError};
+use crate::paths;
+
+use record::Kind;
+pub(in crate::apply) use state::part;
+pub use state::{Accepted, Desired, HostMapRecord, OpenBarriers, Performed, Progress, Step, StepState, Told, UndoNote};
+
+/// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
+const LARGEST: u64 = 8 * 1024 * 1024;
+
+/// The largest body: a blob.
+const LARGEST_BODY: u64 = 64 * 1024 * 1024;
+
+/// Results kept while no controller acknowledges them; beyond, the oldest go.
+pub const MOST_RESULTS: usize = 1_000;
+
+const ACCEPTED: &str = "accepted";
+const PROGRESS: &str = "progress";
+const SEQUENCE: &str = "sequence";
+const HOST_MAP: &str = "host-map";
+const TOLD: &str = "told";
+const LOCAL: &str = "local";
+const OPEN: &str = "open-barriers";
+
+/// The state directory of the root half.
+pub struct Ledger {
+    host: Rc<dyn Host>,
+    dir: Box<dyn Dir>,
+    steps: Box<dyn Dir>,
+    results: Box<dyn Dir>,
+    bodies: Box<dyn Dir>,
+    undo: Box<dyn Dir>,
+}
+
+impl Ledger {
+    /// Opens the state directory, making it where it is missing.
+    ///
+    /// # Errors
+    /// [`HostError`] when the directory itself cannot be had; never over what is in it.
+    pub fn open(host: Rc<dyn Host>) -> Result<Self, HostError> {
+        let below = |name: &str| {
+            let path = paths::own(&format!("{}{name}", paths::APPLY_STATE));
+            ensure_dir(&*host, &path, 0o700)
+        };
+        ensure_dir(&*host, &paths::own(paths::STATE), 0o755)?;
+        let (dir, steps, results, bodies, undo) =
+            (below("")?, below("/steps")?, below("/results")?, below("/bodies")?, below("/undo")?);
+        Ok(Self { host, dir, steps, results, bodies, undo })
+    }
+
+    /// Takes away unfinished files of an agent that was killed. Only while no other agent runs on this state.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn sweep(&self) -> Result<(), HostError> {
+        [&self.dir, &self.steps, &self.results, &self.bodies, &self.undo]
+            .into_iter()
+            .try_for_each(|dir| sweep(&*self.host, &**dir))
+    }
+
+    /// The last accepted desired state.
+    ///
+    /// # Errors
+    /// [`HostError`] from the machine, here and below; a record that cannot be used reads as absent.
+    pub fn accepted(&self) -> Result<Option<Accepted>, HostError> {
+        let accepted: Option<Accepted> = self.read(&*self.dir, ACCEPTED, Kind::Accepted)?;
+        Ok(accepted.filter(Accepted::is_whole))
+    }
+
+    /// Makes a desired state the last accepted one.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn accept(&self, accepted: &Accepted) -> Result<(), HostError> {
+        self.write(&*self.dir, ACCEPTED, Kind::Accepted, accepted)
+    }
+
+    /// How far the present task set has come.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn progress(&self) -> Result<Progress, HostError> {
+        Ok(self.read(&*self.dir, PROGRESS, Kind::Progress)?.unwrap_or_default())
+    }
+
+    /// Notes how far the task set has come; written only when it differs from what is there.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_progress(&self, progress: &Progress) -> Result<(), HostError> {
+        self.write(&*self.dir, PROGRESS, Kind::Progress, progress)
+    }
+
+    /// The barriers that were said to be open.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn open_barriers(&self) -> Result<Option<OpenBarriers>, HostError> {
+        self.read(&*self.dir, OPEN, Kind::Open)
+    }
+
+    /// Notes the open barriers.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_open_barriers(&self, open: &OpenBarriers) -> Result<(), HostError> {
+        self.write(&*self.dir, OPEN, Kind::Open, open)
+    }
+
+    /// What the journal says of a task.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn step(&self, task: &str) -> Result<Option<Step>, HostError> {
+        self.read(&*self.steps, &by_name(task), Kind::Step)
+    }
+
+    /// Writes a task's line of the journal, durable when this returns.
+    ///
+    /// # Errors
+    /// [`HostError`]; then the step must not be begun.
+    pub fn set_step(&self, step: &Step) -> Result<(), HostError> {
+        self.write(&*self.steps, &by_name(&step.task), Kind::Step, step)
+    }
+
+    /// Which keys of the host label map are the agent's; `None` when nothing was ever noted, or it was lost.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn host_map(&self) -> Result<Option<HostMapRecord>, HostError> {
+        self.read(&*self.dir, HOST_MAP, Kind::HostMap)
+    }
+
+    /// Notes which keys of the host label map are the agent's.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_host_map(&self, record: &HostMapRecord) -> Result<(), HostError> {
+        self.write(&*self.dir, HOST_MAP, Kind::HostMap, record)
+    }
+
+    /// What the hooks were told last.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn told(&self) -> Result<Told, HostError> {
+        Ok(self.read(&*self.dir, TOLD, Kind::Told)?.unwrap_or_default())
+    }
+
+    /// Notes what the hooks were told.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_told(&self, told: &Told) -> Result<(), HostError> {
+        self.write(&*self.dir, TOLD, Kind::Told, told)
+    }
+
+    /// What was said on the host itself.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn local(&self) -> Result<LocalState, HostError> {
+        Ok(self.read(&*self.dir, LOCAL, Kind::Local)?.unwrap_or_default())
+    }
+
+    /// Notes what was said on the host.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_local(&self, local: &LocalState) -> Result<(), HostError> {
+        self.write(&*self.dir, LOCAL, Kind::Local, local)
+    }
+
+    /// A profile or blob; one whose bytes no longer have its hash is taken away (S68, at rest).
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn body(&self, hash: Hash) -> Result<Option<Vec<u8>>, HostError> {
+        let name = hex(&hash.0);
+        let Some(bytes) = self.bodies.read(&name, LARGEST_BODY)? else { return Ok(None) };
+        if sha256(&bytes) == hash.0 {
+            return Ok(Some(bytes));
+        }
+        warn!(hash = name.as_str(); "a body in the ledger has changed at rest; it is fetched again");
+        self.bodies.remove(&name)?;
+        Ok(None)
+    }
+
+    /// Whether a body is there, without reading it.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn has_body(&self, hash: Hash) -> Result<bool, HostError> {
+        Ok(self.bodies.stat(&hex(&hash.0))?.is_some())
+    }
+
+    /// Keeps a body; its hash was compared by who calls.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn store_body(&self, hash: Hash, bytes: &[u8]) -> Result<(), HostError> {
+        replace(&*self.host, &*self.bodies, &hex(&hash.0), bytes, Attributes::mode(0o600))
+    }
+
+    /// Drops the bodies that nothing names any more.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn keep_bodies(&self, wanted: &BTreeSet<Hash>) -> Result<(), HostError> {
+        let wanted: BTreeSet<_> = wanted.iter().map(|hash| hex(&hash.0)).collect();
+        for name in self.bodies.names()? {
+            if !wanted.contains(&name) && !name.starts_with('.') {
+                self.bodies.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Results that no controller has acknowledged, in order.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn results(&self) -> Result<Vec<TaskResult>, HostError> {
+        let mut all = Vec::new();
+        for name in self.batches()? {
+            all.extend(self.read::<Vec<TaskResult>>(&*self.results, &name, Kind::Results)?.unwrap_or_default());
+        }
+        Ok(all)
+    }
+
+    /// Gives results their numbers and keeps them until they are acknowledged.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn add_results(&self, mut results: Vec<TaskResult>) -> Result<Vec<TaskResult>, HostError> {
+        let Some(count) = results.len().checked_sub(1) else { return Ok(results) };
+        let first = self.reserve(count as u64 + 1)?;
+        for (sequence, result) in (first..).zip(&mut results) {
+            result.sequence = sequence;
+        }
+        self.write(&*self.results, &format!("{first:020}"), Kind::Results, &results)?;
+        self.bound_results()?;
+        Ok(results)
+    }
+
+    /// Drops results up to a number that the controller has stored.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn acknowledge(&self, up_to: u64) -> Result<(), HostError> {
+        for name in self.batches()? {
+            let first = name.parse::<u64>().unwrap_or(0);
+            if first > up_to {
+                break;
+            }
+            let batch: Vec<TaskResult> = self.read(&*self.results, &name, Kind::Results)?.unwrap_or_default();
+            if batch.last().is_none_or(|last| last.sequence <= up_to) {
+                if self.results.stat(&name)?.is_some() {
+                    self.results.remove(&name)?;
+                }
+            } else {
+                let rest: Vec<_> = batch.into_iter().filter(|result| result.sequence > up_to).collect();
+                self.write(&*self.results, &name, Kind::Results, &rest)?;
+            }
+        }
+        let next: u64 = self.next_sequence()?;
+        if next <= up_to {
+            // This state is younger than what the controller knows of the host: go on above it.
+            self.write(&*self.dir, SEQUENCE, Kind::Sequence, &(up_to + 1))?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what a task replaced.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn keep_replaced(&self, note: &UndoNote) -> Result<(), HostError> {
+        self.write(&*self.undo, &by_name(&note.path), Kind::Undo, note)
+    }
+
+    /// What a task last replaced at a path.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn replaced(&self, path: &str) -> Result<Option<UndoNote>, HostError> {
+        self.read(&*self.undo, &by_name(path), Kind::Undo)
+    }
+
+    fn batches(&self) -> Result<Vec<String>, HostError> {
+        let names = self.results.names()?;
+        Ok(names.into_iter().filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit())).collect())
+    }
+
+    fn bound_results(&self) -> Result<(), HostError> {
+        let batches = self.batches()?;
+        // A batch is at least one result, so this many batches are more results than are kept.
+        for name in batches.iter().take(batches.len().saturating_sub(MOST_RESULTS)) {
+            warn!(batch = name.as_str(); "results that no controller took are dropped");
+            self.results.remove(name)?;
+        }
+        Ok(())
+    }
+
+    /// The next free number, as far as is known on disk.
+    fn next_sequence(&self) -> Result<u64, HostError> {
+        Ok(self.read(&*self.dir, SEQUENCE, Kind::Sequence)?.unwrap_or(1))
+    }
+
+    /// Takes `count` numbers that were never used and never will be again.
+    fn reserve(&self, count: u64) -> Result<u64, HostError> {
+        let kept = self.results()?.last().map_or(0, |last| last.sequence);
+        let first = self.next_sequence()?.max(kept + 1);
+        self.write(&*self.dir, SEQUENCE, Kind::Sequence, &(first + count))?;
+        Ok(first)
+    }
+
+    fn read<T: DeserializeOwned>(&self, dir: &dyn Dir, name: &str, kind: Kind) -> Result<Option<T>, HostError> {
+        let bytes = match dir.read(name, LARGEST) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(None),
+            Err(error @ (HostError::Kind { .. } | HostError::Links { .. } | HostError::Large { .. })) => {
+                self.set_aside(dir, name, &error.sentence())?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        match record::decode(kind, &bytes) {
+            Ok(value) => Ok(Some(value)),
+            Err(unreadable) => {
+                self.set_aside(dir, name, &unreadable.to_string())?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Moves a record out of the way, where a person finds it, and says so.
+    fn set_aside(&self, dir: &dyn Dir, name: &str, why: &str) -> Result<(), HostError> {
+        let aside = format!("{name}.set-aside");
+        warn!(record = name, why, now = aside.as_str(); "a record of the agent's state cannot be used and is set aside");
+        dir.rename(name, &aside)
+    }
+
+    /// Writes a record; one that stands there already, equal, is left alone.
+    fn write<T: Serialize>(&self, dir: &dyn Dir, name: &str, kind: Kind, value: &T) -> Result<(), HostError> {
+        let bytes = record::encode(kind, value);
+        if matches!(dir.read(name, LARGEST), Ok(Some(present)) if present == bytes) {
+            return Ok(());
+        }
+        replace(&*self.host, dir, name, &bytes, Attributes::mode(0o600))
+    }
+}
+
+/// A file name for what may be any text.
+fn by_name(text: &str) -> String {
+    hex(&sha256(text.as_bytes())[..16])
+}
+
+/// Bytes as hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a String takes all that is written");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! The facts that the ledger holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use stemma_core::digest::sha256;
+use stemma_wire::message::checkin::Held;
+use stemma_wire::message::desired::{Barrier, Known, Mode, TaskSet};
+use stemma_wire::message::observed::Outcome;
+use stemma_wire::message::{Epoch, PartDigest, Revision};
+
+/// A desired state that was verified: both parts as they were sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// The store's epoch.
+    pub epoch: Epoch,
+    /// The revision of the snapshot that was resolved.
+    pub revision: Revision,
+    /// Postcard bytes of [`Known`].
+    pub known: Vec<u8>,
+    /// Postcard bytes of [`TaskSet`].
+    pub task_set: Vec<u8>,
+}
+
+impl Accepted {
+    /// What the agent says that it holds.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        Held {
+            epoch: self.epoch,
+            revision: self.revision,
+            known: PartDigest(sha256(&self.known)),
+            task_set: PartDigest(sha256(&self.task_set)),
+        }
+    }
+
+    /// Whether both parts can be read.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        part::<Known>(&self.known).is_some() && part::<TaskSet>(&self.task_set).is_some()
+    }
+
+    /// Both parts, read.
+    #[must_use]
+    pub fn desired(&self) -> Desired {
+        Desired {
+            known: part(&self.known).unwrap_or_default(),
+            task_set: part(&self.task_set).unwrap_or_default(),
+            digest: PartDigest(sha256(&self.task_set)),
+        }
+    }
+}
+
+/// A desired state as it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Desired {
+    /// The part that is replaced at once.
+    pub known: Known,
+    /// The part that is replaced when it is released.
+    pub task_set: TaskSet,
+    /// The digest of the second part, as results name it.
+    pub digest: PartDigest,
+}
+
+impl Desired {
+    /// The mode that is in force: the lower of the ceiling and the task set's.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.known.ceiling.min(self.task_set.mode)
+    }
+}
+
+/// One part of a desired state, when the bytes are exactly one.
+pub(in crate::apply) fn part<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((part, [])) => Some(part),
+        _ => None,
+    }
+}
+
+/// How far a task set has come on this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The task set that the results below were reported for.
+    pub task_set: Option<PartDigest>,
+    /// By task id.
+    pub tasks: BTreeMap<String, Performed>,
+}
+
+/// How a task last ended, and for which content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Performed {
+    /// Its content: definition and inputs.
+    pub content: [u8; 32],
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// The journal's line of a task whose effect cannot be looked up on the host: a command without guards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// The task.
+    pub task: String,
+    /// Its definition and inputs: another content is another step.
+    pub content: [u8; 32],
+    /// Where it stands.
+    pub state: StepState,
+}
+
+/// Where a step stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepState {
+    /// Written before it is begun. Found at a start of the agent, nobody knows what became of it.
+    Begun,
+    /// It ended well, or a person said so.
+    Done,
+    /// It ended, and not well.
+    Failed,
+    /// Begun and not known to have ended; waits for `resolve-unknown`.
+    Unknown,
+}
+
+/// The keys of the host label map that are the agent's, with the value that it put there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostMapRecord {
+    /// The file that they were put into.
+    pub path: String,
+    /// Value by key.
+    pub owned: BTreeMap<String, String>,
+    /// What is being put there, from before the map is replaced until after.
+    pub writing: BTreeMap<String, String>,
+}
+
+/// What the hooks were told last: the base of the next change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Traits.
+    pub traits: BTreeSet<String>,
+    /// Tags, `NAME` or `NAME:VALUE`.
+    pub tags: BTreeSet<String>,
+}
+
+/// The barriers that a controller said to be open, for one task set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenBarriers {
+    /// The task set.
+    pub task_set: PartDigest,
+    /// The revision at which it was said.
+    pub revision: Revision,
+    /// Those that are open.
+    pub open: BTreeSet<Barrier>,
+}
+
+/// What stood at a path before a task replaced it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UndoNote {
+    /// The task that replaced it.
+    pub task: String,
+    /// The path.
+    pub path: String,
+    /// Its bytes; `None`: nothing stood there.
+    pub bytes: Option<Vec<u8>>,
+    /// Owner, group and mode, where something stood there.
+    pub attributes: Option<(u32, u32, u32)>,
+}

@@ -1,0 +1,111 @@
+use stemma_wire::message::desired::{Known, TaskSet};
+use stemma_wire::message::observed::Outcome;
+use stemma_wire::message::{Epoch, PartDigest, Revision};
+
+use super::*;
+use crate::host::memory::MemoryHost;
+
+fn ledger(host: &MemoryHost) -> Ledger {
+    Ledger::open(Rc::new(host.clone())).unwrap()
+}
+
+fn accepted(revision: u64) -> Accepted {
+    Accepted {
+        epoch: Epoch([1; 16]),
+        revision: Revision(revision),
+        known: postcard::to_stdvec(&Known::default()).unwrap(),
+        task_set: postcard::to_stdvec(&TaskSet::default()).unwrap(),
+    }
+}
+
+fn result(task: &str) -> TaskResult {
+    TaskResult {
+        sequence: 0,
+        task_set: PartDigest([0; 32]),
+        task: task.into(),
+        outcome: Outcome::Changed,
+        message: String::new(),
+        output: String::new(),
+        diff: String::new(),
+        duration_ms: 0,
+    }
+}
+
+fn sequences(ledger: &Ledger) -> Vec<u64> {
+    ledger.results().unwrap().iter().map(|result| result.sequence).collect()
+}
+
+#[test]
+fn f13_state_that_cannot_be_used_is_set_aside_and_the_agent_starts() {
+    for damage in ["", "torn", "stemmaL\n\u{0}\u{9}future, whatever follows here, at least as long as a head is"] {
+        let host = MemoryHost::new();
+        ledger(&host).accept(&accepted(1)).unwrap();
+        host.put("/var/lib/stemma-agent/apply/accepted", damage);
+        assert_eq!(ledger(&host).accepted().unwrap(), None, "{damage:?}");
+        assert_eq!(host.text("/var/lib/stemma-agent/apply/accepted.set-aside").as_deref(), Some(damage));
+        ledger(&host).accept(&accepted(2)).unwrap();
+        assert_eq!(ledger(&host).accepted().unwrap(), Some(accepted(2)));
+    }
+}
+
+#[test]
+fn f03_after_a_power_cut_at_any_call_the_old_state_or_the_new_one_is_there() {
+    let host = MemoryHost::new();
+    ledger(&host).accept(&accepted(1)).unwrap();
+    host.revive();
+    ledger(&host).accept(&accepted(2)).unwrap();
+    let calls = host.calls();
+    assert!(calls >= 5, "a file is made, written, given a mode, synced, renamed: {calls}");
+    for call in 0..=calls {
+        let host = MemoryHost::new();
+        ledger(&host).accept(&accepted(1)).unwrap();
+        host.revive();
+        host.die_before(call);
+        let done = ledger(&host).accept(&accepted(2)).is_ok();
+        host.cut_power();
+        let found = ledger(&host).accepted().unwrap().expect("one of the two");
+        assert!(found == accepted(2) || (found == accepted(1) && !done), "died before call {call}");
+    }
+}
+
+#[test]
+fn results_keep_their_numbers_until_they_are_acknowledged() {
+    let host = MemoryHost::new();
+    ledger(&host).add_results(vec![result("a"), result("b")]).unwrap();
+    ledger(&host).add_results(vec![result("c")]).unwrap();
+    assert_eq!(sequences(&ledger(&host)), [1, 2, 3]);
+    ledger(&host).acknowledge(1).unwrap();
+    assert_eq!(sequences(&ledger(&host)), [2, 3]);
+    ledger(&host).acknowledge(3).unwrap();
+    assert_eq!(sequences(&ledger(&host)), Vec::<u64>::new());
+    ledger(&host).add_results(vec![result("d")]).unwrap();
+    assert_eq!(sequences(&ledger(&host)), [4], "a number never returns");
+}
+
+#[test]
+fn a_young_ledger_goes_on_above_what_the_controller_has() {
+    let host = MemoryHost::new();
+    ledger(&host).acknowledge(70).unwrap();
+    ledger(&host).add_results(vec![result("a")]).unwrap();
+    assert_eq!(sequences(&ledger(&host)), [71]);
+}
+
+#[test]
+fn equal_state_is_not_written_again() {
+    let host = MemoryHost::new();
+    ledger(&host).accept(&accepted(1)).unwrap();
+    host.revive();
+    ledger(&host).accept(&accepted(1)).unwrap();
+    assert_eq!(host.calls(), 0);
+}
+
+#[test]
+fn s68_a_body_that_changed_at_rest_is_not_used() {
+    let host = MemoryHost::new();
+    let hash = Hash(sha256(b"body"));
+    ledger(&host).store_body(hash, b"body").unwrap();
+    assert_eq!(ledger(&host).body(hash).unwrap().as_deref(), Some(&b"body"[..]));
+    host.put(&format!("/var/lib/stemma-agent/apply/bodies/{}", hex(&hash.0)), "bodY");
+    assert_eq!(ledger(&host).body(hash).unwrap(), None);
+    assert!(!ledger(&host).has_body(hash).unwrap(), "it is wanted again");
+}

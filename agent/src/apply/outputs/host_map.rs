@@ -1,0 +1,191 @@
+//! The host label map: a file that other programs and people write too.
+//!
+//! The agent owns the keys that it put there and no other, and knows them from a record of its own. So it can
+//! take back exactly those, and a key of someone else, equal or not, is never changed and never removed.
+
+mod file;
+
+use std::collections::BTreeMap;
+
+use stemma_wire::message::desired::{Known, Mode};
+
+use crate::apply::ledger::{HostMapRecord, Ledger};
+use crate::config::{Format, HostLabelMap};
+use crate::host::atomic::{Attributes, ensure_dir, replace};
+use crate::host::{Host, HostError, HostPath};
+
+use file::MapFile;
+
+/// The largest map that is read.
+const LARGEST: u64 = 1024 * 1024;
+
+/// What is to become of a map: pure, from what stands there, what is owned and what is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The new text; `None` when it is the present one.
+    pub text: Option<String>,
+    /// The keys that are owned from then on.
+    pub owned: BTreeMap<String, String>,
+    /// What people should know.
+    pub findings: Vec<String>,
+}
+
+/// The map could not be read as its format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the host label map is no {format} file ({why}): it is left as it is; mend or remove it")]
+pub struct Unreadable {
+    format: &'static str,
+    why: String,
+}
+
+/// Decides what becomes of a map.
+///
+/// A key is the agent's while its value is one that the agent put there, or it was taken out by another hand. One
+/// that someone gave another value is theirs from then on: as with every update, who changes a key owns it.
+///
+/// # Errors
+/// [`Unreadable`] when the present text is not of the format; then nothing may be written.
+pub fn plan(
+    format: Format,
+    present: Option<&str>,
+    record: &HostMapRecord,
+    wanted: &BTreeMap<String, String>,
+) -> Result<Plan, Unreadable> {
+    let mut file = MapFile::parse(format, present.unwrap_or(""))?;
+    let mut next = Plan { text: None, owned: BTreeMap::new(), findings: Vec::new() };
+    for (key, value) in wanted {
+        match (is_owned(record, key, file.get(key)), file.get(key)) {
+            (false, Some(theirs)) if theirs == value => {
+                // Two authors agree: the line stays the other's, and stays when it is wanted no more.
+            }
+            (false, Some(theirs)) => next.findings.push(format!(
+                "host label {key}: another author has {theirs:?} there, so {value:?} is not written"
+            )),
+            (true, _) | (false, None) => {
+                file.set(key, value);
+                next.owned.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    let dropped = record.owned.keys().chain(record.writing.keys()).filter(|key| !wanted.contains_key(*key));
+    for key in dropped {
+        if is_owned(record, key, file.get(key)) {
+            file.remove(key);
+        }
+    }
+    let text = file.into_text();
+    next.text = (text != present.unwrap_or("")).then_some(text);
+    Ok(next)
+}
+
+fn is_owned(record: &HostMapRecord, key: &str, present: Option<&str>) -> bool {
+    [&record.owned, &record.writing]
+        .into_iter()
+        .filter_map(|keys| keys.get(key))
+        .any(|value| present.is_none_or(|present| present == value))
+}
+
+/// Without a record: the keys whose value is the last acknowledged one are claimed.
+fn claimed(format: Format, present: Option<&str>, acknowledged: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let Ok(file) = MapFile::parse(format, present.unwrap_or("")) else { return BTreeMap::new() };
+    let equal = acknowledged.iter().filter(|&(key, value)| file.get(key) == Some(value.as_str()));
+    equal.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// The labels that flow to the host label map.
+#[must_use]
+pub fn flowing(known: &Known) -> BTreeMap<String, String> {
+    let flows = known.labels.iter().filter(|(key, label)| label.to_host && is_plain(key, &label.value));
+    flows.map(|(key, label)| (key.clone(), label.value.clone())).collect()
+}
+
+/// A controller sends only Kubernetes keys and values here; looked at again, since a line end would be another key.
+fn is_plain(key: &str, value: &str) -> bool {
+    let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'/'));
+    !key.is_empty() && plain(key) && plain(value)
+}
+
+/// Brings the map in line with what flows there; in mode `apply` alone, in `noop` it says what it would do.
+/// `acknowledged` is what flowed by the last desired state: the claim, where the record was lost.
+///
+/// # Errors
+/// [`HostError`].
+pub fn write(
+    host: &dyn Host,
+    ledger: &Ledger,
+    config: &HostLabelMap,
+    wanted: &BTreeMap<String, String>,
+    acknowledged: Option<&BTreeMap<String, String>>,
+    mode: Mode,
+) -> Result<Vec<String>, HostError> {
+    let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
+    let dir = match path.parent() {
+        Some(parent) => host.dir(&parent)?,
+        None => Some(host.root()?),
+    };
+    let bytes = dir.as_ref().map(|dir| dir.read(path.name(), LARGEST)).transpose()?.flatten();
+    let Ok(present) = bytes.map(String::from_utf8).transpose() else {
+        return Ok(vec![format!("host label map {path} is no UTF-8 text and is left as it is")]);
+    };
+    let record = record(ledger, config, present.as_deref(), acknowledged)?;
+    let plan = match plan(config.format, present.as_deref(), &record, wanted) {
+        Ok(plan) => plan,
+        Err(unreadable) => return Ok(vec![format!("{path}: {unreadable}")]),
+    };
+    match mode {
+        Mode::Observe => Ok(Vec::new()),
+        Mode::Noop => {
+            let would = plan.text.is_some().then(|| format!("noop: host label map {path} would be changed"));
+            Ok(plan.findings.into_iter().chain(would).collect())
+        }
+        Mode::Apply => {
+            apply(host, ledger, &path, &plan, record)?;
+            Ok(plan.findings)
+        }
+    }
+}
+
+/// Writes the record around the map: a key stands in the record before it stands in the map and until it is gone
+/// from it, so that a crash between the two leaves no key without an owner.
+fn apply(
+    host: &dyn Host,
+    ledger: &Ledger,
+    path: &HostPath,
+    plan: &Plan,
+    before: HostMapRecord,
+) -> Result<(), HostError> {
+    if let Some(text) = &plan.text {
+        ledger.set_host_map(&HostMapRecord { writing: plan.owned.clone(), ..before })?;
+        let dir = match path.parent() {
+            Some(parent) => ensure_dir(host, &parent, 0o755)?,
+            None => host.root()?,
+        };
+        let attributes = dir.stat(path.name())?.as_ref().map_or(Attributes::mode(0o644), Attributes::of);
+        replace(host, &*dir, path.name(), text.as_bytes(), attributes)?;
+    }
+    let writing = BTreeMap::new();
+    ledger.set_host_map(&HostMapRecord { path: path.to_string(), owned: plan.owned.clone(), writing })
+}
+
+/// The keys that are the agent's, by its record for this path, or claimed where that was lost.
+fn record(
+    ledger: &Ledger,
+    config: &HostLabelMap,
+    present: Option<&str>,
+    acknowledged: Option<&BTreeMap<String, String>>,
+) -> Result<HostMapRecord, HostError> {
+    let fresh = |owned| HostMapRecord { path: config.path.clone(), owned, writing: BTreeMap::new() };
+    match (ledger.host_map()?, acknowledged) {
+        (Some(record), _) if record.path == config.path => Ok(record),
+        (Some(_), _) => Ok(fresh(BTreeMap::new())),
+        (None, Some(acknowledged)) => Ok(fresh(claimed(config.format, present, acknowledged))),
+        (None, None) => {
+            let record = fresh(BTreeMap::new());
+            ledger.set_host_map(&record)?;
+            Ok(record)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+use std::rc::Rc;
+
+use super::*;
+use crate::host::memory::MemoryHost;
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn record(pairs: &[(&str, &str)]) -> HostMapRecord {
+    HostMapRecord { path: String::new(), owned: map(pairs), writing: BTreeMap::new() }
+}
+
+#[test]
+fn only_the_agents_own_keys_change() {
+    type Pairs<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(&str, &str, Pairs<'_>, Pairs<'_>, &str, Pairs<'_>); 9] = [
+        ("added at the end", "# mine\nzone=a\n", &[], &[("n/x", "1")], "# mine\nzone=a\nn/x=1\n", &[("n/x", "1")]),
+        ("changed in its place", "n/x=1\nzone=a\n", &[("n/x", "1")], &[("n/x", "2")], "n/x=2\nzone=a\n", &[("n/x", "2")]),
+        ("dropped", "n/x=1\nzone=a\n", &[("n/x", "1")], &[], "zone=a\n", &[]),
+        ("another's value stays", "n/x=7\n", &[], &[("n/x", "1")], "n/x=7\n", &[]),
+        ("another's equal value stays its own", "n/x=1\n", &[], &[("n/x", "1")], "n/x=1\n", &[]),
+        ("and is not removed", "n/x=1\n", &[], &[], "n/x=1\n", &[]),
+        ("edited by another: theirs from then on", "n/x=7\n", &[("n/x", "1")], &[("n/x", "2")], "n/x=7\n", &[]),
+        ("edited by another, then dropped: stays", "n/x=7\n", &[("n/x", "1")], &[], "n/x=7\n", &[]),
+        ("taken out by another: put back", "", &[("n/x", "1")], &[("n/x", "1")], "n/x=1\n", &[("n/x", "1")]),
+    ];
+    for (name, present, owned, wanted, text, next) in cases {
+        let plan = plan(Format::Env, Some(present), &record(owned), &map(wanted)).unwrap();
+        assert_eq!(plan.text.as_deref().unwrap_or(present), text, "{name}");
+        assert_eq!(plan.owned, map(next), "{name}");
+    }
+}
+
+#[test]
+fn each_format_keeps_what_others_wrote() {
+    for (format, present, expected) in [
+        (Format::Env, "# a\n\n b = 'c' \nodd line\n", "# a\n\n b = 'c' \nodd line\nn/x=1\n"),
+        (Format::NodeFeatureDiscovery, "# +expiry-time=2030-01-01\nfeature\n", "# +expiry-time=2030-01-01\nfeature\nn/x=1\n"),
+        (Format::Json, "{\"z\": {\"deep\": 1}, \"a\": 2}", "{\n  \"z\": {\"deep\":1},\n  \"a\": 2,\n  \"n/x\": \"1\"\n}\n"),
+        (Format::Json, "", "{\n  \"n/x\": \"1\"\n}\n"),
+    ] {
+        let plan = plan(format, Some(present), &record(&[]), &map(&[("n/x", "1")])).unwrap();
+        assert_eq!(plan.text.as_deref(), Some(expected), "{format:?}");
+    }
+    let error = plan(Format::Json, Some("[]"), &record(&[]), &map(&[])).unwrap_err().to_string();
+    assert!(error.starts_with("the host label map is no JSON file") && error.ends_with("mend or remove it"), "{error}");
+}
+
+#[test]
+fn a_feature_without_a_value_is_true() {
+    let plan = plan(Format::NodeFeatureDiscovery, Some("n/x\n"), &record(&[]), &map(&[("n/x", "false")])).unwrap();
+    assert_eq!(plan.findings, ["host label n/x: another author has \"true\" there, so \"false\" is not written"]);
+}
+
+const PATH: &str = "/etc/stemma/node-labels";
+
+fn written(host: &MemoryHost, wanted: &[(&str, &str)], before: Option<&[(&str, &str)]>, mode: Mode) -> Vec<String> {
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    write(host, &ledger, &HostLabelMap::default(), &map(wanted), before.map(map).as_ref(), mode).unwrap()
+}
+
+#[test]
+fn without_its_record_it_claims_what_it_was_known_to_have_put_there_and_deletes_none_of_the_rest() {
+    let host = MemoryHost::new();
+    host.put(PATH, "n/old=1\nn/theirs=2\nzone=a\n");
+    let before: &[(&str, &str)] = &[("n/old", "1"), ("n/theirs", "9")];
+    written(&host, &[], Some(before), Mode::Apply);
+    assert_eq!(host.text(PATH).unwrap(), "n/theirs=2\nzone=a\n");
+}
+
+#[test]
+fn the_map_is_written_in_mode_apply_alone() {
+    let host = MemoryHost::new();
+    for (mode, findings) in [
+        (Mode::Observe, vec![]),
+        (Mode::Noop, vec!["noop: host label map /etc/stemma/node-labels would be changed".to_owned()]),
+    ] {
+        assert_eq!(written(&host, &[("n/x", "1")], None, mode), findings);
+        assert_eq!(host.text(PATH), None);
+    }
+    written(&host, &[("n/x", "1")], None, Mode::Apply);
+    assert_eq!(host.text(PATH).as_deref(), Some("n/x=1\n"));
+}
+
+#[test]
+fn a_crash_anywhere_leaves_no_key_without_an_owner() {
+    let before = |host: &MemoryHost| {
+        host.put(PATH, "zone=a\n");
+        written(host, &[("n/x", "1"), ("n/y", "1")], None, Mode::Apply);
+        host.revive();
+    };
+    let whole = MemoryHost::new();
+    before(&whole);
+    written(&whole, &[("n/x", "2"), ("n/z", "1")], None, Mode::Apply);
+    for call in 0..whole.calls() {
+        for power in [false, true] {
+            let host = MemoryHost::new();
+            before(&host);
+            host.die_before(call);
+            let ledger = Ledger::open(Rc::new(host.clone()));
+            let config = HostLabelMap::default();
+            let wanted = map(&[("n/x", "2"), ("n/z", "1")]);
+            let _ = ledger.and_then(|ledger| write(&host, &ledger, &config, &wanted, None, Mode::Apply));
+            if power { host.cut_power() } else { host.revive() }
+            written(&host, &[("n/x", "2"), ("n/z", "1")], None, Mode::Apply);
+            assert_eq!(host.text(PATH).unwrap(), "zone=a\nn/x=2\nn/z=1\n", "call {call}, power {power}");
+            written(&host, &[], None, Mode::Apply);
+            assert_eq!(host.text(PATH).unwrap(), "zone=a\n", "call {call}, power {power}");
+        }
+    }
+}

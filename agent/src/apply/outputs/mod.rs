@@ -1,0 +1,86 @@
+//! What services, units and people on the host read of a desired state: `/run/stemma` and the host label map.
+//!
+//! Each file is replaced whole, and only when its content differs: a restart of the agent, or a desired state that
+//! says the same, moves no modification time and wakes no path unit.
+
+pub mod host_map;
+pub mod text;
+
+use std::collections::BTreeMap;
+
+use stemma_wire::message::desired::{Known, TaskSet};
+
+use super::ledger::{Desired, Ledger};
+use crate::config::Config;
+use crate::host::atomic::{Attributes, ensure_dir, replace};
+use crate::host::{Dir, Host, HostError, HostPath, Kind};
+use crate::paths;
+
+/// Labels and tags are for every reader on the host.
+const MODE: u32 = 0o644;
+
+/// No output is larger: 64 KiB of labels, each escaped at worst twice over.
+const LARGEST: u64 = 1024 * 1024;
+
+/// Writes everything that follows *known* and the tags of the task set. What cannot be written is a finding, and
+/// the rest is written all the same. `before` is the desired state that was acknowledged before this one.
+pub fn write(host: &dyn Host, ledger: &Ledger, config: &Config, now: &Desired, before: Option<&Known>) -> Vec<String> {
+    let mut findings = match write_run(host, &now.known, &now.task_set) {
+        Ok(findings) => findings,
+        Err(error) => vec![format!("{}: {}", paths::RUN, error.sentence())],
+    };
+    let (flows, flowed) = (host_map::flowing(&now.known), before.map(host_map::flowing));
+    match host_map::write(host, ledger, &config.host_label_map, &flows, flowed.as_ref(), now.mode()) {
+        Ok(more) => findings.extend(more),
+        Err(error) => findings.push(format!("host label map: {}", error.sentence())),
+    }
+    findings
+}
+
+/// Writes `/run/stemma`, in every mode.
+///
+/// # Errors
+/// [`HostError`] of the first thing that cannot be written.
+pub fn write_run(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Result<Vec<String>, HostError> {
+    let dir = ensure_dir(host, &paths::own(paths::RUN), 0o755)?;
+    let labels: BTreeMap<_, _> = known.labels.iter().map(|(key, label)| (key.as_str(), label.value.as_str())).collect();
+    let annotations: BTreeMap<_, _> = known.annotations.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let (env, mut findings) = text::env(&labels);
+    write_changed(host, &*dir, "labels.json", text::json(&labels).as_bytes())?;
+    write_changed(host, &*dir, "annotations.json", text::json(&annotations).as_bytes())?;
+    write_changed(host, &*dir, "traits", text::lines(&known.traits).as_bytes())?;
+    write_changed(host, &*dir, "labels.env", env.as_bytes())?;
+    let (tags, odd) = text::tags(&task_set.tags, &task_set.primaries);
+    findings.extend(odd);
+    write_tags(host, &tags)?;
+    Ok(findings)
+}
+
+fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), HostError> {
+    let path = HostPath::own("/run/stemma/tags");
+    let dir = ensure_dir(host, &path, 0o755)?;
+    for (tag, value) in tags {
+        write_changed(host, &*dir, tag, value.as_bytes())?;
+    }
+    let mut removed = false;
+    for name in dir.names()? {
+        if !tags.contains_key(&name) && dir.stat(&name)?.is_some_and(|stat| stat.kind != Kind::Directory) {
+            dir.remove(&name)?;
+            removed = true;
+        }
+    }
+    if removed { dir.sync() } else { Ok(()) }
+}
+
+/// Replaces a file of the agent's own unless it holds these bytes already. Whatever else was put in its place
+/// (a link, a FIFO, a file with other rights) goes.
+fn write_changed(host: &dyn Host, dir: &dyn Dir, name: &str, bytes: &[u8]) -> Result<(), HostError> {
+    let plain = dir.stat(name)?.is_some_and(|stat| stat.kind == Kind::File && stat.mode == MODE && stat.links == 1);
+    if plain && dir.read(name, LARGEST).is_ok_and(|present| present.as_deref() == Some(bytes)) {
+        return Ok(());
+    }
+    replace(host, dir, name, bytes, Attributes::mode(MODE))
+}
+
+#[cfg(test)]
+mod tests;

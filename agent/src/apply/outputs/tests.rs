@@ -1,0 +1,51 @@
+use stemma_wire::message::desired::KnownLabel;
+
+use super::*;
+use crate::host::memory::MemoryHost;
+
+fn known(labels: &[(&str, &str)]) -> Known {
+    let label = |value: &str| KnownLabel { value: value.into(), to_host: false, origin: String::new() };
+    Known {
+        labels: labels.iter().map(|(key, value)| ((*key).to_owned(), label(value))).collect(),
+        annotations: [("a".to_owned(), "b\n".to_owned())].into(),
+        traits: vec!["HW_B".into(), "HW_A".into()],
+        ..Known::default()
+    }
+}
+
+#[test]
+fn what_services_read_is_there() {
+    let host = MemoryHost::new();
+    let task_set = TaskSet { tags: vec!["mysql:1".into(), "nginx".into()], ..TaskSet::default() };
+    assert_eq!(write_run(&host, &known(&[("tier", "gold"), ("ntp", "n")]), &task_set).unwrap(), Vec::<String>::new());
+    for (file, text) in [
+        ("labels.json", "{\"ntp\":\"n\",\"tier\":\"gold\"}\n"),
+        ("annotations.json", "{\"a\":\"b\\n\"}\n"),
+        ("traits", "HW_A\nHW_B\n"),
+        ("labels.env", "STEMMA_LABEL_NTP=\"n\"\nSTEMMA_LABEL_TIER=\"gold\"\n"),
+        ("tags/mysql", "1\n"),
+        ("tags/nginx", ""),
+    ] {
+        assert_eq!(host.text(&format!("/run/stemma/{file}")).as_deref(), Some(text), "{file}");
+    }
+    let task_set = TaskSet { tags: vec!["nginx".into()], ..TaskSet::default() };
+    write_run(&host, &known(&[]), &task_set).unwrap();
+    assert_eq!(host.list("/run/stemma/tags"), ["nginx"]);
+    host.revive();
+    write_run(&host, &known(&[]), &task_set).unwrap();
+    assert_eq!(host.calls(), 0, "what is equal is not written again");
+}
+
+#[test]
+fn what_was_put_in_the_place_of_an_output_goes() {
+    let host = MemoryHost::new();
+    host.put_link("/run/stemma/labels.json");
+    host.put_special("/run/stemma/traits");
+    host.put("/run/stemma/labels.env", "edited");
+    host.put_link("/run/stemma/tags/odd");
+    write_run(&host, &known(&[]), &TaskSet::default()).unwrap();
+    assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{}\n"));
+    assert_eq!(host.text("/run/stemma/traits").as_deref(), Some("HW_A\nHW_B\n"));
+    assert_eq!(host.text("/run/stemma/labels.env").as_deref(), Some(""));
+    assert_eq!(host.list("/run/stemma/tags"), Vec::<String>::new());
+}

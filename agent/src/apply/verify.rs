@@ -1,0 +1,152 @@
+//! What the root half believes of an offer: nothing, until it has looked itself (trust.md, rules 6 and 7).
+//!
+//! A network half that was taken over can withhold an offer. It cannot make one, send an older one, or send that
+//! of another node: signer, node, order and digests are all checked here, and what is refused changes nothing.
+
+use stemma_core::digest::sha256;
+use stemma_wire::message::desired::{Known, TaskSet};
+use stemma_wire::message::signed::{SignedDesired, SignedGrant};
+use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
+use stemma_wire::sign::{NotSigned, Verifier};
+use uuid::Uuid;
+
+use super::ledger::{Accepted, part};
+
+/// The largest desired state, both parts together (model.md, limits), with what postcard needs around it.
+const LARGEST: usize = 256 * 1024 + 4096;
+
+/// Who this host is, and whom it believes.
+pub struct Trust {
+    /// The node's uuid: every leaf holds it.
+    pub node: Uuid,
+    /// Checks signatures up to the pinned root.
+    pub verifier: Verifier,
+}
+
+/// Why an offer, a grant or a body is refused. Nothing has changed then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Not signed for this node by the fleet (S31: another node's state; S68: changed on the way).
+    #[error("the offer is refused")]
+    NotSigned(#[from] NotSigned),
+    /// A smaller revision than what is held, of the same epoch (S69).
+    #[error("revision {offered} is older than {held}, which is held")]
+    Older {
+        /// What was offered.
+        offered: u64,
+        /// What is held.
+        held: u64,
+    },
+    /// Another epoch, and no change of epoch that leads there from the one held.
+    #[error("the offer is of another epoch, and no signed change leads to it from the one held")]
+    OtherEpoch,
+    /// A revision before the one at which its epoch begins.
+    #[error("revision {offered} is from before its epoch, which begins at {begins}")]
+    BeforeEpoch {
+        /// What was offered.
+        offered: u64,
+        /// The first revision of the epoch.
+        begins: u64,
+    },
+    /// A part was left out that is not held.
+    #[error("the {0} was left out of the offer, and what is held is another one")]
+    MissingPart(&'static str),
+    /// A part's bytes are signed and cannot be read: a newer controller's.
+    #[error("the {0} cannot be read by this agent; upgrade it")]
+    Unreadable(&'static str),
+    /// Larger than any desired state may be.
+    #[error("a desired state of {0} bytes: at most 256 KiB are allowed")]
+    Large(usize),
+    /// A grant for something that is not held.
+    #[error("the grant is for another task set or epoch than the one held")]
+    OtherTaskSet,
+    /// A body that nothing asked for, or whose bytes are others than its name says.
+    #[error("a body that was not wanted, or is not what its hash says")]
+    Body,
+}
+
+/// The desired state that an offer makes, when it may follow what is held.
+///
+/// # Errors
+/// [`Refused`].
+pub fn verify_desired(
+    trust: &Trust,
+    offer: &SignedDesired,
+    held: Option<&Accepted>,
+    now_unix_seconds: u64,
+) -> Result<Accepted, Refused> {
+    let size = offer.known.as_ref().map_or(0, Vec::len) + offer.task_set.as_ref().map_or(0, Vec::len);
+    if size > LARGEST {
+        return Err(Refused::Large(size));
+    }
+    trust.verifier.check_desired(trust.node, offer, now_unix_seconds)?;
+    if let Some(held) = held {
+        check_order(trust, offer, held, now_unix_seconds)?;
+    }
+    let known = part_of(offer.known.as_ref(), offer.known_digest, held.map(|held| &held.known), "known part")?;
+    let task_set =
+        part_of(offer.task_set.as_ref(), offer.task_set_digest, held.map(|held| &held.task_set), "task set")?;
+    if part::<Known>(&known).is_none() {
+        return Err(Refused::Unreadable("known part"));
+    }
+    if part::<TaskSet>(&task_set).is_none() {
+        return Err(Refused::Unreadable("task set"));
+    }
+    Ok(Accepted { epoch: offer.epoch, revision: offer.revision, known, task_set })
+}
+
+/// Whether a grant is this node's, and for what is held.
+///
+/// # Errors
+/// [`Refused`].
+pub fn verify_grant(trust: &Trust, grant: &SignedGrant, held: &Accepted, now: u64) -> Result<(), Refused> {
+    trust.verifier.check_grant(trust.node, grant, now)?;
+    if grant.epoch == held.epoch { Ok(()) } else { Err(Refused::OtherTaskSet) }
+}
+
+/// Whether bytes are what their name says.
+///
+/// # Errors
+/// [`Refused::Body`] (S68, on the way).
+pub fn verify_body(hash: Hash, bytes: &[u8]) -> Result<(), Refused> {
+    if sha256(bytes) == hash.0 { Ok(()) } else { Err(Refused::Body) }
+}
+
+fn check_order(trust: &Trust, offer: &SignedDesired, held: &Accepted, now: u64) -> Result<(), Refused> {
+    if offer.epoch == held.epoch {
+        return check_revision(offer.revision, held.revision);
+    }
+    let change = offer.epoch_change.as_ref().ok_or(Refused::OtherEpoch)?;
+    if !leads(change.from, change.to, held.epoch, offer.epoch) {
+        return Err(Refused::OtherEpoch);
+    }
+    trust.verifier.check_epoch_change(change, now)?;
+    if offer.revision < change.at {
+        return Err(Refused::BeforeEpoch { offered: offer.revision.0, begins: change.at.0 });
+    }
+    Ok(())
+}
+
+fn leads(from: Epoch, to: Epoch, held: Epoch, offered: Epoch) -> bool {
+    from == held && to == offered
+}
+
+fn check_revision(offered: Revision, held: Revision) -> Result<(), Refused> {
+    if offered < held { Err(Refused::Older { offered: offered.0, held: held.0 }) } else { Ok(()) }
+}
+
+fn part_of(
+    sent: Option<&Vec<u8>>,
+    digest: PartDigest,
+    held: Option<&Vec<u8>>,
+    name: &'static str,
+) -> Result<Vec<u8>, Refused> {
+    match (sent, held) {
+        (Some(sent), _) => Ok(sent.clone()),
+        (None, Some(held)) if sha256(held) == digest.0 => Ok(held.clone()),
+        (None, _) => Err(Refused::MissingPart(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

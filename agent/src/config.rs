@@ -1,0 +1,176 @@
+//! `/etc/stemma/agent.toml`: what a host's owner decides for the host, and no controller can change.
+
+use serde::Deserialize;
+
+use crate::host::{Host, HostError, HostPath, PathRefused};
+use crate::paths;
+
+/// The largest configuration that is read.
+const LARGEST: u64 = 64 * 1024;
+
+/// The whole file. Every field has a default; an unknown one is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The host label map: where it is, in which format.
+    pub host_label_map: HostLabelMap,
+    /// The host's own ceiling.
+    pub ceiling: Ceiling,
+    /// When things are looked at again.
+    pub schedule: Schedule,
+}
+
+/// `[host_label_map]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostLabelMap {
+    /// The file.
+    pub path: String,
+    /// How it is written.
+    pub format: Format,
+}
+
+/// How the host label map is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Lines `KEY=VALUE`, the key as it is.
+    #[default]
+    Env,
+    /// One flat object.
+    Json,
+    /// Node Feature Discovery's feature file: `KEY=VALUE`, and `KEY` alone for `true`.
+    NodeFeatureDiscovery,
+}
+
+/// `[ceiling]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ceiling {
+    /// The task types that this host takes; absent: all that the agent has.
+    pub task_types: Option<Vec<String>>,
+}
+
+/// `[schedule]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Schedule {
+    /// Seconds between two looks for drift.
+    pub drift_seconds: u64,
+    /// Seconds before failed tasks are tried again; doubled each time, up to `drift_seconds`.
+    pub retry_seconds: u64,
+    /// Seconds that one hook may take.
+    pub hook_seconds: u64,
+}
+
+impl Default for HostLabelMap {
+    fn default() -> Self {
+        Self { path: paths::HOST_LABEL_MAP.into(), format: Format::Env }
+    }
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self { drift_seconds: 30 * 60, retry_seconds: 60, hook_seconds: 30 }
+    }
+}
+
+/// Why the configuration is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("the configuration cannot be read")]
+    Read(#[from] HostError),
+    /// Others may write it: they would decide what root does here.
+    #[error("{path} can be written by others (mode {mode:04o}): run `chmod go-w {path}`")]
+    WritableByOthers {
+        /// The file, as this system sees it.
+        path: String,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It is no TOML, or has a field that is none.
+    #[error("{path}: {message}")]
+    Syntax {
+        /// The file.
+        path: String,
+        /// What and where.
+        message: String,
+    },
+    /// A path in it is none.
+    #[error("host_label_map.path in {CONFIG}", CONFIG = paths::CONFIG)]
+    Path(#[from] PathRefused),
+    /// A schedule without a pause.
+    #[error("schedule.{field} in {CONFIG} is 0: write the seconds between two looks", CONFIG = paths::CONFIG)]
+    NoPause {
+        /// Which one.
+        field: &'static str,
+    },
+}
+
+impl Config {
+    /// Reads the file; without one, the defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; the agent does not start then (S71).
+    pub fn load(host: &dyn Host) -> Result<Self, ConfigError> {
+        let path = paths::own(paths::CONFIG);
+        let Some(dir) = path.parent().map(|parent| host.dir(&parent)).transpose()?.flatten() else {
+            return Ok(Self::default());
+        };
+        let Some(stat) = dir.stat(path.name())? else { return Ok(Self::default()) };
+        if stat.mode & 0o022 != 0 {
+            return Err(ConfigError::WritableByOthers { path: shown(host, &path), mode: stat.mode });
+        }
+        let bytes = dir.read(path.name(), LARGEST)?.unwrap_or_default();
+        let syntax = |message: String| ConfigError::Syntax { path: shown(host, &path), message };
+        let text = std::str::from_utf8(&bytes).map_err(|error| syntax(error.to_string()))?;
+        Self::parse(text).map_err(|error| match error {
+            ConfigError::Syntax { message, .. } => syntax(message),
+            other => other,
+        })
+    }
+
+    /// Reads the text of the file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Syntax`], [`ConfigError::Path`], [`ConfigError::NoPause`].
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text)
+            .map_err(|error| ConfigError::Syntax { path: paths::CONFIG.into(), message: error.to_string() })?;
+        HostPath::parse(&config.host_label_map.path)?;
+        for (field, seconds) in
+            [("drift_seconds", config.schedule.drift_seconds), ("retry_seconds", config.schedule.retry_seconds)]
+        {
+            if seconds == 0 {
+                return Err(ConfigError::NoPause { field });
+            }
+        }
+        Ok(config)
+    }
+}
+
+fn shown(host: &dyn Host, path: &HostPath) -> String {
+    host.outside(path).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_says_what_is_wrong_with_it() {
+        for (text, said) in [
+            ("[host_label_map]\npath = \"etc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
+            ("[schedule]\ndrift_seconds = 0", "schedule.drift_seconds in /etc/stemma/agent.toml is 0"),
+            ("[celing]\n", "unknown field `celing`"),
+            ("[host_label_map]\nformat = \"yaml\"", "unknown variant `yaml`"),
+        ] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        let config = Config::parse("[host_label_map]\nformat = \"node_feature_discovery\"\n").unwrap();
+        assert_eq!(config.host_label_map.format, Format::NodeFeatureDiscovery);
+        assert_eq!(config.host_label_map.path, "/etc/stemma/node-labels");
+    }
+}

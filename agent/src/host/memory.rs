@@ -1,0 +1,518 @@
+//! A machine in memory, for tests: it can die before any of its calls, and forget what was not synced.
+//!
+//! Bytes of a file and names in a directory are each kept twice, as they are and as they would be after a power
+//! cut. Death (SIGKILL) makes every later call fail until [`MemoryHost::revive`]; [`MemoryHost::cut_power`]
+//! also brings back what was durable.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use super::{Command, Dir, End, Finished, Host, HostError, HostPath, Kind, NewFile, Pending, Stat};
+
+type Names = BTreeMap<String, usize>;
+type Answer = dyn Fn(&MemoryHost, &Command) -> Finished;
+
+#[derive(Clone, Debug)]
+enum Content {
+    File { now: Vec<u8>, durable: Vec<u8> },
+    Dir { now: Names, durable: Names },
+    Link,
+    Special,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    content: Content,
+    mode: u32,
+    user: u32,
+    group: u32,
+    links: u64,
+}
+
+/// A machine that a test holds in its hand. Clones are the same machine.
+#[derive(Clone)]
+pub struct MemoryHost(Rc<Machine>);
+
+struct Machine {
+    nodes: RefCell<Vec<Node>>,
+    calls: Cell<usize>,
+    dies_before: Cell<Option<usize>>,
+    dead: Cell<bool>,
+    random: Cell<u64>,
+    ran: RefCell<Vec<Command>>,
+    answer: RefCell<Rc<Answer>>,
+    uptime: Cell<Duration>,
+}
+
+struct MemoryDir {
+    host: MemoryHost,
+    node: usize,
+    path: String,
+}
+
+struct MemoryFile {
+    host: MemoryHost,
+    node: usize,
+    path: String,
+}
+
+impl MemoryHost {
+    /// An empty machine, on which every command ends with status 0 and no output.
+    pub fn new() -> Self {
+        Self(Rc::new(Machine {
+            nodes: RefCell::new(vec![directory()]),
+            calls: Cell::new(0),
+            dies_before: Cell::new(None),
+            dead: Cell::new(false),
+            random: Cell::new(1),
+            ran: RefCell::default(),
+            answer: RefCell::new(Rc::new(|_, _| Finished { end: End::Status(0), output: String::new() })),
+            uptime: Cell::new(Duration::from_secs(1)),
+        }))
+    }
+
+    /// What commands do from now on.
+    pub fn on_run(&self, answer: impl Fn(&Self, &Command) -> Finished + 'static) {
+        *self.0.answer.borrow_mut() = Rc::new(answer);
+    }
+
+    /// The commands that were run, as their words.
+    pub fn ran(&self) -> Vec<Vec<String>> {
+        self.0.ran.borrow().iter().map(|command| command.argv.clone()).collect()
+    }
+
+    /// The last command that was run.
+    pub fn last_run(&self) -> Option<Command> {
+        self.0.ran.borrow().last().cloned()
+    }
+
+    /// How many changing calls were made since the last [`Self::revive`].
+    pub fn calls(&self) -> usize {
+        self.0.calls.get()
+    }
+
+    /// The process dies before its `call`-th changing call from now, counted from 0.
+    pub fn die_before(&self, call: usize) {
+        self.0.calls.set(0);
+        self.0.dies_before.set(Some(call));
+    }
+
+    /// Whether the process is dead.
+    pub fn is_dead(&self) -> bool {
+        self.0.dead.get()
+    }
+
+    /// A new process begins.
+    pub fn revive(&self) {
+        self.0.dead.set(false);
+        self.0.dies_before.set(None);
+        self.0.calls.set(0);
+        self.0.random.set(self.0.random.get() + (1 << 40));
+    }
+
+    /// The power goes: what was not synced is gone, and the process with it.
+    pub fn cut_power(&self) {
+        for node in self.0.nodes.borrow_mut().iter_mut() {
+            match &mut node.content {
+                Content::File { now, durable } => now.clone_from(durable),
+                Content::Dir { now, durable } => now.clone_from(durable),
+                Content::Link | Content::Special => {}
+            }
+        }
+        self.revive();
+    }
+
+    /// Lets time pass.
+    pub fn pass(&self, time: Duration) {
+        self.0.uptime.set(self.0.uptime.get() + time);
+    }
+
+    /// Puts a file there, durably, with its directories, as another program would.
+    pub fn put(&self, path: &str, text: &str) {
+        let (dir, name) = self.place(path);
+        self.add(dir, &name, Content::File { now: text.into(), durable: text.into() }, 0o644);
+    }
+
+    /// Puts a symbolic link there.
+    pub fn put_link(&self, path: &str) {
+        let (dir, name) = self.place(path);
+        self.add(dir, &name, Content::Link, 0o777);
+    }
+
+    /// Puts a FIFO there.
+    pub fn put_special(&self, path: &str) {
+        let (dir, name) = self.place(path);
+        self.add(dir, &name, Content::Special, 0o644);
+    }
+
+    /// Gives the file there a second name somewhere else.
+    pub fn put_hard_link(&self, path: &str) {
+        let node = self.find(path).expect("the file is there");
+        self.0.nodes.borrow_mut()[node].links += 1;
+    }
+
+    /// Sets the mode of what is there.
+    pub fn chmod(&self, path: &str, mode: u32) {
+        let node = self.find(path).expect("the file is there");
+        self.0.nodes.borrow_mut()[node].mode = mode;
+    }
+
+    /// The text of a file; `None` when nothing is there.
+    pub fn text(&self, path: &str) -> Option<String> {
+        match &self.0.nodes.borrow()[self.find(path)?].content {
+            Content::File { now, .. } => Some(String::from_utf8_lossy(now).into_owned()),
+            _ => None,
+        }
+    }
+
+    /// Takes away what is there.
+    pub fn delete(&self, path: &str) {
+        let (dir, name) = self.place(path);
+        self.both(dir, |names| {
+            names.remove(&name);
+        });
+    }
+
+    /// The names below a directory.
+    pub fn list(&self, path: &str) -> Vec<String> {
+        match self.find(path).map(|node| self.0.nodes.borrow()[node].content.clone()) {
+            Some(Content::Dir { now, .. }) => now.into_keys().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn both(&self, dir: usize, change: impl Fn(&mut Names)) {
+        if let Content::Dir { now, durable } = &mut self.0.nodes.borrow_mut()[dir].content {
+            change(now);
+            change(durable);
+        }
+    }
+
+    fn place(&self, path: &str) -> (usize, String) {
+        let path = HostPath::parse(path).expect("a path of the test");
+        let mut dir = 0;
+        for name in path.parent().iter().flat_map(|parent| parent.names().map(str::to_owned).collect::<Vec<_>>()) {
+            dir = match self.child(dir, &name) {
+                Some(below) => below,
+                None => self.add(dir, &name, directory().content, 0o755),
+            };
+        }
+        (dir, path.name().to_owned())
+    }
+
+    fn add(&self, dir: usize, name: &str, content: Content, mode: u32) -> usize {
+        let node = self.node(Node { content, mode, user: 0, group: 0, links: 1 });
+        self.both(dir, |names| {
+            names.insert(name.to_owned(), node);
+        });
+        node
+    }
+
+    fn node(&self, node: Node) -> usize {
+        let mut nodes = self.0.nodes.borrow_mut();
+        nodes.push(node);
+        nodes.len() - 1
+    }
+
+    fn child(&self, dir: usize, name: &str) -> Option<usize> {
+        match &self.0.nodes.borrow()[dir].content {
+            Content::Dir { now, .. } => now.get(name).copied(),
+            _ => None,
+        }
+    }
+
+    fn find(&self, path: &str) -> Option<usize> {
+        let path = HostPath::parse(path).expect("a path of the test");
+        path.names().try_fold(0, |dir, name| self.child(dir, name))
+    }
+
+    fn alive(&self, path: &str) -> Result<(), HostError> {
+        if self.is_dead() { Err(failed("reach", path, io::ErrorKind::BrokenPipe)) } else { Ok(()) }
+    }
+
+    /// One changing call: the place where a process may die.
+    fn call(&self, path: &str) -> Result<(), HostError> {
+        self.alive(path)?;
+        let call = self.0.calls.get();
+        if self.0.dies_before.get() == Some(call) {
+            self.0.dead.set(true);
+        }
+        self.alive(path)?;
+        self.0.calls.set(call + 1);
+        Ok(())
+    }
+
+    fn opened(&self, node: usize, path: &str) -> Result<Box<dyn Dir>, HostError> {
+        let nodes = self.0.nodes.borrow();
+        match &nodes[node].content {
+            Content::Dir { .. } => Ok(Box::new(MemoryDir { host: self.clone(), node, path: path.into() })),
+            Content::Link => Err(HostError::Link { path: path.into(), at: path.into() }),
+            other => Err(HostError::Kind {
+                path: path.into(),
+                wanted: Kind::Directory.word(),
+                found: kind_of(other).word(),
+            }),
+        }
+    }
+}
+
+impl Host for MemoryHost {
+    fn root(&self) -> Result<Box<dyn Dir>, HostError> {
+        self.alive("/")?;
+        self.opened(0, "")
+    }
+
+    fn dir(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError> {
+        self.alive(path.as_str())?;
+        let mut dir = self.root()?;
+        for name in path.names() {
+            let Some(below) = dir.dir(name)? else { return Ok(None) };
+            dir = below;
+        }
+        Ok(Some(dir))
+    }
+
+    fn run<'a>(&'a self, command: &'a Command) -> Pending<'a, Result<Finished, HostError>> {
+        Box::pin(async move {
+            let program = command.argv.first().map_or("", String::as_str);
+            self.call(program)?;
+            self.0.ran.borrow_mut().push(command.clone());
+            let answer = self.0.answer.borrow().clone();
+            let finished = answer(self, command);
+            self.call(program)?;
+            Ok(finished)
+        })
+    }
+
+    fn outside(&self, path: &HostPath) -> PathBuf {
+        path.as_str().into()
+    }
+
+    fn user(&self, name: &str) -> Result<u32, HostError> {
+        account("user", name)
+    }
+
+    fn group(&self, name: &str) -> Result<u32, HostError> {
+        account("group", name)
+    }
+
+    fn identity(&self) -> (u32, u32) {
+        (0, 0)
+    }
+
+    fn session(&self) -> u32 {
+        u32::try_from(self.0.random.get() >> 40).unwrap_or(0)
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random.set(self.0.random.get() + 1);
+        self.0.random.get()
+    }
+
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000) + self.uptime()
+    }
+
+    fn uptime(&self) -> Duration {
+        self.0.uptime.get()
+    }
+}
+
+impl MemoryDir {
+    fn at(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    fn change(&self, operation: &'static str, change: impl FnOnce(&mut Names) -> Option<()>) -> Result<(), HostError> {
+        self.host.call(&self.path)?;
+        let mut nodes = self.host.0.nodes.borrow_mut();
+        let Content::Dir { now, .. } = &mut nodes[self.node].content else { unreachable!("opened as a directory") };
+        change(now).ok_or_else(|| failed(operation, &self.path, io::ErrorKind::NotFound))
+    }
+
+    fn file(&self, name: &str) -> Result<Option<usize>, HostError> {
+        self.host.alive(&self.path)?;
+        let Some(node) = self.host.child(self.node, name) else { return Ok(None) };
+        let nodes = self.host.0.nodes.borrow();
+        match (&nodes[node].content, nodes[node].links) {
+            (Content::File { .. }, 1) => Ok(Some(node)),
+            (Content::File { .. }, links) => Err(HostError::Links { path: self.at(name), links }),
+            (Content::Link, _) => Err(HostError::Link { path: self.at(name), at: self.at(name) }),
+            (other, _) => Err(HostError::Kind {
+                path: self.at(name),
+                wanted: Kind::File.word(),
+                found: kind_of(other).word(),
+            }),
+        }
+    }
+
+    fn existing(&self, name: &str) -> Result<usize, HostError> {
+        self.file(name)?.ok_or_else(|| failed("open", &self.at(name), io::ErrorKind::NotFound))
+    }
+}
+
+impl Dir for MemoryDir {
+    fn stat(&self, name: &str) -> Result<Option<Stat>, HostError> {
+        self.host.alive(&self.path)?;
+        let nodes = self.host.0.nodes.borrow();
+        Ok(self.host.child(self.node, name).map(|node| {
+            let node = &nodes[node];
+            let size = if let Content::File { now, .. } = &node.content { now.len() as u64 } else { 0 };
+            Stat {
+                kind: kind_of(&node.content),
+                mode: node.mode,
+                user: node.user,
+                group: node.group,
+                size,
+                links: node.links,
+            }
+        }))
+    }
+
+    fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
+        let Some(node) = self.file(name)? else { return Ok(None) };
+        let nodes = self.host.0.nodes.borrow();
+        let Content::File { now, .. } = &nodes[node].content else { unreachable!("looked up as a file") };
+        if now.len() as u64 > limit {
+            return Err(HostError::Large { path: self.at(name), limit });
+        }
+        Ok(Some(now.clone()))
+    }
+
+    fn names(&self) -> Result<Vec<String>, HostError> {
+        self.host.alive(&self.path)?;
+        Ok(match &self.host.0.nodes.borrow()[self.node].content {
+            Content::Dir { now, .. } => now.keys().cloned().collect(),
+            _ => Vec::new(),
+        })
+    }
+
+    fn dir(&self, name: &str) -> Result<Option<Box<dyn Dir>>, HostError> {
+        self.host.alive(&self.path)?;
+        self.host.child(self.node, name).map(|node| self.host.opened(node, &self.at(name))).transpose()
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError> {
+        self.host.call(&self.path)?;
+        if self.host.child(self.node, name).is_some() {
+            return Err(failed("make", &self.at(name), io::ErrorKind::AlreadyExists));
+        }
+        let content = Content::File { now: Vec::new(), durable: Vec::new() };
+        let node = self.host.node(Node { content, mode: 0o600, user: 0, group: 0, links: 1 });
+        if let Content::Dir { now, .. } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
+            now.insert(name.into(), node);
+        }
+        Ok(Box::new(MemoryFile { host: self.host.clone(), node, path: self.at(name) }))
+    }
+
+    fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError> {
+        let node = self.host.node(Node { mode, ..directory() });
+        self.change("make", |names| names.insert(name.into(), node).is_none().then_some(()))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {
+        self.change("replace", |names| {
+            let node = names.remove(from)?;
+            names.insert(to.into(), node);
+            Some(())
+        })
+    }
+
+    fn remove(&self, name: &str) -> Result<(), HostError> {
+        self.change("remove", |names| names.remove(name).map(|_| ()))
+    }
+
+    fn set_owner(&self, name: &str, user: Option<u32>, group: Option<u32>) -> Result<(), HostError> {
+        let node = self.existing(name)?;
+        self.host.call(&self.path)?;
+        own(&mut self.host.0.nodes.borrow_mut()[node], user, group);
+        Ok(())
+    }
+
+    fn set_mode(&self, name: &str, mode: u32) -> Result<(), HostError> {
+        let node = self.existing(name)?;
+        self.host.call(&self.path)?;
+        self.host.0.nodes.borrow_mut()[node].mode = mode;
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), HostError> {
+        self.host.call(&self.path)?;
+        if let Content::Dir { now, durable } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
+            durable.clone_from(now);
+        }
+        Ok(())
+    }
+}
+
+impl MemoryFile {
+    fn change(&self, change: impl FnOnce(&mut Node)) -> Result<(), HostError> {
+        self.host.call(&self.path)?;
+        change(&mut self.host.0.nodes.borrow_mut()[self.node]);
+        Ok(())
+    }
+}
+
+impl NewFile for MemoryFile {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), HostError> {
+        self.change(|node| {
+            if let Content::File { now, .. } = &mut node.content {
+                now.extend_from_slice(bytes);
+            }
+        })
+    }
+
+    fn set_owner(&mut self, user: Option<u32>, group: Option<u32>) -> Result<(), HostError> {
+        self.change(|node| own(node, user, group))
+    }
+
+    fn set_mode(&mut self, mode: u32) -> Result<(), HostError> {
+        self.change(|node| node.mode = mode)
+    }
+
+    fn sync(&mut self) -> Result<(), HostError> {
+        self.change(|node| {
+            if let Content::File { now, durable } = &mut node.content {
+                durable.clone_from(now);
+            }
+        })
+    }
+}
+
+/// As the kernel: a change of owner takes setuid and setgid away.
+fn own(node: &mut Node, user: Option<u32>, group: Option<u32>) {
+    node.user = user.unwrap_or(node.user);
+    node.group = group.unwrap_or(node.group);
+    node.mode &= 0o1777;
+}
+
+fn directory() -> Node {
+    let content = Content::Dir { now: Names::new(), durable: Names::new() };
+    Node { content, mode: 0o755, user: 0, group: 0, links: 1 }
+}
+
+fn kind_of(content: &Content) -> Kind {
+    match content {
+        Content::File { .. } => Kind::File,
+        Content::Dir { .. } => Kind::Directory,
+        Content::Link => Kind::Link,
+        Content::Special => Kind::Special,
+    }
+}
+
+fn account(kind: &'static str, name: &str) -> Result<u32, HostError> {
+    match (name.parse(), name) {
+        (Ok(number), _) => Ok(number),
+        (_, "root") => Ok(0),
+        (_, "www-data") => Ok(33),
+        _ => Err(HostError::NoAccount { kind, name: name.into() }),
+    }
+}
+
+fn failed(operation: &'static str, path: &str, kind: io::ErrorKind) -> HostError {
+    HostError::io(operation, path)(kind.into())
+}

@@ -1,0 +1,64 @@
+//! Who this host is in its fleet, as joining wrote it down: what `apply` verifies against.
+//!
+//! It holds nothing secret. `join` (root) writes it once; a network half that was taken over cannot change it.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::host::atomic::{Attributes, ensure_dir, replace};
+use crate::host::{Host, HostError};
+use crate::paths;
+
+/// The file's name in the state directory.
+const NAME: &str = "identity.json";
+
+/// The largest file that is read.
+const LARGEST: u64 = 64 * 1024;
+
+/// The node, its fleet, and the root that it trusts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// The node's uuid, given when it joined.
+    pub node: Uuid,
+    /// The fleet's name, as in `spiffe://<fleet>/…`.
+    pub fleet: String,
+    /// The fleet root's certificate, DER; it was compared with `--ca-hash` when the host joined.
+    pub root: Vec<u8>,
+}
+
+/// Why there is no identity to work with.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The host has not joined.
+    #[error("this host has not joined a fleet: run `stemma-agent join URL --token-file F --ca-hash H`")]
+    NotJoined,
+    /// It cannot be read.
+    #[error("the identity of this host cannot be read")]
+    Read(#[from] HostError),
+    /// It is no identity.
+    #[error("{STATE}/{NAME} is damaged ({0}): join again with a new token", STATE = paths::STATE)]
+    Damaged(String),
+}
+
+impl Identity {
+    /// Reads what joining wrote.
+    ///
+    /// # Errors
+    /// [`IdentityError`].
+    pub fn load(host: &dyn Host) -> Result<Self, IdentityError> {
+        let dir = host.dir(&paths::own(paths::STATE))?.ok_or(IdentityError::NotJoined)?;
+        let bytes = dir.read(NAME, LARGEST)?.ok_or(IdentityError::NotJoined)?;
+        serde_json::from_slice(&bytes).map_err(|error| IdentityError::Damaged(error.to_string()))
+    }
+
+    /// Writes it down, for good.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn store(&self, host: &dyn Host) -> Result<(), HostError> {
+        let dir = ensure_dir(host, &paths::own(paths::STATE), 0o755)?;
+        let bytes = serde_json::to_vec(self).expect("an identity has no map with odd keys");
+        replace(host, &*dir, NAME, &bytes, Attributes::mode(0o644))
+    }
+}
