@@ -98,7 +98,8 @@ async fn receive<T: DeserializeOwned>(receiver: &mut mpsc::Receiver<Vec<u8>>) ->
 
 /// A message as it crosses: the version, then postcard.
 fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ChannelError> {
-    let bytes = postcard::to_extend(message, vec![VERSION]).map_err(|error| ChannelError::Malformed(error.to_string()))?;
+    let bytes =
+        postcard::to_extend(message, vec![VERSION]).map_err(|error| ChannelError::Malformed(error.to_string()))?;
     if bytes.len() > LARGEST { Err(ChannelError::Large(bytes.len())) } else { Ok(bytes) }
 }
 

@@ -4,8 +4,10 @@
 //! each other by the messages of [`channel`] alone.
 
 pub mod apply;
+pub mod args;
 pub mod channel;
 pub mod config;
 pub mod host;
 pub mod identity;
 pub mod paths;
+pub mod verbs;

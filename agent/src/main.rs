@@ -1,2 +1,36 @@
-//! The agent's program.
-fn main() {}
+//! The agent's program: reads its arguments and does what they say.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use stemma_agent::args::{Arguments, Verb};
+use stemma_agent::verbs::{self, Exit};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match act(&arguments) {
+        Ok(exit) => ExitCode::from(exit.status()),
+        Err(error) => {
+            log::error!("{error:#}");
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("error: {error:#}\n").as_bytes());
+            ExitCode::from(Exit::Failed.status())
+        }
+    }
+}
+
+fn act(arguments: &Arguments) -> Result<Exit> {
+    let root = arguments.root.as_path();
+    match &arguments.verb {
+        Verb::Run => verbs::run(root),
+        Verb::Once => verbs::once(root),
+        Verb::Check(printed) => verbs::check(root, printed.output),
+        Verb::Status(printed) => verbs::status(root, printed.output),
+        Verb::Explain { kind, name, printed } => verbs::explain(root, *kind, name, printed.output),
+        Verb::Pause => verbs::pause(root),
+        Verb::Resume => verbs::resume(root),
+        Verb::ResolveUnknown { task, answer } => verbs::resolve_unknown(root, task, *answer),
+        Verb::Refill => verbs::refill(root),
+    }
+}

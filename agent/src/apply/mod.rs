@@ -1,4 +1,12 @@
 //! The root half: it verifies what it is given, keeps it, and makes the host so.
 
+pub mod applier;
+pub mod executor;
+pub mod half;
+pub mod hooks;
 pub mod ledger;
 pub mod outputs;
+pub mod poke;
+pub mod rendering;
+pub mod task;
+pub mod verify;

@@ -11,6 +11,7 @@ use stemma_wire::sign::{NotSigned, Verifier};
 use uuid::Uuid;
 
 use super::ledger::{Accepted, part};
+use crate::identity::Identity;
 
 /// The largest desired state, both parts together (model.md, limits), with what postcard needs around it.
 const LARGEST: usize = 256 * 1024 + 4096;
@@ -21,6 +22,24 @@ pub struct Trust {
     pub node: Uuid,
     /// Checks signatures up to the pinned root.
     pub verifier: Verifier,
+}
+
+/// The identity that joining wrote cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the identity of this host names no fleet, or its root is no certificate: join again with a new token")]
+pub struct NoTrust;
+
+impl Trust {
+    /// Whom this host believes, by what joining wrote.
+    ///
+    /// # Errors
+    /// [`NoTrust`].
+    pub fn new(identity: &Identity) -> Result<Self, NoTrust> {
+        let fleet = identity.fleet.parse().map_err(|_| NoTrust)?;
+        let root = identity.root.clone().into();
+        let verifier = Verifier::new(fleet, &[root]).map_err(|_| NoTrust)?;
+        Ok(Self { node: identity.node, verifier })
+    }
 }
 
 /// Why an offer, a grant or a body is refused. Nothing has changed then.

@@ -36,6 +36,14 @@ impl Attributes {
     pub const fn of(stat: &Stat) -> Self {
         Self { user: Some(stat.user), group: Some(stat.group), mode: stat.mode }
     }
+
+    /// Whether a file has these already.
+    #[must_use]
+    pub fn describe(&self, stat: &Stat) -> bool {
+        self.mode == stat.mode
+            && self.user.is_none_or(|user| user == stat.user)
+            && self.group.is_none_or(|group| group == stat.group)
+    }
 }
 
 impl Staged {
@@ -111,9 +119,9 @@ pub fn replace(
 pub fn sweep(host: &dyn Host, dir: &dyn Dir) -> Result<(), HostError> {
     let own = format!("{:08x}", host.session());
     for name in dir.names()? {
-        let unfinished = name
-            .strip_prefix(TEMPORARY)
-            .is_some_and(|rest| rest.len() == 16 && !rest.starts_with(&own) && rest.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let unfinished = name.strip_prefix(TEMPORARY).is_some_and(|rest| {
+            rest.len() == 16 && !rest.starts_with(&own) && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
+        });
         if unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == Kind::File) {
             dir.remove(&name)?;
         }

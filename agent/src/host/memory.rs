@@ -251,11 +251,9 @@ impl MemoryHost {
         match &nodes[node].content {
             Content::Dir { .. } => Ok(Box::new(MemoryDir { host: self.clone(), node, path: path.into() })),
             Content::Link => Err(HostError::Link { path: path.into(), at: path.into() }),
-            other => Err(HostError::Kind {
-                path: path.into(),
-                wanted: Kind::Directory.word(),
-                found: kind_of(other).word(),
-            }),
+            other => {
+                Err(HostError::Kind { path: path.into(), wanted: Kind::Directory.word(), found: kind_of(other).word() })
+            }
         }
     }
 }
@@ -342,16 +340,10 @@ impl MemoryDir {
             (Content::File { .. }, 1) => Ok(Some(node)),
             (Content::File { .. }, links) => Err(HostError::Links { path: self.at(name), links }),
             (Content::Link, _) => Err(HostError::Link { path: self.at(name), at: self.at(name) }),
-            (other, _) => Err(HostError::Kind {
-                path: self.at(name),
-                wanted: Kind::File.word(),
-                found: kind_of(other).word(),
-            }),
+            (other, _) => {
+                Err(HostError::Kind { path: self.at(name), wanted: Kind::File.word(), found: kind_of(other).word() })
+            }
         }
-    }
-
-    fn existing(&self, name: &str) -> Result<usize, HostError> {
-        self.file(name)?.ok_or_else(|| failed("open", &self.at(name), io::ErrorKind::NotFound))
     }
 }
 
@@ -424,20 +416,6 @@ impl Dir for MemoryDir {
 
     fn remove(&self, name: &str) -> Result<(), HostError> {
         self.change("remove", |names| names.remove(name).map(|_| ()))
-    }
-
-    fn set_owner(&self, name: &str, user: Option<u32>, group: Option<u32>) -> Result<(), HostError> {
-        let node = self.existing(name)?;
-        self.host.call(&self.path)?;
-        own(&mut self.host.0.nodes.borrow_mut()[node], user, group);
-        Ok(())
-    }
-
-    fn set_mode(&self, name: &str, mode: u32) -> Result<(), HostError> {
-        let node = self.existing(name)?;
-        self.host.call(&self.path)?;
-        self.host.0.nodes.borrow_mut()[node].mode = mode;
-        Ok(())
     }
 
     fn sync(&self) -> Result<(), HostError> {

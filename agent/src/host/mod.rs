@@ -123,18 +123,6 @@ pub trait Dir {
     /// [`HostError::Io`], also when nothing stands there.
     fn remove(&self, name: &str) -> Result<(), HostError>;
 
-    /// Sets owner and group of a regular file that stands under a name; `None` leaves one as it is.
-    ///
-    /// # Errors
-    /// [`HostError::Io`], [`HostError::Kind`].
-    fn set_owner(&self, name: &str, user: Option<u32>, group: Option<u32>) -> Result<(), HostError>;
-
-    /// Sets the mode of a regular file that stands under a name.
-    ///
-    /// # Errors
-    /// [`HostError::Io`], [`HostError::Kind`].
-    fn set_mode(&self, name: &str, mode: u32) -> Result<(), HostError>;
-
     /// Makes the names in it durable.
     ///
     /// # Errors

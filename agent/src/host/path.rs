@@ -68,7 +68,10 @@ impl HostPath {
         if text.len() > LONGEST || rest.split('/').any(|part| part.len() > LONGEST_NAME) {
             return Err(PathRefused::Long { length: text.len() });
         }
-        if KERNEL_TREES.iter().any(|tree| text.strip_prefix(tree).is_some_and(|rest| rest.starts_with('/') || rest.is_empty())) {
+        if KERNEL_TREES
+            .iter()
+            .any(|tree| text.strip_prefix(tree).is_some_and(|rest| rest.starts_with('/') || rest.is_empty()))
+        {
             return Err(PathRefused::Kernel(text.into()));
         }
         Ok(Self(text.into()))

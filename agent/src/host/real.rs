@@ -51,6 +51,22 @@ impl RealHost {
         host.session = u32::try_from(host.random() >> 32).expect("the upper half of 64 bits");
         Ok(host)
     }
+
+    /// Takes a lock that lasts until what is returned is dropped; `None` when another process has it.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be made.
+    pub fn lock(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
+        let failed = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let (name, mode) = (&path.as_str()[1..], Mode::RUSR | Mode::WUSR);
+        let fd = rustix::fs::openat2(&self.fd, name, flags, mode, CONFINED).map_err(failed)?;
+        match rustix::fs::flock(&fd, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(fd)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
 }
 
 impl Host for RealHost {
@@ -145,7 +161,9 @@ impl RealDir {
         };
         let stat = self.tried("look at", name, rustix::fs::fstat(&fd))?;
         match kind(stat.st_mode) {
-            Kind::File if stat.st_nlink > 1 => Err(HostError::Links { path: self.at(name), links: stat.st_nlink as u64 }),
+            Kind::File if stat.st_nlink > 1 => {
+                Err(HostError::Links { path: self.at(name), links: stat.st_nlink as u64 })
+            }
             Kind::File => Ok(Some(fd)),
             found => Err(self.no_file(name, found)),
         }
@@ -153,11 +171,6 @@ impl RealDir {
 
     fn no_file(&self, name: &str, found: Kind) -> HostError {
         HostError::Kind { path: self.at(name), wanted: Kind::File.word(), found: found.word() }
-    }
-
-    fn existing(&self, name: &str) -> Result<OwnedFd, HostError> {
-        self.open_file(name, OFlags::RDONLY)?
-            .ok_or_else(|| HostError::io("open", self.at(name))(io::ErrorKind::NotFound.into()))
     }
 }
 
@@ -241,16 +254,6 @@ impl Dir for RealDir {
 
     fn remove(&self, name: &str) -> Result<(), HostError> {
         self.tried("remove", name, rustix::fs::unlinkat(&self.fd, plain(name), AtFlags::empty()))
-    }
-
-    fn set_owner(&self, name: &str, user: Option<u32>, group: Option<u32>) -> Result<(), HostError> {
-        let fd = self.existing(name)?;
-        self.tried("give away", name, rustix::fs::fchown(&fd, user.map(Uid::from_raw), group.map(Gid::from_raw)))
-    }
-
-    fn set_mode(&self, name: &str, mode: u32) -> Result<(), HostError> {
-        let fd = self.existing(name)?;
-        self.tried("set the mode of", name, rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)))
     }
 
     fn sync(&self) -> Result<(), HostError> {

@@ -16,14 +16,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stemma_core::digest::sha256;
 use stemma_wire::message::Hash;
-use stemma_wire::message::observed::{LocalState, TaskResult};
+use stemma_wire::message::observed::{LocalState, Report, TaskResult};
 
 use crate::host::atomic::{Attributes, ensure_dir, replace, sweep};
 use crate::host::{Dir, Host, HostError};
 use crate::paths;
 
 use record::Kind;
-pub(in crate::apply) use state::part;
+pub(crate) use state::part;
 pub use state::{Accepted, Desired, HostMapRecord, OpenBarriers, Performed, Progress, Step, StepState, Told, UndoNote};
 
 /// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
@@ -41,6 +41,7 @@ const SEQUENCE: &str = "sequence";
 const HOST_MAP: &str = "host-map";
 const TOLD: &str = "told";
 const LOCAL: &str = "local";
+const REPORT: &str = "report";
 const OPEN: &str = "open-barriers";
 
 /// The state directory of the root half.
@@ -192,6 +193,22 @@ impl Ledger {
         self.write(&*self.dir, LOCAL, Kind::Local, local)
     }
 
+    /// What was last reported of this host, for `status`.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn report(&self) -> Result<Option<Report>, HostError> {
+        self.read(&*self.dir, REPORT, Kind::Report)
+    }
+
+    /// Notes what is reported.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_report(&self, report: &Report) -> Result<(), HostError> {
+        self.write(&*self.dir, REPORT, Kind::Report, report)
+    }
+
     /// A profile or blob; one whose bytes no longer have its hash is taken away (S68, at rest).
     ///
     /// # Errors
@@ -310,7 +327,10 @@ impl Ledger {
 
     fn batches(&self) -> Result<Vec<String>, HostError> {
         let names = self.results.names()?;
-        Ok(names.into_iter().filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit())).collect())
+        Ok(names
+            .into_iter()
+            .filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit()))
+            .collect())
     }
 
     fn bound_results(&self) -> Result<(), HostError> {

@@ -30,6 +30,7 @@ pub(super) enum Kind {
     Local = 8,
     Open = 9,
     Undo = 10,
+    Report = 11,
 }
 
 /// Why a record is not used.

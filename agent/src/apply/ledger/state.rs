@@ -71,18 +71,16 @@ impl Desired {
 }
 
 /// One part of a desired state, when the bytes are exactly one.
-pub(in crate::apply) fn part<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub(crate) fn part<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     match postcard::take_from_bytes(bytes) {
         Ok((part, [])) => Some(part),
         _ => None,
     }
 }
 
-/// How far a task set has come on this host.
+/// How far the tasks have come on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// The task set that the results below were reported for.
-    pub task_set: Option<PartDigest>,
     /// By task id.
     pub tasks: BTreeMap<String, Performed>,
 }
@@ -90,6 +88,8 @@ pub struct Progress {
 /// How a task last ended, and for which content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Performed {
+    /// The task set that it was last reported for.
+    pub task_set: PartDigest,
     /// Its content: definition and inputs.
     pub content: [u8; 32],
     /// How it ended.

@@ -58,9 +58,9 @@ pub fn plan(
             (false, Some(theirs)) if theirs == value => {
                 // Two authors agree: the line stays the other's, and stays when it is wanted no more.
             }
-            (false, Some(theirs)) => next.findings.push(format!(
-                "host label {key}: another author has {theirs:?} there, so {value:?} is not written"
-            )),
+            (false, Some(theirs)) => next
+                .findings
+                .push(format!("host label {key}: another author has {theirs:?} there, so {value:?} is not written")),
             (true, _) | (false, None) => {
                 file.set(key, value);
                 next.owned.insert(key.clone(), value.clone());
@@ -101,7 +101,8 @@ pub fn flowing(known: &Known) -> BTreeMap<String, String> {
 
 /// A controller sends only Kubernetes keys and values here; looked at again, since a line end would be another key.
 fn is_plain(key: &str, value: &str) -> bool {
-    let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'/'));
+    let plain =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'/'));
     !key.is_empty() && plain(key) && plain(value)
 }
 

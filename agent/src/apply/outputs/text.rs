@@ -83,7 +83,8 @@ fn is_file_name(name: &str) -> bool {
 }
 
 fn variable(key: &str) -> String {
-    let name = key.bytes().map(|byte| if byte.is_ascii_alphanumeric() { byte.to_ascii_uppercase() as char } else { '_' });
+    let name =
+        key.bytes().map(|byte| if byte.is_ascii_alphanumeric() { byte.to_ascii_uppercase() as char } else { '_' });
     PREFIX.chars().chain(name).collect()
 }
 
@@ -123,7 +124,9 @@ mod tests {
         assert_eq!(text, "STEMMA_LABEL_TIER=\"gold\"\n");
         assert_eq!(
             findings,
-            ["labels example.net/a-b, example.net/a.b would all be STEMMA_LABEL_EXAMPLE_NET_A_B: none is in labels.env"]
+            [
+                "labels example.net/a-b, example.net/a.b would all be STEMMA_LABEL_EXAMPLE_NET_A_B: none is in labels.env"
+            ]
         );
     }
 

@@ -106,7 +106,8 @@ impl MapFile {
             }),
             Self::Json(pairs) if pairs.is_empty() => "{}\n".into(),
             Self::Json(pairs) => {
-                let lines: Vec<_> = pairs.iter().map(|(key, value)| format!("  {}: {value}", Value::from(key.as_str()))).collect();
+                let lines: Vec<_> =
+                    pairs.iter().map(|(key, value)| format!("  {}: {value}", Value::from(key.as_str()))).collect();
                 format!("{{\n{}\n}}\n", lines.join(",\n"))
             }
         }
@@ -141,10 +142,7 @@ impl Line {
 
 /// A value in one pair of quotes is what stands between them.
 fn unquoted(value: &str) -> &str {
-    ['"', '\'']
-        .into_iter()
-        .find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote))
-        .unwrap_or(value)
+    ['"', '\''].into_iter().find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote)).unwrap_or(value)
 }
 
 /// An object in the order of its file.

@@ -16,7 +16,14 @@ fn only_the_agents_own_keys_change() {
     type Pairs<'a> = &'a [(&'a str, &'a str)];
     let cases: [(&str, &str, Pairs<'_>, Pairs<'_>, &str, Pairs<'_>); 9] = [
         ("added at the end", "# mine\nzone=a\n", &[], &[("n/x", "1")], "# mine\nzone=a\nn/x=1\n", &[("n/x", "1")]),
-        ("changed in its place", "n/x=1\nzone=a\n", &[("n/x", "1")], &[("n/x", "2")], "n/x=2\nzone=a\n", &[("n/x", "2")]),
+        (
+            "changed in its place",
+            "n/x=1\nzone=a\n",
+            &[("n/x", "1")],
+            &[("n/x", "2")],
+            "n/x=2\nzone=a\n",
+            &[("n/x", "2")],
+        ),
         ("dropped", "n/x=1\nzone=a\n", &[("n/x", "1")], &[], "zone=a\n", &[]),
         ("another's value stays", "n/x=7\n", &[], &[("n/x", "1")], "n/x=7\n", &[]),
         ("another's equal value stays its own", "n/x=1\n", &[], &[("n/x", "1")], "n/x=1\n", &[]),
@@ -36,8 +43,16 @@ fn only_the_agents_own_keys_change() {
 fn each_format_keeps_what_others_wrote() {
     for (format, present, expected) in [
         (Format::Env, "# a\n\n b = 'c' \nodd line\n", "# a\n\n b = 'c' \nodd line\nn/x=1\n"),
-        (Format::NodeFeatureDiscovery, "# +expiry-time=2030-01-01\nfeature\n", "# +expiry-time=2030-01-01\nfeature\nn/x=1\n"),
-        (Format::Json, "{\"z\": {\"deep\": 1}, \"a\": 2}", "{\n  \"z\": {\"deep\":1},\n  \"a\": 2,\n  \"n/x\": \"1\"\n}\n"),
+        (
+            Format::NodeFeatureDiscovery,
+            "# +expiry-time=2030-01-01\nfeature\n",
+            "# +expiry-time=2030-01-01\nfeature\nn/x=1\n",
+        ),
+        (
+            Format::Json,
+            "{\"z\": {\"deep\": 1}, \"a\": 2}",
+            "{\n  \"z\": {\"deep\":1},\n  \"a\": 2,\n  \"n/x\": \"1\"\n}\n",
+        ),
         (Format::Json, "", "{\n  \"n/x\": \"1\"\n}\n"),
     ] {
         let plan = plan(format, Some(present), &record(&[]), &map(&[("n/x", "1")])).unwrap();
@@ -102,7 +117,11 @@ fn a_crash_anywhere_leaves_no_key_without_an_owner() {
             let config = HostLabelMap::default();
             let wanted = map(&[("n/x", "2"), ("n/z", "1")]);
             let _ = ledger.and_then(|ledger| write(&host, &ledger, &config, &wanted, None, Mode::Apply));
-            if power { host.cut_power() } else { host.revive() }
+            if power {
+                host.cut_power()
+            } else {
+                host.revive()
+            }
             written(&host, &[("n/x", "2"), ("n/z", "1")], None, Mode::Apply);
             assert_eq!(host.text(PATH).unwrap(), "zone=a\nn/x=2\nn/z=1\n", "call {call}, power {power}");
             written(&host, &[], None, Mode::Apply);

@@ -1,0 +1,294 @@
+//! `file`: one file from a content, a template or a blob, or none there.
+//!
+//! The new file is whole, with its rights, before it has the name; `validate` sees it then, and the old one
+//! stands until it said yes. What was replaced is kept in the ledger for undo.
+
+mod difference;
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use stemma_wire::message::Hash;
+
+use super::{Applier, parameters};
+use crate::apply::ledger::UndoNote;
+use crate::apply::rendering;
+use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
+use crate::host::atomic::{Attributes, Staged, ensure_dir, sweep};
+use crate::host::{Command, Dir, HostPath, Kind, Pending, Stat};
+
+/// The largest file that is written: a blob.
+const LARGEST: u64 = 64 * 1024 * 1024;
+
+/// The largest replaced file that is kept for undo.
+const KEPT: usize = 1024 * 1024;
+
+/// How long `validate` may take.
+const VALIDATE: Duration = Duration::from_secs(60);
+
+/// The type.
+pub(super) struct File;
+
+/// What an author writes; Fuel's names of `upload_file` beside ours.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Parameters {
+    path: String,
+    #[serde(alias = "data")]
+    content: Option<String>,
+    template: Option<String>,
+    source: Option<String>,
+    #[serde(default)]
+    absent: bool,
+    #[serde(alias = "user_owner")]
+    owner: Option<String>,
+    #[serde(alias = "group_owner")]
+    group: Option<String>,
+    #[serde(alias = "permissions")]
+    mode: Option<String>,
+    #[serde(alias = "dir_permissions")]
+    dir_mode: Option<String>,
+    #[serde(default)]
+    validate: Vec<String>,
+    /// Fuel's; a file is always replaced and its parents made.
+    #[serde(default, rename = "overwrite")]
+    _overwrite: bool,
+    #[serde(default, rename = "parents")]
+    _parents: bool,
+    #[serde(default, rename = "timeout")]
+    _timeout: Option<u64>,
+}
+
+/// What the task wants, and what is there.
+struct Situation {
+    path: HostPath,
+    parent: Option<Box<dyn Dir>>,
+    present: Option<Present>,
+    wanted: Option<Wanted>,
+    dir_mode: u32,
+    validate: Vec<String>,
+}
+
+struct Present {
+    stat: Stat,
+    bytes: Vec<u8>,
+}
+
+struct Wanted {
+    bytes: Vec<u8>,
+    attributes: Attributes,
+}
+
+impl Applier for File {
+    fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
+        Box::pin(async move {
+            let situation = situation(site, task)?;
+            Ok(if situation.is_so() {
+                Check::AsItShould
+            } else {
+                Check::Differs { diff: situation.diff(), message: String::new() }
+            })
+        })
+    }
+
+    fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>> {
+        Box::pin(async move {
+            let situation = situation(site, task)?;
+            let diff = situation.diff();
+            let output = match &situation.wanted {
+                Some(wanted) => replace(site, task, &situation, wanted).await?,
+                None => remove(site, task, &situation)?,
+            };
+            Ok(Applied { output, diff })
+        })
+    }
+}
+
+impl Situation {
+    fn is_so(&self) -> bool {
+        match (&self.present, &self.wanted) {
+            (None, None) => true,
+            (Some(present), Some(wanted)) => present.bytes == wanted.bytes && wanted.attributes.describe(&present.stat),
+            (Some(_), None) | (None, Some(_)) => false,
+        }
+    }
+
+    fn diff(&self) -> String {
+        let side = |bytes: &[u8], rights: String| difference::Side { bytes: bytes.to_vec(), rights };
+        let old = self.present.as_ref().map(|present| {
+            let stat = &present.stat;
+            side(&present.bytes, format!("mode {:04o}, owner {}:{}", stat.mode, stat.user, stat.group))
+        });
+        let new = self.wanted.as_ref().map(|wanted| {
+            let was = self.present.as_ref().map(|present| present.stat);
+            let shown = |wanted: Option<u32>, was: Option<u32>| {
+                wanted.or(was).map_or_else(|| "the agent's".to_owned(), |number| number.to_string())
+            };
+            let (user, group) = (was.map(|stat| stat.user), was.map(|stat| stat.group));
+            let Attributes { user: to_user, group: to_group, mode } = wanted.attributes;
+            let rights = format!("mode {mode:04o}, owner {}:{}", shown(to_user, user), shown(to_group, group));
+            side(&wanted.bytes, rights)
+        });
+        difference::unified(self.path.as_str(), old.as_ref(), new.as_ref())
+    }
+}
+
+fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
+    let parameters: Parameters = parameters::read(task)?;
+    let path = rendering::text(task, "parameters.path", &parameters.path)?;
+    let path = HostPath::parse(&path).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
+    let parent = match path.parent() {
+        Some(parent) => site.host.dir(&parent)?,
+        None => Some(site.host.root()?),
+    };
+    let present = parent.as_deref().map(|dir| present(dir, &path)).transpose()?.flatten();
+    let wanted = wanted(site, task, &parameters, present.as_ref())?;
+    let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |mode| parameters::mode("dir_mode", mode))?;
+    let validate = parameters.validate.iter().enumerate();
+    let validate = validate
+        .map(|(at, item)| rendering::text(task, &format!("parameters.validate[{at}]"), item))
+        .collect::<Result<_, _>>()?;
+    Ok(Situation { path, parent, present, wanted, dir_mode, validate })
+}
+
+fn present(dir: &dyn Dir, path: &HostPath) -> Result<Option<Present>, TaskError> {
+    // Reading refuses what is no plain file of one name (S65); only then is anything replaced.
+    let Some(bytes) = dir.read(path.name(), LARGEST)? else { return Ok(None) };
+    let stat = dir.stat(path.name())?.filter(|stat| stat.kind == Kind::File);
+    Ok(stat.map(|stat| Present { stat, bytes }))
+}
+
+fn wanted(
+    site: &Site,
+    task: &HostTask,
+    parameters: &Parameters,
+    present: Option<&Present>,
+) -> Result<Option<Wanted>, TaskError> {
+    let Parameters { content, template, source, absent, .. } = parameters;
+    let bytes = match (content, template, source, absent) {
+        (None, None, None, true) => return Ok(None),
+        (Some(content), None, None, false) => content.clone().into_bytes(),
+        (None, Some(template), None, false) => rendering::text(task, "parameters.template", template)?.into_bytes(),
+        (None, None, Some(source), false) => blob(site, source)?,
+        _ => return Err(TaskError::new("parameters: exactly one of content, template, source and absent is given")),
+    };
+    if bytes.len() as u64 > LARGEST {
+        return Err(TaskError::new(format!("the file would have {} bytes: at most 64 MiB are allowed", bytes.len())));
+    }
+    Ok(Some(Wanted { bytes, attributes: attributes(site, parameters, present)? }))
+}
+
+/// What an author does not say stays as it is; a new file is the agent's, readable by all.
+fn attributes(site: &Site, parameters: &Parameters, present: Option<&Present>) -> Result<Attributes, TaskError> {
+    let mut attributes = present.map_or(Attributes::mode(0o644), |present| Attributes::of(&present.stat));
+    if let Some(mode) = &parameters.mode {
+        attributes.mode = parameters::mode("mode", mode)?;
+    }
+    let (own_user, _) = site.host.identity();
+    if let Some(owner) = &parameters.owner {
+        let user = site.host.user(owner)?;
+        if own_user != 0 && user != own_user {
+            return Err(TaskError::new(format!(
+                "parameters.owner: {owner} is another user, and the agent is not root"
+            )));
+        }
+        attributes.user = Some(user);
+    }
+    if let Some(group) = &parameters.group {
+        attributes.group = Some(site.host.group(group)?);
+    }
+    Ok(attributes)
+}
+
+/// The hash of a `source`; `None` where it names none.
+pub(in crate::apply) fn source_hash(source: &str) -> Option<Hash> {
+    let digits = source.strip_prefix("sha256:").unwrap_or(source);
+    if digits.len() != 64 || !digits.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(Hash(bytes))
+}
+
+fn blob(site: &Site, source: &str) -> Result<Vec<u8>, TaskError> {
+    let hash = source_hash(source)
+        .ok_or_else(|| TaskError::new(format!("parameters.source: {source:?} names no blob (sha256:…)")))?;
+    site.ledger
+        .body(hash)?
+        .ok_or_else(|| TaskError::new(format!("parameters.source: the blob {source} is not on this host yet")))
+}
+
+async fn replace(site: &Site, task: &HostTask, situation: &Situation, wanted: &Wanted) -> Result<String, TaskError> {
+    let host = &*site.host;
+    let made;
+    let dir = match (&situation.parent, situation.path.parent()) {
+        (Some(dir), _) => &**dir,
+        (None, Some(parent)) => {
+            made = ensure_dir(host, &parent, situation.dir_mode)?;
+            &*made
+        }
+        (None, None) => unreachable!("the root is always there"),
+    };
+    sweep(host, dir)?;
+    let staged = Staged::write(host, dir, &wanted.bytes, wanted.attributes)?;
+    let output = match validate(site, situation, staged.name()).await {
+        Ok(output) => output,
+        Err(error) => {
+            staged.discard(dir)?;
+            return Err(error);
+        }
+    };
+    if let Err(error) = keep(site, task, situation) {
+        staged.discard(dir)?;
+        return Err(error);
+    }
+    staged.commit(dir, situation.path.name())?;
+    Ok(output)
+}
+
+/// Runs `validate` on the staged file; `{path}` in it is where that lies.
+async fn validate(site: &Site, situation: &Situation, staged: &str) -> Result<String, TaskError> {
+    if situation.validate.is_empty() {
+        return Ok(String::new());
+    }
+    let outside = site.host.outside(&situation.path);
+    let staged = outside.parent().unwrap_or(Path::new("/")).join(staged).display().to_string();
+    let argv = situation.validate.iter().map(|item| item.replace("{path}", &staged)).collect();
+    let finished = site.host.run(&Command::new(argv, VALIDATE)).await?;
+    if finished.end.is_success() {
+        return Ok(finished.output);
+    }
+    let message = format!("validate {}: {} is left as it was", finished.end.sentence(), situation.path);
+    Err(TaskError { message, output: finished.output, unknown: false })
+}
+
+fn remove(site: &Site, task: &HostTask, situation: &Situation) -> Result<String, TaskError> {
+    if let (Some(dir), Some(_)) = (&situation.parent, &situation.present) {
+        keep(site, task, situation)?;
+        dir.remove(situation.path.name())?;
+        dir.sync()?;
+    }
+    Ok(String::new())
+}
+
+/// Keeps what is about to be replaced.
+fn keep(site: &Site, task: &HostTask, situation: &Situation) -> Result<(), TaskError> {
+    let present = situation.present.as_ref().filter(|present| present.bytes.len() <= KEPT);
+    if situation.present.is_some() && present.is_none() {
+        return Ok(());
+    }
+    site.ledger.keep_replaced(&UndoNote {
+        task: task.task.id.clone(),
+        path: situation.path.to_string(),
+        bytes: present.map(|present| present.bytes.clone()),
+        attributes: present.map(|present| (present.stat.user, present.stat.group, present.stat.mode)),
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! A unified diff of a file and its rights, short enough to be reported.
+
+use similar::TextDiff;
+
+/// The longest diff, as the protocol carries it.
+const LONGEST: usize = 16 * 1024;
+
+/// Beyond this, lines are not compared: the answer would be worth less than the time.
+const COMPARED: usize = 512 * 1024;
+
+/// One side: bytes and rights.
+pub(super) struct Side {
+    pub(super) bytes: Vec<u8>,
+    pub(super) rights: String,
+}
+
+/// What changes from one side to the other; a side that is not there is `None`.
+pub(super) fn unified(path: &str, old: Option<&Side>, new: Option<&Side>) -> String {
+    let mut text = String::new();
+    let header =
+        |side: Option<&Side>| side.map_or_else(|| "/dev/null".to_owned(), |side| format!("{path} ({})", side.rights));
+    let (before, after) = (header(old), header(new));
+    let empty: &[u8] = &[];
+    let (old, new) = (old.map_or(empty, |side| &side.bytes), new.map_or(empty, |side| &side.bytes));
+    if old == new {
+        return format!("--- {before}\n+++ {after}\n");
+    }
+    match (std::str::from_utf8(old), std::str::from_utf8(new)) {
+        (Ok(old), Ok(new)) if old.len() + new.len() <= COMPARED => {
+            let diff = TextDiff::from_lines(old, new);
+            text.push_str(&diff.unified_diff().context_radius(3).header(&before, &after).to_string());
+        }
+        _ => text = format!("--- {before}\n+++ {after}\n{} bytes become {}\n", old.len(), new.len()),
+    }
+    cut(text)
+}
+
+/// Whole lines, up to the limit, without what a terminal would obey (S60).
+fn cut(text: String) -> String {
+    let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
+    if text.len() <= LONGEST {
+        return text;
+    }
+    let lines = text.lines().count();
+    let mut kept = String::new();
+    for (shown, line) in text.lines().enumerate() {
+        if kept.len() + line.len() + 64 > LONGEST {
+            kept.push_str(&format!("… {} more lines\n", lines - shown));
+            break;
+        }
+        kept.push_str(line);
+        kept.push('\n');
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(bytes: &[u8]) -> Side {
+        Side { bytes: bytes.to_vec(), rights: "mode 0644, owner 0:0".into() }
+    }
+
+    #[test]
+    fn a_diff_says_what_changes() {
+        let new = "--- /dev/null\n+++ /f (mode 0644, owner 0:0)\n@@ -0,0 +1 @@\n+a\n";
+        assert_eq!(unified("/f", None, Some(&side(b"a\n"))), new);
+        let binary = unified("/f", Some(&side(&[0xFF, 0])), Some(&side(b"a\n")));
+        assert!(binary.ends_with("2 bytes become 2\n"), "{binary}");
+        let long = unified("/f", None, Some(&side("line\n".repeat(10_000).as_bytes())));
+        assert!(long.len() <= LONGEST && long.ends_with(" more lines\n"), "{}", long.len());
+    }
+}

@@ -1,0 +1,265 @@
+//! `shell`: a command run without a shell, or a shell text.
+//!
+//! With a guard (`creates`, `unless`, `only_if`) the host itself says whether there is something to do. Without
+//! one only the journal can: it is written before the command is begun and after it has ended, so it runs once
+//! for each content of its own definition and inputs, and a run that a crash cut off is `unknown`, never repeated
+//! by itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use stemma_core::task::OnInterrupt;
+
+use super::{Applier, parameters};
+use crate::apply::ledger::{Step, StepState};
+use crate::apply::rendering;
+use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
+use crate::host::{Command, End, Finished, HostPath, Pending};
+
+/// How long a command may take where nobody says: as Fuel's.
+const TIMEOUT_SECONDS: u64 = 300;
+
+/// How long a guard may take.
+const GUARD: Duration = Duration::from_secs(60);
+
+/// The longest shell text: what one argument of a program may have (`MAX_ARG_STRLEN`).
+const LONGEST_SCRIPT: usize = 128 * 1024 - 1;
+
+/// The type.
+pub(super) struct Shell;
+
+/// What an author writes; `cmd` is Fuel's name for a shell text, which is no template.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Parameters {
+    command: Option<Vec<String>>,
+    script: Option<String>,
+    cmd: Option<String>,
+    creates: Option<String>,
+    unless: Option<Guard>,
+    only_if: Option<Guard>,
+    cwd: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    user: Option<String>,
+    timeout: Option<u64>,
+    retries: Option<u32>,
+    interval: Option<u64>,
+}
+
+/// A guard: words, or a shell text.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Guard {
+    Words(Vec<String>),
+    Text(String),
+}
+
+/// A command that is ready to run, and what guards it.
+struct Ready {
+    command: Command,
+    creates: Option<HostPath>,
+    unless: Option<Command>,
+    only_if: Option<Command>,
+}
+
+impl Applier for Shell {
+    fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
+        Box::pin(async move {
+            let ready = ready(task)?;
+            if !ready.is_guarded() {
+                return journalled(site, task);
+            }
+            check_guards(site, &ready).await
+        })
+    }
+
+    fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>> {
+        Box::pin(async move {
+            let ready = ready(task)?;
+            let note = |state| Step { task: task.task.id.clone(), content: task.content, state };
+            if !ready.is_guarded() {
+                site.ledger.set_step(&note(StepState::Begun))?;
+            }
+            let finished = site.host.run(&ready.command).await;
+            if !ready.is_guarded() {
+                let done = finished.as_ref().is_ok_and(|finished| finished.end.is_success());
+                site.ledger.set_step(&note(if done { StepState::Done } else { StepState::Failed }))?;
+            }
+            ended(finished?)
+        })
+    }
+
+    fn retries(&self, task: &HostTask) -> (u32, u64) {
+        let parameters = parameters::read::<Parameters>(task).ok();
+        let (retries, interval) = parameters.map_or((None, None), |read| (read.retries, read.interval));
+        (retries.or(task.task.retries).unwrap_or(0).min(100), interval.unwrap_or(1).min(3600))
+    }
+}
+
+impl Ready {
+    fn is_guarded(&self) -> bool {
+        self.creates.is_some() || self.unless.is_some() || self.only_if.is_some()
+    }
+}
+
+/// What the journal says of a command without guards.
+fn journalled(site: &Site, task: &HostTask) -> Result<Check, TaskError> {
+    let differs = |message: &str| Check::Differs { diff: String::new(), message: message.into() };
+    let step = site.ledger.step(&task.task.id)?.filter(|step| step.content == task.content);
+    let Some(step) = step else { return Ok(differs("it has not run with this definition and these inputs")) };
+    match step.state {
+        StepState::Done => Ok(Check::AsItShould),
+        StepState::Failed => Ok(differs("it has not ended well yet")),
+        StepState::Begun if task.task.on_interrupt == OnInterrupt::Again => {
+            Ok(differs("it was begun and interrupted, and may run again"))
+        }
+        StepState::Begun | StepState::Unknown => Err(TaskError {
+            unknown: true,
+            message: format!(
+                "it was begun and nobody saw it end; look, then run `stemma-agent resolve-unknown {} done|again`",
+                task.task.id
+            ),
+            output: String::new(),
+        }),
+    }
+}
+
+async fn check_guards(site: &Site, ready: &Ready) -> Result<Check, TaskError> {
+    if let Some(path) = &ready.creates
+        && exists(site, path)?
+    {
+        return Ok(Check::AsItShould);
+    }
+    if let Some(unless) = &ready.unless
+        && guard(site, "unless", unless).await?
+    {
+        return Ok(Check::AsItShould);
+    }
+    if let Some(only_if) = &ready.only_if
+        && !guard(site, "only_if", only_if).await?
+    {
+        return Ok(Check::AsItShould);
+    }
+    let message = format!("would run {}", ready.command.argv.first().map_or("", String::as_str));
+    Ok(Check::Differs { diff: String::new(), message })
+}
+
+fn exists(site: &Site, path: &HostPath) -> Result<bool, TaskError> {
+    let dir = match path.parent() {
+        Some(parent) => site.host.dir(&parent)?,
+        None => Some(site.host.root()?),
+    };
+    Ok(dir.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some())
+}
+
+/// Whether a guard says yes; one that did not end by itself says nothing.
+async fn guard(site: &Site, name: &str, command: &Command) -> Result<bool, TaskError> {
+    let finished = site.host.run(command).await?;
+    match finished.end {
+        End::Status(status) => Ok(status == 0),
+        End::Signal(_) | End::TimedOut => {
+            let message = format!("{name} {}", finished.end.sentence());
+            Err(TaskError { message, output: finished.output, unknown: false })
+        }
+    }
+}
+
+fn ended(finished: Finished) -> Result<Applied, TaskError> {
+    if finished.end.is_success() {
+        return Ok(Applied { output: finished.output, diff: String::new() });
+    }
+    let message = format!("the command {}", finished.end.sentence());
+    Err(TaskError { message, output: finished.output, unknown: false })
+}
+
+fn ready(task: &HostTask) -> Result<Ready, TaskError> {
+    let parameters: Parameters = parameters::read(task)?;
+    let seconds = parameters.timeout.or(task.task.timeout_seconds).unwrap_or(TIMEOUT_SECONDS);
+    let argv = argv(task, &parameters)?;
+    let base = Command {
+        argv: Vec::new(),
+        cwd: path(task, "cwd", parameters.cwd.as_deref().filter(|cwd| *cwd != "/"))?,
+        env: env(task, &parameters.env)?,
+        user: parameters.user.clone(),
+        input: Vec::new(),
+        timeout: Duration::from_secs(seconds),
+    };
+    let guard = |name: &str, guard: Option<&Guard>| -> Result<Option<Command>, TaskError> {
+        guard
+            .map(|guard| Ok(Command { argv: guard_words(task, name, guard)?, timeout: GUARD, ..base.clone() }))
+            .transpose()
+    };
+    Ok(Ready {
+        creates: path(task, "creates", parameters.creates.as_deref())?,
+        unless: guard("unless", parameters.unless.as_ref())?,
+        only_if: guard("only_if", parameters.only_if.as_ref())?,
+        command: Command { argv, ..base },
+    })
+}
+
+fn argv(task: &HostTask, parameters: &Parameters) -> Result<Vec<String>, TaskError> {
+    match (&parameters.command, &parameters.script, &parameters.cmd) {
+        (Some(words), None, None) => self::words(task, "command", words),
+        (None, Some(script), None) => shell(rendering::script(task, "parameters.script", script)?),
+        (None, None, Some(cmd)) => shell(cmd.clone()),
+        _ => Err(TaskError::new("parameters: exactly one of command (a list) and script (a shell text) is given")),
+    }
+}
+
+fn guard_words(task: &HostTask, name: &str, guard: &Guard) -> Result<Vec<String>, TaskError> {
+    match guard {
+        Guard::Words(words) => self::words(task, name, words),
+        Guard::Text(text) => shell(rendering::script(task, &format!("parameters.{name}"), text)?),
+    }
+}
+
+/// Words, each rendered by itself: a value is one argument, whatever stands in it.
+fn words(task: &HostTask, name: &str, words: &[String]) -> Result<Vec<String>, TaskError> {
+    let rendered = words.iter().enumerate();
+    let rendered: Vec<String> = rendered
+        .map(|(at, word)| rendering::text(task, &format!("parameters.{name}[{at}]"), word))
+        .collect::<Result<_, _>>()?;
+    match rendered.iter().find(|word| word.contains('\0')) {
+        _ if rendered.first().is_none_or(String::is_empty) => {
+            Err(TaskError::new(format!("parameters.{name}: the first item is the program, and there is none")))
+        }
+        Some(_) => Err(TaskError::new(format!("parameters.{name}: an argument cannot hold NUL"))),
+        None => Ok(rendered),
+    }
+}
+
+fn shell(script: String) -> Result<Vec<String>, TaskError> {
+    if script.len() > LONGEST_SCRIPT || script.contains('\0') {
+        return Err(TaskError::new(format!(
+            "parameters.script: {} bytes; a shell text has at most {LONGEST_SCRIPT} and no NUL: put it into a file task",
+            script.len()
+        )));
+    }
+    Ok(vec!["/bin/sh".into(), "-c".into(), script])
+}
+
+fn path(task: &HostTask, name: &str, text: Option<&str>) -> Result<Option<HostPath>, TaskError> {
+    let Some(text) = text else { return Ok(None) };
+    let field = format!("parameters.{name}");
+    let rendered = rendering::text(task, &field, text)?;
+    HostPath::parse(&rendered).map(Some).map_err(|error| TaskError::new(format!("{field}: {error}")))
+}
+
+fn env(task: &HostTask, env: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, TaskError> {
+    env.iter()
+        .map(|(name, value)| {
+            let named = !name.is_empty() && !name.contains(['=', '\0']);
+            let value = rendering::text(task, &format!("parameters.env.{name}"), value)?;
+            if named && !value.contains('\0') {
+                Ok((name.clone(), value))
+            } else {
+                Err(TaskError::new(format!("parameters.env: {name:?} is no variable, or its value holds NUL")))
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! What may start next: a profile's order on one host, decided without doing.
+//!
+//! ```text
+//! Waiting ──▶ Running ──▶ Ended(outcome)
+//!    │                        ▲
+//!    └── one before it failed ┘        LeftOut stands for itself, and holds nobody up
+//! ```
+
+use std::collections::BTreeSet;
+
+use stemma_wire::message::desired::Barrier;
+use stemma_wire::message::observed::Outcome;
+
+/// Where a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Not begun.
+    Waiting,
+    /// Begun.
+    Running,
+    /// Over.
+    Ended(Outcome),
+    /// It does not run on this host, and what comes after it need not wait.
+    LeftOut,
+}
+
+/// A task as the graph needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vertex {
+    /// Where it stands.
+    pub place: Place,
+    /// What must have ended well first; each lower than its own place.
+    pub after: Vec<usize>,
+    /// What must be open first.
+    pub barriers: Vec<Barrier>,
+    /// Nothing runs beside it.
+    pub alone: bool,
+    /// Its failure stops nobody (`fail_on_error: false`).
+    pub forgiven: bool,
+}
+
+/// What is to be done with a task now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// Begin it.
+    Start(usize),
+    /// One before it did not end well: it ends too.
+    Stop(usize),
+}
+
+/// The tasks of a host in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Graph {
+    vertices: Vec<Vertex>,
+    /// At most so many at once.
+    width: usize,
+}
+
+impl Graph {
+    /// A graph that runs at most `width` tasks at once.
+    #[must_use]
+    pub const fn new(vertices: Vec<Vertex>, width: usize) -> Self {
+        Self { vertices, width }
+    }
+
+    /// What is to be done now, and notes it as begun or ended. `None`: nothing before something ends or opens.
+    pub fn next_move(&mut self, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<Move> {
+        let next = (0..self.vertices.len()).find_map(|at| self.move_of(at, open, held_back))?;
+        match next {
+            Move::Start(at) => self.vertices[at].place = Place::Running,
+            Move::Stop(at) => self.vertices[at].place = Place::Ended(Outcome::DependencyFailed),
+        }
+        Some(next)
+    }
+
+    fn move_of(&self, at: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<Move> {
+        let vertex = &self.vertices[at];
+        if vertex.place != Place::Waiting {
+            return None;
+        }
+        if vertex.after.iter().any(|&before| self.stops(before)) {
+            return Some(Move::Stop(at));
+        }
+        let free = vertex.after.iter().all(|&before| self.is_over(before))
+            && vertex.barriers.iter().all(|barrier| open.contains(barrier))
+            && !held_back.contains(&at)
+            && self.has_room(vertex.alone);
+        free.then_some(Move::Start(at))
+    }
+
+    fn has_room(&self, alone: bool) -> bool {
+        let mut running = self.vertices.iter().filter(|vertex| vertex.place == Place::Running).peekable();
+        if alone {
+            return running.peek().is_none();
+        }
+        running.clone().count() < self.width && !running.any(|vertex| vertex.alone)
+    }
+
+    /// Whether what requires this task must not run.
+    fn stops(&self, at: usize) -> bool {
+        match self.vertices[at].place {
+            Place::Ended(Outcome::Failed) => !self.vertices[at].forgiven,
+            Place::Ended(Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown) => true,
+            Place::Ended(Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted)
+            | Place::Waiting
+            | Place::Running
+            | Place::LeftOut => false,
+        }
+    }
+
+    fn is_over(&self, at: usize) -> bool {
+        matches!(self.vertices[at].place, Place::Ended(_) | Place::LeftOut)
+    }
+
+    /// Notes how a task ended.
+    pub fn end(&mut self, at: usize, outcome: Outcome) {
+        self.vertices[at].place = Place::Ended(outcome);
+    }
+
+    /// Whether something runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.vertices.iter().any(|vertex| vertex.place == Place::Running)
+    }
+
+    /// Whether something has yet to begin.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.vertices.iter().any(|vertex| vertex.place == Place::Waiting)
+    }
+
+    /// Whether something did not end well.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.vertices.iter().any(|vertex| match vertex.place {
+            Place::Ended(outcome) => !is_well(outcome),
+            Place::Waiting | Place::Running | Place::LeftOut => false,
+        })
+    }
+}
+
+/// Whether an outcome leaves the host as the task wants it, or leaves it on purpose.
+#[must_use]
+pub const fn is_well(outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted => true,
+        Outcome::Failed | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vertex(after: &[usize]) -> Vertex {
+        let after = after.to_vec();
+        Vertex { place: Place::Waiting, after, barriers: Vec::new(), alone: false, forgiven: false }
+    }
+
+    fn moves(graph: &mut Graph, open: &BTreeSet<Barrier>) -> Vec<Move> {
+        std::iter::from_fn(|| graph.next_move(open, &BTreeSet::new())).collect()
+    }
+
+    #[test]
+    fn a_failure_stops_its_dependants_and_nothing_else() {
+        use Move::{Start, Stop};
+        let mut graph = Graph::new(vec![vertex(&[]), vertex(&[0]), vertex(&[1]), vertex(&[])], 4);
+        let none = BTreeSet::new();
+        assert_eq!(moves(&mut graph, &none), [Start(0), Start(3)]);
+        graph.end(0, Outcome::Failed);
+        assert_eq!(moves(&mut graph, &none), [Stop(1), Stop(2)]);
+        assert!(graph.is_running() && !graph.is_waiting() && graph.has_failed());
+    }
+
+    #[test]
+    fn what_stops_a_dependant() {
+        for (outcome, forgiven, stopped) in [
+            (Outcome::Unchanged, false, false),
+            (Outcome::Changed, false, false),
+            (Outcome::WouldChange, false, false),
+            (Outcome::Drifted, false, false),
+            (Outcome::Failed, false, true),
+            (Outcome::Failed, true, false),
+            (Outcome::DependencyFailed, false, true),
+            (Outcome::Unsupported, true, true),
+            (Outcome::Unknown, false, true),
+        ] {
+            let first = Vertex { place: Place::Ended(outcome), forgiven, ..vertex(&[]) };
+            let mut graph = Graph::new(vec![first, vertex(&[0])], 1);
+            let next = if stopped { Move::Stop(1) } else { Move::Start(1) };
+            assert_eq!(graph.next_move(&BTreeSet::new(), &BTreeSet::new()), Some(next), "{outcome:?} {forgiven}");
+        }
+    }
+
+    #[test]
+    fn a_barrier_is_waited_for_and_what_is_left_out_is_not() {
+        let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+        let gated = Vertex { barriers: vec![barrier.clone()], ..vertex(&[1]) };
+        let mut graph = Graph::new(vec![gated, Vertex { place: Place::LeftOut, ..vertex(&[]) }], 4);
+        graph.vertices[0].after = vec![1];
+        assert_eq!(moves(&mut graph, &BTreeSet::new()), []);
+        assert_eq!(moves(&mut graph, &BTreeSet::from([barrier])), [Move::Start(0)]);
+    }
+
+    #[test]
+    fn width_and_loneliness_are_kept() {
+        use Move::Start;
+        let alone = Vertex { alone: true, ..vertex(&[]) };
+        let mut graph = Graph::new(vec![vertex(&[]), alone, vertex(&[]), vertex(&[])], 2);
+        let none = BTreeSet::new();
+        assert_eq!(moves(&mut graph, &none), [Start(0), Start(2)]);
+        graph.end(0, Outcome::Changed);
+        graph.end(2, Outcome::Changed);
+        assert_eq!(moves(&mut graph, &none), [Start(1)]);
+        graph.end(1, Outcome::Changed);
+        assert_eq!(moves(&mut graph, &none), [Start(3)]);
+    }
+}

@@ -1,0 +1,385 @@
+//! The executor: a profile's graph, in order, as parallel as it allows.
+//!
+//! It takes a task set and works it off; it is never told what changed. A restart, a look for drift and the first
+//! deployment are the same run: what is so already costs a check.
+
+pub mod graph;
+pub mod perform;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use stemma_core::task::{Exclusive, Phase, task_type};
+use stemma_wire::message::PartDigest;
+use stemma_wire::message::desired::{Barrier, Mode, Profile};
+use stemma_wire::message::observed::{self, Outcome, TaskResult};
+
+use super::applier::{applier, source_hash};
+use super::ledger::{Desired, Performed, Progress};
+use super::task::{Ended, HostTask, Site};
+use crate::config::Ceiling;
+use crate::host::{HostError, Pending};
+use graph::{Graph, Move, Place, Vertex, is_well};
+pub use perform::Leave;
+use perform::perform;
+
+/// Tasks at once. More would not be faster on a host that has its own work to do.
+const WIDTH: usize = 4;
+
+/// What a run may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Make the host so, as far as its mode allows.
+    Converge,
+    /// Look alone.
+    Check,
+}
+
+/// A task set that is being worked off.
+pub struct Run {
+    site: Site,
+    task_set: PartDigest,
+    purpose: Purpose,
+    mode: Mode,
+    graph: Graph,
+    tasks: Vec<Planned>,
+    running: Vec<(usize, Pending<'static, Ended>)>,
+    before: Progress,
+    ended: BTreeMap<String, Performed>,
+    results: Vec<TaskResult>,
+    /// Whether something is to be written down; at first that the run has begun.
+    unsettled: bool,
+}
+
+/// A task with what became of reading it.
+struct Planned {
+    id: String,
+    content: [u8; 32],
+    kind: Ready,
+}
+
+enum Ready {
+    /// It can be performed.
+    Performable { name: &'static str, task: Rc<HostTask>, blob: Option<stemma_wire::message::Hash> },
+    /// It cannot, and why.
+    Not(Outcome, String),
+}
+
+impl Run {
+    /// Plans a run of a task set over its profile.
+    ///
+    /// # Errors
+    /// [`HostError`] from the ledger.
+    pub fn plan(
+        site: Site,
+        ceiling: &Ceiling,
+        desired: &Desired,
+        profile: &Profile,
+        purpose: Purpose,
+    ) -> Result<Self, HostError> {
+        let mode = match purpose {
+            Purpose::Converge => desired.mode(),
+            Purpose::Check => Mode::Noop,
+        };
+        let before = site.ledger.progress()?;
+        let (vertices, tasks) = profile
+            .tasks
+            .iter()
+            .map(|task| {
+                let content = super::task::content(task, &desired.task_set.inputs);
+                let kind = ready(ceiling, desired, task);
+                let left_out = desired.task_set.left_out.contains_key(&task.id) || kind.is_another_phase();
+                let vertex = vertex(task, &kind, left_out, mode);
+                (vertex, Planned { id: task.id.clone(), content, kind })
+            })
+            .unzip();
+        let graph = Graph::new(vertices, WIDTH);
+        Ok(Self {
+            site,
+            task_set: desired.digest,
+            purpose,
+            mode,
+            graph,
+            tasks,
+            running: Vec::new(),
+            before,
+            ended: BTreeMap::new(),
+            results: Vec::new(),
+            unsettled: true,
+        })
+    }
+
+    /// Starts all that may start now. Nothing starts in mode `observe`.
+    ///
+    /// # Errors
+    /// [`HostError`] from the ledger.
+    fn start(&mut self, open: &BTreeSet<Barrier>) -> Result<(), HostError> {
+        if self.mode == Mode::Observe {
+            return Ok(());
+        }
+        let held_back = self.without_blob()?;
+        while let Some(next) = self.graph.next_move(open, &held_back) {
+            match next {
+                Move::Stop(at) => {
+                    let why = "something that it requires did not end well";
+                    self.note(at, Ended::because(Outcome::DependencyFailed, why));
+                }
+                Move::Start(at) => self.start_one(at),
+            }
+        }
+        Ok(())
+    }
+
+    fn start_one(&mut self, at: usize) {
+        match &self.tasks[at].kind {
+            Ready::Not(outcome, why) => {
+                let ended = Ended::because(*outcome, why.clone());
+                self.graph.end(at, ended.outcome);
+                self.note(at, ended);
+            }
+            Ready::Performable { name, task, .. } => {
+                let was_well = self.was_well(at);
+                let leave = Leave::of(self.mode, task.task.mode, was_well);
+                let (site, task, name) = (self.site.clone(), task.clone(), *name);
+                let future = async move {
+                    let applier = applier(name).expect("looked up when the run was planned");
+                    perform(&site, applier, &task, leave).await
+                };
+                self.running.push((at, Box::pin(future)));
+            }
+        }
+    }
+
+    /// Whether the host was as this task wants it, with this very content: then a difference is drift.
+    fn was_well(&self, at: usize) -> bool {
+        let planned = &self.tasks[at];
+        self.before.tasks.get(&planned.id).is_some_and(|performed| {
+            performed.content == planned.content
+                && matches!(performed.outcome, Outcome::Unchanged | Outcome::Changed | Outcome::Drifted)
+        })
+    }
+
+    /// Tasks whose blob is still on its way.
+    fn without_blob(&self) -> Result<BTreeSet<usize>, HostError> {
+        let mut missing = BTreeSet::new();
+        for (at, planned) in self.tasks.iter().enumerate() {
+            if let Ready::Performable { blob: Some(hash), .. } = &planned.kind
+                && !self.site.ledger.has_body(*hash)?
+            {
+                missing.insert(at);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Starts what may start, waits until a task ends, and takes along what ends without waiting. `false` at once
+    /// when nothing runs. Safe to cancel: what has begun goes on at the next call.
+    ///
+    /// # Errors
+    /// [`HostError`] from the ledger.
+    pub async fn work(&mut self, open: &BTreeSet<Barrier>) -> Result<bool, HostError> {
+        self.start(open)?;
+        if self.running.is_empty() {
+            return Ok(false);
+        }
+        poll_fn(|context| self.poll_ended(context)).await;
+        loop {
+            self.start(open)?;
+            let more = poll_fn(|context| Poll::Ready(self.poll_ended(context).is_ready())).await;
+            if !more {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// As [`Self::work`], for a run that was replaced: what runs ends, and nothing more begins.
+    pub async fn run_out(&mut self) -> bool {
+        if self.running.is_empty() {
+            return false;
+        }
+        poll_fn(|context| self.poll_ended(context)).await;
+        true
+    }
+
+    /// One running task that has ended.
+    fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        for place in 0..self.running.len() {
+            if let Poll::Ready(ended) = self.running[place].1.as_mut().poll(context) {
+                let (at, _) = self.running.swap_remove(place);
+                self.graph.end(at, ended.outcome);
+                self.note(at, ended);
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Takes down how a task ended, and whether that is news.
+    fn note(&mut self, at: usize, ended: Ended) {
+        let planned = &self.tasks[at];
+        let performed = Performed { task_set: self.task_set, content: planned.content, outcome: ended.outcome };
+        if self.purpose == Purpose::Check || is_news(self.before.tasks.get(&planned.id), &performed) {
+            self.results.push(TaskResult {
+                sequence: 0,
+                task_set: self.task_set,
+                task: planned.id.clone(),
+                outcome: ended.outcome,
+                message: ended.message,
+                output: ended.output,
+                diff: ended.diff,
+                duration_ms: ended.duration_ms,
+            });
+        }
+        self.ended.insert(planned.id.clone(), performed);
+        self.unsettled = true;
+    }
+
+    /// Writes down what has ended since the last call, and gives what is news, numbered.
+    ///
+    /// # Errors
+    /// [`HostError`]; the same is then written by the next call.
+    pub fn settle(&mut self) -> Result<Vec<TaskResult>, HostError> {
+        let results = self.site.ledger.add_results(self.results.clone())?;
+        self.results.clear();
+        let mut progress = self.before.clone();
+        progress.tasks.retain(|id, _| self.tasks.iter().any(|planned| planned.id == *id));
+        progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), *performed)));
+        self.site.ledger.set_progress(&progress)?;
+        self.unsettled = false;
+        Ok(results)
+    }
+
+    /// How every task ended that has: what a [`Purpose::Check`] is for. Nothing is written down.
+    #[must_use]
+    pub fn into_results(self) -> Vec<TaskResult> {
+        self.results
+    }
+
+    /// The task set that it works off.
+    #[must_use]
+    pub const fn task_set(&self) -> PartDigest {
+        self.task_set
+    }
+
+    /// Whether [`Self::settle`] has something to write down.
+    #[must_use]
+    pub const fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    /// Whether something runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// Whether there is nothing more to do in it.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.running.is_empty() && (self.mode == Mode::Observe || !self.graph.is_waiting())
+    }
+
+    /// Where the host stands with it.
+    #[must_use]
+    pub fn progress(&self) -> observed::Progress {
+        if !self.running.is_empty() {
+            observed::Progress::Running
+        } else if self.mode == Mode::Observe {
+            observed::Progress::Idle
+        } else if self.graph.has_failed() {
+            observed::Progress::Failed
+        } else if self.graph.is_waiting() {
+            observed::Progress::Waiting
+        } else {
+            observed::Progress::Converged
+        }
+    }
+}
+
+/// Whether a result is told: once for each task set, and when it differs from the last one told.
+fn is_news(last: Option<&Performed>, now: &Performed) -> bool {
+    let Some(last) = last else { return true };
+    if last.task_set != now.task_set || last.content != now.content {
+        return true;
+    }
+    let quiet = |outcome| matches!(outcome, Outcome::Unchanged | Outcome::Changed);
+    match now.outcome {
+        Outcome::Changed | Outcome::Failed => true,
+        Outcome::Unchanged => !quiet(last.outcome),
+        Outcome::WouldChange
+        | Outcome::DependencyFailed
+        | Outcome::Unsupported
+        | Outcome::Unknown
+        | Outcome::Drifted => last.outcome != now.outcome,
+    }
+}
+
+impl Ready {
+    /// Tasks for a drain or a cleanup have their own time.
+    fn is_another_phase(&self) -> bool {
+        matches!(self, Self::Performable { task, .. } if task.task.phase != Phase::Apply)
+    }
+}
+
+fn ready(ceiling: &Ceiling, desired: &Desired, profile: &stemma_wire::message::desired::ProfileTask) -> Ready {
+    let task = match HostTask::new(profile, &desired.task_set.inputs) {
+        Ok(task) => task,
+        Err(unreadable) => return Ready::Not(Outcome::Unsupported, unreadable.to_string()),
+    };
+    let kind = task.task.kind.clone();
+    let Some(known) = task_type(&kind).filter(|known| applier(known.name).is_some()) else {
+        return Ready::Not(Outcome::Unsupported, format!("this agent has no task type {kind:?}"));
+    };
+    if ceiling.task_types.as_ref().is_some_and(|types| !types.iter().any(|name| *name == known.name || *name == kind)) {
+        return Ready::Not(
+            Outcome::Unsupported,
+            format!("this host takes no {kind} tasks (ceiling.task_types in agent.toml)"),
+        );
+    }
+    let source = task.task.parameters.get("source").and_then(serde_json::Value::as_str);
+    let blob = source.filter(|_| known.name == "file").and_then(source_hash);
+    Ready::Performable { name: known.name, task: Rc::new(task), blob }
+}
+
+fn vertex(task: &stemma_wire::message::desired::ProfileTask, kind: &Ready, left_out: bool, mode: Mode) -> Vertex {
+    let (alone, forgiven) = match kind {
+        Ready::Performable { name, task, .. } => {
+            let alone = task_type(name).is_some_and(|known| known.exclusive == Exclusive::Alone);
+            (alone, !task.task.fail_on_error)
+        }
+        Ready::Not(..) => (false, false),
+    };
+    Vertex {
+        place: if left_out { Place::LeftOut } else { Place::Waiting },
+        after: task.after.iter().map(|&before| usize::from(before)).collect(),
+        // A host that only looks stands outside of the order across hosts.
+        barriers: if mode == Mode::Apply { task.barriers.clone() } else { Vec::new() },
+        alone,
+        forgiven,
+    }
+}
+
+/// Whether every task of a profile names only what comes before it.
+#[must_use]
+pub fn is_in_order(profile: &Profile) -> bool {
+    profile.tasks.iter().enumerate().all(|(at, task)| task.after.iter().all(|&before| usize::from(before) < at))
+}
+
+/// The blobs that a profile's tasks are made from.
+pub fn blobs(profile: &Profile) -> impl Iterator<Item = stemma_wire::message::Hash> {
+    profile.tasks.iter().filter_map(|task| {
+        let definition: serde_json::Value = serde_json::from_str(&task.definition).ok()?;
+        source_hash(definition.get("parameters")?.get("source")?.as_str()?)
+    })
+}
+
+/// How many of the outcomes are well, for a line of the log.
+#[must_use]
+pub fn count_well(progress: &Progress) -> usize {
+    progress.tasks.values().filter(|performed| is_well(performed.outcome)).count()
+}
+
+#[cfg(test)]
+mod tests;

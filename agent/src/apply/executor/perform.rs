@@ -1,0 +1,85 @@
+//! One task, from check to end.
+
+use std::time::Duration;
+
+use stemma_core::task::OnDrift;
+use stemma_wire::message::desired::Mode;
+use stemma_wire::message::observed::Outcome;
+
+use crate::apply::applier::Applier;
+use crate::apply::task::{Check, Ended, HostTask, Site, TaskError};
+
+/// How far a task may go now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// To look.
+    Check,
+    /// To make it so: it never was with this content.
+    Apply,
+    /// To make it so again, if the task wants drift mended.
+    Mend,
+}
+
+impl Leave {
+    /// The leave of a task in a mode. Its own mode can only lower it.
+    #[must_use]
+    pub fn of(mode: Mode, own: Option<stemma_core::task::Mode>, was_well: bool) -> Self {
+        let own = own.map_or(Mode::Apply, |own| match own {
+            stemma_core::task::Mode::Observe => Mode::Observe,
+            stemma_core::task::Mode::Noop => Mode::Noop,
+            stemma_core::task::Mode::Apply => Mode::Apply,
+        });
+        match mode.min(own) {
+            Mode::Observe | Mode::Noop => Self::Check,
+            Mode::Apply if was_well => Self::Mend,
+            Mode::Apply => Self::Apply,
+        }
+    }
+}
+
+/// Checks a task, and applies it where that is allowed and called for.
+pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, leave: Leave) -> Ended {
+    let begun = site.host.uptime();
+    let mut ended = match applier.check(site, task).await {
+        Err(error) => failed(error),
+        Ok(Check::AsItShould) => Ended::plain(Outcome::Unchanged),
+        Ok(Check::Differs { diff, message }) => match (leave, task.task.on_drift) {
+            (Leave::Check, _) => Ended { diff, ..Ended::because(Outcome::WouldChange, message) },
+            (Leave::Mend, OnDrift::Report) => Ended { diff, ..Ended::because(Outcome::Drifted, message) },
+            (Leave::Mend, OnDrift::Mend) | (Leave::Apply, _) => apply(site, applier, task).await,
+        },
+    };
+    if task.task.sensitive {
+        ended.output.clear();
+        ended.diff.clear();
+    }
+    let took = site.host.uptime().saturating_sub(begun);
+    ended.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    ended
+}
+
+async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask) -> Ended {
+    let (retries, interval) = applier.retries(task);
+    let mut attempt = 0;
+    loop {
+        match applier.apply(site, task).await {
+            Ok(applied) => {
+                return Ended { output: applied.output, diff: applied.diff, ..Ended::plain(Outcome::Changed) };
+            }
+            Err(error) if error.unknown || attempt == retries => {
+                let mut ended = failed(error);
+                if attempt > 0 {
+                    ended.message = format!("{} (attempt {})", ended.message, attempt + 1);
+                }
+                return ended;
+            }
+            Err(_) => attempt += 1,
+        }
+        tokio::time::sleep(Duration::from_secs(interval)).await;
+    }
+}
+
+fn failed(error: TaskError) -> Ended {
+    let outcome = if error.unknown { Outcome::Unknown } else { Outcome::Failed };
+    Ended { output: error.output, ..Ended::because(outcome, error.message) }
+}

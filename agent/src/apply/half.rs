@@ -1,0 +1,525 @@
+//! The root half as it runs: one loop that takes in what was offered and works off what is held.
+//!
+//! Whatever wakes it, it does the same: look at the ledger, write what services read, run the tasks that are to be
+//! run. Nothing of a decision is kept in memory alone, so a restart is no special case.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use log::{info, warn};
+use stemma_wire::message::Hash;
+use stemma_wire::message::channel::{FromApply, FromSync};
+use stemma_wire::message::desired::{Barrier, Known, Mode, Profile};
+use stemma_wire::message::observed::{self, LocalState, Report};
+use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
+use tokio::time::Instant;
+
+use super::executor::{Purpose, Run, blobs, is_in_order};
+use super::ledger::{Desired, OpenBarriers, Told, hex, part};
+use super::poke::Pokes;
+use super::task::Site;
+use super::verify::{Refused, Trust, verify_body, verify_desired, verify_grant};
+use super::{hooks, outputs};
+use crate::channel::{ApplyEnd, ChannelError};
+use crate::config::Config;
+use crate::host::{HostError, Pending};
+
+/// Stands in `Hello` and in `enroll` until this agent can open sealed secrets.
+pub const NO_SEAL_KEY: [u8; 32] = [0; 32];
+
+/// When a body that was not given is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+/// The root half.
+pub struct Half {
+    site: Site,
+    config: Config,
+    trust: Trust,
+    end: ApplyEnd,
+    pokes: Pokes,
+    desired: Option<Desired>,
+    local: LocalState,
+    open: BTreeSet<Barrier>,
+    wanted: BTreeSet<Hash>,
+    run: Option<Run>,
+    /// Whether the run's task set is no longer the one held.
+    replaced: bool,
+    progress: observed::Progress,
+    findings: Findings,
+    reported: Option<Report>,
+    look_at: Instant,
+    failures: u32,
+    hooks: Hooks,
+    mode: Until,
+}
+
+/// When the half ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// When it is told to stop.
+    Stopped,
+    /// When there is nothing more to do now.
+    Quiet,
+}
+
+#[derive(Default)]
+struct Findings {
+    outputs: Vec<String>,
+    hooks: Vec<String>,
+    state: Vec<String>,
+}
+
+/// Hooks: none due, due at a time, or running with what they are being told.
+enum Hooks {
+    Quiet,
+    Due(Instant),
+    Running(Told, Pending<'static, Vec<String>>),
+}
+
+/// Why the half cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum HalfError {
+    /// The machine.
+    #[error("the agent's own state cannot be kept")]
+    State(#[from] HostError),
+    /// The other half.
+    #[error("the other half of the agent cannot be reached")]
+    Channel(#[from] ChannelError),
+}
+
+impl Half {
+    /// The root half over what it holds.
+    ///
+    /// # Errors
+    /// [`HostError`] when the ledger cannot be read at all.
+    pub fn new(
+        site: Site,
+        config: Config,
+        trust: Trust,
+        end: ApplyEnd,
+        pokes: Pokes,
+        mode: Until,
+    ) -> Result<Self, HostError> {
+        site.ledger.sweep()?;
+        let desired = site.ledger.accepted()?.map(|accepted| accepted.desired());
+        let local = site.ledger.local()?;
+        let look_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);
+        Ok(Self {
+            site,
+            config,
+            trust,
+            end,
+            pokes,
+            desired,
+            local,
+            open: BTreeSet::new(),
+            wanted: BTreeSet::new(),
+            run: None,
+            replaced: false,
+            progress: observed::Progress::Idle,
+            findings: Findings::default(),
+            reported: None,
+            look_at,
+            failures: 0,
+            hooks: Hooks::Quiet,
+            mode,
+        })
+    }
+
+    /// Runs until `stop` is over (what runs is then waited for) or, for [`Until::Quiet`], until all is done.
+    ///
+    /// # Errors
+    /// [`HalfError`].
+    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), HalfError> {
+        tokio::pin!(stop);
+        self.begin().await?;
+        let mut connected = true;
+        loop {
+            if self.mode == Until::Quiet && self.is_quiet() {
+                return Ok(());
+            }
+            tokio::select! {
+                message = self.end.receive(), if connected => match message {
+                    Ok(message) => self.take(message).await?,
+                    Err(ChannelError::Closed) if self.mode == Until::Quiet => connected = false,
+                    Err(ChannelError::Closed) => return self.finish().await,
+                    Err(error) => warn!(error:% = error; "a message of the network half was refused"),
+                },
+                worked = work(self.run.as_mut(), self.replaced, &self.open) => {
+                    worked?;
+                    self.worked().await?;
+                }
+                () = tokio::time::sleep_until(self.look_at) => self.look().await?,
+                () = self.pokes.next() => self.poked().await?,
+                told = hooks_turn(&mut self.hooks) => self.hooks_turned(told).await?,
+                () = &mut stop => return self.finish().await,
+            }
+        }
+    }
+
+    /// Says what is held, and takes up where the last process stopped.
+    async fn begin(&mut self) -> Result<(), HalfError> {
+        let held = self.site.ledger.accepted()?.map(|accepted| accepted.held());
+        self.end.send(&FromApply::Hello { seal_key: NO_SEAL_KEY, held }).await?;
+        let results = self.site.ledger.results()?;
+        if !results.is_empty() {
+            self.end.send(&FromApply::Results(results)).await?;
+        }
+        self.end.send(&FromApply::Local(self.local.clone())).await?;
+        if let Some(desired) = self.desired.clone() {
+            self.restore_barriers(&desired)?;
+            self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
+            self.want_bodies(&desired).await?;
+            self.plan(&desired)?;
+        }
+        self.report().await
+    }
+
+    async fn take(&mut self, message: FromSync) -> Result<(), HalfError> {
+        match message {
+            FromSync::Offer { desired, grants, acknowledged } => {
+                self.site.ledger.acknowledge(acknowledged)?;
+                if let Some(offer) = desired {
+                    self.offered(&offer).await?;
+                }
+                for grant in grants {
+                    self.granted(&grant).await?;
+                }
+            }
+            FromSync::Body { hash, bytes } => self.body(hash, &bytes).await?,
+            FromSync::NoBody(hash) => {
+                warn!(hash = hex(&hash.0).as_str(); "a profile or blob was not given; it is asked for again");
+                self.look_at = self.look_at.min(Instant::now() + ASK_AGAIN);
+            }
+            FromSync::Local(local) => self.said(local).await?,
+            FromSync::Observed(_) => {}
+        }
+        self.report().await
+    }
+
+    /// A desired state: verified, on disk, known to services, in that order.
+    async fn offered(&mut self, offer: &SignedDesired) -> Result<(), HalfError> {
+        let held = self.site.ledger.accepted()?;
+        let accepted = match verify_desired(&self.trust, offer, held.as_ref(), unix_seconds(self.site.host.now())) {
+            Ok(accepted) => accepted,
+            Err(refused) => return self.refuse(&refused).await,
+        };
+        self.site.ledger.accept(&accepted)?;
+        self.end.send(&FromApply::Accepted(accepted.held())).await?;
+        let (before, now) = (self.desired.take(), accepted.desired());
+        info!(revision = accepted.revision.0, labels = now.known.labels.len(); "desired state accepted");
+        self.findings.outputs = self.write_outputs(&now, before.as_ref().map(|before| &before.known));
+        self.tell_hooks(&now)?;
+        let same_tasks =
+            before.as_ref().is_some_and(|before| before.digest == now.digest && before.mode() == now.mode());
+        self.desired = Some(now.clone());
+        if !same_tasks {
+            self.failures = 0;
+            self.restore_barriers(&now)?;
+            self.want_bodies(&now).await?;
+            self.plan(&now)?;
+        }
+        Ok(())
+    }
+
+    async fn refuse(&mut self, refused: &Refused) -> Result<(), HalfError> {
+        let reason = match std::error::Error::source(refused) {
+            Some(source) => format!("{refused}: {source}"),
+            None => refused.to_string(),
+        };
+        warn!(reason = reason.as_str(); "what a controller sent is refused");
+        Ok(self.end.send(&FromApply::Refused { reason }).await?)
+    }
+
+    async fn granted(&mut self, signed: &SignedGrant) -> Result<(), HalfError> {
+        let Some(held) = self.site.ledger.accepted()? else { return Ok(()) };
+        let now = unix_seconds(self.site.host.now());
+        if let Err(refused) = verify_grant(&self.trust, signed, &held, now) {
+            return self.refuse(&refused).await;
+        }
+        match &signed.grant {
+            Grant::Barriers { task_set, .. } if *task_set != held.held().task_set => {
+                self.refuse(&Refused::OtherTaskSet).await
+            }
+            Grant::Barriers { task_set, open } => {
+                let older = self
+                    .site
+                    .ledger
+                    .open_barriers()?
+                    .is_some_and(|last| last.task_set == *task_set && last.revision > signed.revision);
+                if !older {
+                    self.open = open.iter().cloned().collect();
+                    let open = self.open.clone();
+                    self.site.ledger.set_open_barriers(&OpenBarriers {
+                        task_set: *task_set,
+                        revision: signed.revision,
+                        open,
+                    })?;
+                }
+                Ok(())
+            }
+            // No task type of this agent takes a lease.
+            Grant::Lease { .. } => Ok(()),
+        }
+    }
+
+    async fn body(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), HalfError> {
+        if !self.wanted.contains(&hash) || verify_body(hash, bytes).is_err() {
+            return self.refuse(&Refused::Body).await;
+        }
+        self.site.ledger.store_body(hash, bytes)?;
+        self.wanted.remove(&hash);
+        if let Some(desired) = self.desired.clone()
+            && desired.task_set.profile == Some(hash)
+        {
+            self.want_bodies(&desired).await?;
+            self.plan(&desired)?;
+        }
+        Ok(())
+    }
+
+    /// Something was said on the host.
+    async fn said(&mut self, local: LocalState) -> Result<(), HalfError> {
+        self.site.ledger.set_local(&local)?;
+        self.end.send(&FromApply::Local(local.clone())).await?;
+        self.local = local;
+        self.look().await
+    }
+
+    async fn poked(&mut self) -> Result<(), HalfError> {
+        let local = self.site.ledger.local()?;
+        if local != self.local {
+            self.end.send(&FromApply::Local(local.clone())).await?;
+            self.local = local;
+        }
+        self.look().await
+    }
+
+    /// Looks at everything again: on the schedule, and whenever something was said.
+    async fn look(&mut self) -> Result<(), HalfError> {
+        self.look_at = Instant::now() + self.pause();
+        if let Some(desired) = self.desired.clone() {
+            self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
+            self.want_bodies(&desired).await?;
+            if !self.run.as_ref().is_some_and(Run::is_running) {
+                self.plan(&desired)?;
+            }
+        }
+        self.report().await
+    }
+
+    fn write_outputs(&self, now: &Desired, before: Option<&Known>) -> Vec<String> {
+        outputs::write(&*self.site.host, &self.site.ledger, &self.config, now, before)
+    }
+
+    fn restore_barriers(&mut self, desired: &Desired) -> Result<(), HostError> {
+        let open = self.site.ledger.open_barriers()?.filter(|open| open.task_set == desired.digest);
+        self.open = open.map(|open| open.open).unwrap_or_default();
+        Ok(())
+    }
+
+    /// Asks for what the desired state names and the disk has not, and drops what it no longer names.
+    async fn want_bodies(&mut self, desired: &Desired) -> Result<(), HalfError> {
+        let mut named = BTreeSet::new();
+        if let Some(hash) = desired.task_set.profile {
+            named.insert(hash);
+            if let Some(profile) = self.profile(hash)? {
+                named.extend(blobs(&profile));
+            } else {
+                // Which blobs it will name is not known yet: none is dropped.
+                return self.want(named).await;
+            }
+        }
+        self.site.ledger.keep_bodies(&named)?;
+        self.want(named).await
+    }
+
+    async fn want(&mut self, named: BTreeSet<Hash>) -> Result<(), HalfError> {
+        self.wanted.clear();
+        for hash in named {
+            if !self.site.ledger.has_body(hash)? {
+                self.wanted.insert(hash);
+                self.end.send(&FromApply::Want(hash)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn profile(&mut self, hash: Hash) -> Result<Option<Profile>, HostError> {
+        let Some(bytes) = self.site.ledger.body(hash)? else { return Ok(None) };
+        self.findings.state.clear();
+        let profile = part::<Profile>(&bytes).filter(is_in_order);
+        if profile.is_none() {
+            self.findings.state.push("the task profile cannot be read by this agent; upgrade it".into());
+        }
+        Ok(profile)
+    }
+
+    /// Plans a run of what is held, unless something forbids it now.
+    fn plan(&mut self, desired: &Desired) -> Result<(), HostError> {
+        if self.run.as_ref().is_some_and(Run::is_running) {
+            self.replaced = true;
+            return Ok(());
+        }
+        (self.run, self.replaced) = (None, false);
+        if self.is_stopped(desired) {
+            self.progress = observed::Progress::Idle;
+            return Ok(());
+        }
+        let Some(hash) = desired.task_set.profile else {
+            self.progress = observed::Progress::Converged;
+            return Ok(());
+        };
+        if let Some(profile) = self.profile(hash)? {
+            let ceiling = &self.config.ceiling;
+            self.run = Some(Run::plan(self.site.clone(), ceiling, desired, &profile, Purpose::Converge)?);
+        }
+        Ok(())
+    }
+
+    /// Paused, parked, or held before the task set was begun: no task is touched; labels flow on.
+    fn is_stopped(&self, desired: &Desired) -> bool {
+        let now = unix_seconds(self.site.host.now());
+        let held = self.local.hold.as_ref().is_some_and(|(until, _)| *until > now);
+        let begun = self
+            .site
+            .ledger
+            .progress()
+            .is_ok_and(|progress| progress.tasks.values().any(|performed| performed.task_set == desired.digest));
+        self.local.paused || self.local.parked.is_some() || desired.known.parked || (held && !begun)
+    }
+
+    /// Something ended, or nothing can go on.
+    async fn worked(&mut self) -> Result<(), HalfError> {
+        let Some(run) = &mut self.run else { return Ok(()) };
+        let news = run.settle()?;
+        self.progress = run.progress();
+        let (idle, over) = (!run.is_running(), run.is_over());
+        if !news.is_empty() {
+            for result in &news {
+                info!(task = result.task.as_str(), outcome:? = result.outcome, message = result.message.as_str(); "task ended");
+            }
+            self.end.send(&FromApply::Results(news)).await?;
+        }
+        if idle && self.replaced {
+            if let Some(desired) = self.desired.clone() {
+                self.plan(&desired)?;
+            }
+        } else if idle {
+            self.failures = if self.progress == observed::Progress::Failed { self.failures + 1 } else { 0 };
+            self.look_at = Instant::now() + self.pause();
+        }
+        if over && !self.replaced {
+            self.run = None;
+        }
+        self.report().await
+    }
+
+    /// How long until the next look: the schedule, spread a little, or sooner after a failure.
+    fn pause(&self) -> Duration {
+        let schedule = &self.config.schedule;
+        let drift = Duration::from_secs(schedule.drift_seconds);
+        let spread = drift.mul_f64(f64::from(u32::try_from(self.site.host.random() & 0xFFFF).unwrap_or(0)) / 655_360.0);
+        match self.failures {
+            0 => drift + spread,
+            failures => {
+                let doubled = schedule.retry_seconds.saturating_mul(1 << (failures - 1).min(16));
+                Duration::from_secs(doubled).min(drift)
+            }
+        }
+    }
+
+    fn tell_hooks(&mut self, now: &Desired) -> Result<(), HostError> {
+        let quiet = matches!(self.hooks, Hooks::Quiet);
+        if quiet && now.mode() == Mode::Apply && self.site.ledger.told()? != hooks::told(now) {
+            let splay = u64::from(now.known.splay_s) * 1000;
+            let wait = if splay == 0 { 0 } else { self.site.host.random() % splay };
+            self.hooks = Hooks::Due(Instant::now() + Duration::from_millis(wait));
+        }
+        Ok(())
+    }
+
+    /// Hooks are due, or have run.
+    async fn hooks_turned(&mut self, told: Option<Vec<String>>) -> Result<(), HalfError> {
+        let turned = std::mem::replace(&mut self.hooks, Hooks::Quiet);
+        let Some(desired) = self.desired.clone() else { return Ok(()) };
+        match (turned, told) {
+            (Hooks::Running(now, _), Some(findings)) => {
+                self.site.ledger.set_told(&now)?;
+                self.findings.hooks = findings;
+                self.tell_hooks(&desired)?;
+            }
+            (Hooks::Due(_), None) => {
+                let (before, now) = (self.site.ledger.told()?, hooks::told(&desired));
+                if let Some(change) = hooks::change(&desired.known.name, &before, &now) {
+                    let limit = Duration::from_secs(self.config.schedule.hook_seconds);
+                    let future = Box::pin(hooks::run(self.site.host.clone(), change, limit));
+                    self.hooks = Hooks::Running(now, future);
+                }
+            }
+            (turned, _) => self.hooks = turned,
+        }
+        self.report().await
+    }
+
+    async fn report(&mut self) -> Result<(), HalfError> {
+        let Findings { outputs, hooks, state } = &self.findings;
+        let report = Report {
+            agent_version: env!("CARGO_PKG_VERSION").into(),
+            facts: std::collections::BTreeMap::new(),
+            findings: outputs.iter().chain(hooks).chain(state).cloned().collect(),
+            progress: self.progress,
+            local: self.local.clone(),
+        };
+        if self.reported.as_ref() != Some(&report) {
+            self.site.ledger.set_report(&report)?;
+            self.end.send(&FromApply::Report(report.clone())).await?;
+            self.reported = Some(report);
+        }
+        Ok(())
+    }
+
+    fn is_quiet(&self) -> bool {
+        let idle =
+            self.run.as_ref().is_none_or(|run| !run.is_running() && run.progress() == observed::Progress::Waiting);
+        idle && matches!(self.hooks, Hooks::Quiet) && self.wanted.is_empty()
+    }
+
+    /// Lets what runs end, and writes it down.
+    async fn finish(mut self) -> Result<(), HalfError> {
+        if let Some(run) = &mut self.run {
+            while run.run_out().await {
+                run.settle()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next step of a run; never over when there is none, or nothing in it can go on.
+async fn work(run: Option<&mut Run>, replaced: bool, open: &BTreeSet<Barrier>) -> Result<(), HostError> {
+    let Some(run) = run else { return std::future::pending().await };
+    let worked = if replaced { run.run_out().await } else { run.work(open).await? };
+    if worked || run.is_unsettled() { Ok(()) } else { std::future::pending().await }
+}
+
+/// Waits until hooks are due (`None`) or have run.
+async fn hooks_turn(hooks: &mut Hooks) -> Option<Vec<String>> {
+    match hooks {
+        Hooks::Quiet => std::future::pending().await,
+        Hooks::Due(at) => {
+            tokio::time::sleep_until(*at).await;
+            None
+        }
+        Hooks::Running(_, future) => Some(future.await),
+    }
+}
+
+/// Seconds since 1970; 0 for a clock before it.
+#[must_use]
+pub fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Hooks: executables of the host's owner that are told what changed.
+//!
+//! What they are told is the difference to what they were told last, which is kept on disk. So a change is told
+//! once, also when several came in the meantime, and again when a crash left open whether it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use log::{info, warn};
+use serde::Serialize;
+
+use super::ledger::{Desired, Told};
+use crate::host::{Command, Host, HostError, Kind};
+use crate::paths;
+
+/// What changed, as hooks read it on standard input.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// The node's name.
+    pub node: String,
+    /// Labels.
+    pub labels: MapChange,
+    /// Annotations.
+    pub annotations: MapChange,
+    /// Traits.
+    pub traits: SetChange,
+    /// Tags, `NAME` or `NAME:VALUE`.
+    pub tags: SetChange,
+}
+
+/// A change of a map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MapChange {
+    /// New and changed ones, with their value.
+    pub set: BTreeMap<String, String>,
+    /// Those that are gone.
+    pub removed: BTreeSet<String>,
+}
+
+/// A change of a set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SetChange {
+    /// New ones.
+    pub added: BTreeSet<String>,
+    /// Those that are gone.
+    pub removed: BTreeSet<String>,
+}
+
+/// All that hooks are told of.
+#[must_use]
+pub fn told(desired: &Desired) -> Told {
+    let primaries = desired.task_set.primaries.iter().map(|name| format!("primary-{name}"));
+    Told {
+        labels: desired.known.labels.iter().map(|(key, label)| (key.clone(), label.value.clone())).collect(),
+        annotations: desired.known.annotations.clone(),
+        traits: desired.known.traits.iter().cloned().collect(),
+        tags: desired.task_set.tags.iter().cloned().chain(primaries).collect(),
+    }
+}
+
+/// What changed from one to the other; `None` when nothing did.
+#[must_use]
+pub fn change(node: &str, before: &Told, now: &Told) -> Option<Change> {
+    let change = Change {
+        node: node.to_owned(),
+        labels: map_change(&before.labels, &now.labels),
+        annotations: map_change(&before.annotations, &now.annotations),
+        traits: set_change(&before.traits, &now.traits),
+        tags: set_change(&before.tags, &now.tags),
+    };
+    (before != now).then_some(change)
+}
+
+fn map_change(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> MapChange {
+    let set = now.iter().filter(|&(key, value)| before.get(key) != Some(value));
+    MapChange {
+        set: set.map(|(key, value)| (key.clone(), value.clone())).collect(),
+        removed: before.keys().filter(|key| !now.contains_key(*key)).cloned().collect(),
+    }
+}
+
+fn set_change(before: &BTreeSet<String>, now: &BTreeSet<String>) -> SetChange {
+    SetChange { added: now.difference(before).cloned().collect(), removed: before.difference(now).cloned().collect() }
+}
+
+/// Runs the hooks by name, one after the other, and gives what people should know.
+pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Vec<String> {
+    let (names, mut findings) = match hooks(&*host) {
+        Ok(found) => found,
+        Err(error) => return vec![format!("{}: {}", paths::HOOKS, error.sentence())],
+    };
+    let input = serde_json::to_vec(&change).expect("a change is texts alone");
+    for name in names {
+        let path = host.outside(&paths::own(paths::HOOKS)).join(&name).display().to_string();
+        let command = Command { input: input.clone(), ..Command::new(vec![path], limit) };
+        match host.run(&command).await {
+            Ok(finished) if finished.end.is_success() => info!(hook = name.as_str(); "a hook was told of a change"),
+            Ok(finished) => {
+                warn!(hook = name.as_str(), end = finished.end.sentence().as_str(); "a hook failed");
+                findings.push(format!("hook {name} {}", finished.end.sentence()));
+            }
+            Err(error) => findings.push(format!("hook {name}: {}", error.sentence())),
+        }
+    }
+    findings
+}
+
+/// The executables, by name; one that others may write is never run as root (S71).
+fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
+    let Some(dir) = host.dir(&paths::own(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
+    let (mut names, mut findings) = (Vec::new(), Vec::new());
+    let (own, _) = host.identity();
+    for name in dir.names()?.into_iter().filter(|name| !name.starts_with('.')) {
+        let Some(stat) = dir.stat(&name)? else { continue };
+        if stat.kind != Kind::File || stat.mode & 0o111 == 0 {
+            continue;
+        }
+        if stat.mode & 0o022 != 0 || (stat.user != own && stat.user != 0) {
+            findings.push(format!("hook {name} can be written by others and is not run: chmod go-w, chown root"));
+        } else {
+            names.push(name);
+        }
+    }
+    Ok((names, findings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::memory::MemoryHost;
+
+    fn said(labels: &[(&str, &str)], tags: &[&str]) -> Told {
+        Told {
+            labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..Told::default()
+        }
+    }
+
+    #[test]
+    fn only_what_changed_is_told() {
+        let before = said(&[("a", "1"), ("b", "1"), ("c", "1")], &["x"]);
+        let now = said(&[("a", "1"), ("b", "2"), ("d", "1")], &["y"]);
+        assert_eq!(change("n", &before, &before), None);
+        let json = serde_json::to_string(&change("n", &before, &now).unwrap()).unwrap();
+        assert_eq!(
+            json,
+            r#"{"node":"n","labels":{"set":{"b":"2","d":"1"},"removed":["c"]},"annotations":{"set":{},"removed":[]},"traits":{"added":[],"removed":[]},"tags":{"added":["y"],"removed":["x"]}}"#
+        );
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn executables_run_by_name_unless_others_may_write_them() {
+        let host = MemoryHost::new();
+        for (name, mode) in [("20-b", 0o755), ("10-a", 0o700), ("30-open", 0o777), ("README", 0o644)] {
+            host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
+            host.chmod(&format!("/etc/stemma/hooks.d/{name}"), mode);
+        }
+        let findings = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        assert_eq!(host.ran(), [["/etc/stemma/hooks.d/10-a"], ["/etc/stemma/hooks.d/20-b"]]);
+        assert_eq!(findings, ["hook 30-open can be written by others and is not run: chmod go-w, chown root"]);
+        let input = host.last_run().unwrap().input;
+        assert!(input.starts_with(b"{\"node\":\"\",\"labels\":{\"set\""));
+    }
+}

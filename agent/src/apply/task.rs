@@ -1,0 +1,163 @@
+//! One task on this host, as its applier sees it: the definition, its own inputs, and nothing of the live host.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use stemma_core::digest::sha256;
+use stemma_core::input::{Input, Inputs, Reference};
+use stemma_core::task::Task;
+use stemma_wire::message::desired::{InputValue, ProfileTask};
+use stemma_wire::message::observed::Outcome;
+
+use super::ledger::Ledger;
+use crate::host::{Host, HostError};
+
+/// What appliers work on.
+#[derive(Clone)]
+pub struct Site {
+    /// The machine.
+    pub host: Rc<dyn Host>,
+    /// What the root half keeps.
+    pub ledger: Rc<Ledger>,
+}
+
+/// A task with its inputs.
+pub struct HostTask {
+    /// The definition.
+    pub task: Task,
+    /// The value of each reference of this task, and of no other.
+    pub inputs: Inputs,
+    /// The digest of definition and inputs: another content is another thing to do.
+    pub content: [u8; 32],
+}
+
+/// Why a task of a profile cannot even be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskUnreadable {
+    /// The definition is no task that this agent knows.
+    #[error("this agent cannot read the task's definition ({0}); upgrade it")]
+    Definition(String),
+    /// An input's text is none.
+    #[error("the input {reference} cannot be read ({why})")]
+    Input {
+        /// Which one.
+        reference: String,
+        /// Why.
+        why: String,
+    },
+    /// A reference has no input: the desired state and its profile do not belong together.
+    #[error("the input {0} was not sent")]
+    MissingInput(String),
+}
+
+impl HostTask {
+    /// Puts a definition and its inputs together.
+    ///
+    /// # Errors
+    /// [`TaskUnreadable`].
+    pub fn new(profile: &ProfileTask, sent: &BTreeMap<String, InputValue>) -> Result<Self, TaskUnreadable> {
+        let task =
+            serde_json::from_str(&profile.definition).map_err(|error| TaskUnreadable::Definition(error.to_string()))?;
+        let mut inputs = Inputs::new();
+        for text in &profile.references {
+            let value = sent.get(text).ok_or_else(|| TaskUnreadable::MissingInput(text.clone()))?;
+            let unreadable = |why: String| TaskUnreadable::Input { reference: text.clone(), why };
+            let reference: Reference = text.parse().map_err(|error| unreadable(format!("{error}")))?;
+            let input = input(value).map_err(|error| unreadable(error.to_string()))?;
+            inputs.insert(reference, input).map_err(|error| unreadable(error.to_string()))?;
+        }
+        Ok(Self { task, inputs, content: content(profile, sent) })
+    }
+}
+
+/// An input as core knows it.
+fn input(value: &InputValue) -> Result<Input, serde_json::Error> {
+    Ok(match value {
+        InputValue::Json(text) => Input::Value(serde_json::from_str(text)?),
+        InputValue::Absent => Input::Absent,
+        InputValue::Secret { name, version } => Input::Secret { name: name.as_str().into(), version: *version },
+    })
+}
+
+/// The digest of a task's own definition and inputs. It never leaves the host; the task digest is another thing.
+pub fn content(profile: &ProfileTask, sent: &BTreeMap<String, InputValue>) -> [u8; 32] {
+    let inputs: Vec<_> = profile.references.iter().map(|text| (text, sent.get(text))).collect();
+    let bytes = postcard::to_stdvec(&(&profile.definition, inputs)).expect("plain data, which postcard always takes");
+    sha256(&bytes)
+}
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// One sentence, or nothing.
+    pub message: String,
+    /// The tail of its output.
+    pub output: String,
+    /// A unified diff.
+    pub diff: String,
+    /// How long it took.
+    pub duration_ms: u64,
+}
+
+impl Ended {
+    /// An end of which the outcome says all.
+    #[must_use]
+    pub const fn plain(outcome: Outcome) -> Self {
+        Self { outcome, message: String::new(), output: String::new(), diff: String::new(), duration_ms: 0 }
+    }
+
+    /// An end with a sentence.
+    #[must_use]
+    pub fn because(outcome: Outcome, message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::plain(outcome) }
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The host is as the task wants it.
+    AsItShould,
+    /// It is not; what would change, for people.
+    Differs {
+        /// A unified diff, or empty.
+        diff: String,
+        /// One sentence, or empty.
+        message: String,
+    },
+}
+
+/// What applying did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The tail of its output.
+    pub output: String,
+    /// A unified diff.
+    pub diff: String,
+}
+
+/// Why a task failed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct TaskError {
+    /// Nobody knows whether it ran (`Outcome::Unknown`), or it failed.
+    pub unknown: bool,
+    /// What failed, for people.
+    pub message: String,
+    /// The tail of its output.
+    pub output: String,
+}
+
+impl TaskError {
+    /// A failure with a sentence.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..Self::default() }
+    }
+}
+
+impl From<HostError> for TaskError {
+    fn from(error: HostError) -> Self {
+        Self::new(error.sentence())
+    }
+}

@@ -1,0 +1,92 @@
+//! The command line of `stemma-agent`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The agent of a Stemma fleet: it makes this host what the fleet says it is, and says what this host is.
+#[derive(Debug, Parser)]
+#[command(name = "stemma-agent", version, propagate_version = true)]
+pub struct Arguments {
+    /// Put all of the agent's paths below this directory.
+    #[arg(long, global = true, default_value = "/", value_name = "DIR")]
+    pub root: PathBuf,
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What can be done on the host.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run until stopped: keep this host as its desired state says.
+    Run,
+    /// Apply what is held once, without asking a controller, and end.
+    Once,
+    /// Check what is held: what would change? Nothing is changed. Exit status 6 when something would.
+    Check(Printed),
+    /// Say what this host holds and where it stands.
+    Status(Printed),
+    /// Say where a label, trait, tag or task of this host came from.
+    Explain {
+        /// What kind of thing.
+        kind: Explained,
+        /// Its name or key.
+        name: String,
+        /// How it is printed.
+        #[command(flatten)]
+        printed: Printed,
+    },
+    /// Stop all applying until `resume`; survives restarts and is reported. Labels flow on.
+    Pause,
+    /// Let applying go on after `pause`.
+    Resume,
+    /// Settle a command that was begun and that nobody saw end.
+    ResolveUnknown {
+        /// The task.
+        task: String,
+        /// What is the case.
+        answer: Answer,
+    },
+    /// Write /run/stemma from what is held, without network (at boot).
+    Refill,
+}
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Printed {
+    /// For people, or for programs.
+    #[arg(short, long, value_enum, default_value_t = Output::Human)]
+    pub output: Output,
+}
+
+/// For whom an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// People.
+    Human,
+    /// Programs.
+    Json,
+}
+
+/// What can be explained on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Explained {
+    /// A label.
+    Label,
+    /// A trait.
+    Trait,
+    /// A tag.
+    Tag,
+    /// A task.
+    Task,
+}
+
+/// What became of a command that nobody saw end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Answer {
+    /// It did its work.
+    Done,
+    /// It is to be run again.
+    Again,
+}

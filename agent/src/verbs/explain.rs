@@ -1,0 +1,99 @@
+//! `explain` on the host: where something came from, as far as the desired state says.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use stemma_wire::message::desired::{InputValue, Profile};
+
+use super::status::word_of_outcome;
+use super::{Exit, Local, print};
+use crate::apply::ledger::{Desired, part};
+use crate::args::{Explained, Output};
+
+#[derive(Serialize)]
+struct Explanation {
+    kind: &'static str,
+    name: String,
+    value: Option<String>,
+    why: Vec<String>,
+}
+
+/// Says where a label, trait, tag or task of this host came from.
+///
+/// # Errors
+/// When the host holds nothing yet, or the ledger cannot be read.
+pub fn explain(root: &Path, kind: Explained, name: &str, output: Output) -> Result<Exit> {
+    let local = Local::open(root)?;
+    let Some(accepted) = local.site.ledger.accepted()? else {
+        bail!("this host holds no desired state yet; `stemma-agent status` says whether it has joined")
+    };
+    let desired = accepted.desired();
+    let found = match kind {
+        Explained::Label => label(&desired, name),
+        Explained::Trait => plain("trait", &desired.known.traits, name),
+        Explained::Tag => tag(&desired, name),
+        Explained::Task => task(&local, &desired, name)?,
+    };
+    let Some(explanation) = found else {
+        print(&format!("{name}: this host has none of that name\n"))?;
+        return Ok(Exit::NotFound);
+    };
+    match output {
+        Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(&explanation)?))?,
+        Output::Human => print(&human(&explanation))?,
+    }
+    Ok(Exit::Done)
+}
+
+fn human(explanation: &Explanation) -> String {
+    let value = explanation.value.as_ref().map(|value| format!(" = {value}")).unwrap_or_default();
+    let why = explanation.why.iter().map(|why| format!("  {why}\n"));
+    format!("{} {}{value}\n{}", explanation.kind, explanation.name, why.collect::<String>())
+}
+
+fn label(desired: &Desired, key: &str) -> Option<Explanation> {
+    let label = desired.known.labels.get(key)?;
+    let flows = if label.to_host { "flows to the host label map" } else { "does not flow to the host label map" };
+    let why = vec![format!("from {}", label.origin), flows.to_owned()];
+    Some(Explanation { kind: "label", name: key.into(), value: Some(label.value.clone()), why })
+}
+
+fn plain(kind: &'static str, names: &[String], name: &str) -> Option<Explanation> {
+    let why = vec![format!("held; `stemma explain node {kind}` on a controller says why")];
+    names.iter().any(|held| held == name).then(|| Explanation { kind, name: name.into(), value: None, why })
+}
+
+fn tag(desired: &Desired, name: &str) -> Option<Explanation> {
+    let set = &desired.task_set;
+    let held = set.tags.iter().find(|tag| *tag == name || tag.split(':').next() == Some(name))?;
+    let why = if set.primaries.iter().any(|primary| primary == name) { "held as primary" } else { "held" };
+    let value = held.split_once(':').map(|(_, value)| value.to_owned());
+    Some(Explanation { kind: "tag", name: name.into(), value, why: vec![why.into()] })
+}
+
+fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation>> {
+    let ledger = &local.site.ledger;
+    let bytes = desired.task_set.profile.map(|hash| ledger.body(hash)).transpose()?.flatten();
+    let Some(profile) = bytes.as_deref().and_then(part::<Profile>) else { return Ok(None) };
+    let Some(task) = profile.tasks.iter().find(|task| task.id == id) else { return Ok(None) };
+    let mut why = Vec::new();
+    if let Some(reason) = desired.task_set.left_out.get(id) {
+        why.push(format!("left out: {reason}"));
+    }
+    if let Some(performed) = ledger.progress()?.tasks.get(id) {
+        why.push(format!("last: {}", word_of_outcome(performed.outcome)));
+    }
+    let before: Vec<_> = task.after.iter().filter_map(|&at| profile.tasks.get(usize::from(at))).collect();
+    why.extend(before.iter().map(|before| format!("after task {}", before.id)));
+    why.extend(task.barriers.iter().map(|barrier| format!("after {} on {}", barrier.task, barrier.selector)));
+    why.extend(task.references.iter().map(|reference| {
+        let value = match desired.task_set.inputs.get(reference) {
+            Some(InputValue::Json(text)) => text.clone(),
+            Some(InputValue::Absent) | None => "absent".into(),
+            Some(InputValue::Secret { name, version }) => format!("secret {name} v{version}"),
+        };
+        format!("reads {reference} = {value}")
+    }));
+    Ok(Some(Explanation { kind: "task", name: id.into(), value: None, why }))
+}

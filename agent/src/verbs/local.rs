@@ -1,0 +1,64 @@
+//! `pause`, `resume`, `resolve-unknown`: what is said on the host, kept in the ledger.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use super::{Exit, Local, print};
+use crate::apply::ledger::StepState;
+use crate::apply::poke::{Poked, poke};
+use crate::args::Answer;
+
+/// Stops all applying until [`resume`].
+///
+/// # Errors
+/// When the ledger cannot be written.
+pub fn pause(root: &Path) -> Result<Exit> {
+    set_paused(root, true, "paused: no task is applied until `stemma-agent resume`; labels flow on\n")
+}
+
+/// Lets applying go on.
+///
+/// # Errors
+/// When the ledger cannot be written.
+pub fn resume(root: &Path) -> Result<Exit> {
+    set_paused(root, false, "resumed\n")
+}
+
+fn set_paused(root: &Path, paused: bool, said: &str) -> Result<Exit> {
+    let local = Local::open(root)?;
+    let mut state = local.site.ledger.local()?;
+    state.paused = paused;
+    local.site.ledger.set_local(&state)?;
+    let poked = poke(&local.host)?;
+    print(said)?;
+    if poked == Poked::Nobody {
+        print("(no agent runs on this host now; it will know when it starts)\n")?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Settles a command that was begun and that nobody saw end.
+///
+/// # Errors
+/// When the journal knows no such task, or it is not unknown, or the ledger cannot be written.
+pub fn resolve_unknown(root: &Path, task: &str, answer: Answer) -> Result<Exit> {
+    let local = Local::open(root)?;
+    let Some(mut step) = local.site.ledger.step(task)? else {
+        bail!("the journal of this host has no task {task:?}; `stemma-agent status` lists those that are unknown")
+    };
+    if !matches!(step.state, StepState::Begun | StepState::Unknown) {
+        bail!("task {task:?} is not unknown: its last run ended; nothing was changed");
+    }
+    step.state = match answer {
+        Answer::Done => StepState::Done,
+        Answer::Again => StepState::Failed,
+    };
+    local.site.ledger.set_step(&step)?;
+    poke(&local.host)?;
+    print(match answer {
+        Answer::Done => "settled: it counts as done\n",
+        Answer::Again => "settled: it will run again\n",
+    })?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,72 @@
+//! The verbs on the host itself. Each reads the ledger, does one thing, and wakes a running agent where that has
+//! to know.
+
+mod converge;
+mod explain;
+mod local;
+mod status;
+
+pub use converge::{check, once, refill, run};
+pub use explain::explain;
+pub use local::{pause, resolve_unknown, resume};
+pub use status::status;
+
+use std::io::Write;
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+
+use crate::apply::ledger::Ledger;
+use crate::apply::task::Site;
+use crate::host::real::RealHost;
+
+/// How a verb ended, as the program's exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// 0: done.
+    Done,
+    /// 1: it was done, and something failed.
+    Failed,
+    /// 3: what was named is not there.
+    NotFound,
+    /// 6: something would change.
+    WouldChange,
+}
+
+impl Exit {
+    /// The number.
+    #[must_use]
+    pub const fn status(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::NotFound => 3,
+            Self::WouldChange => 6,
+        }
+    }
+}
+
+/// This host, from its root on.
+struct Local {
+    host: Rc<RealHost>,
+    site: Site,
+}
+
+impl Local {
+    fn open(root: &Path) -> Result<Self> {
+        let host = Rc::new(RealHost::new(root).with_context(|| format!("--root {}", root.display()))?);
+        let ledger = Ledger::open(host.clone())
+            .context("the agent's state cannot be opened; run this as root, or with --root on an agent of your own")?;
+        let site = Site { host: host.clone(), ledger: Rc::new(ledger) };
+        Ok(Self { host, site })
+    }
+}
+
+/// Writes to standard output; a reader that has gone is no error.
+fn print(text: &str) -> Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("standard output"),
+    }
+}

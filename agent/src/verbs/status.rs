@@ -1,0 +1,169 @@
+//! `status`: what this host holds, and where it stands, from the ledger alone.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+use stemma_wire::message::desired::{Mode, Profile};
+use stemma_wire::message::observed::{Outcome, Progress};
+
+use super::{Exit, Local, print};
+use crate::apply::ledger::{Accepted, Desired, Ledger, hex, part};
+use crate::args::Output;
+use crate::identity::Identity;
+
+/// What is printed as JSON: the names are those of `stemma resolve -o json`, so that the two can be compared.
+#[derive(Serialize)]
+struct Status {
+    node: Option<String>,
+    name: Option<String>,
+    group: Option<String>,
+    fleet: Option<String>,
+    epoch: Option<String>,
+    revision: Option<u64>,
+    mode: Option<&'static str>,
+    progress: &'static str,
+    paused: bool,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    traits: Vec<String>,
+    tags: Vec<String>,
+    primary_tags: Vec<String>,
+    task_digest: Option<String>,
+    tasks: Vec<Task>,
+    skipped: BTreeMap<String, String>,
+    unacknowledged_results: usize,
+    findings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Task {
+    id: String,
+    /// `null`: it has not ended yet on this host.
+    outcome: Option<&'static str>,
+}
+
+/// Prints where this host stands.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub fn status(root: &Path, output: Output) -> Result<Exit> {
+    let status = collect(&Local::open(root)?)?;
+    match output {
+        Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(&status)?))?,
+        Output::Human => print(&human(&status))?,
+    }
+    let failed = status.progress == word_of_progress(Progress::Failed);
+    Ok(if failed { Exit::Failed } else { Exit::Done })
+}
+
+fn collect(local: &Local) -> Result<Status> {
+    let ledger = &local.site.ledger;
+    let identity = Identity::load(&*local.host).ok();
+    let accepted = ledger.accepted()?;
+    let report = ledger.report()?.unwrap_or_default();
+    let held = accepted.as_ref().map(Accepted::desired);
+    let tasks = held.as_ref().map(|held| tasks(ledger, held)).transpose()?.unwrap_or_default();
+    let mode = held.as_ref().map(|held| word_of_mode(held.mode()));
+    let is_held = held.is_some();
+    let (known, set) = held.map(|held| (held.known, held.task_set)).unwrap_or_default();
+    Ok(Status {
+        node: identity.as_ref().map(|identity| identity.node.to_string()),
+        name: is_held.then_some(known.name),
+        group: (!known.group.is_empty()).then_some(known.group),
+        fleet: identity.map(|identity| identity.fleet),
+        epoch: accepted.as_ref().map(|accepted| hex(&accepted.epoch.0)),
+        revision: accepted.as_ref().map(|accepted| accepted.revision.0),
+        mode,
+        progress: word_of_progress(report.progress),
+        paused: ledger.local()?.paused,
+        labels: known.labels.into_iter().map(|(key, label)| (key, label.value)).collect(),
+        annotations: known.annotations,
+        traits: known.traits,
+        tags: set.tags,
+        primary_tags: set.primaries,
+        task_digest: is_held.then(|| hex(&set.task_digest)),
+        tasks,
+        skipped: set.left_out,
+        unacknowledged_results: ledger.results()?.len(),
+        findings: report.findings,
+    })
+}
+
+/// The tasks that run here, in order, each with how it last ended in the present task set.
+fn tasks(ledger: &Ledger, held: &Desired) -> Result<Vec<Task>> {
+    let bytes = held.task_set.profile.map(|hash| ledger.body(hash)).transpose()?.flatten();
+    let profile = bytes.as_deref().and_then(part::<Profile>).unwrap_or_default();
+    let performed = ledger.progress()?.tasks;
+    let here = profile.tasks.into_iter().filter(|task| !held.task_set.left_out.contains_key(&task.id));
+    let ended = |id: &str| performed.get(id).filter(|ended| ended.task_set == held.digest);
+    Ok(here
+        .map(|task| Task { outcome: ended(&task.id).map(|ended| word_of_outcome(ended.outcome)), id: task.id })
+        .collect())
+}
+
+fn human(status: &Status) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: &str| writeln!(text, "{key:<10}{value}").expect("a String takes all");
+    let unknown = || "-".to_owned();
+    line("node", &status.node.clone().unwrap_or_else(|| "has not joined a fleet".into()));
+    line("name", &status.name.clone().unwrap_or_else(unknown));
+    line("group", &status.group.clone().unwrap_or_else(unknown));
+    match (&status.epoch, status.revision) {
+        (Some(epoch), Some(revision)) => line("holds", &format!("revision {revision} of epoch {}", &epoch[..8])),
+        _ => line("holds", "nothing yet"),
+    }
+    line("mode", status.mode.unwrap_or("-"));
+    line("state", &format!("{}{}", status.progress, if status.paused { ", paused on this host" } else { "" }));
+    line("labels", &status.labels.len().to_string());
+    line("traits", &status.traits.len().to_string());
+    line("tags", &status.tags.join(" "));
+    for task in &status.tasks {
+        line("task", &format!("{:<24} {}", task.id, task.outcome.unwrap_or("not yet")));
+    }
+    for (id, why) in &status.skipped {
+        line("skipped", &format!("{id:<24} {why}"));
+    }
+    if status.unacknowledged_results > 0 {
+        line("results", &format!("{} not yet taken by a controller", status.unacknowledged_results));
+    }
+    for finding in &status.findings {
+        line("finding", finding);
+    }
+    text
+}
+
+/// The word for a mode.
+pub(super) const fn word_of_mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Observe => "observe",
+        Mode::Noop => "noop",
+        Mode::Apply => "apply",
+    }
+}
+
+/// The word for an outcome.
+pub(super) const fn word_of_outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Unchanged => "unchanged",
+        Outcome::Changed => "changed",
+        Outcome::WouldChange => "would change",
+        Outcome::Failed => "failed",
+        Outcome::DependencyFailed => "dependency failed",
+        Outcome::Unsupported => "unsupported",
+        Outcome::Unknown => "unknown",
+        Outcome::Drifted => "drifted",
+    }
+}
+
+const fn word_of_progress(progress: Progress) -> &'static str {
+    match progress {
+        Progress::Idle => "idle",
+        Progress::Running => "running",
+        Progress::Converged => "converged",
+        Progress::Failed => "failed",
+        Progress::Waiting => "waiting",
+    }
+}
