@@ -34,7 +34,7 @@ pub(super) fn check(source: Source<'_>) -> Result<(), AuthorError> {
             "send a large file as `source`, or split it",
         ));
     }
-    let mut tags = Tags { source, tokens: 0, branches: 0, depth: 0, first: false };
+    let mut tags = Tags { source, tokens: 0, branches: 0, first: false };
     for token in tokenize(text, false, SyntaxConfig, WHITESPACE) {
         // What is no token is said by the parser, with the same place.
         let Ok((token, span)) = token else { return Ok(()) };
@@ -47,7 +47,6 @@ struct Tags<'a> {
     source: Source<'a>,
     tokens: usize,
     branches: usize,
-    depth: usize,
     /// The next token is a statement's keyword.
     first: bool,
 }
@@ -76,12 +75,7 @@ impl Tags<'_> {
         if let Some((_, why, remedy)) = REFUSED.iter().find(|(name, ..)| *name == keyword) {
             return Err(self.refuse(span, *why, *remedy));
         }
-        match keyword {
-            "elif" => self.branches += 1,
-            "if" | "for" | "with" | "filter" | "macro" | "set" => self.depth += 1,
-            _ if keyword.starts_with("end") => self.depth = self.depth.saturating_sub(1),
-            _ => {}
-        }
+        self.branches += usize::from(keyword == "elif");
         if self.branches > MAX_BRANCHES {
             return Err(self.refuse(
                 span,

@@ -10,7 +10,7 @@ pub const MAX_TEMPLATE_BYTES: usize = 64 * 1024;
 /// The most tokens between one `{{` or `{%` and its end: bounds the depth of what is parsed.
 pub const MAX_TAG_TOKENS: usize = 250;
 
-/// The most `elif` in a template, and the deepest nesting of blocks.
+/// The most `elif` in a template: each stands within the one before it. Blocks are bounded by minijinja.
 pub const MAX_BRANCHES: usize = 100;
 
 /// The filters, sorted. `raw` stands beside them, in scripts alone.
