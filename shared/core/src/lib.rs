@@ -8,6 +8,7 @@ pub mod condition;
 pub mod digest;
 pub mod finding;
 pub mod fleet;
+pub mod graph;
 pub mod host_labels;
 pub mod input;
 pub mod key;

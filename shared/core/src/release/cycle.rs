@@ -27,9 +27,11 @@ impl Graph {
 
 /// Things in an order that heeds every edge, the lowest key first where several could come next.
 ///
+/// `edges` are pairs of numbers below `count`, the first before the second.
+///
 /// # Errors
 /// A cycle, each thing once, each before the next and the last before the first.
-pub(crate) fn topological<K: Ord + Copy>(
+pub fn topological<K: Ord + Copy>(
     count: usize,
     edges: &[(usize, usize)],
     key: impl Fn(usize) -> K,
@@ -51,7 +53,7 @@ pub(crate) fn topological<K: Ord + Copy>(
 }
 
 /// An order that heeds every edge that lies on no cycle: where only cycles are left, the lowest thing goes first.
-pub(super) fn rank(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
+pub(crate) fn rank(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
     let mut graph = Graph::new(count, edges);
     let mut done = vec![false; count];
     let mut ready: BinaryHeap<_> = (0..count).filter(|at| graph.waits_for[*at] == 0).map(Reverse).collect();
@@ -80,7 +82,7 @@ pub(super) fn rank(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
 }
 
 /// A cycle, if there is one: each thing once, each before the next and the last before the first.
-pub(super) fn find_cycle(count: usize, edges: &[(usize, usize)]) -> Option<Vec<usize>> {
+pub(crate) fn find_cycle(count: usize, edges: &[(usize, usize)]) -> Option<Vec<usize>> {
     topological(count, edges, |_| ()).err()
 }
 

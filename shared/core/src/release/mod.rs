@@ -7,6 +7,7 @@
 mod compile;
 mod cycle;
 mod error;
+pub mod fuel;
 mod profile;
 pub mod select;
 
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use compile::{compile, compile_set};
+pub use cycle::topological;
 pub use error::ReleaseError;
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
 use select::Selector;

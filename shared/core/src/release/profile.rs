@@ -318,7 +318,7 @@ impl Waits {
         }
         let positions: BTreeMap<TaskIx, u32> = tasks.iter().copied().zip(0..).collect();
         for (ix, task) in (0..).map(TaskIx).zip(&release.tasks).filter(|(_, task)| !task.task.is_group()) {
-            for cross in &task.cross_depended_by {
+            for cross in task.cross_depended_by.iter().filter(|cross| cross.policy == Policy::All) {
                 if place.is_meant(release.matching.roles, &cross.target) {
                     let source = if task.task.is_stage() { Source::Stage } else { Source::Anywhere };
                     let after = cross.tasks.iter().filter(|after| **after != ix || !task.task.is_stage());

@@ -65,9 +65,6 @@ pub const TASK_TYPES: &[TaskType] = &[
     marker("stage", "a point that all nodes meet at"),
     marker("group", "tasks that are placed together"),
     marker("skipped", "a place in the order that does nothing"),
-    plain("master_shell", &[], "Fuel's command on the controller's host for each node"),
-    plain("erase_node", &[], "Fuel's bare metal life cycle: erase the disks"),
-    plain("move_to_bootstrap", &[], "Fuel's bare metal life cycle: back to discovery"),
 ];
 
 /// The type of that name or alias.
