@@ -9,6 +9,7 @@ pub mod admit;
 pub mod audit;
 pub mod codec;
 pub mod draft;
+pub mod intake;
 pub mod key;
 mod kinds;
 pub mod maps;

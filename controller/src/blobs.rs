@@ -1,0 +1,127 @@
+//! Bodies of files, named by their hash, in a directory beside the store: up to 64 MiB each, so never in the store itself.
+//!
+//! A body is there whole or not at all, and what stands under a name has that hash: it is checked before it gets the name. When one was
+//! put here, and who still names it, is the registry's affair.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stemma_wire::message::{Hash, hash_content};
+
+use crate::init::hex;
+
+/// The largest body, in bytes.
+pub const MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// The kept bodies.
+#[derive(Debug)]
+pub struct Blobs {
+    directory: PathBuf,
+    /// Tells writers apart who put the same body at once.
+    writers: AtomicU64,
+}
+
+/// What became of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is kept from now on.
+    New,
+    /// It was here already.
+    Known,
+    /// It does not have this hash; nothing was kept.
+    OtherHash(Hash),
+}
+
+impl Blobs {
+    /// The bodies in a directory that `init` made.
+    pub fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), writers: AtomicU64::new(0) }
+    }
+
+    /// Keeps a body; it is durable when this returns. Blocks for the disk.
+    ///
+    /// # Errors
+    /// What the system says; nothing stands under the name then.
+    pub fn put(&self, hash: Hash, body: &[u8]) -> io::Result<Put> {
+        let found = hash_content(body);
+        if found != hash {
+            return Ok(Put::OtherHash(found));
+        }
+        let path = self.path(hash);
+        if path.try_exists()? {
+            return Ok(Put::Known);
+        }
+        let writer = self.writers.fetch_add(1, Ordering::Relaxed);
+        let beside = path.with_added_extension(format!("new{writer}"));
+        let written = write_durably(&beside, body).and_then(|()| fs::rename(&beside, &path));
+        if let Err(error) = written {
+            // Half a body under another name harms nobody; it is taken away as a courtesy.
+            let _ = fs::remove_file(&beside);
+            return Err(error);
+        }
+        File::open(&self.directory)?.sync_all()?;
+        Ok(Put::New)
+    }
+
+    /// A body, open at its start; `None` when it is not kept.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(&self, hash: Hash) -> io::Result<Option<File>> {
+        match File::open(self.path(hash)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Drops a body, if it is kept.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove(&self, hash: Hash) -> io::Result<()> {
+        match fs::remove_file(self.path(hash)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn path(&self, hash: Hash) -> PathBuf {
+        self.directory.join(hex(&hash.0))
+    }
+}
+
+fn write_durably(path: &Path, body: &[u8]) -> io::Result<()> {
+    // What an earlier process left half done has the same name at most.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    file.write_all(body)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn a_body_is_kept_under_its_own_hash_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let blobs = Blobs::new(directory.path());
+        let hash = hash_content(b"body");
+        assert!(blobs.open(hash).unwrap().is_none());
+        assert_eq!(blobs.put(hash, b"other").unwrap(), Put::OtherHash(hash_content(b"other")));
+        assert!(blobs.open(hash).unwrap().is_none());
+        assert_eq!(blobs.put(hash, b"body").unwrap(), Put::New);
+        assert_eq!(blobs.put(hash, b"body").unwrap(), Put::Known);
+        let mut text = String::new();
+        blobs.open(hash).unwrap().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "body");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        blobs.remove(hash).unwrap();
+        blobs.remove(hash).unwrap();
+        assert!(blobs.open(hash).unwrap().is_none());
+    }
+}

@@ -1,0 +1,206 @@
+//! What hosts say, made into records. None of it is an object and none makes an audit event: an Observation is a commit
+//! with a revision and its last images, the rest is the last word only (operations.md, Storage).
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use stemma_core::object::{Kind, Timestamp};
+use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
+use stemma_wire::message::{Hash, PartDigest};
+use uuid::Uuid;
+
+use super::reported::{ObservationRecord, ReportRecord, ResultsRecord, SeenRecord};
+use super::{Registry, codec, key};
+use crate::agents::intake::{Answer, Intake, IntakeError, Said, Seen, Stored};
+use crate::blobs::Blobs;
+use crate::store::{Op, Precondition, Query, Revision, StoreError, Transaction};
+
+/// How many images of a node's Observation are kept.
+const KEPT_OBSERVATIONS: usize = 10;
+/// How often a record is written again after another write came between.
+const MOST_ATTEMPTS: usize = 8;
+/// The most traits that one source gives (model.md, Traits).
+const MOST_TRAITS: usize = 50;
+/// The most labels that one source gives.
+const MOST_LABELS: usize = 256;
+
+/// Keeps what hosts say.
+pub struct Words {
+    registry: Arc<Registry>,
+    blobs: Arc<Blobs>,
+    /// What was last said on each host: a state of now, which a restarted controller hears again.
+    said: RwLock<HashMap<Uuid, Said>>,
+}
+
+impl Words {
+    /// Over the registry's store and the kept bodies.
+    pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>) -> Self {
+        Self { registry, blobs, said: RwLock::default() }
+    }
+
+    /// What was last said on a host, since this controller started.
+    pub fn said(&self, node: Uuid) -> Option<Said> {
+        self.said.read().unwrap_or_else(PoisonError::into_inner).get(&node).cloned()
+    }
+
+    /// Changes one record of a node; `change` answers `None` where nothing is to be written.
+    async fn change<T, F>(&self, prefix: &str, node: Uuid, change: F) -> Result<(), IntakeError>
+    where
+        T: DeserializeOwned + Serialize,
+        F: Fn(Option<T>) -> Option<T>,
+    {
+        let at = key::of_node(prefix, node);
+        for _ in 0..MOST_ATTEMPTS {
+            let (present, written) = self.read::<T>(&at)?;
+            let Some(next) = change(present) else { return Ok(()) };
+            let unchanged = match written {
+                Some(revision) => Precondition::unchanged(at.clone(), revision),
+                None => Precondition::absent(at.clone()),
+            };
+            let transaction = Transaction::new()
+                .require(Precondition::present(key::object(Kind::Node, node)))
+                .require(unchanged)
+                .put(at.clone(), codec::encode(&next));
+            match self.commit(transaction).await {
+                // The node itself is the first condition, the record the second.
+                Err(StoreError::PreconditionFailed(unmet)) if unmet.index > 0 => {}
+                committed => return committed.map(drop).map_err(|error| refused(&error)),
+            }
+        }
+        Err(IntakeError::Unavailable)
+    }
+
+    fn read<T: DeserializeOwned>(&self, at: &str) -> Result<(Option<T>, Option<Revision>), IntakeError> {
+        let entry = self.registry.store().snapshot().and_then(|snapshot| snapshot.get(at.as_bytes()));
+        let Some(entry) = entry.map_err(|error| refused(&error))? else { return Ok((None, None)) };
+        // What cannot be read is replaced: it is a host's last word, and here is the next one.
+        Ok((codec::decode(&entry.value).ok(), Some(entry.mod_revision)))
+    }
+
+    async fn commit(&self, transaction: Transaction) -> Result<Revision, StoreError> {
+        let revision = self.registry.store().commit(transaction).await?;
+        self.registry.cache().reached(revision).await;
+        Ok(revision)
+    }
+
+    async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<(), IntakeError> {
+        check_bounds(&said)?;
+        let value = codec::encode(&ObservationRecord::new(self.registry.now(), digest, said));
+        let images = format!("{}/", key::of_node(key::OBSERVED, node));
+        let mut transaction = Transaction::new()
+            .require(Precondition::present(key::object(Kind::Node, node)))
+            .put(key::of_node(key::OBSERVATIONS, node), value.clone())
+            .put_at_revision(images.clone(), value);
+        for old in self.surplus_images(&images)? {
+            transaction.ops.push(Op::Delete { key: old });
+        }
+        self.commit(transaction).await.map(drop).map_err(|error| refused(&error))
+    }
+
+    /// The oldest images, which make room for a new one.
+    fn surplus_images(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, IntakeError> {
+        let query = Query::prefix(prefix.to_owned()).descending();
+        let list = self.registry.store().snapshot().and_then(|snapshot| snapshot.list(&query));
+        let entries = list.map_err(|error| refused(&error))?.entries;
+        Ok(entries.into_iter().skip(KEPT_OBSERVATIONS - 1).map(|entry| entry.key).collect())
+    }
+}
+
+impl Intake for Words {
+    fn stored(&self, node: Uuid) -> Stored {
+        let model = self.registry.cache().model();
+        Stored {
+            acknowledged: model.results.get(&node).map_or(0, |results| results.acknowledged),
+            observation: model.observations.get(&node).map(|observation| observation.digest),
+            silent: model.seen.get(&node).is_some_and(|seen| seen.lost),
+        }
+    }
+
+    fn observed(&self, node: Uuid, digest: PartDigest, said: Observation) -> Answer<'_, Result<(), IntakeError>> {
+        Box::pin(self.observe(node, digest, said))
+    }
+
+    fn results(&self, node: Uuid, results: Vec<TaskResult>) -> Answer<'_, Result<u64, IntakeError>> {
+        Box::pin(async move {
+            let now = self.registry.now();
+            let last = results.iter().map(|result| result.sequence).max().unwrap_or(0);
+            self.change(key::RESULTS, node, |present: Option<ResultsRecord>| {
+                let mut record = present.unwrap_or_default();
+                let before = record.acknowledged;
+                record.take(now, results.clone());
+                (record.acknowledged > before).then_some(record)
+            })
+            .await?;
+            Ok(last.max(self.stored(node).acknowledged))
+        })
+    }
+
+    fn report(&self, node: Uuid, report: Report) -> Answer<'_, Result<(), IntakeError>> {
+        Box::pin(async move {
+            let at = self.registry.now();
+            self.change(key::REPORTS, node, |present: Option<ReportRecord>| {
+                let same = present.is_some_and(|present| is_same_but_facts(&present.report, &report));
+                (!same).then(|| ReportRecord { at, report: report.clone() })
+            })
+            .await
+        })
+    }
+
+    fn said(&self, node: Uuid, said: Said) {
+        let before = self.said.write().unwrap_or_else(PoisonError::into_inner).insert(node, said.clone());
+        let before = before.map_or_else(LocalState::default, |before| before.local);
+        if before != said.local {
+            let LocalState { paused, hold, parked } = &said.local;
+            log::info!(node:% = node, change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
+        }
+    }
+
+    fn seen(&self, node: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>> {
+        let record = match seen {
+            Seen::Connected { since_s } => SeenRecord { lost: false, since: Timestamp(since_s * 1000) },
+            Seen::Lost { since_s } => SeenRecord { lost: true, since: Timestamp(since_s * 1000) },
+        };
+        Box::pin(async move {
+            self.change(key::SEEN, node, |present: Option<SeenRecord>| {
+                (present.is_none_or(|present| present.lost != record.lost)).then_some(record)
+            })
+            .await
+        })
+    }
+
+    fn blob(&self, hash: Hash) -> std::io::Result<Option<File>> {
+        self.blobs.open(hash)
+    }
+}
+
+/// Facts of a Report change by themselves (uptime, load): they are written with something that did not, and never alone.
+fn is_same_but_facts(one: &Report, other: &Report) -> bool {
+    (&one.agent_version, &one.findings, one.progress, &one.local)
+        == (&other.agent_version, &other.findings, other.progress, &other.local)
+}
+
+fn check_bounds(said: &Observation) -> Result<(), IntakeError> {
+    for (what, count, most) in
+        [("traits", said.traits.len(), MOST_TRAITS), ("labels", said.labels.len(), MOST_LABELS)]
+    {
+        if count > most {
+            return Err(IntakeError::Refused(format!("an observation has {count} {what}, and may have {most}")));
+        }
+    }
+    Ok(())
+}
+
+fn refused(error: &StoreError) -> IntakeError {
+    match error {
+        StoreError::PreconditionFailed(_) => IntakeError::NoSuchNode,
+        StoreError::Refused(refusal) => IntakeError::Refused(refusal.to_string()),
+        StoreError::OutcomeUnknown { .. }
+        | StoreError::ReadOnly { .. }
+        | StoreError::Read { .. }
+        | StoreError::Corrupt { .. }
+        | StoreError::Closed => IntakeError::Unavailable,
+    }
+}
