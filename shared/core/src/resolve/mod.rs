@@ -6,8 +6,10 @@
 mod answer;
 pub(crate) mod lookup;
 mod node;
+mod plain;
 
 pub use answer::{Answer, LeftOut, Missing, Outcome, TaskSet, Unmet};
 pub use node::{ResolveCache, resolve_node};
+pub use plain::PlainAnswer;
 
 pub(crate) use answer::{labels, roles, traits};
