@@ -4,7 +4,49 @@
 //! reads it and roll the fleet. So the registry is a list of what may be read, not of what may not: a new
 //! fact is unreadable until somebody has thought about it. Observations hold these facts and no others.
 
+use std::net::IpAddr;
+
+use serde_json::Value;
+
 use super::path::Path;
+
+/// What `uname` prints for the machines that Linux runs on.
+const ARCHITECTURES: &[&str] =
+    &["aarch64", "armv6l", "armv7l", "i686", "loongarch64", "mips64", "ppc64", "ppc64le", "riscv64", "s390x", "x86_64"];
+/// What systemd-detect-virt prints.
+const VIRTUALIZATIONS: &[&str] = &[
+    "acrn",
+    "amazon",
+    "apple",
+    "bhyve",
+    "bochs",
+    "container-other",
+    "docker",
+    "google",
+    "kvm",
+    "lxc",
+    "lxc-libvirt",
+    "microsoft",
+    "none",
+    "openvz",
+    "oracle",
+    "parallels",
+    "podman",
+    "powervm",
+    "pouch",
+    "proot",
+    "qemu",
+    "qnx",
+    "rkt",
+    "sre",
+    "systemd-nspawn",
+    "uml",
+    "vm-other",
+    "vmware",
+    "wsl",
+    "xen",
+    "zvm",
+];
 
 /// What kind of value a fact is: decides whether another host may see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +143,33 @@ impl Fact {
         self.reaches(path) == Some(0)
     }
 
+    /// Whether a value is of this fact's kind: what a host reports is checked so before another host sees it.
+    pub fn admits(&self, value: &Value) -> bool {
+        let text = value.as_str();
+        match self.kind {
+            Kind::Address => text.is_some_and(is_address),
+            Kind::Addresses => {
+                value.as_array().is_some_and(|all| all.iter().all(|one| one.as_str().is_some_and(is_address)))
+            }
+            Kind::Number => value.is_number(),
+            Kind::Boolean => value.is_boolean(),
+            Kind::HostName => text.is_some_and(is_host_name),
+            Kind::Name => text.is_some_and(|name| self.names().contains(&name)),
+            Kind::Text => value.is_string(),
+        }
+    }
+
+    /// The names that a fact of [`Kind::Name`] may have; none for other kinds.
+    pub fn names(&self) -> &'static [&'static str] {
+        match self.path {
+            "architecture" => ARCHITECTURES,
+            "firmware" => &["bios", "uefi"],
+            "kernel.name" => &["Linux"],
+            "virtualization" => VIRTUALIZATIONS,
+            _ => &[],
+        }
+    }
+
     /// How many keys of this fact are left after those of `path`; `None` if `path` leads elsewhere or past it.
     fn reaches(&self, path: &Path) -> Option<usize> {
         let mut own = self.path.split('.');
@@ -132,6 +201,22 @@ pub fn stable(path: &Path) -> Result<Vec<&'static Fact>, UnstableFact> {
     Err(UnstableFact { path: path.clone(), near })
 }
 
+/// Whether a text is a host name by RFC 1123: letters, digits and hyphens between dots, each part 1 to 63, all of it
+/// up to 253.
+pub fn is_host_name(text: &str) -> bool {
+    let is_part = |part: &str| {
+        (1..=63).contains(&part.len())
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(is_part)
+}
+
+fn is_address(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok()
+}
+
 fn names(near: &[&str]) -> String {
     near.join(", ")
 }
@@ -156,6 +241,20 @@ mod tests {
             assert_eq!(stable(&path(dotted)).unwrap().len(), count, "{dotted}");
         }
         assert!(STABLE.is_sorted_by_key(|fact| fact.path));
+    }
+
+    #[test]
+    fn a_value_is_of_its_facts_kind() {
+        for (dotted, value, admitted) in [
+            ("virtualization", serde_json::json!("vm-other"), true),
+            ("virtualization", serde_json::json!("a cloud"), false),
+            ("disks.sda.rotational", serde_json::json!(false), true),
+            ("disks.sda.rotational", serde_json::json!(0), false),
+            ("cpu.model", serde_json::json!("any text"), true),
+            ("cpu.model", serde_json::json!(1), false),
+        ] {
+            assert_eq!(stable(&path(dotted)).unwrap()[0].admits(&value), admitted, "{dotted} {value}");
+        }
     }
 
     #[test]

@@ -4,53 +4,15 @@
 //! boolean, a host name by RFC 1123, a name from a fixed list (model.md, What a task reads). A value that does not
 //! have its type is absent: a host that lies about itself puts no text of its own into another host's files.
 
-use std::net::IpAddr;
-
 use serde_json::Value;
 
 use crate::fleet::{Fleet, NodeEntry};
-use crate::input::facts::{Kind, stable};
+use crate::input::facts::stable;
 use crate::input::{Fields, Names, Path, Query};
 use crate::object::{ClusterId, NodeId, Observation};
 use crate::origin::Origin;
 use crate::release::select::Pattern;
 use crate::resolve::{labels, roles};
-
-/// What `uname` prints for the machines that Linux runs on.
-const ARCHITECTURES: &[&str] =
-    &["aarch64", "armv6l", "armv7l", "i686", "loongarch64", "mips64", "ppc64", "ppc64le", "riscv64", "s390x", "x86_64"];
-/// What systemd-detect-virt prints.
-const VIRTUALIZATIONS: &[&str] = &[
-    "acrn",
-    "amazon",
-    "apple",
-    "bhyve",
-    "bochs",
-    "docker",
-    "google",
-    "kvm",
-    "lxc",
-    "lxc-libvirt",
-    "microsoft",
-    "none",
-    "openvz",
-    "oracle",
-    "parallels",
-    "podman",
-    "powervm",
-    "pouch",
-    "proot",
-    "qemu",
-    "qnx",
-    "rkt",
-    "sre",
-    "systemd-nspawn",
-    "uml",
-    "vmware",
-    "wsl",
-    "xen",
-    "zvm",
-];
 
 /// One node as a look-up of its cluster sees it; `None`: it is not in the cluster, or the query does not mean it.
 pub(crate) fn view(
@@ -115,46 +77,7 @@ fn fact(seen: &Observation, keys: &[&str]) -> Option<Value> {
     let found = stable(&path).ok()?;
     let [fact] = found.as_slice() else { return None };
     let value = seen.facts.get(&path)?;
-    (fact.is_at(&path) && has_kind(fact.path, fact.kind, &value)).then_some(value)
-}
-
-fn has_kind(fact: &str, kind: Kind, value: &Value) -> bool {
-    match kind {
-        Kind::Address => value.as_str().is_some_and(is_address),
-        Kind::Addresses => {
-            value.as_array().is_some_and(|all| all.iter().all(|one| one.as_str().is_some_and(is_address)))
-        }
-        Kind::Number => value.is_number(),
-        Kind::Boolean => value.is_boolean(),
-        Kind::HostName => value.as_str().is_some_and(is_host_name),
-        Kind::Name => value.as_str().is_some_and(|name| listed(fact).contains(&name)),
-        Kind::Text => false,
-    }
-}
-
-fn listed(fact: &str) -> &'static [&'static str] {
-    match fact {
-        "architecture" => ARCHITECTURES,
-        "firmware" => &["bios", "uefi"],
-        "kernel.name" => &["Linux"],
-        "virtualization" => VIRTUALIZATIONS,
-        _ => &[],
-    }
-}
-
-fn is_address(text: &str) -> bool {
-    text.parse::<IpAddr>().is_ok()
-}
-
-/// RFC 1123: letters, digits and hyphens between dots, each part 1 to 63, all of it up to 253.
-fn is_host_name(text: &str) -> bool {
-    let is_part = |part: &str| {
-        (1..=63).contains(&part.len())
-            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    text.len() <= 253 && text.split('.').all(is_part)
+    (fact.is_at(&path) && fact.kind.crosses() && fact.admits(&value)).then_some(value)
 }
 
 #[cfg(test)]
