@@ -20,6 +20,9 @@ use crate::store::{CreateOptions, Epoch, OpenError, RedbOptions, RedbStore, Revi
 /// The name of the first admin, as their certificate has it.
 pub const FIRST_ADMIN: &str = "admin";
 
+/// Where operators are served by default, dialled from the same machine.
+const DEFAULT_URL: &str = "https://127.0.0.1:9443";
+
 /// Where things stand in a data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -185,7 +188,8 @@ fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(),
     let chain: String = issued.chain.iter().map(ca::pem).collect();
     files::write(&layout.admin().join("admin.pem"), Holds::Secret, chain.as_bytes())?;
     files::write(&layout.admin().join("admin.key"), Holds::Secret, ca::key_pem(key).as_bytes())?;
-    write_context(layout, None)?;
+    // `run` writes it anew with what it binds; until then it says where one listens by default.
+    write_context(layout, DEFAULT_URL)?;
     Ok(())
 }
 
@@ -194,11 +198,10 @@ fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(),
 ///
 /// # Errors
 /// [`FileError`].
-pub fn write_context(layout: &Layout, url: Option<&str>) -> Result<(), FileError> {
+pub fn write_context(layout: &Layout, url: &str) -> Result<(), FileError> {
     #[derive(Serialize)]
     struct Context<'a> {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        url: Option<&'a str>,
+        url: &'a str,
         ca: PathBuf,
         cert: PathBuf,
         key: PathBuf,

@@ -15,4 +15,5 @@ pub mod enrol;
 pub mod init;
 pub mod metrics;
 pub mod registry;
+pub mod run;
 pub mod store;

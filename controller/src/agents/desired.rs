@@ -256,7 +256,7 @@ impl DesiredTable {
     }
 
     /// Forgets a node: whoever is parked for it is let go.
-    pub(super) fn remove(&self, node: Uuid) {
+    pub(crate) fn remove(&self, node: Uuid) {
         let slot = self.slots.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
         if let Some(slot) = slot {
             slot.end();

@@ -183,8 +183,7 @@ fn is_same_but_facts(one: &Report, other: &Report) -> bool {
 }
 
 fn check_bounds(said: &Observation) -> Result<(), IntakeError> {
-    for (what, count, most) in
-        [("traits", said.traits.len(), MOST_TRAITS), ("labels", said.labels.len(), MOST_LABELS)]
+    for (what, count, most) in [("traits", said.traits.len(), MOST_TRAITS), ("labels", said.labels.len(), MOST_LABELS)]
     {
         if count > most {
             return Err(IntakeError::Refused(format!("an observation has {count} {what}, and may have {most}")));

@@ -1,0 +1,264 @@
+//! Opening everything, in the order in which it can fail without having changed anything.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use stemma_wire::clock::{Clock, SystemClock};
+use stemma_wire::message::Epoch;
+use stemma_wire::net::{Listen, TcpListen};
+use stemma_wire::serve::{Connections, Limits, Rejected, RequestBody, Server};
+use tokio::sync::{oneshot, watch};
+
+use super::keys::{Keys, Sides};
+use super::tasks::Tasks;
+use super::{Controller, Parts, StartError, admin};
+use crate::agents::desired::DesiredTable;
+use crate::agents::identity::Identities;
+use crate::agents::{AgentsListener, watch_silence};
+use crate::blobs::Blobs;
+use crate::ca::{Authority, ServerName, files};
+use crate::cache::Cache;
+use crate::config::{AdminListen, Config};
+use crate::enrol::{Enrolment, GuessLimits, load_identities};
+use crate::init::{FleetRecord, Layout, write_context};
+use crate::metrics::{Counters, Metrics};
+use crate::registry::Registry;
+use crate::registry::intake::Words;
+use crate::store::{RedbOptions, RedbStore, Revision, Store};
+
+/// What a test or bench may want otherwise.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// The measures of the agents' listener.
+    pub agent_limits: Limits,
+    /// The measures of the admin listener.
+    pub admin_limits: Limits,
+    /// How often somebody may be wrong about a token.
+    pub guesses: GuessLimits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(SystemClock),
+            agent_limits: Limits::default(),
+            admin_limits: Limits { connections: 1000, ..Limits::default() },
+            guesses: GuessLimits::default(),
+        }
+    }
+}
+
+/// Opens a fleet's data directory and serves it.
+///
+/// # Errors
+/// [`StartError`]; nothing is left running.
+pub async fn start(config: Config, options: Options) -> Result<Controller, StartError> {
+    let layout = Layout::new(&config.data_dir);
+    let store = RedbStore::open(&layout.store(), RedbOptions::default())?;
+    files::check_directory(layout.directory())?;
+    let record = FleetRecord::decode(&store.identity().fleet);
+    let record = record.map_err(|_| StartError::NoFleet { path: layout.store() })?;
+    let fleet = record.fleet.parse().map_err(|_| StartError::NoFleet { path: layout.store() })?;
+    let authority = Arc::new(Authority::load(&layout.trust(), fleet)?);
+    let keys = Keys {
+        authority: Arc::clone(&authority),
+        controller: record.controller,
+        names: server_names(&config, &record)?,
+        clock: Arc::clone(&options.clock),
+    };
+    let sides = Arc::new(keys.sides()?);
+    let admin = bind("admin_listen", config.admin.address()).await?;
+    let (parts, from) = build(layout, Arc::new(store), authority, &keys, &options)?;
+    Serving { config, options, parts, sides, keys, from }.begin(admin).await
+}
+
+/// All names that this controller is reached by: those of `init` and of the configuration, this machine's own, and what it binds.
+fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
+    let mut names: Vec<ServerName> = record.names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+    names.extend(config.names.iter().cloned());
+    names.extend(["localhost", "127.0.0.1", "::1"].map(|name| name.parse().expect("a name of this machine")));
+    for address in [config.admin.address(), config.agents] {
+        if !address.ip().is_unspecified() {
+            names.push(ServerName::Ip(address.ip()));
+        }
+    }
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+async fn bind(field: &'static str, address: SocketAddr) -> Result<(TcpListen, SocketAddr), StartError> {
+    let advice = match field {
+        "admin_listen" => "give --admin-listen HOST:PORT another one, or stop what listens there (ss -ltnp shows it)",
+        _ => "give --agent-listen HOST:PORT another one, or stop what listens there (ss -ltnp shows it)",
+    };
+    let failed = |source| StartError::Bind { field, address, advice, source };
+    let socket = TcpListen::bind(address).await.map_err(failed)?;
+    let bound = socket.local_addr().map_err(|source| StartError::Bind { field, address, advice, source })?;
+    Ok((socket, bound))
+}
+
+fn build(
+    layout: Layout,
+    store: Arc<dyn Store>,
+    authority: Arc<Authority>,
+    keys: &Keys,
+    options: &Options,
+) -> Result<(Arc<Parts>, Revision), StartError> {
+    let clock = Arc::clone(&options.clock);
+    let identities = Arc::new(Identities::default());
+    let snapshot = store.snapshot()?;
+    load_identities(snapshot.as_ref(), &identities)?;
+    let from = snapshot.revision();
+    drop(snapshot);
+    let registry =
+        Arc::new(Registry::new(Arc::clone(&store), Arc::new(Cache::load(store.as_ref())?), Arc::clone(&clock)));
+    let desired = Arc::new(DesiredTable::new(Epoch(*store.identity().epoch.as_bytes()), keys.signer()?));
+    let (rejected, counters) = (Arc::new(Rejected::default()), Arc::new(Counters::default()));
+    let blobs = Arc::new(Blobs::new(&layout.blobs()));
+    let enrolment = Enrolment::new(
+        Arc::clone(&registry),
+        Arc::clone(&authority),
+        Arc::clone(&identities),
+        Arc::clone(&clock),
+        Arc::clone(&rejected),
+        Arc::clone(&counters),
+        options.guesses,
+    );
+    let parts = Parts {
+        fleet: authority.fleet().clone(),
+        words: Arc::new(Words::new(Arc::clone(&registry), Arc::clone(&blobs))),
+        metrics: Arc::new(Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), counters)),
+        enrolment: Arc::new(enrolment),
+        layout,
+        registry,
+        desired,
+        identities,
+        blobs,
+        authority,
+        rejected,
+        clock,
+    };
+    Ok((Arc::new(parts), from))
+}
+
+/// What is needed to begin serving.
+struct Serving {
+    config: Config,
+    options: Options,
+    parts: Arc<Parts>,
+    sides: Arc<Sides>,
+    keys: Keys,
+    from: Revision,
+}
+
+impl Serving {
+    async fn begin(self, (admin_socket, admin): (TcpListen, SocketAddr)) -> Result<Controller, StartError> {
+        let Self { config, options, parts, sides, keys, from } = self;
+        let (stop, stopped) = watch::channel(false);
+        let agents_server = AgentsThread {
+            address: config.agents,
+            tls: Arc::clone(&sides),
+            limits: options.agent_limits,
+            parts: Arc::clone(&parts),
+            stopped: stopped.clone(),
+        };
+        let (agents_thread, Bound { address: agents, connections: agent_connections }) = agents_server.start().await?;
+        write_context(&parts.layout, &config.admin.url(admin).to_string())?;
+        let tls = match config.admin {
+            AdminListen::Tls(_) => Some(sides.admin()),
+            AdminListen::Plain(_) => {
+                log::warn!(address:% = admin; "operators are served without TLS and without a name: for development and tests only");
+                None
+            }
+        };
+        let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
+        let server = Server::new(admin_socket, tls, options.admin_limits, clock, rejected);
+        parts.metrics.watch_connections(agent_connections.clone(), server.connections());
+        let handler = admin::handler(&parts, &config, admin);
+        let admin_task = tokio::spawn(server.run(handler, until(stopped)));
+        let tasks = Tasks::begin(&parts, keys, sides, from);
+        Ok(Controller {
+            parts,
+            config,
+            admin,
+            agents,
+            agent_connections,
+            stop,
+            agents_thread: Some(agents_thread),
+            admin_task,
+            tasks,
+        })
+    }
+}
+
+/// What became of the agents' listener.
+struct Bound {
+    address: SocketAddr,
+    connections: Connections,
+}
+
+/// The agents' listener with its thread.
+struct AgentsThread {
+    address: SocketAddr,
+    tls: Arc<Sides>,
+    limits: Limits,
+    parts: Arc<Parts>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl AgentsThread {
+    async fn start(self) -> Result<(std::thread::JoinHandle<()>, Bound), StartError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
+        let (tell, told) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("agents".to_owned());
+        let thread = thread.spawn(move || runtime.block_on(self.serve(tell))).map_err(StartError::Thread)?;
+        let bound = told.await.map_err(|_| StartError::Thread(std::io::ErrorKind::BrokenPipe.into()))??;
+        Ok((thread, bound))
+    }
+
+    /// Binds here, so that the socket wakes this thread and no other.
+    async fn serve(self, tell: oneshot::Sender<Result<Bound, StartError>>) {
+        let (socket, address) = match bind("agent_listen", self.address).await {
+            Ok(bound) => bound,
+            Err(error) => {
+                let _asked_for = tell.send(Err(error));
+                return;
+            }
+        };
+        let parts = self.parts;
+        let listener = Arc::new(AgentsListener::new(
+            Arc::clone(&parts.desired),
+            Arc::clone(&parts.words) as _,
+            Arc::clone(&parts.identities),
+            Arc::clone(&parts.enrolment),
+            Arc::clone(&parts.clock),
+            Arc::clone(&parts.rejected),
+            Arc::clone(parts.metrics.counters()),
+        ));
+        let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
+        let server = Server::new(socket, Some(self.tls.agents()), self.limits, clock, rejected);
+        let _asked_for = tell.send(Ok(Bound { address, connections: server.connections() }));
+        let handler = move |peer: &Arc<stemma_wire::serve::Peer>, request: hyper::Request<RequestBody>| {
+            Arc::clone(&listener).answer(Arc::clone(peer), request)
+        };
+        let clock = Arc::clone(&parts.clock);
+        let silences = watch_silence(
+            Arc::clone(&parts.desired),
+            Arc::clone(&parts.identities),
+            Arc::clone(&parts.words) as _,
+            move || clock.unix_seconds(),
+        );
+        tokio::select! {
+            () = server.run(handler, until(self.stopped)) => {}
+            () = silences => {}
+        }
+    }
+}
+
+/// Ends when the controller is told to stop, or is dropped.
+async fn until(mut stopped: watch::Receiver<bool>) {
+    let _told_or_dropped = stopped.wait_for(|stopped| *stopped).await;
+}

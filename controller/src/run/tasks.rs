@@ -1,0 +1,153 @@
+//! What goes on beside the requests: following the store, renewing our own certificates, forgetting what is over.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Parts;
+use super::keys::{Keys, Sides};
+use crate::enrol::{decode, record, token};
+use crate::store::{EventKind, Query, Revision, StoreError, WatchError};
+
+/// How often it is looked whether a certificate of our own is old.
+const LOOK_AT_KEYS: Duration = Duration::from_secs(3600);
+/// A signer's certificate is replaced after so long: a third of its 30 days is left for agents whose clocks lag.
+const SIGNER_AGE_S: u64 = 20 * 24 * 3600;
+/// The server's, of 90 days.
+const SERVER_AGE_S: u64 = 60 * 24 * 3600;
+/// How often what is over is forgotten.
+const FORGET: Duration = Duration::from_secs(3600);
+
+/// The tasks of a controller. They end when it does, and not before: one that ends by itself has failed.
+pub(super) struct Tasks(JoinSet<String>);
+
+impl Tasks {
+    /// Begins them.
+    pub(super) fn begin(parts: &Arc<Parts>, keys: Keys, sides: Arc<Sides>, from: Revision) -> Self {
+        let mut tasks = Self(JoinSet::new());
+        let these = Arc::clone(parts);
+        tasks.spawn(async move {
+            let followed = these.registry.cache().follow(these.registry.store().as_ref()).await;
+            ended("the cache", followed)
+        });
+        let these = Arc::clone(parts);
+        tasks.spawn(async move { ended("the list of certificates", follow_identities(&these, from).await) });
+        tasks.spawn(renew_keys(Arc::clone(parts), keys, sides));
+        tasks.spawn(forget(Arc::clone(parts)));
+        tasks
+    }
+
+    fn spawn(&mut self, task: impl Future<Output = String> + Send + 'static) {
+        self.0.spawn(task);
+    }
+
+    /// Waits for one to end, which none should.
+    pub(super) async fn failed(&mut self) -> String {
+        match self.0.join_next().await {
+            Some(Ok(reason)) => reason,
+            Some(Err(error)) => format!("a part of the controller panicked: {error}"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Ends them all.
+    pub(super) async fn end(mut self) {
+        self.0.shutdown().await;
+    }
+}
+
+fn ended(what: &str, result: Result<(), StoreError>) -> String {
+    match result {
+        Ok(()) => format!("{what} can no longer follow the store, which was closed"),
+        Err(error) => format!("{what} can no longer follow the store: {}", stemma_wire::log::chain(&error)),
+    }
+}
+
+/// Keeps the list of certificates as the store has it, and cuts those whose node is gone.
+async fn follow_identities(parts: &Parts, from: Revision) -> Result<(), StoreError> {
+    let store = parts.registry.store();
+    let mut changes = store.watch(from.next());
+    loop {
+        match changes.next().await {
+            Ok(change) => {
+                for event in &change.events {
+                    let Some(node) = record::read_agent_key(&event.key) else { continue };
+                    if let EventKind::Put { value, .. } = &event.kind {
+                        take_identity(parts, node, &decode(&event.key, value)?);
+                    }
+                }
+            }
+            Err(WatchError::Compacted { .. }) => {
+                let snapshot = store.snapshot()?;
+                for entry in snapshot.list(&Query::prefix(record::AGENTS))?.entries {
+                    let Some(node) = record::read_agent_key(&entry.key) else { continue };
+                    take_identity(parts, node, &decode(&entry.key, &entry.value)?);
+                }
+                changes = store.watch(snapshot.revision().next());
+            }
+            Err(WatchError::Store(StoreError::Closed)) => return Ok(()),
+            Err(WatchError::Store(error)) => return Err(error),
+        }
+    }
+}
+
+fn take_identity(parts: &Parts, node: uuid::Uuid, record: &record::AgentRecord) {
+    parts.identities.put(node, record);
+    if record.retired {
+        parts.desired.remove(node);
+        log::info!(node:% = node; "certificates of a deleted node are good no longer");
+    }
+}
+
+/// Makes our own certificates anew before they are old. One that could not be made is tried again in an hour.
+async fn renew_keys(parts: Arc<Parts>, keys: Keys, sides: Arc<Sides>) -> String {
+    let now_s = || parts.clock.unix_seconds();
+    let (mut signer_since, mut server_since) = (now_s(), now_s());
+    let mut ticks = interval(LOOK_AT_KEYS);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if now_s().saturating_sub(signer_since) >= SIGNER_AGE_S {
+            match keys.signer() {
+                Ok(signer) => {
+                    parts.desired.change_signer(signer);
+                    signer_since = now_s();
+                    log::info!("signer certificate renewed");
+                }
+                Err(error) => {
+                    log::error!(error = stemma_wire::log::chain(&error); "signer certificate could not be renewed")
+                }
+            }
+        }
+        if now_s().saturating_sub(server_since) >= SERVER_AGE_S {
+            match keys.renew(&sides) {
+                Ok(()) => {
+                    server_since = now_s();
+                    log::info!("server certificate renewed");
+                }
+                Err(error) => {
+                    log::error!(error = stemma_wire::log::chain(&error); "server certificate could not be renewed")
+                }
+            }
+        }
+    }
+}
+
+/// Forgets records that are over: of requests after a day, of tokens a day after their end.
+async fn forget(parts: Arc<Parts>) -> String {
+    let mut ticks = interval(FORGET);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let forgotten = async {
+            parts.registry.forget_requests().await?;
+            token::forget(parts.registry.store().as_ref(), parts.registry.now()).await
+        };
+        if let Err(error) = forgotten.await {
+            log::warn!(error = stemma_wire::log::chain(&error); "old records could not be dropped");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The thin line and the check-in: init, run, token, enrol, a signed desired state, parking, superseding, content.
+
+mod fleet;
+
+use std::time::{Duration, Instant};
+
+use fleet::{Fleet, call, check_in, refused, send, state};
+use hyper::Method;
+use stemma_wire::clock::{Clock as _, SystemClock};
+use stemma_wire::message::checkin::CheckInAnswer;
+use stemma_wire::message::desired::{Known, Profile, ProfileTask};
+use stemma_wire::message::{Hash, hash_content};
+use stemma_wire::sign::Verifier;
+
+#[tokio::test]
+async fn a_host_joins_and_is_told_a_signed_state_once() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    fleet.publish(host.node, 5, state("gold", None, &[]));
+    let news = host.news(0).await;
+    let desired = news.desired.expect("it holds nothing yet");
+    let root = fleet.parts().authority.root().clone();
+    let verifier = Verifier::new(fleet.parts().fleet.clone(), &[root]).unwrap();
+    verifier.check_desired(host.node, &desired, SystemClock.unix_seconds()).unwrap();
+    let known: Known = postcard::from_bytes(&desired.known.unwrap()).unwrap();
+    assert_eq!(known.labels["tier"].value, "gold");
+    let news = host.news(0).await;
+    assert_eq!(news.desired, None, "equal digests are never sent");
+    assert!(news.observation.is_some(), "the observation is stored by now");
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_parked_check_in_is_answered_when_the_state_changes_and_only_then() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    fleet.publish(host.node, 5, state("gold", None, &[]));
+    host.news(0).await;
+    let began = Instant::now();
+    host.news(300).await;
+    assert!(began.elapsed() >= Duration::from_millis(300), "nothing changed, so it was held");
+    let node = host.node;
+    let waiting = tokio::spawn(async move { host.news(30_000).await });
+    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    fleet.publish(node, 6, state("gold", None, &[]));
+    fleet.publish(node, 7, state("silver", None, &[]));
+    let news = waiting.await.unwrap();
+    let desired = news.desired.unwrap();
+    assert_eq!(desired.revision.0, 7);
+    assert!(desired.known.is_some() && desired.task_set.is_none(), "the part that it holds is left out");
+    wait_until(|| !fleet.parts().desired.is_parked(node)).await;
+}
+
+#[tokio::test]
+async fn a_second_check_in_supersedes_the_parked_one() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    host.news(0).await;
+    let mut second = fleet.client(host.chain.clone(), host.key.clone_key());
+    let node = host.node;
+    let first = tokio::spawn(async move { host.check_in(30_000).await });
+    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    let answer: CheckInAnswer = call(&mut second, "/agent/v1/checkin", &check_in(None, 0)).await.unwrap();
+    assert!(matches!(answer, CheckInAnswer::Current(_)));
+    assert_eq!(first.await.unwrap(), Ok(CheckInAnswer::Superseded));
+}
+
+#[tokio::test]
+async fn stopping_answers_what_is_parked() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    host.news(0).await;
+    let node = host.node;
+    let waiting = tokio::spawn(async move { host.check_in(30_000).await });
+    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    let began = Instant::now();
+    fleet.controller.stop().await;
+    assert!(matches!(waiting.await.unwrap(), Ok(CheckInAnswer::Current(_))));
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn profiles_and_blobs_are_given_while_the_own_state_names_them() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let mut other = fleet.join("web-2").await;
+    let body = vec![42; 200_000];
+    let blob = hash_content(&body);
+    fleet.parts().blobs.put(blob, &body).unwrap();
+    let task = ProfileTask {
+        id: "site-conf".into(),
+        definition: "{}".into(),
+        references: Vec::new(),
+        after: Vec::new(),
+        barriers: Vec::new(),
+    };
+    let profile = Profile { tasks: vec![task] };
+    let named = state("gold", Some(&profile), &[blob]);
+    let hash = named.profile.as_ref().unwrap().name;
+    fleet.publish(host.node, 5, named);
+    let (profile_path, blob_path) = (path("profiles", hash), path("blobs", blob));
+    let got = send(&mut host.client, Method::GET, &profile_path, "").await;
+    assert_eq!(postcard::from_bytes::<Profile>(got.body()).unwrap(), profile);
+    let got = send(&mut host.client, Method::GET, &blob_path, "").await;
+    assert_eq!(got.body().as_ref(), body.as_slice());
+    for path in [&profile_path, &blob_path] {
+        let got = refused(&send(&mut other.client, Method::GET, path, "").await);
+        assert_eq!((got.status, got.kind.as_str()), (404, "object.not_found"), "another node's state names it");
+    }
+    fleet.publish(host.node, 6, state("gold", None, &[]));
+    for path in [&profile_path, &blob_path] {
+        assert_eq!(send(&mut host.client, Method::GET, path, "").await.status(), 404, "nothing names it any more");
+    }
+}
+
+fn path(kind: &str, hash: Hash) -> String {
+    let digits: String = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("/agent/v1/{kind}/{digits}")
+}
+
+async fn wait_until(mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "the condition did not come to hold");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,304 @@
+//! A controller in this process, on loopback with real TLS, and agents that speak its protocol: what the refusals are tested with.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{Method, Request, Response};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::{Value, json};
+use stemma_controller::agents::desired::{Batch, Change, Encoded, Released};
+use stemma_controller::args;
+use stemma_controller::ca::csr;
+use stemma_controller::config::Config;
+use stemma_controller::enrol::token;
+use stemma_controller::init::init;
+use stemma_controller::registry::{Answer, Caller};
+use stemma_controller::run::{Controller, Options, Parts, start};
+use stemma_core::ownership::Manager;
+use stemma_wire::client::{Client, ClientLimits, Target};
+use stemma_wire::clock::{Clock, SystemClock};
+use stemma_wire::error::ApiError;
+use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
+use stemma_wire::message::desired::{Known, Mode, Profile, TaskSet};
+use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
+use stemma_wire::message::observed::{LocalState, Observation};
+use stemma_wire::message::{Hash, Message, PartDigest, Revision, decode, digest_part, encode};
+use stemma_wire::tls::{ClientIdentity, Fleet as FleetName, Pin, client_config};
+use uuid::Uuid;
+
+/// A clock that a test moves on, beginning now.
+#[derive(Debug, Default)]
+pub(crate) struct Moving(AtomicU64);
+
+impl Clock for Moving {
+    fn unix_seconds(&self) -> u64 {
+        SystemClock.unix_seconds() + self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Moving {
+    pub(crate) fn forward(&self, seconds: u64) {
+        self.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+}
+
+/// A controller and its directory.
+pub(crate) struct Fleet {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) controller: Controller,
+    pub(crate) clock: Arc<Moving>,
+}
+
+/// A key with the request for its certificate.
+pub(crate) struct Asking {
+    pub(crate) key: KeyPair,
+    pub(crate) csr: Vec<u8>,
+}
+
+/// A host that has joined.
+pub(crate) struct Host {
+    pub(crate) node: Uuid,
+    pub(crate) key: PrivateKeyDer<'static>,
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) client: Client,
+    pub(crate) held: Option<Held>,
+}
+
+/// An answer that is not a success: its status and the error's type.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) status: u16,
+    pub(crate) kind: String,
+    pub(crate) message: String,
+}
+
+impl Fleet {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Options)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        init(&data, &[], SystemClock.unix_seconds()).unwrap();
+        let clock = Arc::new(Moving::default());
+        let mut options = Options { clock: Arc::clone(&clock) as _, ..Options::default() };
+        change(&mut options);
+        let controller = start(config(data), options).await.unwrap();
+        Self { directory, controller, clock }
+    }
+
+    pub(crate) fn parts(&self) -> &Arc<Parts> {
+        self.controller.parts()
+    }
+
+    pub(crate) fn agents(&self) -> SocketAddr {
+        self.controller.agents_address()
+    }
+
+    pub(crate) fn rejected(&self, reason: &str) -> u64 {
+        self.parts().rejected.count(reason)
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.parts().registry.store().head().get()
+    }
+
+    /// A new token, as `id.secret`.
+    pub(crate) async fn token(&self, body: Value) -> String {
+        let made = token::create(&self.parts().registry, &admin(), &body).await.unwrap();
+        made.body["token"].as_str().unwrap().to_owned()
+    }
+
+    /// A client without a certificate, that pins the root's key.
+    pub(crate) fn stranger(&self) -> Client {
+        let hash = stemma_wire::tls::spki_sha256(self.parts().authority.root()).unwrap();
+        let tls = client_config(&Pin::KeyHash(hash), None, None, Arc::new(SystemClock)).unwrap();
+        Client::new(target(self.agents()), Some(Arc::new(tls)), ClientLimits::default())
+    }
+
+    /// A client with a certificate.
+    pub(crate) fn client(&self, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Client {
+        self.client_of(self.agents(), chain, key)
+    }
+
+    pub(crate) fn client_of(
+        &self,
+        at: SocketAddr,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Client {
+        let pin = Pin::Roots(vec![self.parts().authority.root().clone()]);
+        let fleet: FleetName = self.parts().fleet.clone();
+        let own = ClientIdentity { chain, key };
+        let tls = client_config(&pin, Some(fleet), Some(own), Arc::new(SystemClock)).unwrap();
+        Client::new(target(at), Some(Arc::new(tls)), ClientLimits::default())
+    }
+
+    pub(crate) async fn enrol(&self, token: &str, name: &str, csr: &[u8]) -> Result<EnrollAnswer, Refused> {
+        let request = EnrollRequest { token: token.into(), csr: csr.to_vec(), seal_key: [7; 32], name: name.into() };
+        call(&mut self.stranger(), "/agent/v1/enroll", &request).await
+    }
+
+    /// A host that has joined with a token of its own.
+    pub(crate) async fn join(&self, name: &str) -> Host {
+        let token = self.token(json!({})).await;
+        let asking = asking();
+        let answer = self.enrol(&token, name, &asking.csr).await.unwrap();
+        self.host(answer.node, &asking, answer.chain)
+    }
+
+    pub(crate) fn host(&self, node: Uuid, asking: &Asking, chain: Vec<Vec<u8>>) -> Host {
+        let key = private_key(&asking.key);
+        let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
+        let client = self.client(chain.clone(), key.clone_key());
+        Host { node, key, chain, client, held: None }
+    }
+
+    /// Publishes a desired state for one node, as the reconciler would.
+    pub(crate) fn publish(&self, node: Uuid, revision: u64, state: Released) {
+        let state = Released { revision: Revision(revision), ..state };
+        let changes = vec![(node, Change::Release(Box::new(state)))];
+        self.parts().desired.publish(Batch { revision: Revision(revision), changes });
+    }
+}
+
+impl Host {
+    pub(crate) async fn check_in(&mut self, wait_ms: u32) -> Result<CheckInAnswer, Refused> {
+        let said = check_in(self.held, wait_ms);
+        call(&mut self.client, "/agent/v1/checkin", &said).await
+    }
+
+    /// Checks in and takes over what it is told.
+    pub(crate) async fn news(&mut self, wait_ms: u32) -> News {
+        match self.check_in(wait_ms).await.unwrap() {
+            CheckInAnswer::Current(news) => {
+                if let Some(desired) = &news.desired {
+                    self.held = Some(Held {
+                        epoch: desired.epoch,
+                        revision: desired.revision,
+                        known: desired.known_digest,
+                        task_set: desired.task_set_digest,
+                    });
+                }
+                *news
+            }
+            CheckInAnswer::Superseded => panic!("superseded by nobody"),
+        }
+    }
+
+    pub(crate) async fn renew(&mut self, csr: &[u8]) -> Result<RenewAnswer, Refused> {
+        call(&mut self.client, "/agent/v1/renew", &RenewRequest { csr: csr.to_vec() }).await
+    }
+}
+
+pub(crate) fn config(data_dir: PathBuf) -> Config {
+    let run = args::Run {
+        data_dir: Some(data_dir),
+        admin_listen: Some("127.0.0.1:0".into()),
+        agent_listen: Some("127.0.0.1:0".into()),
+        ..args::Run::default()
+    };
+    Config::load(&run).unwrap()
+}
+
+pub(crate) fn target(at: SocketAddr) -> Target {
+    format!("https://{at}").parse().unwrap()
+}
+
+/// Who makes tokens.
+pub(crate) fn admin() -> Caller {
+    Caller {
+        principal: "admin".into(),
+        manager: Manager::new("admin").unwrap(),
+        address: String::new(),
+        reason: None,
+        request_id: String::new(),
+        mark: None,
+    }
+}
+
+pub(crate) fn asking() -> Asking {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let csr = params.serialize_request(&key).unwrap().der().to_vec();
+    assert!(csr::check(&csr).is_ok());
+    Asking { key, csr }
+}
+
+pub(crate) fn private_key(key: &KeyPair) -> PrivateKeyDer<'static> {
+    PrivatePkcs8KeyDer::from(key.serialize_der()).into()
+}
+
+/// What an idle host says.
+pub(crate) fn check_in(held: Option<Held>, wait_ms: u32) -> CheckIn {
+    let observation = Observation::default();
+    CheckIn {
+        boot_id: [1; 16],
+        held,
+        results: Vec::new(),
+        observation_digest: digest_of(&observation),
+        observation: Some(observation),
+        report: None,
+        wants: Vec::new(),
+        gives_back: Vec::new(),
+        local: LocalState::default(),
+        wait_ms,
+    }
+}
+
+pub(crate) fn digest_of(observation: &Observation) -> PartDigest {
+    digest_part(&postcard::to_stdvec(observation).unwrap())
+}
+
+/// A desired state with this label, and this profile if any.
+pub(crate) fn state(label: &str, profile: Option<&Profile>, blobs: &[Hash]) -> Released {
+    let labels =
+        stemma_wire::message::desired::KnownLabel { value: label.into(), to_host: false, origin: "test".into() };
+    let known =
+        Known { labels: BTreeMap::from([("tier".to_owned(), labels)]), ceiling: Mode::Apply, ..Known::default() };
+    let profile = profile.map(|profile| Arc::new(Encoded::profile(profile)));
+    let task_set = TaskSet { profile: profile.as_ref().map(|profile| profile.name), ..TaskSet::default() };
+    Released {
+        revision: Revision(0),
+        known: Arc::new(Encoded::part(&known)),
+        task_set: Arc::new(Encoded::part(&task_set)),
+        profile,
+        blobs: blobs.into(),
+        silent_after: Duration::from_secs(90),
+    }
+}
+
+/// Sends a message and reads the answer, or the error in its place.
+pub(crate) async fn call<Q: Message, A: Message>(client: &mut Client, path: &str, message: &Q) -> Result<A, Refused> {
+    let response = send(client, Method::POST, path, encode(message)).await;
+    if response.status().is_success() {
+        return Ok(decode(response.body()).unwrap());
+    }
+    Err(refused(&response))
+}
+
+pub(crate) async fn send(client: &mut Client, method: Method, path: &str, body: impl Into<Bytes>) -> Response<Bytes> {
+    let request = Request::builder().method(method).uri(path).body(body.into()).unwrap();
+    client.send_within(request, Duration::from_secs(90)).await.unwrap()
+}
+
+pub(crate) fn refused(response: &Response<Bytes>) -> Refused {
+    let body: Value = serde_json::from_slice(response.body()).unwrap();
+    let text = |name: &str| body["error"][name].as_str().unwrap_or_default().to_owned();
+    Refused { status: response.status().as_u16(), kind: text("type"), message: text("message") }
+}
+
+/// Token calls as the API makes them.
+pub(crate) async fn delete_token(fleet: &Fleet, id: &str) -> Result<Answer, ApiError> {
+    token::delete(&fleet.parts().registry, &admin(), id).await
+}
