@@ -30,6 +30,9 @@ pub const NO_SEAL_KEY: [u8; 32] = [0; 32];
 /// When a body that was not given is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
+/// After so long a run is more than a look.
+const SAID_TO_RUN: Duration = Duration::from_millis(500);
+
 /// The root half.
 pub struct Half {
     site: Site,
@@ -48,6 +51,8 @@ pub struct Half {
     findings: Findings,
     reported: Option<Report>,
     look_at: Instant,
+    /// When it is said that tasks run: a run that only looks is over before.
+    running_at: Option<Instant>,
     failures: u32,
     hooks: Hooks,
     mode: Until,
@@ -103,6 +108,7 @@ impl Half {
         site.ledger.sweep()?;
         let desired = site.ledger.accepted()?.map(|accepted| accepted.desired());
         let local = site.ledger.local()?;
+        let progress = site.ledger.report()?.map(|last| last.progress).unwrap_or_default();
         let look_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);
         Ok(Self {
             site,
@@ -116,10 +122,11 @@ impl Half {
             wanted: BTreeSet::new(),
             run: None,
             replaced: false,
-            progress: observed::Progress::Idle,
+            progress,
             findings: Findings::default(),
             reported: None,
             look_at,
+            running_at: None,
             failures: 0,
             hooks: Hooks::Quiet,
             mode,
@@ -151,6 +158,10 @@ impl Half {
                 }
                 () = tokio::time::sleep_until(self.look_at) => self.look().await?,
                 () = self.pokes.next() => self.poked().await?,
+                () = tokio::time::sleep_until(self.running_at.unwrap_or(self.look_at)), if self.running_at.is_some() => {
+                    (self.running_at, self.progress) = (None, observed::Progress::Running);
+                    self.report().await?;
+                }
                 told = hooks_turn(&mut self.hooks) => self.hooks_turned(told).await?,
                 () = &mut stop => return self.finish().await,
             }
@@ -373,6 +384,7 @@ impl Half {
         if let Some(profile) = self.profile(hash)? {
             let ceiling = &self.config.ceiling;
             self.run = Some(Run::plan(self.site.clone(), ceiling, desired, &profile, Purpose::Converge)?);
+            self.running_at = Some(Instant::now() + SAID_TO_RUN);
         }
         Ok(())
     }
@@ -395,6 +407,9 @@ impl Half {
         let news = run.settle()?;
         self.progress = run.progress();
         let (idle, over) = (!run.is_running(), run.is_over());
+        if idle {
+            self.running_at = None;
+        }
         if !news.is_empty() {
             for result in &news {
                 info!(task = result.task.as_str(), outcome:? = result.outcome, message = result.message.as_str(); "task ended");

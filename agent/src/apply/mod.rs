@@ -9,4 +9,6 @@ pub mod outputs;
 pub mod poke;
 pub mod rendering;
 pub mod task;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod verify;

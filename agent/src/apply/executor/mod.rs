@@ -220,7 +220,9 @@ impl Run {
     fn note(&mut self, at: usize, ended: Ended) {
         let planned = &self.tasks[at];
         let performed = Performed { task_set: self.task_set, content: planned.content, outcome: ended.outcome };
+        self.unsettled = true;
         if self.purpose == Purpose::Check || is_news(self.before.tasks.get(&planned.id), &performed) {
+            self.ended.insert(planned.id.clone(), performed);
             self.results.push(TaskResult {
                 sequence: 0,
                 task_set: self.task_set,
@@ -232,8 +234,6 @@ impl Run {
                 duration_ms: ended.duration_ms,
             });
         }
-        self.ended.insert(planned.id.clone(), performed);
-        self.unsettled = true;
     }
 
     /// Writes down what has ended since the last call, and gives what is news, numbered.

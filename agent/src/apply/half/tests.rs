@@ -1,1 +1,255 @@
+use std::rc::Rc;
 
+use stemma_wire::message::desired::Barrier;
+use stemma_wire::message::observed::{Outcome, TaskResult};
+
+use super::*;
+use crate::apply::ledger::Ledger;
+use crate::apply::testing::{Controller, Set};
+use crate::channel::{SyncEnd, pair};
+use crate::host::memory::MemoryHost;
+
+/// Runs the half over what is offered until it is quiet, and gives what it said.
+async fn offered(host: &MemoryHost, controller: &Controller, offers: Vec<FromSync>) -> Vec<FromApply> {
+    let (sync, apply) = pair();
+    let Ok(ledger) = Ledger::open(Rc::new(host.clone())) else { return Vec::new() };
+    let site = Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) };
+    let trust = Trust::new(&controller.identity()).unwrap();
+    let Ok(half) = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped) else {
+        return Vec::new();
+    };
+    let talk = talk(sync, offers);
+    let (ended, said) = tokio::join!(half.run(std::future::pending()), talk);
+    assert!(ended.is_ok() || host.is_dead(), "{ended:?}");
+    said
+}
+
+/// Sends, and listens until nothing is said for a while; time is the runtime's own and stands still meanwhile.
+async fn talk(mut sync: SyncEnd, offers: Vec<FromSync>) -> Vec<FromApply> {
+    for offer in &offers {
+        if sync.send(offer).await.is_err() {
+            break;
+        }
+    }
+    let mut said = Vec::new();
+    while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_secs(2), sync.receive()).await {
+        said.push(message);
+    }
+    said
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
+}
+
+fn offer(controller: &Controller, revision: u64, set: &Set) -> FromSync {
+    let desired = Some(controller.desired(revision, &set.desired()));
+    FromSync::Offer { desired, grants: Vec::new(), acknowledged: 0 }
+}
+
+fn body(set: &Set) -> FromSync {
+    let (hash, bytes) = set.profile();
+    FromSync::Body { hash, bytes }
+}
+
+fn give(controller: &Controller, revision: u64, set: &Set) -> Vec<FromSync> {
+    vec![offer(controller, revision, set), body(set)]
+}
+
+fn outcomes(said: &[FromApply]) -> Vec<(String, Outcome)> {
+    let results = said.iter().filter_map(|message| match message {
+        FromApply::Results(results) => Some(results.clone()),
+        _ => None,
+    });
+    results.flatten().map(|TaskResult { task, outcome, .. }| (task, outcome)).collect()
+}
+
+fn progress(said: &[FromApply]) -> Option<observed::Progress> {
+    said.iter().rev().find_map(|message| match message {
+        FromApply::Report(report) => Some(report.progress),
+        _ => None,
+    })
+}
+
+#[test]
+fn an_offer_becomes_labels_and_a_file() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = Set::default().label("tier", "gold").file("motd", &[], "/etc/motd", "gold\n");
+    let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+    assert_eq!(said[0], FromApply::Hello { seal_key: NO_SEAL_KEY, held: None });
+    assert!(said.contains(&FromApply::Want(set.profile().0)), "{said:?}");
+    assert_eq!(outcomes(&said), [("motd".to_owned(), Outcome::Changed)]);
+    assert_eq!(progress(&said), Some(observed::Progress::Converged));
+    assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"tier\":\"gold\"}\n"));
+    assert_eq!(host.text("/etc/motd").as_deref(), Some("gold\n"));
+}
+
+#[test]
+fn without_a_controller_what_is_held_is_converged_from_disk() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = Set::default().label("tier", "gold").file("motd", &[], "/etc/motd", "gold\n");
+    runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+    host.put("/etc/motd", "edited\n");
+    host.delete("/run/stemma/labels.json");
+    host.revive();
+    let said = runtime().block_on(offered(&host, &controller, Vec::new()));
+    assert!(matches!(&said[0], FromApply::Hello { held: Some(held), .. } if held.revision.0 == 1), "{said:?}");
+    assert_eq!(host.text("/etc/motd").as_deref(), Some("gold\n"));
+    assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"tier\":\"gold\"}\n"));
+    host.revive();
+    runtime().block_on(offered(&host, &controller, Vec::new()));
+    assert_eq!(host.calls(), 0, "a restart with nothing to do writes nothing");
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = Set::default().label("tier", "gold").file("motd", &[], "/etc/motd", "gold\n");
+    runtime().block_on(offered(&host, &controller, give(&controller, 7, &set)));
+    host.revive();
+    let older = Set::default().label("tier", "lead");
+    let said = runtime().block_on(offered(&host, &controller, vec![offer(&controller, 6, &older)]));
+    let reason = "revision 6 is older than 7, which is held".to_owned();
+    assert!(said.contains(&FromApply::Refused { reason }), "{said:?}");
+    assert_eq!(host.calls(), 0);
+}
+
+#[test]
+fn a_label_that_changes_in_place_is_on_the_label_files_and_in_no_file_until_its_release() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = |label: &str, input: &str, revision| {
+        Set::default()
+            .label("tier", label)
+            .task("conf", "file", &[], &serde_json::json!({"parameters": {"path": "/etc/conf", "template": "tier {{ labels.tier }}"}}))
+            .reads("labels.tier", input)
+            .released(revision)
+    };
+    let first = set("gold", "gold", 1);
+    runtime().block_on(offered(&host, &controller, give(&controller, 1, &first)));
+    assert_eq!(host.text("/etc/conf").as_deref(), Some("tier gold"));
+
+    let held = set("silver", "gold", 1);
+    runtime().block_on(offered(&host, &controller, vec![offer(&controller, 2, &held)]));
+    let look = |name: &str| {
+        assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"tier\":\"silver\"}\n"), "{name}");
+        assert_eq!(host.text("/etc/conf").as_deref(), Some("tier gold"), "{name}");
+    };
+    look("at once");
+    host.revive();
+    host.delete("/run/stemma/labels.json");
+    runtime().block_on(offered(&host, &controller, Vec::new()));
+    look("after a restart");
+    host.put("/etc/conf", "edited");
+    runtime().block_on(offered(&host, &controller, Vec::new()));
+    look("after a look for drift");
+
+    let released = set("silver", "silver", 2);
+    runtime().block_on(offered(&host, &controller, vec![offer(&controller, 3, &released)]));
+    assert_eq!(host.text("/etc/conf").as_deref(), Some("tier silver"));
+}
+
+#[test]
+fn a_barrier_opens_by_a_grant_for_this_task_set_and_stays_open_over_a_restart() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+    let set = Set::default().file("app", &[], "/app", "x").behind(barrier.clone());
+    let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+    assert_eq!((progress(&said), host.text("/app")), (Some(observed::Progress::Waiting), None));
+
+    let grant = |task_set| {
+        let grant = controller.grant(2, Grant::Barriers { task_set, open: vec![barrier.clone()] });
+        vec![FromSync::Offer { desired: None, grants: vec![grant], acknowledged: 0 }]
+    };
+    let other = stemma_wire::message::PartDigest([3; 32]);
+    let said = runtime().block_on(offered(&host, &controller, grant(other)));
+    assert!(matches!(said.iter().find(|said| matches!(said, FromApply::Refused { .. })), Some(_)), "{said:?}");
+    assert_eq!(host.text("/app"), None);
+    runtime().block_on(offered(&host, &controller, grant(set.desired().digest)));
+    assert_eq!(host.text("/app").as_deref(), Some("x"));
+    host.delete("/app");
+    runtime().block_on(offered(&host, &controller, Vec::new()));
+    assert_eq!(host.text("/app").as_deref(), Some("x"));
+}
+
+#[test]
+fn modes_say_how_far_it_goes() {
+    for (mode, file, outcome) in [
+        (Mode::Observe, None, None),
+        (Mode::Noop, None, Some(Outcome::WouldChange)),
+        (Mode::Apply, Some("x"), Some(Outcome::Changed)),
+    ] {
+        let (host, controller) = (MemoryHost::new(), Controller::new());
+        let set = Set::default().label("a", "b").file("f", &[], "/f", "x").mode(mode);
+        let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+        assert_eq!(host.text("/f").as_deref(), file, "{mode:?}");
+        assert_eq!(outcomes(&said).first().map(|(_, outcome)| *outcome), outcome, "{mode:?}");
+        assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"a\":\"b\"}\n"), "{mode:?}");
+    }
+}
+
+#[test]
+fn paused_labels_flow_and_no_task_is_touched() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let paused = LocalState { paused: true, ..LocalState::default() };
+    Ledger::open(Rc::new(host.clone())).unwrap().set_local(&paused).unwrap();
+    let set = Set::default().label("a", "b").file("f", &[], "/f", "x");
+    let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+    assert!(said.contains(&FromApply::Local(paused)), "it is reported");
+    assert_eq!(host.text("/f"), None);
+    assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"a\":\"b\"}\n"));
+    let resumed = FromSync::Local(LocalState::default());
+    runtime().block_on(offered(&host, &controller, vec![resumed]));
+    assert_eq!(host.text("/f").as_deref(), Some("x"));
+}
+
+#[test]
+fn s76_a_body_that_nobody_asked_for_is_refused() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = Set::default().file("f", &[], "/f", "x");
+    let other = Set::default().file("f", &[], "/f", "evil");
+    let (hash, _) = set.profile();
+    let (_, bytes) = other.profile();
+    let offers = vec![offer(&controller, 1, &set), body(&other), FromSync::Body { hash, bytes }];
+    let said = runtime().block_on(offered(&host, &controller, offers));
+    let refused = said.iter().filter(|said| matches!(said, FromApply::Refused { .. })).count();
+    assert_eq!((refused, host.text("/f")), (2, None));
+}
+
+/// F01: killed before any of its changing calls (so after each, too), and once more with the power cut.
+#[test]
+fn f01_an_agent_that_dies_anywhere_picks_up_tears_nothing_and_runs_no_command_twice() {
+    let controller = Controller::new();
+    let set = Set::default()
+        .label("tier", "gold")
+        .file("conf", &[], "/etc/app/conf", "new\n")
+        .command("build", &[0], &["/bin/build"])
+        .file("done", &[1], "/etc/app/done", "built\n");
+    let prepared = || {
+        let host = MemoryHost::new();
+        host.put("/etc/app/conf", "old\n");
+        host
+    };
+    let whole = prepared();
+    runtime().block_on(offered(&whole, &controller, give(&controller, 1, &set)));
+    assert_eq!(whole.ran().len(), 1);
+    let calls = whole.calls();
+    for (call, power) in (0..calls).flat_map(|call| [(call, false), (call, true)]) {
+        let host = prepared();
+        host.die_before(call);
+        runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+        assert!(host.is_dead(), "call {call}");
+        let conf = host.text("/etc/app/conf").unwrap();
+        assert!(conf == "old\n" || conf == "new\n", "call {call}: {conf:?}");
+        if power { host.cut_power() } else { host.revive() }
+        // A controller gives the same again, since nothing was acknowledged.
+        runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+        assert!(host.ran().len() <= 1, "call {call}, power {power}: {:?}", host.ran());
+        assert_eq!(host.text("/etc/app/conf").as_deref(), Some("new\n"), "call {call}, power {power}");
+        let known = Ledger::open(Rc::new(host.clone())).unwrap().step("build").unwrap().map(|step| step.state);
+        let unknown = known == Some(crate::apply::ledger::StepState::Begun);
+        let built = host.text("/etc/app/done").is_some();
+        assert!(built != unknown, "call {call}, power {power}: {known:?}, {built}");
+        let left: Vec<_> = host.list("/etc/app").into_iter().filter(|name| name.starts_with('.')).collect();
+        assert_eq!(left, Vec::<String>::new(), "call {call}, power {power}");
+    }
+}

@@ -1,1 +1,94 @@
+use super::*;
+use crate::apply::ledger::Desired;
+use crate::apply::testing::{Controller, EPOCH, NODE, Set, accepted};
 
+/// 2027-01-15.
+const NOW: u64 = 1_800_000_000;
+const NEXT: Epoch = Epoch([2; 16]);
+
+fn state() -> Desired {
+    Set::default().label("tier", "gold").desired()
+}
+
+fn check(controller: &Controller, offer: &SignedDesired, held: Option<u64>) -> Result<Accepted, Refused> {
+    let trust = Trust::new(&controller.identity()).unwrap();
+    let held = held.map(|revision| accepted(revision, &state()));
+    verify_desired(&trust, offer, held.as_ref(), NOW)
+}
+
+#[test]
+fn what_the_fleet_signed_for_this_node_is_accepted() {
+    let controller = Controller::new();
+    let whole = controller.desired(7, &state());
+    assert_eq!(check(&controller, &whole, None), Ok(accepted(7, &state())));
+    assert_eq!(check(&controller, &whole, Some(7)), Ok(accepted(7, &state())), "the same again");
+    let held = SignedDesired { known: None, task_set: None, ..whole };
+    assert_eq!(check(&controller, &held, Some(6)), Ok(accepted(7, &state())), "parts that are held are left out");
+}
+
+#[test]
+fn s31_another_nodes_state_is_refused() {
+    let controller = Controller::new();
+    let others = controller.desired_of(Uuid::from_u128(1), EPOCH, 7, &state());
+    assert_eq!(check(&controller, &others, None), Err(Refused::NotSigned(NotSigned::Signature)));
+}
+
+#[test]
+fn s68_content_changed_on_the_way_is_refused() {
+    let controller = Controller::new();
+    let offer = controller.desired(7, &state());
+    let mut changed = offer.clone();
+    changed.known.as_mut().unwrap()[1] ^= 1;
+    assert_eq!(check(&controller, &changed, None), Err(Refused::NotSigned(NotSigned::Digest)));
+    let other = controller.desired(7, &Set::default().desired());
+    let swapped = SignedDesired { known: other.known, known_digest: other.known_digest, ..offer.clone() };
+    assert_eq!(check(&controller, &swapped, None), Err(Refused::NotSigned(NotSigned::Signature)));
+    let later = SignedDesired { revision: Revision(8), ..offer };
+    assert_eq!(check(&controller, &later, None), Err(Refused::NotSigned(NotSigned::Signature)));
+    assert_eq!(verify_body(Hash(sha256(b"a")), b"b"), Err(Refused::Body));
+}
+
+#[test]
+fn s76_another_fleets_signer_is_refused() {
+    let (ours, theirs) = (Controller::new(), Controller::new());
+    let refused = check(&ours, &theirs.desired(7, &state()), None).unwrap_err();
+    assert!(matches!(refused, Refused::NotSigned(NotSigned::Signer(_))), "{refused:?}");
+}
+
+#[test]
+fn s69_an_older_revision_is_refused() {
+    let controller = Controller::new();
+    let refused = check(&controller, &controller.desired(6, &state()), Some(7)).unwrap_err();
+    assert_eq!(refused, Refused::Older { offered: 6, held: 7 });
+    assert_eq!(refused.to_string(), "revision 6 is older than 7, which is held");
+}
+
+#[test]
+fn another_epoch_comes_only_with_a_signed_change_from_the_one_held() {
+    let controller = Controller::new();
+    let offer = |change: Option<(Epoch, Epoch, u64)>| SignedDesired {
+        epoch_change: change.map(|(from, to, at)| controller.epoch_change(from, to, at)),
+        ..controller.desired_of(NODE, NEXT, 3, &state())
+    };
+    for (name, change, result) in [
+        ("none", None, Err(Refused::OtherEpoch)),
+        ("from another one", Some((Epoch([5; 16]), NEXT, 1)), Err(Refused::OtherEpoch)),
+        ("to another one", Some((EPOCH, Epoch([5; 16]), 1)), Err(Refused::OtherEpoch)),
+        ("from later on", Some((EPOCH, NEXT, 4)), Err(Refused::BeforeEpoch { offered: 3, begins: 4 })),
+        ("this one", Some((EPOCH, NEXT, 3)), Ok(NEXT)),
+    ] {
+        let accepted = check(&controller, &offer(change), Some(7)).map(|accepted| accepted.epoch);
+        assert_eq!(accepted, result, "{name}");
+    }
+    let mut unsigned = offer(Some((EPOCH, NEXT, 3)));
+    unsigned.epoch_change.as_mut().unwrap().reason.push('!');
+    assert_eq!(check(&controller, &unsigned, Some(7)), Err(Refused::NotSigned(NotSigned::Signature)));
+}
+
+#[test]
+fn a_part_that_is_not_held_must_come_along() {
+    let controller = Controller::new();
+    let offer = SignedDesired { task_set: None, ..controller.desired(7, &Set::default().file("f", &[], "/f", "").desired()) };
+    assert_eq!(check(&controller, &offer, None), Err(Refused::MissingPart("task set")));
+    assert_eq!(check(&controller, &offer, Some(6)), Err(Refused::MissingPart("task set")));
+}

@@ -1,0 +1,197 @@
+//! A controller in a test's hand, and what it sends.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
+    PKCS_ED25519, SanType, date_time_ymd,
+};
+use serde_json::{Value, json};
+use stemma_core::digest::sha256;
+use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Mode, Profile, ProfileTask, TaskSet};
+use stemma_wire::message::signed::{EpochChange, Grant, SignedDesired, SignedGrant};
+use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
+use stemma_wire::sign::{Batch, Leaf, Signer};
+use uuid::Uuid;
+
+use super::ledger::{Accepted, Desired};
+use crate::identity::Identity;
+
+pub(crate) const NODE: Uuid = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0123_4567_89ab);
+pub(crate) const EPOCH: Epoch = Epoch([1; 16]);
+
+/// A fleet of one controller.
+pub(crate) struct Controller {
+    signer: Signer,
+    root: Vec<u8>,
+}
+
+impl Controller {
+    pub(crate) fn new() -> Self {
+        let (root, root_key) = authority("root", vec![], 1);
+        let root_der = root.self_signed(&root_key).unwrap().der().to_vec();
+        let (signers, signers_key) = authority("signers", vec![ExtendedKeyUsagePurpose::CodeSigning], 0);
+        let above = Issuer::from_params(&root, &root_key);
+        let signers_der = signers.signed_by(&signers_key, &above).unwrap().der().to_vec();
+        let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        let mut leaf = dated();
+        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
+        let uri = format!("spiffe://prod/signer/{}", Uuid::from_u128(7));
+        leaf.subject_alt_names = vec![SanType::URI(uri.as_str().try_into().unwrap())];
+        let leaf_der = leaf.signed_by(&key, &Issuer::from_params(&signers, &signers_key)).unwrap().der().to_vec();
+        Self { signer: Signer::new(&key.serialize_der(), vec![leaf_der, signers_der]).unwrap(), root: root_der }
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { node: NODE, fleet: "prod".into(), root: self.root.clone() }
+    }
+
+    pub(crate) fn desired_of(&self, node: Uuid, epoch: Epoch, revision: u64, desired: &Desired) -> SignedDesired {
+        let (known, task_set) = bytes(desired);
+        let revision = Revision(revision);
+        let (known_digest, task_set_digest) = (PartDigest(sha256(&known)), PartDigest(sha256(&task_set)));
+        let leaf = Leaf::desired(node, epoch, revision, known_digest, task_set_digest);
+        SignedDesired {
+            epoch,
+            revision,
+            known_digest,
+            task_set_digest,
+            known: Some(known),
+            task_set: Some(task_set),
+            proof: self.proof(leaf),
+            epoch_change: None,
+        }
+    }
+
+    pub(crate) fn desired(&self, revision: u64, desired: &Desired) -> SignedDesired {
+        self.desired_of(NODE, EPOCH, revision, desired)
+    }
+
+    pub(crate) fn grant(&self, revision: u64, grant: Grant) -> SignedGrant {
+        let leaf = Leaf::grant(NODE, EPOCH, Revision(revision), &grant);
+        SignedGrant { epoch: EPOCH, revision: Revision(revision), grant, proof: self.proof(leaf) }
+    }
+
+    pub(crate) fn epoch_change(&self, from: Epoch, to: Epoch, at: u64) -> EpochChange {
+        self.signer.sign_epoch_change(from, to, Revision(at), "a test".into())
+    }
+
+    /// A place among others, so that a path is part of it.
+    fn proof(&self, leaf: Leaf) -> stemma_wire::message::signed::Proof {
+        let batch: Batch = [Leaf([9; 32]), leaf, Leaf([8; 32])].into_iter().collect();
+        self.signer.sign(&batch).proof(1).unwrap()
+    }
+}
+
+fn authority(name: &str, usages: Vec<ExtendedKeyUsagePurpose>, below: u8) -> (CertificateParams, KeyPair) {
+    let mut params = dated();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
+    params.extended_key_usages = usages;
+    (params, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap())
+}
+
+fn dated() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2040, 1, 1);
+    params
+}
+
+/// Both parts as they are sent.
+pub(crate) fn bytes(desired: &Desired) -> (Vec<u8>, Vec<u8>) {
+    (postcard::to_stdvec(&desired.known).unwrap(), postcard::to_stdvec(&desired.task_set).unwrap())
+}
+
+/// A desired state as the ledger holds it.
+pub(crate) fn accepted(revision: u64, desired: &Desired) -> Accepted {
+    let (known, task_set) = bytes(desired);
+    Accepted { epoch: EPOCH, revision: Revision(revision), known, task_set }
+}
+
+/// A profile in the making.
+#[derive(Default)]
+pub(crate) struct Set {
+    profile: Profile,
+    inputs: Vec<(String, InputValue)>,
+    labels: Vec<(String, String)>,
+    mode: Mode,
+    revision: u64,
+}
+
+impl Set {
+    /// Adds a task, after those named by their place; `fields` are its fields beside id and type.
+    pub(crate) fn task(mut self, id: &str, kind: &str, after: &[u16], fields: &Value) -> Self {
+        let mut definition = json!({"id": id, "type": kind});
+        definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        self.profile.tasks.push(ProfileTask {
+            id: id.into(),
+            definition: definition.to_string(),
+            references: Vec::new(),
+            after: after.to_vec(),
+            barriers: Vec::new(),
+        });
+        self
+    }
+
+    /// A file with this content.
+    pub(crate) fn file(self, id: &str, after: &[u16], path: &str, content: &str) -> Self {
+        self.task(id, "file", after, &json!({"parameters": {"path": path, "content": content}}))
+    }
+
+    /// A command without guards.
+    pub(crate) fn command(self, id: &str, after: &[u16], words: &[&str]) -> Self {
+        self.task(id, "shell", after, &json!({"parameters": {"command": words}}))
+    }
+
+    /// The last task reads this, and its value is that.
+    pub(crate) fn reads(mut self, reference: &str, value: &str) -> Self {
+        self.profile.tasks.last_mut().unwrap().references.push(reference.into());
+        self.inputs.push((reference.into(), InputValue::Json(json!(value).to_string())));
+        self
+    }
+
+    /// The last task waits for a barrier.
+    pub(crate) fn behind(mut self, barrier: stemma_wire::message::desired::Barrier) -> Self {
+        self.profile.tasks.last_mut().unwrap().barriers.push(barrier);
+        self
+    }
+
+    pub(crate) fn label(mut self, key: &str, value: &str) -> Self {
+        self.labels.push((key.into(), value.into()));
+        self
+    }
+
+    pub(crate) fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Another release of the same.
+    pub(crate) fn released(mut self, group_revision: u64) -> Self {
+        self.revision = group_revision;
+        self
+    }
+
+    pub(crate) fn profile(&self) -> (Hash, Vec<u8>) {
+        let bytes = postcard::to_stdvec(&self.profile).unwrap();
+        (Hash(sha256(&bytes)), bytes)
+    }
+
+    pub(crate) fn desired(&self) -> Desired {
+        let label = |value: &str| KnownLabel { value: value.into(), to_host: false, origin: "node n".into() };
+        let known = Known {
+            name: "web-1".into(),
+            labels: self.labels.iter().map(|(key, value)| (key.clone(), label(value))).collect(),
+            ceiling: Mode::Apply,
+            ..Known::default()
+        };
+        let task_set = TaskSet {
+            group_revision: self.revision,
+            mode: self.mode,
+            profile: Some(self.profile().0),
+            inputs: self.inputs.iter().cloned().collect(),
+            ..TaskSet::default()
+        };
+        let digest = PartDigest(sha256(&postcard::to_stdvec(&task_set).unwrap()));
+        Desired { known, task_set, digest }
+    }
+}
