@@ -1,23 +1,133 @@
 //! Templates of a task, from its inputs alone.
 //!
 //! Nothing here can see the host's live labels or facts: a value that changed in place must not reach a file
-//! before the task set with that value was released.
+//! before the task set with that value was released. The only thing that comes from the host are secrets, by the
+//! names that the inputs hold, from the credentials that its owner gave to the agent's unit.
 
-use super::task::{HostTask, TaskError};
+use stemma_render::{Limits, RenderError, Renderer, SecretUnavailable, Secrets};
 
-/// A text of the task, where `field` says which.
-///
-/// # Errors
-/// With the field, and what the template wanted.
-pub fn text(task: &HostTask, field: &str, template: &str) -> Result<String, TaskError> {
-    let _ = (task, field);
-    Ok(template.to_owned())
+use super::task::{HostTask, Site, TaskError};
+use crate::host::Host;
+use crate::paths;
+
+/// Where systemd puts what the unit's `LoadCredential=` names.
+const CREDENTIALS: &str = "/run/credentials/stemma-agent.service";
+
+/// The largest secret.
+const LARGEST: u64 = 64 * 1024;
+
+/// The templates of one task.
+pub struct Texts<'a> {
+    task: &'a HostTask,
+    host: &'a dyn Host,
+    renderer: std::cell::OnceCell<Renderer>,
 }
 
-/// A shell text, in which each value is quoted for `sh` unless marked raw.
-///
-/// # Errors
-/// As [`text`].
-pub fn script(task: &HostTask, field: &str, template: &str) -> Result<String, TaskError> {
-    text(task, field, template)
+/// The credentials of this host.
+struct Credentials<'a>(&'a dyn Host);
+
+impl<'a> Texts<'a> {
+    /// For the templates of this task on this host.
+    #[must_use]
+    pub fn new(site: &'a Site, task: &'a HostTask) -> Self {
+        Self { task, host: &*site.host, renderer: std::cell::OnceCell::new() }
+    }
+
+    /// A text of the task, where `field` says which.
+    ///
+    /// # Errors
+    /// With the field, the line, and what the template wanted.
+    pub fn text(&self, field: &str, template: &str) -> Result<String, TaskError> {
+        if is_plain(template) {
+            return Ok(template.to_owned());
+        }
+        named(field, self.renderer().text(template))
+    }
+
+    /// A shell text, in which each value is quoted for `sh` unless marked raw.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub fn script(&self, field: &str, template: &str) -> Result<String, TaskError> {
+        if is_plain(template) {
+            return Ok(template.to_owned());
+        }
+        named(field, self.renderer().script(template))
+    }
+
+    /// The items of a command, each rendered by itself: a value is one argument, whatever stands in it.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub fn words(&self, field: &str, items: &[String]) -> Result<Vec<String>, TaskError> {
+        if items.iter().all(|item| is_plain(item)) {
+            return Ok(items.to_vec());
+        }
+        named(field, self.renderer().command(items))
+    }
+
+    /// Built when the first template is met: most tasks of most looks have none to render twice.
+    fn renderer(&self) -> &Renderer {
+        self.renderer.get_or_init(|| Renderer::new(&self.task.inputs, &Credentials(self.host), Limits::default()))
+    }
+}
+
+/// Whether a text has no template in it, and so is its own rendering.
+fn is_plain(text: &str) -> bool {
+    !["{{", "{%", "{#"].iter().any(|begin| text.contains(begin))
+}
+
+fn named<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskError> {
+    rendered.map_err(|error| TaskError::new(format!("{field}: {error}")))
+}
+
+impl Secrets for Credentials<'_> {
+    fn value(&self, name: &str, _: u64) -> Result<String, SecretUnavailable> {
+        let unavailable = |reason: String| SecretUnavailable { reason };
+        let path = paths::own(CREDENTIALS).join(name).map_err(|error| unavailable(error.to_string()))?;
+        let read = path.parent().map(|parent| self.0.dir(&parent)).transpose().and_then(|dir| match dir.flatten() {
+            Some(dir) => dir.read(path.name(), LARGEST),
+            None => Ok(None),
+        });
+        match read.map_err(|error| unavailable(error.sentence()))?.map(String::from_utf8) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(_)) => Err(unavailable("the credential on this host is no text".into())),
+            None => Err(unavailable("this host has no credential of that name".into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use serde_json::json;
+    use stemma_wire::message::desired::{InputValue, ProfileTask};
+
+    use super::*;
+    use crate::apply::ledger::Ledger;
+    use crate::host::memory::MemoryHost;
+
+    #[test]
+    fn a_secret_comes_from_the_hosts_credentials_and_errors_name_the_field() {
+        let host = MemoryHost::new();
+        host.put("/run/credentials/stemma-agent.service/db", "hunter2");
+        let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
+        let site = Site { host: Rc::new(host), ledger };
+        let profile = ProfileTask {
+            id: "t".into(),
+            definition: json!({"id": "t", "type": "file"}).to_string(),
+            references: vec!["secret('db')".into(), "labels.a".into()],
+            after: vec![],
+            barriers: vec![],
+        };
+        let secret = InputValue::Secret { name: "db".into(), version: 3 };
+        let sent = [("secret('db')".to_owned(), secret), ("labels.a".to_owned(), InputValue::Absent)].into();
+        let task = HostTask::new(&profile, &sent).unwrap();
+        let texts = Texts::new(&site, &task);
+        assert_eq!(texts.text("f", "{{ secret('db') }}").unwrap(), "hunter2");
+        let error = texts.text("parameters.template", "x {{ labels.a }}").unwrap_err().message;
+        assert!(error.starts_with("parameters.template: line 1: it needs `labels.a`, which is absent"), "{error}");
+        assert!(!error.contains("hunter2"));
+    }
 }

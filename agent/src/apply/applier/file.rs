@@ -13,7 +13,7 @@ use stemma_wire::message::Hash;
 
 use super::{Applier, parameters};
 use crate::apply::ledger::UndoNote;
-use crate::apply::rendering;
+use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, Staged, ensure_dir, sweep};
 use crate::host::{Command, Dir, HostPath, Kind, Pending, Stat};
@@ -136,19 +136,17 @@ impl Situation {
 
 fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
     let parameters: Parameters = parameters::read(task)?;
-    let path = rendering::text(task, "parameters.path", &parameters.path)?;
+    let texts = Texts::new(site, task);
+    let path = texts.text("parameters.path", &parameters.path)?;
     let path = HostPath::parse(&path).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
     let parent = match path.parent() {
         Some(parent) => site.host.dir(&parent)?,
         None => Some(site.host.root()?),
     };
     let present = parent.as_deref().map(|dir| present(dir, &path)).transpose()?.flatten();
-    let wanted = wanted(site, task, &parameters, present.as_ref())?;
+    let wanted = wanted(site, &texts, &parameters, present.as_ref())?;
     let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |mode| parameters::mode("dir_mode", mode))?;
-    let validate = parameters.validate.iter().enumerate();
-    let validate = validate
-        .map(|(at, item)| rendering::text(task, &format!("parameters.validate[{at}]"), item))
-        .collect::<Result<_, _>>()?;
+    let validate = texts.words("parameters.validate", &parameters.validate)?;
     Ok(Situation { path, parent, present, wanted, dir_mode, validate })
 }
 
@@ -161,7 +159,7 @@ fn present(dir: &dyn Dir, path: &HostPath) -> Result<Option<Present>, TaskError>
 
 fn wanted(
     site: &Site,
-    task: &HostTask,
+    texts: &Texts<'_>,
     parameters: &Parameters,
     present: Option<&Present>,
 ) -> Result<Option<Wanted>, TaskError> {
@@ -169,7 +167,7 @@ fn wanted(
     let bytes = match (content, template, source, absent) {
         (None, None, None, true) => return Ok(None),
         (Some(content), None, None, false) => content.clone().into_bytes(),
-        (None, Some(template), None, false) => rendering::text(task, "parameters.template", template)?.into_bytes(),
+        (None, Some(template), None, false) => texts.text("parameters.template", template)?.into_bytes(),
         (None, None, Some(source), false) => blob(site, source)?,
         _ => return Err(TaskError::new("parameters: exactly one of content, template, source and absent is given")),
     };

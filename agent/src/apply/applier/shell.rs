@@ -13,7 +13,7 @@ use stemma_core::task::OnInterrupt;
 
 use super::{Applier, parameters};
 use crate::apply::ledger::{Step, StepState};
-use crate::apply::rendering;
+use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::{Command, End, Finished, HostPath, Pending};
 
@@ -67,7 +67,7 @@ struct Ready {
 impl Applier for Shell {
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
         Box::pin(async move {
-            let ready = ready(task)?;
+            let ready = ready(site, task)?;
             if !ready.is_guarded() {
                 return journalled(site, task);
             }
@@ -77,7 +77,7 @@ impl Applier for Shell {
 
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>> {
         Box::pin(async move {
-            let ready = ready(task)?;
+            let ready = ready(site, task)?;
             let note = |state| Step { task: task.task.id.clone(), content: task.content, state };
             if !ready.is_guarded() {
                 site.ledger.set_step(&note(StepState::Begun))?;
@@ -174,60 +174,57 @@ fn ended(finished: Finished) -> Result<Applied, TaskError> {
     Err(TaskError { message, output: finished.output, unknown: false })
 }
 
-fn ready(task: &HostTask) -> Result<Ready, TaskError> {
+fn ready(site: &Site, task: &HostTask) -> Result<Ready, TaskError> {
     let parameters: Parameters = parameters::read(task)?;
+    let texts = &Texts::new(site, task);
     let seconds = parameters.timeout.or(task.task.timeout_seconds).unwrap_or(TIMEOUT_SECONDS);
-    let argv = argv(task, &parameters)?;
+    let argv = argv(texts, &parameters)?;
     let base = Command {
         argv: Vec::new(),
-        cwd: path(task, "cwd", parameters.cwd.as_deref().filter(|cwd| *cwd != "/"))?,
-        env: env(task, &parameters.env)?,
+        cwd: path(texts, "cwd", parameters.cwd.as_deref().filter(|cwd| *cwd != "/"))?,
+        env: env(texts, &parameters.env)?,
         user: parameters.user.clone(),
         input: Vec::new(),
         timeout: Duration::from_secs(seconds),
     };
     let guard = |name: &str, guard: Option<&Guard>| -> Result<Option<Command>, TaskError> {
         guard
-            .map(|guard| Ok(Command { argv: guard_words(task, name, guard)?, timeout: GUARD, ..base.clone() }))
+            .map(|guard| Ok(Command { argv: guard_words(texts, name, guard)?, timeout: GUARD, ..base.clone() }))
             .transpose()
     };
     Ok(Ready {
-        creates: path(task, "creates", parameters.creates.as_deref())?,
+        creates: path(texts, "creates", parameters.creates.as_deref())?,
         unless: guard("unless", parameters.unless.as_ref())?,
         only_if: guard("only_if", parameters.only_if.as_ref())?,
         command: Command { argv, ..base },
     })
 }
 
-fn argv(task: &HostTask, parameters: &Parameters) -> Result<Vec<String>, TaskError> {
+fn argv(texts: &Texts<'_>, parameters: &Parameters) -> Result<Vec<String>, TaskError> {
     match (&parameters.command, &parameters.script, &parameters.cmd) {
-        (Some(words), None, None) => self::words(task, "command", words),
-        (None, Some(script), None) => shell(rendering::script(task, "parameters.script", script)?),
+        (Some(words), None, None) => self::words(texts, "command", words),
+        (None, Some(script), None) => shell(texts.script("parameters.script", script)?),
         (None, None, Some(cmd)) => shell(cmd.clone()),
         _ => Err(TaskError::new("parameters: exactly one of command (a list) and script (a shell text) is given")),
     }
 }
 
-fn guard_words(task: &HostTask, name: &str, guard: &Guard) -> Result<Vec<String>, TaskError> {
+fn guard_words(texts: &Texts<'_>, name: &str, guard: &Guard) -> Result<Vec<String>, TaskError> {
     match guard {
-        Guard::Words(words) => self::words(task, name, words),
-        Guard::Text(text) => shell(rendering::script(task, &format!("parameters.{name}"), text)?),
+        Guard::Words(words) => self::words(texts, name, words),
+        Guard::Text(text) => shell(texts.script(&format!("parameters.{name}"), text)?),
     }
 }
 
-/// Words, each rendered by itself: a value is one argument, whatever stands in it.
-fn words(task: &HostTask, name: &str, words: &[String]) -> Result<Vec<String>, TaskError> {
-    let rendered = words.iter().enumerate();
-    let rendered: Vec<String> = rendered
-        .map(|(at, word)| rendering::text(task, &format!("parameters.{name}[{at}]"), word))
-        .collect::<Result<_, _>>()?;
-    match rendered.iter().find(|word| word.contains('\0')) {
-        _ if rendered.first().is_none_or(String::is_empty) => {
-            Err(TaskError::new(format!("parameters.{name}: the first item is the program, and there is none")))
-        }
-        Some(_) => Err(TaskError::new(format!("parameters.{name}: an argument cannot hold NUL"))),
-        None => Ok(rendered),
+fn words(texts: &Texts<'_>, name: &str, words: &[String]) -> Result<Vec<String>, TaskError> {
+    let rendered = texts.words(&format!("parameters.{name}"), words)?;
+    if rendered.first().is_none_or(String::is_empty) {
+        return Err(TaskError::new(format!("parameters.{name}: the first item is the program, and there is none")));
     }
+    if rendered.iter().any(|word| word.contains('\0')) {
+        return Err(TaskError::new(format!("parameters.{name}: an argument cannot hold NUL")));
+    }
+    Ok(rendered)
 }
 
 fn shell(script: String) -> Result<Vec<String>, TaskError> {
@@ -240,18 +237,18 @@ fn shell(script: String) -> Result<Vec<String>, TaskError> {
     Ok(vec!["/bin/sh".into(), "-c".into(), script])
 }
 
-fn path(task: &HostTask, name: &str, text: Option<&str>) -> Result<Option<HostPath>, TaskError> {
+fn path(texts: &Texts<'_>, name: &str, text: Option<&str>) -> Result<Option<HostPath>, TaskError> {
     let Some(text) = text else { return Ok(None) };
     let field = format!("parameters.{name}");
-    let rendered = rendering::text(task, &field, text)?;
+    let rendered = texts.text(&field, text)?;
     HostPath::parse(&rendered).map(Some).map_err(|error| TaskError::new(format!("{field}: {error}")))
 }
 
-fn env(task: &HostTask, env: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, TaskError> {
+fn env(texts: &Texts<'_>, env: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, TaskError> {
     env.iter()
         .map(|(name, value)| {
             let named = !name.is_empty() && !name.contains(['=', '\0']);
-            let value = rendering::text(task, &format!("parameters.env.{name}"), value)?;
+            let value = texts.text(&format!("parameters.env.{name}"), value)?;
             if named && !value.contains('\0') {
                 Ok((name.clone(), value))
             } else {
