@@ -6,10 +6,13 @@
 mod answer;
 pub(crate) mod lookup;
 mod node;
+mod odd;
 mod plain;
+mod whole;
 
 pub use answer::{Answer, LeftOut, Missing, Outcome, TaskSet, Unmet};
 pub use node::{ResolveCache, resolve_node};
 pub use plain::PlainAnswer;
+pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet};
 
 pub(crate) use answer::{labels, roles, traits};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::answer::{Answer, LeftOut, Missing, Outcome, TaskSet, Unmet};
 use super::lookup;
@@ -11,8 +12,10 @@ use crate::finding::Finding;
 use crate::fleet::{Fleet, GroupFold, NodeEntry};
 use crate::input::{Fields, Input, Inputs, Path, Query, Read, Reference};
 use crate::labels::{Labels, Parameters};
-use crate::object::{ClusterId, NodeId};
+use crate::name::NodeName;
+use crate::object::{ClusterId, Meta, NodeId, NodeSpec, Object, Timestamp};
 use crate::origin::Level;
+use crate::release::select::MASTER;
 use crate::release::{CompiledTask, Profile};
 use crate::requirement::{Field, NodeView, Value as FieldValue};
 use crate::role::natural_cmp;
@@ -51,6 +54,14 @@ pub fn resolve_node(fleet: &Fleet, _cache: &ResolveCache, id: NodeId) -> Outcome
         task_set,
         unmet,
     }))
+}
+
+/// What falls to `master` where no node has that name: it has no labels, no facts and no group of its own.
+pub(super) fn pseudo_task_set(fleet: &Fleet, profile: &Arc<Profile>) -> TaskSet {
+    let name = NodeName::new(MASTER).ok();
+    let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
+    let entry = NodeEntry { node: Arc::new(node), observation: None, profile: Some(Arc::clone(profile)) };
+    Sight::new(fleet, &entry, None).task_set(profile)
 }
 
 /// All that a node's conditions, templates and requirements can see.

@@ -1,0 +1,155 @@
+//! Everything at once: a cluster, or a fleet, as `stemma resolve` prints it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::PlainAnswer;
+use super::answer::{Answer, Missing, Outcome};
+use super::node::{ResolveCache, pseudo_task_set, resolve_node};
+use super::odd;
+use crate::finding::Finding;
+use crate::fleet::Fleet;
+use crate::graph::{ClusterGraph, PlacementCycle};
+use crate::object::{ClusterId, Node};
+use crate::release::select::MASTER;
+use crate::role::natural_cmp;
+
+/// A fleet, resolved: what `stemma resolve -o json` prints.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FleetAnswer {
+    /// The nodes by name; what falls to `master` without such a node stands under that name.
+    pub nodes: BTreeMap<String, PlainAnswer>,
+    /// The stages, each id once, sorted.
+    pub stages: Vec<String>,
+    /// Every pair once, the first before the second; `null` is the stages' node.
+    pub order: BTreeSet<[(Option<String>, String); 2]>,
+    /// What a person should know.
+    pub findings: Vec<Finding>,
+}
+
+/// One cluster, resolved.
+#[derive(Clone, Debug)]
+pub struct ClusterAnswer {
+    /// The nodes, by name (digits compared as numbers).
+    pub nodes: Vec<Arc<Answer>>,
+    /// The order across them.
+    pub graph: ClusterGraph,
+    /// What a person should know.
+    pub findings: Vec<Finding>,
+}
+
+/// Why a fleet can't be resolved.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// Something above a node is not there.
+    #[error("node {node}: {}", missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Incomplete {
+        /// The node.
+        node: String,
+        /// What is missing.
+        missing: Vec<Missing>,
+    },
+    /// Tasks wait for each other as they are placed.
+    #[error("cluster {cluster}: {cycle}")]
+    Cycle {
+        /// The cluster.
+        cluster: String,
+        /// The cycle.
+        cycle: PlacementCycle,
+    },
+}
+
+/// Resolves all nodes of a cluster and the order across them.
+///
+/// # Errors
+/// Every node of which something is missing, and a cycle by placement.
+pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Result<ClusterAnswer, Vec<ResolveError>> {
+    let mut errors = Vec::new();
+    let mut nodes = Vec::new();
+    for node in fleet.nodes_of_cluster(id) {
+        match resolve_node(fleet, cache, node) {
+            Outcome::Complete(answer) => nodes.push(answer),
+            Outcome::Incomplete(missing) => {
+                let node = fleet.node(node).map_or_else(|| node.to_string(), |node| node.display_name());
+                errors.push(ResolveError::Incomplete { node, missing });
+            }
+        }
+    }
+    nodes.sort_by(|a, b| natural_cmp(&a.node().display_name(), &b.node().display_name()));
+    let cluster = fleet.cluster(id).map_or_else(|| id.to_string(), |cluster| cluster.meta.name.to_string());
+    let graph = ClusterGraph::of(fleet, id);
+    if let Err(cycle) = graph.check() {
+        errors.push(ResolveError::Cycle { cluster: cluster.clone(), cycle });
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let mut findings = graph.findings(&cluster);
+    findings.extend(odd::of_cluster(fleet, id, &cluster, &graph));
+    findings.extend(nodes.iter().flat_map(|answer| answer.findings()));
+    Ok(ClusterAnswer { nodes, graph, findings })
+}
+
+/// Resolves a whole fleet.
+///
+/// # Errors
+/// As [`resolve_cluster`], for all clusters.
+pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer, Vec<ResolveError>> {
+    let mut whole = FleetAnswer::default();
+    let mut errors = Vec::new();
+    for cluster in fleet.clusters() {
+        match resolve_cluster(fleet, cache, ClusterId(cluster.meta.uuid)) {
+            Ok(answer) => whole.add(fleet, &answer),
+            Err(found) => errors.extend(found),
+        }
+    }
+    for node in fleet.nodes().filter(|node| !is_in_cluster(fleet, node)) {
+        match resolve_node(fleet, cache, node.id()) {
+            Outcome::Complete(answer) => drop(whole.nodes.insert(node.display_name(), PlainAnswer::of(&answer))),
+            Outcome::Incomplete(missing) => {
+                errors.push(ResolveError::Incomplete { node: node.display_name(), missing });
+            }
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    for release in odd::releases_in_use(fleet) {
+        whole.findings.extend(release.findings.iter().cloned());
+    }
+    whole.findings.sort();
+    whole.findings.dedup();
+    Ok(whole)
+}
+
+/// Whether the node was resolved with a cluster.
+fn is_in_cluster(fleet: &Fleet, node: &Node) -> bool {
+    let group = node.spec.nodegroup.and_then(|group| fleet.group(group));
+    group.is_some_and(|group| fleet.cluster(group.spec.cluster).is_some())
+}
+
+impl FleetAnswer {
+    fn add(&mut self, fleet: &Fleet, cluster: &ClusterAnswer) {
+        for answer in &cluster.nodes {
+            self.nodes.insert(answer.node().display_name(), PlainAnswer::of(answer));
+        }
+        if cluster.graph.has_pseudo_master {
+            let pseudo = cluster.graph.classes.iter().filter(|class| class.profile.place.is_master);
+            for class in pseudo {
+                let set = pseudo_task_set(fleet, &class.profile);
+                let master = self.nodes.entry(MASTER.to_owned()).or_default();
+                master.tasks.extend(set.task_ids().map(str::to_owned));
+                master.skipped.extend(set.left_out_ids().map(|(id, why)| (id.to_owned(), why.to_string())));
+            }
+        }
+        let end = |(node, task): (Option<Arc<str>>, Arc<str>)| (node.map(|node| node.to_string()), task.to_string());
+        let pairs = cluster.graph.order_pairs().into_iter();
+        self.order.extend(pairs.map(|(before, after)| [end(before), end(after)]));
+        self.stages.extend(cluster.graph.stages.iter().map(ToString::to_string));
+        self.stages.sort();
+        self.stages.dedup();
+        self.findings.extend(cluster.findings.iter().cloned());
+    }
+}
