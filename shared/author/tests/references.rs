@@ -1,0 +1,211 @@
+//! What the author finds is what rendering reads: for random templates, no read is missed and none is made up.
+//!
+//! The inputs of the renderer are instrumented, so this needs no second opinion of what a template reads.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use stemma_author::Reader;
+use stemma_core::condition::Author;
+use stemma_core::input::{Input, Inputs, Read, Reference};
+use stemma_render::{Cause, Limits, NoSecrets, Renderer};
+
+/// Reads that random templates may make, and others that lie beside them.
+const BESIDE: &[&str] = &[
+    "labels.a",
+    "labels.b",
+    "labels['c/d']",
+    "labels.v",
+    "labels.node",
+    "params.p",
+    "params.q",
+    "params.q.r",
+    "params.list",
+    "facts.cpu.count",
+    "facts.os.id",
+    "node.name",
+    "node.uuid",
+    "cluster.name",
+    "'CUSTOM_A' in traits",
+    "'db' in tags",
+    "labels_with_prefix('x/')",
+    "nodes(tag='db'){address, labels.zone, name, uuid}",
+    "nodes(role=['r', 's']){address, labels.zone, name, uuid}",
+    "primary('db'){name}",
+];
+
+fn variable() -> impl Strategy<Value = String> {
+    prop_oneof![3 => Just("v"), 3 => Just("w"), 1 => Just("labels"), 1 => Just("node"), 1 => Just("nodes")]
+        .prop_map(String::from)
+}
+
+fn nodes() -> impl Strategy<Value = String> {
+    let plain =
+        prop_oneof![Just("nodes(tag='db')"), Just("nodes(role=['s', 'r'])"), Just("v"), Just("w"), Just("nodes")];
+    let kept = prop_oneof![
+        Just(""),
+        Just("|list"),
+        Just("|reverse"),
+        Just("|sort(attribute='name')"),
+        Just("|selectattr('name', 'ne', 'x')"),
+        Just("[1:]"),
+    ];
+    (plain, kept).prop_map(|(nodes, kept)| format!("({nodes}{kept})"))
+}
+
+fn leaf() -> BoxedStrategy<String> {
+    prop_oneof![
+        Just("1"),
+        Just("'t'"),
+        Just("labels.a"),
+        Just("labels['b']"),
+        Just("labels['c/d']"),
+        Just("params.p"),
+        Just("params.q.r"),
+        Just("params['list'][0]"),
+        Just("facts.cpu.count"),
+        Just("facts.os"),
+        Just("node.name"),
+        Just("node['uuid']"),
+        Just("cluster.name"),
+        Just("'CUSTOM_A' in traits"),
+        Just("'db' not in tags"),
+        Just("labels_with_prefix('x/')"),
+        Just("primary('db').name"),
+        Just("primary('db') is defined"),
+        Just("v"),
+        Just("w.name"),
+        Just("v.address"),
+        Just("w.labels.zone"),
+        Just("loop.index"),
+    ]
+    .prop_map(String::from)
+    .boxed()
+}
+
+fn expression() -> impl Strategy<Value = String> {
+    leaf().prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} ~ {b})")),
+            (inner.clone(), inner.clone(), inner.clone())
+                .prop_map(|(a, b, c)| format!("({a} if {b} is defined else {c})")),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} == {b})")),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} or {b})")),
+            inner.clone().prop_map(|a| format!("({a})|default('d')")),
+            inner.clone().prop_map(|a| format!("({a})|upper")),
+            inner.clone().prop_map(|a| format!("(not {a})")),
+            inner.prop_map(|a| format!("params.q[{a}]")),
+            nodes().prop_map(|n| format!("{n}|length")),
+            nodes().prop_map(|n| format!("{n}|map(attribute='address')|join")),
+            nodes().prop_map(|n| format!("({n}|first).name")),
+            nodes().prop_map(|n| format!("{n}[0].labels.zone")),
+        ]
+    })
+}
+
+fn template() -> impl Strategy<Value = String> {
+    let emit = expression().prop_map(|e| format!("{{{{ {e} }}}}")).boxed();
+    let set = (variable(), prop_oneof![expression().boxed(), nodes().boxed()])
+        .prop_map(|(v, e)| format!("{{% set {v} = {e} %}}"))
+        .boxed();
+    let flat = prop_oneof![3 => emit, 2 => set, 1 => Just("text".to_owned())].boxed();
+    flat.prop_recursive(3, 24, 4, |inner| {
+        let body = vec(inner, 1..4).prop_map(|parts| parts.concat());
+        prop_oneof![
+            body.clone(),
+            (expression(), body.clone(), body.clone())
+                .prop_map(|(e, a, b)| format!("{{% if {e} %}}{a}{{% else %}}{b}{{% endif %}}")),
+            (variable(), nodes(), body.clone())
+                .prop_map(|(v, n, b)| format!("{{% for {v} in {n} %}}{b}{{% endfor %}}")),
+            (variable(), nodes(), expression(), body.clone(), body.clone())
+                .prop_map(|(v, n, e, a, b)| format!("{{% for {v} in {n} if {e} %}}{a}{{% else %}}{b}{{% endfor %}}")),
+            (variable(), body.clone()).prop_map(|(v, b)| format!("{{% for {v} in params.list %}}{b}{{% endfor %}}")),
+            (variable(), prop_oneof![expression().boxed(), nodes().boxed()], body.clone())
+                .prop_map(|(v, e, b)| format!("{{% with {v} = {e} %}}{b}{{% endwith %}}")),
+            (variable(), body.clone()).prop_map(|(v, b)| format!("{{% set {v} %}}{b}{{% endset %}}")),
+            (variable(), expression(), body.clone())
+                .prop_map(|(v, e, b)| format!("{{% macro m({v}) %}}{b}{{% endmacro %}}{{{{ m({e}) }}}}")),
+        ]
+    })
+}
+
+/// A value of the kind that the controller would send.
+fn value(reference: &Reference, variant: u8) -> Input {
+    let node = |name: &str| {
+        let fields = reference.read().fields().expect("a look-up has fields");
+        fields.project(|field| (variant % 3 > 0 || field.first() == "name").then(|| json!(format!("{name}-{field}"))))
+    };
+    let absent = variant.is_multiple_of(4);
+    match reference.read() {
+        Read::Trait(_) | Read::Tag(_) => Input::Value(json!(variant.is_multiple_of(2))),
+        Read::LabelsWithPrefix(_) => Input::Value(json!({"x/a": "1"})),
+        Read::Nodes { .. } if absent => Input::Value(json!([])),
+        Read::Nodes { .. } => Input::Value(Value::Array(vec![node("a"), node("b")])),
+        _ if absent => Input::Absent,
+        Read::Primary { .. } => Input::Value(node("p")),
+        Read::Parameter(path) if path.first() == "list" => Input::Value(json!(["one", 2])),
+        Read::Parameter(path) if path.keys().len() == 1 => Input::Value(json!({"r": "s", "t": 1})),
+        Read::Fact(_) => Input::Value(json!(variant)),
+        _ => Input::Value(json!("text")),
+    }
+}
+
+fn inputs(references: &[Reference], variants: &[u8]) -> Inputs {
+    let mut inputs = Inputs::new();
+    for (n, reference) in references.iter().enumerate() {
+        inputs.insert(reference.clone(), value(reference, variants[n % variants.len()])).expect("small");
+    }
+    inputs
+}
+
+fn rendered(template: &str, inputs: &Inputs) -> (Option<Cause>, Vec<Reference>, Option<String>) {
+    let renderer = Renderer::new(inputs, &NoSecrets, Limits::default());
+    match renderer.text(template) {
+        Ok(text) => (None, renderer.read(), Some(text)),
+        Err(error) => (Some(error.cause), renderer.read(), None),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, max_global_rejects: 50_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rendering_reads_what_was_found_and_nothing_else(template in template(), variants in vec(0_u8..12, 1..6)) {
+        let Ok(found) = Reader.template(&template) else { return Err(TestCaseError::reject("not of the grammar")) };
+        let own = inputs(&found, &variants);
+        let (cause, read, text) = rendered(&template, &own);
+        prop_assert!(!matches!(cause, Some(Cause::NotAnInput { .. })), "{template}\nfound {found:?}\n{cause:?}");
+
+        // Other inputs beside them change nothing and are not read.
+        let mut more = own.clone();
+        for other in BESIDE.iter().map(|text| text.parse::<Reference>().expect("a reference")) {
+            if own.find(&other).is_none() && !found.iter().any(|one| overlaps(one, &other)) {
+                more.insert(other.clone(), value(&other, 1)).expect("small");
+            }
+        }
+        let (_, read_of_more, text_of_more) = rendered(&template, &more);
+        prop_assert_eq!(&read_of_more, &read, "{}", template);
+        prop_assert_eq!(text_of_more, text, "{}", template);
+
+        // Without one that is read, that one is what is missed.
+        if let Some(gone) = read.first() {
+            let mut rest = Inputs::new();
+            for (reference, input) in own.iter().filter(|(reference, _)| *reference != gone) {
+                rest.insert(reference.clone(), input.clone()).expect("fewer than before");
+            }
+            let (cause, ..) = rendered(&template, &rest);
+            let missed = matches!(&cause, Some(Cause::NotAnInput { reference }) if gone.as_str().starts_with(reference.as_str()));
+            prop_assert!(missed, "{template}\nwithout {gone}: {cause:?}");
+        }
+    }
+}
+
+/// Whether two look-ups are of the same nodes, or one path lies within the other.
+fn overlaps(one: &Reference, other: &Reference) -> bool {
+    match (one.read(), other.read()) {
+        (Read::Nodes { query: a, .. }, Read::Nodes { query: b, .. }) => a == b,
+        (Read::Primary { tag: a, .. }, Read::Primary { tag: b, .. }) => a == b,
+        (Read::Parameter(a), Read::Parameter(b)) | (Read::Fact(a), Read::Fact(b)) => a.is_within(b) || b.is_within(a),
+        _ => false,
+    }
+}
