@@ -14,6 +14,7 @@ pub mod config;
 pub mod enrol;
 pub mod init;
 pub mod metrics;
+pub mod reconcile;
 pub mod registry;
 pub mod run;
 pub mod store;

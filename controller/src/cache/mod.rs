@@ -101,10 +101,9 @@ impl Cache {
         model.revision = change.revision;
         self.model.store(Arc::new(model));
         self.reached.send_replace(change.revision);
-        if !changed.is_empty() {
-            self.changes.lock().unwrap_or_else(PoisonError::into_inner).append(&mut changed);
-            self.nudge.notify_one();
-        }
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).append(&mut changed);
+        // Also where nothing was touched that a node is told of: who follows says up to which revision it has followed.
+        self.nudge.notify_one();
         Ok(())
     }
 
@@ -123,7 +122,8 @@ fn load(store: &dyn Store) -> Result<Model, StoreError> {
     let snapshot = store.snapshot()?;
     let mut model = Model { revision: snapshot.revision(), ..Model::default() };
     use crate::registry::key;
-    for prefix in [key::OBJECTS, key::OBSERVATIONS, key::RELEASED, key::RESULTS, key::REPORTS, key::SEEN] {
+    for prefix in [key::OBJECTS, key::OBSERVATIONS, key::RELEASED, key::PROFILES, key::RESULTS, key::REPORTS, key::SEEN]
+    {
         let list = snapshot.list(&Query::range(KeyRange::prefix(prefix)))?;
         for entry in list.entries {
             let now = Now { value: Some(&entry.value), written: entry.mod_revision, made: entry.create_revision };

@@ -7,10 +7,13 @@ use serde::de::DeserializeOwned;
 use stemma_core::object::{
     ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, Object, PrimarySpec, ReleaseSpec, ReleaseTagsSpec,
 };
+use stemma_wire::message::Hash;
 use uuid::Uuid;
 
 use super::shelf::Shelf;
-use crate::registry::reported::{ObservationRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord};
+use crate::registry::reported::{
+    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord,
+};
 use crate::registry::{Stored, codec, key};
 use crate::store::{Revision, StoreError};
 
@@ -40,6 +43,8 @@ pub struct Model {
     pub observations: ByNode<ObservationRecord>,
     /// What was released to them.
     pub released: ByNode<ReleasedRecord>,
+    /// The profiles that these name.
+    pub profiles: OrdMap<Hash, Arc<ProfileRecord>>,
     /// What became of their tasks.
     pub results: ByNode<ResultsRecord>,
     /// What they last said beside.
@@ -133,6 +138,8 @@ impl Model {
         }
         if let Some(node) = key::read_node(key::RELEASED, key) {
             set(&mut self.released, node, now)?;
+        } else if let Some(hash) = key::read_profile(key) {
+            set(&mut self.profiles, hash, now)?;
         } else if let Some(node) = key::read_node(key::REPORTS, key) {
             set(&mut self.reports, node, now)?;
         }
@@ -149,10 +156,14 @@ fn swap<S: Stored>(shelf: &mut Shelf<S>, uuid: Uuid, now: &Now<'_>) -> Result<Pa
     Ok(Pair { before, after: Some(object) })
 }
 
-fn set<T: DeserializeOwned>(map: &mut ByNode<T>, node: Uuid, now: &Now<'_>) -> Result<(), codec::BadRecord> {
+fn set<K: Ord + Clone, T: DeserializeOwned>(
+    map: &mut OrdMap<K, Arc<T>>,
+    key: K,
+    now: &Now<'_>,
+) -> Result<(), codec::BadRecord> {
     match now.value {
-        Some(value) => drop(map.insert(node, Arc::new(codec::decode(value)?))),
-        None => drop(map.remove(&node)),
+        Some(value) => drop(map.insert(key, Arc::new(codec::decode(value)?))),
+        None => drop(map.remove(&key)),
     }
     Ok(())
 }

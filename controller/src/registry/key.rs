@@ -6,7 +6,10 @@
 use std::fmt;
 
 use stemma_core::object::Kind;
+use stemma_wire::message::Hash;
 use uuid::Uuid;
+
+use crate::init::hex;
 
 /// Objects, by kind and uuid.
 pub const OBJECTS: &str = "object/";
@@ -22,6 +25,8 @@ pub const OBSERVATIONS: &str = "observation/";
 pub const OBSERVED: &str = "observed/";
 /// What was released to each node.
 pub const RELEASED: &str = "released/";
+/// Profiles that released task sets name, by their hash.
+pub const PROFILES: &str = "profile/";
 /// Where each node stands with its tasks.
 pub const RESULTS: &str = "result/";
 /// The last Report of each node.
@@ -65,6 +70,24 @@ pub fn of_node(prefix: &str, node: Uuid) -> String {
     format!("{prefix}{node}")
 }
 
+/// A profile.
+pub fn profile(hash: &Hash) -> String {
+    format!("{PROFILES}{}", hex(&hash.0))
+}
+
+/// The hash of a key under [`PROFILES`].
+pub fn read_profile(key: &[u8]) -> Option<Hash> {
+    let digits = std::str::from_utf8(key).ok()?.strip_prefix(PROFILES)?;
+    let mut hash = [0; 32];
+    if digits.len() != 64 || !digits.is_ascii() {
+        return None;
+    }
+    for (byte, at) in hash.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
+    }
+    Some(Hash(hash))
+}
+
 /// What a key under [`OBJECTS`] names.
 pub fn read_object(key: &[u8]) -> Option<(&str, Uuid)> {
     let (kind, uuid) = std::str::from_utf8(key).ok()?.strip_prefix(OBJECTS)?.split_once('/')?;
@@ -86,6 +109,8 @@ mod tests {
         assert_eq!(read_object(object(Kind::NodeGroup, uuid).as_bytes()), Some(("nodegroup", uuid)));
         assert_eq!(read_node(SEEN, of_node(SEEN, uuid).as_bytes()), Some(uuid));
         assert_eq!(read_object(b"object/node/no-uuid"), None);
+        assert_eq!(read_profile(profile(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
+        assert_eq!(read_profile(b"profile/a5"), None);
         assert_eq!(read_node(SEEN, b"seen/\xff"), None);
     }
 
@@ -99,6 +124,7 @@ mod tests {
             OBSERVATIONS,
             OBSERVED,
             RELEASED,
+            PROFILES,
             RESULTS,
             REPORTS,
             SEEN,

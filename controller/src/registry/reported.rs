@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stemma_core::object::{self, FactMap, Observation, Timestamp, TraitSet};
 use stemma_core::traits::Trait;
-use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::TaskSet;
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
+use stemma_wire::message::{Hash, PartDigest};
 
 /// A node's Observation, as it was last stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +70,15 @@ pub struct ReleasedRecord {
     pub task_set: TaskSet,
     /// The release that it was made from, for explain; `None` without tasks.
     pub release: Option<String>,
+}
+
+/// A profile that some released task set names: what is held must be there after a restart, whatever the release says by then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileRecord {
+    /// As it is sent.
+    pub bytes: Vec<u8>,
+    /// The blobs that its tasks name, sorted.
+    pub blobs: Vec<Hash>,
 }
 
 impl ObservationRecord {

@@ -1,0 +1,225 @@
+//! From an answer to the parts of a desired state, and to the profile that nodes alike share.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stemma_core::digest::canonical_json;
+use stemma_core::input::Input;
+use stemma_core::lifecycle::Limit;
+use stemma_core::origin::{Level, Origin};
+use stemma_core::release::{CompiledTask, Profile, ProfileHash};
+use stemma_core::resolve::Answer;
+use stemma_core::task;
+use stemma_core::task::Policy;
+use stemma_wire::message::Hash;
+use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, TaskSet};
+
+use crate::agents::desired::Encoded;
+
+/// A profile as it is sent, with the blobs that it names.
+#[derive(Clone, Debug)]
+pub(super) struct EncodedProfile {
+    pub(super) encoded: Arc<Encoded<Hash>>,
+    pub(super) blobs: Arc<[Hash]>,
+}
+
+/// Profiles that were encoded before: thousands of nodes share one.
+#[derive(Default)]
+pub(super) struct Profiles {
+    by_hash: HashMap<ProfileHash, EncodedProfile>,
+}
+
+/// More than a fleet has in use; past it all are encoded anew.
+const MOST_PROFILES: usize = 10_000;
+
+impl Profiles {
+    /// The profile as it is sent.
+    pub(super) fn encoded(&mut self, profile: &Profile) -> EncodedProfile {
+        if let Some(known) = self.by_hash.get(&profile.hash) {
+            return known.clone();
+        }
+        if self.by_hash.len() >= MOST_PROFILES {
+            self.by_hash.clear();
+        }
+        let sent = sent(profile);
+        let blobs = blobs(&sent);
+        let encoded = EncodedProfile { encoded: Arc::new(Encoded::profile(&sent)), blobs };
+        self.by_hash.insert(profile.hash, encoded.clone());
+        encoded
+    }
+}
+
+/// The part that goes out at once.
+pub(super) fn known(answer: &Answer) -> Known {
+    let labels = answer.labels();
+    let flows = answer.host_labels().decide(&labels).flows;
+    let node = answer.node();
+    Known {
+        name: node.display_name(),
+        group: answer.place().unwrap_or_default(),
+        labels: labels
+            .iter()
+            .map(|(key, effective)| {
+                let label = KnownLabel {
+                    value: effective.value.as_str().to_owned(),
+                    to_host: flows.contains(key),
+                    origin: origin(answer, &effective.origin),
+                };
+                (key.as_str().to_owned(), label)
+            })
+            .collect(),
+        annotations: answer
+            .annotations()
+            .iter()
+            .map(|(key, effective)| (key.as_str().to_owned(), effective.value.as_str().to_owned()))
+            .collect(),
+        traits: answer.traits().names().map(|name| name.as_str().to_owned()).collect(),
+        lifecycle: lifecycle(answer),
+        ceiling: mode(answer.mode().value),
+        splay_s: answer.splay_seconds(),
+        hold: answer.hold().map(|hold| (until(&hold.until), hold.reason.clone())),
+        parked: answer.is_parked(),
+        paused: answer.is_paused(),
+        ready: answer
+            .ready()
+            .into_iter()
+            .map(|(tag, probes)| (tag.as_str().to_owned(), canonical_json(&Value::Array(probes.to_vec()))))
+            .collect(),
+    }
+}
+
+/// The part that goes out when it is released; of a node without a place, one without tasks.
+pub(super) fn task_set(answer: &Answer, profile: Option<Hash>) -> TaskSet {
+    let Some(set) = answer.task_set() else {
+        return TaskSet { mode: mode(answer.mode().value), ..TaskSet::default() };
+    };
+    TaskSet {
+        group_revision: 0,
+        digest_version: set.digest_version,
+        task_digest: set.digest.0,
+        mode: mode(answer.mode().value),
+        profile,
+        tags: set.tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
+        primaries: set.primary_tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
+        left_out: set.left_out_ids().map(|(id, why)| (id.to_owned(), why.to_string())).collect(),
+        inputs: set.inputs.iter().map(|(reference, input)| (reference.to_string(), input_value(input))).collect(),
+    }
+}
+
+/// The text by which both ends name a barrier.
+pub(super) fn barrier(profile: &Profile, barrier: &stemma_core::release::Barrier) -> Barrier {
+    let any = match barrier.policy {
+        Policy::All => "",
+        Policy::Any => "any of ",
+    };
+    Barrier { task: profile.release.id(barrier.task).to_owned(), selector: format!("{any}{}", barrier.source) }
+}
+
+fn sent(profile: &Profile) -> desired::Profile {
+    let tasks = profile.tasks.iter().enumerate().map(|(at, ix)| {
+        let compiled = profile.release.task(*ix);
+        let before = profile.edges.iter().filter(|(_, after)| *after as usize == at).map(|(before, _)| *before);
+        let waits = profile.waits.iter().filter(|(waiting, _)| *waiting as usize == at);
+        ProfileTask {
+            id: compiled.task.id.clone(),
+            definition: definition(compiled),
+            references: compiled.references.iter().map(ToString::to_string).collect(),
+            after: before.map(|before| u16::try_from(before).expect("a release has at most 4096 tasks")).collect(),
+            barriers: waits.map(|(_, wait)| barrier(profile, &profile.barriers[*wait as usize])).collect(),
+        }
+    });
+    desired::Profile { tasks: tasks.collect() }
+}
+
+/// A task's canonical JSON. One with an expression that nobody evaluates is of a type that no agent has, so that it is never
+/// started and stops what depends on it, as an unsupported type does.
+fn definition(compiled: &CompiledTask) -> String {
+    let mut value = serde_json::to_value(&*compiled.task).expect("a task is JSON");
+    if compiled.untranslated {
+        value["type"] = json!("untranslated");
+    }
+    canonical_json(&value)
+}
+
+fn blobs(profile: &desired::Profile) -> Arc<[Hash]> {
+    let mut blobs: Vec<Hash> = profile.tasks.iter().filter_map(|task| blob(&task.definition)).collect();
+    blobs.sort_unstable();
+    blobs.dedup();
+    blobs.into()
+}
+
+/// The blob that a task's `source` names.
+fn blob(definition: &str) -> Option<Hash> {
+    let task: Value = serde_json::from_str(definition).ok()?;
+    let hex = task.pointer("/parameters/source")?.as_str()?.strip_prefix("sha256:")?;
+    let mut hash = [0; 32];
+    if hex.len() != 64 || !hex.is_ascii() {
+        return None;
+    }
+    for (byte, at) in hash.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&hex[at..at + 2], 16).ok()?;
+    }
+    Some(Hash(hash))
+}
+
+fn input_value(input: &Input) -> InputValue {
+    match input {
+        Input::Value(value) => InputValue::Json(canonical_json(value)),
+        Input::Absent => InputValue::Absent,
+        Input::Secret { name, version } => InputValue::Secret { name: name.to_string(), version: *version },
+    }
+}
+
+fn lifecycle(answer: &Answer) -> BTreeMap<String, u64> {
+    let limits = answer.limits();
+    let fields = [
+        ("node_drain_timeout", limits.node_drain_timeout.value),
+        ("node_volume_detach_timeout", limits.node_volume_detach_timeout.value),
+        ("node_deletion_timeout", limits.node_deletion_timeout.value),
+        ("min_ready_seconds", limits.min_ready_seconds.value),
+    ];
+    let limited = fields.into_iter().filter_map(|(name, limit)| match limit {
+        Limit::Forever => None,
+        Limit::Within(time) => Some((name.to_owned(), time.as_secs())),
+    });
+    limited.collect()
+}
+
+/// Where a label came from, in short.
+fn origin(answer: &Answer, origin: &Origin) -> String {
+    let at = |level: Level| {
+        let fold = answer.fold();
+        match level {
+            Level::Node => format!("node {}", answer.node().display_name()),
+            Level::NodeGroup => format!("nodegroup {}", answer.place().unwrap_or_default()),
+            Level::Cluster => {
+                format!("cluster {}", fold.map(|fold| fold.cluster.meta.name.to_string()).unwrap_or_default())
+            }
+            Level::ClusterTemplate => {
+                let template = fold.and_then(|fold| fold.template.as_ref());
+                format!("clustertemplate {}", template.map(|one| one.meta.name.to_string()).unwrap_or_default())
+            }
+        }
+    };
+    match origin {
+        Origin::Level(level) => at(*level),
+        Origin::Rule(rule) => format!("rule {rule}"),
+        Origin::Host => "host".to_owned(),
+        Origin::Default => "default".to_owned(),
+    }
+}
+
+fn mode(mode: task::Mode) -> desired::Mode {
+    match mode {
+        task::Mode::Observe => desired::Mode::Observe,
+        task::Mode::Noop => desired::Mode::Noop,
+        task::Mode::Apply => desired::Mode::Apply,
+    }
+}
+
+/// Seconds since 1970; a hold without an end, or with one that is no date, holds until it is taken back.
+fn until(text: &str) -> u64 {
+    let parsed: Option<jiff::Timestamp> = text.parse().ok();
+    parsed.and_then(|at| u64::try_from(at.as_second()).ok()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,142 @@
+//! What was released to each node: decided against what is stored, and stored before anybody is told.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use log::error;
+use stemma_core::object::Timestamp;
+use stemma_core::resolve::Answer;
+use stemma_wire::message::Hash;
+use stemma_wire::message::desired::TaskSet;
+use uuid::Uuid;
+
+use super::encode::{self, EncodedProfile, Profiles};
+use super::policy::{Candidate, ReleasePolicy, Verdict};
+use crate::agents::desired::{Encoded, Released};
+use crate::cache::Model;
+use crate::init::hex;
+use crate::registry::reported::{ProfileRecord, ReleasedRecord};
+use crate::registry::{codec, key};
+use crate::store::{Revision, Snapshot, Store, StoreError, Transaction};
+
+/// Nodes to a commit: below every engine's limit of operations.
+const NODES: usize = 40;
+
+/// What one node is told from now on.
+pub(super) struct Decision {
+    pub(super) released: Released,
+    /// What has to be stored first; `None`: it is stored already.
+    record: Option<(ReleasedRecord, Option<EncodedProfile>)>,
+}
+
+/// Decides for one node.
+pub(super) fn decide(
+    policy: &dyn ReleasePolicy,
+    profiles: &mut Profiles,
+    model: &Model,
+    answer: &Answer,
+    revision: Revision,
+    now: Timestamp,
+) -> Decision {
+    let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
+    let next = encode::task_set(answer, profile.as_ref().map(|profile| profile.encoded.name));
+    let known = encode::known(answer);
+    let present = model.released.get(&answer.id().0).map(|record| &record.task_set);
+    let is_same = present == Some(&next);
+    let verdict = if is_same { Verdict::Hold } else { policy.judge(&Candidate { answer, present, next: &next }) };
+    match (verdict, present) {
+        (Verdict::Release, _) => {
+            let released = super::assembled(revision, answer, &known, &next, profile.as_ref());
+            let release = answer.task_set().map(|set| set.profile.release.name.to_string());
+            let record = ReleasedRecord { revision: revision.get(), at: now, task_set: next, release };
+            Decision { released, record: Some((record, profile)) }
+        }
+        (Verdict::Hold, Some(present)) => {
+            let kept = if is_same { profile } else { stored_profile(model, present) };
+            Decision { released: super::assembled(revision, answer, &known, present, kept.as_ref()), record: None }
+        }
+        // Nothing was ever released: the node knows its labels and runs nothing.
+        (Verdict::Hold, None) => {
+            Decision { released: super::assembled(revision, answer, &known, &TaskSet::default(), None), record: None }
+        }
+    }
+}
+
+/// The profile of a task set that is held, as it was when it was released.
+fn stored_profile(model: &Model, task_set: &TaskSet) -> Option<EncodedProfile> {
+    let hash = task_set.profile?;
+    let Some(record) = model.profiles.get(&hash) else {
+        error!(profile = hex(&hash.0); "the profile of a released task set is not stored: its host keeps what it has");
+        return None;
+    };
+    let encoded = Arc::new(Encoded { name: hash, bytes: record.bytes.clone().into() });
+    Some(EncodedProfile { encoded, blobs: record.blobs.clone().into() })
+}
+
+/// The commits that make decisions durable, and forget nodes that are gone.
+///
+/// # Errors
+/// What the store says.
+pub(super) fn transactions(
+    store: &dyn Store,
+    decided: &[(Uuid, Decision)],
+    gone: &[Uuid],
+) -> Result<Vec<Transaction>, StoreError> {
+    let new: Vec<_> = decided.iter().filter_map(|(node, one)| Some((*node, one.record.as_ref()?))).collect();
+    if new.is_empty() && gone.is_empty() {
+        return Ok(Vec::new());
+    }
+    let snapshot = store.snapshot()?;
+    let mut transactions = Vec::new();
+    for some in new.chunks(NODES) {
+        transactions.push(put(&*snapshot, some)?);
+    }
+    for some in gone.chunks(NODES / 4) {
+        transactions.push(forget(&*snapshot, some)?);
+    }
+    Ok(transactions)
+}
+
+type Record = (ReleasedRecord, Option<EncodedProfile>);
+
+fn put(snapshot: &dyn Snapshot, some: &[(Uuid, &Record)]) -> Result<Transaction, StoreError> {
+    let mut transaction = Transaction::new();
+    let mut profiles: Vec<Hash> = Vec::new();
+    for (node, (record, profile)) in some {
+        transaction = transaction.put(key::of_node(key::RELEASED, *node), codec::encode(record));
+        let Some(profile) = profile else { continue };
+        let hash = profile.encoded.name;
+        if profiles.contains(&hash) {
+            continue;
+        }
+        profiles.push(hash);
+        let at = key::profile(&hash);
+        if snapshot.get(at.as_bytes())?.is_none() {
+            let record = ProfileRecord { bytes: profile.encoded.bytes.to_vec(), blobs: profile.blobs.to_vec() };
+            transaction = transaction.put(at, codec::encode(&record));
+        }
+    }
+    Ok(transaction)
+}
+
+/// The commits that take away profiles which no released task set names.
+pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
+    let used: BTreeSet<Hash> = model.released.values().filter_map(|record| record.task_set.profile).collect();
+    let unused: Vec<&Hash> = model.profiles.keys().filter(|hash| !used.contains(*hash)).collect();
+    let delete = |some: &[&Hash]| some.iter().fold(Transaction::new(), |all, hash| all.delete(key::profile(hash)));
+    unused.chunks(NODES).map(delete).collect()
+}
+
+/// What a node that is gone had said and been told.
+fn forget(snapshot: &dyn Snapshot, gone: &[Uuid]) -> Result<Transaction, StoreError> {
+    let mut transaction = Transaction::new();
+    for node in gone {
+        for prefix in [key::RELEASED, key::RESULTS, key::OBSERVATIONS, key::REPORTS, key::SEEN] {
+            let at = key::of_node(prefix, *node);
+            if snapshot.get(at.as_bytes())?.is_some() {
+                transaction = transaction.delete(at);
+            }
+        }
+    }
+    Ok(transaction)
+}
