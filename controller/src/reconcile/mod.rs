@@ -19,6 +19,7 @@ mod primary;
 mod released;
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub struct Reconciler {
     cache: Arc<Cache>,
     table: Arc<DesiredTable>,
     author: Arc<dyn Author + Send + Sync>,
-    policy: Box<dyn ReleasePolicy>,
+    policy: Arc<dyn ReleasePolicy>,
     counters: Arc<Counters>,
     snapshot: ArcSwap<Snapshot>,
     reached: watch::Sender<Revision>,
@@ -82,7 +83,7 @@ impl Reconciler {
         registry: Arc<Registry>,
         table: Arc<DesiredTable>,
         author: Arc<dyn Author + Send + Sync>,
-        policy: Box<dyn ReleasePolicy>,
+        policy: Arc<dyn ReleasePolicy>,
         counters: Arc<Counters>,
     ) -> Self {
         let cache = Arc::clone(registry.cache());
@@ -111,7 +112,7 @@ impl Reconciler {
     }
 
     /// Resolves everything once, then what is touched, until it is dropped.
-    pub async fn run(&self) {
+    pub async fn run(&self) -> Infallible {
         self.start().await;
         let mut full = tokio::time::interval(FULL);
         full.tick().await;

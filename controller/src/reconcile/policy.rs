@@ -26,7 +26,7 @@ pub enum Verdict {
 }
 
 /// Decides over candidates. It is asked again whenever the node is resolved.
-pub trait ReleasePolicy: Send + Sync + 'static {
+pub trait ReleasePolicy: std::fmt::Debug + Send + Sync + 'static {
     /// One candidate.
     fn judge(&self, candidate: &Candidate<'_>) -> Verdict;
 }

@@ -36,6 +36,7 @@ use crate::config::{Config, Url};
 use crate::enrol::Enrolment;
 use crate::init::Layout;
 use crate::metrics::Metrics;
+use crate::reconcile::Reconciler;
 use crate::registry::Registry;
 use crate::registry::intake::Words;
 use crate::store::{OpenError, StoreError};
@@ -105,6 +106,8 @@ pub struct Parts {
     pub fleet: Fleet,
     /// Writes and reads.
     pub registry: Arc<Registry>,
+    /// What decides it.
+    pub reconciler: Arc<Reconciler>,
     /// What nodes are to be told.
     pub desired: Arc<DesiredTable>,
     /// Which certificates are good.

@@ -22,6 +22,7 @@ use crate::config::{AdminListen, Config};
 use crate::enrol::{Enrolment, GuessLimits, load_identities};
 use crate::init::{FleetRecord, Layout, write_context};
 use crate::metrics::{Counters, Metrics};
+use crate::reconcile::{AtOnce, Reconciler, ReleasePolicy};
 use crate::registry::Registry;
 use crate::registry::intake::Words;
 use crate::store::{RedbOptions, RedbStore, Revision, Store};
@@ -37,6 +38,8 @@ pub struct Options {
     pub admin_limits: Limits,
     /// How often somebody may be wrong about a token.
     pub guesses: GuessLimits,
+    /// When task sets are released.
+    pub policy: Arc<dyn ReleasePolicy>,
 }
 
 impl Default for Options {
@@ -46,6 +49,7 @@ impl Default for Options {
             agent_limits: Limits::default(),
             admin_limits: Limits { connections: 1000, ..Limits::default() },
             guesses: GuessLimits::default(),
+            policy: Arc::new(AtOnce),
         }
     }
 }
@@ -127,7 +131,12 @@ fn build(
         Arc::clone(&counters),
         options.guesses,
     );
+    let author = Arc::new(stemma_author::Reader);
+    let policy = Arc::clone(&options.policy);
+    let reconciler =
+        Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), author, policy, Arc::clone(&counters));
     let parts = Parts {
+        reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
         words: Arc::new(Words::new(Arc::clone(&registry), Arc::clone(&blobs))),
         metrics: Arc::new(Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), counters)),

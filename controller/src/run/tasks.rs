@@ -35,6 +35,8 @@ impl Tasks {
         });
         let these = Arc::clone(parts);
         tasks.spawn(async move { ended("the list of certificates", follow_identities(&these, from).await) });
+        let these = Arc::clone(parts);
+        tasks.spawn(async move { match these.reconciler.run().await {} });
         tasks.spawn(renew_keys(Arc::clone(parts), keys, sides));
         tasks.spawn(forget(Arc::clone(parts)));
         tasks
