@@ -16,6 +16,9 @@ use crate::name::{Name, NameKind, ReleaseRef, TagName};
 use crate::object::{ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 use crate::task::{CrossEntry, Task, Where, task_type};
 
+/// The parameters of a `shell` task that are texts for sh, if they are texts: a value in them is quoted for its place.
+const SHELL_TEXTS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
+
 /// Compiles a release.
 ///
 /// `imports` gives the compiled releases that it names; of a set of releases, compile those first (`compile_set`).
@@ -324,7 +327,7 @@ impl Compiler<'_> {
         let mut references = BTreeSet::new();
         let mut raw = false;
         for template in kind.template_texts(&task.parameters) {
-            let read = if kind.name == "shell" && template.path == "parameters.script" {
+            let read = if kind.name == "shell" && SHELL_TEXTS.contains(&template.path.as_str()) {
                 self.author.script(template.text).map(|script| {
                     raw |= !script.raw.is_empty();
                     script.references
