@@ -112,9 +112,9 @@ impl Api {
     pub(crate) async fn send(&mut self, write: Write) -> Result<Value> {
         let path = self.with_manager(&write.path);
         if self.dry_run {
-            println!("would send {} {path}", write.method);
+            say!("would send {} {path}", write.method);
             if write.kind != Body::Bytes {
-                println!("  {}", String::from_utf8_lossy(&write.body));
+                say!("  {}", String::from_utf8_lossy(&write.body));
             }
             return Ok(Value::Null);
         }

@@ -1,5 +1,8 @@
 //! The operator's command: manifests and questions, with and without a controller.
-#![allow(clippy::print_stdout, clippy::print_stderr)] // It talks to the person, or the program, at the terminal.
+#![allow(clippy::print_stderr)] // It talks to the person, or the program, at the terminal.
+
+#[macro_use]
+mod output; // First, for its macros.
 
 mod api;
 mod args;
@@ -7,9 +10,10 @@ mod command;
 mod context;
 mod exit;
 mod explain;
+mod local;
 mod manifest;
-mod output;
 mod path;
+mod problem;
 mod yaml;
 
 use std::process::ExitCode;
@@ -41,6 +45,9 @@ fn run(args: Args) -> Result<()> {
             clap_complete::generate(shell, &mut command_line(), "stemma", &mut std::io::stdout());
             Ok(())
         }
+        Command::Resolve(files) => local::resolve(&files, args.global.output),
+        Command::Validate(files) => local::validate(&files, args.global.output),
+        Command::Render { files, node, task } => local::render(&files, &node, task.as_deref(), args.global.output),
         command => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(ask(args.global, command))
@@ -51,7 +58,7 @@ fn run(args: Args) -> Result<()> {
 /// What needs a controller.
 async fn ask(global: args::Global, command: Command) -> Result<()> {
     if let Command::Token(Token::CaHash) = command {
-        println!("{}", api::ca_hash(&global)?);
+        say!("{}", api::ca_hash(&global)?);
         return Ok(());
     }
     let output = global.output;

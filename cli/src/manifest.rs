@@ -7,17 +7,18 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
+use crate::problem::Problems;
 use crate::yaml::{self, Document};
 
 /// The largest file that a task may bring, as the controller takes it.
 const MAX_BLOB: u64 = 64 * 1024 * 1024;
-/// The largest manifest file.
-const MAX_MANIFEST: u64 = 16 * 1024 * 1024;
+/// The largest manifest file, in bytes.
+pub(crate) const MAX_MANIFEST: u64 = 16 * 1024 * 1024;
 
 /// One object as it is sent.
 #[derive(Clone, Debug)]
@@ -28,6 +29,19 @@ pub(crate) struct Manifest {
     pub(crate) document: Document,
     /// Its JSON text, with what stood beside it brought in.
     pub(crate) json: String,
+    /// Where tasks that were included stand, in their order.
+    included: Vec<Included>,
+}
+
+/// A list of tasks that came from another file.
+#[derive(Clone, Debug)]
+struct Included {
+    /// The place of its first task among the release's.
+    first: usize,
+    file: PathBuf,
+    document: Document,
+    /// What stands before `[0]` in that document: `tasks`, or nothing.
+    list: &'static str,
 }
 
 /// What several paths hold.
@@ -42,29 +56,51 @@ pub(crate) struct Manifests {
 impl Manifest {
     /// `FILE:LINE` of one of its fields.
     pub(crate) fn place(&self, field: &str) -> String {
+        if let Some((included, field)) = self.included_field(field) {
+            return format!("{}:{}", included.file.display(), included.document.line_of(&field));
+        }
         format!("{}:{}", self.file.display(), self.document.line_of(field))
+    }
+
+    fn included_field(&self, field: &str) -> Option<(&Included, String)> {
+        let (at, rest) = field.strip_prefix("tasks[")?.split_once(']')?;
+        let at: usize = at.parse().ok()?;
+        let included = self.included.iter().rev().find(|included| included.first <= at)?;
+        Some((included, format!("{}[{}]{rest}", included.list, at - included.first)))
     }
 }
 
 /// Reads every manifest below the paths.
 ///
 /// # Errors
-/// For a path that can't be read, text that is no YAML, and a file beside a manifest that is missing or too large.
+/// [`Problems`]: a path that can't be read, text that is no YAML, a file beside a manifest that is missing or too large.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Manifests> {
     let mut manifests = Manifests::default();
+    let mut problems = Problems::default();
     for path in paths {
-        for file in files(path)? {
-            let text = text(&file, MAX_MANIFEST)?;
-            let documents = yaml::documents(&text).with_context(|| format!("{} is no manifest", file.display()))?;
-            for document in documents {
-                read_document(&mut manifests, &file, document)?;
-            }
+        match files(path) {
+            Ok(files) => files.iter().for_each(|file| read_file(&mut manifests, file, &mut problems)),
+            Err(error) => problems.add(path.display(), format!("{error:#}")),
         }
     }
-    if manifests.objects.is_empty() {
+    if problems.is_empty() && manifests.objects.is_empty() {
         bail!("no object in {}: manifests are *.yaml, *.yml or *.json", shown(paths));
     }
+    problems.check()?;
     Ok(manifests)
+}
+
+fn read_file(to: &mut Manifests, file: &Path, problems: &mut Problems) {
+    let text = match text(file, MAX_MANIFEST) {
+        Ok(text) => text,
+        Err(error) => return problems.add(file.display(), format!("{error:#}")),
+    };
+    match yaml::documents(&text) {
+        Ok(documents) => {
+            documents.into_iter().for_each(|document| read_document(to, file, document, problems));
+        }
+        Err(error) => problems.add(format!("{}:{}", file.display(), error.line), error.what),
+    }
 }
 
 fn shown(paths: &[PathBuf]) -> String {
@@ -72,12 +108,12 @@ fn shown(paths: &[PathBuf]) -> String {
 }
 
 /// A file is itself; of a directory the manifests right in it, by name.
-fn files(path: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).with_context(|| path.display().to_string())? {
+    for entry in std::fs::read_dir(path)? {
         let file = entry?.path();
         let is_manifest = file.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
         if is_manifest && file.is_file() {
@@ -88,61 +124,75 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn text(file: &Path, limit: u64) -> Result<String> {
+/// A file's text, or standard input's for `-`.
+///
+/// # Errors
+/// When it can't be read, is no UTF-8, or is larger than `limit` bytes.
+pub(crate) fn text(file: &Path, limit: u64) -> Result<String> {
     if file == Path::new("-") {
-        return std::io::read_to_string(std::io::Read::take(std::io::stdin(), limit)).context("standard input");
+        return Ok(std::io::read_to_string(std::io::Read::take(std::io::stdin(), limit))?);
     }
-    let size = std::fs::metadata(file).with_context(|| file.display().to_string())?.len();
+    let size = std::fs::metadata(file)?.len();
     if size > limit {
-        bail!("{} has {size} bytes, more than the {limit} that are taken", file.display());
+        bail!("has {size} bytes, more than the {limit} that are taken");
     }
-    std::fs::read_to_string(file).with_context(|| file.display().to_string())
+    Ok(std::fs::read_to_string(file)?)
 }
 
 /// A JSON file may hold one document or an array of them.
-fn read_document(to: &mut Manifests, file: &Path, document: Document) -> Result<()> {
+fn read_document(to: &mut Manifests, file: &Path, document: Document, problems: &mut Problems) {
     if document.json.starts_with('[') {
-        let items: Vec<Box<RawValue>> = serde_json::from_str(&document.json)?;
+        let items: Vec<Box<RawValue>> = serde_json::from_str(&document.json).unwrap_or_default();
         for (index, item) in items.iter().enumerate() {
             let part = Document { json: item.get().to_owned(), ..document.below(&format!("[{index}]")) };
-            read_document(to, file, part)?;
+            read_document(to, file, part, problems);
         }
-        return Ok(());
+        return;
     }
-    let json = complete(to, file, &document)?;
-    to.objects.push(Manifest { file: file.to_owned(), document, json });
-    Ok(())
+    let mut manifest = Manifest { file: file.to_owned(), document, json: String::new(), included: Vec::new() };
+    match complete(to, &mut manifest) {
+        Ok(json) => {
+            manifest.json = json;
+            to.objects.push(manifest);
+        }
+        Err((field, error)) => problems.add(manifest.place(&field), format!("{error:#}")),
+    }
 }
 
-/// Brings in what stands beside a release; other kinds stay as they are, to the letter.
-fn complete(to: &mut Manifests, file: &Path, document: &Document) -> Result<String> {
-    let fields: BTreeMap<&str, &RawValue> = serde_json::from_str(&document.json)
-        .with_context(|| format!("{}:{}: an object is a map with a `kind`", file.display(), document.line))?;
+/// Brings in what stands beside a release; other kinds stay as they are, to the letter. An error names its field.
+fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, (String, anyhow::Error)> {
+    let at = |field: &str| {
+        let field = field.to_owned();
+        move |error: anyhow::Error| (field, error)
+    };
+    let json = manifest.document.json.clone();
+    let fields: BTreeMap<&str, &RawValue> =
+        serde_json::from_str(&json).map_err(|_| at("")(anyhow!("an object is a map with a `kind`")))?;
     if fields.get("kind").is_none_or(|kind| kind.get() != "\"Release\"") {
-        return Ok(document.json.clone());
+        return Ok(json);
     }
-    let mut release: serde_json::Map<String, Value> = serde_json::from_str(&document.json)?;
-    if let Some(version) =
-        fields.get("version").filter(|version| version.get().starts_with(|c: char| c.is_ascii_digit()))
-    {
-        let place = format!("{}:{}", file.display(), document.line_of("version"));
-        bail!(
-            "{place}: version {version} is a number, and 2026.10 would be 2026.1: write it as text, version: \"{version}\""
-        );
-    }
-    let dir = file.parent().unwrap_or(Path::new("."));
+    check_version(fields.get("version").copied()).map_err(at("version"))?;
+    let mut release: Map<String, Value> = serde_json::from_str(&json).map_err(|error| at("")(error.into()))?;
+    let dir = manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     if let Some(include) = release.remove("include") {
-        for part in names(&include).with_context(|| format!("{}: include", file.display()))? {
-            merge(&mut release, &dir.join(part)).with_context(|| format!("{}: include", file.display()))?;
+        for part in names(&include).context("include").map_err(at("include"))? {
+            include_part(&mut release, manifest, &dir.join(part)).context("include").map_err(at("include"))?;
         }
     }
-    for task in release.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten() {
-        bring_in(to, dir, task).with_context(|| {
-            let id = task.get("id").and_then(Value::as_str).unwrap_or("without an id");
-            format!("{}: task {id}", file.display())
-        })?;
+    let tasks = release.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten();
+    for (index, task) in tasks.enumerate() {
+        bring_in(to, manifest, index, task).map_err(at(&format!("tasks[{index}].parameters")))?;
     }
     Ok(Value::Object(release).to_string())
+}
+
+fn check_version(version: Option<&RawValue>) -> Result<()> {
+    match version.map(RawValue::get) {
+        Some(number) if number.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
+            bail!("version {number} is a number, and 2026.10 would be 2026.1: write it as text, version: \"{number}\"")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn names(list: &Value) -> Result<Vec<&str>> {
@@ -151,27 +201,35 @@ fn names(list: &Value) -> Result<Vec<&str>> {
 }
 
 /// A part has the fields of a release that are lists or maps; what stands twice is an error.
-fn merge(release: &mut serde_json::Map<String, Value>, file: &Path) -> Result<()> {
-    let text = text(file, MAX_MANIFEST)?;
-    for document in yaml::documents(&text).with_context(|| format!("{} is no part of a release", file.display()))? {
+fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file: &Path) -> Result<()> {
+    let shown = file.display();
+    let text = text(file, MAX_MANIFEST).with_context(|| shown.to_string())?;
+    for document in yaml::documents(&text).with_context(|| shown.to_string())? {
         let part: Value = serde_json::from_str(&document.json)?;
-        let fields = match part {
-            Value::Array(_) => [("tasks".to_owned(), part)].into_iter().collect(),
-            Value::Object(fields) => fields,
-            _ => bail!("{}: a part of a release is a map, or a list of tasks", file.display()),
+        let (fields, list) = match part {
+            Value::Array(_) => ([("tasks".to_owned(), part)].into_iter().collect(), ""),
+            Value::Object(fields) => (fields, "tasks"),
+            _ => bail!("{shown}: a part of a release is a map, or a list of tasks"),
         };
-        for (name, value) in fields {
-            match (release.entry(name.clone()).or_insert_with(|| empty_like(&value)), value) {
-                (Value::Array(to), Value::Array(more)) => to.extend(more),
-                (Value::Object(to), Value::Object(more)) => {
-                    for (key, value) in more {
-                        if to.insert(key.clone(), value).is_some() {
-                            bail!("{}: {name}.{key} stands twice: keep one of them", file.display());
-                        }
+        let first = release.get("tasks").and_then(Value::as_array).map_or(0, Vec::len);
+        merge(release, fields, file)?;
+        manifest.included.push(Included { first, file: file.to_owned(), document, list });
+    }
+    Ok(())
+}
+
+fn merge(release: &mut Map<String, Value>, fields: Map<String, Value>, file: &Path) -> Result<()> {
+    for (name, value) in fields {
+        match (release.entry(name.clone()).or_insert_with(|| empty_like(&value)), value) {
+            (Value::Array(to), Value::Array(more)) => to.extend(more),
+            (Value::Object(to), Value::Object(more)) => {
+                for (key, value) in more {
+                    if to.insert(key.clone(), value).is_some() {
+                        bail!("{}: {name}.{key} stands twice: keep one of them", file.display());
                     }
                 }
-                _ => bail!("{}: {name} can't be included: only lists and maps can", file.display()),
             }
+            _ => bail!("{}: {name} can't be included: only lists and maps can", file.display()),
         }
     }
     Ok(())
@@ -180,24 +238,30 @@ fn merge(release: &mut serde_json::Map<String, Value>, file: &Path) -> Result<()
 fn empty_like(value: &Value) -> Value {
     match value {
         Value::Array(_) => Value::Array(Vec::new()),
-        Value::Object(_) => Value::Object(serde_json::Map::new()),
+        Value::Object(_) => Value::Object(Map::new()),
         _ => Value::Null,
     }
 }
 
-fn bring_in(to: &mut Manifests, dir: &Path, task: &mut Value) -> Result<()> {
+/// Takes in the files that a task names, relative to the file that the task stands in.
+fn bring_in(to: &mut Manifests, manifest: &Manifest, index: usize, task: &mut Value) -> Result<()> {
+    let field = format!("tasks[{index}]");
+    let file = manifest.included_field(&field).map_or(&manifest.file, |(included, _)| &included.file);
+    let dir = file.parent().unwrap_or(Path::new(".")).to_owned();
+    let id = task.get("id").and_then(Value::as_str).unwrap_or("without an id").to_owned();
+    let named = |name: &str, path: &Path| format!("task {id}: {name}: {}", path.display());
     let Some(parameters) = task.get_mut("parameters").and_then(Value::as_object_mut) else { return Ok(()) };
     if let Some(name) = parameters.remove("template_file") {
-        let name = name.as_str().context("template_file takes a file's name")?;
-        let template = text(&dir.join(name), MAX_MANIFEST).context("template_file")?;
+        let path = dir.join(name.as_str().with_context(|| format!("task {id}: template_file takes a file's name"))?);
+        let template = text(&path, MAX_MANIFEST).with_context(|| named("template_file", &path))?;
         if parameters.insert("template".to_owned(), Value::String(template)).is_some() {
-            bail!("template and template_file stand side by side: keep one of them");
+            bail!("task {id}: template and template_file stand side by side: keep one of them");
         }
     }
     let source = parameters.get("source").and_then(Value::as_str).filter(|source| !is_hash(source)).map(str::to_owned);
     if let Some(name) = source {
         let path = dir.join(&name);
-        let hash = hash(&path).context("source")?;
+        let hash = hash(&path).with_context(|| named("source", &path))?;
         parameters.insert("source".to_owned(), Value::String(format!("sha256:{hash}")));
         to.blobs.insert(hash, path);
     }
@@ -210,11 +274,11 @@ fn is_hash(source: &str) -> bool {
 }
 
 fn hash(file: &Path) -> Result<String> {
-    let size = std::fs::metadata(file).with_context(|| file.display().to_string())?.len();
+    let size = std::fs::metadata(file)?.len();
     if size > MAX_BLOB {
-        bail!("{} has {size} bytes, more than the {MAX_BLOB} that a blob may have", file.display());
+        bail!("has {size} bytes, more than the {MAX_BLOB} that a blob may have");
     }
-    let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
+    let bytes = std::fs::read(file)?;
     Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -1,10 +1,33 @@
 //! How answers are printed: tables for people, JSON and YAML for programs, names for pipes.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::Value;
+
+/// Prints a line; a reader that went away (`| head`) ends the command quietly.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::output::write(&format!("{}\n", format_args!($($text)*))) };
+}
+
+/// The same without a line's end.
+macro_rules! say_part {
+    ($($text:tt)*) => { $crate::output::write(&format!($($text)*)) };
+}
+
+/// Writes to standard output.
+pub(crate) fn write(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        let is_gone = error.kind() == std::io::ErrorKind::BrokenPipe;
+        if !is_gone {
+            eprintln!("error: standard output: {error}");
+        }
+        std::process::exit(i32::from(!is_gone));
+    }
+}
 
 /// A table without lines, headed in capitals, as wide as the terminal.
 #[must_use]
@@ -15,6 +38,9 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
     for row in rows {
         table.add_row(row.iter().map(|cell| printable(cell)));
     }
+    table.column_iter_mut().for_each(|column| {
+        column.set_padding((0, 2));
+    });
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
@@ -26,10 +52,11 @@ pub(crate) fn printable(text: &str) -> String {
         .collect()
 }
 
-/// The same for text of several lines.
+/// The same for text of several lines, in which a tab is a tab.
 #[must_use]
 pub(crate) fn printable_lines(text: &str) -> String {
-    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+    let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t");
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// A value in a table's cell.

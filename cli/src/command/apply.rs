@@ -71,13 +71,13 @@ fn print_actions(applied: &Value) {
         .into_iter()
         .flatten()
         .map(|object| vec![cell(object.get("kind")), cell(object.get("name")), cell(object.get("action"))]);
-    println!("{}", table(&["kind", "name", "action"], rows));
+    say!("{}", table(&["kind", "name", "action"], rows));
     print_findings(applied.get("findings").unwrap_or(&json!([])));
 }
 
 /// Findings, the gravest first as they came.
 pub(crate) fn print_findings(findings: &Value) {
     for finding in findings.as_array().into_iter().flatten() {
-        println!("{} {}: {}", cell(finding.get("severity")), cell(finding.get("object")), cell(finding.get("message")));
+        say!("{} {}: {}", cell(finding.get("severity")), cell(finding.get("object")), cell(finding.get("message")));
     }
 }

@@ -18,19 +18,19 @@ pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Fi
             };
             print(&value, output)?;
         }
-        Output::Name => objects.iter().for_each(|object| println!("{}", name(kind, object))),
+        Output::Name => objects.iter().for_each(|object| say!("{}", name(kind, object))),
         Output::Manifest => {
             let manifests: Vec<String> = objects.iter().map(|object| yaml(&manifest(kind, object))).collect();
-            print!("{}", manifests.join("---\n"));
+            say_part!("{}", manifests.join("---\n"));
         }
-        Output::Table | Output::Wide => println!("{}", rows(kind, &objects, &filter.fields, output)),
+        Output::Table | Output::Wide => say!("{}", rows(kind, &objects, &filter.fields, output)),
     }
     Ok(())
 }
 
 /// `get --raw`: a path's answer as it is.
 pub(crate) async fn raw(api: &mut Api, path: &str) -> Result<()> {
-    print!("{}", String::from_utf8_lossy(&api.get_raw(path).await?));
+    say_part!("{}", String::from_utf8_lossy(&api.get_raw(path).await?));
     Ok(())
 }
 
@@ -42,14 +42,11 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
     }
     let Some(object) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
     let (plain, maps): (Vec<_>, Vec<_>) = object.iter().partition(|(_, value)| !is_section(value));
-    println!(
-        "{}",
-        table(&[kind.name(), ""], plain.into_iter().map(|(key, value)| vec![key.clone(), cell(Some(value))]))
-    );
+    say!("{}", table(&[kind.name(), ""], plain.into_iter().map(|(key, value)| vec![key.clone(), cell(Some(value))])));
     for (section, value) in maps.into_iter().filter(|(section, _)| !section.ends_with("_owners") && *section != "links")
     {
-        println!("\n{}", section.to_uppercase());
-        println!("{}", indented(&describe_section(object, section, value)));
+        say!("\n{}", section.to_uppercase());
+        say!("{}", indented(&describe_section(object, section, value)));
     }
     Ok(())
 }
@@ -63,7 +60,7 @@ pub(crate) async fn explain_label(api: &mut Api, kind: Kind, name: &str, key: &s
     match output {
         Output::Json | Output::Yaml => print(&explained, output),
         _ => {
-            println!("{}", crate::explain::label(name, key, &explained));
+            say!("{}", crate::explain::label(name, key, &explained));
             Ok(())
         }
     }
@@ -101,8 +98,8 @@ async fn each(api: &mut Api, kind: Kind, names: &[String]) -> Result<Vec<Value>>
 /// Prints a value for programs.
 pub(crate) fn print(value: &Value, output: Output) -> Result<()> {
     match output {
-        Output::Yaml => print!("{}", yaml(value)),
-        _ => println!("{}", json(value)?),
+        Output::Yaml => say_part!("{}", yaml(value)),
+        _ => say!("{}", json(value)?),
     }
     Ok(())
 }

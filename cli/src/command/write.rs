@@ -134,7 +134,7 @@ async fn list_traits(api: &mut Api, node: &str, output: Output) -> Result<()> {
                 .into_iter()
                 .flatten()
                 .map(|(name, from)| vec![name.clone(), crate::output::cell(Some(from))]);
-            println!("{}", crate::output::table(&["trait", "from"], rows));
+            say!("{}", crate::output::table(&["trait", "from"], rows));
             Ok(())
         }
     }
@@ -182,7 +182,7 @@ pub(crate) async fn tag(api: &mut Api, what: Tag, output: Output) -> Result<()> 
             let tags = api.get(&tags_path(&owner)).await?;
             match output {
                 Output::Json | Output::Yaml => question::print(&tags, output)?,
-                _ => println!("{}", tag_table(&tags)),
+                _ => say!("{}", tag_table(&tags)),
             }
         }
         Tag::Create { name, owner, fields } => {
@@ -244,7 +244,7 @@ pub(crate) async fn token(api: &mut Api, what: Token, output: Output) -> Result<
                 _ if api.is_dry() => {}
                 _ => {
                     let token = made.get("token").and_then(Value::as_str);
-                    println!("{}", token.ok_or_else(|| Exit::Error.because("the answer holds no token"))?);
+                    say!("{}", token.ok_or_else(|| Exit::Error.because("the answer holds no token"))?);
                 }
             }
             Ok(())
@@ -258,7 +258,7 @@ pub(crate) async fn token(api: &mut Api, what: Token, output: Output) -> Result<
 /// One line for people, once something was done.
 pub(crate) fn done(api: &Api, sentence: &str) {
     if !api.is_dry() {
-        println!("{}", crate::output::printable(sentence));
+        say!("{}", crate::output::printable(sentence));
     }
 }
 

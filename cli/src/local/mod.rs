@@ -1,0 +1,209 @@
+//! Without a controller: manifests become a fleet in memory, and the controller's own functions decide over it.
+//!
+//! Nothing here knows a rule of the model. Reading, compiling and resolving are core's; what is added is the place
+//! of each error, so that a repository of manifests can be mended from its CI's log.
+
+mod render;
+mod report;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use stemma_author::Reader;
+use stemma_core::finding::Finding;
+use stemma_core::fleet::{Change, Fleet};
+use stemma_core::graph::ClusterGraph;
+use stemma_core::manifest::{Document, Key, Objects, assemble, read_document};
+use stemma_core::name::{ObjectName, ReleaseRef};
+use stemma_core::object::{ClusterId, Object, Spec};
+use stemma_core::ownership::Manager;
+use stemma_core::release::{CompiledRelease, ReleaseError, compile_set};
+use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_node};
+
+use crate::manifest::{self, Manifest, Manifests};
+use crate::problem::Problems;
+
+pub(crate) use render::render;
+pub(crate) use report::{resolve, validate};
+
+/// The manager that a set of manifests is read under: it has one author.
+const MANAGER: &str = "manifests";
+
+/// A set of manifests that holds together.
+pub(crate) struct Local {
+    fleet: Fleet,
+    /// The order of each cluster, by the cluster's name.
+    graphs: BTreeMap<ObjectName, ClusterGraph>,
+    answers: Vec<Arc<Answer>>,
+}
+
+/// Reads manifests and puts a fleet together of them.
+///
+/// # Errors
+/// [`Problems`]: everything that is wrong, stage by stage: files, fields, names, releases, placement.
+pub(crate) fn load(paths: &[PathBuf]) -> Result<Local> {
+    let sources = Sources::read(manifest::read(paths)?)?;
+    let manager = Manager::new(MANAGER).expect("the name is a manager's");
+    let objects = assemble(&sources.documents, &manager).map_err(|errors| sources.of_bodies(errors))?;
+    let releases = sources.compile(&objects)?;
+    let fleet = fleet(objects, releases);
+    sources.check(fleet)
+}
+
+/// The documents with their files.
+struct Sources {
+    manifests: Vec<Manifest>,
+    documents: Vec<Document>,
+}
+
+impl Sources {
+    fn read(manifests: Manifests) -> Result<Self> {
+        let mut problems = Problems::default();
+        let mut documents = Vec::new();
+        for manifest in &manifests.objects {
+            match read_document(&manifest.json) {
+                Ok(document) => documents.push(document),
+                Err(error) => problems.add(manifest.place(&error.field), error),
+            }
+        }
+        problems.check()?;
+        Ok(Self { manifests: manifests.objects, documents })
+    }
+
+    fn of_bodies(&self, errors: Vec<(usize, stemma_core::manifest::BodyError)>) -> Problems {
+        let mut problems = Problems::default();
+        for (at, error) in errors {
+            problems.add(self.manifests[at].place(&error.field), error);
+        }
+        problems
+    }
+
+    /// `FILE:LINE` of a field of the object with that key.
+    fn place(&self, key: &Key, field: &str) -> String {
+        let at = self.documents.iter().position(|document| document.key == *key);
+        at.map_or_else(|| key.to_string(), |at| self.manifests[at].place(field))
+    }
+
+    fn compile(&self, objects: &Objects) -> Result<BTreeMap<ReleaseRef, Arc<CompiledRelease>>> {
+        let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
+        let mut problems = Problems::default();
+        let releases = compile_set(&specs, &Reader).unwrap_or_else(|failed| {
+            for (name, errors) in &failed {
+                let key = Key::Release(name.clone());
+                // An import that failed for reasons of its own is not missing.
+                let is_own = |error: &&ReleaseError| !matches!(error, ReleaseError::UnknownImport(import) if specs.contains_key(import));
+                for error in errors.iter().filter(is_own) {
+                    problems.add(self.place(&key, &self.release_field(&key, error)), error);
+                }
+            }
+            BTreeMap::new()
+        });
+        self.check_named(objects, &|name| specs.contains_key(name), &mut problems);
+        problems.check()?;
+        Ok(releases)
+    }
+
+    /// The path of the field in the release's own document: core names tasks by id, a document by place.
+    fn release_field(&self, key: &Key, error: &ReleaseError) -> String {
+        let named = match error {
+            ReleaseError::Cycle { path } => path.first().map(|id| format!("task {id} requires")),
+            ReleaseError::Twice { id, .. } => Some(format!("task {id} id")),
+            other => other.field().map(str::to_owned),
+        };
+        let Some(named) = named else { return String::new() };
+        let Some((id, field)) = named.strip_prefix("task ").and_then(|rest| rest.split_once(' ')) else { return named };
+        let at = self.documents.iter().position(|document| document.key == *key);
+        let index = at.and_then(|at| task_index(&self.manifests[at].json, id));
+        index.map_or_else(|| "tasks".to_owned(), |index| format!("tasks[{index}].{field}"))
+    }
+
+    /// Refuses a release that some level names and that is nowhere among the manifests.
+    fn check_named(&self, objects: &Objects, known: &dyn Fn(&ReleaseRef) -> bool, problems: &mut Problems) {
+        let mut check = |key: Key, release: Option<&ReleaseRef>| {
+            if let Some(name) = release.filter(|name| !known(name)) {
+                let what =
+                    format!("release: there is no release {:?}: add its manifest, or name another", name.to_string());
+                problems.add(self.place(&key, "release"), what);
+            }
+        };
+        for template in &objects.templates {
+            check(Key::ClusterTemplate(template.meta.name.clone()), template.spec.release.as_ref());
+        }
+        for cluster in &objects.clusters {
+            check(Key::Cluster(cluster.meta.name.clone()), cluster.spec.release.as_ref());
+        }
+        for group in &objects.groups {
+            let cluster = objects.clusters.iter().find(|one| ClusterId(one.meta.uuid) == group.spec.cluster);
+            let Some(cluster) = cluster.map(|one| one.meta.name.clone()) else { continue };
+            check(Key::NodeGroup { cluster, name: group.meta.name.clone() }, group.spec.release.as_ref());
+        }
+    }
+
+    /// Resolves every node and orders every cluster.
+    fn check(&self, fleet: Fleet) -> Result<Local> {
+        let mut problems = Problems::default();
+        let mut graphs = BTreeMap::new();
+        for cluster in fleet.clusters() {
+            let graph = ClusterGraph::of(&fleet, ClusterId(cluster.meta.uuid));
+            if let Err(cycle) = graph.check() {
+                problems.add(self.place(&Key::Cluster(cluster.meta.name.clone()), ""), cycle);
+            }
+            graphs.insert(cluster.meta.name.clone(), graph);
+        }
+        let cache = ResolveCache::new();
+        let mut answers = Vec::new();
+        for node in fleet.nodes() {
+            match resolve_node(&fleet, &cache, node.id()) {
+                Outcome::Complete(answer) => answers.push(answer),
+                Outcome::Incomplete(missing) => {
+                    let key = node.meta.name.clone().map(Key::Node);
+                    let place = key.map_or_else(|| node.display_name(), |key| self.place(&key, "nodegroup"));
+                    missing.iter().for_each(|missing| problems.add(&place, missing));
+                }
+            }
+        }
+        problems.check()?;
+        Ok(Local { fleet, graphs, answers })
+    }
+}
+
+impl Local {
+    /// What a person should know, each thing once; the gravest first, then by what it is about.
+    fn findings(&self) -> Vec<Finding> {
+        let of_releases = self.fleet.releases().flat_map(|release| release.findings.iter().cloned());
+        let of_clusters = self.graphs.iter().flat_map(|(name, graph)| graph.findings(name.as_str()));
+        let of_nodes = self.answers.iter().flat_map(|answer| answer.findings());
+        let mut findings: Vec<Finding> = of_releases.chain(of_clusters).chain(of_nodes).collect();
+        findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
+        findings.dedup();
+        findings
+    }
+}
+
+fn fleet(objects: Objects, releases: BTreeMap<ReleaseRef, Arc<CompiledRelease>>) -> Fleet {
+    let mut fleet = Fleet::new();
+    fleet.apply_all(releases.into_values().map(Change::Release));
+    fleet.apply_all(shared(objects.templates).map(Change::Template));
+    fleet.apply_all(shared(objects.clusters).map(Change::Cluster));
+    fleet.apply_all(shared(objects.groups).map(Change::NodeGroup));
+    fleet.apply_all(shared(objects.nodes).map(Change::Node));
+    fleet.apply_all(objects.observations.into_iter().map(|(id, seen)| Change::Observation(id, Arc::new(seen))));
+    fleet.set_loaded();
+    fleet
+}
+
+fn shared<S: Spec>(objects: Vec<Object<S>>) -> impl Iterator<Item = Arc<Object<S>>> {
+    objects.into_iter().map(Arc::new)
+}
+
+/// The place of a task in its release; of two with one id the later, which is the one too many.
+fn task_index(json: &str, id: &str) -> Option<usize> {
+    let release: serde_json::Value = serde_json::from_str(json).ok()?;
+    release
+        .get("tasks")?
+        .as_array()?
+        .iter()
+        .rposition(|task| task.get("id").and_then(serde_json::Value::as_str) == Some(id))
+}

@@ -1,0 +1,124 @@
+//! `render`: what the templates of a node's tasks give, from the inputs that its host would be sent.
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+use stemma_core::input::Inputs;
+use stemma_core::release::CompiledTask;
+use stemma_core::resolve::Answer;
+use stemma_core::task::{TaskType, task_type};
+use stemma_render::{Limits, Renderer, SecretUnavailable, Secrets};
+
+use super::load;
+use crate::args::{Files, Output};
+use crate::command::question;
+use crate::exit::Exit;
+use crate::output::printable_lines;
+use crate::problem::Problems;
+
+/// The parameter that is what a person wants to see of a task; the others are shown in one line each.
+const BODIES: &[&str] = &["template", "script", "content"];
+
+/// A secret is shown by its name: its value is nowhere near.
+struct Named;
+
+impl Secrets for Named {
+    fn value(&self, name: &str, _version: u64) -> Result<String, SecretUnavailable> {
+        Ok(format!("<secret {name}>"))
+    }
+}
+
+/// One task's parameters, rendered.
+struct Rendered {
+    id: String,
+    kind: String,
+    /// By the parameter's path.
+    texts: Vec<(String, String)>,
+}
+
+/// `render`.
+///
+/// # Errors
+/// Status 3 for a node or task that is not there; else what is wrong with the manifests, or the templates that fail.
+pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Output) -> Result<()> {
+    let local = load(&files.paths)?;
+    let answer = local.answers.iter().find(|answer| answer.node().display_name() == node);
+    let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
+    let mut problems = Problems::default();
+    let rendered = tasks(answer, node, task)?.into_iter().map(|(task, inputs)| one(task, inputs, node, &mut problems));
+    let rendered: Vec<Rendered> = rendered.collect();
+    match output {
+        Output::Json | Output::Yaml => question::print(&plain(&rendered), output)?,
+        _ => rendered.iter().for_each(print),
+    }
+    problems.check()
+}
+
+fn tasks<'a>(answer: &'a Answer, node: &str, wanted: Option<&str>) -> Result<Vec<(&'a CompiledTask, &'a Inputs)>> {
+    let Some(set) = answer.task_set() else {
+        return Err(
+            Exit::NotFound.because(format!("node {node} has no tasks: it is unplaced, or no level names a release"))
+        );
+    };
+    let release = &set.profile.release;
+    let Some(wanted) = wanted else {
+        let all = set.tasks().map(|ix| release.task(ix));
+        return Ok(all.filter(|task| templates(task).is_some()).map(|task| (task, &set.inputs)).collect());
+    };
+    let why_not = set.left_out_ids().find(|(id, _)| *id == wanted).map(|(_, why)| why.to_string());
+    let found = set.tasks().find(|ix| release.id(*ix) == wanted).ok_or_else(|| match why_not {
+        Some(why) => Exit::NotFound.because(format!("task {wanted} falls to {node} and does not run: {why}")),
+        None if release.find(wanted).is_some() => {
+            Exit::NotFound.because(format!("task {wanted} does not fall to {node}"))
+        }
+        None => Exit::NotFound.because(format!("no task {wanted:?} in release {}", release.name)),
+    })?;
+    Ok(vec![(release.task(found), &set.inputs)])
+}
+
+/// The type of a task that has something to show.
+fn templates(task: &CompiledTask) -> Option<&'static TaskType> {
+    let kind = task_type(&task.task.kind)?;
+    let has_body = BODIES.iter().any(|body| task.task.parameters.contains_key(*body));
+    (has_body || !kind.template_texts(&task.task.parameters).is_empty()).then_some(kind)
+}
+
+fn one(task: &CompiledTask, inputs: &Inputs, node: &str, problems: &mut Problems) -> Rendered {
+    let mut rendered = Rendered { id: task.task.id.clone(), kind: task.task.kind.clone(), texts: Vec::new() };
+    let Some(kind) = templates(task) else { return rendered };
+    let renderer = Renderer::new(inputs, &Named, Limits::default());
+    for template in kind.template_texts(&task.task.parameters) {
+        let is_script = kind.name == "shell" && template.path == "parameters.script";
+        let text = if is_script { renderer.script(template.text) } else { renderer.text(template.text) };
+        match text {
+            Ok(text) => rendered.texts.push((template.path, text)),
+            Err(error) => problems.add(format!("{node}: task {} {}", task.task.id, template.path), error),
+        }
+    }
+    if let Some(content) = task.task.parameters.get("content").and_then(Value::as_str) {
+        rendered.texts.push(("parameters.content".to_owned(), content.to_owned()));
+    }
+    rendered
+}
+
+fn plain(rendered: &[Rendered]) -> Value {
+    let texts = |one: &Rendered| {
+        one.texts.iter().map(|(path, text)| (path.clone(), Value::from(text.as_str()))).collect::<Map<_, _>>()
+    };
+    rendered
+        .iter()
+        .map(|one| (one.id.clone(), json!({"type": one.kind, "rendered": texts(one)})))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+fn print(one: &Rendered) {
+    let is_body = |path: &str| BODIES.iter().any(|body| path.strip_prefix("parameters.") == Some(*body));
+    say!("# {} ({})", one.id, one.kind);
+    for (path, text) in one.texts.iter().filter(|(path, _)| !is_body(path)) {
+        say!("# {}: {}", path.trim_start_matches("parameters."), printable_lines(text));
+    }
+    for (_, text) in one.texts.iter().filter(|(path, _)| is_body(path)) {
+        say!("{}", printable_lines(text));
+    }
+    say!("");
+}

@@ -1,0 +1,44 @@
+//! What is wrong with manifests, each with its place, all at once: a person mends a file, not one error a run.
+
+use std::fmt;
+
+/// What is wrong, as `FILE:LINE: FIELD: REASON` a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Problems(Vec<String>);
+
+impl Problems {
+    /// One more, at `FILE:LINE` or at a file.
+    pub(crate) fn add(&mut self, place: impl fmt::Display, what: impl fmt::Display) {
+        let line = crate::output::printable_lines(&format!("{place}: {what}"));
+        if !self.0.contains(&line) {
+            self.0.push(line);
+        }
+    }
+
+    /// Whether nothing is wrong.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Nothing, or all of it as an error.
+    ///
+    /// # Errors
+    /// When something is wrong.
+    pub(crate) fn check(self) -> anyhow::Result<()> {
+        if self.is_empty() { Ok(()) } else { Err(self.into()) }
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [only] => f.write_str(only),
+            all => {
+                write!(f, "{} things are wrong in these manifests", all.len())?;
+                all.iter().try_for_each(|one| write!(f, "\n  {}", one.replace('\n', "\n  ")))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Problems {}
