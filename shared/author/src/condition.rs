@@ -8,11 +8,13 @@
 //! loops and the sizes of what they run over.
 
 mod bounds;
+mod memo;
 mod regexes;
 mod step;
 mod value;
 mod walk;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -22,6 +24,7 @@ use stemma_core::condition::{AuthorError, Condition, ConditionError};
 use stemma_core::input::{Input, Inputs, Reference};
 
 use crate::source::Source;
+use memo::Memo;
 use regexes::Regexes;
 
 pub use bounds::MAX_CONDITION_BYTES;
@@ -62,6 +65,7 @@ struct Cel {
     expression: IdedExpr,
     regexes: Regexes,
     work: Work,
+    memo: Memo,
 }
 
 /// Reads a condition.
@@ -77,6 +81,7 @@ pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
         expression: found.expression,
         regexes: found.regexes,
         work: found.work,
+        memo: Memo::default(),
     }))
 }
 
@@ -107,13 +112,26 @@ impl Condition for Cel {
     }
 
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError> {
+        let found = self.find(inputs)?;
+        self.memo.get_or(&found, || self.run(&found))
+    }
+}
+
+impl Cel {
+    /// The input of each variable.
+    fn find<'i>(&self, inputs: &'i Inputs) -> Result<Vec<Cow<'i, Input>>, ConditionError> {
+        let find = |(reference, _): &(Reference, Use)| {
+            inputs.find(reference).ok_or_else(|| ConditionError::NotAnInput { reference: reference.clone() })
+        };
+        self.variables.iter().map(find).collect()
+    }
+
+    fn run(&self, found: &[Cow<'_, Input>]) -> Result<bool, ConditionError> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         self.regexes.add_to(&mut context);
         let mut size = value::Size::default();
-        for (number, (reference, used)) in self.variables.iter().enumerate() {
-            let input =
-                inputs.find(reference).ok_or_else(|| ConditionError::NotAnInput { reference: reference.clone() })?;
-            let bound = match (used, &*input) {
+        for (number, ((_, used), input)) in self.variables.iter().zip(found).enumerate() {
+            let bound = match (used, &**input) {
                 (Use::Presence, input) => Some(Value::Bool(*input != Input::Absent)),
                 (Use::Value, Input::Value(value)) => {
                     size.add(value);
@@ -132,9 +150,7 @@ impl Condition for Cel {
             Err(error) => Err(self.failed(&error)),
         }
     }
-}
 
-impl Cel {
     fn failed(&self, error: &ExecutionError) -> ConditionError {
         if let ExecutionError::UndeclaredReference(name) = error
             && let Some((reference, _)) =

@@ -133,7 +133,9 @@ fn template() -> impl Strategy<Value = String> {
 fn value(reference: &Reference, variant: u8) -> Input {
     let node = |name: &str| {
         let fields = reference.read().fields().expect("a look-up has fields");
-        fields.project(|field| (variant % 3 > 0 || field.first() == "name").then(|| json!(format!("{name}-{field}"))))
+        fields.project(|field| {
+            (!variant.is_multiple_of(3) || field.first() == "name").then(|| json!(format!("{name}-{field}")))
+        })
     };
     let absent = variant.is_multiple_of(4);
     match reference.read() {
