@@ -13,7 +13,6 @@ fn main() -> ExitCode {
     match act(&arguments) {
         Ok(exit) => ExitCode::from(exit.status()),
         Err(error) => {
-            log::error!("{error:#}");
             let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("error: {error:#}\n").as_bytes());
             ExitCode::from(Exit::Failed.status())
         }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use log::{info, warn};
+use log::{info, log, warn};
 use stemma_wire::message::Hash;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::desired::{Barrier, Known, Mode, Profile};
@@ -14,18 +14,17 @@ use stemma_wire::message::observed::{self, LocalState, Report};
 use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
 use tokio::time::Instant;
 
+use super::executor::graph::is_well;
 use super::executor::{Purpose, Run, blobs, is_in_order};
 use super::ledger::{Desired, OpenBarriers, Told, hex, part};
 use super::poke::Pokes;
+use super::seal::seal_key;
 use super::task::Site;
 use super::verify::{Refused, Trust, verify_body, verify_desired, verify_grant};
 use super::{hooks, outputs};
 use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::Config;
 use crate::host::{HostError, Pending};
-
-/// Stands in `Hello` and in `enroll` until this agent can open sealed secrets.
-pub const NO_SEAL_KEY: [u8; 32] = [0; 32];
 
 /// When a body that was not given is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -171,7 +170,7 @@ impl Half {
     /// Says what is held, and takes up where the last process stopped.
     async fn begin(&mut self) -> Result<(), HalfError> {
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held());
-        self.end.send(&FromApply::Hello { seal_key: NO_SEAL_KEY, held }).await?;
+        self.end.send(&FromApply::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
         let results = self.site.ledger.results()?;
         if !results.is_empty() {
             self.end.send(&FromApply::Results(results)).await?;
@@ -218,7 +217,7 @@ impl Half {
         self.site.ledger.accept(&accepted)?;
         self.end.send(&FromApply::Accepted(accepted.held())).await?;
         let (before, now) = (self.desired.take(), accepted.desired());
-        info!(revision = accepted.revision.0, labels = now.known.labels.len(); "desired state accepted");
+        info!(revision = accepted.revision.0, count = now.known.labels.len(); "desired state accepted");
         self.findings.outputs = self.write_outputs(&now, before.as_ref().map(|before| &before.known));
         self.tell_hooks(&now)?;
         let same_tasks =
@@ -238,7 +237,7 @@ impl Half {
             Some(source) => format!("{refused}: {source}"),
             None => refused.to_string(),
         };
-        warn!(reason = reason.as_str(); "what a controller sent is refused");
+        warn!(error = reason.as_str(); "what a controller sent is refused");
         Ok(self.end.send(&FromApply::Refused { reason }).await?)
     }
 
@@ -412,7 +411,8 @@ impl Half {
         }
         if !news.is_empty() {
             for result in &news {
-                info!(task = result.task.as_str(), outcome:? = result.outcome, message = result.message.as_str(); "task ended");
+                let level = if is_well(result.outcome) { log::Level::Info } else { log::Level::Warn };
+                log!(level, task = result.task.as_str(), outcome:? = result.outcome, error = result.message.as_str(); "task ended");
             }
             self.end.send(&FromApply::Results(news)).await?;
         }

@@ -95,9 +95,9 @@ pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Vec<Str
         let path = host.outside(&paths::own(paths::HOOKS)).join(&name).display().to_string();
         let command = Command { input: input.clone(), ..Command::new(vec![path], limit) };
         match host.run(&command).await {
-            Ok(finished) if finished.end.is_success() => info!(hook = name.as_str(); "a hook was told of a change"),
+            Ok(finished) if finished.end.is_success() => info!(name = name.as_str(); "a hook was told of a change"),
             Ok(finished) => {
-                warn!(hook = name.as_str(), end = finished.end.sentence().as_str(); "a hook failed");
+                warn!(name = name.as_str(), error = finished.end.sentence().as_str(); "a hook failed");
                 findings.push(format!("hook {name} {}", finished.end.sentence()));
             }
             Err(error) => findings.push(format!("hook {name}: {}", error.sentence())),

@@ -8,6 +8,7 @@ pub mod ledger;
 pub mod outputs;
 pub mod poke;
 pub mod rendering;
+pub mod seal;
 pub mod task;
 #[cfg(test)]
 pub(crate) mod testing;

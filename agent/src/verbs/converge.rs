@@ -38,7 +38,7 @@ pub fn run(root: &Path) -> Result<Exit> {
         let (sync_end, apply_end) = pair();
         let pokes = Pokes::listen(&local.host)?;
         let half = Half::new(local.site.clone(), config, trust, apply_end, pokes, Until::Stopped)?;
-        info!(root = root.display().to_string().as_str(); "agent started");
+        info!(path = root.display().to_string().as_str(); "agent started");
         tokio::select! {
             ended = half.run(stopped()) => ended.context("the root half")?,
             () = listen(sync_end) => {}

@@ -42,6 +42,7 @@ const HOST_MAP: &str = "host-map";
 const TOLD: &str = "told";
 const LOCAL: &str = "local";
 const REPORT: &str = "report";
+const SEAL_KEY: &str = "seal-key";
 const OPEN: &str = "open-barriers";
 
 /// The state directory of the root half.
@@ -209,6 +210,22 @@ impl Ledger {
         self.write(&*self.dir, REPORT, Kind::Report, report)
     }
 
+    /// The private half of the key that secrets are sealed to.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn seal_key(&self) -> Result<Option<[u8; 32]>, HostError> {
+        self.read(&*self.dir, SEAL_KEY, Kind::SealKey)
+    }
+
+    /// Keeps the private half of the key that secrets are sealed to.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_seal_key(&self, key: &[u8; 32]) -> Result<(), HostError> {
+        self.write(&*self.dir, SEAL_KEY, Kind::SealKey, key)
+    }
+
     /// A profile or blob; one whose bytes no longer have its hash is taken away (S68, at rest).
     ///
     /// # Errors
@@ -337,7 +354,7 @@ impl Ledger {
         let batches = self.batches()?;
         // A batch is at least one result, so this many batches are more results than are kept.
         for name in batches.iter().take(batches.len().saturating_sub(MOST_RESULTS)) {
-            warn!(batch = name.as_str(); "results that no controller took are dropped");
+            warn!(name = name.as_str(); "results that no controller took are dropped");
             self.results.remove(name)?;
         }
         Ok(())
@@ -378,7 +395,7 @@ impl Ledger {
     /// Moves a record out of the way, where a person finds it, and says so.
     fn set_aside(&self, dir: &dyn Dir, name: &str, why: &str) -> Result<(), HostError> {
         let aside = format!("{name}.set-aside");
-        warn!(record = name, why, now = aside.as_str(); "a record of the agent's state cannot be used and is set aside");
+        warn!(name, error = why, to = aside.as_str(); "a record of the agent's state cannot be used and is set aside");
         dir.rename(name, &aside)
     }
 

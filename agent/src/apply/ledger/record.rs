@@ -31,6 +31,7 @@ pub(super) enum Kind {
     Open = 9,
     Undo = 10,
     Report = 11,
+    SealKey = 12,
 }
 
 /// Why a record is not used.

@@ -88,7 +88,8 @@ fn another_epoch_comes_only_with_a_signed_change_from_the_one_held() {
 #[test]
 fn a_part_that_is_not_held_must_come_along() {
     let controller = Controller::new();
-    let offer = SignedDesired { task_set: None, ..controller.desired(7, &Set::default().file("f", &[], "/f", "").desired()) };
+    let offer =
+        SignedDesired { task_set: None, ..controller.desired(7, &Set::default().file("f", &[], "/f", "").desired()) };
     assert_eq!(check(&controller, &offer, None), Err(Refused::MissingPart("task set")));
     assert_eq!(check(&controller, &offer, Some(6)), Err(Refused::MissingPart("task set")));
 }
