@@ -207,7 +207,7 @@ impl Run {
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         for place in 0..self.running.len() {
             if let Poll::Ready(ended) = self.running[place].1.as_mut().poll(context) {
-                let (at, _) = self.running.swap_remove(place);
+                let (at, _) = self.running.remove(place);
                 self.graph.end(at, ended.outcome);
                 self.note(at, ended);
                 return Poll::Ready(());

@@ -1,1 +1,177 @@
+use std::rc::Rc;
 
+use serde_json::json;
+
+use super::*;
+use crate::apply::ledger::{Ledger, StepState};
+use crate::apply::testing::Set;
+use crate::host::memory::MemoryHost;
+use crate::host::{End, Finished};
+
+fn site(host: &MemoryHost) -> Site {
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) }
+}
+
+/// One run of a set to its end: what it tells, and where the host then stands.
+fn run_with(
+    host: &MemoryHost,
+    set: &Set,
+    ceiling: &Ceiling,
+    purpose: Purpose,
+) -> (Vec<(String, Outcome)>, observed::Progress) {
+    let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
+    let mut run = Run::plan(site(host), ceiling, &set.desired(), &profile, purpose).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let open = BTreeSet::new();
+    runtime.block_on(async { while run.work(&open).await.unwrap() {} });
+    let progress = run.progress();
+    let results = if purpose == Purpose::Check { run.into_results() } else { run.settle().unwrap() };
+    (results.into_iter().map(|result| (result.task, result.outcome)).collect(), progress)
+}
+
+fn converge(host: &MemoryHost, set: &Set) -> Vec<(String, Outcome)> {
+    run_with(host, set, &Ceiling::default(), Purpose::Converge).0
+}
+
+fn pairs(pairs: &[(&str, Outcome)]) -> Vec<(String, Outcome)> {
+    pairs.iter().map(|(task, outcome)| ((*task).to_owned(), *outcome)).collect()
+}
+
+#[test]
+fn a_failure_stops_its_dependants_and_the_rest_goes_on() {
+    let host = MemoryHost::new();
+    host.on_run(|_, _| Finished { end: End::Status(1), output: "broken".into() });
+    let set = Set::default()
+        .command("bad", &[], &["false"])
+        .file("after", &[0], "/after", "")
+        .file("other", &[], "/other", "")
+        .task("teapot", "teapot", &[], &json!({}))
+        .file("behind", &[3], "/behind", "");
+    let (mut told, progress) = run_with(&host, &set, &Ceiling::default(), Purpose::Converge);
+    told.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(
+        told,
+        pairs(&[
+            ("after", Outcome::DependencyFailed),
+            ("bad", Outcome::Failed),
+            ("behind", Outcome::DependencyFailed),
+            ("other", Outcome::Changed),
+            ("teapot", Outcome::Unsupported),
+        ])
+    );
+    assert_eq!(
+        (progress, host.text("/after"), host.text("/other")),
+        (observed::Progress::Failed, None, Some(String::new()))
+    );
+}
+
+#[test]
+fn what_was_told_is_not_told_again_until_it_differs_or_is_released_anew() {
+    let host = MemoryHost::new();
+    let set = || Set::default().file("f", &[], "/f", "x");
+    assert_eq!(converge(&host, &set()), pairs(&[("f", Outcome::Changed)]));
+    assert_eq!(converge(&host, &set()), []);
+    host.put("/f", "edited");
+    assert_eq!(converge(&host, &set()), pairs(&[("f", Outcome::Changed)]), "drift is mended, and told");
+    assert_eq!(converge(&host, &set().released(2)), pairs(&[("f", Outcome::Unchanged)]), "another task set");
+}
+
+#[test]
+fn drift_of_a_task_that_only_reports_is_told_and_left() {
+    let host = MemoryHost::new();
+    let set = |content: &str| {
+        let fields = json!({"on_drift": "report", "parameters": {"path": "/f", "content": content}});
+        Set::default().task("f", "file", &[], &fields)
+    };
+    assert_eq!(converge(&host, &set("x")), pairs(&[("f", Outcome::Changed)]), "first it is made so");
+    host.put("/f", "edited");
+    assert_eq!(converge(&host, &set("x")), pairs(&[("f", Outcome::Drifted)]));
+    assert_eq!(host.text("/f").as_deref(), Some("edited"));
+    assert_eq!(converge(&host, &set("y")), pairs(&[("f", Outcome::Changed)]), "other content is no drift");
+}
+
+#[test]
+fn a_command_without_guards_is_no_mend_and_runs_again_only_for_its_own_content() {
+    let host = MemoryHost::new();
+    let set = |word: &str, other: &str| Set::default().command("c", &[], &[word]).file("f", &[], "/f", other);
+    converge(&host, &set("a", "1"));
+    converge(&host, &set("a", "1"));
+    converge(&host, &set("a", "2"));
+    assert_eq!(host.ran(), [["a"]], "a change of another task does not run it again");
+    converge(&host, &set("b", "2"));
+    assert_eq!(host.ran(), [["a"], ["b"]]);
+}
+
+#[test]
+fn an_interrupted_command_counts_as_failed_until_it_is_settled() {
+    let host = MemoryHost::new();
+    let set = Set::default().command("c", &[], &["a"]).file("f", &[0], "/f", "");
+    converge(&host, &set);
+    let ledger = site(&host).ledger;
+    let mut step = ledger.step("c").unwrap().unwrap();
+    step.state = StepState::Begun;
+    ledger.set_step(&step).unwrap();
+    host.delete("/f");
+    let told = converge(&host, &set);
+    assert_eq!(told, pairs(&[("c", Outcome::Unknown), ("f", Outcome::DependencyFailed)]));
+    step.state = StepState::Done;
+    ledger.set_step(&step).unwrap();
+    assert_eq!(converge(&host, &set), pairs(&[("c", Outcome::Unchanged), ("f", Outcome::Changed)]));
+    assert_eq!(host.ran().len(), 1);
+}
+
+#[test]
+fn attempts_are_made_as_often_as_the_task_says() {
+    let host = MemoryHost::new();
+    host.on_run(|host, _| {
+        let status = i32::from(host.ran().len() < 3);
+        Finished { end: End::Status(status), output: String::new() }
+    });
+    let fields = json!({"parameters": {"command": ["a"], "retries": 2, "interval": 30}});
+    assert_eq!(converge(&host, &Set::default().task("c", "shell", &[], &fields)), pairs(&[("c", Outcome::Changed)]));
+    assert_eq!(host.ran().len(), 3);
+}
+
+#[test]
+fn a_sensitive_task_keeps_neither_output_nor_diff() {
+    let host = MemoryHost::new();
+    let fields = json!({"sensitive": true, "parameters": {"path": "/f", "content": "hunter2"}});
+    converge(&host, &Set::default().task("f", "file", &[], &fields));
+    let result = site(&host).ledger.results().unwrap().remove(0);
+    assert_eq!((result.output.as_str(), result.diff.as_str()), ("", ""));
+}
+
+#[test]
+fn the_hosts_own_ceiling_holds() {
+    let host = MemoryHost::new();
+    let ceiling = Ceiling { task_types: Some(vec!["file".into()]) };
+    let set = Set::default().command("c", &[], &["a"]).file("f", &[], "/f", "");
+    let (told, _) = run_with(&host, &set, &ceiling, Purpose::Converge);
+    assert_eq!(told, pairs(&[("c", Outcome::Unsupported), ("f", Outcome::Changed)]));
+    assert_eq!(host.ran(), Vec::<Vec<String>>::new());
+}
+
+#[test]
+fn a_check_tells_all_and_changes_nothing() {
+    let host = MemoryHost::new();
+    host.put("/g", "same");
+    let set = Set::default().file("f", &[], "/f", "x").file("g", &[], "/g", "same").command("c", &[], &["a"]);
+    site(&host);
+    host.revive();
+    let (told, _) = run_with(&host, &set, &Ceiling::default(), Purpose::Check);
+    assert_eq!(told, pairs(&[("f", Outcome::WouldChange), ("g", Outcome::Unchanged), ("c", Outcome::WouldChange)]));
+    assert_eq!(host.calls(), 0);
+}
+
+#[test]
+fn a_task_waits_for_its_blob() {
+    let host = MemoryHost::new();
+    let hash = stemma_core::digest::sha256(b"blob");
+    let source = format!("sha256:{}", crate::apply::ledger::hex(&hash));
+    let set = Set::default().task("f", "file", &[], &json!({"parameters": {"path": "/f", "source": source}}));
+    let (told, progress) = run_with(&host, &set, &Ceiling::default(), Purpose::Converge);
+    assert_eq!((told, progress), (vec![], observed::Progress::Waiting));
+    site(&host).ledger.store_body(stemma_wire::message::Hash(hash), b"blob").unwrap();
+    assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Changed)]));
+}

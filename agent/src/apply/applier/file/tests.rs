@@ -1,1 +1,171 @@
+use std::rc::Rc;
 
+use serde_json::{Value, json};
+use stemma_core::digest::sha256;
+use stemma_wire::message::desired::ProfileTask;
+
+use super::*;
+use crate::apply::ledger::{Ledger, hex};
+use crate::host::Host;
+use crate::host::memory::MemoryHost;
+use crate::host::{End, Finished};
+
+fn site(host: &MemoryHost) -> Site {
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) }
+}
+
+fn task(parameters: &Value) -> HostTask {
+    let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
+    let (references, after, barriers) = (vec![], vec![], vec![]);
+    HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &[].into()).unwrap()
+}
+
+fn ready<T>(future: Pending<'_, T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+fn check(host: &MemoryHost, parameters: &Value) -> Result<Check, TaskError> {
+    ready(File.check(&site(host), &task(parameters)))
+}
+
+fn apply(host: &MemoryHost, parameters: &Value) -> Result<Applied, TaskError> {
+    ready(File.apply(&site(host), &task(parameters)))
+}
+
+fn refusal(host: &MemoryHost, parameters: &Value) -> String {
+    let refused = check(host, parameters).unwrap_err();
+    assert_eq!(apply(host, parameters).unwrap_err().message, refused.message);
+    refused.message
+}
+
+#[test]
+fn a_file_is_made_with_its_directories_and_is_so_then() {
+    let host = MemoryHost::new();
+    let parameters = json!({"path": "/etc/a/b", "content": "x\n", "mode": "0640", "owner": "www-data", "group": "33"});
+    let Ok(Check::Differs { diff, .. }) = check(&host, &parameters) else { panic!("it is not there") };
+    assert_eq!(diff, "--- /dev/null\n+++ /etc/a/b (mode 0640, owner 33:33)\n@@ -0,0 +1 @@\n+x\n");
+    apply(&host, &parameters).unwrap();
+    assert_eq!(host.text("/etc/a/b").as_deref(), Some("x\n"));
+    let stat = host.dir(&HostPath::own("/etc/a")).unwrap().unwrap().stat("b").unwrap().unwrap();
+    assert_eq!((stat.mode, stat.user, stat.group), (0o640, 33, 33));
+    assert_eq!(check(&host, &parameters), Ok(Check::AsItShould));
+    host.chmod("/etc/a/b", 0o600);
+    assert!(matches!(check(&host, &parameters), Ok(Check::Differs { .. })), "rights are part of it");
+}
+
+#[test]
+fn what_nobody_says_stays_as_it_is() {
+    let host = MemoryHost::new();
+    host.put("/etc/f", "old");
+    host.chmod("/etc/f", 0o600);
+    apply(&host, &json!({"path": "/etc/f", "content": "new"})).unwrap();
+    let stat = host.dir(&HostPath::own("/etc")).unwrap().unwrap().stat("f").unwrap().unwrap();
+    assert_eq!((host.text("/etc/f").as_deref(), stat.mode), (Some("new"), 0o600));
+}
+
+#[test]
+fn what_was_replaced_is_kept() {
+    let host = MemoryHost::new();
+    host.put("/etc/f", "old");
+    apply(&host, &json!({"path": "/etc/f", "content": "new"})).unwrap();
+    let kept = site(&host).ledger.replaced("/etc/f").unwrap().unwrap();
+    assert_eq!((kept.bytes.as_deref(), kept.attributes), (Some(&b"old"[..]), Some((0, 0, 0o644))));
+    apply(&host, &json!({"path": "/etc/f", "absent": true})).unwrap();
+    assert_eq!(host.text("/etc/f"), None);
+    assert_eq!(check(&host, &json!({"path": "/etc/f", "absent": true})), Ok(Check::AsItShould));
+    assert_eq!(site(&host).ledger.replaced("/etc/f").unwrap().unwrap().bytes.as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn the_old_file_stands_until_validate_has_said_yes() {
+    let host = MemoryHost::new();
+    host.put("/etc/f", "old");
+    let parameters = json!({"path": "/etc/f", "content": "new", "validate": ["nginx", "-t", "-c", "{path}"]});
+    host.on_run(|host, command| {
+        let staged = command.argv[3].clone();
+        assert_eq!(host.text(&staged).as_deref(), Some("new"), "validate sees the whole new file");
+        assert_eq!(host.text("/etc/f").as_deref(), Some("old"));
+        Finished { end: End::Status(1), output: "bad line 1".into() }
+    });
+    let refused = apply(&host, &parameters).unwrap_err();
+    assert_eq!(refused.message, "validate ended with status 1: /etc/f is left as it was");
+    assert_eq!(refused.output, "bad line 1");
+    assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
+    host.on_run(|_, _| Finished { end: End::Status(0), output: String::new() });
+    apply(&host, &parameters).unwrap();
+    assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("new"), vec!["f".to_owned()]));
+}
+
+#[test]
+fn a_blob_is_taken_from_the_ledger() {
+    let host = MemoryHost::new();
+    let hash = Hash(sha256(b"blob"));
+    let parameters = json!({"path": "/f", "source": format!("sha256:{}", hex(&hash.0))});
+    assert!(refusal(&host, &parameters).ends_with("is not on this host yet"));
+    site(&host).ledger.store_body(hash, b"blob").unwrap();
+    apply(&host, &parameters).unwrap();
+    assert_eq!(host.text("/f").as_deref(), Some("blob"));
+}
+
+#[test]
+fn fuels_spelling_is_taken() {
+    let host = MemoryHost::new();
+    let parameters = json!({"path": "/etc/fuel/f", "data": "x", "permissions": "0600", "dir_permissions": "0750",
+        "timeout": 180, "overwrite": true, "parents": true});
+    apply(&host, &parameters).unwrap();
+    let root = host.dir(&HostPath::own("/etc")).unwrap().unwrap();
+    assert_eq!(root.stat("fuel").unwrap().unwrap().mode, 0o750);
+    assert_eq!(root.dir("fuel").unwrap().unwrap().stat("f").unwrap().unwrap().mode, 0o600);
+}
+
+#[test]
+fn wrong_parameters_are_named() {
+    let host = MemoryHost::new();
+    for (parameters, said) in [
+        (json!({"path": "etc/f", "content": ""}), "parameters.path: path \"etc/f\" is relative; write it from `/` on"),
+        (json!({"path": "/f"}), "parameters: exactly one of content, template, source and absent is given"),
+        (json!({"path": "/f", "content": "", "absent": true}), "exactly one of content"),
+        (json!({"path": "/f", "content": "", "mode": "rw"}), "parameters.mode: \"rw\" is no mode"),
+        (json!({"path": "/f", "content": "", "mode": 644}), "parameters: invalid type: integer `644`"),
+        (json!({"path": "/f", "content": "", "owner": "nobody-here"}), "no user \"nobody-here\" on this host"),
+        (json!({"path": "/f", "content": "", "contents": ""}), "parameters: unknown field `contents`"),
+        (json!({"path": "/f", "data": {"yaql_exp": "$"}}), "parameters: invalid type: map"),
+        (json!({"path": "/f", "source": "file.bin"}), "parameters.source: \"file.bin\" names no blob"),
+    ] {
+        let message = refusal(&host, &parameters);
+        assert!(message.contains(said), "{parameters}: {message}");
+    }
+}
+
+#[test]
+fn s65_what_is_no_plain_file_of_one_name_is_neither_read_nor_replaced() {
+    let host = MemoryHost::new();
+    host.put("/t/hard", "theirs");
+    host.put_hard_link("/t/hard");
+    host.put_special("/t/fifo");
+    host.put_link("/t/link");
+    host.put("/t/dir/f", "");
+    for (name, said) in [
+        ("hard", "/t/hard has 2 hard links; another name's file is neither read nor replaced"),
+        ("fifo", "/t/fifo is a device, socket or FIFO, where a regular file was expected"),
+        ("link", "/t/link: /t/link is a symbolic link, and none is followed; name the real path"),
+        ("dir", "/t/dir is a directory, where a regular file was expected"),
+        ("link/f", "/t/link: /t/link is a symbolic link, and none is followed; name the real path"),
+    ] {
+        for what in [json!({"content": "x"}), json!({"absent": true})] {
+            let mut parameters = what;
+            parameters["path"] = json!(format!("/t/{name}"));
+            assert_eq!(refusal(&host, &parameters), said);
+        }
+    }
+}
+
+#[test]
+fn s67_upper_mode_bits_are_set_after_the_owner_on_a_file_that_nobody_sees() {
+    let host = MemoryHost::new();
+    let parameters = json!({"path": "/bin/tool", "content": "", "owner": "www-data", "mode": "4755"});
+    apply(&host, &parameters).unwrap();
+    let stat = host.dir(&HostPath::own("/bin")).unwrap().unwrap().stat("tool").unwrap().unwrap();
+    assert_eq!((stat.user, stat.mode), (33, 0o4755));
+}

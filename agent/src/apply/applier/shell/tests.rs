@@ -1,1 +1,165 @@
+use std::rc::Rc;
 
+use serde_json::{Value, json};
+use stemma_wire::message::desired::{InputValue, ProfileTask};
+
+use super::*;
+use crate::apply::ledger::Ledger;
+use crate::host::memory::MemoryHost;
+
+fn site(host: &MemoryHost) -> Site {
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) }
+}
+
+fn task(fields: &Value, tier: &str) -> HostTask {
+    let mut definition = json!({"id": "t", "type": "shell"});
+    definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let profile = ProfileTask {
+        id: "t".into(),
+        definition: definition.to_string(),
+        references: vec!["labels.tier".into()],
+        after: vec![],
+        barriers: vec![],
+    };
+    HostTask::new(&profile, &[("labels.tier".to_owned(), InputValue::Json(json!(tier).to_string()))].into()).unwrap()
+}
+
+fn ready<T>(future: Pending<'_, T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+fn check(host: &MemoryHost, task: &HostTask) -> Result<Check, TaskError> {
+    ready(Shell.check(&site(host), task))
+}
+
+fn apply(host: &MemoryHost, task: &HostTask) -> Result<Applied, TaskError> {
+    ready(Shell.apply(&site(host), task))
+}
+
+fn is_so(host: &MemoryHost, task: &HostTask) -> bool {
+    check(host, task).unwrap() == Check::AsItShould
+}
+
+#[test]
+fn a_value_is_one_argument_or_quoted() {
+    let host = MemoryHost::new();
+    let tier = "gold; rm -rf /\n'";
+    for (parameters, argv) in [
+        (json!({"command": ["echo", "{{ labels.tier }}"]}), vec!["echo", "gold; rm -rf /\n'"]),
+        (json!({"script": "echo {{ labels.tier }}"}), vec!["/bin/sh", "-c", "echo 'gold; rm -rf /\n'\"'\"''"]),
+        (json!({"cmd": "echo {{ labels.tier }}"}), vec!["/bin/sh", "-c", "echo {{ labels.tier }}"]),
+    ] {
+        apply(&host, &task(&json!({"parameters": parameters}), tier)).unwrap();
+        let ran = host.ran().pop().unwrap();
+        if ran[1] == "-c" && ran[2].contains('\'') {
+            // How a quote is quoted is render's own; that it is one word is what matters here.
+            assert!(ran[2].starts_with("echo 'gold; rm -rf /\n'"), "{ran:?}");
+        } else {
+            assert_eq!(ran, argv);
+        }
+    }
+}
+
+#[test]
+fn without_guards_it_runs_once_for_each_content() {
+    let host = MemoryHost::new();
+    let fields = json!({"parameters": {"command": ["deploy", "{{ labels.tier }}"]}});
+    let gold = task(&fields, "gold");
+    assert!(!is_so(&host, &gold));
+    apply(&host, &gold).unwrap();
+    assert!(is_so(&host, &gold));
+    assert!(!is_so(&host, &task(&fields, "silver")), "other inputs are another thing to do");
+}
+
+#[test]
+fn begun_and_not_ended_it_is_unknown_unless_it_may_run_again() {
+    let host = MemoryHost::new();
+    let fields = |on_interrupt: &str| json!({"on_interrupt": on_interrupt, "parameters": {"command": ["deploy"]}});
+    for (on_interrupt, unknown) in [("unknown", true), ("again", false)] {
+        let task = task(&fields(on_interrupt), "gold");
+        let begun = Step { task: "t".into(), content: task.content, state: StepState::Begun };
+        site(&host).ledger.set_step(&begun).unwrap();
+        match check(&host, &task) {
+            Err(error) => assert!(unknown && error.unknown && error.message.contains("resolve-unknown t done|again")),
+            Ok(found) => assert!(!unknown && found != Check::AsItShould),
+        }
+    }
+}
+
+#[test]
+fn a_failure_is_journalled_as_one() {
+    let host = MemoryHost::new();
+    host.on_run(|_, _| Finished { end: End::Status(3), output: "no".into() });
+    let task = task(&json!({"parameters": {"command": ["deploy"]}}), "gold");
+    let error = apply(&host, &task).unwrap_err();
+    assert_eq!((error.message.as_str(), error.output.as_str()), ("the command ended with status 3", "no"));
+    assert_eq!(site(&host).ledger.step("t").unwrap().unwrap().state, StepState::Failed);
+    assert!(!is_so(&host, &task));
+}
+
+#[test]
+fn guards_say_whether_there_is_something_to_do() {
+    let host = MemoryHost::new();
+    host.put("/made", "");
+    host.on_run(|_, command| {
+        let status = i32::from(command.argv[0] != "true");
+        Finished { end: End::Status(status), output: String::new() }
+    });
+    for (guard, so) in [
+        (json!({"creates": "/made"}), true),
+        (json!({"creates": "/missing"}), false),
+        (json!({"unless": ["true"]}), true),
+        (json!({"unless": ["false"]}), false),
+        (json!({"only_if": ["true"]}), false),
+        (json!({"only_if": ["false"]}), true),
+        (json!({"creates": "/missing", "only_if": ["true"]}), false),
+        (json!({"creates": "/missing", "only_if": ["false"]}), true),
+    ] {
+        let mut parameters = guard;
+        parameters["command"] = json!(["deploy"]);
+        assert_eq!(is_so(&host, &task(&json!({"parameters": parameters}), "")), so, "{parameters}");
+    }
+    let guarded = task(&json!({"parameters": {"command": ["true"], "creates": "/missing"}}), "");
+    apply(&host, &guarded).unwrap();
+    assert_eq!(site(&host).ledger.step("t").unwrap(), None, "a guarded command needs no journal");
+}
+
+#[test]
+fn what_it_runs_with() {
+    let host = MemoryHost::new();
+    let parameters = json!({"command": ["x"], "cwd": "/srv", "env": {"TIER": "{{ labels.tier }}"}, "user": "www-data", "timeout": 5});
+    apply(&host, &task(&json!({"parameters": parameters}), "gold")).unwrap();
+    let ran = host.last_run().unwrap();
+    assert_eq!(ran.cwd, Some(HostPath::own("/srv")));
+    assert_eq!(ran.env, [("TIER".to_owned(), "gold".to_owned())].into());
+    assert_eq!((ran.user.as_deref(), ran.timeout), (Some("www-data"), Duration::from_secs(5)));
+}
+
+#[test]
+fn wrong_parameters_are_named() {
+    let host = MemoryHost::new();
+    for (parameters, said) in [
+        (json!({}), "exactly one of command (a list) and script"),
+        (json!({"command": ["a"], "script": "a"}), "exactly one of command"),
+        (json!({"command": []}), "parameters.command: the first item is the program"),
+        (json!({"command": "a b"}), "parameters: invalid type: string"),
+        (json!({"command": ["a"], "creates": "x"}), "parameters.creates: path \"x\" is relative"),
+        (json!({"command": ["a"], "env": {"A=B": "x"}}), "parameters.env: \"A=B\" is no variable"),
+        (json!({"command": ["a"], "shell": true}), "parameters: unknown field `shell`"),
+    ] {
+        let error = check(&host, &task(&json!({"parameters": parameters}), "")).unwrap_err().message;
+        assert!(error.contains(said), "{parameters}: {error}");
+    }
+}
+
+#[test]
+fn retries_are_the_tasks_or_the_parameters() {
+    for (fields, retries) in [
+        (json!({"parameters": {"command": ["a"]}}), (0, 1)),
+        (json!({"retries": 3, "parameters": {"command": ["a"]}}), (3, 1)),
+        (json!({"retries": 3, "parameters": {"command": ["a"], "retries": 2, "interval": 20}}), (2, 20)),
+    ] {
+        assert_eq!(Shell.retries(&task(&fields, "")), retries, "{fields}");
+    }
+}
