@@ -19,6 +19,8 @@ pub struct Arguments {
 /// What can be done on the host.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    /// Join a fleet: a token becomes this host's certificate.
+    Join(Join),
     /// Run until stopped: keep this host as its desired state says.
     Run,
     /// Apply what is held once, without asking a controller, and end.
@@ -50,6 +52,23 @@ pub enum Verb {
     },
     /// Write /run/stemma from what is held, without network (at boot).
     Refill,
+}
+
+/// Whom to join, and by what.
+#[derive(Debug, Args)]
+pub struct Join {
+    /// The controllers, https://HOST:PORT; the first that answers is joined, all are kept.
+    #[arg(required = true, value_name = "URL")]
+    pub controllers: Vec<String>,
+    /// The file that holds the token; `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: PathBuf,
+    /// SHA-256 of the fleet root's public key, in hex: `stemma token ca-hash` prints it.
+    #[arg(long, value_name = "HASH")]
+    pub ca_hash: String,
+    /// The node's name; the host's name unless said.
+    #[arg(long)]
+    pub name: Option<String>,
 }
 
 /// How an answer is printed.

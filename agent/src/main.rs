@@ -22,6 +22,7 @@ fn main() -> ExitCode {
 fn act(arguments: &Arguments) -> Result<Exit> {
     let root = arguments.root.as_path();
     match &arguments.verb {
+        Verb::Join(join) => verbs::join(root, join),
         Verb::Run => verbs::run(root),
         Verb::Once => verbs::once(root),
         Verb::Check(printed) => verbs::check(root, printed.output),

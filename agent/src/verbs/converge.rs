@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use log::info;
 use serde_json::json;
+use stemma_wire::clock::SystemClock;
 use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::Outcome;
 
@@ -21,6 +23,7 @@ use crate::args::Output;
 use crate::channel::{SyncEnd, pair};
 use crate::config::Config;
 use crate::identity::Identity;
+use crate::sync;
 
 /// Runs both halves until a signal says stop.
 ///
@@ -29,7 +32,8 @@ use crate::identity::Identity;
 pub fn run(root: &Path) -> Result<Exit> {
     let local = Local::open(root)?;
     let config = Config::load(&*local.host)?;
-    let trust = Trust::new(&Identity::load(&*local.host)?)?;
+    let identity = Identity::load(&*local.host)?;
+    let trust = Trust::new(&identity)?;
     let _lock = local
         .host
         .lock(&crate::paths::own("/var/lib/stemma-agent/apply/lock"))?
@@ -41,7 +45,10 @@ pub fn run(root: &Path) -> Result<Exit> {
         info!(path = root.display().to_string().as_str(); "agent started");
         tokio::select! {
             ended = half.run(stopped()) => ended.context("the root half")?,
-            () = listen(sync_end) => {}
+            ended = sync::run(local.host.clone(), identity, sync_end, Arc::new(SystemClock)) => {
+                let Err(error) = ended;
+                return Err(error).context("the network half");
+            }
         }
         info!("agent stopped");
         Ok(Exit::Done)
@@ -150,7 +157,7 @@ pub fn refill(root: &Path) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")
 }
 

@@ -3,11 +3,13 @@
 
 mod converge;
 mod explain;
+mod join;
 mod local;
 mod status;
 
 pub use converge::{check, once, refill, run};
 pub use explain::explain;
+pub use join::join;
 pub use local::{pause, resolve_unknown, resume};
 pub use status::status;
 

@@ -1,0 +1,417 @@
+//! Whole hosts, laid out as files: a server, a board, a virtual machine, a container, and one that lies.
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::Value;
+use stemma_core::input;
+use stemma_core::input::facts::{Fact, STABLE};
+
+use super::*;
+
+/// A host's files: `path -> target` is a link, a path that ends in `/` a directory.
+type Files<'a> = &'a [(&'a str, &'a str)];
+
+fn lay_out(dir: &Path, files: Files<'_>) {
+    for (path, content) in files {
+        if let Some((path, target)) = path.split_once(" -> ") {
+            let link = dir.join(path);
+            fs::create_dir_all(link.parent().unwrap()).unwrap();
+            symlink(target, link).unwrap();
+        } else if path.ends_with('/') {
+            fs::create_dir_all(dir.join(path)).unwrap();
+        } else {
+            let file = dir.join(path);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, content).unwrap();
+        }
+    }
+}
+
+fn asked(machine: &str, node: &str, ipv4: &[(&str, &str)], source: &str) -> Asked {
+    Asked {
+        uname: Uname { system: "Linux".into(), node: node.into(), release: "6.1.0-18".into(), machine: machine.into() },
+        ipv4: ipv4.iter().map(|(name, address)| ((*name).to_owned(), address.parse().unwrap())).collect(),
+        source: source.parse::<IpAddr>().ok(),
+        signature: || Some(*b"KVMKVMKVM\0\0\0"),
+    }
+}
+
+fn see(files: Files<'_>, asked: &Asked) -> Seen {
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(dir.path(), files);
+    let root = Root::new(dir.path());
+    let seen = look(&root, asked);
+    assert_eq!(look(&root, asked).stable, seen.stable);
+    check(&seen);
+    seen
+}
+
+/// The fact of the registry that a dotted path is.
+fn registered(path: &str) -> &'static Fact {
+    let path = input::Path::new(path.split('.')).unwrap();
+    STABLE.iter().find(|fact| fact.is_at(&path)).unwrap_or_else(|| panic!("facts{path} is not in the registry"))
+}
+
+fn check(seen: &Seen) {
+    for (path, text) in &seen.stable {
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(canonical_json(&value), *text, "{path}");
+        assert!(registered(path).admits(&value), "{path} {text}");
+    }
+    for (path, text) in &seen.passing {
+        assert!(serde_json::from_str::<Value>(text).unwrap().is_number(), "{path} {text}");
+        let path = input::Path::new(path.split('.')).unwrap();
+        assert!(!STABLE.iter().any(|fact| fact.is_at(&path)), "{path} is both");
+    }
+    assert!(seen.traits.is_sorted() && seen.traits.len() <= 50);
+}
+
+fn stable(seen: &Seen) -> String {
+    seen.stable.iter().map(|(path, text)| format!("{path} = {text}\n")).collect()
+}
+
+const CPUINFO: &str = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Gold 6430\n\
+    flags\t\t: fpu sse sse2 ht vmx ssse3 sse4_2 aes avx avx2\n";
+const V6_ROUTE: &str = "fe800000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 1 0 00000001     eth0\n";
+
+#[test]
+fn a_server() {
+    let files: Files<'_> = &[
+        ("proc/cpuinfo", CPUINFO),
+        (
+            "proc/meminfo",
+            "MemTotal:       527968736 kB\nMemAvailable:   500000000 kB\nSwapTotal: 8388604 kB\nSwapFree: 8388604 kB\n",
+        ),
+        ("proc/uptime", "351735.47 234388.90\n"),
+        ("proc/loadavg", "0.52 0.58 1.59 1/467 12345\n"),
+        ("proc/net/route", "Iface\tDestination\nbond0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"),
+        (
+            "proc/net/if_inet6",
+            "20010db8000000000000000000000010 05 40 00 80    bond0\n20010db80000000000000000000000ff 05 40 00 01    bond0\nfe80000000000000a6bf01fffe000001 05 40 20 80    bond0\n00000000000000000000000000000001 01 80 10 80       lo\n",
+        ),
+        ("sys/devices/system/cpu/online", "0-3\n"),
+        ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,2\n"),
+        ("sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "1,3\n"),
+        ("sys/devices/system/cpu/cpu2/topology/thread_siblings_list", "0,2\n"),
+        ("sys/devices/system/cpu/cpu3/topology/thread_siblings_list", "1,3\n"),
+        ("sys/class/dmi/id/sys_vendor", "Dell Inc.\n"),
+        ("sys/class/dmi/id/product_name", "PowerEdge R750\n"),
+        ("sys/class/dmi/id/board_name", "0PJ80M\n"),
+        ("sys/class/dmi/id/product_serial", "\n"),
+        ("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\u{6}\0\0\0\u{1}"),
+        ("sys/firmware/dmi/", ""),
+        ("sys/class/tpm/tpm0/tpm_version_major", "2\n"),
+        ("sys/class/tpm/tpm0/device/driver -> ../../bus/acpi/drivers/tpm_crb", ""),
+        ("sys/class/net/lo/mtu", "65536\n"),
+        ("sys/class/net/eno1/mtu", "9000\n"),
+        ("sys/class/net/eno1/address", "b0:7b:25:00:00:01\n"),
+        ("sys/class/net/eno1/addr_assign_type", "0\n"),
+        ("sys/class/net/eno1/device/sriov_totalvfs", "64\n"),
+        ("sys/class/net/bond0/mtu", "9000\n"),
+        ("sys/class/net/bond0/address", "b0:7b:25:00:00:01\n"),
+        ("sys/class/net/bond0/uevent", "DEVTYPE=bond\nINTERFACE=bond0\n"),
+        ("sys/class/net/bond0/lower_eno1 -> ../eno1", ""),
+        ("sys/class/net/docker0/address", "02:42:00:00:00:01\n"),
+        ("sys/class/net/docker0/uevent", "DEVTYPE=bridge\n"),
+        ("sys/block/sda/device/model", "ST8000NM000A-2KE\n"),
+        ("sys/block/sda/queue/rotational", "1\n"),
+        ("sys/block/sda/size", "15628053168\n"),
+        ("sys/block/nvme0n1/device/model", "SAMSUNG MZQL2960HCJR-00A07              \n"),
+        ("sys/block/nvme0n1/queue/rotational", "0\n"),
+        ("sys/block/nvme0n1/size", "1875385008\n"),
+        ("sys/block/loop0/size", "8\n"),
+        ("sys/block/sr0/device/model", "DVD\n"),
+        ("sys/block/sr0/removable", "1\n"),
+        ("sys/block/sr0/size", "2097151\n"),
+        (
+            "etc/os-release",
+            "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\nVERSION_CODENAME=bookworm\nID=debian\n",
+        ),
+        ("etc/hosts", "127.0.0.1 localhost\n10.0.0.10 db-1.example.net db-1\n"),
+        ("etc/localtime -> /usr/share/zoneinfo/Europe/Berlin", ""),
+    ];
+    let addresses = [("lo", "127.0.0.1"), ("bond0", "10.0.0.10"), ("docker0", "172.17.0.1")];
+    let seen = see(files, &asked("x86_64", "db-1", &addresses, "10.0.0.10"));
+    assert_eq!(
+        stable(&seen),
+        r#"architecture = "x86_64"
+cpu.cores = 2
+cpu.count = 4
+cpu.model = "Intel(R) Xeon(R) Gold 6430"
+cpu.vendor = "GenuineIntel"
+disks.nvme0n1.model = "SAMSUNG MZQL2960HCJR-00A07"
+disks.nvme0n1.rotational = false
+disks.nvme0n1.size_bytes = 960197124096
+disks.sda.model = "ST8000NM000A-2KE"
+disks.sda.rotational = true
+disks.sda.size_bytes = 8001563222016
+dmi.board = "0PJ80M"
+dmi.product = "PowerEdge R750"
+dmi.vendor = "Dell Inc."
+firmware = "uefi"
+fqdn = "db-1.example.net"
+hostname = "db-1"
+kernel.name = "Linux"
+kernel.release = "6.1.0-18"
+memory.total_bytes = 540639985664
+network.address = "10.0.0.10"
+network.addresses = ["10.0.0.10","2001:db8::10"]
+network.interfaces.bond0.addresses = ["10.0.0.10","2001:db8::10"]
+network.interfaces.bond0.mac = "b0:7b:25:00:00:01"
+network.interfaces.bond0.mtu = 9000
+network.interfaces.eno1.mac = "b0:7b:25:00:00:01"
+network.interfaces.eno1.mtu = 9000
+os.codename = "bookworm"
+os.id = "debian"
+os.name = "Debian GNU/Linux 12 (bookworm)"
+os.version = "12"
+swap.total_bytes = 8589930496
+timezone = "Europe/Berlin"
+virtualization = "none"
+"#
+    );
+    let passing: Vec<String> = seen.passing.iter().map(|(path, text)| format!("{path}={text}")).collect();
+    assert_eq!(
+        passing,
+        [
+            "load.15m=1.59",
+            "load.1m=0.52",
+            "load.5m=0.58",
+            "memory.available_bytes=512000000000",
+            "swap.free_bytes=8589930496",
+            "uptime_seconds=351735",
+        ]
+    );
+    assert_eq!(
+        seen.traits,
+        [
+            "COMPUTE_ARCH_X86_64",
+            "COMPUTE_FIRMWARE_UEFI",
+            "COMPUTE_SECURITY_TPM_2_0",
+            "COMPUTE_SECURITY_TPM_CRB",
+            "COMPUTE_SECURITY_UEFI_SECURE_BOOT",
+            "HW_ARCH_X86_64",
+            "HW_CPU_HYPERTHREADING",
+            "HW_CPU_X86_AESNI",
+            "HW_CPU_X86_AVX",
+            "HW_CPU_X86_AVX2",
+            "HW_CPU_X86_INTEL_VMX",
+            "HW_CPU_X86_SSE",
+            "HW_CPU_X86_SSE2",
+            "HW_CPU_X86_SSE42",
+            "HW_CPU_X86_SSSE3",
+            "HW_CPU_X86_VMX",
+            "HW_NIC_SRIOV",
+            "STORAGE_DISK_HDD",
+            "STORAGE_DISK_SSD",
+        ]
+    );
+    assert!(seen.findings.is_empty());
+}
+
+#[test]
+fn a_board_of_arm() {
+    let files: Files<'_> = &[
+        (
+            "proc/cpuinfo",
+            "processor\t: 0\nFeatures\t: fp asimd evtstrm crc32 cpuid\nCPU implementer\t: 0x41\nCPU part\t: 0xd08\n\nprocessor\t: 1\n\nRevision\t: c03114\nModel\t\t: Raspberry Pi 4 Model B Rev 1.4\n",
+        ),
+        ("proc/meminfo", "MemTotal:        3884328 kB\n"),
+        ("proc/device-tree/model", "Raspberry Pi 4 Model B Rev 1.4\0"),
+        ("sys/class/net/eth0/address", "dc:a6:32:00:00:01\n"),
+        ("sys/class/net/eth0/device/", ""),
+        ("sys/class/net/eth0.7/uevent", "DEVTYPE=vlan\n"),
+        ("sys/class/net/eth0.7/lower_eth0 -> ../eth0", ""),
+        ("sys/block/mmcblk0/device/name", "SD64G\n"),
+        ("sys/block/mmcblk0/queue/rotational", "0\n"),
+        ("sys/block/mmcblk0/size", "124735488\n"),
+        ("sys/block/mmcblk0boot0/device/name", "SD64G\n"),
+        ("sys/block/mmcblk0boot0/size", "8192\n"),
+        ("usr/lib/os-release", "ID=alpine\n"),
+        ("etc/localtime", "TZif2"),
+        ("etc/timezone", "Asia/Tokyo\n"),
+    ];
+    let seen = see(files, &asked("aarch64", "pi.example.net", &[("eth0.7", "192.168.7.2")], ""));
+    assert_eq!(
+        stable(&seen),
+        r#"architecture = "aarch64"
+cpu.count = 2
+cpu.model = "Cortex-A72"
+cpu.vendor = "ARM"
+disks.mmcblk0.model = "SD64G"
+disks.mmcblk0.rotational = false
+disks.mmcblk0.size_bytes = 63864569856
+fqdn = "pi.example.net"
+hostname = "pi"
+kernel.name = "Linux"
+kernel.release = "6.1.0-18"
+memory.total_bytes = 3977551872
+network.addresses = ["192.168.7.2"]
+network.interfaces.eth0.mac = "dc:a6:32:00:00:01"
+os.id = "alpine"
+timezone = "Asia/Tokyo"
+virtualization = "none"
+"#
+    );
+    assert_eq!(
+        seen.traits,
+        [
+            "COMPUTE_ARCH_AARCH64",
+            "HW_ARCH_AARCH64",
+            "HW_CPU_AARCH64_ASIMD",
+            "HW_CPU_AARCH64_CPUID",
+            "HW_CPU_AARCH64_CRC32",
+            "HW_CPU_AARCH64_EVTSTRM",
+            "HW_CPU_AARCH64_FP",
+            "STORAGE_DISK_SSD",
+        ]
+    );
+}
+
+#[test]
+fn a_virtual_machine() {
+    let files: Files<'_> = &[
+        (
+            "proc/cpuinfo",
+            "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nflags\t\t: sse2 hypervisor\n",
+        ),
+        ("sys/devices/system/cpu/online", "0\n"),
+        ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0\n"),
+        ("sys/class/dmi/id/sys_vendor", "QEMU\n"),
+        ("sys/class/dmi/id/product_name", "Standard PC (Q35 + ICH9, 2009)\n"),
+        ("sys/class/dmi/id/product_uuid", "4C4C4544-0042-3510-8051-B7C04F4E3233\n"),
+        ("sys/firmware/dmi/", ""),
+        ("sys/block/vda/device/", ""),
+        ("sys/block/vda/queue/rotational", "1\n"),
+        ("sys/block/vda/size", "41943040\n"),
+        ("etc/localtime -> ../usr/share/zoneinfo/Etc/UTC", ""),
+    ];
+    let seen = see(files, &asked("x86_64", "vm", &[], ""));
+    assert_eq!(
+        stable(&seen),
+        r#"architecture = "x86_64"
+cpu.cores = 1
+cpu.count = 1
+cpu.model = "AMD EPYC"
+cpu.vendor = "AuthenticAMD"
+disks.vda.size_bytes = 21474836480
+dmi.product = "Standard PC (Q35 + ICH9, 2009)"
+dmi.uuid = "4c4c4544-0042-3510-8051-b7c04f4e3233"
+dmi.vendor = "QEMU"
+firmware = "bios"
+hostname = "vm"
+kernel.name = "Linux"
+kernel.release = "6.1.0-18"
+timezone = "Etc/UTC"
+virtualization = "kvm"
+"#
+    );
+    assert_eq!(seen.traits, ["COMPUTE_ARCH_X86_64", "COMPUTE_FIRMWARE_BIOS", "HW_ARCH_X86_64", "HW_CPU_X86_SSE2"]);
+}
+
+#[test]
+fn a_container_has_no_hardware_of_its_own() {
+    let files: Files<'_> = &[
+        ("run/systemd/container", "systemd-nspawn\n"),
+        ("proc/cpuinfo", CPUINFO),
+        ("proc/net/route", "Iface\nhost0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"),
+        ("proc/net/ipv6_route", V6_ROUTE),
+        ("sys/class/dmi/id/sys_vendor", "Dell Inc.\n"),
+        ("sys/class/net/host0/address", "5e:00:00:00:00:01\n"),
+        ("sys/class/net/host0/addr_assign_type", "1\n"),
+        ("sys/class/net/host0/mtu", "1500\n"),
+        ("sys/class/net/lo/mtu", "65536\n"),
+        ("sys/block/sda/device/model", "ST8000NM000A-2KE\n"),
+        ("sys/block/sda/size", "15628053168\n"),
+        ("etc/os-release", "ID=fedora\nVERSION_ID=41\n"),
+    ];
+    let seen = see(files, &asked("x86_64", "box", &[("host0", "10.0.0.20")], "10.0.0.20"));
+    assert_eq!(
+        stable(&seen),
+        r#"architecture = "x86_64"
+cpu.count = 1
+cpu.model = "Intel(R) Xeon(R) Gold 6430"
+cpu.vendor = "GenuineIntel"
+hostname = "box"
+kernel.name = "Linux"
+kernel.release = "6.1.0-18"
+network.address = "10.0.0.20"
+network.addresses = ["10.0.0.20"]
+network.interfaces.host0.addresses = ["10.0.0.20"]
+network.interfaces.host0.mtu = 1500
+os.id = "fedora"
+os.version = "41"
+timezone = "UTC"
+virtualization = "systemd-nspawn"
+"#
+    );
+}
+
+#[test]
+fn odd_content_is_no_fact_and_no_panic() {
+    let odd = "\u{0}: \u{fffd}=\"\n:::\n0-\n-\n0x\n\\\n9999999999999999999999 kB\n";
+    let paths = [
+        "proc/cpuinfo",
+        "proc/meminfo",
+        "proc/uptime",
+        "proc/loadavg",
+        "proc/net/route",
+        "proc/net/ipv6_route",
+        "proc/net/if_inet6",
+        "proc/device-tree/hypervisor/compatible",
+        "proc/1/environ",
+        "sys/devices/system/cpu/online",
+        "sys/class/net/eth0/mtu",
+        "sys/class/net/eth0/address",
+        "sys/class/net/eth0/uevent",
+        "sys/class/net/eth0/device/sriov_totalvfs",
+        "sys/block/sda/size",
+        "sys/block/sda/device/model",
+        "sys/block/sda/queue/rotational",
+        "sys/class/tpm/tpm0/tpm_version_major",
+        "etc/os-release",
+        "etc/hosts",
+        "etc/timezone",
+    ];
+    let files: Vec<(&str, &str)> = paths.iter().map(|path| (*path, odd)).collect();
+    let seen = see(&files, &asked("pdp\n11", "a_b\n", &[], ""));
+    assert_eq!(seen.traits, Vec::<String>::new());
+    assert_eq!(seen.stable.keys().collect::<Vec<_>>(), ["kernel.name", "kernel.release", "virtualization"]);
+    assert_eq!(see(&[], &asked("", "", &[], "")).stable["timezone"], r#""UTC""#);
+}
+
+#[test]
+fn this_host_looks_the_same_twice() {
+    let (first, second) = (observe(), observe());
+    check(&first);
+    assert_eq!(first.stable, second.stable);
+    assert_eq!(first.traits, second.traits);
+    assert_eq!(first.findings, second.findings);
+    for path in ["architecture", "cpu.count", "kernel.release", "memory.total_bytes", "virtualization"] {
+        assert!(first.stable.contains_key(path), "{path}");
+    }
+}
+
+#[test]
+fn a_boot_has_an_id() {
+    for (text, expected) in [
+        ("6f9619ff-8b86-d011-b42d-00c04fc964ff", 0x6f96_19ff_8b86_d011_b42d_00c0_4fc9_64ff),
+        ("", 0_u128),
+        ("6f9619ff", 0),
+        ("\u{fffd}", 0),
+    ] {
+        assert_eq!(parse_boot_id(text), expected.to_be_bytes(), "{text}");
+    }
+    assert_ne!(boot_id(), [0; 16]);
+    assert_eq!(boot_id(), boot_id());
+}
+
+#[test]
+fn free_text_is_cut_and_plain() {
+    assert_eq!(clean("  a\u{1b}[31m\tb\n").as_deref(), Some("a [31m b"));
+    assert_eq!(clean(&"ä".repeat(300)).map(|text| text.chars().count()), Some(256));
+    assert_eq!(clean("\n\0"), None);
+}

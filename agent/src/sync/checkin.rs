@@ -1,0 +1,337 @@
+//! The loop of the network half: one parked check-in at a time, and what comes from `apply`, the label files and the
+//! clock meanwhile.
+//!
+//! ```text
+//!              something to say (after a moment, so that several things are said at once)
+//!   parked ───────────────────────────────────────────────▶ parked on a second connection
+//!     │ answer                                                  (the first is answered `superseded`)
+//!     ├──▶ offer to apply, then parked again
+//!     │ failure
+//!     └──▶ waiting (exponential, full jitter) ──▶ parked at the next controller of the list
+//! ```
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::pending;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::{debug, info, warn};
+use stemma_wire::client::{Client, ClientLimits, Target};
+use stemma_wire::clock::Clock;
+use stemma_wire::message::channel::{FromApply, FromSync};
+use stemma_wire::message::checkin::{CheckInAnswer, News};
+use stemma_wire::message::{Hash, PartDigest};
+use tokio::time::{Instant, sleep_until};
+
+use super::backoff::Backoff;
+use super::exchange::{ExchangeError, Returned, check_in, fetch, hex};
+use super::labels;
+use super::renew::{due_in, renewed};
+use super::said::Said;
+use super::state::{Credentials, StateError};
+use super::watch::watch;
+use crate::channel::{ChannelError, SyncEnd};
+use crate::host::Host;
+use crate::identity::Identity;
+use crate::paths;
+
+/// Several things that are said within this time are said at once.
+const GATHER: Duration = Duration::from_millis(30);
+/// Stable facts are looked at again so often.
+const OBSERVE: Duration = Duration::from_hours(1);
+/// After a renewal that failed.
+const RENEW_AGAIN: Duration = Duration::from_mins(5);
+
+type InFlight<T> = Pin<Box<dyn Future<Output = Returned<T>>>>;
+
+/// The network half.
+pub struct Sync {
+    host: Rc<dyn Host>,
+    identity: Identity,
+    credentials: Credentials,
+    targets: VecDeque<Target>,
+    tls: Arc<rustls::ClientConfig>,
+    clock: Arc<dyn Clock>,
+    end: SyncEnd,
+    said: Said,
+    backoff: Backoff,
+    idle: Option<Client>,
+    parked: Option<InFlight<CheckInAnswer>>,
+    superseded: Option<InFlight<CheckInAnswer>>,
+    fetching: Option<InFlight<Option<Vec<u8>>>>,
+    fetched: Hash,
+    wanted: VecDeque<Hash>,
+    /// When the next check-in is due; the parked one is superseded then.
+    speak_at: Option<Instant>,
+    connected: bool,
+}
+
+/// Why the network half ended.
+#[derive(Debug, thiserror::Error)]
+pub enum SyncError {
+    /// Without credentials.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// `apply` has ended.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+}
+
+/// Runs until the other half ends.
+///
+/// # Errors
+/// [`SyncError`].
+pub async fn run(
+    host: Rc<dyn Host>,
+    identity: Identity,
+    end: SyncEnd,
+    clock: Arc<dyn Clock>,
+) -> Result<Infallible, SyncError> {
+    let credentials = Credentials::load(&*host)?;
+    let tls = credentials.tls(&identity, clock.clone())?;
+    let mut sync = Sync {
+        targets: credentials.targets().into(),
+        said: Said::observe(&*host),
+        host,
+        identity,
+        credentials,
+        tls,
+        clock,
+        end,
+        backoff: Backoff::default(),
+        idle: None,
+        parked: None,
+        superseded: None,
+        fetching: None,
+        fetched: Hash([0; 32]),
+        wanted: VecDeque::new(),
+        speak_at: None,
+        connected: false,
+    };
+    // Who is held decides what is asked for, so nothing is sent before apply has said it.
+    sync.first_word().await?;
+    sync.speak_at = Some(Instant::now());
+    sync.turn().await
+}
+
+impl Sync {
+    async fn first_word(&mut self) -> Result<(), SyncError> {
+        loop {
+            match self.end.receive().await {
+                Ok(message @ FromApply::Hello { .. }) => {
+                    self.hear(message);
+                    return Ok(());
+                }
+                Ok(message) => self.hear(message),
+                Err(ChannelError::Closed) => return Err(ChannelError::Closed.into()),
+                Err(error) => warn!(error:% = error; "a message of apply is left out"),
+            }
+        }
+    }
+
+    async fn turn(mut self) -> Result<Infallible, SyncError> {
+        let files = watch(&self.host.outside(&paths::own(labels::DIR)));
+        let mut renew_at = self.renew_at();
+        let mut observe_at = Instant::now() + OBSERVE;
+        loop {
+            tokio::select! {
+                (client, answer) = in_flight(&mut self.parked) => {
+                    self.parked = None;
+                    self.answered(client, answer).await?;
+                }
+                (_, _) = in_flight(&mut self.superseded) => self.superseded = None,
+                (client, body) = in_flight(&mut self.fetching) => {
+                    self.fetching = None;
+                    self.fetched(client, body).await?;
+                }
+                message = self.end.receive() => match message {
+                    Ok(message) => self.hear(message),
+                    Err(ChannelError::Closed) => return Err(ChannelError::Closed.into()),
+                    Err(error) => warn!(error:% = error; "a message of apply is left out"),
+                },
+                () = at(self.speak_at) => self.speak(),
+                () = files.changed.notified() => self.observe().await?,
+                () = sleep_until(observe_at) => {
+                    observe_at = Instant::now() + OBSERVE;
+                    self.observe().await?;
+                }
+                () = sleep_until(renew_at) => renew_at = self.renew().await?,
+            }
+        }
+    }
+
+    /// Sends a check-in; one that is parked is superseded by it.
+    fn speak(&mut self) {
+        self.speak_at = None;
+        let client = self.idle.take().unwrap_or_else(|| self.client());
+        self.superseded = self.parked.take();
+        self.parked = Some(Box::pin(check_in(client, self.said.check_in())));
+    }
+
+    /// Something is to be said: soon, and together with what else comes at once.
+    fn speak_soon(&mut self) {
+        if self.parked.is_some() {
+            let soon = Instant::now() + GATHER;
+            self.speak_at = Some(self.speak_at.map_or(soon, |at| at.min(soon)));
+        }
+    }
+
+    async fn answered(
+        &mut self,
+        client: Client,
+        answer: Result<CheckInAnswer, ExchangeError>,
+    ) -> Result<(), SyncError> {
+        match answer {
+            Ok(CheckInAnswer::Superseded) => {
+                // By a check-in of another process of this host, since one of ours would have taken its place here.
+                warn!("another agent with this host's certificate has checked in");
+                self.speak_at = Some(Instant::now() + self.backoff.fail());
+            }
+            Ok(CheckInAnswer::Current(news)) => {
+                if !std::mem::replace(&mut self.connected, true) {
+                    info!(url:% = client.target(); "connected");
+                }
+                self.idle = Some(client);
+                self.backoff.succeed();
+                self.speak_at = Some(Instant::now() + Duration::from_millis(news.next_ms.into()));
+                self.offer(*news).await?;
+            }
+            Err(ExchangeError::Expired) => {
+                self.speak_at = Some(Instant::now() + self.backoff.fail());
+                self.renew().await?;
+            }
+            Err(error) => self.failed(&error),
+        }
+        Ok(())
+    }
+
+    /// The next controller of the list has its turn.
+    fn failed(&mut self, error: &ExchangeError) {
+        let wait = self.backoff.fail();
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let url = self.targets.front().map(ToString::to_string).unwrap_or_default();
+        if std::mem::replace(&mut self.connected, false) {
+            warn!(url, error:% = chain(error), wait_ms; "the controller is lost");
+        } else {
+            debug!(url, error:% = chain(error), wait_ms; "no controller yet");
+        }
+        self.targets.rotate_left(1.min(self.targets.len()));
+        self.idle = None;
+        self.said.again();
+        self.speak_at = Some(Instant::now() + wait);
+    }
+
+    async fn offer(&mut self, news: News) -> Result<(), SyncError> {
+        self.said.acknowledged(&news);
+        let News { acknowledged, desired, grants, .. } = news;
+        let offer = FromSync::Offer { desired, grants, acknowledged };
+        Ok(self.end.send(&offer).await?)
+    }
+
+    fn hear(&mut self, message: FromApply) {
+        match message {
+            FromApply::Want(hash) => {
+                if !self.wanted.contains(&hash) {
+                    self.wanted.push_back(hash);
+                }
+                self.fetch_next();
+            }
+            FromApply::Refused { reason } => warn!(error = reason; "an offer was refused"),
+            message => {
+                if self.said.hear(message) {
+                    self.speak_soon();
+                }
+            }
+        }
+    }
+
+    fn fetch_next(&mut self) {
+        if self.fetching.is_none()
+            && let Some(hash) = self.wanted.pop_front()
+        {
+            self.fetched = hash;
+            self.fetching = Some(Box::pin(fetch(self.client(), hash)));
+        }
+    }
+
+    async fn fetched(&mut self, client: Client, body: Result<Option<Vec<u8>>, ExchangeError>) -> Result<(), SyncError> {
+        drop(client);
+        let hash = self.fetched;
+        let message = match body {
+            Ok(Some(bytes)) => FromSync::Body { hash, bytes },
+            Ok(None) => FromSync::NoBody(hash),
+            Err(error) => {
+                warn!(hash = hex(&hash), error:% = chain(&error); "a body could not be fetched");
+                FromSync::NoBody(hash)
+            }
+        };
+        self.end.send(&message).await?;
+        self.fetch_next();
+        Ok(())
+    }
+
+    async fn observe(&mut self) -> Result<(), SyncError> {
+        if self.said.observe_again(&*self.host) {
+            self.speak_soon();
+        }
+        let digest: PartDigest = self.said.observation_digest();
+        Ok(self.end.send(&FromSync::Observed(digest)).await?)
+    }
+
+    /// Renews when a controller can be asked; gives the time of the next try.
+    async fn renew(&mut self) -> Result<Instant, SyncError> {
+        let mut client = self.client();
+        match renewed(&mut client, &self.credentials).await {
+            Ok(next) => {
+                next.store(&*self.host).map_err(StateError::from)?;
+                self.tls = next.tls(&self.identity, self.clock.clone())?;
+                self.credentials = next;
+                self.idle = None;
+                self.speak_soon();
+                info!("certificate renewed");
+                Ok(self.renew_at())
+            }
+            Err(error) => {
+                warn!(error:% = chain(&error); "the certificate could not be renewed");
+                Ok(Instant::now() + RENEW_AGAIN)
+            }
+        }
+    }
+
+    fn renew_at(&self) -> Instant {
+        Instant::now() + due_in(self.credentials.validity, self.clock.unix_seconds())
+    }
+
+    fn client(&self) -> Client {
+        let target = self.targets.front().cloned().expect("join refused a list without a controller");
+        Client::new(target, Some(self.tls.clone()), ClientLimits::default())
+    }
+}
+
+async fn in_flight<T>(slot: &mut Option<InFlight<T>>) -> Returned<T> {
+    match slot {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}
+
+/// An error with its causes, for a log line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,18 @@
+//! The half with the network: it joins, checks in, fetches, and observes what needs no privilege.
+//!
+//! It decides nothing. What a controller sends goes to `apply` as it came, and `apply` verifies it; what this half says
+//! of its own host is all that it could lie about. It keeps to one controller of its list and moves on when that one
+//! fails, with exponential backoff and full jitter, so that a fleet comes back spread out.
+
+mod backoff;
+mod checkin;
+mod exchange;
+pub mod join;
+mod labels;
+mod renew;
+mod said;
+mod state;
+mod watch;
+
+pub use checkin::{Sync, SyncError, run};
+pub use state::{Credentials, StateError};

@@ -1,0 +1,159 @@
+//! What this host has to say, and what of it a controller has heard.
+
+use stemma_wire::message::channel::FromApply;
+use stemma_wire::message::checkin::{CheckIn, GiveBack, Held, LeaseWanted, News};
+use stemma_wire::message::observed::{LocalState, Observation, Progress, Report, TaskResult};
+use stemma_wire::message::{PartDigest, digest_part};
+
+use super::labels;
+use crate::facts;
+use crate::host::Host;
+
+/// How long a check-in waits while nothing runs. Below the 90 s after which a host counts as silent.
+const WAIT_MS: u32 = 45_000;
+/// While tasks run, a controller hears of them soon.
+const BUSY_WAIT_MS: u32 = 2_000;
+/// The most results of one check-in.
+const MOST_RESULTS: usize = 256;
+
+/// What is to be said.
+pub(super) struct Said {
+    boot_id: [u8; 16],
+    held: Option<Held>,
+    results: Vec<TaskResult>,
+    /// What this half observed, and what `apply` did.
+    own: Observation,
+    own_findings: Vec<String>,
+    applied: Observation,
+    observation: Observation,
+    acknowledged: Option<PartDigest>,
+    report: Report,
+    report_is_new: bool,
+    wants: Vec<LeaseWanted>,
+    gives_back: Vec<GiveBack>,
+    local: LocalState,
+}
+
+impl Said {
+    /// Before anything was said: what is seen now.
+    pub(super) fn observe(host: &dyn Host) -> Self {
+        let mut said = Self {
+            boot_id: facts::boot_id(),
+            held: None,
+            results: Vec::new(),
+            own: Observation::default(),
+            own_findings: Vec::new(),
+            applied: Observation::default(),
+            observation: Observation::default(),
+            acknowledged: None,
+            report: Report::default(),
+            report_is_new: true,
+            wants: Vec::new(),
+            gives_back: Vec::new(),
+            local: LocalState::default(),
+        };
+        said.observe_again(host);
+        said
+    }
+
+    /// Looks again; whether there is something new to say.
+    pub(super) fn observe_again(&mut self, host: &dyn Host) -> bool {
+        let labels = labels::read(host);
+        let seen = facts::observe();
+        self.own = Observation { facts: seen.stable, traits: seen.traits, labels: labels.labels };
+        let findings: Vec<String> = seen.findings.into_iter().chain(labels.findings).collect();
+        if findings != self.own_findings {
+            self.own_findings = findings;
+            self.report_is_new = true;
+        }
+        self.report.facts = seen.passing;
+        self.merge() || self.report_is_new
+    }
+
+    /// Takes a message of `apply`; whether a controller should hear of it soon.
+    pub(super) fn hear(&mut self, message: FromApply) -> bool {
+        match message {
+            FromApply::Hello { held, .. } => self.held = held,
+            FromApply::Accepted(held) => self.held = Some(held),
+            FromApply::Results(results) => {
+                let last = self.results.last().map_or(0, |result| result.sequence);
+                self.results.extend(results.into_iter().filter(|result| result.sequence > last));
+            }
+            FromApply::Observed(observation) => {
+                self.applied = observation;
+                return self.merge();
+            }
+            FromApply::Report(report) => {
+                let facts = std::mem::take(&mut self.report.facts);
+                self.report = report;
+                self.report.facts.extend(facts);
+                self.report_is_new = true;
+            }
+            FromApply::LeaseWanted(wants) => self.wants = wants,
+            FromApply::GiveBack(gives) => self.gives_back.extend(gives),
+            FromApply::Local(local) if local == self.local => return false,
+            FromApply::Local(local) => self.local = local,
+            FromApply::Want(_) | FromApply::Refused { .. } => return false,
+        }
+        true
+    }
+
+    /// The check-in that says all of it.
+    pub(super) fn check_in(&mut self) -> CheckIn {
+        let digest = self.observation_digest();
+        let report = std::mem::take(&mut self.report_is_new).then(|| {
+            let mut report = self.report.clone();
+            env!("CARGO_PKG_VERSION").clone_into(&mut report.agent_version);
+            report.findings.extend(self.own_findings.iter().cloned());
+            report.local = self.local.clone();
+            report
+        });
+        let is_busy = self.report.progress == Progress::Running || self.results.len() > MOST_RESULTS;
+        CheckIn {
+            boot_id: self.boot_id,
+            held: self.held,
+            results: self.results.iter().take(MOST_RESULTS).cloned().collect(),
+            observation_digest: digest,
+            observation: (self.acknowledged != Some(digest)).then(|| self.observation.clone()),
+            report,
+            wants: self.wants.clone(),
+            gives_back: std::mem::take(&mut self.gives_back),
+            local: self.local.clone(),
+            wait_ms: if is_busy { BUSY_WAIT_MS } else { WAIT_MS },
+        }
+    }
+
+    /// What a controller has heard need not be said again.
+    pub(super) fn acknowledged(&mut self, news: &News) {
+        self.results.retain(|result| result.sequence > news.acknowledged);
+        if news.observation.is_some() {
+            self.acknowledged = news.observation;
+        }
+    }
+
+    /// The last check-in was lost, or another controller is asked: what it would have heard is said again.
+    pub(super) fn again(&mut self) {
+        self.report_is_new = true;
+        self.acknowledged = None;
+    }
+
+    /// The digest of what is observed now.
+    pub(super) fn observation_digest(&self) -> PartDigest {
+        digest_part(&postcard::to_stdvec(&self.observation).expect("an observation has no type that postcard lacks"))
+    }
+
+    /// Both halves' observations in one; the host's own files speak before the host label map.
+    fn merge(&mut self) -> bool {
+        let mut merged = self.own.clone();
+        merged.facts.extend(self.applied.facts.clone());
+        merged.traits.extend(self.applied.traits.iter().cloned());
+        merged.traits.sort();
+        merged.traits.dedup();
+        for (key, label) in &self.applied.labels {
+            merged.labels.entry(key.clone()).or_insert_with(|| label.clone());
+        }
+        let is_new = merged != self.observation;
+        self.observation = merged;
+        is_new
+    }
+}

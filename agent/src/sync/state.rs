@@ -1,0 +1,93 @@
+//! What `sync` keeps on disk: its key, its certificate, and where the controllers are.
+
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde::{Deserialize, Serialize};
+use stemma_wire::client::Target;
+use stemma_wire::clock::Clock;
+use stemma_wire::tls::{ClientIdentity, Fleet, NotAnIdentity, Pin, client_config};
+
+use crate::host::atomic::{Attributes, ensure_dir, replace};
+use crate::host::{Host, HostError};
+use crate::identity::Identity;
+use crate::paths;
+
+/// Where it is kept.
+const DIR: &str = "/var/lib/stemma-agent/sync";
+/// The file with everything, so that key and certificate are always replaced together.
+const NAME: &str = "credentials.json";
+/// The largest file that is read.
+const LARGEST: u64 = 256 * 1024;
+
+/// A key, its certificate, and the controllers that take it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Credentials {
+    /// The controllers' addresses, in the order in which they are tried.
+    pub controllers: Vec<String>,
+    /// The private key, PKCS#8 DER.
+    pub key: Vec<u8>,
+    /// The certificate first, then its issuers, DER.
+    pub chain: Vec<Vec<u8>>,
+    /// When the certificate begins and ends, seconds since 1970.
+    pub validity: (u64, u64),
+}
+
+/// Why there are no credentials.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// The host has not joined.
+    #[error("this host has not joined a fleet: run `stemma-agent join URL --token-file F --ca-hash H`")]
+    NotJoined,
+    /// They cannot be read or written.
+    #[error("the agent's credentials")]
+    Host(#[from] HostError),
+    /// The file is damaged.
+    #[error("{DIR}/{NAME} is damaged ({0}): join again with a new token")]
+    Damaged(String),
+    /// rustls does not take them.
+    #[error("the agent's key and certificate cannot be used: join again with a new token")]
+    Unusable(#[from] rustls::Error),
+}
+
+impl Credentials {
+    /// Reads what joining or renewing wrote.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub fn load(host: &dyn Host) -> Result<Self, StateError> {
+        let dir = host.dir(&paths::own(DIR))?.ok_or(StateError::NotJoined)?;
+        let bytes = dir.read(NAME, LARGEST)?.ok_or(StateError::NotJoined)?;
+        serde_json::from_slice(&bytes).map_err(|error| StateError::Damaged(error.to_string()))
+    }
+
+    /// Replaces them on disk, readable by nobody else.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn store(&self, host: &dyn Host) -> Result<(), HostError> {
+        let dir = ensure_dir(host, &paths::own(DIR), 0o700)?;
+        let bytes = serde_json::to_vec(self).expect("credentials have no map with odd keys");
+        replace(host, &*dir, NAME, &bytes, Attributes::mode(0o600))
+    }
+
+    /// The addresses that parse; one that does not was refused when the host joined.
+    pub fn targets(&self) -> Vec<Target> {
+        self.controllers.iter().filter_map(|url| url.parse().ok()).collect()
+    }
+
+    /// The TLS side of a client that is this node.
+    ///
+    /// # Errors
+    /// [`StateError::Unusable`], [`StateError::Damaged`].
+    pub fn tls(&self, identity: &Identity, clock: Arc<dyn Clock>) -> Result<Arc<rustls::ClientConfig>, StateError> {
+        let own = ClientIdentity {
+            chain: self.chain.iter().cloned().map(CertificateDer::from).collect(),
+            key: PrivateKeyDer::try_from(self.key.clone()).map_err(|why| StateError::Damaged(why.to_owned()))?,
+        };
+        let fleet: Fleet = identity.fleet.parse().map_err(|why: NotAnIdentity| StateError::Damaged(why.to_string()))?;
+        let pin = Pin::Roots(vec![CertificateDer::from(identity.root.clone())]);
+        Ok(Arc::new(client_config(&pin, Some(fleet), Some(own), clock)?))
+    }
+}

@@ -1,0 +1,99 @@
+//! `join`: a token becomes this host's certificate.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use stemma_wire::client::Target;
+use stemma_wire::clock::SystemClock;
+
+use super::{Exit, Local, print};
+use crate::apply::seal::seal_key;
+use crate::args::Join;
+use crate::host::atomic::ensure_dir;
+use crate::paths;
+use crate::sync::join::{Invitation, join as ask};
+
+/// The longest token file that is read.
+const LONGEST_TOKEN: u64 = 4096;
+
+/// Joins a fleet.
+///
+/// # Errors
+/// When the token cannot be read, no controller can be asked, or one refuses; nothing is written then.
+pub fn join(root: &Path, wanted: &Join) -> Result<Exit> {
+    let controllers: Vec<Target> = wanted.controllers.iter().map(|url| url.parse()).collect::<Result<_, _>>()?;
+    if let Some(plain) = controllers.iter().find(|target| !target.tls) {
+        bail!("{plain}: agents speak TLS alone, write https://");
+    }
+    let local = Local::open(root)?;
+    let invitation = Invitation {
+        controllers,
+        ca_hash: ca_hash(&wanted.ca_hash)?,
+        token: token(&wanted.token_file)?,
+        name: wanted.name.clone().map_or_else(host_name, Ok)?,
+        seal_key: seal_key(&*local.host, &local.site.ledger)?,
+    };
+    // So that the host's own labels can be watched from the first day.
+    ensure_dir(&*local.host, &paths::own("/etc/stemma/labels.d"), 0o755)?;
+    let identity = super::converge::runtime()?.block_on(ask(&*local.host, invitation, Arc::new(SystemClock)))?;
+    print(&format!("joined {} as node {}\n", identity.fleet, identity.node))?;
+    Ok(Exit::Done)
+}
+
+fn ca_hash(text: &str) -> Result<[u8; 32]> {
+    let digits = text.trim().strip_prefix("sha256:").unwrap_or(text.trim());
+    let mut hash = [0; 32];
+    if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        bail!("--ca-hash takes 64 hexadecimal digits, as `stemma token ca-hash` prints them");
+    }
+    for (byte, at) in hash.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[at..at + 2], 16).context("--ca-hash")?;
+    }
+    Ok(hash)
+}
+
+fn token(file: &Path) -> Result<String> {
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin().take(LONGEST_TOKEN).read_to_string(&mut text).context("the token on standard input")?;
+    } else {
+        let opened = std::fs::File::open(file).with_context(|| format!("the token file {}", file.display()))?;
+        opened.take(LONGEST_TOKEN).read_to_string(&mut text).with_context(|| file.display().to_string())?;
+    }
+    if text.trim().is_empty() {
+        bail!("{} holds no token: make one with `stemma token create`", file.display());
+    }
+    Ok(text.trim().to_owned())
+}
+
+fn host_name() -> Result<String> {
+    let name =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").context("this host's name; give one with --name")?;
+    Ok(name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_64_digits() {
+        assert_eq!(ca_hash(&"0f".repeat(32)).unwrap(), [0x0f; 32]);
+        assert_eq!(ca_hash(&format!("sha256:{}\n", "A0".repeat(32))).unwrap(), [0xa0; 32]);
+        for wrong in ["", "0f", &"0g".repeat(32), &"é".repeat(32)] {
+            assert!(ca_hash(wrong).unwrap_err().to_string().contains("stemma token ca-hash"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_token_comes_from_a_file_that_holds_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, " id.secret\n").unwrap();
+        assert_eq!(token(&file).unwrap(), "id.secret");
+        std::fs::write(&file, "\n").unwrap();
+        assert!(token(&file).unwrap_err().to_string().contains("holds no token"));
+    }
+}
