@@ -8,6 +8,7 @@ mod bounds;
 mod call;
 mod expression;
 mod filter;
+mod growth;
 mod scope;
 mod statement;
 
@@ -57,6 +58,8 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<Script, AuthorError> {
         bound: BTreeMap::new(),
         shell,
         raw: Vec::new(),
+        loops: 0,
+        captured_in: None,
     };
     let ast::Stmt::Template(template) = &tree else { unreachable!("the parser gives a template") };
     walker.statements(&template.children)?;
@@ -82,6 +85,10 @@ struct Walker<'a> {
     shell: Option<Shell>,
     /// Where `|raw` stands.
     raw: Vec<(u32, u32)>,
+    /// How many loops stand around.
+    loops: usize,
+    /// How many of them stand around the innermost block whose text is kept, if there is one.
+    captured_in: Option<usize>,
 }
 
 impl Walker<'_> {

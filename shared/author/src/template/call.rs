@@ -22,7 +22,13 @@ impl<'a> Walker<'a> {
             };
         }
         match self.shape(&call.expr)? {
-            Shape::Macro | Shape::Function("range" | "dict") => self.plain_arguments(&call.args, span),
+            shape @ (Shape::Macro | Shape::Function("range" | "dict")) => {
+                let plain = self.plain_arguments(&call.args, span)?;
+                if shape == Shape::Macro {
+                    self.check_arguments(&call.args)?;
+                }
+                Ok(plain)
+            }
             Shape::Function("nodes") => {
                 let query = self.query(&call.args, span)?;
                 self.look_up(Lookup::Nodes(query), span).map(|number| Shape::Nodes([number].into()))
@@ -59,6 +65,14 @@ impl<'a> Walker<'a> {
             }
         }
         Ok(Shape::Plain)
+    }
+
+    fn check_arguments(&self, args: &[CallArg<'a>]) -> Result<(), AuthorError> {
+        args.iter().try_for_each(|arg| match arg {
+            CallArg::Pos(value) | CallArg::Kwarg(_, value) | CallArg::PosSplat(value) | CallArg::KwargSplat(value) => {
+                self.check_argument(value)
+            }
+        })
     }
 
     pub(super) fn splat(&self, span: Span) -> AuthorError {

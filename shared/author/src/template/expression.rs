@@ -86,7 +86,10 @@ impl<'a> Walker<'a> {
                 }
             }
             Expr::UnaryOp(unary) => self.truth(&unary.expr).map(|()| Shape::Plain),
-            Expr::BinOp(binary) => self.binary(binary),
+            Expr::BinOp(binary) => {
+                let shape = self.binary(binary)?;
+                self.check_weight(expr).map(|_| shape)
+            }
             Expr::Compare(compare) => self.compare(compare),
             Expr::IfExpr(choice) => {
                 self.truth(&choice.test_expr)?;
@@ -94,7 +97,10 @@ impl<'a> Walker<'a> {
                 let no = choice.false_expr.as_ref().map_or(Ok(Shape::Unset), |expr| self.settled(expr))?;
                 self.either(yes, no, whole(expr))
             }
-            Expr::Filter(filter) => self.filter(filter),
+            Expr::Filter(filter) => {
+                let shape = self.filter(filter)?;
+                self.check_weight(expr).map(|_| shape)
+            }
             Expr::Test(test) => self.test(test),
             Expr::Call(call) => self.call(call, whole(expr)),
             Expr::List(list) => list.items.iter().try_for_each(|item| self.data(item)).map(|()| Shape::Plain),
@@ -238,9 +244,12 @@ impl<'a> Walker<'a> {
                 self.either(left, right, whole(&binary.left))
             }
             BinOpKind::In => self.membership(&binary.left, &binary.right, whole(&binary.left)),
-            _ => {
+            op => {
                 self.data(&binary.left)?;
                 self.data(&binary.right)?;
+                if matches!(op, BinOpKind::Mul) {
+                    self.check_repeated(&binary.left, &binary.right)?;
+                }
                 Ok(Shape::Plain)
             }
         }

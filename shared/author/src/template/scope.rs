@@ -8,7 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::shape::Shape;
 
-type Scope<'a> = BTreeMap<&'a str, Shape>;
+/// A variable: what it may be, and what it weighs ([`super::growth`]).
+#[derive(Clone)]
+pub(super) struct Variable {
+    pub(super) shape: Shape,
+    pub(super) weight: u64,
+}
+
+type Scope<'a> = BTreeMap<&'a str, Variable>;
+
+impl Variable {
+    /// Data of some weight.
+    pub(super) fn plain(weight: u64) -> Self {
+        Self { shape: Shape::Plain, weight }
+    }
+}
 
 /// The scopes, the innermost last; the first is the template's own.
 pub(super) struct Scopes<'a> {
@@ -57,14 +71,19 @@ impl<'a> Scopes<'a> {
         self.floor > 0
     }
 
-    pub(super) fn bind(&mut self, name: &'a str, shape: Shape) {
-        self.stack.last_mut().expect("the template's own scope stays").insert(name, shape);
+    pub(super) fn bind(&mut self, name: &'a str, variable: Variable) {
+        self.stack.last_mut().expect("the template's own scope stays").insert(name, variable);
+    }
+
+    /// What a variable weighs; `None` for what is none.
+    pub(super) fn weight(&self, name: &str) -> Option<u64> {
+        self.stack.iter().rev().find_map(|scope| scope.get(name)).map(|variable| variable.weight)
     }
 
     pub(super) fn find(&self, name: &str) -> Found {
         for (depth, scope) in self.stack.iter().enumerate().rev() {
-            if let Some(shape) = scope.get(name) {
-                let shape = shape.clone();
+            if let Some(variable) = scope.get(name) {
+                let shape = variable.shape.clone();
                 return if depth < self.floor { Found::Outside(shape) } else { Found::Here(shape) };
             }
         }
@@ -90,12 +109,14 @@ impl<'a> Scopes<'a> {
         for name in names {
             let left = present.remove(name);
             let right = other.remove(name);
+            let weight = left.iter().chain(&right).map(|variable| variable.weight).max().unwrap_or(0);
             let shape = match (left, right) {
-                (Some(left), Some(right)) => left.join(right),
-                (Some(one), None) | (None, Some(one)) => one.join(outer(self, name)),
+                (Some(left), Some(right)) => left.shape.join(right.shape),
+                (Some(one), None) | (None, Some(one)) => one.shape.join(outer(self, name)),
                 (None, None) => continue,
             };
-            joined.insert(name, shape);
+            let weight = weight.max(self.weight(name).unwrap_or(0));
+            joined.insert(name, Variable { shape, weight });
         }
         self.swap(joined);
     }

@@ -7,10 +7,14 @@ use stemma_core::input::shell::{Place, Shell};
 
 use super::Walker;
 use super::expression::whole;
-use super::scope::{Found, Scopes};
+use super::growth;
+use super::scope::{Found, Scopes, Variable};
 use crate::shape::{Root, Shape};
 
 type Outcome = Result<(), AuthorError>;
+
+/// The most bytes of text in a loop whose text is kept.
+const MAX_REPEATED_TEXT: usize = 2_048;
 
 impl<'a> Walker<'a> {
     pub(super) fn statements(&mut self, statements: &[Stmt<'a>]) -> Outcome {
@@ -24,21 +28,20 @@ impl<'a> Walker<'a> {
                 if let Some(shell) = &mut self.shell {
                     shell.read(raw.raw);
                 }
-                Ok(())
+                self.check_repeated_text(raw.raw.len(), raw.span())
             }
             Stmt::EmitExpr(emit) => self.emit(emit),
             Stmt::ForLoop(for_loop) => self.for_loop(for_loop),
             Stmt::IfCond(branch) => self.branch(branch),
             Stmt::WithBlock(with) => self.with_block(with),
             Stmt::Set(set) => {
-                let shape = self.shape(&set.expr)?;
-                let shape = self.settle(shape, whole(&set.expr))?;
-                self.assign(&set.target, shape)
+                let value = self.kept(&set.expr)?;
+                self.assign(&set.target, value)
             }
             Stmt::SetBlock(block) => self.set_block(block),
             Stmt::FilterBlock(block) => {
                 self.refuse_capture(block.span(), "filter")?;
-                self.statements(&block.body)?;
+                self.captured(&block.body)?;
                 self.data(&block.filter)
             }
             Stmt::Macro(declared) => self.declare(declared),
@@ -56,6 +59,23 @@ impl<'a> Walker<'a> {
 
     fn unavailable(&self, span: Span) -> AuthorError {
         self.refuse(span, "this statement is not available", "see docs/templates.md for what is")
+    }
+
+    /// The body of a block whose text is kept.
+    fn captured(&mut self, body: &[Stmt<'a>]) -> Outcome {
+        let outside = self.captured_in.replace(self.loops);
+        self.statements(body)?;
+        self.captured_in = outside;
+        Ok(())
+    }
+
+    /// Text that a loop repeats into a kept text is not counted as output while it is kept.
+    fn check_repeated_text(&self, bytes: usize, span: Span) -> Outcome {
+        if bytes <= MAX_REPEATED_TEXT || self.captured_in.is_none_or(|loops| loops == self.loops) {
+            return Ok(());
+        }
+        let why = format!("more than {MAX_REPEATED_TEXT} bytes of text stand in a loop whose text is kept");
+        Err(self.refuse(span, why, "write the loop where its text is needed"))
     }
 
     /// In a script, text that is kept and put in later would be quoted twice.
@@ -124,8 +144,8 @@ impl<'a> Walker<'a> {
         if for_loop.recursive {
             return Err(self.refuse(for_loop.span(), "recursive loops are not available", "write the inner loop out"));
         }
-        let over = self.shape(&for_loop.iter)?;
-        let item = match self.settle(over, whole(&for_loop.iter))? {
+        let over = self.kept(&for_loop.iter)?;
+        let item = match over.shape {
             Shape::Nodes(lookups) => Shape::Node(lookups, Vec::new()),
             Shape::Node(..) => {
                 let remedy = "read its fields: `n.name`";
@@ -133,6 +153,7 @@ impl<'a> Walker<'a> {
             }
             _ => Shape::Plain,
         };
+        let item = Variable { shape: item, weight: over.weight };
         if let Some(filter) = &for_loop.filter_expr {
             self.scopes.push();
             self.assign(&for_loop.target, item.clone())?;
@@ -143,8 +164,10 @@ impl<'a> Walker<'a> {
         self.shell.clone_from(&before);
         self.scopes.push();
         self.assign(&for_loop.target, item)?;
-        self.scopes.bind("loop", Shape::Loop);
+        self.scopes.bind("loop", Variable { shape: Shape::Loop, weight: 0 });
+        self.loops += 1;
         self.statements(&for_loop.body)?;
+        self.loops -= 1;
         self.scopes.pop();
         self.meet(before.as_ref(), for_loop.span())?;
         let scope = self.scopes.save();
@@ -157,9 +180,8 @@ impl<'a> Walker<'a> {
     fn with_block(&mut self, with: &Spanned<WithBlock<'a>>) -> Outcome {
         self.scopes.push();
         for (target, value) in &with.assignments {
-            let shape = self.shape(value)?;
-            let shape = self.settle(shape, whole(value))?;
-            self.assign(target, shape)?;
+            let value = self.kept(value)?;
+            self.assign(target, value)?;
         }
         self.statements(&with.body)?;
         self.scopes.pop();
@@ -168,11 +190,11 @@ impl<'a> Walker<'a> {
 
     fn set_block(&mut self, block: &Spanned<SetBlock<'a>>) -> Outcome {
         self.refuse_capture(block.span(), "set")?;
-        self.statements(&block.body)?;
+        self.captured(&block.body)?;
         if let Some(filter) = &block.filter {
             self.data(filter)?;
         }
-        self.assign(&block.target, Shape::Plain)
+        self.assign(&block.target, Variable::plain(growth::KEPT))
     }
 
     fn declare(&mut self, declared: &Spanned<Macro<'a>>) -> Outcome {
@@ -180,38 +202,46 @@ impl<'a> Walker<'a> {
         if self.scopes.is_in_macro() {
             return Err(self.refuse(declared.span(), "a macro stands within another", "put it beside the other"));
         }
-        self.bind(declared.name, Shape::Macro, declared.span());
+        let variable = Variable { shape: Shape::Macro, weight: growth::KEPT };
+        self.bind(declared.name, variable, declared.span());
         let floor = self.scopes.enter_macro();
         for default in &declared.defaults {
             self.data(default)?;
         }
         for argument in &declared.args {
-            self.assign(argument, Shape::Plain)?;
+            self.assign(argument, Variable::plain(growth::ARGUMENT))?;
         }
-        self.statements(&declared.body)?;
+        self.captured(&declared.body)?;
         self.scopes.leave_macro(floor);
         Ok(())
     }
 
-    /// Binds a name, and remembers where for [`Walker::check_macros`].
-    fn bind(&mut self, name: &'a str, shape: Shape, span: Span) {
-        if !self.scopes.is_in_macro() && shape != Shape::Macro {
-            self.bound.entry(name).or_insert(span);
-        }
-        self.scopes.bind(name, shape);
+    /// A value that is kept under a name.
+    fn kept(&mut self, expr: &Expr<'a>) -> Result<Variable, AuthorError> {
+        let shape = self.shape(expr)?;
+        let shape = self.settle(shape, whole(expr))?;
+        Ok(Variable { shape, weight: self.check_weight(expr)? })
     }
 
-    fn assign(&mut self, target: &Expr<'a>, shape: Shape) -> Outcome {
+    /// Binds a name, and remembers where for [`Walker::check_macros`].
+    fn bind(&mut self, name: &'a str, variable: Variable, span: Span) {
+        if !self.scopes.is_in_macro() && variable.shape != Shape::Macro {
+            self.bound.entry(name).or_insert(span);
+        }
+        self.scopes.bind(name, variable);
+    }
+
+    fn assign(&mut self, target: &Expr<'a>, value: Variable) -> Outcome {
         match target {
             Expr::Var(variable) => {
-                self.bind(variable.id, shape, variable.span());
+                self.bind(variable.id, value, variable.span());
                 Ok(())
             }
-            Expr::List(list) if matches!(shape, Shape::Nodes(_) | Shape::Node(..)) => {
+            Expr::List(list) if matches!(value.shape, Shape::Nodes(_) | Shape::Node(..)) => {
                 let remedy = "bind it to one name and read its fields: `n.name`";
                 Err(self.refuse(list.span(), "a node is not taken apart", remedy))
             }
-            Expr::List(list) => list.items.iter().try_for_each(|item| self.assign(item, Shape::Plain)),
+            Expr::List(list) => list.items.iter().try_for_each(|item| self.assign(item, Variable::plain(value.weight))),
             other => Err(self.refuse(whole(other), "only a name can be set", "give the value a name of its own")),
         }
     }

@@ -267,6 +267,44 @@ fn values_in_a_script_stand_where_they_can_be_quoted() {
     }
 }
 
+#[test]
+fn s52_what_a_template_keeps_cannot_grow_without_bound() {
+    let doubled = |times: usize| {
+        let steps: Vec<_> = (1..times).map(|n| format!("{{% set v{n} = v{0} ~ v{0} %}}", n - 1)).collect();
+        format!("{{% set v0 = labels.a %}}{}", steps.join(""))
+    };
+    assert_eq!(read(&doubled(7)), ["labels.a"]);
+    for (text, says) in [
+        (doubled(8), "it may hold more than 64 values"),
+        (
+            "{% set a = params.x %}{% set b = [a,a,a,a,a,a,a,a,a] %}{% set c = [b,b,b,b,b,b,b,b] %}".into(),
+            "more than 64 values",
+        ),
+        (
+            "{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m(labels.a) }}".into(),
+            "a macro's argument may hold at most 8",
+        ),
+        ("{% set x %}a{% endset %}{% set y = x ~ x ~ x ~ x ~ x %}".into(), "it may hold more than 64 values"),
+        ("{{ 'x' * 100000 }}".into(), "it is repeated more than 1000 times"),
+        ("{{ params.n * [1] }}".into(), "how often is not known"),
+        (
+            format!("{{% set x %}}{{% for n in params.xs %}}{}{{% endfor %}}{{% endset %}}", "x".repeat(3_000)),
+            "stand in a loop",
+        ),
+    ] {
+        let error = file(&text).expect_err(&text);
+        assert!(error.to_string().contains(says), "{text}: {error}");
+    }
+    for text in [
+        "{{ '-' * 40 }}{{ facts.memory.total_bytes * 1024 / 3 + 1 }}",
+        "{% set x = labels.a ~ '/' ~ labels.b %}{% set y = x ~ '.conf' %}{{ y }}",
+        "{% macro m(x) %}[{{ x ~ '!' }}]{% endmacro %}{{ m(labels.a ~ ':' ~ labels.b) }}{{ m('a') ~ m('b') }}",
+        "{% for n in params.xs %}{% set x %}{{ n }}{% endset %}{{ x }}{% endfor %}",
+    ] {
+        assert!(file(text).is_ok(), "{text}: {}", file(text).unwrap_err());
+    }
+}
+
 /// Texts that would be deep or large if they were parsed, and near the limits.
 #[test]
 fn s52_bombs_are_refused_before_they_are_deep() {
