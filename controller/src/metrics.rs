@@ -1,4 +1,4 @@
-//! What the controller counts of itself, for `/metrics`: OpenMetrics text.
+//! What the controller counts of itself, for `/metrics`, as text of the `OpenMetrics` format.
 //!
 //! What others count already (the store, the refusals, the desired table) is read when it is asked for and kept in one place
 //! only; a second counter beside it would one day differ.

@@ -1,5 +1,7 @@
 //! The thin line and the check-in: init, run, token, enrol, a signed desired state, parking, superseding, content.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
 mod fleet;
 
 use std::time::{Duration, Instant};

@@ -28,7 +28,7 @@ use super::slot::{Look, Slot, Turn};
 
 /// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
 /// next one not coming.
-pub(super) const MAX_WAIT: Duration = Duration::from_secs(60);
+pub(super) const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// A node's Observations are stored at least so far apart.
 const OBSERVATION_INTERVAL: Duration = Duration::from_secs(10);

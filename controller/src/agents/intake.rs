@@ -85,5 +85,8 @@ pub trait Intake: Send + Sync + 'static {
     /// A node's silence begins or ends.
     fn seen(&self, node: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>>;
     /// The body of a blob, open for reading at its start; `None` when it is not kept. May block for an open.
+    ///
+    /// # Errors
+    /// What the system says.
     fn blob(&self, hash: Hash) -> std::io::Result<Option<File>>;
 }

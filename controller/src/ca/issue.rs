@@ -74,7 +74,7 @@ impl Authority {
                 ServerName::Ip(address) => SanType::IpAddress(*address),
             });
         }
-        let mut issued = leaf.with_key(new_key()?, &self.admin)?;
+        let mut issued = leaf.with_key(&new_key()?, &self.admin)?;
         issued.chain.push(self.root.clone());
         Ok(issued)
     }
@@ -86,7 +86,7 @@ impl Authority {
     pub fn issue_admin(&self, name: Name, now_s: u64) -> Result<Issued, IssueError> {
         let mut leaf = self.leaf(Class::Admin(name), now_s, ADMIN_SECONDS)?;
         leaf.params.extended_key_usages = vec![Extended::ClientAuth];
-        leaf.with_key(new_key()?, &self.admin)
+        leaf.with_key(&new_key()?, &self.admin)
     }
 
     /// A controller's certificate for signing desired states, Ed25519, with a key of its own.
@@ -96,7 +96,7 @@ impl Authority {
     pub fn issue_signer(&self, controller: Uuid, now_s: u64) -> Result<Issued, IssueError> {
         let mut leaf = self.leaf(Class::Signer(controller), now_s, SIGNER_SECONDS)?;
         leaf.params.extended_key_usages = vec![Extended::CodeSigning];
-        leaf.with_key(KeyPair::generate_for(&PKCS_ED25519).map_err(IssueError)?, &self.signers)
+        leaf.with_key(&KeyPair::generate_for(&PKCS_ED25519).map_err(IssueError)?, &self.signers)
     }
 
     fn leaf(&self, class: Class, now_s: u64, seconds: u64) -> Result<Leaf, IssueError> {
@@ -123,8 +123,8 @@ impl Leaf {
         Ok(Issued { chain, serial: self.serial, not_after_s: self.not_after_s, key: None })
     }
 
-    fn with_key(self, key: KeyPair, by: &Signing) -> Result<Issued, IssueError> {
-        let mut issued = self.signed_by(&key, by)?;
+    fn with_key(self, key: &KeyPair, by: &Signing) -> Result<Issued, IssueError> {
+        let mut issued = self.signed_by(key, by)?;
         issued.key = Some(PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())));
         Ok(issued)
     }

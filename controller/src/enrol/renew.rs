@@ -19,6 +19,12 @@ use crate::registry::work::Work;
 use crate::registry::{Answer, Decision, Sight, Undecided, codec, store_error};
 use crate::store::{Op, Precondition};
 
+/// What a renewal has made, once it is committed.
+struct Renewed {
+    chain: Vec<Vec<u8>>,
+    record: AgentRecord,
+}
+
 impl Enrolment {
     /// Gives a node its next certificate. That the present one is good for it was judged before.
     ///
@@ -42,7 +48,7 @@ impl Enrolment {
                 Ok(decision)
             })
             .await?;
-        let (chain, record) =
+        let Renewed { chain, record } =
             made.into_inner().unwrap_or_else(PoisonError::into_inner).expect("a write that was made was decided");
         self.identities.put(node, &record);
         self.counters.renewals.inc();
@@ -57,7 +63,7 @@ impl Enrolment {
         sight: &Sight<'_>,
         node: Uuid,
         request: &Request,
-    ) -> Result<(Decision, (Vec<Vec<u8>>, AgentRecord)), Undecided> {
+    ) -> Result<(Decision, Renewed), Undecided> {
         let gone = || plain(ErrorType::AuthRevoked);
         let store = self.registry.store().as_ref();
         let (record, written) = read_agent(store, node).map_err(|error| store_error(&error))?.ok_or_else(gone)?;
@@ -70,6 +76,6 @@ impl Enrolment {
         let mut work = Work::on(sight);
         work.draft().require(Precondition::unchanged(at.clone(), written));
         work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&record) });
-        Ok((work.finish(Answer::empty(200)), (chain, record)))
+        Ok((work.finish(Answer::empty(200)), Renewed { chain, record }))
     }
 }

@@ -13,13 +13,13 @@ use crate::enrol::{decode, record, token};
 use crate::store::{EventKind, Query, Revision, StoreError, WatchError};
 
 /// How often it is looked whether a certificate of our own is old.
-const LOOK_AT_KEYS: Duration = Duration::from_secs(3600);
+const LOOK_AT_KEYS: Duration = Duration::from_hours(1);
 /// A signer's certificate is replaced after so long: a third of its 30 days is left for agents whose clocks lag.
 const SIGNER_AGE_S: u64 = 20 * 24 * 3600;
 /// The server's, of 90 days.
 const SERVER_AGE_S: u64 = 60 * 24 * 3600;
 /// How often what is over is forgotten.
-const FORGET: Duration = Duration::from_secs(3600);
+const FORGET: Duration = Duration::from_hours(1);
 
 /// The tasks of a controller. They end when it does, and not before: one that ends by itself has failed.
 pub(super) struct Tasks(JoinSet<String>);
@@ -104,35 +104,41 @@ fn take_identity(parts: &Parts, node: uuid::Uuid, record: &record::AgentRecord) 
     }
 }
 
-/// Makes our own certificates anew before they are old. One that could not be made is tried again in an hour.
+/// Makes our own certificates anew before they are old.
 async fn renew_keys(parts: Arc<Parts>, keys: Keys, sides: Arc<Sides>) -> String {
     let now_s = || parts.clock.unix_seconds();
-    let (mut signer_since, mut server_since) = (now_s(), now_s());
+    let mut signer = Renewed { what: "signer", after_s: SIGNER_AGE_S, since_s: now_s() };
+    let mut server = Renewed { what: "server", after_s: SERVER_AGE_S, since_s: now_s() };
     let mut ticks = interval(LOOK_AT_KEYS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if now_s().saturating_sub(signer_since) >= SIGNER_AGE_S {
-            match keys.signer() {
-                Ok(signer) => {
-                    parts.desired.change_signer(signer);
-                    signer_since = now_s();
-                    log::info!("signer certificate renewed");
-                }
-                Err(error) => {
-                    log::error!(error = stemma_wire::log::chain(&error); "signer certificate could not be renewed")
-                }
-            }
+        signer.when_old(now_s(), || keys.signer().map(|signer| parts.desired.change_signer(signer)));
+        server.when_old(now_s(), || keys.renew(&sides));
+    }
+}
+
+/// A certificate of our own, and since when it is there.
+struct Renewed {
+    what: &'static str,
+    after_s: u64,
+    since_s: u64,
+}
+
+impl Renewed {
+    /// Renews it when it is old; one that could not be made is tried again at the next look.
+    fn when_old<E: std::error::Error>(&mut self, now_s: u64, renew: impl FnOnce() -> Result<(), E>) {
+        if now_s.saturating_sub(self.since_s) < self.after_s {
+            return;
         }
-        if now_s().saturating_sub(server_since) >= SERVER_AGE_S {
-            match keys.renew(&sides) {
-                Ok(()) => {
-                    server_since = now_s();
-                    log::info!("server certificate renewed");
-                }
-                Err(error) => {
-                    log::error!(error = stemma_wire::log::chain(&error); "server certificate could not be renewed")
-                }
+        match renew() {
+            Ok(()) => {
+                self.since_s = now_s;
+                log::info!(kind = self.what; "own certificate renewed");
+            }
+            Err(error) => {
+                let error = stemma_wire::log::chain(&error);
+                log::error!(kind = self.what, error = error; "own certificate could not be renewed");
             }
         }
     }

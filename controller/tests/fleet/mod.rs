@@ -1,6 +1,9 @@
 //! A controller in this process, on loopback with real TLS, and agents that speak its protocol: what the refusals are tested with.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+pub(crate) mod forge;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -301,4 +304,9 @@ pub(crate) fn refused(response: &Response<Bytes>) -> Refused {
 /// Token calls as the API makes them.
 pub(crate) async fn delete_token(fleet: &Fleet, id: &str) -> Result<Answer, ApiError> {
     token::delete(&fleet.parts().registry, &admin(), id).await
+}
+
+/// Some other node.
+pub(crate) fn asking_node() -> Uuid {
+    Uuid::from_u128(0xa5)
 }

@@ -1,0 +1,61 @@
+//! Certificates that are wrong in one way, signed with the fleet's own issuers' keys: what a thief of a key could make, and what a
+//! mistake in an issuer would.
+
+use std::time::Duration;
+
+use rcgen::{
+    CertificateParams, DistinguishedName, ExtendedKeyUsagePurpose, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, SanType,
+    SerialNumber, date_time_ymd,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use stemma_wire::client::Client;
+use stemma_wire::clock::{Clock, SystemClock};
+
+use super::{Fleet, private_key};
+
+/// A leaf as the agents issuer makes it, but for what a test changes.
+pub(crate) struct Forged {
+    pub(crate) params: CertificateParams,
+}
+
+impl Forged {
+    /// A good leaf for this URI.
+    pub(crate) fn for_uri(uri: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.serial_number = Some(SerialNumber::from_slice(&[0x41; 16]));
+        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let forged = Self { params };
+        forged.valid(-300, 86_400)
+    }
+
+    /// Valid from and to, in seconds from now.
+    pub(crate) fn valid(mut self, from: i64, to: i64) -> Self {
+        let at = |seconds: i64| {
+            let now = i64::try_from(SystemClock.unix_seconds()).unwrap();
+            date_time_ymd(1970, 1, 1) + Duration::from_secs(u64::try_from(now + seconds).unwrap())
+        };
+        self.params.not_before = at(from);
+        self.params.not_after = at(to);
+        self
+    }
+
+    /// Signed by an issuer of a fleet: `agents`, `admin` or `signers`.
+    pub(crate) fn signed(&self, by: &Fleet, issuer: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let trust = by.directory.path().join("data/trust");
+        let key = std::fs::read_to_string(trust.join(format!("{issuer}.key"))).unwrap();
+        let certificate = CertificateDer::from_pem_file(trust.join(format!("{issuer}.pem"))).unwrap();
+        let issuer = Issuer::from_ca_cert_der(&certificate, KeyPair::from_pem(&key).unwrap()).unwrap();
+        let own = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        let leaf = self.params.signed_by(&own, &issuer).unwrap().der().clone();
+        (vec![leaf, certificate], private_key(&own))
+    }
+
+    /// A client at a fleet's agents' listener, with this leaf signed by its agents issuer.
+    pub(crate) fn client(&self, fleet: &Fleet) -> Client {
+        let (chain, key) = self.signed(fleet, "agents");
+        fleet.client(chain, key)
+    }
+}

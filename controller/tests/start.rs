@@ -1,0 +1,140 @@
+//! Starts that are refused, each with the sentence that a person acts on (S71, S75, and the errors that the issue names).
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod fleet;
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use fleet::config;
+use stemma_controller::init::init;
+use stemma_controller::run::{Options, start};
+use stemma_wire::clock::{Clock as _, SystemClock};
+
+async fn refusal(config: stemma_controller::config::Config) -> String {
+    match start(config, Options::default()).await {
+        Ok(_) => panic!("it started"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn new_fleet() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    init(&directory.path().join("data"), &[], SystemClock.unix_seconds()).unwrap();
+    directory
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[tokio::test]
+async fn s71_a_key_that_others_may_touch_is_refused_with_the_fixing_command() {
+    let directory = new_fleet();
+    let data = directory.path().join("data");
+    let key = data.join("trust/agents.key");
+    let shown = key.display();
+    for (mode, sentence) in [
+        (0o644, format!("{shown}: others may read it (mode 0644), and it holds a secret; run: chmod 0600 {shown}")),
+        (0o602, format!("{shown}: others may write it (mode 0602), so it is not trusted; run: chmod go-w {shown}")),
+    ] {
+        set_mode(&key, mode);
+        assert_eq!(refusal(config(data.clone())).await, sentence);
+    }
+    set_mode(&key, 0o600);
+    set_mode(&data.join("trust"), 0o777);
+    let shown = data.join("trust");
+    let shown = shown.display();
+    assert_eq!(
+        refusal(config(data.clone())).await,
+        format!(
+            "{shown}: others may write in this directory (mode 0777), so what it holds is not trusted; run: chmod go-w {shown}"
+        )
+    );
+    set_mode(&data.join("trust"), 0o700);
+    start(config(data), Options::default()).await.unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn s71_a_configuration_that_others_may_write_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("controller.toml");
+    fs::write(&path, "data_dir = \"/nowhere\"").unwrap();
+    set_mode(&path, 0o666);
+    let run = stemma_controller::args::Run { config: Some(path.clone()), ..Default::default() };
+    let shown = path.display();
+    assert_eq!(
+        stemma_controller::config::Config::load(&run).unwrap_err().to_string(),
+        format!("{shown}: others may write it (mode 0666), so it is not trusted; run: chmod go-w {shown}")
+    );
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_named_with_what_to_do() {
+    let directory = new_fleet();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for (field, flag) in [("admin_listen", "--admin-listen"), ("agent_listen", "--agent-listen")] {
+        let mut config = config(directory.path().join("data"));
+        match field {
+            "admin_listen" => config.admin = stemma_controller::config::AdminListen::Tls(address),
+            _ => config.agents = address,
+        }
+        assert_eq!(
+            refusal(config).await,
+            format!(
+                "{field} {address}: the port is in use by another program; give {flag} HOST:PORT another one, or stop what listens there \
+                 (ss -ltnp shows it)"
+            )
+        );
+    }
+    drop(taken);
+    start(config(directory.path().join("data")), Options::default()).await.unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn a_second_controller_on_one_store_is_refused() {
+    let directory = new_fleet();
+    let data = directory.path().join("data");
+    let first = start(config(data.clone()), Options::default()).await.unwrap();
+    assert_eq!(
+        refusal(config(data.clone())).await,
+        format!(
+            "the store {} is held by another process: one controller at a time may run on it; stop the other one first",
+            data.join("store.redb").display()
+        )
+    );
+    first.stop().await;
+    start(config(data), Options::default()).await.unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_without_a_fleet_is_not_made_into_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let said = refusal(config(data.clone())).await;
+    assert!(
+        said.starts_with(&format!(
+            "there is no store at {}: for a new fleet make one with `stemma-controller init",
+            data.join("store.redb").display()
+        )),
+        "{said}"
+    );
+    assert!(!data.exists());
+}
+
+#[tokio::test]
+async fn a_quiet_restart_writes_nothing() {
+    let directory = new_fleet();
+    let data = directory.path().join("data");
+    for _ in 0..3 {
+        let controller = start(config(data.clone()), Options::default()).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let text = controller.parts().metrics.text();
+        assert!(text.contains("stemma_store_commits_total 0\n"), "{text}");
+        controller.stop().await;
+    }
+}
