@@ -317,3 +317,6 @@ fn kind(mode: u32) -> Kind {
         _ => Kind::Special,
     }
 }
+
+#[cfg(test)]
+mod tests;

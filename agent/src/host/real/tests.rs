@@ -1,0 +1,187 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::host::End;
+use crate::host::atomic::{Attributes, Staged, ensure_dir, replace};
+
+fn host() -> (tempfile::TempDir, RealHost) {
+    let root = tempfile::tempdir().unwrap();
+    let host = RealHost::new(root.path()).unwrap();
+    (root, host)
+}
+
+/// Where a sync costs nothing, if this machine has such a place.
+fn host_in_memory() -> (tempfile::TempDir, RealHost) {
+    let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let host = RealHost::new(root.path()).unwrap();
+    (root, host)
+}
+
+fn path(text: &str) -> HostPath {
+    HostPath::parse(text).unwrap()
+}
+
+#[test]
+fn s63_a_link_in_the_way_is_an_error_that_names_it() {
+    let (root, host) = host();
+    let outside = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("real")).unwrap();
+    symlink(outside.path(), root.path().join("out")).unwrap();
+    symlink("real", root.path().join("in")).unwrap();
+    symlink("/proc/self/root", root.path().join("magic")).unwrap();
+    for (text, at) in [("/out", "/out"), ("/out/x", "/out"), ("/in", "/in"), ("/in/x", "/in"), ("/magic/etc", "/magic")]
+    {
+        let error = host.dir(&path(text)).err().expect("it is refused").sentence();
+        assert_eq!(error, format!("{text}: {at} is a symbolic link, and none is followed; name the real path"));
+        assert!(ensure_dir(&host, &path(text), 0o755).is_err(), "{text}");
+    }
+    assert!(outside.path().read_dir().unwrap().next().is_none());
+    assert!(host.dir(&path("/missing/x")).unwrap().is_none());
+    fs::write(root.path().join("file"), "").unwrap();
+    let error = host.dir(&path("/file/x")).err().expect("it is refused").sentence();
+    assert_eq!(error, "/file is a regular file, where a directory was expected");
+}
+
+#[test]
+fn s65_only_a_plain_file_of_one_name_is_read() {
+    let (root, host) = host();
+    fs::write(root.path().join("plain"), "text").unwrap();
+    fs::write(root.path().join("hard"), "text").unwrap();
+    fs::hard_link(root.path().join("hard"), root.path().join("second")).unwrap();
+    symlink("plain", root.path().join("link")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, root.path().join("fifo"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let dir = host.root().unwrap();
+    assert_eq!(dir.read("plain", 10).unwrap().as_deref(), Some(&b"text"[..]));
+    assert_eq!(dir.read("missing", 10).unwrap(), None);
+    for (name, said) in [
+        ("hard", "/hard has 2 hard links; another name's file is neither read nor replaced"),
+        ("link", "/link: /link is a symbolic link, and none is followed; name the real path"),
+        ("fifo", "/fifo is a device, socket or FIFO, where a regular file was expected"),
+    ] {
+        assert_eq!(dir.read(name, 10).unwrap_err().sentence(), said);
+    }
+    assert_eq!(dir.read("plain", 3).unwrap_err().sentence(), "/plain is larger than 3 bytes");
+}
+
+/// The long run is asked for by `STEMMA_LONG`.
+fn rounds() -> usize {
+    if std::env::var_os("STEMMA_LONG").is_some() { 100_000 } else { 1_000 }
+}
+
+#[test]
+fn s64_whoever_swaps_a_directory_for_a_link_gets_nothing_written_outside() {
+    let (root, host) = host_in_memory();
+    let outside = tempfile::tempdir().unwrap();
+    let (dir, kept) = (root.path().join("dir"), root.path().join("kept"));
+    fs::create_dir(&dir).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let attacker = {
+        let (over, dir, kept, outside) = (over.clone(), dir.clone(), kept.clone(), outside.path().to_owned());
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let _ = fs::rename(&dir, &kept);
+                let _ = symlink(&outside, &dir);
+                let _ = fs::remove_file(&dir);
+                let _ = fs::rename(&kept, &dir);
+            }
+        })
+    };
+    // A round counts when it met the real directory; in the others there was a link or nothing.
+    let (mut written, mut tries) = (0, 0);
+    while written < rounds() && tries < 1000 * rounds() {
+        tries += 1;
+        match host.dir(&path("/dir")) {
+            Ok(Some(dir)) => {
+                written += usize::from(replace(&host, &*dir, "file", b"secret", Attributes::mode(0o600)).is_ok());
+            }
+            Ok(None) | Err(_) => std::thread::yield_now(),
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    attacker.join().unwrap();
+    assert_eq!(written, rounds());
+    assert!(outside.path().read_dir().unwrap().next().is_none());
+}
+
+#[test]
+fn s66_an_unfinished_file_has_an_unforeseeable_name_and_nobody_may_read_it() {
+    let (root, host) = host();
+    let dir = host.root().unwrap();
+    let names: std::collections::BTreeSet<_> = (0..100)
+        .map(|_| {
+            let staged = Staged::write(&host, &*dir, b"x", Attributes::mode(0o644)).unwrap();
+            let name = staged.name().to_owned();
+            staged.discard(&*dir).unwrap();
+            name
+        })
+        .collect();
+    assert_eq!(names.len(), 100);
+    let _open = dir.create("new").unwrap();
+    let mode = fs::metadata(root.path().join("new")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "before its rights are set");
+    assert!(dir.create("new").is_err(), "what stands there is not opened");
+}
+
+fn run(host: &RealHost, command: &Command) -> Finished {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(host.run(command)).unwrap()
+}
+
+fn sh(script: &str) -> Command {
+    Command::new(vec!["/bin/sh".into(), "-c".into(), script.into()], Duration::from_secs(20))
+}
+
+#[test]
+fn a_command_ends_with_its_status_and_the_tail_of_both_outputs() {
+    let (_root, host) = host();
+    let finished = run(&host, &sh("echo out; echo err >&2; exit 3"));
+    assert_eq!(finished, Finished { end: End::Status(3), output: "out\nerr\n".into() });
+    let flood = run(&host, &sh("yes 0123456789 | head -c 10000000; echo last"));
+    assert!(flood.output.len() <= 4096 && flood.output.ends_with("last\n"), "{}", flood.output.len());
+    assert_eq!(run(&host, &sh("kill -9 $$")).end, End::Signal(9));
+}
+
+#[test]
+fn a_command_has_the_environment_that_is_written_for_it_and_no_other() {
+    let (root, host) = host();
+    fs::create_dir(root.path().join("srv")).unwrap();
+    let command = Command {
+        cwd: Some(path("/srv")),
+        env: BTreeMap::from([("TIER".to_owned(), "gold".to_owned())]),
+        input: b"said".to_vec(),
+        ..sh("cat; echo; echo $TIER; echo $STEMMA_ROOT; pwd; echo ${CARGO_MANIFEST_DIR-none}")
+    };
+    let real = root.path().canonicalize().unwrap().display().to_string();
+    assert_eq!(run(&host, &command).output, format!("said\ngold\n{real}\n{real}/srv\nnone\n"));
+}
+
+#[test]
+fn f38_a_command_that_hangs_is_ended_with_all_that_it_started() {
+    let (root, host) = host();
+    let mark = root.path().join("alive");
+    let script = format!("(sleep 2; touch {}) & sleep 60", mark.display());
+    let command = Command { timeout: Duration::from_millis(300), ..sh(&script) };
+    assert_eq!(run(&host, &command).end, End::TimedOut);
+    std::thread::sleep(Duration::from_millis(2200));
+    assert!(!mark.exists(), "its child was ended too");
+}
+
+#[test]
+fn a_daemon_that_keeps_the_output_open_holds_nobody_up() {
+    let (_root, host) = host();
+    let before = std::time::Instant::now();
+    assert_eq!(run(&host, &sh("sleep 5 & echo started")).output, "started\n");
+    assert!(before.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn what_cannot_be_run_says_so() {
+    let (_root, host) = host();
+    let command = Command::new(vec!["/no/such/program".into()], Duration::from_secs(1));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let error = runtime.block_on(host.run(&command)).unwrap_err().sentence();
+    assert_eq!(error, "cannot run /no/such/program: No such file or directory (os error 2)");
+}
