@@ -75,7 +75,7 @@ fn flags(info: &str) -> BTreeSet<String> {
     line.unwrap_or_default().split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-/// x86 and ARMv7 write a name, POWER its processor, 64-bit ARM two numbers.
+/// x86 and 32-bit ARM write a name, POWER its processor, 64-bit ARM two numbers.
 fn model(info: &str) -> Option<String> {
     if let Some(name) = value(info, "model name") {
         return clean(name);
@@ -113,7 +113,7 @@ fn numbers(list: &str) -> Vec<u64> {
     list.split(',').filter_map(range).flatten().take(usize::try_from(MAX_PROCESSORS).unwrap_or(0)).collect()
 }
 
-/// Who makes ARM processors (MIDR_EL1.Implementer).
+/// Who makes ARM processors (`MIDR_EL1.Implementer`).
 const IMPLEMENTERS: &[(u64, &str)] = &[
     (0x41, "ARM"),
     (0x42, "Broadcom"),
@@ -129,7 +129,7 @@ const IMPLEMENTERS: &[(u64, &str)] = &[
     (0xc0, "Ampere"),
 ];
 
-/// Names of the ARM processors that servers and boards have (MIDR_EL1.PartNum).
+/// Names of the ARM processors that servers and boards have (`MIDR_EL1.PartNum`).
 const PARTS: &[(u64, u64, &str)] = &[
     (0x41, 0xd03, "Cortex-A53"),
     (0x41, 0xd04, "Cortex-A35"),

@@ -30,7 +30,9 @@ pub(super) fn read(root: &Root, is_virtual: bool) -> Vec<Disk> {
     let devices = root.names("/sys/block").into_iter().map(|name| device(root, name));
     let mut disks: Vec<Disk> = devices.filter(Disk::is_fact).collect();
     if is_virtual {
-        disks.iter_mut().for_each(|disk| disk.rotational = disk.rotational.filter(|spins| !spins));
+        for disk in &mut disks {
+            disk.rotational = disk.rotational.filter(|spins| !spins);
+        }
     }
     disks
 }

@@ -41,8 +41,8 @@ pub(super) struct Dmi {
     pub(super) product: Option<String>,
     pub(super) vendor: Option<String>,
     pub(super) bios_vendor: Option<String>,
-    serial: Option<String>,
-    uuid: Option<String>,
+    pub(super) serial: Option<String>,
+    pub(super) uuid: Option<String>,
 }
 
 /// Reads them.

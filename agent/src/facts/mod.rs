@@ -58,7 +58,7 @@ struct Asked {
     uname: Uname,
     ipv4: Vec<Addressed>,
     source: Option<IpAddr>,
-    signature: fn() -> Option<[u8; 12]>,
+    signature: fn() -> [u8; 12],
 }
 
 /// Looks at this host. Some milliseconds of reading; call it where waiting does not matter.

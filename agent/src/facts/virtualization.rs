@@ -79,20 +79,18 @@ struct Clues<'a> {
     sysinfo: Option<String>,
 }
 
-/// What the hypervisor says by CPUID; `None` on other processors than x86. Ask only if the processor has the flag
+/// What the hypervisor says by CPUID; zeros on other processors than x86. Ask only if the processor has the flag
 /// `hypervisor`: without it, the leaf is not defined.
-pub(super) fn signature() -> Option<[u8; 12]> {
+pub(super) fn signature() -> [u8; 12] {
+    let mut name = [0; 12];
     #[cfg(target_arch = "x86_64")]
     {
         let said = std::arch::x86_64::__cpuid(0x4000_0000);
-        let mut name = [0; 12];
         for (four, register) in name.chunks_exact_mut(4).zip([said.ebx, said.ecx, said.edx]) {
             four.copy_from_slice(&register.to_le_bytes());
         }
-        Some(name)
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    None
+    name
 }
 
 /// Reads the marks. `signature` comes from this module's function of that name.
@@ -101,7 +99,7 @@ pub(super) fn read(
     architecture: &str,
     cpu: &Cpu,
     dmi: &Dmi,
-    signature: fn() -> Option<[u8; 12]>,
+    signature: fn() -> [u8; 12],
 ) -> Virtualization {
     if let Some(name) = container(root) {
         return Virtualization::Container(name);
@@ -111,7 +109,7 @@ pub(super) fn read(
         architecture,
         cpuinfo: &root.text("/proc/cpuinfo").unwrap_or_default(),
         has_hypervisor_flag,
-        signature: if has_hypervisor_flag { signature() } else { None },
+        signature: has_hypervisor_flag.then(signature),
         dmi: dmi.clone(),
         hypervisor: root.line("/sys/hypervisor/type"),
         xen_capabilities: root.text("/proc/xen/capabilities"),
@@ -174,12 +172,11 @@ fn machine(clues: &Clues<'_>) -> Option<&'static str> {
     if is_x86 && !clues.has_hypervisor_flag && clues.hypervisor.is_none() {
         return None;
     }
-    let by_dmi = by_words(&clues.dmi);
-    match (by_dmi, clues.signature.and_then(|said| by_signature(&said))) {
-        // QEMU's tables say QEMU also where KVM runs the machine, and Hyper-V's interface is imitated by others.
-        (Some("qemu") | None, Some(name)) => return Some(name),
-        (Some(name), _) => return Some(name),
-        (None, None) => {}
+    let (by_dmi, by_cpu) = (by_words(&clues.dmi), clues.signature.and_then(|said| by_signature(&said)));
+    // QEMU's tables say QEMU also where KVM runs the machine; and KVM runs Amazon's and Google's, which DMI tells apart.
+    let told = by_dmi.filter(|name| *name != "qemu").or(by_cpu).or(by_dmi);
+    if told.is_some() {
+        return told;
     }
     if clues.hypervisor.as_deref() == Some("xen") {
         return Some("xen");
