@@ -386,6 +386,9 @@ pub(crate) enum Release {
         /// The release's version.
         #[arg(long)]
         version: Option<String>,
+        /// Which graph of a JSON file that holds several.
+        #[arg(long, default_value = "default")]
+        graph: String,
     },
 }
 

@@ -22,7 +22,8 @@ use anyhow::Result;
 use clap::{CommandFactory as _, Parser as _};
 
 use api::Api;
-use args::{Args, Command, Question, Token};
+use args::{Args, Command, Question, Release, Token};
+use command::import::Import;
 use command::{apply, question, write};
 
 /// The command line as clap knows it, for completions and man pages.
@@ -60,6 +61,10 @@ async fn ask(global: args::Global, command: Command) -> Result<()> {
     if let Command::Token(Token::CaHash) = command {
         say!("{}", api::ca_hash(&global)?);
         return Ok(());
+    }
+    if let Command::Release(Release::Import { fuel, name, version, graph }) = &command {
+        let what = Import { path: fuel, graph, name, version: version.as_deref() };
+        return command::import::release(&global, what).await;
     }
     let output = global.output;
     let api = &mut Api::new(&global)?;

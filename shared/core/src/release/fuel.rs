@@ -1,8 +1,9 @@
 //! Fuel's own releases, translated: what has a counterpart becomes ours, the rest is kept under `foreign`.
 //!
 //! A YAQL expression is not evaluated. Where one decides whether a task runs, the task is placed as if it said yes;
-//! where one stands for a value, the value is left out. Either way the task is marked `untranslated` and never
-//! started, with a finding that names the field: a guess at another system's expression must not touch a host.
+//! where one stands for a value, or a value waits for what Fuel's orchestrator knows (`{CLUSTER_ID}`), the value is
+//! left out. Either way the task is marked `untranslated` and never started, with a finding that names the field: a
+//! guess at another system's expression must not touch a host.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +35,9 @@ const KNOWN: &[&str] = &[
     "fail_on_error",
     "required-for",
 ];
+
+/// What Fuel puts into every text of a task's parameters before it runs.
+const PLACEHOLDERS: &[&str] = &["{CLUSTER_ID}", "{OPENSTACK_VERSION}", "{MASTER_IP}", "{CN_HOSTNAME}", "{SETTINGS}"];
 
 /// What an import gives.
 #[derive(Clone, Debug, PartialEq)]
@@ -307,7 +311,7 @@ impl<'a> Translation<'a> {
             let field = format!("parameters.{name}");
             if name == "strategy" {
                 task.max_nodes = self.strategy(value);
-            } else if holds_expression(value) {
+            } else if holds_expression(value) || holds_placeholder(value) {
                 self.foreign.insert(field.clone(), value.clone());
                 self.untranslated.push(field);
             } else {
@@ -380,6 +384,17 @@ fn holds_expression(value: &Value) -> bool {
         Value::Object(map) => map.contains_key("yaql_exp") || map.values().any(holds_expression),
         Value::Array(items) => items.iter().any(holds_expression),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+/// Whether a text waits for a value that Fuel's orchestrator would put in: run as it is, it would name a file
+/// `{CLUSTER_ID}`.
+fn holds_placeholder(value: &Value) -> bool {
+    match value {
+        Value::String(text) => PLACEHOLDERS.iter().any(|name| text.contains(name)),
+        Value::Object(map) => map.values().any(holds_placeholder),
+        Value::Array(items) => items.iter().any(holds_placeholder),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 

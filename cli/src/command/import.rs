@@ -1,0 +1,263 @@
+//! `release import --fuel`: another system's library, read from its own files and stored as a release.
+//!
+//! The translation is core's and pure; here are the files. Fuel keeps tasks in many `tasks.yaml` below its modules,
+//! and what its roles produce in the fixture `openstack.yaml` or a plugin's `node_roles.yaml`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use hyper::Method;
+use serde_json::{Map, Value, json};
+use stemma_author::Reader;
+use stemma_core::name::ReleaseRef;
+use stemma_core::release::fuel::{self, FuelImport};
+use stemma_core::release::{CompiledRelease, compile};
+
+use crate::api::{Api, Body, Write};
+use crate::args::{Global, Output};
+use crate::command::question;
+use crate::manifest::{MAX_MANIFEST, text};
+use crate::output::{printable, yaml};
+use crate::problem::Problems;
+use crate::yaml::documents;
+
+/// Under whose name an import writes, unless said.
+const MANAGER: &str = "fuel-import";
+/// Files that hold a list of tasks.
+const TASKS: &[&str] = &["tasks.yaml", "tasks.yml", "deployment_tasks.yaml"];
+/// Files that are a map of roles as they stand, in Fuel's plugins.
+const ROLES: &[&str] = &["node_roles.yaml"];
+/// The deepest directory that is looked into.
+const MAX_DEPTH: usize = 16;
+
+/// What to import, and as what.
+pub(crate) struct Import<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) graph: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) version: Option<&'a str>,
+}
+
+/// Translates, and stores the release, or prints it under `-o manifest`, `-o json` and `--dry-run`.
+///
+/// # Errors
+/// What can't be read or translated, and the controller's refusal.
+pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
+    let shown = what.version.map_or_else(|| what.name.to_owned(), |version| format!("{}@{version}", what.name));
+    let name: ReleaseRef = shown.parse().with_context(|| format!("{shown:?} is no release's name"))?;
+    let found = read(what.path)?;
+    let import = found.translate(what.graph).with_context(|| what.path.display().to_string())?;
+    let compiled = compiled(&name, &import)?;
+    let manifest = manifest(&what, &import)?;
+    let findings = import.findings.iter().chain(&compiled.findings).map(|finding| printable(&finding.to_string()));
+    if global.dry_run || matches!(global.output, Output::Json | Output::Yaml | Output::Manifest) {
+        findings.for_each(|finding| eprintln!("{finding}"));
+        return print(&manifest, &import, global.output);
+    }
+    findings.for_each(|finding| say!("{finding}"));
+    let mut api =
+        Api::new(&Global { manager: Some(global.manager.clone().unwrap_or(MANAGER.to_owned())), ..global.clone() })?;
+    api.send(Write::json(Method::POST, "/v1/apply", Body::Json, &json!({"objects": [manifest]}))).await?;
+    say!(
+        "release {name} stored: {} roles, {} tags, {} tasks",
+        import.spec.roles.len(),
+        import.spec.tags.len(),
+        import.spec.tasks.len()
+    );
+    say!("{}", summary(&import));
+    Ok(())
+}
+
+fn print(manifest: &Value, import: &FuelImport, output: Output) -> Result<()> {
+    match output {
+        Output::Json => {
+            question::print(manifest, output)?;
+            eprintln!("{}", summary(import));
+        }
+        _ => {
+            say_part!("{}", yaml(manifest));
+            say!("# {}", summary(import));
+        }
+    }
+    Ok(())
+}
+
+/// The last line: markers stand for a place in the order, and are neither run nor counted.
+fn summary(import: &FuelImport) -> String {
+    let waiting = import.total - import.runnable;
+    format!(
+        "{} of {} tasks can run; {waiting} rest on what is not translated, and are resolved and never started",
+        import.runnable, import.total
+    )
+}
+
+fn compiled(name: &ReleaseRef, import: &FuelImport) -> Result<std::sync::Arc<CompiledRelease>> {
+    compile(name, &import.spec, &|_| None, &Reader).map_err(|errors| {
+        let mut problems = Problems::default();
+        errors.iter().for_each(|error| problems.add(name, error));
+        problems.into()
+    })
+}
+
+fn manifest(what: &Import<'_>, import: &FuelImport) -> Result<Value> {
+    let mut manifest = Map::from_iter([("kind".to_owned(), "Release".into()), ("name".to_owned(), what.name.into())]);
+    if let Some(version) = what.version {
+        manifest.insert("version".to_owned(), version.into());
+    }
+    match serde_json::to_value(&import.spec)? {
+        Value::Object(spec) => manifest.extend(spec),
+        _ => bail!("a release is a map"),
+    }
+    Ok(Value::Object(manifest))
+}
+
+/// What was found in files.
+#[derive(Debug, Default)]
+struct Found {
+    /// One JSON file with several graphs.
+    file: Option<Value>,
+    tasks: Vec<Value>,
+    roles: Map<String, Value>,
+    tags: Map<String, Value>,
+}
+
+impl Found {
+    fn translate(&self, graph: &str) -> Result<FuelImport> {
+        Ok(match &self.file {
+            Some(file) => fuel::import_file(file, graph)?,
+            None => fuel::import(&self.tasks, &self.roles, &self.tags)?,
+        })
+    }
+
+    /// Takes in the roles and tags of a release, wherever the document keeps them; gives whether there were any.
+    fn metadata(&mut self, document: &Value) -> bool {
+        let mut any = false;
+        if let Value::Array(items) = document {
+            return items.iter().fold(false, |any, item| self.metadata(item) | any);
+        }
+        for (field, to) in [("roles_metadata", &mut self.roles), ("tags_metadata", &mut self.tags)] {
+            if let Some(Value::Object(more)) = document.get(field) {
+                to.extend(more.clone());
+                any = true;
+            }
+        }
+        any | document.get("fields").is_some_and(|fields| self.metadata(fields))
+    }
+}
+
+fn read(path: &Path) -> Result<Found> {
+    let mut found = Found::default();
+    if path.is_dir() {
+        let mut files = Vec::new();
+        walk(path, 0, &mut files).with_context(|| path.display().to_string())?;
+        files.sort();
+        files.iter().try_for_each(|file| read_file(&mut found, file, path))?;
+        if found.tasks.is_empty() {
+            bail!("no tasks below {}: Fuel keeps them in files called {}", path.display(), TASKS.join(" or "));
+        }
+        if found.roles.is_empty() {
+            eprintln!(
+                "warning: no roles below {0}: without them no role produces a tag; put Fuel's openstack.yaml into {0}",
+                path.display()
+            );
+        }
+        return Ok(found);
+    }
+    let documents = parsed(path)?;
+    match documents.into_iter().next() {
+        Some(Value::Array(tasks)) => found.tasks = tasks,
+        Some(file) => found.file = Some(file),
+        None => bail!("{} holds nothing", path.display()),
+    }
+    Ok(found)
+}
+
+/// Every YAML file of a directory and those below it; what a link leads to is left out.
+fn walk(dir: &Path, depth: usize, to: &mut Vec<PathBuf>) -> Result<()> {
+    if depth > MAX_DEPTH {
+        bail!("{} is nested deeper than {MAX_DEPTH} directories", dir.display());
+    }
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let (path, kind) = (entry.path(), entry.file_type()?);
+        if kind.is_dir() {
+            walk(&path, depth + 1, to)?;
+        } else if kind.is_file() && path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
+            to.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Tasks stand at any depth; roles and tags right in the directory, since modules keep other YAML below.
+fn read_file(to: &mut Found, file: &Path, top: &Path) -> Result<()> {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if TASKS.contains(&name) {
+        for document in parsed(file)? {
+            match document {
+                Value::Array(tasks) => to.tasks.extend(tasks),
+                _ => bail!("{}: a file of tasks is a list of them", file.display()),
+            }
+        }
+    } else if file.parent() == Some(top) {
+        for document in parsed(file)? {
+            match document {
+                Value::Object(roles) if ROLES.contains(&name) => to.roles.extend(roles),
+                document => drop(to.metadata(&document)),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parsed(file: &Path) -> Result<Vec<Value>> {
+    let text = text(file, MAX_MANIFEST).with_context(|| file.display().to_string())?;
+    let documents = documents(&text).with_context(|| file.display().to_string())?;
+    Ok(documents.iter().map(|document| serde_json::from_str(&document.json)).collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_gives_tasks_of_any_depth_and_metadata_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put(
+            "openstack.yaml",
+            "- pk: 1\n  fields: &base\n    roles_metadata: {controller: {tags: [controller, database]}}\n    tags_metadata: {database: {has_primary: true}}\n- pk: 2\n  fields: {<<: *base}\n",
+        );
+        put(
+            "a/b/tasks.yaml",
+            "- {id: deploy_start, type: stage}\n- id: db\n  type: shell\n  version: 2.1.0\n  tags: [database]\n  requires: [deploy_start]\n  parameters: {cmd: /bin/true, timeout: 180}\n",
+        );
+        put("a/b/other.yaml", "roles_metadata: {ignored: {}}\n");
+        put(
+            "c/tasks.yaml",
+            "- id: web\n  type: puppet\n  groups: [controller]\n  condition: {yaql_exp: 'changed($)'}\n  cross-depends: [{name: db}]\n",
+        );
+        let found = read(dir.path()).unwrap();
+        assert_eq!(found.roles.keys().collect::<Vec<_>>(), ["controller"]);
+        let import = found.translate("default").unwrap();
+        let ids: Vec<&str> = import.spec.tasks.iter().map(|task| task.id.as_str()).collect();
+        assert_eq!(ids, ["deploy_start", "db", "web"]);
+        assert_eq!(
+            summary(&import),
+            "1 of 2 tasks can run; 1 rest on what is not translated, and are resolved and never started"
+        );
+        let name = "fuel@1".parse().unwrap();
+        assert!(compiled(&name, &import).is_ok());
+    }
+
+    #[test]
+    fn a_directory_without_tasks_says_where_fuel_keeps_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("tasks.yaml or tasks.yml"), "{error}");
+    }
+}

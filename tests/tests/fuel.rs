@@ -1,0 +1,149 @@
+//! Fuel's real library through the operator's own command: imported, then two real clusters resolved from manifests,
+//! to the placements and edges that Fuel computed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use stemma_tests::{program, shared};
+
+type Instance = (String, String);
+type Edge = (Instance, Instance);
+
+/// Stages stand on no node; Fuel writes them as `null`.
+const STAGES: &str = "null";
+
+fn import(dir: &Path) -> Result<Option<Value>> {
+    let Some(library) = shared::path("data/fuel/fuel_library_tasks.json") else { return Ok(None) };
+    let library = library.to_string_lossy().into_owned();
+    let arguments = ["release", "import", "--fuel", &library, "--name", "fuel", "--version", "9", "-o", "manifest"];
+    let manifest = program::succeed("stemma", arguments)?;
+    let last = manifest.lines().last().unwrap_or_default();
+    // 204 tasks less 11 groups, 6 stages and 4 of type skipped.
+    assert!(last.starts_with("# ") && last.contains(" of 183 tasks can run"), "{last}");
+    std::fs::write(dir.join("release.yaml"), &manifest)?;
+    let arguments = ["release", "import", "--fuel", &library, "--name", "fuel", "--version", "9", "-o", "json"];
+    Ok(Some(serde_json::from_str(&program::succeed("stemma", arguments)?)?))
+}
+
+/// The cluster's nodes as an operator would write them, with the primaries that Fuel had chosen.
+fn cluster(dir: &Path, expected: &Value) -> Result<()> {
+    let nodes = expected["nodes"].as_array().context("nodes")?;
+    let effective = expected["effective_tags"].as_object().context("effective_tags")?;
+    let mut primaries = BTreeMap::new();
+    for (node, tags) in effective {
+        for tag in tags.as_array().into_iter().flatten().filter_map(Value::as_str) {
+            primaries.extend(tag.strip_prefix("primary-").map(|tag| (tag, node)));
+        }
+    }
+    let mut objects = vec![
+        json!({"kind": "Cluster", "name": "c", "release": "fuel@9", "primaries": primaries}),
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "all"}),
+    ];
+    objects.extend(
+        nodes
+            .iter()
+            .map(|node| json!({"kind": "Node", "name": node["id"], "nodegroup": "c/all", "roles": node["roles"]})),
+    );
+    Ok(std::fs::write(dir.join("cluster.json"), Value::Array(objects).to_string())?)
+}
+
+fn resolve(dir: &Path) -> Result<Value> {
+    let dir = dir.to_string_lossy();
+    Ok(serde_json::from_str(&program::succeed("stemma", ["resolve", "-f", &dir, "-o", "json"])?)?)
+}
+
+fn placed(resolved: &Value) -> BTreeSet<Instance> {
+    let mut placed = BTreeSet::new();
+    for (node, answer) in resolved["nodes"].as_object().into_iter().flatten() {
+        let tasks = answer["tasks"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let skipped = answer["skipped"].as_object().into_iter().flatten().map(|(id, _)| id.as_str());
+        placed.extend(tasks.chain(skipped).map(|task| (node.clone(), task.to_owned())));
+    }
+    let stages = resolved["stages"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    placed.extend(stages.map(|stage| (STAGES.to_owned(), stage.to_owned())));
+    placed
+}
+
+fn edges(resolved: &Value) -> Result<BTreeSet<Edge>> {
+    let pairs: Vec<[(Option<String>, String); 2]> = serde_json::from_value(resolved["order"].clone())?;
+    assert_eq!(pairs.iter().collect::<BTreeSet<_>>().len(), pairs.len(), "each pair once");
+    let named = |(node, task): (Option<String>, String)| (node.unwrap_or(STAGES.to_owned()), task);
+    Ok(pairs.into_iter().map(|[before, after]| (named(before), named(after))).collect())
+}
+
+fn expected_edges(expected: &Value) -> Result<BTreeSet<Edge>> {
+    let instances: Vec<Instance> = serde_json::from_value(expected["instances"].clone())?;
+    let edges: Vec<(usize, usize)> = serde_json::from_value(expected["edges"].clone())?;
+    // A pair of an instance with itself orders nothing: Fuel's engine ignores it, and `order` has none.
+    let pairs = edges.into_iter().map(|(before, after)| (instances[before].clone(), instances[after].clone()));
+    Ok(pairs.filter(|(before, after)| before != after).collect())
+}
+
+/// The tasks whose dependencies across nodes rest on a YAQL expression, which is not evaluated.
+fn on_yaql(release: &Value) -> BTreeSet<&str> {
+    let mentions = |task: &&Value| {
+        let fields = task["foreign"]["untranslated"].as_array();
+        fields.into_iter().flatten().filter_map(Value::as_str).any(|field| field.starts_with("cross"))
+    };
+    release["tasks"].as_array().into_iter().flatten().filter(mentions).filter_map(|task| task["id"].as_str()).collect()
+}
+
+#[test]
+fn the_real_library_places_and_orders_the_real_clusters_as_fuel_did() -> Result<()> {
+    for (file, nodes, instances) in [("expected_ha_ceph.json", 8, 631), ("expected_all_in_one.json", 1, 177)] {
+        let dir = tempfile::tempdir()?;
+        let Some(release) = import(dir.path())? else { return Ok(()) };
+        let Some(path) = shared::path(&format!("data/fuel/{file}")) else { return Ok(()) };
+        let expected: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
+        cluster(dir.path(), &expected)?;
+        let resolved = resolve(dir.path())?;
+
+        let wanted: BTreeSet<Instance> = serde_json::from_value(expected["instances"].clone())?;
+        assert_eq!(placed(&resolved), wanted, "{file}");
+        assert_eq!((expected["nodes"].as_array().map(Vec::len), wanted.len()), (Some(nodes), instances));
+        for (node, tags) in expected["effective_tags"].as_object().context("effective_tags")? {
+            assert_eq!(&resolved["nodes"][node]["tags"], tags, "{file}: the names that selectors match on {node}");
+        }
+
+        let (found, wanted) = (edges(&resolved)?, expected_edges(&expected)?);
+        let yaql = on_yaql(&release);
+        assert_eq!(yaql, BTreeSet::from(["cluster", "hiera_default_route", "netconfig"]), "listed apart");
+        let missing: Vec<&Edge> = wanted.difference(&found).collect();
+        let rests = |edge: &&&Edge| yaql.contains(edge.0.1.as_str()) || yaql.contains(edge.1.1.as_str());
+        assert!(missing.iter().all(|edge| rests(&edge)), "{file}: missing {missing:?}");
+        let any = expected["policy_any"]["task"].as_str().context("the task of policy any")?;
+        let more: Vec<&Edge> = found.difference(&wanted).collect();
+        assert!(more.iter().all(|edge| edge.1.1 == any), "{file}: too many {more:?}");
+        println!(
+            "{file}: of {} edges {} rest on YAQL ({yaql:?}) and are not made; {} come from `policy: any`",
+            wanted.len(),
+            missing.len(),
+            more.len()
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn the_import_names_what_it_does_not_translate() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let Some(release) = import(dir.path())? else { return Ok(()) };
+    let count = |field: &str| release[field].as_object().map_or(0, serde_json::Map::len);
+    assert_eq!((release["tasks"].as_array().map(Vec::len), count("roles"), count("tags")), (Some(204), 9, 13));
+    assert_eq!(release["matching"], json!({"roles": "tags", "primary": "replaces"}));
+    let task = |id: &str| {
+        release["tasks"].as_array().into_iter().flatten().find(|task| task["id"] == id).cloned().unwrap_or_default()
+    };
+    // By hand, from the library: a condition in YAQL, and a path that waits for the cluster's number.
+    assert_eq!(
+        task("upload_cluster_configuration")["foreign"]["untranslated"],
+        json!(["condition", "parameters.data", "parameters.path"])
+    );
+    assert_eq!(task("upload_cluster_configuration")["foreign"]["version"], "2.1.0");
+    assert!(task("rsync_core_puppet")["foreign"]["untranslated"] == json!(["parameters.src"]));
+    let validated = program::run("stemma", ["validate", "-f", &dir.path().to_string_lossy()])?;
+    assert!(validated.status.success(), "{}", String::from_utf8_lossy(&validated.stderr));
+    Ok(())
+}
