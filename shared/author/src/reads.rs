@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stemma_core::input::{Fields, Path, Query, Read, Reference, ReferenceError, facts, fields, unite};
+use stemma_core::input::{Fields, Names, Path, Query, Read, Reference, ReferenceError, facts, fields, unite};
+
+use stemma_core::key::LabelKey;
+use stemma_core::name::{Name, ObjectName, TagName};
+use stemma_core::traits::Trait;
 
 use crate::shape::{Lookups, Root};
 
@@ -59,6 +63,42 @@ pub(crate) fn path(root: Root, keys: Vec<Box<str>>) -> Result<Read, Refusal> {
     }
 }
 
+/// The reference of a read, if there can be something of that name: a label that cannot exist is a slip of the pen.
+pub(crate) fn named(read: Read) -> Result<Reference, String> {
+    match &read {
+        Read::Label(key) => LabelKey::new(key).map(drop).map_err(|error| error.to_string())?,
+        Read::Trait(name) => Trait::new(name).map(drop).map_err(|error| error.to_string())?,
+        Read::Tag(name) | Read::Primary { tag: name, .. } => check_tag(name)?,
+        Read::Secret(name) => ObjectName::new(name).map(drop).map_err(|error| error.to_string())?,
+        Read::Nodes { query, .. } => check_query(query)?,
+        Read::LabelsWithPrefix(_) | Read::Parameter(_) | Read::Fact(_) | Read::Node(_) | Read::Cluster(_) => {}
+    }
+    Reference::new(read).map_err(|error| error.to_string())
+}
+
+fn check_query(query: &Query) -> Result<(), String> {
+    let (tags, roles) = match query {
+        Query::Tag(tags) => (Some(tags), None),
+        Query::Role(roles) => (None, Some(roles)),
+        Query::TagOrRole { tags, roles } => (Some(tags), Some(roles)),
+    };
+    tags.into_iter().flat_map(plain).try_for_each(check_tag)?;
+    roles.into_iter().flat_map(plain).try_for_each(|role| Name::new(role).map(drop).map_err(|error| error.to_string()))
+}
+
+/// The names that are neither patterns nor `*`.
+fn plain(names: &Names) -> impl Iterator<Item = &str> {
+    names.as_slice().iter().map(|name| &**name).filter(|name| !is_pattern(name) && *name != "*")
+}
+
+fn check_tag(name: &str) -> Result<(), String> {
+    TagName::new(name).map(drop).map_err(|error| error.to_string())
+}
+
+fn is_pattern(name: &str) -> bool {
+    name.len() > 1 && name.starts_with('/') && name.ends_with('/')
+}
+
 /// A `/pattern/` of a look-up must be a regex that core can match with.
 pub(crate) fn check_pattern(name: &str) -> Result<(), String> {
     let Some(pattern) = name.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) else { return Ok(()) };
@@ -78,8 +118,8 @@ impl Reads {
     }
 
     /// A look-up is made; its number.
-    pub(crate) fn look_up(&mut self, lookup: Lookup) -> Result<usize, ReferenceError> {
-        let text = Reference::new(lookup.read(Fields::default()))?.to_string();
+    pub(crate) fn look_up(&mut self, lookup: Lookup) -> Result<usize, String> {
+        let text = named(lookup.read(Fields::default()))?.to_string();
         let next = self.lookups.len();
         let number = *self.numbers.entry(text).or_insert(next);
         if number == next {

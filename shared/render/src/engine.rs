@@ -12,8 +12,9 @@ use stemma_core::input::{Inputs, Reference};
 
 use crate::error::{Cause, RenderError};
 use crate::filters::{self, Raw};
+use crate::roots::Roots;
 use crate::script::Aside;
-use crate::view::{Roots, View};
+use crate::view::View;
 use crate::{Limits, Secrets};
 
 /// The environment that each rendering starts from.

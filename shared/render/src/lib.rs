@@ -8,6 +8,7 @@
 mod engine;
 mod error;
 mod filters;
+mod roots;
 mod script;
 mod view;
 

@@ -202,6 +202,20 @@ fn a_rendering_is_bounded() {
     assert!(render("{% for a in range(9) %}{{ a }}{% endfor %}", &some, &NoSecrets, tight).is_err());
 }
 
+/// The deepest that the author lets through, on a thread with the stack that tests and servers have.
+#[test]
+fn the_deepest_templates_are_rendered() {
+    for template in [
+        format!("{}x{}", "{% if true %}".repeat(140), "{% endif %}".repeat(140)),
+        format!("{{{{ 'x'{} }}}}", "|lower".repeat(120)),
+        format!("{{{{ {}'x'{} }}}}", "(".repeat(70), ")".repeat(70)),
+        format!("{{{{ 'x' if true{} }}}}", " and true".repeat(110)),
+        format!("{{% if false %}}{}{{% else %}}x{{% endif %}}", "{% elif false %}".repeat(100)),
+    ] {
+        assert_eq!(text(&template).as_deref(), Ok("x"), "{}", &template[..30]);
+    }
+}
+
 #[test]
 fn what_a_template_reads_is_noted() {
     let site = site();

@@ -208,10 +208,8 @@ impl Walker<'_> {
 
     fn look_up(&mut self, lookup: Lookup, expr: &IdedExpr) -> Outcome<Part> {
         let is_list = matches!(lookup, Lookup::Nodes(_));
-        let number = self
-            .reads
-            .look_up(lookup)
-            .map_err(|error| self.refuse(expr, error.to_string(), "write a name that there can be"))?;
+        let number =
+            self.reads.look_up(lookup).map_err(|error| self.refuse(expr, error, "write a name that there can be"))?;
         let shape = if is_list { Shape::Nodes([number].into()) } else { Shape::Node([number].into(), Vec::new()) };
         Ok(Part { shape, expr: self.looked_up(number, expr) })
     }

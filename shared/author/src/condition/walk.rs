@@ -245,10 +245,8 @@ impl Walker<'_> {
     }
 
     fn reference(&mut self, read: Read, expr: &IdedExpr) -> Outcome<Reference> {
-        let wrong = |error: stemma_core::input::ReferenceError| {
-            self.refuse(expr, error.to_string(), "write a name that there can be")
-        };
-        let reference = Reference::new(read).map_err(wrong)?;
+        let reference =
+            reads::named(read).map_err(|error| self.refuse(expr, error, "write a name that there can be"))?;
         self.reads.add(reference.clone());
         Ok(reference)
     }

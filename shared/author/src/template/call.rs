@@ -52,9 +52,7 @@ impl<'a> Walker<'a> {
     }
 
     fn look_up(&mut self, lookup: Lookup, span: Span) -> Result<usize, AuthorError> {
-        self.reads
-            .look_up(lookup)
-            .map_err(|error| self.refuse(span, error.to_string(), "write a name that there can be"))
+        self.reads.look_up(lookup).map_err(|error| self.refuse(span, error, "write a name that there can be"))
     }
 
     fn plain_arguments(&mut self, args: &[CallArg<'a>], span: Span) -> Result<Shape, AuthorError> {

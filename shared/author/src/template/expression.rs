@@ -4,8 +4,8 @@ use minijinja::machinery::Span;
 use minijinja::machinery::ast::{BinOp, BinOpKind, Compare, CompareOpKind, Expr, GetItem, Spanned, Var};
 use minijinja::value::ValueKind;
 use stemma_core::condition::AuthorError;
+use stemma_core::input::Read;
 use stemma_core::input::template::{FUNCTIONS, LOOKUPS};
-use stemma_core::input::{Read, Reference};
 
 use super::Walker;
 use super::scope::Found;
@@ -328,8 +328,8 @@ impl<'a> Walker<'a> {
 
     /// Registers a read, or says why there is none of that name.
     pub(super) fn read(&mut self, read: Read, span: Span) -> Outcome<()> {
-        let reference = Reference::new(read)
-            .map_err(|error| self.refuse(span, error.to_string(), "write a name that there can be"))?;
+        let reference =
+            reads::named(read).map_err(|error| self.refuse(span, error, "write a name that there can be"))?;
         self.reads.add(reference);
         Ok(())
     }
