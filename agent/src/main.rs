@@ -7,16 +7,24 @@ use clap::Parser;
 
 use stemma_agent::args::{Arguments, Verb};
 use stemma_agent::verbs::{self, Exit};
+use stemma_wire::log::{self, Verbosity};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let verbosity = if matches!(arguments.verb, Verb::Run) { Verbosity::Normal } else { Verbosity::Quiet };
+    if let Err(error) = log::init("stemma-agent", verbosity) {
+        return fail(&anyhow::Error::new(error).context("the log"));
+    }
     match act(&arguments) {
         Ok(exit) => ExitCode::from(exit.status()),
-        Err(error) => {
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("error: {error:#}\n").as_bytes());
-            ExitCode::from(Exit::Failed.status())
-        }
+        Err(error) => fail(&error),
     }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    // Where standard error is gone there is nobody to tell.
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("error: {error:#}\n").as_bytes());
+    ExitCode::from(Exit::Failed.status())
 }
 
 fn act(arguments: &Arguments) -> Result<Exit> {

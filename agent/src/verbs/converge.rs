@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use log::info;
+use log::{info, warn};
+use sd_notify::NotifyState;
 use serde_json::json;
 use stemma_wire::clock::SystemClock;
 use stemma_wire::message::desired::Profile;
@@ -43,6 +44,7 @@ pub fn run(root: &Path) -> Result<Exit> {
         let pokes = Pokes::listen(&local.host)?;
         let half = Half::new(local.site.clone(), config, trust, apply_end, pokes, Until::Stopped)?;
         info!(path = root.display().to_string().as_str(); "agent started");
+        notify(&[NotifyState::Ready]);
         tokio::select! {
             ended = half.run(stopped()) => ended.context("the root half")?,
             ended = sync::run(local.host.clone(), identity, sync_end, Arc::new(SystemClock)) => {
@@ -50,9 +52,17 @@ pub fn run(root: &Path) -> Result<Exit> {
                 return Err(error).context("the network half");
             }
         }
+        notify(&[NotifyState::Stopping]);
         info!("agent stopped");
         Ok(Exit::Done)
     })
+}
+
+/// Tells the service manager, where there is one.
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        warn!(error:% = error; "the service manager cannot be told");
+    }
 }
 
 /// Takes what the root half says where no network half runs.
