@@ -70,16 +70,22 @@ impl Parameters {
     /// # Errors
     /// [`BadQuery::Undecodable`] and [`BadQuery::Unknown`].
     pub fn read(uri: &Uri, known: &[&[&'static str]]) -> Result<Self, BadQuery> {
-        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|_| BadQuery::Undecodable)?;
-        if pairs.len() > MOST_PARAMETERS {
-            return Err(BadQuery::Undecodable);
-        }
+        let Self(pairs) = Self::read_any(uri)?;
         let names = || known.iter().copied().flatten();
         if let Some((name, _)) = pairs.iter().find(|(name, _)| !names().any(|known| known == name)) {
             let known = names().copied().collect::<Vec<_>>().join(", ");
             return Err(BadQuery::Unknown { name: name.chars().take(64).collect(), known });
         }
         Ok(Self(pairs))
+    }
+
+    /// Reads a request's query, whatever its names.
+    ///
+    /// # Errors
+    /// [`BadQuery::Undecodable`].
+    pub fn read_any(uri: &Uri) -> Result<Self, BadQuery> {
+        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|_| BadQuery::Undecodable)?;
+        if pairs.len() > MOST_PARAMETERS { Err(BadQuery::Undecodable) } else { Ok(Self(pairs)) }
     }
 
     /// The one value of a parameter, if it is given.

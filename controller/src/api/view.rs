@@ -8,13 +8,11 @@ use jiff::Timestamp as Instant;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use stemma_core::labels::{Annotations, Differences, Labels, Layer, Parameters, differences};
-use stemma_core::object::{Inherited, Kind, Meta, Object, Timestamp};
+use stemma_core::object::{Inherited, Meta, Timestamp};
 use stemma_core::origin::Level;
 use stemma_core::ownership::OwnedMap;
 
 use crate::cache::Model;
-use crate::registry::Stored;
-use crate::registry::fields::{Fields, get_all};
 
 /// A body in the making.
 pub type Body = Map<String, Value>;
@@ -92,15 +90,6 @@ pub fn time(at: Timestamp) -> String {
     instant.strftime("%Y-%m-%dT%H:%M:%S+00:00").to_string()
 }
 
-/// The fields of a kind: what was set, and the defaults of the fields that are kept for another system's clients.
-pub fn fields<S: Fields>(body: &mut Body, model: &Model, object: &Object<S>) {
-    for kept in S::KEPT {
-        body.insert(kept.name.to_owned(), kept.default_value());
-    }
-    body.insert("description".into(), Value::Null);
-    body.extend(get_all(&object.spec, model).into_iter().filter(|(name, _)| !name.contains('.')));
-}
-
 /// The maps that go down the levels: effective, provided, owned, and how they differ from the parent's.
 pub fn maps(body: &mut Body, above: &[(Level, Inherited)], level: Level, own: &Inherited) {
     let mut chain: Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
@@ -153,14 +142,4 @@ pub fn lost_keys(above: &[(Level, Inherited)], level: Level, before: &Inherited,
     let (before, after) = (with(before), with(after));
     let inherited = parent.labels.iter().map(|(key, _)| key.to_string());
     inherited.filter(|key| before.contains_key(key) && !after.contains_key(key)).collect()
-}
-
-/// An object's name as text; its uuid where it has none.
-pub fn name_of<S: Stored>(object: &Object<S>) -> String {
-    S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string())
-}
-
-/// A kind as sentences call it.
-pub fn word(kind: Kind) -> String {
-    kind.word()
 }

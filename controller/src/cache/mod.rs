@@ -12,8 +12,9 @@ use arc_swap::ArcSwap;
 use log::error;
 use tokio::sync::{Notify, watch};
 
-pub use model::{Changed, Model};
+pub use model::{Model, Reach};
 
+use crate::registry::key;
 use crate::store::{Change, EventKind, KeyRange, Query, Revision, Store, StoreError, WatchError};
 use model::Now;
 
@@ -21,7 +22,7 @@ use model::Now;
 pub struct Cache {
     model: ArcSwap<Model>,
     reached: watch::Sender<Revision>,
-    changes: Mutex<Vec<Changed>>,
+    changes: Mutex<Reach>,
     nudge: Notify,
 }
 
@@ -48,9 +49,10 @@ impl Cache {
         let _sender_is_ours = reached.wait_for(|seen| *seen >= revision).await;
     }
 
-    /// What was touched since this was asked last, in order.
-    pub fn take_changes(&self) -> Vec<Changed> {
-        std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Whom the changes reached since this was asked last, and the fleet as of which that is so.
+    pub fn take_changes(&self) -> (Arc<Model>, Reach) {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.model(), std::mem::take(&mut *changes))
     }
 
     /// Waits until something was touched.
@@ -88,7 +90,7 @@ impl Cache {
 
     fn take(&self, change: &Change) -> Result<(), StoreError> {
         let mut model = Model::clone(&self.model.load());
-        let mut changed = Vec::new();
+        let mut reach = Reach::default();
         for event in &change.events {
             let now = match &event.kind {
                 EventKind::Put { value, create_revision, .. } => {
@@ -96,24 +98,32 @@ impl Cache {
                 }
                 EventKind::Delete => Now { value: None, written: change.revision, made: change.revision },
             };
-            changed.extend(model.take(&event.key, &now)?);
+            reach.extend(model.take(&event.key, &now)?);
         }
         model.revision = change.revision;
-        self.model.store(Arc::new(model));
-        self.reached.send_replace(change.revision);
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).append(&mut changed);
-        // Also where nothing was touched that a node is told of: who follows says up to which revision it has followed.
-        self.nudge.notify_one();
+        self.show(model, reach);
         Ok(())
     }
 
     /// After a gap nobody knows what was touched, so everything was.
     fn replace(&self, model: Model) {
-        let nodes: Vec<_> = model.nodes.iter().map(|node| Changed::Observation(node.meta.uuid)).collect();
+        let mut reach = Reach::default();
+        reach.gone = self.model.load().nodes.iter().map(|node| node.meta.uuid).filter(|node| model.nodes.get(*node).is_none()).collect();
+        reach.elections = model.clusters.iter().map(|cluster| stemma_core::object::ClusterId(cluster.meta.uuid)).collect();
+        reach.moved = model.nodes.iter().map(|node| node.meta.uuid).collect();
+        self.show(model, reach);
+    }
+
+    fn show(&self, model: Model, reach: Reach) {
         let revision = model.revision;
-        self.model.store(Arc::new(model));
+        {
+            // Together, so that whoever takes the changes sees a fleet that holds them.
+            let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            self.model.store(Arc::new(model));
+            changes.extend(reach);
+        }
         self.reached.send_replace(revision);
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner).extend(nodes);
+        // Also where nobody is reached: who follows says up to which revision it has followed.
         self.nudge.notify_one();
     }
 }
@@ -121,14 +131,14 @@ impl Cache {
 fn load(store: &dyn Store) -> Result<Model, StoreError> {
     let snapshot = store.snapshot()?;
     let mut model = Model { revision: snapshot.revision(), ..Model::default() };
-    use crate::registry::key;
     for prefix in [key::OBJECTS, key::OBSERVATIONS, key::RELEASED, key::PROFILES, key::RESULTS, key::REPORTS, key::SEEN]
     {
         let list = snapshot.list(&Query::range(KeyRange::prefix(prefix)))?;
         for entry in list.entries {
             let now = Now { value: Some(&entry.value), written: entry.mod_revision, made: entry.create_revision };
-            model.take(&entry.key, &now)?;
+            model.read(&entry.key, &now)?;
         }
     }
+    model.settle();
     Ok(model)
 }

@@ -1,19 +1,28 @@
 //! The fleet in memory as of one revision: what handlers answer from and what writes are decided on.
+//!
+//! Objects stand here twice, by pointer: on shelves, as they are listed and named, and in core's `Fleet`, with all
+//! that follows from them for placement. Both are persistent, so a decision takes a copy of the whole, changes it
+//! and throws it away, at the cost of what it changed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::OrdMap;
 use serde::de::DeserializeOwned;
+use stemma_author::Reader;
+use stemma_core::fleet::{Change, Dirty, Fleet};
+use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
-    ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, Object, PrimarySpec, ReleaseSpec, ReleaseTagsSpec,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, GroupId, NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec,
+    ReleaseSpec, ReleaseTagsSpec, TemplateId,
 };
+use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_set};
+use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
 use super::shelf::Shelf;
-use crate::registry::reported::{
-    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord,
-};
+use crate::registry::reported::{ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord};
 use crate::registry::{Stored, codec, key};
 use crate::store::{Revision, StoreError};
 
@@ -25,6 +34,8 @@ pub type ByNode<T> = OrdMap<Uuid, Arc<T>>;
 pub struct Model {
     /// The revision of the store that this is.
     pub revision: Revision,
+    /// The same objects, and what follows from them.
+    pub fleet: Fleet,
     /// Releases, by `NAME@VERSION`.
     pub releases: Shelf<ReleaseSpec>,
     /// User-defined tags beside releases, by the release's name.
@@ -53,38 +64,32 @@ pub struct Model {
     pub seen: ByNode<SeenRecord>,
 }
 
-/// What a change of the store touched.
-#[derive(Clone, Debug)]
-pub enum Changed {
-    /// A release: before and after.
-    Release(Pair<ReleaseSpec>),
-    /// Tags beside a release.
-    ReleaseTags(Pair<ReleaseTagsSpec>),
-    /// A template.
-    Template(Pair<ClusterTemplateSpec>),
-    /// A cluster.
-    Cluster(Pair<ClusterSpec>),
-    /// A group.
-    Group(Pair<NodeGroupSpec>),
-    /// A node.
-    Node(Pair<NodeSpec>),
-    /// A primary.
-    Primary(Pair<PrimarySpec>),
-    /// What a host was seen to be.
-    Observation(Uuid),
-    /// What became of a node's tasks.
-    Results(Uuid),
-    /// A node's silence began or ended.
-    Seen(Uuid),
+/// Whom a change of the store reaches.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// Nodes whose answer may be another.
+    pub dirty: Dirty,
+    /// Nodes whose tasks went on, or whose silence began or ended.
+    pub moved: BTreeSet<Uuid>,
+    /// Nodes that are gone.
+    pub gone: BTreeSet<Uuid>,
+    /// Clusters whose primaries may have to be chosen.
+    pub elections: BTreeSet<ClusterId>,
 }
 
-/// An object before and after a change.
-#[derive(Clone, Debug)]
-pub struct Pair<S: Stored> {
-    /// Before; `None` for a new one.
-    pub before: Option<Arc<Object<S>>>,
-    /// After; `None` for one that is gone.
-    pub after: Option<Arc<Object<S>>>,
+impl Reach {
+    /// Takes in what another change reached.
+    pub fn extend(&mut self, other: Self) {
+        self.dirty.extend(other.dirty);
+        self.moved.extend(other.moved);
+        self.gone.extend(other.gone);
+        self.elections.extend(other.elections);
+    }
+
+    /// Whether nobody is reached.
+    pub fn is_empty(&self) -> bool {
+        self.dirty.is_empty() && self.moved.is_empty() && self.gone.is_empty() && self.elections.is_empty()
+    }
 }
 
 /// What stands under a key now.
@@ -98,69 +103,178 @@ pub struct Now<'a> {
 }
 
 impl Model {
-    /// Takes in one entry. What the model does not hold is passed over.
+    /// What a node is to be.
+    pub fn resolve(&self, node: Uuid) -> Outcome {
+        resolve_node(&self.fleet, &ResolveCache::new(), NodeId(node))
+    }
+
+    /// The cluster that a node stands in.
+    pub fn cluster_of(&self, node: Uuid) -> Option<ClusterId> {
+        let group = self.nodes.get(node)?.spec.nodegroup?;
+        Some(self.groups.get(group.0)?.spec.cluster)
+    }
+
+    /// Puts an object in its place, here and in the fleet.
+    ///
+    /// # Errors
+    /// What is wrong with a release; nothing was changed.
+    pub fn put<S: Shelved>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<Reach, Vec<ReleaseError>> {
+        let changes = S::put_changes(self, object)?;
+        let mut reach = self.apply(changes);
+        reach.elections.extend(S::cluster(self, object));
+        S::shelf_mut(self).put(made, Arc::clone(object));
+        reach.elections.extend(reach.dirty.nodes().filter_map(|node| self.cluster_of(node.0)).collect::<Vec<_>>());
+        Ok(reach)
+    }
+
+    /// Takes an object away, here and from the fleet.
+    pub fn remove<S: Shelved>(&mut self, uuid: Uuid) -> Option<(Arc<Object<S>>, Reach)> {
+        let cluster = S::shelf(self).get(uuid).and_then(|object| S::cluster(self, object));
+        let object = S::shelf_mut(self).take(uuid)?;
+        let mut reach = self.apply(vec![S::remove_change(&object)]);
+        reach.elections.extend(cluster);
+        if S::KIND == stemma_core::object::Kind::Node {
+            reach.gone.insert(uuid);
+        }
+        Some((object, reach))
+    }
+
+    fn apply(&mut self, changes: Vec<Change>) -> Reach {
+        let dirty = self.fleet.apply_all(changes);
+        Reach { dirty, ..Reach::default() }
+    }
+
+    /// Puts everything that was read at a start into the fleet, in one pass. A release that does not compile (which
+    /// admission does not let in) leaves its users incomplete, and says so.
+    pub(super) fn settle(&mut self) {
+        let specs = self.releases.iter().map(|o| (o.meta.name.clone(), o.spec.clone())).collect();
+        let compiled = compile_set(&specs, &Reader).unwrap_or_else(|failed| {
+            for (name, errors) in failed {
+                let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                log::error!(release:% = name, reason; "a stored release does not compile");
+            }
+            std::collections::BTreeMap::new()
+        });
+        let mut changes: Vec<Change> = compiled.into_values().map(Change::Release).collect();
+        changes.extend(self.release_tags.iter().cloned().map(Change::ReleaseTags));
+        changes.extend(self.templates.iter().cloned().map(Change::Template));
+        changes.extend(self.clusters.iter().cloned().map(Change::Cluster));
+        changes.extend(self.groups.iter().cloned().map(Change::NodeGroup));
+        changes.extend(self.primaries.iter().cloned().map(Change::Primary));
+        changes.extend(self.nodes.iter().cloned().map(Change::Node));
+        changes.extend(self.observations.iter().map(|(node, seen)| observation(*node, seen)));
+        drop(self.fleet.apply_all(changes));
+        self.fleet.set_loaded();
+    }
+
+    /// Takes in one entry that was read at a start; [`Self::settle`] follows when all are read.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for a record that can't be read.
-    pub fn take(&mut self, key: &[u8], now: &Now<'_>) -> Result<Option<Changed>, StoreError> {
-        if let Some((kind, uuid)) = key::read_object(key) {
-            return self.take_object(kind, uuid, now).map_err(|e| corrupt(key, &e));
-        }
-        self.take_record(key, now).map_err(|e| corrupt(key, &e))
-    }
-
-    fn take_object(&mut self, kind: &str, uuid: Uuid, now: &Now<'_>) -> Result<Option<Changed>, codec::BadRecord> {
-        Ok(match kind {
-            "release" => Some(Changed::Release(swap(&mut self.releases, uuid, now)?)),
-            "releasetags" => Some(Changed::ReleaseTags(swap(&mut self.release_tags, uuid, now)?)),
-            "clustertemplate" => Some(Changed::Template(swap(&mut self.templates, uuid, now)?)),
-            "cluster" => Some(Changed::Cluster(swap(&mut self.clusters, uuid, now)?)),
-            "nodegroup" => Some(Changed::Group(swap(&mut self.groups, uuid, now)?)),
-            "node" => Some(Changed::Node(swap(&mut self.nodes, uuid, now)?)),
-            "primary" => Some(Changed::Primary(swap(&mut self.primaries, uuid, now)?)),
+    pub(super) fn read(&mut self, key: &[u8], now: &Now<'_>) -> Result<(), StoreError> {
+        let Some((kind, uuid)) = key::read_object(key) else {
+            return self.take_record(key, now).map(drop).map_err(|e| corrupt(key, &e));
+        };
+        match kind {
+            "release" => shelve(&mut self.releases, now),
+            "releasetags" => shelve(&mut self.release_tags, now),
+            "clustertemplate" => shelve(&mut self.templates, now),
+            "cluster" => shelve(&mut self.clusters, now),
+            "nodegroup" => shelve(&mut self.groups, now),
+            "node" => shelve(&mut self.nodes, now),
+            "primary" => shelve(&mut self.primaries, now),
             // A kind of a later program's, in a store that this one may still open.
-            _ => None,
-        })
+            _ => Ok(drop(uuid)),
+        }
+        .map_err(|e| corrupt(key, &e))
     }
 
-    fn take_record(&mut self, key: &[u8], now: &Now<'_>) -> Result<Option<Changed>, codec::BadRecord> {
+    /// Takes in one change. What the model does not hold is passed over.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] for a record that can't be read.
+    pub fn take(&mut self, key: &[u8], now: &Now<'_>) -> Result<Reach, StoreError> {
+        let taken = match key::read_object(key) {
+            Some((kind, uuid)) => self.take_object(kind, uuid, now),
+            None => self.take_record(key, now),
+        };
+        taken.map_err(|e| corrupt(key, &e))
+    }
+
+    fn take_object(&mut self, kind: &str, uuid: Uuid, now: &Now<'_>) -> Result<Reach, codec::BadRecord> {
+        match kind {
+            "release" => self.swap::<ReleaseSpec>(uuid, now),
+            "releasetags" => self.swap::<ReleaseTagsSpec>(uuid, now),
+            "clustertemplate" => self.swap::<ClusterTemplateSpec>(uuid, now),
+            "cluster" => self.swap::<ClusterSpec>(uuid, now),
+            "nodegroup" => self.swap::<NodeGroupSpec>(uuid, now),
+            "node" => self.swap::<NodeSpec>(uuid, now),
+            "primary" => self.swap::<PrimarySpec>(uuid, now),
+            _ => Ok(Reach::default()),
+        }
+    }
+
+    fn swap<S: Shelved>(&mut self, uuid: Uuid, now: &Now<'_>) -> Result<Reach, codec::BadRecord> {
+        let Some(value) = now.value else {
+            return Ok(self.remove::<S>(uuid).map(|(_, reach)| reach).unwrap_or_default());
+        };
+        let object = read_object::<S>(value, now)?;
+        match self.put(now.made.get(), &object) {
+            Ok(reach) => Ok(reach),
+            // Two writes that passed each other: an import was edited while its importer was stored. What was compiled before holds.
+            Err(errors) => {
+                let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                log::error!(object:% = uuid, reason; "a stored release does not compile");
+                S::shelf_mut(self).put(now.made.get(), object);
+                Ok(Reach::default())
+            }
+        }
+    }
+
+    fn take_record(&mut self, key: &[u8], now: &Now<'_>) -> Result<Reach, codec::BadRecord> {
+        let mut reach = Reach::default();
         if let Some(node) = key::read_node(key::OBSERVATIONS, key) {
             set(&mut self.observations, node, now)?;
-            return Ok(Some(Changed::Observation(node)));
-        }
-        if let Some(node) = key::read_node(key::RESULTS, key) {
+            let change = match self.observations.get(&node) {
+                Some(seen) => observation(node, seen),
+                None => Change::RemoveObservation(NodeId(node)),
+            };
+            reach = self.apply(vec![change]);
+        } else if let Some(node) = key::read_node(key::RESULTS, key) {
             set(&mut self.results, node, now)?;
-            return Ok(Some(Changed::Results(node)));
-        }
-        if let Some(node) = key::read_node(key::SEEN, key) {
+            reach.moved.insert(node);
+        } else if let Some(node) = key::read_node(key::SEEN, key) {
             set(&mut self.seen, node, now)?;
-            return Ok(Some(Changed::Seen(node)));
-        }
-        if let Some(node) = key::read_node(key::RELEASED, key) {
+            reach.moved.insert(node);
+        } else if let Some(node) = key::read_node(key::RELEASED, key) {
             set(&mut self.released, node, now)?;
         } else if let Some(hash) = key::read_profile(key) {
             set(&mut self.profiles, hash, now)?;
         } else if let Some(node) = key::read_node(key::REPORTS, key) {
             set(&mut self.reports, node, now)?;
         }
-        Ok(None)
+        Ok(reach)
     }
 }
 
-fn swap<S: Stored>(shelf: &mut Shelf<S>, uuid: Uuid, now: &Now<'_>) -> Result<Pair<S>, codec::BadRecord> {
-    let Some(value) = now.value else { return Ok(Pair { before: shelf.take(uuid), after: None }) };
-    let mut object: Object<S> = codec::decode(value)?;
-    object.meta.resource_version = now.written.get();
-    let object = Arc::new(object);
-    let before = shelf.put(now.made.get(), Arc::clone(&object));
-    Ok(Pair { before, after: Some(object) })
+fn observation(node: Uuid, seen: &Arc<ObservationRecord>) -> Change {
+    Change::Observation(NodeId(node), Arc::new(seen.observation.clone()))
 }
 
-fn set<K: Ord + Clone, T: DeserializeOwned>(
-    map: &mut OrdMap<K, Arc<T>>,
-    key: K,
-    now: &Now<'_>,
-) -> Result<(), codec::BadRecord> {
+fn read_object<S: Shelved>(value: &[u8], now: &Now<'_>) -> Result<Arc<Object<S>>, codec::BadRecord> {
+    let mut object: Object<S> = codec::decode(value)?;
+    object.meta.resource_version = now.written.get();
+    Ok(Arc::new(object))
+}
+
+fn shelve<S: Shelved>(shelf: &mut Shelf<S>, now: &Now<'_>) -> Result<(), codec::BadRecord> {
+    if let Some(value) = now.value {
+        shelf.put(now.made.get(), read_object(value, now)?);
+    }
+    Ok(())
+}
+
+fn set<K: Ord + Clone, T: DeserializeOwned>(map: &mut OrdMap<K, Arc<T>>, key: K, now: &Now<'_>) -> Result<(), codec::BadRecord> {
     match now.value {
         Some(value) => drop(map.insert(key, Arc::new(codec::decode(value)?))),
         None => drop(map.remove(&key)),
@@ -172,16 +286,44 @@ fn corrupt(key: &[u8], error: &codec::BadRecord) -> StoreError {
     StoreError::Corrupt { what: format!("{}: {error}", key.escape_ascii()) }
 }
 
+/// A release and, behind it, every one that imports it, compiled.
+fn compiled(model: &Model, release: &Object<ReleaseSpec>) -> Result<Vec<Change>, Vec<ReleaseError>> {
+    let mut done: Vec<Arc<CompiledRelease>> = vec![compile(&release.meta.name, &release.spec, &|import| model.fleet.release(import).cloned(), &Reader)?];
+    let importers = model.fleet.releases().filter(|one| one.all_imports.contains(&release.meta.name));
+    let mut waiting: Vec<ReleaseRef> = importers.map(|one| one.name.clone()).collect();
+    while !waiting.is_empty() {
+        let spec_of = |name: &ReleaseRef| model.releases.named(None, &name.to_string());
+        let ready = |name: &ReleaseRef| spec_of(name).is_none_or(|object| object.spec.imports.iter().all(|import| !waiting.contains(import)));
+        let name = waiting.remove(waiting.iter().position(ready).unwrap_or(0));
+        let Some(object) = spec_of(&name) else { continue };
+        let import = |wanted: &ReleaseRef| done.iter().find(|one| one.name == *wanted).cloned().or_else(|| model.fleet.release(wanted).cloned());
+        let next = compile(&name, &object.spec, &import, &Reader)?;
+        done.push(next);
+    }
+    Ok(done.into_iter().map(Change::Release).collect())
+}
+
 /// A kind that the model holds.
 pub trait Shelved: Stored {
     /// Where its objects are.
     fn shelf(model: &Model) -> &Shelf<Self>;
-    /// The same, to change: for a decision's own copy.
+    /// The same, to change.
     fn shelf_mut(model: &mut Model) -> &mut Shelf<Self>;
+    /// What an object means for the fleet.
+    ///
+    /// # Errors
+    /// What is wrong with a release.
+    fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>>;
+    /// What it means that it is gone.
+    fn remove_change(object: &Arc<Object<Self>>) -> Change;
+    /// The cluster whose primaries it may change.
+    fn cluster(_model: &Model, _object: &Arc<Object<Self>>) -> Option<ClusterId> {
+        None
+    }
 }
 
 macro_rules! shelved {
-    ($($spec:ident: $shelf:ident),+ $(,)?) => {$(
+    ($spec:ident, $shelf:ident, $put:expr, $remove:expr, $cluster:expr) => {
         impl Shelved for $spec {
             fn shelf(model: &Model) -> &Shelf<Self> {
                 &model.$shelf
@@ -189,16 +331,62 @@ macro_rules! shelved {
             fn shelf_mut(model: &mut Model) -> &mut Shelf<Self> {
                 &mut model.$shelf
             }
+            fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
+                let put: fn(&Model, &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> = $put;
+                put(model, object)
+            }
+            fn remove_change(object: &Arc<Object<Self>>) -> Change {
+                let remove: fn(&Object<Self>) -> Change = $remove;
+                remove(object)
+            }
+            fn cluster(model: &Model, object: &Arc<Object<Self>>) -> Option<ClusterId> {
+                let cluster: fn(&Model, &Object<Self>) -> Option<ClusterId> = $cluster;
+                cluster(model, object)
+            }
         }
-    )+};
+    };
 }
 
+shelved!(ReleaseSpec, releases, |model, o| compiled(model, o), |o| Change::RemoveRelease(o.meta.name.clone()), |_, _| None);
 shelved!(
-    ReleaseSpec: releases,
-    ReleaseTagsSpec: release_tags,
-    ClusterTemplateSpec: templates,
-    ClusterSpec: clusters,
-    NodeGroupSpec: groups,
-    NodeSpec: nodes,
-    PrimarySpec: primaries,
+    ReleaseTagsSpec,
+    release_tags,
+    |_, o| Ok(vec![Change::ReleaseTags(Arc::clone(o))]),
+    |o| Change::RemoveReleaseTags(o.meta.name.clone()),
+    |_, _| None
+);
+shelved!(
+    ClusterTemplateSpec,
+    templates,
+    |_, o| Ok(vec![Change::Template(Arc::clone(o))]),
+    |o| Change::RemoveTemplate(TemplateId(o.meta.uuid)),
+    |_, _| None
+);
+shelved!(
+    ClusterSpec,
+    clusters,
+    |_, o| Ok(vec![Change::Cluster(Arc::clone(o))]),
+    |o| Change::RemoveCluster(ClusterId(o.meta.uuid)),
+    |_, o| Some(ClusterId(o.meta.uuid))
+);
+shelved!(
+    NodeGroupSpec,
+    groups,
+    |_, o| Ok(vec![Change::NodeGroup(Arc::clone(o))]),
+    |o| Change::RemoveNodeGroup(GroupId(o.meta.uuid)),
+    |_, o| Some(o.spec.cluster)
+);
+shelved!(
+    NodeSpec,
+    nodes,
+    |_, o| Ok(vec![Change::Node(Arc::clone(o))]),
+    |o| Change::RemoveNode(NodeId(o.meta.uuid)),
+    |model, o| Some(model.groups.get(o.spec.nodegroup?.0)?.spec.cluster)
+);
+shelved!(
+    PrimarySpec,
+    primaries,
+    |_, o| Ok(vec![Change::Primary(Arc::clone(o))]),
+    |o| Change::RemovePrimary(o.spec.cluster, o.meta.name.clone()),
+    |_, o| Some(o.spec.cluster)
 );

@@ -114,7 +114,7 @@ impl Enrolment {
         let record = AgentRecord { certificates: retired_certificates(earlier.as_ref()), ..record }.with(certificate);
         record_join(&mut work, node, &record, earlier.map(|(_, revision)| revision));
         consume(&mut work, token, written);
-        Ok((work.finish(Answer::empty(201)), Made { node, chain, record }))
+        Ok((work.finish(Answer::empty(201))?, Made { node, chain, record }))
     }
 
     /// The node that is taken over; `None` when a new one is made.

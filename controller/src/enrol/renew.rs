@@ -76,6 +76,6 @@ impl Enrolment {
         let mut work = Work::on(sight);
         work.draft().require(Precondition::unchanged(at.clone(), written));
         work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&record) });
-        Ok((work.finish(Answer::empty(200)), Renewed { chain, record }))
+        Ok((work.finish(Answer::empty(200))?, Renewed { chain, record }))
     }
 }

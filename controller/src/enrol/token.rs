@@ -102,7 +102,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             let mut work = Work::on(sight);
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
-            Ok(work.finish(Answer::json(201, view(sight.model, &record))))
+            work.finish(Answer::json(201, view(sight.model, &record)))
         })
         .await?;
     Ok(with_secret(answer, &id, &secret))
@@ -148,7 +148,7 @@ pub async fn delete(registry: &Registry, caller: &Caller, id: &str) -> Result<An
             let mut work = Work::on(sight);
             work.draft().require(Precondition::unchanged(token_key(id), written));
             work.draft().entry(Op::Delete { key: token_key(id).into() });
-            Ok(work.finish(Answer::empty(204)))
+            work.finish(Answer::empty(204))
         })
         .await
 }

@@ -13,7 +13,6 @@
 
 mod barrier;
 mod encode;
-mod model;
 mod policy;
 mod primary;
 mod released;
@@ -25,7 +24,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use log::{error, info, warn};
-use stemma_core::condition::Author;
 use stemma_core::fleet::Fleet;
 use stemma_core::object::NodeId;
 use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_node};
@@ -36,7 +34,7 @@ use uuid::Uuid;
 pub use policy::{AtOnce, Candidate, ReleasePolicy, Verdict};
 
 use crate::agents::desired::{Batch, Change, DesiredTable, Released};
-use crate::cache::{Cache, Changed, Model};
+use crate::cache::{Cache, Model};
 use crate::metrics::Counters;
 use crate::registry::Registry;
 use crate::store::{Revision, StoreError};
@@ -60,7 +58,6 @@ pub struct Reconciler {
     registry: Arc<Registry>,
     cache: Arc<Cache>,
     table: Arc<DesiredTable>,
-    author: Arc<dyn Author + Send + Sync>,
     policy: Arc<dyn ReleasePolicy>,
     counters: Arc<Counters>,
     snapshot: ArcSwap<Snapshot>,
@@ -82,14 +79,13 @@ impl Reconciler {
     pub fn new(
         registry: Arc<Registry>,
         table: Arc<DesiredTable>,
-        author: Arc<dyn Author + Send + Sync>,
-        policy: Arc<dyn ReleasePolicy>,
+            policy: Arc<dyn ReleasePolicy>,
         counters: Arc<Counters>,
     ) -> Self {
         let cache = Arc::clone(registry.cache());
         let snapshot = ArcSwap::from_pointee(Snapshot { revision: Revision::default(), fleet: Fleet::new() });
         let (reached, _) = watch::channel(Revision::default());
-        Self { registry, cache, table, author, policy, counters, snapshot, reached, memory: Mutex::default() }
+        Self { registry, cache, table, policy, counters, snapshot, reached, memory: Mutex::default() }
     }
 
     /// The fleet as of the last pass.
@@ -127,44 +123,27 @@ impl Reconciler {
 
     /// The first pass: everything that is stored.
     async fn start(&self) {
-        self.cache.take_changes();
-        let model = self.cache.model();
-        let mut fleet = Fleet::new();
-        for change in model::everything(&model, &*self.author) {
-            fleet.apply(change);
-        }
-        fleet.set_loaded();
+        let (model, _) = self.cache.take_changes();
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).collect();
         let (count, revision) = (model.nodes.len(), model.revision);
-        self.publish(&model, fleet, nodes, &BTreeSet::new()).await;
+        self.publish(&model, nodes, &BTreeSet::new()).await;
         info!(nodes = count, revision = revision.get(); "fleet resolved");
     }
 
     /// What was touched since the last pass.
     async fn pass(&self) {
-        let changes = self.cache.take_changes();
-        let model = self.cache.model();
-        let mut fleet = self.snapshot.load().fleet.clone();
+        let (model, reach) = self.cache.take_changes();
         let mut dirty: BTreeSet<Uuid> = std::mem::take(&mut self.memory().left);
-        let mut told = BTreeSet::new();
-        for changed in &changes {
-            if let Changed::Results(node) | Changed::Seen(node) = changed {
-                told.insert(*node);
-            }
-            for change in model::changes(changed, &model, &fleet, &*self.author) {
-                dirty.extend(fleet.apply(change).nodes().map(|id| id.0));
-            }
-        }
-        self.publish(&model, fleet, dirty, &told).await;
+        dirty.extend(reach.dirty.nodes().map(|id| id.0).chain(reach.gone));
+        self.publish(&model, dirty, &reach.moved).await;
     }
 
     /// Everything again; to find something is a fault of the dirty set, and is counted.
     async fn full(&self) {
         let before = self.table.published();
         let model = self.cache.model();
-        let fleet = self.snapshot.load().fleet.clone();
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).collect();
-        self.publish(&model, fleet, nodes, &BTreeSet::new()).await;
+        self.publish(&model, nodes, &BTreeSet::new()).await;
         let found = self.table.published() - before;
         if found > 0 {
             self.counters.missed.inc();
@@ -184,8 +163,8 @@ impl Reconciler {
     }
 
     /// Resolves nodes, stores what is released, and publishes.
-    async fn publish(&self, model: &Model, fleet: Fleet, nodes: BTreeSet<Uuid>, told: &BTreeSet<Uuid>) {
-        let revision = model.revision;
+    async fn publish(&self, model: &Model, nodes: BTreeSet<Uuid>, told: &BTreeSet<Uuid>) {
+        let (revision, fleet) = (model.revision, model.fleet.clone());
         let mut decided = Vec::new();
         let mut gone = Vec::new();
         for uuid in nodes {

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stemma_core::object::{self, FactMap, Observation, Timestamp, TraitSet};
 use stemma_core::traits::Trait;
-use stemma_wire::message::desired::TaskSet;
+use stemma_wire::message::desired::{Profile, TaskSet};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
+
+use crate::agents::desired::Encoded;
 
 /// A node's Observation, as it was last stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,6 +74,20 @@ pub struct ReleasedRecord {
     pub release: Option<String>,
 }
 
+impl ReleasedRecord {
+    /// The digest of the task set, as it is sent.
+    pub fn digest(&self) -> PartDigest {
+        Encoded::part(&self.task_set).name
+    }
+
+    /// The ids of the tasks that run, in order. `profile` is the one that the task set names.
+    pub fn runs(&self, profile: Option<&ProfileRecord>) -> Vec<String> {
+        let tasks = profile.and_then(|profile| postcard::from_bytes::<Profile>(&profile.bytes).ok()).map(|profile| profile.tasks);
+        let ids = tasks.into_iter().flatten().map(|task| task.id);
+        ids.filter(|id| !self.task_set.left_out.contains_key(id)).collect()
+    }
+}
+
 /// A profile that some released task set names: what is held must be there after a restart, whatever the release says by then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileRecord {
@@ -111,8 +127,8 @@ impl ResultsRecord {
 
     /// Whether a task has ended well within a task set. What was so already counts, as does what a check found
     /// to be so.
-    pub fn succeeded(&self, task: &str) -> bool {
-        self.tasks.get(task).is_some_and(|outcome| is_success(outcome.result.outcome))
+    pub fn succeeded(&self, task: &str, task_set: PartDigest) -> bool {
+        self.tasks.get(task).is_some_and(|one| one.result.task_set == task_set && is_success(one.result.outcome))
     }
 }
 
@@ -122,5 +138,13 @@ pub fn is_success(outcome: Outcome) -> bool {
         Outcome::Unchanged | Outcome::Changed => true,
         Outcome::WouldChange | Outcome::Failed | Outcome::DependencyFailed => false,
         Outcome::Unsupported | Outcome::Unknown | Outcome::Drifted => false,
+    }
+}
+
+/// Whether something is wrong, rather than still to come.
+pub fn is_failure(outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Failed | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown => true,
+        Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted => false,
     }
 }

@@ -4,17 +4,21 @@
 //! sees what the steps before it did, and what holds of the whole can be asked of the copy before anything is
 //! committed. The copy is free: the maps are persistent.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use stemma_core::graph::ClusterGraph;
 use stemma_core::object::{
-    ClusterSpec, ClusterTemplateSpec, Kind, Meta, NodeGroupSpec, NodeSpec, Object, PrimarySpec, ReleaseSpec,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, Meta, NodeGroupSpec, NodeSpec, Object, PrimarySpec, ReleaseSpec,
 };
+use stemma_core::release::{ProfileHash, ReleaseError};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::admit::Admitted;
-use super::{Action, Answer, Decision, Draft, Sight, Stored, Undecided};
-use crate::cache::model::{Model, Shelved};
+use super::{key, Action, Answer, Decision, Draft, Sight, Stored, Undecided};
+use crate::store::Op;
+use crate::cache::model::{Model, Reach, Shelved};
 
 /// How many of those who refer to an object a refusal lists.
 const MOST_LISTED: usize = 10;
@@ -25,6 +29,7 @@ pub struct Work<'a> {
     pub model: Model,
     sight: &'a Sight<'a>,
     draft: Draft,
+    reach: Reach,
 }
 
 /// An object as a step left it, and what the step did.
@@ -38,7 +43,7 @@ pub struct Written<S: Stored> {
 impl<'a> Work<'a> {
     /// Begins a decision.
     pub fn on(sight: &'a Sight<'a>) -> Self {
-        Self { model: sight.model.clone(), sight, draft: Draft::default() }
+        Self { model: sight.model.clone(), sight, draft: Draft::default(), reach: Reach::default() }
     }
 
     /// When the write is made.
@@ -46,9 +51,43 @@ impl<'a> Work<'a> {
         self.sight.now
     }
 
-    /// The decision.
-    pub fn finish(self, answer: Answer) -> Decision {
-        Decision { draft: self.draft, answer }
+    /// The decision, unless tasks would wait for each other where they would stand.
+    ///
+    /// # Errors
+    /// The cycle, spelled out.
+    pub fn finish(self, answer: Answer) -> Result<Decision, Undecided> {
+        self.check_order()?;
+        Ok(Decision { draft: self.draft, answer })
+    }
+
+    /// Whom the decision reaches so far.
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// A cycle that comes about only by placement refuses the write that would place it. Nodes of one profile are one
+    /// class in the order, so only a profile that is new to its cluster can close one.
+    fn check_order(&self) -> Result<(), ApiError> {
+        let mut clusters: BTreeMap<ClusterId, BTreeSet<ProfileHash>> = BTreeMap::new();
+        for node in self.reach.dirty.nodes() {
+            let Some(profile) = self.model.fleet.profile(node) else { continue };
+            if self.sight.model.fleet.profile(node).is_some_and(|before| before.hash == profile.hash) {
+                continue;
+            }
+            if let Some(cluster) = self.model.cluster_of(node.0) {
+                clusters.entry(cluster).or_default().insert(profile.hash);
+            }
+        }
+        for (cluster, profiles) in clusters {
+            let before = &self.sight.model.fleet;
+            let known: BTreeSet<_> = before.nodes_of_cluster(cluster).filter_map(|node| before.profile(node)).map(|p| p.hash).collect();
+            if !profiles.is_subset(&known) {
+                ClusterGraph::of(&self.model.fleet, cluster).check().map_err(|cycle| {
+                    ApiError::new(ErrorType::ObjectInvalid, format!("{cycle}; nothing was changed"))
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// What was done to which objects so far.
@@ -67,8 +106,8 @@ impl<'a> Work<'a> {
         self.check_name::<S>(uuid, &name, &spec)?;
         spec.check(&self.model)?;
         let object = Arc::new(Object { meta: Meta::new(uuid, name, self.sight.now), spec });
+        self.put(u64::MAX, &object)?;
         self.draft.put(None, &object);
-        S::shelf_mut(&mut self.model).put(u64::MAX, Arc::clone(&object));
         Ok(Written { object, action: Action::Created })
     }
 
@@ -95,15 +134,15 @@ impl<'a> Work<'a> {
         object.meta.updated_at = self.sight.now;
         object.spec = spec;
         let object = Arc::new(object);
+        self.put(S::shelf(&self.model).made(object.meta.uuid), &object)?;
         self.draft.put(Some(before), &object);
-        self.replace(Arc::clone(&object));
         Ok(Written { object, action: Action::Updated })
     }
 
-    fn replace<S: Shelved>(&mut self, object: Arc<Object<S>>) {
-        let shelf = S::shelf_mut(&mut self.model);
-        let made = shelf.made(object.meta.uuid);
-        shelf.put(made, object);
+    fn put<S: Shelved>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<(), ApiError> {
+        let reach = self.model.put(made, object).map_err(|errors| bad_release(&errors))?;
+        self.reach.extend(reach);
+        Ok(())
     }
 
     fn check_name<S: Admitted>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
@@ -124,6 +163,9 @@ impl<'a> Work<'a> {
             self.delete::<PrimarySpec>(&primary)?;
         }
         crate::enrol::retire(self.sight.store, &mut self.draft, node.meta.uuid)?;
+        for prefix in [key::OBSERVATIONS, key::RELEASED, key::RESULTS, key::REPORTS, key::SEEN] {
+            self.draft.entry(Op::Delete { key: key::of_node(prefix, node.meta.uuid).into() });
+        }
         self.delete(node)
     }
 
@@ -201,9 +243,23 @@ impl<'a> Work<'a> {
     fn delete<S: Shelved>(&mut self, object: &Arc<Object<S>>) -> Result<(), Undecided> {
         let referred = self.sight.referred(S::KIND, &Draft::id_of(object))?;
         self.draft.delete(object, referred);
-        S::shelf_mut(&mut self.model).take(object.meta.uuid);
+        if let Some((_, reach)) = self.model.remove::<S>(object.meta.uuid) {
+            self.reach.extend(reach);
+        }
         Ok(())
     }
+}
+
+/// The refusal of a release that does not compile: the first error, and behind it all the others.
+fn bad_release(errors: &[ReleaseError]) -> ApiError {
+    let Some(first) = errors.first() else { return ApiError::new(ErrorType::ObjectInvalid, "the release does not compile") };
+    let mut refusal = ApiError::new(ErrorType::ObjectInvalid, first.to_string());
+    refusal.field = first.field().map(str::to_owned);
+    if errors.len() > 1 {
+        let listed: Vec<String> = errors.iter().skip(1).take(20).map(ToString::to_string).collect();
+        refusal.detail = Some(listed.join("\n"));
+    }
+    refusal
 }
 
 /// Refuses while somebody refers to an object, and lists up to ten.

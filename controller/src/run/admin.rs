@@ -1,37 +1,43 @@
 //! The admin listener's side: what is served there.
 
-use std::future::{Ready, ready};
-use std::net::SocketAddr;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::{Request, Response, StatusCode};
-use stemma_wire::error::ErrorType;
+use hyper::{Request, Response};
+use stemma_core::traits::TraitNames;
 use stemma_wire::serve::{Peer, RequestBody};
 
 use super::Parts;
-use crate::config::Config;
-use crate::metrics::Metrics;
+use crate::api::{Api, Guarding};
+use crate::config::{AdminListen, Config};
+
+/// An answer to come.
+type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
 
 /// What answers operators.
 pub(super) fn handler(
     parts: &Arc<Parts>,
-    _config: &Config,
-    _bound: SocketAddr,
-) -> impl Fn(&Arc<Peer>, Request<RequestBody>) -> Ready<Response<Full<Bytes>>> + Send + Sync + 'static {
-    let metrics = Arc::clone(&parts.metrics);
-    move |_peer, request| {
-        let (status, text) = match request.uri().path() {
-            "/healthz" => (StatusCode::OK, Metrics::healthz().to_owned()),
-            "/readyz" => metrics
-                .readyz()
-                .map_or_else(|why| (StatusCode::SERVICE_UNAVAILABLE, why), |ok| (StatusCode::OK, ok.to_owned())),
-            "/metrics" => (StatusCode::OK, metrics.text()),
-            _ => (StatusCode::NOT_FOUND, ErrorType::PathUnknown.fixed_body().to_owned()),
-        };
-        let mut response = Response::new(Full::new(text.into()));
-        *response.status_mut() = status;
-        ready(response)
-    }
+    config: &Config,
+) -> impl Fn(&Arc<Peer>, Request<RequestBody>) -> Answering + Send + Sync + 'static {
+    let traits = TraitNames::with(&config.extra_standard_traits).unwrap_or_else(|refused| {
+        log::error!(error:% = refused; "extra_standard_traits is left out");
+        TraitNames::default()
+    });
+    let guarding = match config.admin {
+        AdminListen::Tls(_) => Guarding::Certificates,
+        AdminListen::Plain(_) => Guarding::Loopback,
+    };
+    let api = Api {
+        registry: Arc::clone(&parts.registry),
+        blobs: Arc::clone(&parts.blobs),
+        desired: Some(Arc::clone(&parts.desired)),
+        identities: Some(Arc::clone(&parts.identities)),
+        metrics: Some(Arc::clone(&parts.metrics)),
+        traits,
+        guarding,
+    };
+    crate::api::handler(Arc::new(api))
 }

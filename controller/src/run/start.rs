@@ -131,10 +131,9 @@ fn build(
         Arc::clone(&counters),
         options.guesses,
     );
-    let author = Arc::new(stemma_author::Reader);
     let policy = Arc::clone(&options.policy);
     let reconciler =
-        Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), author, policy, Arc::clone(&counters));
+        Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), policy, Arc::clone(&counters));
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
@@ -186,7 +185,7 @@ impl Serving {
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(admin_socket, tls, options.admin_limits, clock, rejected);
         parts.metrics.watch_connections(agent_connections.clone(), server.connections());
-        let handler = admin::handler(&parts, &config, admin);
+        let handler = admin::handler(&parts, &config);
         let admin_task = tokio::spawn(server.run(handler, until(stopped)));
         let tasks = Tasks::begin(&parts, keys, sides, from);
         Ok(Controller {

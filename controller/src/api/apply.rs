@@ -1,0 +1,178 @@
+//! Several objects at once: all of them, or none.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use stemma_core::manifest::{Author, Document, Fields, Key, read_document, write};
+use stemma_core::object::{
+    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
+};
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use uuid::Uuid;
+
+use super::Api;
+use super::request::{Outcome, Reply, Request, bad_query};
+use crate::registry::admit::{Admitted, bad_body, bad_field};
+use crate::registry::names::ModelNames;
+use crate::registry::work::Work;
+use crate::registry::{Action, Answer, Caller};
+
+/// The most objects of one apply.
+const MOST_OBJECTS: usize = 2_000;
+
+/// `POST /v1/apply`.
+pub async fn post(api: &Api, request: &Request) -> Outcome {
+    let parameters = request.query(&[&["manager", "force"]])?;
+    let caller = request.caller(parameters.one("manager").map_err(bad_query)?)?;
+    let force = parameters.flag("force").map_err(bad_query)?.unwrap_or(false);
+    let documents = read(request.object()?)?;
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let mut rows = Vec::new();
+        for (at, document) in &documents {
+            let row = apply_one(api, &mut work, document, &caller, force).map_err(|e| within(e, *at, document))?;
+            rows.push(row);
+        }
+        let findings = super::findings::of_write(&work);
+        let order: Vec<Value> = rows.into_iter().map(Row::into_json).collect();
+        work.finish(Answer::json(200, json!({"revision": null, "objects": order, "findings": findings})))
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// Reads the objects, and sorts them so that what is referred to comes first.
+fn read(mut body: Map<String, Value>) -> Result<Vec<(usize, Document)>, ApiError> {
+    let objects = body.remove("objects");
+    // The digest that a diff gave: whoever sends one wants to be refused when it no longer holds, and there is no diff yet.
+    if let Some(other) = body.keys().next() {
+        return Err(ApiError::new(ErrorType::FieldUnknown, format!("an apply is {{\"objects\": […]}}, without {}", quote(other))).field(other.clone()));
+    }
+    let Some(Value::Array(objects)) = objects else {
+        return Err(ApiError::new(ErrorType::FieldMissing, "an apply is {\"objects\": […]}").field("objects"));
+    };
+    if objects.len() > MOST_OBJECTS {
+        return Err(ApiError::new(ErrorType::FieldInvalid, format!("at most {MOST_OBJECTS} objects are applied at once, these are {}", objects.len())).field("objects"));
+    }
+    let mut documents = Vec::new();
+    for (at, object) in objects.into_iter().enumerate() {
+        let document = read_document(&object.to_string()).map_err(|e| {
+            let error = bad_field(Kind::Node, &e);
+            ApiError { message: format!("object {at}: {e}"), field: Some(format!("objects[{at}].{}", e.field)), ..error }
+        })?;
+        if let Some((before, _)) = documents.iter().find(|(_, other): &&(usize, Document)| other.key == document.key) {
+            let message = format!("{} stands in this apply twice, as object {before} and object {at}; keep one of them", document.key);
+            return Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{at}]")));
+        }
+        documents.push((at, document));
+    }
+    documents.sort_by_key(|(_, document)| rank(document.key.kind()));
+    sort_imports(&mut documents);
+    Ok(documents)
+}
+
+fn rank(kind: Kind) -> u8 {
+    match kind {
+        Kind::Release => 0,
+        Kind::ClusterTemplate => 1,
+        Kind::Cluster => 2,
+        Kind::NodeGroup => 3,
+        _ => 4,
+    }
+}
+
+/// A release comes after those of this apply that it imports. What stands in a cycle keeps its place, and is refused
+/// as an import that is not there.
+fn sort_imports(documents: &mut Vec<(usize, Document)>) {
+    let releases = documents.iter().take_while(|(_, d)| d.key.kind() == Kind::Release).count();
+    let mut waiting: Vec<_> = documents.drain(..releases).collect();
+    let mut sorted: Vec<(usize, Document)> = Vec::new();
+    while !waiting.is_empty() {
+        let waits = |document: &Document, waiting: &[(usize, Document)]| {
+            let imports: Vec<String> = document.body.get("imports").and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+            waiting.iter().any(|(_, other)| other.key != document.key && imports.iter().any(|i| format!("release/{i}") == other.key.to_string()))
+        };
+        let next = waiting.iter().position(|(_, document)| !waits(document, &waiting)).unwrap_or(0);
+        sorted.push(waiting.remove(next));
+    }
+    documents.splice(0..0, sorted);
+}
+
+/// One object's line in the answer.
+struct Row {
+    kind: Kind,
+    name: String,
+    uuid: Uuid,
+    action: Action,
+}
+
+impl Row {
+    fn into_json(self) -> Value {
+        json!({"kind": self.kind, "name": self.name, "uuid": self.uuid, "action": self.action})
+    }
+}
+
+fn apply_one(api: &Api, work: &mut Work<'_>, document: &Document, caller: &Caller, force: bool) -> Result<Row, ApiError> {
+    let author = Author::Apply { manager: &caller.manager, force };
+    match &document.key {
+        Key::Release(name) => {
+            let before = work.model.releases.named(None, &name.to_string()).cloned();
+            put(api, work, document, before, name.clone(), ReleaseSpec::default(), author)
+        }
+        Key::ClusterTemplate(name) => {
+            let before = work.model.templates.named(None, name).cloned();
+            put(api, work, document, before, name.clone(), ClusterTemplateSpec::default(), author)
+        }
+        Key::Cluster(name) => {
+            let before = work.model.clusters.named(None, name).cloned();
+            put(api, work, document, before, name.clone(), ClusterSpec::default(), author)
+        }
+        Key::NodeGroup { cluster, name } => {
+            let parent = work.model.clusters.find(None, cluster).cloned().ok_or_else(|| {
+                let message = format!("there is no cluster {}", quote(cluster));
+                ApiError::new(ErrorType::ReferenceDangling, message).field("cluster").detail("create the cluster first, or apply it together with this group")
+            })?;
+            let before = work.model.groups.named(Some(parent.meta.uuid), name).cloned();
+            put(api, work, document, before, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)), author)
+        }
+        Key::Node(name) => {
+            let before = work.model.nodes.named(None, name).cloned();
+            put(api, work, document, before, Some(name.clone()), NodeSpec::default(), author)
+        }
+    }
+}
+
+fn put<S: Admitted + Fields>(
+    api: &Api,
+    work: &mut Work<'_>,
+    document: &Document,
+    before: Option<Arc<Object<S>>>,
+    name: S::Name,
+    new: S,
+    author: Author<'_>,
+) -> Result<Row, ApiError> {
+    if document.body.get("reports").is_some_and(|raw| raw.get() != "null") {
+        let message = "reports stands in a manifest for `stemma resolve` without a controller; a controller takes them from hosts alone";
+        return Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"));
+    }
+    if let (Some(uuid), Some(before)) = (document.uuid, &before)
+        && uuid != before.meta.uuid
+    {
+        let message = format!("{} has the uuid {}, not {uuid}", document.key, before.meta.uuid);
+        return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
+    }
+    let mut spec = before.as_ref().map_or(new, |object| object.spec.clone());
+    write(&mut spec, &document.body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)?;
+    let written = match &before {
+        Some(before) => work.update(before, before.meta.name.clone(), spec)?,
+        None => work.create(document.uuid.unwrap_or_else(Uuid::now_v7), name, spec)?,
+    };
+    let name = document.key.to_string();
+    let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name).to_owned();
+    Ok(Row { kind: S::KIND, name, uuid: written.object.meta.uuid, action: written.action })
+}
+
+/// Says which object of the apply is meant.
+fn within(error: ApiError, at: usize, document: &Document) -> ApiError {
+    let field = error.field.as_deref().map_or_else(|| format!("objects[{at}]"), |field| format!("objects[{at}].{field}"));
+    ApiError { message: format!("{}: {}", document.key, error.message), field: Some(field), ..error }
+}

@@ -1,0 +1,205 @@
+//! Clusters, in Magnum's shapes.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use stemma_core::labels::BodyShape;
+use stemma_core::name::ObjectName;
+use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Inherited, Kind, NodeGroupSpec};
+use stemma_core::origin::Level;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use uuid::Uuid;
+
+use super::objects::{self, New, Shown, create, read_body};
+use super::query::{PAGE, Page};
+use super::request::{Outcome, Reply, Request, bad_query};
+use super::version::{Minor, Service};
+use super::{Api, kept, lists, view};
+use crate::cache::Model;
+use crate::registry::{Answer, Undecided};
+use crate::registry::names::ModelNames;
+use crate::registry::work::{Work, check_presumed, not_found};
+
+impl Shown for ClusterSpec {
+    const LEVEL: Option<Level> = Some(Level::Cluster);
+
+    fn locate(model: &Model, request: &Request) -> Result<Arc<Cluster>, ApiError> {
+        let id = request.part("cluster");
+        model.clusters.find(None, id).cloned().ok_or_else(|| not_found(Kind::Cluster, id))
+    }
+
+    fn show(api: &Api, model: &Model, object: &Cluster, base: &str) -> Map<String, Value> {
+        let mut body = Map::new();
+        view::meta(&mut body, &object.meta);
+        body.insert("name".into(), object.meta.name.to_string().into());
+        body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
+        let template = object.spec.cluster_template.and_then(|id| model.templates.get(id.0));
+        body.insert("cluster_template_id".into(), template.map_or(Value::Null, |t| json!(t.meta.uuid)));
+        if let Some(template) = template {
+            for name in ["flavor_id", "master_flavor_id", "floating_ip_enabled", "master_lb_enabled", "docker_volume_size"] {
+                if let Some(value) = template.spec.extra.get(name) {
+                    body.entry(name).or_insert_with(|| value.clone());
+                }
+            }
+        }
+        kept::fill(Kind::Cluster, &mut body);
+        body.insert("status".into(), "CREATE_COMPLETE".into());
+        body.insert("status_reason".into(), Value::Null);
+        body.insert("cluster_id".into(), object.meta.uuid.to_string().into());
+        body.insert("stack_id".into(), object.meta.uuid.to_string().into());
+        view::maps(&mut body, &Self::above(model, &object.spec), Level::Cluster, &object.spec.inherited);
+        body.insert("links".into(), view::links(base, &Self::path(object)));
+        body
+    }
+
+    fn above(model: &Model, spec: &Self) -> Vec<(Level, Inherited)> {
+        view::above_cluster(model, spec)
+    }
+
+    fn path(object: &Cluster) -> String {
+        format!("clusters/{}", object.meta.uuid)
+    }
+
+    fn has_hosts(model: &Model, object: &Cluster) -> bool {
+        let here = |group: Uuid| model.groups.get(group).is_some_and(|g| g.spec.cluster.0 == object.meta.uuid);
+        model.nodes.iter().any(|node| node.spec.nodegroup.is_some_and(|g| here(g.0)))
+    }
+
+    fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
+        if let Some(template) = body.remove("cluster_template_id") {
+            if body.contains_key("cluster_template") {
+                let message = "cluster_template_id and cluster_template are two names of one field; give one of them";
+                return Err(ApiError::new(ErrorType::FieldInvalid, message).field("cluster_template"));
+            }
+            body.insert("cluster_template".into(), template);
+        }
+        if let Some(name) = ["stack_id", "cluster_id", "created_at", "updated_at", "api_address"].iter().find(|name| body.contains_key(**name)) {
+            return Err(ApiError::new(ErrorType::FieldInvalid, format!("Cannot set read only field {name}.")).field(*name));
+        }
+        for name in ["uuid", "status", "status_reason", "links", "labels_overridden", "labels_added", "labels_skipped"] {
+            body.remove(name);
+        }
+        Ok(())
+    }
+
+    fn patched(object: &Cluster, _body: Map<String, Value>) -> Answer {
+        Answer::json(202, json!({"uuid": object.meta.uuid}))
+    }
+}
+
+/// What a list of Magnum's shows of a cluster.
+const LISTED: &[&str] = &[
+    "uuid", "name", "cluster_template_id", "keypair", "docker_volume_size", "labels", "node_count", "status", "master_flavor_id",
+    "flavor_id", "create_timeout", "master_count", "health_status", "links", "cluster_id", "merge_labels", "resource_version",
+];
+
+/// `GET /v1/clusters` and `GET /v1/clusters/detail`.
+pub fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
+    let parameters = request.query(&[PAGE, &["selector", "at_least"]])?;
+    let page = Page::read(&parameters).map_err(bad_query)?;
+    let model = api.cache().model();
+    let selector = lists::selector(&parameters)?;
+    let labels = |object: &Cluster| {
+        let above = view::above_cluster(&model, &object.spec);
+        let mut chain: view::Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
+        chain.push((Level::Cluster, &object.spec.inherited));
+        view::Folds::of(&chain).label_map()
+    };
+    let mut rows: Vec<_> = model.clusters.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
+    lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
+    let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
+    let show = |object: &Arc<Cluster>| {
+        let mut body = ClusterSpec::show(api, &model, object, &request.base);
+        if !detail {
+            body.retain(|name, _| LISTED.contains(&name.as_str()));
+        }
+        Value::Object(body)
+    };
+    Ok(Reply::ok(lists::body("clusters", rows.iter().map(show).collect(), next)))
+}
+
+/// `POST /v1/clusters`: the cluster, and its two default groups, as Magnum makes them.
+pub async fn post(api: &Api, request: &Request) -> Outcome {
+    let caller = objects::caller(request)?;
+    let mut fields = request.object()?;
+    let uuid = Uuid::now_v7();
+    let name = new_name(&mut fields, uuid)?;
+    let is_magnums = request.text("openstack-api-version").is_some();
+    if is_magnums && ["cluster_template_id", "cluster_template"].iter().all(|n| fields.get(*n).is_none_or(Value::is_null)) {
+        return Err(ApiError::new(ErrorType::FieldMissing, "Mandatory field missing: cluster_template_id").field("cluster_template_id"));
+    }
+    let body = read_body::<ClusterSpec>(fields)?;
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let spec = ClusterSpec::default();
+        let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Magnum };
+        let made = create(api, &mut work, new).map_err(|e| unknown_template(e, request.magnum()))?.object;
+        default_groups(&mut work, &made)?;
+        let location = Some(format!("/v1/{}", ClusterSpec::path(&made)));
+        let shown = json!({"uuid": made.meta.uuid});
+        work.finish(Answer { location, ..Answer::json(202, shown) })
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// Magnum answers 404 for a template that is not there, and 400 below its version 1.10.
+fn unknown_template(error: ApiError, version: Minor) -> Undecided {
+    if error.kind == ErrorType::ReferenceDangling && error.field.as_deref() == Some("cluster_template") && version >= Minor(10) {
+        return ApiError { kind: ErrorType::ObjectNotFound, ..error }.into();
+    }
+    error.into()
+}
+
+fn new_name(fields: &mut Map<String, Value>, uuid: Uuid) -> Result<ObjectName, ApiError> {
+    let invalid = |reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field("name");
+    let name = match fields.remove("name") {
+        None | Some(Value::Null) => format!("cluster-{}", &uuid.simple().to_string()[24..]),
+        Some(Value::String(name)) => name,
+        Some(other) => return Err(invalid(format!("a cluster's name is a text, not {other}"))),
+    };
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return Err(invalid(format!("a cluster's name begins with a letter, {} does not", quote(&name))));
+    }
+    ObjectName::new(&name).map_err(|e| invalid(e.to_string()))
+}
+
+fn default_groups(work: &mut Work<'_>, cluster: &Cluster) -> Result<(), ApiError> {
+    for (name, role, count) in [("default-master", "master", "master_count"), ("default-worker", "worker", "node_count")] {
+        let mut spec = NodeGroupSpec::new(ClusterId(cluster.meta.uuid));
+        spec.extra.insert("is_default".into(), true.into());
+        spec.extra.insert("role".into(), role.into());
+        if let Some(count) = cluster.spec.extra.get(count) {
+            spec.extra.insert("node_count".into(), count.clone());
+        }
+        let name = ObjectName::new(name).expect("the names of the default groups are names");
+        work.create(Uuid::now_v7(), name, spec)?;
+    }
+    Ok(())
+}
+
+/// `PATCH /v1/clusters/{cluster}`. A cluster keeps its name: what refers to its groups names them by it.
+pub async fn patch(api: &Api, request: &Request) -> Outcome {
+    objects::patch::<ClusterSpec>(api, request).await
+}
+
+/// `DELETE /v1/clusters/{cluster}`.
+pub async fn delete(api: &Api, request: &Request) -> Outcome {
+    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let cluster = ClusterSpec::locate(&work.model, request)?;
+        check_presumed(&cluster, presumed)?;
+        work.delete_cluster(&cluster)?;
+        work.finish(Answer::empty(204))
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// Refuses what Magnum's API has from a later version on.
+pub fn needs(request: &Request, oldest: Minor) -> Result<(), ApiError> {
+    if request.magnum() >= oldest {
+        return Ok(());
+    }
+    let message = format!("this path is there from version 1.{} of {} on", oldest.0, Service::ContainerInfra.name());
+    Err(ApiError::new(ErrorType::RequestNotAcceptable, message))
+}

@@ -1,0 +1,177 @@
+//! Which nodes a list has: Ironic's filters, the trait filters of its traits specification (which Ironic never had),
+//! label selectors, tags, roles, groups and requirements. All of them must hold; a repeated parameter is a union of
+//! its lists (as the API working group's guideline for tags has it).
+
+use serde_json::Value as Json;
+use stemma_core::name::{Name, TagName};
+use stemma_core::input::Path;
+use stemma_core::object::Node;
+use stemma_core::requirement::{Field, NodeView, Requirements, Value};
+use stemma_core::selector::Selector;
+use stemma_core::traits::{NodeTraits, Trait};
+use stemma_wire::error::{ApiError, ErrorType};
+
+use super::query::{BadQuery, Parameters};
+use super::request::bad_query;
+use super::{Api, lists, state};
+use crate::cache::Model;
+use crate::registry::names::group_path;
+
+/// The names of the filters.
+pub const FILTERS: &[&str] = &[
+    "traits", "traits-any", "not-traits", "not-traits-any", "selector", "tag", "role", "nodegroup", "requirement", "resource_class",
+    "driver", "maintenance", "associated", "owner", "lessee", "conductor_group", "instance_uuid", "provision_state", "shard",
+];
+
+/// Filters that compare a kept field's text.
+const KEPT: [&str; 7] = ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
+
+/// The filters of one request, read.
+pub struct Filter {
+    all: Vec<Trait>,
+    any: Option<Vec<Trait>>,
+    none: Vec<Trait>,
+    lacks: Option<Vec<Trait>>,
+    selector: Option<Selector>,
+    tags: Vec<TagName>,
+    roles: Vec<Name>,
+    group: Option<String>,
+    requirements: Requirements,
+    kept: Vec<(&'static str, String)>,
+    parked: Option<bool>,
+    associated: Option<bool>,
+    provision_state: Option<String>,
+}
+
+impl Filter {
+    /// Reads the filters.
+    ///
+    /// # Errors
+    /// A list that is empty, a name that is none, an expression that can't be evaluated.
+    pub fn read(api: &Api, _model: &Model, parameters: &Parameters) -> Result<Self, ApiError> {
+        let traits = |name| traits(api, parameters, name);
+        let names = |name| parameters.list(name).map_err(bad_query).map(Option::unwrap_or_default);
+        let kept = KEPT.into_iter().filter_map(|name| parameters.one(name).map(|v| v.map(|v| (name, v.to_owned()))).map_err(bad_query).transpose());
+        let requirements = Requirements::parse(parameters.all("requirement"));
+        let text = |name| parameters.one(name).map_err(bad_query).map(|value| value.map(str::to_owned));
+        Ok(Self {
+            all: traits("traits")?.unwrap_or_default(),
+            any: traits("traits-any")?,
+            none: traits("not-traits")?.unwrap_or_default(),
+            lacks: traits("not-traits-any")?,
+            selector: lists::selector(parameters)?,
+            tags: names("tag")?.into_iter().map(|tag| TagName::new(tag).map_err(|e| bad("tag", tag, &e))).collect::<Result<_, _>>()?,
+            roles: names("role")?.into_iter().map(|role| Name::new(role).map_err(|e| bad("role", role, &e))).collect::<Result<_, _>>()?,
+            group: text("nodegroup")?,
+            requirements: requirements.map_err(|e| ApiError::new(ErrorType::RequirementInvalid, e.to_string()).field("requirement"))?,
+            kept: kept.collect::<Result<_, _>>()?,
+            parked: parameters.flag("maintenance").map_err(bad_query)?,
+            associated: parameters.flag("associated").map_err(bad_query)?,
+            provision_state: text("provision_state")?,
+        })
+    }
+
+    /// Whether a node is in the list.
+    pub fn keeps(&self, api: &Api, model: &Model, node: &Node) -> bool {
+        self.keeps_spec(model, node) && self.keeps_traits(model, node) && self.keeps_resolved(api, model, node)
+    }
+
+    fn keeps_spec(&self, model: &Model, node: &Node) -> bool {
+        let spec = &node.spec;
+        let kept = |(name, wanted): &(&str, String)| {
+            let value = spec.extra.get(*name).and_then(Json::as_str).unwrap_or_default();
+            value == wanted
+        };
+        let in_group = |wanted: &String| {
+            let group = spec.nodegroup.and_then(|id| model.groups.get(id.0));
+            group.is_some_and(|g| g.meta.uuid.to_string() == *wanted || *wanted == *g.meta.name || spec.nodegroup.and_then(|id| group_path(model, id)).as_ref() == Some(wanted))
+        };
+        self.kept.iter().all(kept)
+            && self.group.as_ref().is_none_or(in_group)
+            && self.parked.is_none_or(|wanted| wanted == spec.parked)
+            && self.associated.is_none_or(|wanted| wanted == spec.extra.contains_key("instance_uuid"))
+            && self.provision_state.as_deref().is_none_or(|wanted| wanted == "enroll")
+    }
+
+    fn keeps_traits(&self, model: &Model, node: &Node) -> bool {
+        if self.all.is_empty() && self.none.is_empty() && self.any.is_none() && self.lacks.is_none() {
+            return true;
+        }
+        let traits = state::traits(model, node);
+        self.all.iter().all(|name| traits.has(name))
+            && self.none.iter().all(|name| !traits.has(name))
+            && self.any.as_ref().is_none_or(|any| any.iter().any(|name| traits.has(name)))
+            && self.lacks.as_ref().is_none_or(|lacks| lacks.iter().any(|name| !traits.has(name)))
+    }
+
+    fn keeps_resolved(&self, api: &Api, model: &Model, node: &Node) -> bool {
+        if self.selector.is_none() && self.tags.is_empty() && self.roles.is_empty() && self.requirements.0.is_empty() {
+            return true;
+        }
+        let seen = Seen::of(api, model, node);
+        let reported = state::reported(model, node);
+        self.selector.as_ref().is_none_or(|selector| selector.matches(&seen.labels, &reported))
+            && self.tags.iter().all(|tag| seen.tags.contains(tag))
+            && self.roles.iter().all(|role| seen.roles.contains(role))
+            && self.requirements.hold(&seen)
+    }
+}
+
+fn traits(api: &Api, parameters: &Parameters, name: &'static str) -> Result<Option<Vec<Trait>>, ApiError> {
+    let Some(names) = parameters.list(name).map_err(bad_query)? else { return Ok(None) };
+    names.into_iter().map(|text| api.traits.parse(text).map_err(|e| bad(name, text, &e))).collect::<Result<_, _>>().map(Some)
+}
+
+fn bad(name: &'static str, value: &str, reason: &dyn std::fmt::Display) -> ApiError {
+    bad_query(BadQuery::value(name, value, reason.to_string()))
+}
+
+/// A node, as selectors and requirements see it.
+struct Seen<'a> {
+    labels: stemma_core::labels::Labels,
+    parameters: stemma_core::labels::Parameters,
+    traits: NodeTraits,
+    tags: Vec<TagName>,
+    roles: Vec<Name>,
+    node: &'a Node,
+    facts: Option<&'a stemma_core::object::FactMap>,
+}
+
+impl<'a> Seen<'a> {
+    fn of(_api: &Api, model: &'a Model, node: &'a Node) -> Self {
+        let resolved = state::resolved(model, node);
+        let facts = model.observations.get(&node.meta.uuid).map(|record| &record.observation.facts);
+        Self {
+            labels: resolved.labels,
+            parameters: resolved.parameters,
+            traits: state::traits(model, node),
+            tags: resolved.tags,
+            roles: resolved.roles,
+            node,
+            facts,
+        }
+    }
+}
+
+impl NodeView for Seen<'_> {
+    fn has_trait(&self, name: &Trait) -> bool {
+        self.traits.has(name)
+    }
+
+    fn value(&self, field: &Field) -> Option<Value<'_>> {
+        match field {
+            Field::Label(key) => self.labels.get(key).map(|value| Value::text(value)),
+            Field::Property(name) => Value::of(self.node.spec.properties.get(&**name)?),
+            Field::Fact(name) => owned(&self.facts?.get(&Path::new(name.split('.'))?)?),
+            Field::Parameter(key) => Value::of(self.parameters.get(key)?),
+        }
+    }
+}
+
+/// A value that outlives the fact that it was read from.
+fn owned(value: &Json) -> Option<Value<'static>> {
+    Some(match Value::of(value)? {
+        Value::Text(text) => Value::Text(text.into_owned().into()),
+        Value::List(items) => Value::List(items.into_iter().map(|item| item.into_owned().into()).collect()),
+    })
+}

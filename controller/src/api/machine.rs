@@ -1,0 +1,74 @@
+//! What machines ask for: version documents, health, metrics, the description of the API itself.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use stemma_wire::error::{ApiError, ErrorType};
+use uuid::Uuid;
+
+use super::request::{Outcome, Reply, Request};
+use super::version::Service;
+use super::Api;
+use crate::store::Health;
+
+fn version_1(base: &str) -> Value {
+    let (oldest, newest) = Service::Baremetal.range();
+    let (_, magnums) = Service::ContainerInfra.range();
+    json!({
+        "id": "v1", "status": "CURRENT", "links": [{"href": format!("{base}/v1/"), "rel": "self"}],
+        "min_version": format!("1.{}", oldest.0), "version": format!("1.{}", newest.0), "max_version": format!("1.{}", magnums.0),
+    })
+}
+
+/// `GET /` and `GET /versions`.
+pub fn versions(request: &Request) -> Outcome {
+    request.query(&[])?;
+    let version = version_1(&request.base);
+    Ok(Reply::ok(json!({
+        "name": "Stemma", "description": "Labels, traits, tags and tasks of a fleet of hosts, each with its line of descent.",
+        "default_version": version, "versions": [version],
+    })))
+}
+
+/// `GET /v1`.
+pub fn version_1_document(request: &Request) -> Outcome {
+    request.query(&[])?;
+    let base = &request.base;
+    let mut body = json!({
+        "id": "v1", "version": version_1(base), "links": [{"href": format!("{base}/v1/"), "rel": "self"}],
+        "media_types": [{"base": "application/json", "type": "application/vnd.openstack.magnum.v1+json"}],
+    });
+    for resource in ["nodes", "clustertemplates", "clusters", "releases"] {
+        body[resource] = super::view::links(base, &format!("{resource}/"));
+    }
+    Ok(Reply::ok(body))
+}
+
+/// `GET /v2`: Glance's API is not here yet, and says so.
+pub fn version_2_document(_request: &Request) -> Outcome {
+    Err(ApiError::new(ErrorType::PathUnknown, "version 2 (the catalogue of labels and properties) is not served by this release"))
+}
+
+/// `GET /readyz`: whether the store takes writes and the cache is whole.
+pub fn ready(api: &Api) -> Outcome {
+    match api.registry.store().health() {
+        Health::Writable => Ok(Reply::ok("ready".into())),
+        Health::ReadOnly { reason } => Ok(Reply { status: StatusCode::SERVICE_UNAVAILABLE, ..Reply::ok(reason.into()) }),
+    }
+}
+
+/// `GET /v1/requests/{request}`: what became of a write.
+pub fn request(api: &Api, request: &Request) -> Outcome {
+    request.query(&[])?;
+    let id = request.part("request");
+    let missing = || {
+        let message = format!("no write was made under the Idempotency-Key {}", stemma_wire::error::quote(id));
+        ApiError::new(ErrorType::ObjectNotFound, message).detail("nothing was written; it can be sent again under the same key")
+    };
+    let uuid: Uuid = id.parse().map_err(|_| missing())?;
+    let (record, revision) = api.registry.request(&request.caller(None)?.principal, uuid)?.ok_or_else(missing)?;
+    let answer = record.answer.at(revision.get());
+    Ok(Reply::ok(json!({
+        "id": uuid, "at": super::view::time(record.at), "revision": revision.get(), "status": answer.status, "location": answer.location,
+        "warning": answer.warning, "body": answer.body,
+    })))
+}

@@ -1,0 +1,320 @@
+//! Nodes, in Ironic's shapes: its bodies, filters, pages and refusals, and beside them what Stemma knows of a host.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde_json::{Map, Value, json};
+use stemma_core::labels::BodyShape;
+use stemma_core::name::{NodeName, is_uuid_like};
+use stemma_core::object::{Inherited, Kind, Node, NodeSpec};
+use stemma_core::origin::Level;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use uuid::Uuid;
+
+use super::filter::{FILTERS, Filter};
+use super::objects::{self, New, Shown, create, read_body};
+use super::query::{BadQuery, PAGE, Page, Parameters};
+use super::request::{Outcome, Reply, Request, bad_query};
+use super::version::Minor;
+use super::{Api, kept, lists, state, view};
+use crate::cache::Model;
+use crate::registry::Answer;
+use crate::registry::names::ModelNames;
+use crate::registry::work::{Work, check_presumed, not_found};
+
+/// What a list shows where neither fields nor detail are asked for (as Ironic).
+const DEFAULT: &[&str] = &["uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links"];
+/// What Stemma's own lists show beside, where a client names no version of Ironic's.
+const OWN: &[&str] = &["nodegroup", "state", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"];
+/// Versions from which on Ironic has something.
+const NAMES: Minor = Minor(5);
+const FIELDS: Minor = Minor(8);
+const RESOURCE_CLASS: Minor = Minor(21);
+const TRAITS: Minor = Minor(37);
+const DETAIL: Minor = Minor(43);
+const ALLOCATIONS: Minor = Minor(52);
+
+impl Shown for NodeSpec {
+    const LEVEL: Option<Level> = Some(Level::Node);
+
+    fn locate(model: &Model, request: &Request) -> Result<Arc<Node>, ApiError> {
+        locate(model, request.part("node"), request.ironic())
+    }
+
+    fn show(api: &Api, model: &Model, object: &Node, base: &str) -> Map<String, Value> {
+        let mut body = Map::new();
+        view::meta(&mut body, &object.meta);
+        body.insert("name".into(), json!(object.meta.name.as_ref().map(ToString::to_string)));
+        body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
+        for (name, empty) in [("description", Value::Null), ("properties", json!({})), ("instance_info", json!({}))] {
+            body.entry(name).or_insert(empty);
+        }
+        kept::fill(Kind::Node, &mut body);
+        ironic_states(&mut body, object);
+        view::maps(&mut body, &Self::above(model, &object.spec), Level::Node, &object.spec.inherited);
+        state::show(api, model, object, &mut body);
+        body.insert("links".into(), view::links(base, &Self::path(object)));
+        for list in ["ports", "portgroups", "states", "volume"] {
+            body.insert(list.into(), view::links(base, &format!("{}/{list}", Self::path(object))));
+        }
+        body
+    }
+
+    fn above(model: &Model, spec: &Self) -> Vec<(Level, Inherited)> {
+        view::above_node(model, spec)
+    }
+
+    fn path(object: &Node) -> String {
+        format!("nodes/{}", object.meta.uuid)
+    }
+
+    fn has_hosts(_model: &Model, _object: &Node) -> bool {
+        true
+    }
+
+    fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
+        if let Some(maintenance) = body.remove("maintenance") {
+            body.insert("parked".into(), maintenance);
+        }
+        if body.contains_key("traits") {
+            let message = "Cannot patch /traits: a node's traits are a resource of their own";
+            let advice = "PUT /v1/nodes/{node}/traits, or `stemma trait add`";
+            return Err(ApiError::new(ErrorType::FieldUnknown, message).field("traits").detail(advice));
+        }
+        Ok(())
+    }
+
+    fn no_name() -> Result<Option<NodeName>, ApiError> {
+        Ok(None)
+    }
+}
+
+/// Finds a node as Ironic does: a text like a uuid is one as it stands, any other must be a name.
+///
+/// # Errors
+/// [`ErrorType::FieldInvalid`] for what is neither; [`ErrorType::ObjectNotFound`].
+pub fn locate(model: &Model, id: &str, version: Minor) -> Result<Arc<Node>, ApiError> {
+    let missing = || not_found(Kind::Node, id);
+    if is_uuid_like(id) {
+        let uuid: Uuid = id.parse().map_err(|_| missing())?;
+        return model.nodes.get(uuid).filter(|_| uuid.to_string() == id).cloned().ok_or_else(missing);
+    }
+    if !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b)) || id.len() > 255 {
+        let message = format!("Expected UUID or name for node: {}.", quote(id));
+        return Err(ApiError::new(ErrorType::FieldInvalid, message));
+    }
+    if version < NAMES {
+        return Err(missing());
+    }
+    model.nodes.named(None, id).cloned().ok_or_else(missing)
+}
+
+/// What Ironic's bodies say of a machine's life, which nothing here drives.
+fn ironic_states(body: &mut Map<String, Value>, object: &Node) {
+    let parked = object.spec.parked;
+    body.insert("parked".into(), parked.into());
+    body.insert("maintenance".into(), parked.into());
+    body.insert("provision_state".into(), "enroll".into());
+    for name in [
+        "power_state", "target_power_state", "target_provision_state", "provision_updated_at", "reservation", "last_error", "fault",
+        "inspection_finished_at", "inspection_started_at", "allocation_uuid", "conductor", "maintenance_reason", "secure_boot", "boot_mode",
+    ] {
+        body.insert(name.into(), Value::Null);
+    }
+    for (name, value) in [("console_enabled", json!(false)), ("raid_config", json!({})), ("target_raid_config", json!({}))] {
+        body.insert(name.into(), value);
+    }
+}
+
+/// Which fields are shown.
+enum Columns {
+    /// All of them.
+    All,
+    /// These and the links.
+    Some(Vec<String>),
+}
+
+impl Columns {
+    fn apply(&self, mut body: Map<String, Value>) -> Value {
+        if let Self::Some(names) = self {
+            body.retain(|name, _| name == "links" || names.iter().any(|n| n == name));
+        }
+        Value::Object(body)
+    }
+}
+
+/// Reads `fields`: trimmed, in lower case, each once (as Ironic).
+fn read_fields(parameters: &Parameters, version: Minor, known: &Map<String, Value>) -> Result<Option<Vec<String>>, ApiError> {
+    let mut given = parameters.all("fields").peekable();
+    if given.peek().is_none() {
+        return Ok(None);
+    }
+    let too_old = || ApiError::new(ErrorType::RequestNotAcceptable, format!("a field asked for is not there in version 1.{}", version.0));
+    if version < FIELDS {
+        return Err(too_old());
+    }
+    let names = given.flat_map(|text| text.split(',')).map(|name| name.trim().to_ascii_lowercase());
+    let names: Vec<String> = names.filter(|name| !name.is_empty()).collect();
+    for name in &names {
+        if name == "links" || !known.contains_key(name) {
+            return Err(bad_query(BadQuery::value("fields", name, "it is no field of a node that can be asked for")));
+        }
+        let since = match name.as_str() {
+            "traits" => TRAITS,
+            "resource_class" => RESOURCE_CLASS,
+            "allocation_uuid" => ALLOCATIONS,
+            _ => FIELDS,
+        };
+        if version < since {
+            return Err(too_old());
+        }
+    }
+    Ok(Some(names))
+}
+
+/// Every field that a node can show.
+fn known_fields(api: &Api, model: &Model) -> Map<String, Value> {
+    let meta = stemma_core::object::Meta::new(Uuid::nil(), None, stemma_core::object::Timestamp(0));
+    let mut fields = NodeSpec::show(api, model, &Node { meta, spec: NodeSpec::default() }, "");
+    for field in <NodeSpec as stemma_core::manifest::Fields>::FIELDS {
+        fields.entry(field.name).or_insert(Value::Null);
+    }
+    for difference in ["labels_overridden", "labels_added", "labels_skipped"] {
+        fields.insert(difference.into(), Value::Null);
+    }
+    fields
+}
+
+/// Takes away what the version of a client does not know.
+fn for_version(mut body: Map<String, Value>, version: Minor) -> Map<String, Value> {
+    if version < TRAITS {
+        body.remove("traits");
+    }
+    if version < RESOURCE_CLASS {
+        body.remove("resource_class");
+    }
+    body
+}
+
+/// `GET /v1/nodes` and `GET /v1/nodes/detail`.
+pub fn list(api: &Api, request: &Request, detail_path: bool) -> Outcome {
+    let parameters = request.query(&[PAGE, FILTERS, &["fields", "detail", "deleting", "at_least"]])?;
+    let page = Page::read(&parameters).map_err(bad_query)?;
+    let model = api.cache().model();
+    let columns = columns(api, &model, request, &parameters, detail_path)?;
+    check_marker(&page)?;
+    let filter = Filter::read(api, &model, &parameters)?;
+    let deleting = parameters.flag("deleting").map_err(bad_query)?.unwrap_or(false);
+    let mut rows: Vec<_> = model.nodes.iter().filter(|node| !deleting && filter.keeps(api, &model, node)).cloned().collect();
+    lists::sort(&mut rows, &page, |node| node.meta.name.as_ref().map(ToString::to_string).unwrap_or_default())?;
+    let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
+    let show = |node: &Arc<Node>| columns.apply(for_version(NodeSpec::show(api, &model, node, &request.base), request.ironic()));
+    Ok(Reply::ok(lists::body("nodes", rows.iter().map(show).collect(), next)))
+}
+
+fn columns(api: &Api, model: &Model, request: &Request, parameters: &Parameters, detail_path: bool) -> Result<Columns, ApiError> {
+    let detail = parameters.flag("detail").map_err(bad_query)?;
+    let fields = read_fields(parameters, request.ironic(), &known_fields(api, model))?;
+    let refuse = |value: &str, rule: &str| Err(bad_query(BadQuery::value("detail", value, rule)));
+    match (detail, fields) {
+        (Some(_), _) if request.ironic() < DETAIL => refuse("…", "it is there from version 1.43 on"),
+        (Some(true), Some(_)) => refuse("true", "it can't be asked for together with fields"),
+        (_, Some(_)) if detail_path => refuse("…", "fields can't be chosen in the detailed list"),
+        (_, Some(fields)) => Ok(Columns::Some(fields)),
+        (Some(true), None) => Ok(Columns::All),
+        (_, None) if detail_path => Ok(Columns::All),
+        (_, None) => {
+            let ironics = request.headers.contains_key("x-openstack-ironic-api-version");
+            let own = if ironics { &[][..] } else { OWN };
+            Ok(Columns::Some(DEFAULT.iter().chain(own).map(|name| (*name).to_owned()).collect()))
+        }
+    }
+}
+
+fn check_marker(page: &Page) -> Result<(), ApiError> {
+    match &page.marker {
+        Some(marker) if marker.parse::<Uuid>().is_err() => Err(bad_query(BadQuery::value("marker", marker, "it is the uuid of a node"))),
+        _ => Ok(()),
+    }
+}
+
+/// `GET /v1/nodes/{node}`.
+pub fn get(api: &Api, request: &Request) -> Outcome {
+    let parameters = request.query(&[&["fields", "at_least"]])?;
+    let model = api.cache().model();
+    let columns = read_fields(&parameters, request.ironic(), &known_fields(api, &model))?.map_or(Columns::All, Columns::Some);
+    let node = NodeSpec::locate(&model, request)?;
+    let body = for_version(NodeSpec::show(api, &model, &node, &request.base), request.ironic());
+    Ok(Reply::ok(columns.apply(body)).tagged(node.meta.resource_version))
+}
+
+/// `POST /v1/nodes`.
+pub async fn post(api: &Api, request: &Request) -> Outcome {
+    let caller = objects::caller(request)?;
+    let mut fields = request.object()?;
+    check_version(&fields, request.ironic())?;
+    if ["driver", "name"].iter().all(|field| fields.get(*field).is_none_or(Value::is_null)) {
+        let message = "a node needs a name, or (as in Ironic's API) a driver";
+        return Err(ApiError::new(ErrorType::FieldMissing, message).field("driver"));
+    }
+    let (uuid, name) = (new_uuid(&mut fields)?, new_name(&mut fields)?);
+    let body = read_body::<NodeSpec>(fields)?;
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let spec = NodeSpec::default();
+        let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Own };
+        let made = create(api, &mut work, new)?.object;
+        let shown = for_version(NodeSpec::show(api, &work.model, &made, &request.base), request.ironic());
+        let location = Some(format!("/v1/{}", NodeSpec::path(&made)));
+        work.finish(Answer { location, ..Answer::json(201, shown.into()) })
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// A field of a later version than the request's is refused, as Ironic refuses it.
+fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiError> {
+    let since: BTreeMap<&str, Minor> = [("name", NAMES), ("resource_class", RESOURCE_CLASS)].into();
+    match since.iter().find(|(name, since)| version < **since && fields.contains_key(**name)) {
+        Some((name, _)) => {
+            let message = format!("the field {name} is not there in version 1.{}", version.0);
+            Err(ApiError::new(ErrorType::RequestNotAcceptable, message).field(*name))
+        }
+        None => Ok(()),
+    }
+}
+
+fn new_uuid(fields: &mut Map<String, Value>) -> Result<Uuid, ApiError> {
+    let Some(given) = fields.remove("uuid").filter(|value| !value.is_null()) else { return Ok(Uuid::now_v7()) };
+    let invalid = || ApiError::new(ErrorType::FieldInvalid, format!("Invalid UUID: {}", quote(&given.to_string()))).field("uuid");
+    given.as_str().and_then(|text| text.parse().ok()).ok_or_else(invalid)
+}
+
+fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiError> {
+    match fields.remove("name") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(name)) => <NodeSpec as crate::registry::admit::Admitted>::parse_name(&name),
+        Some(other) => Err(ApiError::new(ErrorType::FieldInvalid, format!("a node's name is a text, not {other}")).field("name")),
+    }
+}
+
+/// `DELETE /v1/nodes/{node}`.
+pub async fn delete(api: &Api, request: &Request) -> Outcome {
+    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let node = NodeSpec::locate(&work.model, request)?;
+        check_presumed(&node, presumed)?;
+        work.delete_node(&node)?;
+        work.finish(Answer::empty(204))
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// `GET /v1/nodes/{node}/report`: what the host said, and what became of its tasks.
+pub fn report(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let node = NodeSpec::locate(&model, request)?;
+    Ok(Reply { status: StatusCode::OK, ..Reply::ok(state::report(&model, &node)) })
+}

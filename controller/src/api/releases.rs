@@ -1,0 +1,292 @@
+//! Releases: the task library, its tags, and the tags beside it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use stemma_core::labels::BodyShape;
+use stemma_core::name::TagName;
+use stemma_core::object::{Kind, Release, ReleaseSpec, ReleaseTags, ReleaseTagsSpec, TagSpec};
+use stemma_core::origin::Level;
+use stemma_wire::error::{ApiError, ErrorType};
+use uuid::Uuid;
+
+use super::objects::{self, MapCall, New, Shown, create, read_body};
+use super::query::{PAGE, Page};
+use super::request::{Outcome, Reply, Request, bad_query};
+use super::{Api, lists, view};
+use crate::cache::Model;
+use crate::registry::admit::Admitted;
+use crate::registry::names::ModelNames;
+use crate::registry::work::{Work, check_presumed, not_found};
+use crate::registry::{Answer, Undecided};
+
+impl Shown for ReleaseSpec {
+    const LEVEL: Option<Level> = None;
+
+    fn locate(model: &Model, request: &Request) -> Result<Arc<Release>, ApiError> {
+        let id = request.part("release");
+        model.releases.find(None, id).cloned().ok_or_else(|| not_found(Kind::Release, id))
+    }
+
+    fn show(api: &Api, model: &Model, object: &Release, base: &str) -> Map<String, Value> {
+        let mut body = Map::new();
+        view::meta(&mut body, &object.meta);
+        body.insert("name".into(), object.meta.name.name.to_string().into());
+        body.insert("version".into(), json!(object.meta.name.version.as_ref().map(ToString::to_string)));
+        body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
+        for (name, empty) in [("labels", json!({})), ("annotations", json!({})), ("roles", json!({})), ("tags", json!({})), ("tasks", json!([]))] {
+            body.entry(name).or_insert(empty);
+        }
+        body.insert("links".into(), view::links(base, &Self::path(object)));
+        body
+    }
+
+    fn path(object: &Release) -> String {
+        format!("releases/{}", object.meta.name)
+    }
+
+    fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
+        ["uuid", "links"].iter().for_each(|name| drop(body.remove(*name)));
+        Ok(())
+    }
+}
+
+/// `GET /v1/releases`: without their tasks, which can be many.
+pub fn list(api: &Api, request: &Request) -> Outcome {
+    let parameters = request.query(&[PAGE, &["selector", "at_least"]])?;
+    let page = Page::read(&parameters).map_err(bad_query)?;
+    let model = api.cache().model();
+    let selector = lists::selector(&parameters)?;
+    let mut rows: Vec<_> = model.releases.iter().filter(|o| lists::selected(selector.as_ref(), || o.spec.labels.clone())).cloned().collect();
+    lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
+    let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
+    let show = |object: &Arc<Release>| {
+        let mut body = ReleaseSpec::show(api, &model, object, &request.base);
+        let tasks = body.remove("tasks").and_then(|tasks| tasks.as_array().map(Vec::len));
+        body.insert("task_count".into(), tasks.unwrap_or_default().into());
+        Value::Object(body)
+    };
+    Ok(Reply::ok(lists::body("releases", rows.iter().map(show).collect(), next)))
+}
+
+/// The name of a release from its body's `name` and `version`.
+fn name_of(fields: &mut Map<String, Value>) -> Result<<ReleaseSpec as stemma_core::object::Spec>::Name, ApiError> {
+    let invalid = |field: &str, reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field(field);
+    let Some(Value::String(name)) = fields.remove("name") else {
+        return Err(ApiError::new(ErrorType::FieldMissing, "a release needs a name, a text").field("name"));
+    };
+    match fields.remove("version") {
+        None | Some(Value::Null) => ReleaseSpec::parse_name(&name),
+        Some(Value::String(version)) => ReleaseSpec::parse_name(&format!("{name}@{version}")),
+        Some(other) => {
+            let reason = format!("version is text: write \"{other}\" (a bare 2026.10 would be the number 2026.1)");
+            Err(invalid("version", reason))
+        }
+    }
+}
+
+/// `POST /v1/releases`.
+pub async fn post(api: &Api, request: &Request) -> Outcome {
+    let caller = objects::caller(request)?;
+    let mut fields = request.object()?;
+    let name = name_of(&mut fields)?;
+    let body = read_body::<ReleaseSpec>(fields)?;
+    let uuid = Uuid::now_v7();
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let spec = ReleaseSpec::default();
+        let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Own };
+        let made = create(api, &mut work, new)?.object;
+        let shown = ReleaseSpec::show(api, &work.model, &made, &request.base);
+        let location = Some(format!("/v1/{}", ReleaseSpec::path(&made)));
+        work.finish(Answer { location, ..Answer::json(201, shown.into()) })
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// `DELETE /v1/releases/{release}`.
+pub async fn delete(api: &Api, request: &Request) -> Outcome {
+    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let release = ReleaseSpec::locate(&work.model, request)?;
+        check_presumed(&release, presumed)?;
+        work.delete_release(&release)?;
+        work.finish(Answer::empty(204))
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// `GET /v1/releases/{release}/tasks`.
+pub fn tasks(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let release = ReleaseSpec::locate(&api.cache().model(), request)?;
+    Ok(Reply::ok(json!({"tasks": release.spec.tasks})).tagged(release.meta.resource_version))
+}
+
+/// The tags beside a release, whatever its version.
+fn beside<'a>(model: &'a Model, release: &Release) -> Option<&'a Arc<ReleaseTags>> {
+    model.release_tags.named(None, &release.meta.name.name)
+}
+
+fn shown_tag(name: &TagName, tag: &TagSpec, predefined: bool) -> Value {
+    let mut body = json!(tag);
+    body["name"] = json!(name);
+    body["has_primary"] = tag.has_primary.into();
+    body["predefined"] = predefined.into();
+    body
+}
+
+/// `GET /v1/releases/{release}/tags`.
+pub fn tags(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let release = ReleaseSpec::locate(&model, request)?;
+    let mut tags: BTreeMap<&TagName, Value> = release.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, true))).collect();
+    if let Some(beside) = beside(&model, &release) {
+        tags.extend(beside.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, false))));
+    }
+    Ok(Reply::ok(json!({"tags": tags.into_values().collect::<Vec<_>>()})))
+}
+
+/// `GET /v1/releases/{release}/tags/{tag}`.
+pub fn tag(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let release = ReleaseSpec::locate(&model, request)?;
+    let name = request.part("tag");
+    let own = release.spec.tags.iter().find(|(tag, _)| ***tag == *name).map(|(name, tag)| shown_tag(name, tag, true));
+    let beside = || beside(&model, &release)?.spec.tags.iter().find(|(tag, _)| ***tag == *name).map(|(name, tag)| shown_tag(name, tag, false));
+    own.or_else(beside).map(Reply::ok).ok_or_else(|| no_tag(name))
+}
+
+fn no_tag(name: &str) -> ApiError {
+    ApiError::new(ErrorType::ObjectNotFound, format!("Tag {} could not be found.", stemma_wire::error::quote(name)))
+}
+
+/// What is done to the tags beside a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagCall {
+    /// `POST …/tags`.
+    Create,
+    /// `PUT …/tags/{tag}`.
+    Put,
+    /// `DELETE …/tags/{tag}`.
+    Delete,
+}
+
+/// Changes the user-defined tags beside a release: they are no part of its content.
+pub async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
+    let caller = objects::caller(request)?;
+    let (name, tag) = read_tag(request, call)?;
+    let new_uuid = Uuid::now_v7();
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let release = ReleaseSpec::locate(&work.model, request)?;
+        if release.spec.tags.contains_key(&name) {
+            return Err(predefined(&name).into());
+        }
+        let before = beside(&work.model, &release).cloned();
+        let mut spec = before.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
+        change_tags(&mut spec.tags, &name, tag.clone(), call)?;
+        if call == TagCall::Delete {
+            super::place::refuse_assigned(&work.model, &name, |node| super::place::release_of(&work.model, node).is_some_and(|r| r.name == release.meta.name.name))?;
+        }
+        match before {
+            Some(before) => drop(work.update::<ReleaseTagsSpec>(&before, before.meta.name.clone(), spec)?),
+            None => drop(work.create::<ReleaseTagsSpec>(new_uuid, release.meta.name.name.clone(), spec)?),
+        }
+        work.finish(tag_answer(call, &name, tag.as_ref()))
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// Reads the tag of a call: from its path, its body or both.
+pub fn read_tag(request: &Request, call: TagCall) -> Result<(TagName, Option<TagSpec>), ApiError> {
+    if call == TagCall::Delete {
+        return Ok((tag_name(request.part("tag"))?, None));
+    }
+    let mut fields = request.object()?;
+    let name = match (call, fields.remove("name")) {
+        (TagCall::Create, Some(Value::String(name))) => name,
+        (TagCall::Create, _) => return Err(ApiError::new(ErrorType::FieldMissing, "a tag needs a name, a text").field("name")),
+        (_, Some(Value::String(name))) if name != request.part("tag") => {
+            return Err(ApiError::new(ErrorType::FieldInvalid, "a tag can't be renamed; create another one").field("name"));
+        }
+        _ => request.part("tag").to_owned(),
+    };
+    fields.remove("predefined");
+    let tag = serde_json::from_value(Value::Object(fields)).map_err(|e| ApiError::new(ErrorType::FieldInvalid, format!("tag: {e}")))?;
+    Ok((tag_name(&name)?, Some(tag)))
+}
+
+fn tag_name(text: &str) -> Result<TagName, ApiError> {
+    TagName::declare(text).map_err(|e| ApiError::new(ErrorType::FieldInvalid, e.to_string()).field("name"))
+}
+
+/// Adds, replaces or removes a user-defined tag.
+pub fn change_tags(tags: &mut BTreeMap<TagName, TagSpec>, name: &TagName, tag: Option<TagSpec>, call: TagCall) -> Result<(), Undecided> {
+    match (call, tag) {
+        (TagCall::Create, Some(_)) if tags.contains_key(name) => {
+            Err(ApiError::new(ErrorType::ObjectExists, format!("A tag with name {name} already exists.")).into())
+        }
+        (TagCall::Put | TagCall::Delete, _) if !tags.contains_key(name) => Err(no_tag(name).into()),
+        (_, Some(tag)) => {
+            tags.insert(name.clone(), tag);
+            Ok(())
+        }
+        (_, None) => {
+            tags.remove(name);
+            Ok(())
+        }
+    }
+}
+
+/// The refusal to change a predefined tag.
+pub fn predefined(name: &TagName) -> ApiError {
+    let message = format!("the tag {name} is predefined in the release's content and can't be changed or deleted");
+    ApiError::new(ErrorType::ObjectInvalid, message).detail("change it in the next version of the release")
+}
+
+/// What a call of a tag answers.
+pub fn tag_answer(call: TagCall, name: &TagName, tag: Option<&TagSpec>) -> Answer {
+    match (call, tag) {
+        (TagCall::Create, Some(tag)) => Answer::json(201, shown_tag(name, tag, false)),
+        (_, Some(tag)) => Answer::json(200, shown_tag(name, tag, false)),
+        (_, None) => Answer::empty(204),
+    }
+}
+
+/// The calls of a release's own labels and annotations: plain maps, inherited by nobody, owned as one field each.
+pub async fn write_map(api: &Api, request: &Request, call: MapCall) -> Outcome {
+    let caller = objects::caller(request)?;
+    let map = request.part("map");
+    if !matches!(map, "labels" | "annotations") {
+        return Err(ApiError::new(ErrorType::PathUnknown, "a release has labels and annotations alone"));
+    }
+    if matches!(call, MapCall::Owners | MapCall::Tombstones) {
+        let message = "a release's labels are owned together, by who wrote them last; there is nothing to hand over key by key";
+        return Err(ApiError::new(ErrorType::ObjectInvalid, message));
+    }
+    let (mut body, presumed) = (request.object()?, request.presumed()?);
+    let given = match body.remove(map) {
+        Some(given) if body.is_empty() => given,
+        _ if matches!(call, MapCall::Merge) => Value::Object(request.object()?),
+        _ => return Err(ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{map}\": {{…}}}}")).field(map)),
+    };
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let before = ReleaseSpec::locate(&work.model, request)?;
+        check_presumed(&before, presumed)?;
+        let present = if map == "labels" { json!(before.spec.labels) } else { json!(before.spec.annotations) };
+        let next = if matches!(call, MapCall::Merge) { objects::merged(present, &given) } else { given.clone() };
+        let fields: Map<String, Value> = [(map.to_owned(), next)].into_iter().collect();
+        let body = read_body::<ReleaseSpec>(fields)?;
+        let spec = objects::update(api, &work, &before.spec, &body, &caller, BodyShape::Own)?;
+        let written = work.update(&before, before.meta.name.clone(), spec)?;
+        let shown = ReleaseSpec::show(api, &work.model, &written.object, &request.base);
+        work.finish(Answer::json(200, shown.into()))
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}

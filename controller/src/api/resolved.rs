@@ -1,0 +1,131 @@
+//! What a node is to be, as resolve answers it: in the plain form in which three programs are compared, and with the
+//! origin of each value.
+
+use serde_json::{Map, Value, json};
+use stemma_core::graph::ClusterGraph;
+use stemma_core::lifecycle;
+use stemma_core::object::{ClusterId, ClusterSpec, NodeSpec};
+use stemma_core::resolve::{Answer, Missing, Outcome, PlainAnswer};
+use stemma_core::role::TagOrigin;
+use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::message::Hash;
+
+use super::objects::Shown;
+use super::request::{Reply, Request};
+use super::{Api, request, state};
+use crate::cache::Model;
+
+/// `GET /v1/nodes/{node}/resolved`.
+pub fn get(api: &Api, request: &Request) -> request::Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let node = NodeSpec::locate(&model, request)?;
+    match model.resolve(node.meta.uuid) {
+        Outcome::Complete(answer) => Ok(Reply::ok(body(&model, &answer))),
+        Outcome::Incomplete(missing) => Err(incomplete(&missing)),
+    }
+}
+
+/// The refusal where something is missing: such an answer is never sent to a host either.
+pub fn incomplete(missing: &[Missing]) -> ApiError {
+    let listed: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    ApiError::new(ErrorType::ObjectInvalid, format!("the node can't be resolved: {}; its host stays as it is", listed.join("; ")))
+}
+
+fn body(model: &Model, answer: &Answer) -> Value {
+    let mut body = json!(PlainAnswer::of(answer));
+    body["node"] = answer.node().display_name().into();
+    body["uuid"] = answer.node().meta.uuid.to_string().into();
+    body["revision"] = model.revision.get().into();
+    body["nodegroup"] = json!(answer.place());
+    body["mode"] = json!({"value": answer.mode().value, "origin": answer.mode().origin.to_string()});
+    body["parameters"] = answer.parameters().iter().map(|(key, said)| (key.to_string(), (**said.value).clone())).collect::<Map<_, _>>().into();
+    body["origins"] = origins(answer);
+    body["lifecycle"] = limits(answer);
+    body["trait_sources"] = state::trait_sources(&answer.traits());
+    body["host_labels"] = json!(answer.host_labels().decide(&answer.labels()).flows);
+    body["unmet"] = answer.unmet().iter().map(|unmet| json!({"key": unmet.key, "expression": unmet.expression})).collect();
+    body["findings"] = json!(answer.findings());
+    let release = answer.fold().and_then(|fold| fold.release.as_ref());
+    body["release"] = json!(release.map(|release| json!({"name": release.value.name.to_string(), "origin": release.origin.to_string()})));
+    if let Some(set) = answer.task_set() {
+        body["inputs"] = json!(set.inputs);
+        body["digest_version"] = set.digest_version.into();
+    }
+    body["released"] = json!(model.released.get(&answer.node().meta.uuid).map(|released| json!({
+        "revision": released.revision, "at": super::view::time(released.at), "release": released.release, "tasks": state::runs(model, released),
+        "task_digest": crate::init::hex(&released.task_set.task_digest),
+    })));
+    body
+}
+
+fn origins(answer: &Answer) -> Value {
+    let labels = answer.labels();
+    let labels: Map<String, Value> = labels.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
+    let annotations = answer.annotations();
+    let annotations: Map<String, Value> = annotations.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
+    let parameters = answer.parameters();
+    let parameters: Map<String, Value> = parameters.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
+    json!({"labels": labels, "annotations": annotations, "parameters": parameters, "tags": tag_origins(answer)})
+}
+
+fn tag_origins(answer: &Answer) -> Value {
+    let Some(table) = answer.fold().and_then(|fold| fold.table.as_ref()) else { return json!({}) };
+    let tags = table.effective_tags(&answer.roles(), &answer.node().spec.tags);
+    tags.iter().map(|(tag, origin)| (tag.to_string(), tag_origin(origin))).collect::<Map<_, _>>().into()
+}
+
+/// Where a tag comes from, in words.
+pub fn tag_origin(origin: &TagOrigin) -> Value {
+    match origin {
+        TagOrigin::Roles(roles) => json!({"roles": roles}),
+        TagOrigin::Assigned => json!({"assigned": true}),
+    }
+}
+
+fn limits(answer: &Answer) -> Value {
+    let limits = answer.limits();
+    let fields = [
+        (lifecycle::Field::NodeDrainTimeout, limits.node_drain_timeout),
+        (lifecycle::Field::NodeVolumeDetachTimeout, limits.node_volume_detach_timeout),
+        (lifecycle::Field::NodeDeletionTimeout, limits.node_deletion_timeout),
+        (lifecycle::Field::MinReadySeconds, limits.min_ready_seconds),
+    ];
+    let seconds = |limit| match limit {
+        lifecycle::Limit::Forever => Value::Null,
+        lifecycle::Limit::Within(time) => time.as_secs().into(),
+    };
+    let row = |(field, limit): (lifecycle::Field, stemma_core::origin::Resolved<lifecycle::Limit, lifecycle::Origin>)| {
+        let origin = match limit.origin {
+            lifecycle::Origin::Default => "default".to_owned(),
+            lifecycle::Origin::Level(level) => level.to_string(),
+        };
+        (field.name().to_owned(), json!({"seconds": seconds(limit.value), "origin": origin}))
+    };
+    fields.into_iter().map(row).collect::<Map<_, _>>().into()
+}
+
+/// `GET /v1/clusters/{cluster}/validate`: the pre-flight check.
+pub fn validate_cluster(api: &Api, request: &Request) -> request::Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let cluster = ClusterSpec::locate(&model, request)?;
+    let findings = super::findings::of_cluster(&model, ClusterId(cluster.meta.uuid));
+    let order = ClusterGraph::of(&model.fleet, ClusterId(cluster.meta.uuid)).check();
+    let result = order.is_ok() && !findings.iter().any(|finding| finding.severity == stemma_core::finding::Severity::Error);
+    let reason = order.err().map(|cycle| cycle.to_string());
+    Ok(Reply::ok(json!({"cluster": cluster.meta.name, "result": result, "reason": reason, "findings": findings})))
+}
+
+/// A hash from its text: 64 digits, in small letters.
+pub fn parse_hash(text: &str) -> Option<Hash> {
+    let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    if text.len() != 64 || !text.bytes().all(is_digit) {
+        return None;
+    }
+    let mut hash = [0; 32];
+    for (byte, pair) in hash.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(Hash(hash))
+}

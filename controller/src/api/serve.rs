@@ -1,0 +1,260 @@
+//! From a request on the wire to an answer on it: who asks, which route, what body, which headers. Everything that is
+//! refused before a handler runs is refused here.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, HeaderValue, Request as HttpRequest, Response, StatusCode, Uri, header};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Body;
+use log::{error, warn};
+use serde_json::{Value, json};
+use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, find};
+use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::serve::Peer;
+use stemma_wire::tls::Class;
+use uuid::Uuid;
+
+use super::request::{MOST_BODY_BYTES, Outcome, Reply, Request};
+use super::version::{Negotiated, NotAcceptable, Service, negotiate};
+use super::{Api, dispatch};
+use crate::blobs;
+
+/// Which requests a listener takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guarding {
+    /// TLS: who asks is what the certificate says.
+    Certificates,
+    /// Plain HTTP on a loopback address, for development and tests: whoever reaches it is admin, so nothing that a browser
+    /// was lured into sending is taken (`Host` a loopback name, `Origin` absent or equal).
+    Loopback,
+}
+
+/// Answers one request. Never fails: what goes wrong is an answer.
+pub async fn answer<B>(api: Arc<Api>, peer: Option<Arc<Peer>>, request: HttpRequest<B>) -> Response<Full<Bytes>>
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let id = format!("req-{}", Uuid::new_v4());
+    let (parts, body) = request.into_parts();
+    let service = Service::of_path(parts.uri.path());
+    let versions = negotiate(parts.uri.path(), &parts.headers);
+    let outcome = match &versions {
+        Err(refused) => Err(not_acceptable(refused)),
+        Ok(versions) => {
+            let opened = Opened { id: &id, method: &parts.method, uri: &parts.uri, headers: &parts.headers, versions: *versions };
+            opened.answer(&api, peer, body).await
+        }
+    };
+    let mut response = render(outcome, &id, service);
+    match &versions {
+        Ok(versions) => versions.write(response.headers_mut()),
+        Err(refused) => refused.write(response.headers_mut()),
+    }
+    response
+}
+
+/// A request whose head was read.
+struct Opened<'a> {
+    id: &'a str,
+    method: &'a axum::http::Method,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+    versions: Negotiated,
+}
+
+impl Opened<'_> {
+    async fn answer<B>(&self, api: &Arc<Api>, peer: Option<Arc<Peer>>, body: B) -> Outcome
+    where
+        B: Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let host = self.host()?;
+        let caller = self.caller(api, peer.as_deref(), &host)?;
+        let (endpoint, path) = self.route()?;
+        if !endpoint.allows(caller) {
+            let kind = if caller == Caller::Nobody { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
+            warn!(request = self.id, reason = kind.name(), path = endpoint.route().path; "request refused");
+            return Err(ApiError::new(kind, kind.title()));
+        }
+        let most = if endpoint == Endpoint::PutBlob { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
+        let request = Request {
+            method: self.method.clone(),
+            uri: self.uri.clone(),
+            path,
+            headers: self.headers.clone(),
+            body: read(body, most).await?,
+            versions: self.versions,
+            peer,
+            id: self.id.to_owned(),
+            base: format!("{}://{host}", if api.guarding == Guarding::Loopback { "http" } else { "https" }),
+        };
+        Box::pin(dispatch::call(api, endpoint, &request)).await
+    }
+
+    fn host(&self) -> Result<String, ApiError> {
+        let sent = self.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let host = sent.or_else(|| self.uri.authority().map(|authority| authority.as_str()));
+        host.map(str::to_owned).ok_or_else(|| ApiError::new(ErrorType::RequestHost, ErrorType::RequestHost.title()))
+    }
+
+    /// The class of who asks.
+    fn caller(&self, api: &Api, peer: Option<&Peer>, host: &str) -> Result<Caller, ApiError> {
+        if api.guarding == Guarding::Loopback {
+            self.check_loopback(host)?;
+            return Ok(Caller::Admin);
+        }
+        Ok(match peer.and_then(|peer| peer.identity.as_ref()).map(|identity| &identity.class) {
+            Some(Class::Admin(_)) => Caller::Admin,
+            Some(Class::Node(_) | Class::Controller(_) | Class::Signer(_)) | None => Caller::Nobody,
+        })
+    }
+
+    /// A name that only this machine has, and no page of another origin (S55, S56, S75).
+    fn check_loopback(&self, host: &str) -> Result<(), ApiError> {
+        let name = host.rsplit_once(':').map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
+        if !matches!(name, "localhost" | "127.0.0.1" | "[::1]") && !name.starts_with("127.") {
+            return Err(ApiError::new(ErrorType::RequestHost, ErrorType::RequestHost.title()));
+        }
+        let Some(origin) = self.headers.get(header::ORIGIN) else { return Ok(()) };
+        if origin.to_str().is_ok_and(|origin| origin == format!("http://{host}")) {
+            return Ok(());
+        }
+        Err(ApiError::new(ErrorType::RequestOrigin, ErrorType::RequestOrigin.title()))
+    }
+
+    fn route(&self) -> Result<(Endpoint, Vec<(String, String)>), ApiError> {
+        let path = self.uri.path();
+        let baremetal = Service::of_path(path) == Some(Service::Baremetal);
+        match find(Listener::Admin, self.method.as_str(), path) {
+            Found::Route(endpoint, values) => {
+                let names = endpoint.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+                let decoded: Result<Vec<_>, ApiError> = names.zip(values).map(|(name, value)| Ok((name.to_owned(), decode(value)?))).collect();
+                Ok((endpoint, decoded?))
+            }
+            Found::OtherMethods(methods) => {
+                let allow = methods.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
+                Err(ApiError::new(ErrorType::RequestMethod, format!("this path takes {allow}")))
+            }
+            // As Ironic, which takes what follows a node for the name of a field.
+            Found::Nothing if baremetal && path.trim_end_matches('/').ends_with("/detail") => {
+                Err(ApiError::new(ErrorType::FieldInvalid, "a node has no field of that name"))
+            }
+            Found::Nothing => Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title())),
+        }
+    }
+}
+
+/// Reads a body whole.
+async fn read<B>(body: B, most: usize) -> Result<Bytes, ApiError>
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(Box::pin(body), most).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(failure) if failure.is::<http_body_util::LengthLimitError>() => {
+            Err(ApiError::new(ErrorType::RequestTooLarge, format!("the body is larger than the {most} bytes that are taken here")))
+        }
+        Err(_) => Err(ApiError::new(ErrorType::RequestMalformed, "the body did not arrive whole")),
+    }
+}
+
+/// Decodes one segment of a path. What it names is checked by whoever looks it up; it can hold no slash that would
+/// make two segments of it, and no control character.
+fn decode(segment: &str) -> Result<String, ApiError> {
+    let refused = || ApiError::new(ErrorType::RequestMalformed, "a segment of the path can't be decoded");
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = [rest.next().ok_or_else(refused)?, rest.next().ok_or_else(refused)?];
+        let text = std::str::from_utf8(&digits).map_err(|_| refused())?;
+        bytes.push(u8::from_str_radix(text, 16).map_err(|_| refused())?);
+    }
+    let text = String::from_utf8(bytes).map_err(|_| refused())?;
+    if text.chars().any(char::is_control) { Err(refused()) } else { Ok(text) }
+}
+
+fn not_acceptable(refused: &NotAcceptable) -> ApiError {
+    ApiError::new(ErrorType::RequestNotAcceptable, refused.to_string())
+}
+
+/// An outcome as it goes over the wire.
+fn render(outcome: Outcome, id: &str, service: Option<Service>) -> Response<Full<Bytes>> {
+    let reply = outcome.unwrap_or_else(|refusal| refused(refusal, id, service));
+    let (text, kind) = match reply.body {
+        None => (Bytes::new(), None),
+        Some(Value::String(text)) => (Bytes::from(text), Some("text/plain; charset=utf-8")),
+        Some(body) => (Bytes::from(body.to_string()), Some("application/json")),
+    };
+    let mut response = Response::new(Full::new(text));
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply.headers;
+    if let Some(kind) = kind {
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    }
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Ok(id) = HeaderValue::from_str(id) {
+        response.headers_mut().insert("x-openstack-request-id", id);
+    }
+    response
+}
+
+fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
+    refusal.request_id = Some(id.to_owned());
+    if refusal.status() >= 500 {
+        error!(request = id, reason = refusal.kind.name(), message = refusal.message; "request failed");
+    }
+    if service == Some(Service::Baremetal) {
+        // A string that holds JSON: what Ironic's clients read.
+        let fault = if refusal.status() >= 500 { "Server" } else { "Client" };
+        let inner = json!({"faultcode": fault, "faultstring": refusal.message, "debuginfo": null});
+        refusal = refusal.extra("error_message", inner.to_string().into());
+    }
+    let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut reply = Reply { status, ..Reply::ok(refusal.body()) };
+    if refusal.kind == ErrorType::RequestMethod
+        && let Some(methods) = refusal.message.strip_prefix("this path takes ")
+    {
+        reply.set(header::ALLOW, methods);
+    }
+    reply
+}
+
+/// The handler of a listener.
+pub fn handler<B>(api: Arc<Api>) -> impl Fn(&Arc<Peer>, HttpRequest<B>) -> std::pin::Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>> + Send + Sync + 'static
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    move |peer, request| Box::pin(answer(Arc::clone(&api), Some(Arc::clone(peer)), request))
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_decoded_once_and_bounded() {
+        for (segment, decoded) in [
+            ("web-1", Some("web-1")),
+            ("a%20b", Some("a b")),
+            ("%252e", Some("%2e")),
+            ("%43USTOM", Some("CUSTOM")),
+            ("%00", None),
+            ("%0A", None),
+            ("%zz", None),
+            ("%f", None),
+            ("%ff", None),
+        ] {
+            assert_eq!(decode(segment).ok().as_deref(), decoded, "{segment}");
+        }
+    }
+}

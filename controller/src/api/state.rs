@@ -1,0 +1,160 @@
+//! Where a node stands: what resolve says of it, what it said of itself, what became of its tasks.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use stemma_core::labels::{Labels, Parameters};
+use stemma_core::name::{Name, TagName};
+use stemma_core::object::Node;
+use stemma_core::origin::Level;
+use stemma_core::resolve::Outcome;
+use stemma_core::traits::{NodeTraits, TraitInputs, TraitSource};
+
+use super::{Api, view};
+use crate::registry::reported;
+use crate::cache::Model;
+use crate::registry::names::group_path;
+
+/// What resolve says of a node.
+pub struct Resolved {
+    /// Effective labels, each with its line of descent.
+    pub labels: Labels,
+    /// Effective parameters.
+    pub parameters: Parameters,
+    /// Effective tags.
+    pub tags: Vec<TagName>,
+    /// Those that it holds as primary.
+    pub primaries: Vec<TagName>,
+    /// Roles, its group's and its own.
+    pub roles: Vec<Name>,
+}
+
+/// What resolve says of a node; where something above it is missing, what its own level says.
+pub fn resolved(model: &Model, node: &Node) -> Resolved {
+    match model.resolve(node.meta.uuid) {
+        Outcome::Complete(answer) => Resolved {
+            labels: answer.labels(),
+            parameters: answer.parameters(),
+            tags: answer.task_set().map_or_else(|| node.spec.tags.assigned.members().cloned().collect(), |set| set.tags().to_vec()),
+            primaries: answer.task_set().map(|set| set.primary_tags().to_vec()).unwrap_or_default(),
+            roles: answer.roles().into_iter().collect(),
+        },
+        Outcome::Incomplete(_) => Resolved {
+            labels: Labels::of([(Level::Node, &node.spec.inherited.labels)]),
+            parameters: Parameters::of([(Level::Node, &node.spec.inherited.parameters)]),
+            tags: node.spec.tags.assigned.members().cloned().collect(),
+            primaries: Vec::new(),
+            roles: node.spec.roles.clone(),
+        },
+    }
+}
+
+/// A node's traits with their sources.
+pub fn traits(model: &Model, node: &Node) -> NodeTraits {
+    let detected = model.observations.get(&node.meta.uuid).map(|record| record.observation.traits.clone()).unwrap_or_default();
+    let inputs = TraitInputs {
+        operators: &node.spec.traits,
+        ruled: &BTreeMap::new(),
+        detected: &detected,
+        suppressed: &node.spec.suppressed_traits,
+    };
+    inputs.resolve()
+}
+
+/// The name of a source of traits.
+pub fn source(source: &TraitSource) -> String {
+    match source {
+        TraitSource::Operator => "operator".to_owned(),
+        TraitSource::Rule(rule) => format!("rule {rule}"),
+        TraitSource::Detected => "detected".to_owned(),
+    }
+}
+
+/// Each trait's sources.
+pub fn trait_sources(traits: &NodeTraits) -> Value {
+    traits.sources().iter().map(|(name, sources)| (name.to_string(), json!(sources.iter().map(source).collect::<Vec<_>>()))).collect::<Map<_, _>>().into()
+}
+
+/// The labels that a host reported.
+pub fn reported(model: &Model, node: &Node) -> BTreeMap<String, String> {
+    let record = model.observations.get(&node.meta.uuid);
+    let labels = record.into_iter().flat_map(|record| &record.observation.labels);
+    labels.map(|label| (label.key.to_string(), label.value.to_string())).collect()
+}
+
+/// Whether an agent is there: it joined, and its silence has not begun.
+pub fn connected(api: &Api, model: &Model, node: &Node) -> bool {
+    let id = node.meta.uuid;
+    let joined = api.identities.as_ref().is_some_and(|identities| identities.is_enrolled(id));
+    let silent = model.seen.get(&id).is_some_and(|seen| seen.lost);
+    api.desired.as_ref().is_some_and(|desired| desired.is_parked(id)) || (joined && !silent)
+}
+
+/// The ids of the tasks that were released to a node.
+pub fn runs(model: &Model, released: &reported::ReleasedRecord) -> Vec<String> {
+    released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+}
+
+/// Where a node stands, in a word.
+pub fn word(api: &Api, model: &Model, node: &Node) -> &'static str {
+    let id = node.meta.uuid;
+    if node.spec.nodegroup.is_none() {
+        return "unplaced";
+    }
+    if model.seen.get(&id).is_some_and(|seen| seen.lost) {
+        return "silent";
+    }
+    let Some(released) = model.released.get(&id) else { return "waiting" };
+    let runs = runs(model, released);
+    let Some(results) = model.results.get(&id) else {
+        return if runs.is_empty() && connected(api, model, node) { "converged" } else { "waiting" };
+    };
+    let digest = released.digest();
+    let states = runs.iter().map(|task| results.tasks.get(task).filter(|outcome| outcome.result.task_set == digest));
+    let outcomes: Vec<_> = states.collect();
+    if outcomes.iter().flatten().any(|outcome| reported::is_failure(outcome.result.outcome)) {
+        "failed"
+    } else if outcomes.iter().all(|outcome| outcome.is_some_and(|outcome| reported::is_success(outcome.result.outcome))) {
+        "converged"
+    } else {
+        "changing"
+    }
+}
+
+/// Adds to a node's body what Stemma knows of it.
+pub fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String, Value>) {
+    let traits = traits(model, node);
+    body.insert("traits".into(), json!(traits.names().collect::<Vec<_>>()));
+    body.insert("trait_sources".into(), trait_sources(&traits));
+    body.insert("suppressed_traits".into(), json!(node.spec.suppressed_traits));
+    let resolved = resolved(model, node);
+    body.insert("labels".into(), resolved.labels.iter().map(|(key, said)| (key.to_string(), said.value.as_str().into())).collect::<Map<_, _>>().into());
+    body.insert("connected".into(), connected(api, model, node).into());
+    body.insert("state".into(), word(api, model, node).into());
+    if let Outcome::Complete(answer) = model.resolve(node.meta.uuid) {
+        body.insert("mode".into(), json!(answer.mode().value));
+    }
+    body.insert("assigned_tags".into(), json!(node.spec.tags.assigned.members().collect::<Vec<_>>()));
+    body.insert("unassigned_tags".into(), json!(node.spec.tags.unassigned.members().collect::<Vec<_>>()));
+    body.insert("roles".into(), json!(resolved.roles));
+    body.insert("tags".into(), json!(resolved.tags));
+    body.insert("primary_tags".into(), json!(resolved.primaries));
+    body.insert("nodegroup".into(), json!(node.spec.nodegroup.and_then(|id| group_path(model, id))));
+    body.insert("reported_labels".into(), json!(reported(model, node)));
+}
+
+/// What a host said, and what became of its tasks.
+pub fn report(model: &Model, node: &Node) -> Value {
+    let id = node.meta.uuid;
+    json!({
+        "observation": model.observations.get(&id).map(|record| json!({
+            "at": view::time(record.at), "facts": record.observation.facts, "traits": record.observation.traits,
+            "labels": reported(model, node), "label_sources": record.label_sources,
+        })),
+        "report": model.reports.get(&id).map(|record| json!({"at": view::time(record.at), "report": record.report})),
+        "results": model.results.get(&id).map(|record| record.tasks.values().map(|task| json!({
+            "at": view::time(task.at), "task": task.result.task, "outcome": task.result.outcome, "message": task.result.message,
+            "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms,
+        })).collect::<Vec<_>>()),
+    })
+}

@@ -1,0 +1,113 @@
+//! Cluster templates, in Magnum's shapes.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use stemma_core::labels::BodyShape;
+use stemma_core::object::{ClusterTemplate, ClusterTemplateSpec, Kind};
+use stemma_core::origin::Level;
+use stemma_wire::error::ApiError;
+use uuid::Uuid;
+
+use super::objects::{self, New, Shown, create, read_body};
+use super::query::{PAGE, Page};
+use super::request::{Outcome, Reply, Request, bad_query};
+use super::{Api, kept, lists, view};
+use crate::cache::Model;
+use crate::registry::names::ModelNames;
+use crate::registry::work::{Work, check_presumed, not_found};
+use crate::registry::Answer;
+
+impl Shown for ClusterTemplateSpec {
+    const LEVEL: Option<Level> = Some(Level::ClusterTemplate);
+    const ADD_IS_NEW: bool = true;
+
+    fn locate(model: &Model, request: &Request) -> Result<Arc<ClusterTemplate>, ApiError> {
+        let id = request.part("template");
+        model.templates.find(None, id).cloned().ok_or_else(|| not_found(Kind::ClusterTemplate, id))
+    }
+
+    fn show(api: &Api, model: &Model, object: &ClusterTemplate, base: &str) -> Map<String, Value> {
+        let mut body = Map::new();
+        view::meta(&mut body, &object.meta);
+        body.insert("name".into(), object.meta.name.to_string().into());
+        body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
+        kept::fill(Kind::ClusterTemplate, &mut body);
+        view::maps(&mut body, &[], Level::ClusterTemplate, &object.spec.inherited);
+        body.insert("links".into(), view::links(base, &Self::path(object)));
+        body
+    }
+
+    fn path(object: &ClusterTemplate) -> String {
+        format!("clustertemplates/{}", object.meta.uuid)
+    }
+
+    fn has_hosts(model: &Model, object: &ClusterTemplate) -> bool {
+        let made_from_it = |cluster: Uuid| {
+            model.clusters.get(cluster).is_some_and(|c| c.spec.cluster_template.is_some_and(|t| t.0 == object.meta.uuid))
+        };
+        let groups = model.groups.iter().filter(|group| made_from_it(group.spec.cluster.0));
+        groups.into_iter().any(|group| model.nodes.iter().any(|n| n.spec.nodegroup.is_some_and(|g| g.0 == group.meta.uuid)))
+    }
+
+    fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
+        // Magnum's templates have no such flag, and its API refuses it; as the top level they have nothing to merge with.
+        if body.contains_key("merge_labels") {
+            return Err(super::unknown_field("merge_labels", "a template is the top level: there is nothing that its labels could merge with"));
+        }
+        ["uuid", "links"].iter().for_each(|name| drop(body.remove(*name)));
+        Ok(())
+    }
+}
+
+/// `GET /v1/clustertemplates`.
+pub fn list(api: &Api, request: &Request) -> Outcome {
+    let parameters = request.query(&[PAGE, &["selector", "at_least"]])?;
+    let page = Page::read(&parameters).map_err(bad_query)?;
+    let model = api.cache().model();
+    let selector = lists::selector(&parameters)?;
+    let labels = |object: &ClusterTemplate| view::Folds::of(&view::template_chain(&object.spec.inherited)).label_map();
+    let mut rows: Vec<_> = model.templates.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
+    lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
+    let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
+    let rows: Vec<Value> = rows.iter().map(|o| ClusterTemplateSpec::show(api, &model, o, &request.base).into()).collect();
+    Ok(Reply::ok(lists::body("clustertemplates", rows, next)))
+}
+
+/// `POST /v1/clustertemplates`.
+pub async fn post(api: &Api, request: &Request) -> Outcome {
+    let caller = objects::caller(request)?;
+    let mut fields = request.object()?;
+    let name = super::name_of_new::<ClusterTemplateSpec>(&mut fields)?;
+    let body = read_body::<ClusterTemplateSpec>(fields)?;
+    let uuid = Uuid::now_v7();
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let spec = ClusterTemplateSpec::default();
+        let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Own };
+        let made = create(api, &mut work, new)?.object;
+        let shown = ClusterTemplateSpec::show(api, &work.model, &made, &request.base);
+        let location = Some(format!("/v1/{}", ClusterTemplateSpec::path(&made)));
+        work.finish(Answer { location, ..Answer::json(201, shown.into()) })
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// `DELETE /v1/clustertemplates/{template}`.
+pub async fn delete(api: &Api, request: &Request) -> Outcome {
+    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let template = ClusterTemplateSpec::locate(&work.model, request)?;
+        check_presumed(&template, presumed)?;
+        work.delete_template(&template)?;
+        work.finish(Answer::empty(204))
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+
+/// A template as a list of its clusters' shows it.
+pub fn reference(model: &Model, id: Option<stemma_core::object::TemplateId>) -> Value {
+    id.and_then(|id| model.templates.get(id.0)).map_or(Value::Null, |template| json!(template.meta.uuid))
+}

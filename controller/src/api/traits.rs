@@ -1,0 +1,153 @@
+//! A node's traits, as in Ironic's traits API: what is put and deleted is the operators' set alone.
+
+use axum::http::{StatusCode, header};
+use serde_json::{Value, json};
+use stemma_core::object::{Node, NodeSpec};
+use stemma_core::ownership::{Intent, Said};
+use stemma_core::traits::{Removal, Trait};
+use stemma_wire::error::{ApiError, ErrorType, quote};
+
+use super::objects::{self, Shown};
+use super::request::{Outcome, Reply, Request};
+use super::version::Minor;
+use super::{Api, state};
+use crate::cache::Model;
+use crate::registry::work::{Work, check_presumed};
+use crate::registry::{Answer, Caller};
+
+/// Ironic has traits from here on.
+const TRAITS: Minor = Minor(37);
+
+/// Below it Ironic answers as if the path were not there, by method in three ways.
+fn needs(request: &Request, kind: ErrorType) -> Result<(), ApiError> {
+    if request.ironic() >= TRAITS {
+        return Ok(());
+    }
+    Err(ApiError::new(kind, format!("traits are there from version 1.{} on", TRAITS.0)))
+}
+
+/// `GET /v1/nodes/{node}/traits`: the union of the sources, less what is suppressed.
+pub fn list(api: &Api, request: &Request) -> Outcome {
+    needs(request, ErrorType::RequestNotAcceptable)?;
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let node = NodeSpec::locate(&model, request)?;
+    let traits = state::traits(&model, &node);
+    let names: Vec<&Trait> = traits.names().collect();
+    Ok(Reply::ok(json!({"traits": names, "trait_sources": state::trait_sources(&traits)})))
+}
+
+/// `PUT /v1/nodes/{node}/traits`.
+pub async fn replace(api: &Api, request: &Request) -> Outcome {
+    needs(request, ErrorType::RequestMethod)?;
+    let caller = objects::caller(request)?;
+    let whole = read_list(api, request)?;
+    let outcome = change(api, request, &caller, |node, _| {
+        let mut spec = node.spec.clone();
+        spec.traits = spec.traits.update(&caller.manager, &whole);
+        Ok(spec)
+    }, |model, node| {
+        let traits = state::traits(model, node);
+        Answer::json(200, json!({"traits": traits.names().collect::<Vec<_>>()}))
+    });
+    outcome.await
+}
+
+fn read_list(api: &Api, request: &Request) -> Result<Intent<Trait, ()>, ApiError> {
+    let schema = |what: String| ApiError::new(ErrorType::TraitInvalid, format!("Schema error for body: {what}")).field("traits");
+    let mut body = request.object()?;
+    let list = body.remove("traits");
+    if let Some(other) = body.keys().next() {
+        return Err(schema(format!("{} is unexpected; the body is {{\"traits\": […]}}", quote(other))));
+    }
+    let Some(Value::Array(list)) = list else {
+        let advice = "a single trait is added with PUT /v1/nodes/{node}/traits/{trait}";
+        return Err(schema("the body is {\"traits\": […]}".to_owned()).detail(advice));
+    };
+    let parse = |value: &Value| match value {
+        Value::String(name) => parse(api, name).map(|name| (name, Said::Value(()))),
+        other => Err(schema(format!("a trait is a text, not {other}"))),
+    };
+    list.iter().map(parse).collect()
+}
+
+fn parse(api: &Api, name: &str) -> Result<Trait, ApiError> {
+    api.traits.parse(name).map_err(|e| ApiError::new(ErrorType::TraitInvalid, e.to_string()).field("traits"))
+}
+
+/// `PUT /v1/nodes/{node}/traits/{trait}`.
+pub async fn add(api: &Api, request: &Request) -> Outcome {
+    needs(request, ErrorType::RequestMethod)?;
+    let caller = objects::caller(request)?;
+    let name = parse(api, request.part("trait"))?;
+    request.no_body()?;
+    let one = [(name, Some(Said::Value(())))].into();
+    let outcome = change(api, request, &caller, |node, _| {
+        let mut spec = node.spec.clone();
+        spec.traits = spec.traits.patch(&caller.manager, &one);
+        Ok(spec)
+    }, |_, _| Answer::empty(204));
+    let mut reply = outcome.await?;
+    reply.set(header::LOCATION, &request.url());
+    Ok(reply)
+}
+
+/// `DELETE /v1/nodes/{node}/traits`.
+pub async fn clear(api: &Api, request: &Request) -> Outcome {
+    needs(request, ErrorType::PathUnknown)?;
+    let caller = objects::caller(request)?;
+    let outcome = change(api, request, &caller, |node, _| {
+        let mut spec = node.spec.clone();
+        spec.traits = stemma_core::ownership::OwnedMap::default();
+        Ok(spec)
+    }, |_, _| Answer::empty(204));
+    outcome.await
+}
+
+/// `DELETE /v1/nodes/{node}/traits/{trait}`.
+pub async fn remove(api: &Api, request: &Request) -> Outcome {
+    needs(request, ErrorType::PathUnknown)?;
+    let caller = objects::caller(request)?;
+    let name = request.part("trait");
+    let outcome = change(api, request, &caller, |node, model| {
+        match state::traits(model, node).removal(name) {
+            Removal::Possible => {}
+            Removal::GivenByOthers(sources) => return Err(given_elsewhere(node, name, &sources.iter().map(state::source).collect::<Vec<_>>())),
+            Removal::Absent => {
+                let message = format!("Node {} doesn't have a trait {}", node.meta.uuid, quote(name));
+                return Err(ApiError::new(ErrorType::ObjectNotFound, message));
+            }
+        }
+        let mut spec = node.spec.clone();
+        let taken = Trait::new(name).map(|name| [(name, None)].into()).unwrap_or_default();
+        spec.traits = spec.traits.patch(&caller.manager, &taken);
+        Ok(spec)
+    }, |_, _| Answer::empty(204));
+    outcome.await
+}
+
+fn given_elsewhere(node: &Node, name: &str, sources: &[String]) -> ApiError {
+    let message = format!("the trait {} of node {} is given by {}, not by an operator; nothing was changed", quote(name), node.display_name(), sources.join(", "));
+    ApiError::new(ErrorType::TraitInvalid, message).detail(format!("stemma trait suppress {} {name}", node.display_name()))
+}
+
+async fn change(
+    api: &Api,
+    request: &Request,
+    caller: &Caller,
+    next: impl Fn(&Node, &Model) -> Result<NodeSpec, ApiError>,
+    answer: impl Fn(&Model, &Node) -> Answer,
+) -> Outcome {
+    let presumed = request.presumed()?;
+    let answer = api.registry.write(caller, |sight| {
+        let mut work = Work::on(sight);
+        let before = NodeSpec::locate(&work.model, request)?;
+        check_presumed(&before, presumed)?;
+        let spec = next(&before, &work.model)?;
+        let written = work.update(&before, before.meta.name.clone(), spec)?;
+        let answer = answer(&work.model, &written.object);
+        work.finish(answer)
+    });
+    let reply = Reply::written(answer.await?, &request.base);
+    Ok(if reply.body.is_none() { Reply { status: StatusCode::NO_CONTENT, ..reply } } else { reply })
+}
