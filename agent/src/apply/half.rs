@@ -24,7 +24,7 @@ use super::verify::{Refused, Trust, verify_body, verify_desired, verify_grant};
 use super::{hooks, outputs};
 use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::Config;
-use crate::host::{HostError, Pending};
+use crate::host::{Command, HostError, Pending};
 
 /// When a body that was not given is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -54,6 +54,8 @@ pub struct Half {
     running_at: Option<Instant>,
     failures: u32,
     hooks: Hooks,
+    /// What is run once when the tasks have first been applied since this process began.
+    applied: Option<Command>,
     mode: Until,
 }
 
@@ -128,8 +130,16 @@ impl Half {
             running_at: None,
             failures: 0,
             hooks: Hooks::Quiet,
+            applied: None,
             mode,
         })
+    }
+
+    /// Runs a command once, when the tasks have first been applied: what waits for that on the host is told so.
+    #[must_use]
+    pub fn when_applied(mut self, command: Command) -> Self {
+        self.applied = Some(command);
+        self
     }
 
     /// Runs until `stop` is over (what runs is then waited for) or, for [`Until::Quiet`], until all is done.
@@ -376,11 +386,12 @@ impl Half {
             self.progress = observed::Progress::Idle;
             return Ok(());
         }
-        let Some(hash) = desired.task_set.profile else {
-            self.progress = observed::Progress::Converged;
-            return Ok(());
+        // No profile: no tasks, which are soon applied.
+        let profile = match desired.task_set.profile {
+            Some(hash) => self.profile(hash)?,
+            None => Some(Profile::default()),
         };
-        if let Some(profile) = self.profile(hash)? {
+        if let Some(profile) = profile {
             let ceiling = &self.config.ceiling;
             self.run = Some(Run::plan(self.site.clone(), ceiling, desired, &profile, Purpose::Converge)?);
             self.running_at = Some(Instant::now() + SAID_TO_RUN);
@@ -427,7 +438,23 @@ impl Half {
         if over && !self.replaced {
             self.run = None;
         }
-        self.report().await
+        self.report().await?;
+        self.tell_applied().await;
+        Ok(())
+    }
+
+    async fn tell_applied(&mut self) {
+        let applied = self.progress == observed::Progress::Converged && self.mode_in_force() == Some(Mode::Apply);
+        let Some(command) = self.applied.take_if(|_| applied) else { return };
+        match self.site.host.run(&command).await {
+            Ok(finished) if finished.end.is_success() => info!("the tasks of this host have been applied"),
+            Ok(finished) => warn!(error = finished.end.sentence().as_str(); "stemma-applied.target was not started"),
+            Err(error) => warn!(error = error.sentence().as_str(); "stemma-applied.target was not started"),
+        }
+    }
+
+    fn mode_in_force(&self) -> Option<Mode> {
+        self.desired.as_ref().map(Desired::mode)
     }
 
     /// How long until the next look: the schedule, spread a little, or sooner after a failure.

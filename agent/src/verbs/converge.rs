@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use log::{info, warn};
@@ -23,8 +24,12 @@ use crate::apply::verify::Trust;
 use crate::args::Output;
 use crate::channel::{SyncEnd, pair};
 use crate::config::Config;
+use crate::host::Command;
 use crate::identity::Identity;
 use crate::sync;
+
+/// Is there when systemd runs this host (`sd_booted(3)`).
+const SYSTEMD: &str = "/run/systemd/system";
 
 /// Runs both halves until a signal says stop.
 ///
@@ -42,7 +47,11 @@ pub fn run(root: &Path) -> Result<Exit> {
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
         let pokes = Pokes::listen(&local.host)?;
-        let half = Half::new(local.site.clone(), config, trust, apply_end, pokes, Until::Stopped)?;
+        let mut half = Half::new(local.site.clone(), config, trust, apply_end, pokes, Until::Stopped)?;
+        if root == Path::new("/") && Path::new(SYSTEMD).exists() {
+            let words = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
+            half = half.when_applied(Command::new(words.to_vec(), Duration::from_secs(10)));
+        }
         info!(path = root.display().to_string().as_str(); "agent started");
         notify(&[NotifyState::Ready]);
         tokio::select! {

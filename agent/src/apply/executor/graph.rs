@@ -129,6 +129,12 @@ impl Graph {
         self.vertices.iter().any(|vertex| vertex.place == Place::Waiting)
     }
 
+    /// Whether something was looked at alone, and would be changed.
+    #[must_use]
+    pub fn would_change(&self) -> bool {
+        self.vertices.iter().any(|vertex| vertex.place == Place::Ended(Outcome::WouldChange))
+    }
+
     /// Whether something did not end well.
     #[must_use]
     pub fn has_failed(&self) -> bool {

@@ -262,3 +262,24 @@ fn f01_an_agent_that_dies_anywhere_picks_up_tears_nothing_and_runs_no_command_tw
         assert_eq!(left, Vec::<String>::new(), "call {call}, power {power}");
     }
 }
+
+#[test]
+fn what_waits_for_the_tasks_is_told_once_and_only_when_they_are_applied() {
+    let target = || Command::new(vec!["systemctl".into()], Duration::from_secs(1));
+    for (mode, told) in [(Mode::Noop, 0), (Mode::Apply, 1)] {
+        let (host, controller) = (MemoryHost::new(), Controller::new());
+        let set = Set::default().file("f", &[], "/f", "x").mode(mode);
+        runtime().block_on(async {
+            let (sync, apply) = pair();
+            let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
+            let site = Site { host: Rc::new(host.clone()), ledger };
+            let trust = Trust::new(&controller.identity()).unwrap();
+            let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap();
+            let offers = [give(&controller, 1, &set), vec![offer(&controller, 2, &set.released(2))]].concat();
+            let half = half.when_applied(target()).run(std::future::pending());
+            let (ended, _) = tokio::join!(half, talk(sync, offers));
+            ended.unwrap();
+        });
+        assert_eq!(host.ran().len(), told, "{mode:?}");
+    }
+}
