@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fold::Parts;
-use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, NodeEntry};
+use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, NodeEntry, Stamp};
 use crate::input::{Path, Read};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
@@ -27,6 +27,7 @@ impl Fleet {
     /// Applies one change, and names the nodes that must be resolved again.
     pub fn apply(&mut self, change: Change) -> Dirty {
         let before = self.clone();
+        self.stamp = Stamp::default();
         let mut dirty = Dirty::default();
         let seen = self.put(change, &mut dirty);
         self.reach_readers(&before, seen, &mut dirty);

@@ -36,6 +36,7 @@ use crate::role::natural_cmp;
 #[derive(Clone, Default)]
 pub struct Fleet {
     is_loaded: bool,
+    stamp: Stamp,
     releases: OrdMap<ReleaseRef, Arc<CompiledRelease>>,
     release_tags: OrdMap<Name, Arc<ReleaseTags>>,
     templates: OrdMap<TemplateId, TemplateEntry>,
@@ -46,6 +47,16 @@ pub struct Fleet {
     secrets: OrdMap<Arc<str>, u64>,
     /// Every profile that some node has, with how many have it.
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
+}
+
+/// Tells two states of a fleet apart: clones share it until one of them changes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stamp(Arc<()>);
+
+impl PartialEq for Stamp {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 #[derive(Clone, Default)]
@@ -255,6 +266,11 @@ impl Fleet {
     /// The version of a secret; 0: there is none.
     pub fn secret_version(&self, name: &str) -> u64 {
         self.secrets.get(name).copied().unwrap_or(0)
+    }
+
+    /// What tells this state of the fleet from every other.
+    pub(crate) fn stamp(&self) -> &Stamp {
+        &self.stamp
     }
 
     pub(crate) fn entry(&self, id: NodeId) -> Option<&Arc<NodeEntry>> {

@@ -109,6 +109,7 @@ impl Fleet {
             tags.keys().filter(|tag| self.holder(cluster, tag.as_str()) == Some(id)).cloned().collect();
         let place = Place {
             names: MatchNames::new(release.matching, table, &roles, tags.keys(), &held),
+            roles: roles.into_iter().collect(),
             tags: tags.into_keys().collect(),
             primaries: held,
             is_master: entry.node.meta.name.as_ref().is_some_and(|name| name.as_str() == MASTER),

@@ -5,12 +5,14 @@
 
 use std::collections::BTreeSet;
 
+use imbl::OrdSet;
+
 use super::{Dirty, Fleet, GroupFold};
 use crate::input::{Read, Reference};
 use crate::key::LabelKey;
 use crate::labels::{Effective, Folded};
 use crate::object::{ClusterId, GroupId, NodeId};
-use crate::release::TaskIx;
+use crate::release::{Profile, TaskIx};
 use crate::resolve::lookup;
 
 impl Fleet {
@@ -39,6 +41,12 @@ impl Fleet {
             }
         }
         dirty
+    }
+
+    /// Every profile of a cluster, group by group, with the nodes that have it.
+    pub(crate) fn each_profile(&self, id: ClusterId, give: &mut dyn FnMut(&Profile, &OrdSet<NodeId>)) {
+        let entries = self.groups_of(id).filter_map(|group| self.groups.get(&group));
+        entries.flat_map(|entry| entry.profiles.values()).for_each(|used| give(&used.profile, &used.nodes));
     }
 
     /// A group's fold has changed: who of its nodes is told something else.

@@ -8,22 +8,27 @@ use crate::release::{CompiledRelease, Cross, TaskIx};
 use crate::role::natural_cmp;
 use crate::task::Policy;
 
+/// What was picked: the pairs, and the nodes that stand out by it.
+#[derive(Default)]
+struct Picked {
+    pairs: BTreeSet<Pair>,
+    nodes: BTreeSet<Arc<str>>,
+}
+
 impl ClusterGraph {
     /// Finds the single pairs, and makes each node that was picked a class of its own: what holds of it does not hold
     /// of those that are otherwise like it.
     pub(super) fn pick_singles(&mut self) {
-        let mut singles = BTreeSet::new();
+        let mut found = Picked::default();
         for class in &self.classes {
             for ix in &class.profile.tasks {
-                self.pick_for(class, *ix, &mut singles);
+                self.pick_for(class, *ix, &mut found);
             }
         }
-        let picked: BTreeSet<Arc<str>> =
-            singles.iter().flat_map(|(before, after)| [before, after]).filter_map(|one| one.0.clone()).collect();
-        self.singles = singles;
+        self.singles = found.pairs;
         let mut classes = Vec::new();
         for class in self.classes.drain(..) {
-            let (alone, rest): (Vec<_>, Vec<_>) = class.nodes.into_iter().partition(|node| picked.contains(node));
+            let (alone, rest): (Vec<_>, Vec<_>) = class.nodes.into_iter().partition(|node| found.nodes.contains(node));
             let of = |nodes| Class { profile: Arc::clone(&class.profile), nodes };
             classes.extend(alone.into_iter().map(|node| of(vec![node])));
             if !rest.is_empty() {
@@ -33,17 +38,24 @@ impl ClusterGraph {
         self.classes = classes;
     }
 
-    fn pick_for(&self, class: &Class, ix: TaskIx, singles: &mut BTreeSet<Pair>) {
+    fn pick_for(&self, class: &Class, ix: TaskIx, found: &mut Picked) {
         let release = &class.profile.release;
         let task = release.task(ix);
         let any = |cross: &&Cross| cross.policy == Policy::Any;
+        let (before, after): (Vec<_>, Vec<_>) =
+            (task.cross_depends.iter().filter(any).collect(), task.cross_depended_by.iter().filter(any).collect());
+        if before.is_empty() && after.is_empty() {
+            return;
+        }
         for node in &class.nodes {
             let own: Instance = (Some(Arc::clone(node)), release.id(ix).into());
-            for cross in task.cross_depends.iter().filter(any) {
-                singles.extend(self.first(release, cross, &own).map(|first| (first, own.clone())));
+            for first in before.iter().filter_map(|cross| self.first(release, cross, &own)) {
+                found.nodes.extend(first.0.clone());
+                found.pairs.insert((first, own.clone()));
             }
-            for cross in task.cross_depended_by.iter().filter(any) {
-                singles.extend(self.first(release, cross, &own).map(|first| (own.clone(), first)));
+            for first in after.iter().filter_map(|cross| self.first(release, cross, &own)) {
+                found.nodes.extend(first.0.clone());
+                found.pairs.insert((own.clone(), first));
             }
         }
     }

@@ -71,21 +71,24 @@ impl ClusterGraph {
         edges.dedup_by(|later, first| (later.before, later.after) == (first.before, first.after));
         edges.retain(|edge| edge.pair_count(self) > 0);
         self.edges = edges;
+        self.drop_implied();
     }
 
-    /// Whether an edge stands for that pair.
-    pub(super) fn implies(&self, pair: &Pair) -> bool {
-        let index = Index::new(self);
-        let ends = |instance: &Instance| -> Option<Point> {
-            let (Some(node), id) = instance else { return index.stage(&instance.1) };
-            let at =
-                self.classes.iter().position(|class| class.nodes.contains(node) && class.position(id).is_some())?;
-            Some(Point::Task(u32::try_from(at).ok()?, self.classes[at].position(id)?))
+    /// Takes out single pairs that an edge stands for anyway.
+    fn drop_implied(&mut self) {
+        if self.singles.is_empty() {
+            return;
+        }
+        let places = Places::new(self);
+        let is_implied = |(before, after): &Pair| {
+            let ends = (places.find(self, before), places.find(self, after));
+            let (Some(first), Some(second)) = ends else { return false };
+            let from = self.edges.partition_point(|edge| (edge.before, edge.after) < (first, second));
+            let edge = self.edges.get(from).filter(|edge| (edge.before, edge.after) == (first, second));
+            edge.is_some_and(|edge| edge.reach == Reach::All || before.0 == after.0)
         };
-        let (Some(before), Some(after)) = (ends(&pair.0), ends(&pair.1)) else { return false };
-        self.edges.iter().any(|edge| {
-            (edge.before, edge.after) == (before, after) && (edge.reach == Reach::All || pair.0.0 == pair.1.0)
-        })
+        let singles = self.singles.iter().filter(|pair| !is_implied(pair)).cloned().collect();
+        self.singles = singles;
     }
 
     pub(super) fn vertices(&self) -> Vertices {
@@ -95,13 +98,7 @@ impl ClusterGraph {
             first.push(count);
             count += class.profile.tasks.len();
         }
-        let mut vertices = Vertices { first, stages: count, count: count + self.stages.len(), known: BTreeMap::new() };
-        for point in self.points() {
-            for node in self.node_names(point) {
-                vertices.known.insert((node, self.id(point).into()), vertices.at(point));
-            }
-        }
-        vertices
+        Vertices { first, stages: count, count: count + self.stages.len() }
     }
 
     fn points(&self) -> impl Iterator<Item = Point> {
@@ -228,12 +225,35 @@ impl Index {
     }
 }
 
+/// The classes by the names of their nodes.
+pub(super) struct Places(BTreeMap<Arc<str>, Vec<u32>>);
+
+impl Places {
+    pub(super) fn new(graph: &ClusterGraph) -> Self {
+        let mut places: BTreeMap<Arc<str>, Vec<u32>> = BTreeMap::new();
+        for (at, class) in (0..).zip(&graph.classes) {
+            class.nodes.iter().for_each(|node| places.entry(Arc::clone(node)).or_default().push(at));
+        }
+        Self(places)
+    }
+
+    /// Where an instance stands.
+    pub(super) fn find(&self, graph: &ClusterGraph, instance: &Instance) -> Option<Point> {
+        let (Some(node), id) = instance else {
+            let at = graph.stages.iter().position(|stage| *stage == instance.1)?;
+            return u32::try_from(at).ok().map(Point::Stage);
+        };
+        let classes = self.0.get(node)?.iter();
+        let found = |at: &u32| Some(Point::Task(*at, graph.classes[*at as usize].position(id)?));
+        classes.filter_map(found).next()
+    }
+}
+
 /// The classes' tasks and the stages, numbered.
 pub(super) struct Vertices {
     first: Vec<usize>,
     stages: usize,
     count: usize,
-    known: BTreeMap<Instance, usize>,
 }
 
 impl Vertices {
@@ -241,19 +261,11 @@ impl Vertices {
         self.count
     }
 
-    pub(super) fn find(&self, instance: &Instance) -> Option<usize> {
-        self.known.get(instance).copied()
-    }
-
-    fn at(&self, point: Point) -> usize {
+    pub(super) fn at(&self, point: Point) -> usize {
         match point {
             Point::Task(class, position) => self.first[class as usize] + position as usize,
             Point::Stage(at) => self.stages + at as usize,
         }
-    }
-
-    pub(super) fn edges_of(&self, _graph: &ClusterGraph, edge: &ClassEdge, edges: &mut Vec<(usize, usize)>) {
-        edges.push((self.at(edge.before), self.at(edge.after)));
     }
 
     /// One node of each class stands for it; a task that waits for itself on other nodes takes two.

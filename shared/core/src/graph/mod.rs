@@ -23,6 +23,7 @@ use crate::release::{CompiledRelease, Place, Profile};
 use crate::role::natural_cmp;
 
 pub use crate::release::topological;
+use build::Places;
 pub use build::{ClassEdge, Point, Reach};
 
 /// A task on a node; `None`: a stage, which stands on no node.
@@ -49,7 +50,7 @@ pub struct ClusterGraph {
     pub stages: Vec<Arc<str>>,
     /// Edges between classes and stages, sorted, each once.
     pub edges: Vec<ClassEdge>,
-    /// Single pairs, of `policy: any`.
+    /// Single pairs, of `policy: any`, that no edge stands for.
     pub singles: BTreeSet<Pair>,
     /// Whether what falls to `master` has no node.
     pub has_pseudo_master: bool,
@@ -122,8 +123,7 @@ impl ClusterGraph {
 
     /// How many pairs the edges stand for.
     pub fn pair_count(&self) -> usize {
-        let single = self.singles.iter().filter(|pair| !self.implies(pair)).count();
-        self.edges.iter().map(|edge| edge.pair_count(self)).sum::<usize>() + single
+        self.edges.iter().map(|edge| edge.pair_count(self)).sum::<usize>() + self.singles.len()
     }
 
     /// Every pair once, the first before the second, none of an instance with itself; sorted.
@@ -159,12 +159,12 @@ impl ClusterGraph {
     /// [`PlacementCycle`], spelled out.
     pub fn check(&self) -> Result<(), PlacementCycle> {
         let vertices = self.vertices();
-        let mut edges = Vec::new();
-        for edge in &self.edges {
-            vertices.edges_of(self, edge, &mut edges);
-        }
-        for (before, after) in &self.singles {
-            edges.extend(vertices.find(before).zip(vertices.find(after)));
+        let mut edges: Vec<_> =
+            self.edges.iter().map(|edge| (vertices.at(edge.before), vertices.at(edge.after))).collect();
+        if !self.singles.is_empty() {
+            let places = Places::new(self);
+            let at = |instance: &Instance| places.find(self, instance).map(|point| vertices.at(point));
+            edges.extend(self.singles.iter().filter_map(|(before, after)| Some((at(before)?, at(after)?))));
         }
         match topological(vertices.len(), &edges, |at| at) {
             Ok(_) => Ok(()),

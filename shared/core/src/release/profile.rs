@@ -13,7 +13,7 @@ use super::select::Selector;
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
 use crate::digest::sha256;
 use crate::input::Reference;
-use crate::name::TagName;
+use crate::name::{Name, TagName};
 use crate::object::RoleMatching;
 use crate::role::MatchNames;
 use crate::task::{Phase, Policy};
@@ -27,6 +27,8 @@ pub struct ProfileHash(pub [u8; 32]);
 pub struct Place {
     /// What selectors are matched against.
     pub names: MatchNames,
+    /// The roles, plain and sorted.
+    pub roles: Box<[Name]>,
     /// The effective tags, plain and sorted.
     pub tags: Box<[TagName]>,
     /// Those held as primary, plain and sorted.
@@ -127,6 +129,7 @@ impl Place {
         };
         list(&mut self.names.role_names());
         list(&mut self.names.tag_names());
+        list(&mut self.roles.iter().map(Name::as_str));
         list(&mut self.tags.iter().map(TagName::as_str));
         list(&mut self.primaries.iter().map(TagName::as_str));
         ProfileHash(sha256(&bytes))

@@ -330,7 +330,7 @@ pub(crate) fn labels(node: &Node, fold: Option<&GroupFold>, observation: Option<
 }
 
 /// A node's traits with their sources.
-pub(crate) fn traits(node: &Node, observation: Option<&Observation>) -> NodeTraits {
+fn traits(node: &Node, observation: Option<&Observation>) -> NodeTraits {
     let none = TraitSet::new();
     let inputs = TraitInputs {
         operators: &node.spec.traits,

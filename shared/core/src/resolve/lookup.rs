@@ -11,8 +11,10 @@ use crate::input::facts::stable;
 use crate::input::{Fields, Names, Path, Query};
 use crate::object::{ClusterId, NodeId, Observation};
 use crate::origin::Origin;
+use crate::release::Place;
 use crate::release::select::Pattern;
 use crate::resolve::{labels, roles};
+use crate::role::natural_cmp;
 
 /// One node as a look-up of its cluster sees it; `None`: it is not in the cluster, or the query does not mean it.
 pub(crate) fn view(
@@ -24,30 +26,56 @@ pub(crate) fn view(
 ) -> Option<Value> {
     let entry = fleet.entry(id)?;
     let fold = fleet.fold(entry.node.spec.nodegroup?).ok()?;
-    let is_meant = fold.cluster_id() == cluster && query.is_none_or(|query| is_meant(fleet, entry, query));
+    let is_meant = fold.cluster_id() == cluster && query.is_none_or(|query| is_meant(entry, query));
     is_meant.then(|| fields.project(|path| field(fleet, entry, path)))
 }
 
-/// Whether a query means a node: by its plain tags and roles, and by the names that selectors match.
-pub(crate) fn is_meant(fleet: &Fleet, entry: &NodeEntry, query: &Query) -> bool {
-    let Some(profile) = &entry.profile else { return false };
-    let place = &profile.place;
-    let by_tag = |names: &Names| any(names, place.tags.iter().map(AsRef::as_ref).chain(place.names.tag_names()));
-    let by_role = |names: &Names| {
-        let fold = entry.node.spec.nodegroup.and_then(|group| fleet.fold(group).ok());
-        let plain = roles(&entry.node, fold.map(|fold| &**fold));
-        any(names, plain.iter().map(AsRef::as_ref).chain(place.names.role_names()))
-    };
-    match query {
-        Query::Tag(tags) => by_tag(tags),
-        Query::Role(roles) => by_role(roles),
-        Query::TagOrRole { tags, roles } => by_tag(tags) || by_role(roles),
-    }
+/// The nodes of a cluster that a query means, by name (digits compared as numbers). Profiles are asked, not nodes.
+pub(super) fn nodes(fleet: &Fleet, cluster: ClusterId, query: &Query, fields: &Fields) -> Value {
+    let patterns = Patterns::new(query);
+    let mut meant: Vec<(String, NodeId)> = Vec::new();
+    fleet.each_profile(cluster, &mut |profile, nodes| {
+        if patterns.mean(&profile.place) {
+            let named = nodes.iter().filter_map(|id| Some((fleet.node(*id)?.display_name(), *id)));
+            meant.extend(named);
+        }
+    });
+    meant.sort_by(|(a, x), (b, y)| natural_cmp(a, b).then_with(|| x.cmp(y)));
+    meant.into_iter().filter_map(|(_, id)| view(fleet, cluster, id, None, fields)).collect()
 }
 
-fn any<'a>(names: &Names, mut have: impl Iterator<Item = &'a str> + Clone) -> bool {
-    let patterns: Vec<Pattern> = names.as_slice().iter().filter_map(|name| Pattern::new(name).ok()).collect();
-    have.any(|name| patterns.iter().any(|pattern| pattern.matches(name)))
+/// The node of a cluster that holds a tag as primary.
+pub(super) fn primary(fleet: &Fleet, cluster: ClusterId, tag: &str, fields: &Fields) -> Option<Value> {
+    view(fleet, cluster, fleet.holder(cluster, tag)?, None, fields)
+}
+
+/// Whether a query means a node: by its plain tags and roles, and by the names that selectors match.
+fn is_meant(entry: &NodeEntry, query: &Query) -> bool {
+    entry.profile.as_ref().is_some_and(|profile| Patterns::new(query).mean(&profile.place))
+}
+
+/// A query's names and patterns, read.
+struct Patterns {
+    tags: Vec<Pattern>,
+    roles: Vec<Pattern>,
+}
+
+impl Patterns {
+    fn new(query: &Query) -> Self {
+        let read = |names: &Names| names.as_slice().iter().filter_map(|name| Pattern::new(name).ok()).collect();
+        match query {
+            Query::Tag(tags) => Self { tags: read(tags), roles: Vec::new() },
+            Query::Role(roles) => Self { tags: Vec::new(), roles: read(roles) },
+            Query::TagOrRole { tags, roles } => Self { tags: read(tags), roles: read(roles) },
+        }
+    }
+
+    fn mean(&self, place: &Place) -> bool {
+        let mut tags = place.tags.iter().map(AsRef::as_ref).chain(place.names.tag_names());
+        let mut roles = place.roles.iter().map(AsRef::as_ref).chain(place.names.role_names());
+        tags.any(|tag: &str| self.tags.iter().any(|pattern| pattern.matches(tag)))
+            || roles.any(|role: &str| self.roles.iter().any(|pattern| pattern.matches(role)))
+    }
 }
 
 /// A field of a node as another host may see it ([`crate::input::fields::LOOKUP`]).

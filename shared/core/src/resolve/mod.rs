@@ -5,9 +5,11 @@
 
 mod answer;
 pub(crate) mod lookup;
+mod memory;
 mod node;
 mod odd;
 mod plain;
+mod sight;
 mod whole;
 
 pub use answer::{Answer, LeftOut, Missing, Outcome, TaskSet, Unmet};
@@ -15,4 +17,4 @@ pub use node::{ResolveCache, resolve_node};
 pub use plain::PlainAnswer;
 pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet};
 
-pub(crate) use answer::{labels, roles, traits};
+pub(crate) use answer::{labels, roles};

@@ -27,7 +27,9 @@ pub(super) fn releases_in_use(fleet: &Fleet) -> Vec<Arc<CompiledRelease>> {
 pub(super) fn of_cluster(fleet: &Fleet, id: ClusterId, name: &str, graph: &ClusterGraph) -> Vec<Finding> {
     let object = format!("cluster/{name}");
     let mut findings = Vec::new();
-    let placed: BTreeSet<Arc<str>> = graph.placement().into_values().flatten().collect();
+    let of_class =
+        graph.classes.iter().flat_map(|class| class.profile.tasks.iter().map(|ix| class.profile.release.id(*ix)));
+    let placed: BTreeSet<&str> = of_class.chain(graph.stages.iter().map(AsRef::as_ref)).collect();
     let held: BTreeSet<&str> = graph
         .classes
         .iter()

@@ -1,0 +1,314 @@
+//! The figures of resolve (operations.md, What it must hold): `cargo bench -p stemma-core --bench resolve`.
+//!
+//! CPU of this thread by the kernel's own count, resident memory before and after. Fuel's library is read from the
+//! shared material; without it nothing is measured, and the reason is printed.
+#![allow(clippy::print_stdout, reason = "a bench prints its figures")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stemma_author::Reader;
+use stemma_core::digest::TaskDigest;
+use stemma_core::fleet::{Change, Fleet};
+use stemma_core::graph::ClusterGraph;
+use stemma_core::key::{LabelKey, LabelValue};
+use stemma_core::labels::{LabelLayer, ParameterLayer, ParameterValue};
+use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
+use stemma_core::object::{
+    ClusterId, ClusterSpec, ClusterTemplateSpec, FactMap, GroupId, Inherited, Meta, Node, NodeGroupSpec, NodeId,
+    NodeSpec, Object, Observation, ReleaseSpec, TemplateId, Timestamp, TraitSet,
+};
+use stemma_core::ownership::{Intent, Manager, OwnedMap, Owner, Said};
+use stemma_core::release::{CompiledRelease, compile, fuel};
+use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_cluster, resolve_node};
+use stemma_core::task::Task;
+use stemma_core::traits::Trait;
+use uuid::Uuid;
+
+const GROUPS: u128 = 200;
+const CLUSTERS: u128 = 20;
+
+fn main() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/fuel/fuel_library_tasks.json");
+    let Ok(text) = std::fs::read_to_string(path) else {
+        println!("nothing measured: {path} is not there");
+        return;
+    };
+    let file: Value = serde_json::from_str(&text).expect("the library is JSON");
+    let library = fuel::import_file(&file, "default").expect("the library is read").spec;
+    two_hundred_nodes(&library);
+    let release = compiled(&enriched(library));
+    let edit_small = one_edit(&release, 100);
+    let (edit_large, nodes) = a_large_fleet(&release);
+    println!("one node edited: {edit_small:.1} us in a fleet of 100, {edit_large:.1} us in one of {nodes}");
+    println!("                 factor {:.2}", edit_large / edit_small);
+}
+
+/// CPU that this thread has used, in microseconds.
+fn cpu_us() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts CPU");
+    let ns: f64 = text.split(' ').next().expect("a first field").parse().expect("a number");
+    ns / 1000.0
+}
+
+/// Resident memory of this process, in bytes.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("the kernel counts memory");
+    text.split(' ').nth(1).expect("a second field").parse::<usize>().expect("a number") * 4096
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
+    let before = cpu_us();
+    let done = work();
+    (done, cpu_us() - before)
+}
+
+fn release_name() -> ReleaseRef {
+    "fuel@1".parse().expect("a release's name")
+}
+
+fn compiled(spec: &ReleaseSpec) -> Arc<CompiledRelease> {
+    compile(&release_name(), spec, &|_| None, &Reader).expect("the library compiles")
+}
+
+/// The library with 20 conditions and 10 templates of 3 references: labels of all levels, parameters, a fact, a trait.
+fn enriched(mut library: ReleaseSpec) -> ReleaseSpec {
+    let mut plain = library.tasks.iter_mut().filter(|task| task.kind == "puppet");
+    for (at, task) in plain.by_ref().take(20).enumerate() {
+        let label = ["tier", "zone", "pool", "rack"][at % 4];
+        task.condition = Some(format!("has(labels.{label}) && labels.{label} != 'none{at}'"));
+    }
+    for at in 0..10 {
+        let mut task = Task::new(format!("conf-{at}"), "file");
+        task.tags = Some(vec!["/.*/".into()]);
+        let label = ["tier", "zone", "pool", "rack"][at % 4];
+        let text = format!("{{{{ labels.{label} }}}} {{{{ params.p{at} }}}} {{{{ facts.os.id }}}}");
+        task.parameters.insert("path".into(), json!(format!("/etc/conf-{at}")));
+        task.parameters.insert("template".into(), json!(text));
+        library.tasks.push(task);
+    }
+    library
+}
+
+fn meta<N>(id: u128, name: N) -> Meta<N> {
+    Meta::new(Uuid::from_u128(id), name, Timestamp(0))
+}
+
+fn object_name(text: &str) -> ObjectName {
+    ObjectName::new(text).expect("a name")
+}
+
+fn labels(pairs: &[(&str, String)]) -> LabelLayer {
+    let said = |(key, value): &(&str, String)| {
+        (LabelKey::new(key).expect("a key"), Said::Value(LabelValue::new(value).expect("a value")))
+    };
+    let intent: Intent<LabelKey, LabelValue> = pairs.iter().map(said).collect();
+    LabelLayer::merging(OwnedMap::made_by(&owner(), &intent))
+}
+
+fn owner() -> Owner {
+    thread_local!(static OWNER: Owner = Owner::apply(&Manager::new("bench").expect("a manager")));
+    OWNER.with(Clone::clone)
+}
+
+fn parameters() -> ParameterLayer {
+    let intent: BTreeMap<LabelKey, Said<ParameterValue>> = (0..10)
+        .map(|at| {
+            let value = ParameterValue::new(json!({"size": at, "list": [1, 2, 3]})).expect("a parameter");
+            (LabelKey::new(&format!("p{at}")).expect("a key"), Said::Value(value))
+        })
+        .collect();
+    ParameterLayer::merging(OwnedMap::made_by(&owner(), &intent))
+}
+
+fn two_hundred_nodes(library: &ReleaseSpec) {
+    let release = compiled(library);
+    let roles = |at: u128| match at {
+        0..3 => "controller",
+        3..163 => "compute",
+        _ => "ceph-osd",
+    };
+    let mut best = f64::MAX;
+    let mut counts = (0, 0);
+    for _ in 0..20 {
+        let mut fleet = Fleet::new();
+        let cluster = ClusterId(Uuid::from_u128(1));
+        let spec = ClusterSpec { release: Some(release_name()), ..ClusterSpec::default() };
+        let group = GroupId(Uuid::from_u128(2));
+        fleet.apply(Change::Release(Arc::clone(&release)));
+        fleet.apply(Change::Cluster(Arc::new(Object { meta: meta(1, object_name("c")), spec })));
+        let spec = NodeGroupSpec::new(cluster);
+        fleet.apply(Change::NodeGroup(Arc::new(Object { meta: meta(2, object_name("g")), spec })));
+        fleet.set_loaded();
+        let nodes: Vec<Arc<Node>> = (0..200)
+            .map(|at| {
+                let spec = NodeSpec {
+                    nodegroup: Some(group),
+                    roles: vec![Name::new(roles(at)).expect("a role")],
+                    ..NodeSpec::default()
+                };
+                Arc::new(Object { meta: meta(100 + at, NodeName::new(&format!("n{at}")).ok()), spec })
+            })
+            .collect();
+        let cache = ResolveCache::new();
+        let (graph, us) = timed(|| {
+            fleet.apply_all(nodes.into_iter().map(Change::Node));
+            resolve_cluster(&fleet, &cache, cluster).expect("it resolves").graph
+        });
+        best = best.min(us);
+        counts = (graph.instance_count(), graph.pair_count());
+    }
+    println!("Fuel's library on 200 nodes: {} instances, {} pairs: {:.2} ms", counts.0, counts.1, best / 1000.0);
+}
+
+fn inherited(labels: LabelLayer) -> Inherited {
+    Inherited { labels, ..Inherited::default() }
+}
+
+/// One template, 20 clusters, 200 groups and as many nodes as wanted, in groups of equal size.
+fn fleet_of(release: &Arc<CompiledRelease>, nodes: u128) -> Fleet {
+    let mut fleet = Fleet::new();
+    fleet.apply(Change::Release(Arc::clone(release)));
+    let many: Vec<(String, String)> =
+        (0..20).map(|at| (format!("site.example/k{at}"), format!("value-{at}"))).collect();
+    let mut base: Vec<(&str, String)> = many.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+    base.push(("tier", "standard".into()));
+    let mut of_template = inherited(labels(&base));
+    of_template.parameters = parameters();
+    let spec =
+        ClusterTemplateSpec { inherited: of_template, release: Some(release_name()), ..ClusterTemplateSpec::default() };
+    fleet.apply(Change::Template(Arc::new(Object { meta: meta(1, object_name("base")), spec })));
+    for at in 0..CLUSTERS {
+        let spec = ClusterSpec {
+            cluster_template: Some(TemplateId(Uuid::from_u128(1))),
+            inherited: inherited(labels(&[("zone", format!("z{at}"))])),
+            ..ClusterSpec::default()
+        };
+        fleet.apply(Change::Cluster(Arc::new(Object { meta: meta(1000 + at, object_name(&format!("c{at}"))), spec })));
+    }
+    for at in 0..GROUPS {
+        let role = match at / CLUSTERS {
+            0 => "controller",
+            1 | 2 => "ceph-osd",
+            _ => "compute",
+        };
+        let spec = NodeGroupSpec {
+            inherited: inherited(labels(&[("pool", format!("p{at}"))])),
+            roles: vec![Name::new(role).expect("a role")],
+            ..NodeGroupSpec::new(ClusterId(Uuid::from_u128(1000 + at % CLUSTERS)))
+        };
+        fleet
+            .apply(Change::NodeGroup(Arc::new(Object { meta: meta(2000 + at, object_name(&format!("g{at}"))), spec })));
+    }
+    for at in 0..nodes {
+        fleet.apply(Change::Node(node(at, "r")));
+        fleet.apply(Change::Observation(NodeId(Uuid::from_u128(10_000 + at)), observation(at)));
+    }
+    fleet.set_loaded();
+    fleet
+}
+
+fn node(at: u128, rack: &str) -> Arc<Node> {
+    let spec = NodeSpec {
+        nodegroup: Some(GroupId(Uuid::from_u128(2000 + at % GROUPS))),
+        inherited: inherited(labels(&[("rack", format!("{rack}{}", at / GROUPS % 40))])),
+        ..NodeSpec::default()
+    };
+    Arc::new(Object { meta: meta(10_000 + at, NodeName::new(&format!("node-{at}")).ok()), spec })
+}
+
+fn observation(at: u128) -> Arc<Observation> {
+    let address = format!("10.{}.{}.{}", at >> 16 & 255, at >> 8 & 255, at & 255);
+    let facts = FactMap::from_tree(
+        json!({
+            "architecture": "x86_64",
+            "cpu": {"cores": 8, "count": 16, "model": "Some Processor 7", "vendor": "GenuineSome"},
+            "firmware": "uefi",
+            "fqdn": format!("node-{at}.example.net"),
+            "hostname": format!("node-{at}"),
+            "kernel": {"name": "Linux", "release": "6.12.0-1-amd64"},
+            "memory": {"total_bytes": 68_719_476_736_u64},
+            "network": {"address": address, "addresses": [address]},
+            "os": {"codename": "trixie", "id": "debian", "name": "Debian GNU/Linux 13", "version": "13"},
+            "swap": {"total_bytes": 0},
+            "timezone": "Etc/UTC",
+            "virtualization": "kvm",
+        })
+        .as_object()
+        .expect("an object"),
+    );
+    let names = stemma_core::traits::standard().iter().filter(|name| name.starts_with("HW_CPU_X86")).take(14);
+    let traits: TraitSet = names.map(|name| Trait::new(name).expect("a trait")).collect();
+    Arc::new(Observation { facts, traits: traits.into(), labels: Box::new([]) })
+}
+
+fn answer(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Arc<Answer> {
+    match resolve_node(fleet, cache, id) {
+        Outcome::Complete(answer) => answer,
+        Outcome::Incomplete(missing) => panic!("{missing:?}"),
+    }
+}
+
+/// What one edit of one node costs, with a snapshot held as a controller holds one.
+fn edit(fleet: &Fleet, cache: &ResolveCache, count: u128) -> f64 {
+    const ROUNDS: u32 = 5_000;
+    let edits: Vec<Change> =
+        (0..u128::from(ROUNDS)).map(|round| Change::Node(node(round * 7 % count, "edited"))).collect();
+    let (reached, us) = timed(|| {
+        let one = |change| {
+            let mut next = fleet.clone();
+            next.apply(change).nodes().map(|id| answer(&next, cache, id)).count()
+        };
+        edits.into_iter().map(one).sum::<usize>()
+    });
+    assert_eq!(reached, ROUNDS as usize, "one edit reaches one node");
+    us / f64::from(ROUNDS)
+}
+
+fn one_edit(release: &Arc<CompiledRelease>, count: u128) -> f64 {
+    let fleet = fleet_of(release, count);
+    let cache = ResolveCache::new();
+    fleet.nodes().for_each(|node| drop(answer(&fleet, &cache, node.id())));
+    edit(&fleet, &cache, count)
+}
+
+fn a_large_fleet(release: &Arc<CompiledRelease>) -> (f64, u128) {
+    let count: u128 = std::env::var("STEMMA_BENCH_NODES").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    let nodes = f64::from(u32::try_from(count).expect("a number of nodes"));
+    let empty = resident();
+    let (fleet, load) = timed(|| fleet_of(release, count));
+    println!("{count} nodes put into the model: {:.0} ms, {:.1} us a node", load / 1000.0, load / nodes);
+    let cache = ResolveCache::new();
+    let (answers, us) =
+        timed(|| fleet.nodes().map(|node| answer(&fleet, &cache, node.id())).collect::<Vec<Arc<Answer>>>());
+    let digests: std::collections::BTreeSet<TaskDigest> =
+        answers.iter().filter_map(|answer| Some(answer.task_set()?.digest)).collect();
+    println!("full resolve of them: {:.0} ms, {:.2} us a node, {} digests", us / 1000.0, us / nodes, digests.len());
+    let bytes = resident().saturating_sub(empty) / usize::try_from(count).expect("a number of nodes");
+    println!("memory for spec, answer and observation: {bytes} bytes a node");
+    let (_, us) = timed(|| answers.iter().map(|answer| answer.labels().iter().count()).sum::<usize>());
+    println!("their effective labels read out: {:.0} ms, {:.2} us a node", us / 1000.0, us / nodes);
+    template_edit(&fleet, &cache, nodes);
+    let (graph, us) = timed(|| ClusterGraph::of(&fleet, ClusterId(Uuid::from_u128(1000))));
+    println!(
+        "order of one cluster of {}: {:.1} ms, {} edges between classes",
+        count / CLUSTERS,
+        us / 1000.0,
+        graph.edges.len()
+    );
+    (edit(&fleet, &cache, count), count)
+}
+
+fn template_edit(fleet: &Fleet, cache: &ResolveCache, nodes: f64) {
+    let mut next = fleet.clone();
+    let template = next.templates().next().expect("the template").clone();
+    let mut spec = template.spec.clone();
+    spec.inherited.labels = labels(&[("tier", "gold".into())]);
+    let change = Change::Template(Arc::new(Object { meta: template.meta.clone(), spec }));
+    let (reached, us) = timed(|| {
+        let dirty = next.apply(change);
+        dirty.nodes().map(|id| answer(&next, cache, id)).count()
+    });
+    println!("a template's label edited: {reached} nodes reached, {:.0} ms, {:.2} us a node", us / 1000.0, us / nodes);
+}

@@ -1,0 +1,347 @@
+//! What was resolved before, by content.
+//!
+//! Nodes of a group that have one profile read the same things, and most of them find the same values. So for each
+//! group and profile a [`Base`] keeps what its first node found, and a node is looked at only for what it says itself:
+//! its own labels and parameters, its facts and traits. Those that differ from the base's in the same way share one
+//! task set; conditions and digests are worked out once for all of them.
+//!
+//! Nothing here is ever the truth. A base is used only for the very fold and (where it reads other nodes) the very
+//! state of the fleet that it was made of; throwing everything away changes no answer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::answer::{LeftOut, TaskSet};
+use super::sight::Sight;
+use crate::digest::{DIGEST_VERSION, TaskHasher, canonical_json};
+use crate::finding::Finding;
+use crate::fleet::{GroupFold, Stamp};
+use crate::input::{Input, Inputs, Read, Reference};
+use crate::object::{ClusterId, GroupId};
+use crate::release::{CompiledTask, Profile, ProfileHash, TaskIx};
+
+/// How many outcomes of conditions a base keeps.
+const MAX_OUTCOMES: usize = 4096;
+
+/// Memory of what was resolved before, by content: it can be thrown away at any time, and is never wrong.
+///
+/// Shared between threads; the locks are held for a look, never while something is worked out for long.
+#[derive(Debug, Default)]
+pub struct ResolveCache {
+    bases: Mutex<HashMap<(GroupId, ProfileHash), Known>>,
+    lookups: Mutex<HashMap<(ClusterId, Reference), (Stamp, Input)>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    fold: Arc<GroupFold>,
+    stamp: Stamp,
+    base: Arc<Base>,
+}
+
+impl ResolveCache {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn task_set(&self, sight: &Sight<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<TaskSet> {
+        let base = self.base(sight, fold, profile);
+        let own = base.differences(sight);
+        base.shared(own)
+    }
+
+    fn base(&self, sight: &Sight<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<Base> {
+        let key = (GroupId(fold.group.meta.uuid), profile.hash);
+        let stamp = sight.fleet.stamp();
+        let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = bases.get_mut(&key).filter(|known| Arc::ptr_eq(&known.fold, fold)) {
+            let base = Arc::clone(&known.base);
+            if base.fleetwide.is_empty() || known.stamp == *stamp {
+                return base;
+            }
+            let same =
+                |at: &u32| base.inputs[*at as usize] == self.look_up(sight, fold, &base.profile.reads[*at as usize]);
+            if base.fleetwide.iter().all(same) {
+                known.stamp = stamp.clone();
+                return base;
+            }
+        }
+        drop(bases);
+        let mut base = Base::new(sight, profile);
+        for at in base.fleetwide.clone() {
+            base.inputs[at as usize] = self.look_up(sight, fold, &profile.reads[at as usize]);
+        }
+        let base = Arc::new(base);
+        let known = Known { fold: Arc::clone(fold), stamp: stamp.clone(), base: Arc::clone(&base) };
+        self.bases.lock().unwrap_or_else(PoisonError::into_inner).insert(key, known);
+        base
+    }
+
+    /// A read of other nodes: the same for every node of the cluster, as long as the fleet stays as it is.
+    fn look_up(&self, sight: &Sight<'_>, fold: &GroupFold, reference: &Reference) -> Input {
+        let stamp = sight.fleet.stamp();
+        let key = (fold.cluster_id(), reference.clone());
+        let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, input)) = lookups.get(&key).filter(|(known, _)| known == stamp) {
+            return input.clone();
+        }
+        let input = sight.input(reference);
+        lookups.insert(key, (stamp.clone(), input.clone()));
+        input
+    }
+}
+
+/// What the nodes of one group with one profile have in common.
+#[derive(Debug)]
+pub(super) struct Base {
+    profile: Arc<Profile>,
+    /// Per read of the profile, what the group says; what only a node says, as the first one did.
+    inputs: Box<[Input]>,
+    /// The reads that look at other nodes or at secrets.
+    fleetwide: Box<[u32]>,
+    /// The reads that every node answers itself.
+    own: Box<[u32]>,
+    /// Per label, the reads that a node's own label answers.
+    labels: BTreeMap<Box<str>, Vec<u32>>,
+    /// Per parameter, likewise.
+    parameters: BTreeMap<Box<str>, Vec<u32>>,
+    /// Per task of the profile, its reads.
+    tasks: Box<[TaskReads]>,
+    outcomes: Mutex<HashMap<(u32, Box<str>), Option<LeftOut>>>,
+    sets: Mutex<HashMap<Box<str>, Weak<TaskSet>>>,
+}
+
+/// The places, among the reads of a profile, of what one task reads.
+#[derive(Debug)]
+struct TaskReads {
+    ix: TaskIx,
+    condition: Box<[u32]>,
+    templates: Box<[u32]>,
+}
+
+impl Base {
+    pub(super) fn new(sight: &Sight<'_>, profile: &Arc<Profile>) -> Self {
+        let reads = &profile.reads;
+        let place = |reference: &Reference| {
+            let at = reads.binary_search(reference).expect("a profile reads whatever its tasks read");
+            u32::try_from(at).expect("a profile has fewer reads than u32 counts")
+        };
+        let mut base = Self {
+            profile: Arc::clone(profile),
+            inputs: reads.iter().map(|one| sight.group_input(one)).collect(),
+            fleetwide: Box::new([]),
+            own: Box::new([]),
+            labels: BTreeMap::new(),
+            parameters: BTreeMap::new(),
+            tasks: profile
+                .all()
+                .into_iter()
+                .map(|ix| {
+                    let task = profile.release.task(ix);
+                    let of_condition = task.condition.iter().flat_map(|condition| condition.references());
+                    TaskReads {
+                        ix,
+                        condition: of_condition.map(place).collect(),
+                        templates: task.references.iter().map(place).collect(),
+                    }
+                })
+                .collect(),
+            outcomes: Mutex::default(),
+            sets: Mutex::default(),
+        };
+        base.sort_reads();
+        base
+    }
+
+    fn sort_reads(&mut self) {
+        let (mut fleetwide, mut own) = (Vec::new(), Vec::new());
+        for (at, reference) in (0..).zip(&self.profile.reads) {
+            match reference.read() {
+                Read::Label(key) => self.labels.entry(key.clone()).or_default().push(at),
+                Read::Parameter(path) => self.parameters.entry(path.first().into()).or_default().push(at),
+                Read::LabelsWithPrefix(_) | Read::Trait(_) | Read::Fact(_) | Read::Node(_) => own.push(at),
+                Read::Nodes { .. } | Read::Primary { .. } | Read::Secret(_) => fleetwide.push(at),
+                Read::Tag(_) | Read::Cluster(_) => {}
+            }
+        }
+        (self.fleetwide, self.own) = (fleetwide.into(), own.into());
+    }
+
+    /// What a node says otherwise than the base, by place; sorted.
+    fn differences(&self, sight: &Sight<'_>) -> Vec<(u32, Input)> {
+        let mut asked: Vec<u32> = self.own.to_vec();
+        let spec = &sight.entry.node.spec.inherited;
+        if sight.fills_labels() || !spec.labels.merges() {
+            asked.extend(self.labels.values().flatten());
+        } else {
+            let provided = spec.labels.provided.iter().flat_map(|own| own.iter());
+            asked.extend(provided.filter_map(|(key, _)| self.labels.get(key.as_str())).flatten());
+        }
+        let provided = spec.parameters.provided.iter().flat_map(|own| own.iter());
+        asked.extend(provided.filter_map(|(key, _)| self.parameters.get(key.as_str())).flatten());
+        asked.sort_unstable();
+        asked.dedup();
+        let answered = asked.into_iter().map(|at| (at, sight.input(&self.profile.reads[at as usize])));
+        answered.filter(|(at, input)| *input != self.inputs[*at as usize]).collect()
+    }
+
+    /// The task set of all nodes that differ so.
+    fn shared(&self, own: Vec<(u32, Input)>) -> Arc<TaskSet> {
+        let key: Box<str> = text(own.iter().map(|(at, input)| (*at, input))).into();
+        let known = self.sets.lock().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade);
+        if let Some(known) = known {
+            return known;
+        }
+        let set = Arc::new(self.task_set(&own));
+        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        if sets.len() == sets.capacity() {
+            sets.retain(|_, set| set.strong_count() > 0);
+        }
+        sets.insert(key, Arc::downgrade(&set));
+        set
+    }
+
+    /// Works a task set out.
+    pub(super) fn task_set(&self, own: &[(u32, Input)]) -> TaskSet {
+        let values = Values { base: &self.inputs, own };
+        let mut set = Making::new(&self.profile);
+        for (at, reads) in (0..).zip(&self.tasks) {
+            let task = self.profile.release.task(reads.ix);
+            match self.left_out(at, task, reads, &values) {
+                Some(why) => set.leave_out(reads.ix, task, why),
+                None => set.take(reads.ix, task, &self.collect(&reads.templates, &values)),
+            }
+        }
+        set.finish()
+    }
+
+    /// Why a task does not run; remembered by what its condition reads.
+    fn left_out(&self, at: u32, task: &CompiledTask, reads: &TaskReads, values: &Values<'_>) -> Option<LeftOut> {
+        if task.is_skipped_type() {
+            return Some(LeftOut::Marker);
+        }
+        let condition = task.condition.as_ref()?;
+        let key = (at, text(reads.condition.iter().map(|at| (*at, values.at(*at)))).into_boxed_str());
+        if let Some(known) = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return known.clone();
+        }
+        let outcome = match self.collect(&reads.condition, values).map(|inputs| condition.evaluate(&inputs)) {
+            Ok(Ok(true)) => None,
+            Ok(Ok(false)) => Some(LeftOut::False { condition: task.task.condition.clone().unwrap_or_default() }),
+            Ok(Err(reason)) => Some(LeftOut::Failed { reason: reason.to_string() }),
+            Err(reason) => Some(reason),
+        };
+        let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        if outcomes.len() >= MAX_OUTCOMES {
+            outcomes.clear();
+        }
+        outcomes.insert(key, outcome.clone());
+        outcome
+    }
+
+    fn collect(&self, places: &[u32], values: &Values<'_>) -> Result<Inputs, LeftOut> {
+        let mut inputs = Inputs::new();
+        for at in places {
+            let added = inputs.insert(self.profile.reads[*at as usize].clone(), values.at(*at).clone());
+            added.map_err(|reason| LeftOut::TooLarge { reason: reason.to_string() })?;
+        }
+        Ok(inputs)
+    }
+}
+
+/// The base's inputs with a node's own before them.
+struct Values<'a> {
+    base: &'a [Input],
+    own: &'a [(u32, Input)],
+}
+
+impl<'a> Values<'a> {
+    fn at(&self, at: u32) -> &'a Input {
+        let own = self.own.binary_search_by_key(&at, |(place, _)| *place);
+        own.map_or_else(|_| &self.base[at as usize], |found| &self.own[found].1)
+    }
+}
+
+/// A task set in the making.
+struct Making {
+    profile: Arc<Profile>,
+    left_out: Vec<(TaskIx, LeftOut)>,
+    findings: Vec<Finding>,
+    inputs: Inputs,
+    hasher: TaskHasher,
+}
+
+impl Making {
+    fn new(profile: &Arc<Profile>) -> Self {
+        Self {
+            hasher: TaskHasher::new(&profile.place.tags, &profile.place.primaries),
+            profile: Arc::clone(profile),
+            left_out: Vec::new(),
+            findings: Vec::new(),
+            inputs: Inputs::new(),
+        }
+    }
+
+    fn take(&mut self, ix: TaskIx, task: &CompiledTask, inputs: &Result<Inputs, LeftOut>) {
+        match inputs {
+            Ok(inputs) => match self.add(inputs) {
+                Ok(()) => self.hasher.task(&task.definition, &json(inputs)),
+                Err(why) => self.leave_out(ix, task, why),
+            },
+            Err(why) => self.leave_out(ix, task, why.clone()),
+        }
+    }
+
+    fn add(&mut self, inputs: &Inputs) -> Result<(), LeftOut> {
+        for (reference, input) in inputs {
+            let added = self.inputs.insert(reference.clone(), input.clone());
+            added.map_err(|reason| LeftOut::TooLarge { reason: reason.to_string() })?;
+        }
+        Ok(())
+    }
+
+    fn leave_out(&mut self, ix: TaskIx, task: &CompiledTask, why: LeftOut) {
+        let object = format!("task/{}", task.task.id);
+        match &why {
+            LeftOut::Failed { .. } => self.findings.push(Finding::warning("condition.failed", object, why.to_string())),
+            LeftOut::TooLarge { .. } => self.findings.push(Finding::error("inputs.size", object, why.to_string())),
+            LeftOut::False { .. } | LeftOut::Marker => {}
+        }
+        self.left_out.push((ix, why));
+    }
+
+    fn finish(self) -> TaskSet {
+        TaskSet {
+            profile: self.profile,
+            left_out: self.left_out.into(),
+            inputs: self.inputs,
+            digest: self.hasher.finish(),
+            digest_version: DIGEST_VERSION,
+            findings: self.findings.into(),
+        }
+    }
+}
+
+/// Inputs as the task digest takes them.
+fn json(inputs: &Inputs) -> String {
+    if inputs.is_empty() {
+        return "{}".to_owned();
+    }
+    canonical_json(&serde_json::to_value(inputs).expect("inputs are JSON by references, which are text"))
+}
+
+/// Values by place, as one text that tells any two apart.
+fn text<'a>(values: impl Iterator<Item = (u32, &'a Input)>) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for (at, input) in values {
+        // Writing to a string can't fail; JSON has no bare control characters, so that none of its texts runs on.
+        let _ = match input {
+            Input::Value(value) => writeln!(text, "{at}={value}"),
+            Input::Absent => writeln!(text, "{at}-"),
+            Input::Secret { name, version } => writeln!(text, "{at}${version} {name}"),
+        };
+    }
+    text
+}

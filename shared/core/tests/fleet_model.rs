@@ -1,0 +1,367 @@
+//! The fleet's model: placement under the default matching, primaries, and whom a change reaches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stemma_author::Reader;
+use stemma_core::fleet::{Change, Dirty, Fleet};
+use stemma_core::manifest::{Objects, assemble, read_document};
+use stemma_core::name::TagName;
+use stemma_core::object::{ClusterId, FactMap, Meta, Node, NodeId, Object, Observation, PrimarySpec, Timestamp};
+use stemma_core::ownership::Manager;
+use stemma_core::release::compile_set;
+use stemma_core::resolve::{Answer, Missing, Outcome, PlainAnswer, ResolveCache, resolve_cluster, resolve_node};
+use uuid::Uuid;
+
+/// A fleet of manifests, with the changes that made it.
+struct Made {
+    fleet: Fleet,
+    cache: ResolveCache,
+}
+
+fn objects(documents: &[Value]) -> Objects {
+    let documents: Vec<_> =
+        documents.iter().map(|one| read_document(&one.to_string()).expect("a document of the test")).collect();
+    assemble(&documents, &Manager::new("test").expect("a manager")).expect("manifests of the test")
+}
+
+fn changes(objects: Objects) -> Vec<Change> {
+    let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
+    let releases = compile_set(&specs, &Reader).expect("releases of the test");
+    let mut changes: Vec<Change> = releases.into_values().map(Change::Release).collect();
+    changes.extend(objects.templates.into_iter().map(|one| Change::Template(Arc::new(one))));
+    changes.extend(objects.clusters.into_iter().map(|one| Change::Cluster(Arc::new(one))));
+    changes.extend(objects.groups.into_iter().map(|one| Change::NodeGroup(Arc::new(one))));
+    changes.extend(objects.nodes.into_iter().map(|one| Change::Node(Arc::new(one))));
+    changes.extend(objects.observations.into_iter().map(|(id, seen)| Change::Observation(id, Arc::new(seen))));
+    changes
+}
+
+impl Made {
+    fn of(documents: &[Value]) -> Self {
+        let mut fleet = Fleet::new();
+        fleet.apply_all(changes(objects(documents)));
+        fleet.set_loaded();
+        Self { fleet, cache: ResolveCache::new() }
+    }
+
+    /// Applies documents anew, in full: a store would send what an edit made of them.
+    fn edit(&mut self, documents: &[Value]) -> Vec<String> {
+        let dirty = self.fleet.apply_all(changes(objects(documents)));
+        self.names(&dirty)
+    }
+
+    fn names(&self, dirty: &Dirty) -> Vec<String> {
+        let mut names: Vec<_> = dirty.nodes().filter_map(|id| Some(self.fleet.node(id)?.display_name())).collect();
+        names.sort();
+        names
+    }
+
+    fn node(&self, name: &str) -> &Arc<Node> {
+        self.fleet.node_named(name).expect("a node of the test")
+    }
+
+    fn answer(&self, name: &str) -> Arc<Answer> {
+        match resolve_node(&self.fleet, &self.cache, self.node(name).id()) {
+            Outcome::Complete(answer) => answer,
+            Outcome::Incomplete(missing) => panic!("{missing:?}"),
+        }
+    }
+
+    fn plain(&self, name: &str) -> PlainAnswer {
+        PlainAnswer::of(&self.answer(name))
+    }
+
+    fn digests(&self) -> BTreeMap<NodeId, Option<String>> {
+        let of = |node: &Arc<Node>| (node.id(), PlainAnswer::of(&self.answer(&node.display_name())).task_digest);
+        self.fleet.nodes().map(of).collect()
+    }
+
+    fn cluster(&self) -> ClusterId {
+        ClusterId(self.fleet.clusters().next().expect("a cluster").meta.uuid)
+    }
+}
+
+fn release(matching: Value, tasks: Value) -> Value {
+    json!({
+        "kind": "Release", "name": "site", "version": "1", "matching": matching,
+        "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["nginx"]}},
+        "tags": {"mysql": {"has_primary": true}, "nginx": {}},
+        "tasks": tasks,
+    })
+}
+
+fn tasks() -> Value {
+    json!([
+        {"id": "server", "type": "puppet", "tags": ["mysql"]},
+        {"id": "bootstrap", "type": "puppet", "tags": ["primary-mysql"]},
+        {"id": "by-role", "type": "puppet", "roles": ["db"]},
+        {"id": "by-empty-tags", "type": "puppet", "tags": [], "roles": ["db"]},
+        {"id": "every", "type": "puppet", "roles": ["*"]},
+    ])
+}
+
+/// Two databases and a web server, below a template.
+fn site(matching: Value, tasks: Value) -> Vec<Value> {
+    vec![
+        json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"ntp": "a", "tier": "std"}}),
+        release(matching, tasks),
+        json!({"kind": "Cluster", "name": "prod", "cluster_template": "base"}),
+        json!({"kind": "NodeGroup", "cluster": "prod", "name": "dbs", "roles": ["db"]}),
+        json!({"kind": "NodeGroup", "cluster": "prod", "name": "webs", "roles": ["web"], "labels": {"tier": "gold"}}),
+        json!({"kind": "Node", "name": "db-2", "nodegroup": "prod/dbs"}),
+        json!({"kind": "Node", "name": "db-10", "nodegroup": "prod/dbs"}),
+        json!({"kind": "Node", "name": "web-1", "nodegroup": "prod/webs"}),
+    ]
+}
+
+#[test]
+fn a_primary_holds_both_names_by_default() {
+    let made = Made::of(&site(json!({}), tasks()));
+    let (first, second) = (made.plain("db-2"), made.plain("db-10"));
+    assert_eq!(first.tags.iter().collect::<Vec<_>>(), ["mysql", "primary-mysql"]);
+    assert_eq!(first.primary_tags.iter().collect::<Vec<_>>(), ["mysql"]);
+    assert_eq!(first.tasks, ["bootstrap", "by-empty-tags", "by-role", "every", "server"]);
+    assert_eq!(second.tasks, ["by-empty-tags", "by-role", "every", "server"]);
+    assert_eq!(made.plain("web-1").tasks, ["every"]);
+}
+
+#[test]
+fn matching_decides_what_roles_and_primaries_mean() {
+    for (matching, first, second) in [
+        (
+            json!({"roles": "own", "primary": "replaces"}),
+            &["bootstrap", "by-empty-tags", "by-role", "every"][..],
+            &["by-empty-tags", "by-role", "every", "server"][..],
+        ),
+        (json!({"roles": "tags", "primary": "adds"}), &["bootstrap", "every", "server"], &["every", "server"]),
+        (json!({"roles": "tags", "primary": "replaces"}), &["bootstrap", "every"], &["every", "server"]),
+    ] {
+        let made = Made::of(&site(matching.clone(), tasks()));
+        assert_eq!(made.plain("db-2").tasks, first, "{matching}");
+        assert_eq!(made.plain("db-10").tasks, second, "{matching}");
+    }
+}
+
+#[test]
+fn a_role_and_a_tag_of_one_name_share_an_election() {
+    let mut documents = site(json!({}), json!([{"id": "first", "type": "puppet", "roles": ["primary-db"]}]));
+    documents[1]["roles"] = json!({"db": {}, "web": {}});
+    documents[1]["tags"] = json!({"db": {"has_primary": true}});
+    let made = Made::of(&documents);
+    assert_eq!(made.plain("db-2").tasks, ["first"]);
+    assert!(made.plain("db-10").tasks.is_empty());
+}
+
+#[test]
+fn a_stored_choice_holds_while_its_node_could_be_it() {
+    let mut made = Made::of(&site(json!({}), tasks()));
+    let (cluster, tag) = (made.cluster(), TagName::new("mysql").expect("a tag"));
+    assert_eq!(made.fleet.unstored_holders(cluster), [(tag.clone(), made.node("db-2").id())]);
+    let spec = PrimarySpec { cluster, node: made.node("db-10").id(), since: Timestamp(1), epoch: 1 };
+    let chosen = Object { meta: Meta::new(Uuid::from_u128(9), tag, Timestamp(1)), spec };
+    let dirty = made.fleet.apply(Change::Primary(Arc::new(chosen)));
+    assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
+    assert_eq!(made.plain("db-10").primary_tags.len(), 1);
+    assert!(made.fleet.unstored_holders(cluster).is_empty());
+
+    let parked = json!({"kind": "Node", "name": "db-10", "nodegroup": "prod/dbs", "parked": true});
+    let cluster_and_groups = &site(json!({}), tasks())[..5];
+    made.edit(&[cluster_and_groups, &[parked]].concat());
+    assert!(made.plain("db-10").primary_tags.is_empty());
+    assert_eq!(made.plain("db-2").primary_tags.len(), 1, "a parked node holds nothing");
+}
+
+#[test]
+fn what_is_missing_is_named_and_nothing_is_answered() {
+    let all = changes(objects(&site(json!({}), tasks())));
+    let resolve = |fleet: &Fleet| {
+        let node = fleet.node_named("web-1").expect("the node").id();
+        resolve_node(fleet, &ResolveCache::new(), node)
+    };
+    for left_out in 0..all.len() {
+        let is_parent = matches!(all[left_out], Change::Release(_) | Change::Template(_) | Change::Cluster(_));
+        let mut fleet = Fleet::new();
+        let others = all.iter().enumerate().filter(|(at, _)| *at != left_out).map(|(_, change)| change.clone());
+        fleet.apply_all(others.rev());
+        fleet.set_loaded();
+        if is_parent {
+            assert!(matches!(resolve(&fleet), Outcome::Incomplete(missing) if missing.len() == 1), "{left_out}");
+            fleet.apply(all[left_out].clone());
+            assert!(matches!(resolve(&fleet), Outcome::Complete(_)), "{left_out}");
+        }
+    }
+    let mut loading = Fleet::new();
+    loading.apply_all(all);
+    assert!(matches!(resolve(&loading), Outcome::Incomplete(missing) if missing == [Missing::Store]));
+}
+
+fn reading(tasks: Value) -> Vec<Value> {
+    site(json!({}), tasks)
+}
+
+fn file(id: &str, tag: &str, template: &str) -> Value {
+    json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": format!("/etc/{id}"), "template": template}})
+}
+
+#[test]
+fn a_change_reaches_those_whom_it_concerns() {
+    let tasks = json!([
+        file("ntp", "nginx", "{{ labels.ntp }}"),
+        file("size", "mysql", "{{ params.size }}"),
+        file("peers", "nginx", "{% for n in nodes(tag='mysql') %}{{ n.address }}{% endfor %}"),
+        file("leader", "nginx", "{{ primary('mysql').name }}"),
+    ]);
+    let base = reading(tasks);
+    let with = |at: usize, field: &str, value: Value| {
+        let mut documents = base.clone();
+        documents[at][field] = value;
+        documents
+    };
+    for (what, documents, reached) in [
+        ("nothing", base.clone(), &[][..]),
+        ("a label of all", with(0, "labels", json!({"ntp": "b", "tier": "std"})), &["db-10", "db-2", "web-1"]),
+        ("a label that a group overrides", with(0, "labels", json!({"ntp": "a", "tier": "x"})), &["db-10", "db-2"]),
+        ("a parameter that only databases read", with(2, "parameters", json!({"size": 4})), &["db-10", "db-2"]),
+        ("a parameter that nobody reads", with(2, "parameters", json!({"other": 4})), &[]),
+        ("a description", with(2, "description", json!("x")), &[]),
+        ("a group's mode", with(4, "mode", json!("noop")), &["web-1"]),
+        ("a node's own label", with(6, "labels", json!({"rack": "r1"})), &["db-10"]),
+        ("a node's tag, which others look up", with(7, "tags", json!({"assigned": ["mysql"]})), &["web-1"]),
+    ] {
+        let mut made = Made::of(&base);
+        // A put of an unchanged node counts as an edit of it: only what changed is put.
+        let changed: Vec<Change> = changes(objects(&documents))
+            .into_iter()
+            .zip(changes(objects(&base)))
+            .filter(|(new, old)| format!("{new:?}") != format!("{old:?}"))
+            .map(|(new, _)| new)
+            .collect();
+        let dirty = made.fleet.apply_all(changed);
+        assert_eq!(made.names(&dirty), reached, "{what}");
+        let fresh = Made::of(&documents);
+        assert_eq!(made.digests(), fresh.digests(), "{what}: with memory and without");
+    }
+}
+
+#[test]
+fn a_report_reaches_those_who_look_it_up() {
+    let tasks = json!([
+        file("peers", "nginx", "{% for n in nodes(tag='mysql') %}{{ n.address }}{% endfor %}"),
+        file("own", "mysql", "{{ facts.os.id }}"),
+    ]);
+    let mut made = Made::of(&reading(tasks));
+    let seen = |facts: Value| {
+        let facts = FactMap::from_tree(facts.as_object().expect("facts"));
+        Arc::new(Observation { facts, ..Observation::default() })
+    };
+    for (facts, reached) in [
+        (json!({"network": {"address": "10.0.0.2"}}), &["web-1"][..]),
+        (json!({"network": {"address": "10.0.0.2"}}), &[]),
+        (json!({"network": {"address": "10.0.0.2"}, "os": {"id": "debian"}}), &["db-2"]),
+        (json!({"network": {"address": "not an address"}, "os": {"id": "debian"}}), &["web-1"]),
+        (json!({"network": {"address": "10.0.0.3"}, "os": {"id": "debian"}, "timezone": "UTC"}), &["web-1"]),
+    ] {
+        let dirty = made.fleet.apply(Change::Observation(made.node("db-2").id(), seen(facts.clone())));
+        assert_eq!(made.names(&dirty), reached, "{facts}");
+    }
+    let answer = made.answer("web-1");
+    let set = answer.task_set().expect("a task set");
+    assert_eq!(
+        serde_json::to_value(&set.inputs).expect("JSON"),
+        json!({"nodes(tag='mysql'){address}": {"value": [{"address": "10.0.0.3"}, {}]}})
+    );
+}
+
+#[test]
+fn a_condition_leaves_out_and_says_why() {
+    let condition = |id: &str, text: &str| json!({"id": id, "type": "puppet", "roles": ["*"], "condition": text});
+    let tasks = json!([
+        condition("gold", "labels.tier == 'gold'"),
+        condition("absent", "labels.absent == 'x'"),
+        {"id": "marker", "type": "skipped", "roles": ["*"]},
+    ]);
+    let made = Made::of(&reading(tasks));
+    let web = made.plain("web-1");
+    assert_eq!(web.tasks, ["gold"]);
+    assert_eq!(web.skipped["marker"], "type is skipped");
+    assert!(
+        web.skipped["absent"].starts_with("condition counts as false: it reads `labels.absent`"),
+        "{:?}",
+        web.skipped
+    );
+    let db = made.plain("db-2");
+    assert_eq!(db.skipped["gold"], "condition is false: labels.tier == 'gold'");
+    assert!(made.answer("db-2").findings().iter().any(|finding| finding.code == "condition.failed"));
+}
+
+#[test]
+fn a_label_that_no_task_reads_changes_no_digest() {
+    let tasks = json!([file("ntp", "nginx", "{{ labels.ntp }}")]);
+    let base = reading(tasks);
+    let digest = |labels: Value| {
+        let mut documents = base.clone();
+        documents[0]["labels"] = labels;
+        Made::of(&documents).plain("web-1").task_digest
+    };
+    assert_eq!(digest(json!({"ntp": "a", "x": "1"})), digest(json!({"ntp": "a", "x": "2"})));
+    assert_ne!(digest(json!({"ntp": "a"})), digest(json!({"ntp": "b"})));
+    assert_ne!(digest(json!({"ntp": ""})), digest(json!({})), "absent is an input of its own");
+}
+
+#[test]
+fn an_unmet_requirement_is_said() {
+    let mut documents = reading(json!([]));
+    documents[4]["requirements"] = json!({"property:memory_mb": ">= 1024", "trait:HW_CPU_X86_AVX2": "forbidden"});
+    let made = Made::of(&documents);
+    let unmet: Vec<_> = made.answer("web-1").unmet().iter().map(ToString::to_string).collect();
+    assert_eq!(unmet, ["requirement property:memory_mb >= 1024 is not met"]);
+    documents[7]["properties"] = json!({"memory_mb": 2048});
+    assert!(Made::of(&documents).answer("web-1").unmet().is_empty());
+}
+
+#[test]
+fn a_cycle_that_comes_by_placement_is_spelled_out() {
+    let tasks = json!([
+        {"id": "app", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "db", "tags": ["mysql"]}]},
+        {"id": "db", "type": "puppet", "tags": ["mysql"], "requires": ["app"]},
+    ]);
+    let mut documents = reading(tasks);
+    let made = Made::of(&documents);
+    assert!(resolve_cluster(&made.fleet, &made.cache, made.cluster()).is_ok());
+    documents[5]["roles"] = json!(["web"]);
+    let made = Made::of(&documents);
+    let errors = resolve_cluster(&made.fleet, &made.cache, made.cluster()).expect_err("a cycle");
+    assert_eq!(
+        errors[0].to_string(),
+        "cluster prod: tasks wait for each other: db-2/app -> db-2/db -> db-2/app; \
+         take one of these dependencies away, or place a task elsewhere"
+    );
+}
+
+#[test]
+fn an_unplaced_node_has_labels_and_no_tasks() {
+    let mut documents = reading(tasks());
+    documents.push(json!({"kind": "Node", "name": "spare", "labels": {"rack": "r1"}}));
+    let made = Made::of(&documents);
+    let spare = made.plain("spare");
+    assert_eq!((spare.labels.len(), spare.tasks.len(), spare.task_digest), (1, 0, None));
+    assert!(made.answer("spare").place().is_none());
+}
+
+#[test]
+fn a_node_that_moves_gives_back_its_primaries() {
+    let mut documents = reading(tasks());
+    documents.push(json!({"kind": "Cluster", "name": "lab", "cluster_template": "base"}));
+    documents.push(json!({"kind": "NodeGroup", "cluster": "lab", "name": "dbs", "roles": ["db"]}));
+    let mut made = Made::of(&documents);
+    documents[5]["nodegroup"] = json!("lab/dbs");
+    let moved = changes(objects(&documents))
+        .into_iter()
+        .find(|change| matches!(change, Change::Node(node) if node.display_name() == "db-2"));
+    let dirty = made.fleet.apply(moved.expect("the node"));
+    assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
+    assert_eq!(made.plain("db-10").primary_tags.len(), 1);
+    assert_eq!(made.plain("db-2").primary_tags.len(), 1, "it is the first of its new cluster");
+}
