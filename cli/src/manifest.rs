@@ -75,6 +75,13 @@ impl Manifest {
 /// # Errors
 /// [`Problems`]: a path that can't be read, text that is no YAML, a file beside a manifest that is missing or too large.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Manifests> {
+    let (manifests, problems) = read_all(paths);
+    problems.check()?;
+    Ok(manifests)
+}
+
+/// The same, with what can be read beside what is wrong with the rest.
+pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     let mut manifests = Manifests::default();
     let mut problems = Problems::default();
     for path in paths {
@@ -84,10 +91,9 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Manifests> {
         }
     }
     if problems.is_empty() && manifests.objects.is_empty() {
-        bail!("no object in {}: manifests are *.yaml, *.yml or *.json", shown(paths));
+        problems.add(shown(paths), "no object here: manifests are *.yaml, *.yml or *.json");
     }
-    problems.check()?;
-    Ok(manifests)
+    (manifests, problems)
 }
 
 fn read_file(to: &mut Manifests, file: &Path, problems: &mut Problems) {
@@ -343,7 +349,7 @@ mod tests {
             ("kind: Release\nname: r\ninclude: [none.inc]\n", "none.inc"),
             ("kind: Release\nversion: 2026.10\n", "m.yaml:2: version 2026.10 is a number"),
             ("- 1\n", "an object is a map with a `kind`"),
-            ("# nothing\n", "no object in"),
+            ("# nothing\n", "no object here"),
         ] {
             let dir = dir(&[("m.yaml", text)]);
             let error = format!("{:#}", read(&[dir.path().join("m.yaml")]).unwrap_err());

@@ -6,3 +6,4 @@
 pub mod fleet;
 pub mod program;
 pub mod shared;
+pub mod transcript;

@@ -15,7 +15,7 @@ use stemma_author::Reader;
 use stemma_core::finding::Finding;
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::graph::ClusterGraph;
-use stemma_core::manifest::{Document, Key, Objects, assemble, read_document};
+use stemma_core::manifest::{BodyError, Document, Key, Objects, assemble, read_document};
 use stemma_core::name::{ObjectName, ReleaseRef};
 use stemma_core::object::{ClusterId, Object, Spec};
 use stemma_core::ownership::Manager;
@@ -31,6 +31,9 @@ pub(crate) use report::{resolve, validate};
 /// The manager that a set of manifests is read under: it has one author.
 const MANAGER: &str = "manifests";
 
+/// Compiled releases by name.
+type Releases = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
+
 /// A set of manifests that holds together.
 pub(crate) struct Local {
     fleet: Fleet,
@@ -44,9 +47,13 @@ pub(crate) struct Local {
 /// # Errors
 /// [`Problems`]: everything that is wrong, stage by stage: files, fields, names, releases, placement.
 pub(crate) fn load(paths: &[PathBuf]) -> Result<Local> {
-    let sources = Sources::read(manifest::read(paths)?)?;
+    let (manifests, problems) = manifest::read_all(paths);
+    let sources = Sources::read(manifests, problems)?;
     let manager = Manager::new(MANAGER).expect("the name is a manager's");
-    let objects = assemble(&sources.documents, &manager).map_err(|errors| sources.of_bodies(errors))?;
+    let objects = match assemble(&sources.documents, &manager) {
+        Ok(objects) => objects,
+        Err(errors) => return Err(sources.of_bodies(errors, &manager).into()),
+    };
     let releases = sources.compile(&objects)?;
     let fleet = fleet(objects, releases);
     sources.check(fleet)
@@ -59,8 +66,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn read(manifests: Manifests) -> Result<Self> {
-        let mut problems = Problems::default();
+    fn read(manifests: Manifests, mut problems: Problems) -> Result<Self> {
         let mut documents = Vec::new();
         for manifest in &manifests.objects {
             match read_document(&manifest.json) {
@@ -72,10 +78,16 @@ impl Sources {
         Ok(Self { manifests: manifests.objects, documents })
     }
 
-    fn of_bodies(&self, errors: Vec<(usize, stemma_core::manifest::BodyError)>) -> Problems {
+    /// What is wrong with the bodies, and with the releases, which need no other object to be looked at.
+    fn of_bodies(&self, errors: Vec<(usize, BodyError)>, manager: &Manager) -> Problems {
         let mut problems = Problems::default();
         for (at, error) in errors {
             problems.add(self.manifests[at].place(&error.field), error);
+        }
+        let is_release = |document: &&Document| matches!(document.key, Key::Release(_));
+        let releases: Vec<Document> = self.documents.iter().filter(is_release).cloned().collect();
+        if let Ok(objects) = assemble(&releases, manager) {
+            self.compile_into(&objects, &mut problems);
         }
         problems
     }
@@ -86,23 +98,28 @@ impl Sources {
         at.map_or_else(|| key.to_string(), |at| self.manifests[at].place(field))
     }
 
-    fn compile(&self, objects: &Objects) -> Result<BTreeMap<ReleaseRef, Arc<CompiledRelease>>> {
-        let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
+    fn compile(&self, objects: &Objects) -> Result<Releases> {
         let mut problems = Problems::default();
-        let releases = compile_set(&specs, &Reader).unwrap_or_else(|failed| {
+        let releases = self.compile_into(objects, &mut problems);
+        let known = |name: &ReleaseRef| objects.releases.iter().any(|one| one.meta.name == *name);
+        self.check_named(objects, &known, &mut problems);
+        problems.check()?;
+        Ok(releases)
+    }
+
+    fn compile_into(&self, objects: &Objects, problems: &mut Problems) -> Releases {
+        let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
+        compile_set(&specs, &Reader).unwrap_or_else(|failed| {
             for (name, errors) in &failed {
                 let key = Key::Release(name.clone());
                 // An import that failed for reasons of its own is not missing.
-                let is_own = |error: &&ReleaseError| !matches!(error, ReleaseError::UnknownImport(import) if specs.contains_key(import));
-                for error in errors.iter().filter(is_own) {
+                let is_there = |error: &ReleaseError| matches!(error, ReleaseError::UnknownImport(import) if specs.contains_key(import));
+                for error in errors.iter().filter(|error| !is_there(error)) {
                     problems.add(self.place(&key, &self.release_field(&key, error)), error);
                 }
             }
-            BTreeMap::new()
-        });
-        self.check_named(objects, &|name| specs.contains_key(name), &mut problems);
-        problems.check()?;
-        Ok(releases)
+            Releases::new()
+        })
     }
 
     /// The path of the field in the release's own document: core names tasks by id, a document by place.
@@ -182,7 +199,7 @@ impl Local {
     }
 }
 
-fn fleet(objects: Objects, releases: BTreeMap<ReleaseRef, Arc<CompiledRelease>>) -> Fleet {
+fn fleet(objects: Objects, releases: Releases) -> Fleet {
     let mut fleet = Fleet::new();
     fleet.apply_all(releases.into_values().map(Change::Release));
     fleet.apply_all(shared(objects.templates).map(Change::Template));
