@@ -57,7 +57,7 @@ impl Pokes {
         {
             return;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -60,6 +60,12 @@ struct MemoryFile {
     path: String,
 }
 
+impl Default for MemoryHost {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MemoryHost {
     /// An empty machine, on which every command ends with status 0 and no output.
     pub fn new() -> Self {
@@ -312,7 +318,7 @@ impl Host for MemoryHost {
     }
 
     fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000) + self.uptime()
+        SystemTime::UNIX_EPOCH + Duration::from_hours(500_000) + self.uptime()
     }
 
     fn uptime(&self) -> Duration {

@@ -161,9 +161,7 @@ impl RealDir {
         };
         let stat = self.tried("look at", name, rustix::fs::fstat(&fd))?;
         match kind(stat.st_mode) {
-            Kind::File if stat.st_nlink > 1 => {
-                Err(HostError::Links { path: self.at(name), links: stat.st_nlink as u64 })
-            }
+            Kind::File if stat.st_nlink > 1 => Err(HostError::Links { path: self.at(name), links: links(&stat) }),
             Kind::File => Ok(Some(fd)),
             found => Err(self.no_file(name, found)),
         }
@@ -183,7 +181,7 @@ impl Dir for RealDir {
                 user: stat.st_uid,
                 group: stat.st_gid,
                 size: u64::try_from(stat.st_size).unwrap_or(0),
-                links: stat.st_nlink as u64,
+                links: links(&stat),
             })),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => self.tried("look at", name, Err(errno)),
@@ -307,6 +305,11 @@ fn open_dir(at: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
 /// A name for the kernel. One with a slash in it never gets here from [`HostPath`]; it would be refused by `openat2`.
 fn plain(name: &str) -> CString {
     CString::new(name.replace('/', "\u{fffd}")).expect("names hold no NUL: HostPath and Dir::names see to it")
+}
+
+#[allow(clippy::unnecessary_cast, reason = "its width differs between architectures")]
+fn links(stat: &rustix::fs::Stat) -> u64 {
+    stat.st_nlink as u64
 }
 
 fn kind(mode: u32) -> Kind {

@@ -25,7 +25,7 @@ const LARGEST: u64 = 64 * 1024 * 1024;
 const KEPT: usize = 1024 * 1024;
 
 /// How long `validate` may take.
-const VALIDATE: Duration = Duration::from_secs(60);
+const VALIDATE: Duration = Duration::from_mins(1);
 
 /// The type.
 pub(super) struct File;

@@ -21,7 +21,7 @@ use crate::host::{Command, End, Finished, HostPath, Pending};
 const TIMEOUT_SECONDS: u64 = 300;
 
 /// How long a guard may take.
-const GUARD: Duration = Duration::from_secs(60);
+const GUARD: Duration = Duration::from_mins(1);
 
 /// The longest shell text: what one argument of a program may have (`MAX_ARG_STRLEN`).
 const LONGEST_SCRIPT: usize = 128 * 1024 - 1;

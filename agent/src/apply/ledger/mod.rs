@@ -86,7 +86,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`] from the machine, here and below; a record that cannot be used reads as absent.
     pub fn accepted(&self) -> Result<Option<Accepted>, HostError> {
-        let accepted: Option<Accepted> = self.read(&*self.dir, ACCEPTED, Kind::Accepted)?;
+        let accepted: Option<Accepted> = Self::read(&*self.dir, ACCEPTED, Kind::Accepted)?;
         Ok(accepted.filter(Accepted::is_whole))
     }
 
@@ -103,7 +103,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn progress(&self) -> Result<Progress, HostError> {
-        Ok(self.read(&*self.dir, PROGRESS, Kind::Progress)?.unwrap_or_default())
+        Ok(Self::read(&*self.dir, PROGRESS, Kind::Progress)?.unwrap_or_default())
     }
 
     /// Notes how far the task set has come; written only when it differs from what is there.
@@ -119,7 +119,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn open_barriers(&self) -> Result<Option<OpenBarriers>, HostError> {
-        self.read(&*self.dir, OPEN, Kind::Open)
+        Self::read(&*self.dir, OPEN, Kind::Open)
     }
 
     /// Notes the open barriers.
@@ -135,7 +135,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn step(&self, task: &str) -> Result<Option<Step>, HostError> {
-        self.read(&*self.steps, &by_name(task), Kind::Step)
+        Self::read(&*self.steps, &by_name(task), Kind::Step)
     }
 
     /// Writes a task's line of the journal, durable when this returns.
@@ -151,7 +151,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn host_map(&self) -> Result<Option<HostMapRecord>, HostError> {
-        self.read(&*self.dir, HOST_MAP, Kind::HostMap)
+        Self::read(&*self.dir, HOST_MAP, Kind::HostMap)
     }
 
     /// Notes which keys of the host label map are the agent's.
@@ -167,7 +167,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn told(&self) -> Result<Told, HostError> {
-        Ok(self.read(&*self.dir, TOLD, Kind::Told)?.unwrap_or_default())
+        Ok(Self::read(&*self.dir, TOLD, Kind::Told)?.unwrap_or_default())
     }
 
     /// Notes what the hooks were told.
@@ -183,7 +183,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn local(&self) -> Result<LocalState, HostError> {
-        Ok(self.read(&*self.dir, LOCAL, Kind::Local)?.unwrap_or_default())
+        Ok(Self::read(&*self.dir, LOCAL, Kind::Local)?.unwrap_or_default())
     }
 
     /// Notes what was said on the host.
@@ -199,7 +199,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn report(&self) -> Result<Option<Report>, HostError> {
-        self.read(&*self.dir, REPORT, Kind::Report)
+        Self::read(&*self.dir, REPORT, Kind::Report)
     }
 
     /// Notes what is reported.
@@ -215,7 +215,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn seal_key(&self) -> Result<Option<[u8; 32]>, HostError> {
-        self.read(&*self.dir, SEAL_KEY, Kind::SealKey)
+        Self::read(&*self.dir, SEAL_KEY, Kind::SealKey)
     }
 
     /// Keeps the private half of the key that secrets are sealed to.
@@ -278,7 +278,7 @@ impl Ledger {
     pub fn results(&self) -> Result<Vec<TaskResult>, HostError> {
         let mut all = Vec::new();
         for name in self.batches()? {
-            all.extend(self.read::<Vec<TaskResult>>(&*self.results, &name, Kind::Results)?.unwrap_or_default());
+            all.extend(Self::read::<Vec<TaskResult>>(&*self.results, &name, Kind::Results)?.unwrap_or_default());
         }
         Ok(all)
     }
@@ -308,7 +308,7 @@ impl Ledger {
             if first > up_to {
                 break;
             }
-            let batch: Vec<TaskResult> = self.read(&*self.results, &name, Kind::Results)?.unwrap_or_default();
+            let batch: Vec<TaskResult> = Self::read(&*self.results, &name, Kind::Results)?.unwrap_or_default();
             if batch.last().is_none_or(|last| last.sequence <= up_to) {
                 if self.results.stat(&name)?.is_some() {
                     self.results.remove(&name)?;
@@ -339,7 +339,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn replaced(&self, path: &str) -> Result<Option<UndoNote>, HostError> {
-        self.read(&*self.undo, &by_name(path), Kind::Undo)
+        Self::read(&*self.undo, &by_name(path), Kind::Undo)
     }
 
     fn batches(&self) -> Result<Vec<String>, HostError> {
@@ -362,7 +362,7 @@ impl Ledger {
 
     /// The next free number, as far as is known on disk.
     fn next_sequence(&self) -> Result<u64, HostError> {
-        Ok(self.read(&*self.dir, SEQUENCE, Kind::Sequence)?.unwrap_or(1))
+        Ok(Self::read(&*self.dir, SEQUENCE, Kind::Sequence)?.unwrap_or(1))
     }
 
     /// Takes `count` numbers that were never used and never will be again.
@@ -373,12 +373,12 @@ impl Ledger {
         Ok(first)
     }
 
-    fn read<T: DeserializeOwned>(&self, dir: &dyn Dir, name: &str, kind: Kind) -> Result<Option<T>, HostError> {
+    fn read<T: DeserializeOwned>(dir: &dyn Dir, name: &str, kind: Kind) -> Result<Option<T>, HostError> {
         let bytes = match dir.read(name, LARGEST) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(None),
             Err(error @ (HostError::Kind { .. } | HostError::Links { .. } | HostError::Large { .. })) => {
-                self.set_aside(dir, name, &error.sentence())?;
+                Self::set_aside(dir, name, &error.sentence())?;
                 return Ok(None);
             }
             Err(error) => return Err(error),
@@ -386,14 +386,14 @@ impl Ledger {
         match record::decode(kind, &bytes) {
             Ok(value) => Ok(Some(value)),
             Err(unreadable) => {
-                self.set_aside(dir, name, &unreadable.to_string())?;
+                Self::set_aside(dir, name, &unreadable.to_string())?;
                 Ok(None)
             }
         }
     }
 
     /// Moves a record out of the way, where a person finds it, and says so.
-    fn set_aside(&self, dir: &dyn Dir, name: &str, why: &str) -> Result<(), HostError> {
+    fn set_aside(dir: &dyn Dir, name: &str, why: &str) -> Result<(), HostError> {
         let aside = format!("{name}.set-aside");
         warn!(name, error = why, to = aside.as_str(); "a record of the agent's state cannot be used and is set aside");
         dir.rename(name, &aside)

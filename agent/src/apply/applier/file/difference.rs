@@ -32,11 +32,11 @@ pub(super) fn unified(path: &str, old: Option<&Side>, new: Option<&Side>) -> Str
         }
         _ => text = format!("--- {before}\n+++ {after}\n{} bytes become {}\n", old.len(), new.len()),
     }
-    cut(text)
+    cut(&text)
 }
 
 /// Whole lines, up to the limit, without what a terminal would obey (S60).
-fn cut(text: String) -> String {
+fn cut(text: &str) -> String {
     let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
     if text.len() <= LONGEST {
         return text;

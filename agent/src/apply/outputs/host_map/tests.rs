@@ -118,9 +118,9 @@ fn a_crash_anywhere_leaves_no_key_without_an_owner() {
             let wanted = map(&[("n/x", "2"), ("n/z", "1")]);
             let _ = ledger.and_then(|ledger| write(&host, &ledger, &config, &wanted, None, Mode::Apply));
             if power {
-                host.cut_power()
+                host.cut_power();
             } else {
-                host.revive()
+                host.revive();
             }
             written(&host, &[("n/x", "2"), ("n/z", "1")], None, Mode::Apply);
             assert_eq!(host.text(PATH).unwrap(), "zone=a\nn/x=2\nn/z=1\n", "call {call}, power {power}");
