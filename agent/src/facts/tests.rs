@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use stemma_core::input;
-use stemma_core::input::facts::{Fact, STABLE};
+use stemma_core::input::facts::{Fact, Kind, STABLE};
 
 use super::*;
 
@@ -414,4 +414,36 @@ fn free_text_is_cut_and_plain() {
     assert_eq!(clean("  a\u{1b}[31m\tb\n").as_deref(), Some("a [31m b"));
     assert_eq!(clean(&"ä".repeat(300)).map(|text| text.chars().count()), Some(256));
     assert_eq!(clean("\n\0"), None);
+}
+
+/// The rows of the table below a heading of docs/facts.md, each by its cells without the marks of code.
+fn documented(heading: &str) -> Vec<Vec<String>> {
+    let text = include_str!("../../../docs/facts.md");
+    let (_, section) = text.split_once(&format!("## {heading}\n")).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| row.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()).collect()
+}
+
+fn kind(fact: &Fact) -> &'static str {
+    match fact.kind {
+        Kind::Address => "address",
+        Kind::Addresses => "addresses",
+        Kind::Number => "number",
+        Kind::Boolean => "boolean",
+        Kind::HostName => "host name",
+        Kind::Name => "name",
+        Kind::Text => "text",
+    }
+}
+
+#[test]
+fn the_documentation_lists_each_fact_and_trait() {
+    let stable: Vec<_> = documented("Stable facts").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let registry: Vec<_> = STABLE.iter().map(|fact| (fact.path.to_owned(), kind(fact).to_owned())).collect();
+    assert_eq!(stable, registry);
+    let traits: Vec<_> = documented("Detected traits").into_iter().map(|row| row[0].clone()).collect();
+    assert_eq!(traits, detection::TRAITS.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>());
+    let passing: Vec<_> = documented("Passing facts").into_iter().map(|row| row[0].clone()).collect();
+    assert_eq!(passing, observe().passing.into_keys().collect::<Vec<_>>());
 }
