@@ -35,27 +35,34 @@ pub(crate) struct Write {
     path: String,
     kind: Body,
     body: Bytes,
+    /// The revision that the object must still have.
+    revision: Option<u64>,
 }
 
 impl Write {
     /// A write of a JSON value.
     pub(crate) fn json(method: Method, path: impl Into<String>, kind: Body, body: &Value) -> Self {
-        Self { method, path: path.into(), kind, body: Bytes::from(body.to_string()) }
+        Self { method, path: path.into(), kind, body: Bytes::from(body.to_string()), revision: None }
     }
 
     /// A write of a text that is JSON already, to the letter.
     pub(crate) fn text(method: Method, path: impl Into<String>, kind: Body, body: String) -> Self {
-        Self { method, path: path.into(), kind, body: Bytes::from(body) }
+        Self { method, path: path.into(), kind, body: Bytes::from(body), revision: None }
     }
 
     /// A write without a body.
     pub(crate) fn empty(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), kind: Body::Json, body: Bytes::new() }
+        Self { method, path: path.into(), kind: Body::Json, body: Bytes::new(), revision: None }
+    }
+
+    /// Only if the object still has this revision.
+    pub(crate) fn if_still_at(self, revision: Option<u64>) -> Self {
+        Self { revision, ..self }
     }
 
     /// A file.
     pub(crate) fn file(path: impl Into<String>, bytes: Vec<u8>) -> Self {
-        Self { method: Method::PUT, path: path.into(), kind: Body::Bytes, body: Bytes::from(bytes) }
+        Self { method: Method::PUT, path: path.into(), kind: Body::Bytes, body: Bytes::from(bytes), revision: None }
     }
 }
 
@@ -65,6 +72,7 @@ pub(crate) struct Api {
     manager: Option<String>,
     reason: Option<String>,
     dry_run: bool,
+    max_nodes: Option<usize>,
 }
 
 impl Api {
@@ -77,7 +85,23 @@ impl Api {
         let target: Target = context.url.parse()?;
         let tls = if target.tls { Some(Arc::new(tls(&context)?)) } else { None };
         let client = Client::new(target, tls, ClientLimits::default());
-        Ok(Self { client, manager: global.manager.clone(), reason: global.reason.clone(), dry_run: global.dry_run })
+        Ok(Self {
+            client,
+            manager: global.manager.clone(),
+            reason: global.reason.clone(),
+            dry_run: global.dry_run,
+            max_nodes: global.max_nodes,
+        })
+    }
+
+    /// Under which manager's name writes are made, if the command line says.
+    pub(crate) fn manager(&self) -> Option<&str> {
+        self.manager.as_deref()
+    }
+
+    /// How many hosts a write may reach, if the command line says.
+    pub(crate) fn max_nodes(&self) -> Option<usize> {
+        self.max_nodes
     }
 
     /// Whether writes are printed and not sent.
@@ -92,6 +116,17 @@ impl Api {
     pub(crate) async fn get(&mut self, path: &str) -> Result<Value> {
         let text = self.get_raw(path).await?;
         serde_json::from_slice(&text).with_context(|| format!("the answer to GET {path} is no JSON"))
+    }
+
+    /// Reads a path as JSON; `None`: nothing is there.
+    ///
+    /// # Errors
+    /// As [`Api::get`].
+    pub(crate) async fn find(&mut self, path: &str) -> Result<Option<Value>> {
+        match self.get(path).await {
+            Err(error) if Exit::of(&error) == Exit::NotFound => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     /// Reads a path as it is.
@@ -142,6 +177,9 @@ impl Api {
             .header("Idempotency-Key", key.to_string());
         if !write.body.is_empty() {
             request = request.header(header::CONTENT_TYPE, kind);
+        }
+        if let Some(revision) = write.revision {
+            request = request.header(header::IF_MATCH, format!("\"{revision}\""));
         }
         if let Some(reason) = &self.reason {
             request = request.header("Stemma-Reason", reason);

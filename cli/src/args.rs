@@ -35,6 +35,9 @@ pub(crate) struct Global {
     /// Print the requests that would be sent; write nothing.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
+    /// Refuse a write that reaches more hosts than this; above ten, a person at a terminal is asked otherwise.
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) max_nodes: Option<usize>,
 }
 
 /// A form of output.
@@ -90,7 +93,7 @@ pub(crate) enum Command {
     },
     /// Everything about one object, for people.
     Describe { kind: Kind, name: String },
-    /// Why a node has a label's value: every level that spoke, and which won.
+    /// Why a node has a label's value, a tag, a task or a trait.
     Explain {
         kind: Kind,
         name: String,
@@ -140,6 +143,12 @@ pub(crate) enum Command {
 pub(crate) enum Question {
     /// Where this label's value came from.
     Label { key: String },
+    /// Why the node has this tag, or has it not.
+    Tag { name: String },
+    /// Why this task runs on the node, or does not.
+    Task { id: String },
+    /// Which source gave the node this trait.
+    Trait { name: String },
 }
 
 /// Manifests to read.

@@ -24,6 +24,11 @@ struct Failure {
 }
 
 impl Exit {
+    /// With which status an error ends the command.
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        error.downcast_ref::<Failure>().map_or(Self::Error, |failure| failure.exit)
+    }
+
     /// An error that ends the command with this status.
     pub(crate) fn because(self, sentence: impl Into<String>) -> anyhow::Error {
         Failure { exit: self, sentence: sentence.into() }.into()
@@ -33,6 +38,5 @@ impl Exit {
 /// Prints an error with its causes and gives its status.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     eprintln!("error: {error:#}");
-    let exit = error.downcast_ref::<Failure>().map_or(Exit::Error, |failure| failure.exit);
-    ExitCode::from(exit as u8)
+    ExitCode::from(Exit::of(error) as u8)
 }

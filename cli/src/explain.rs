@@ -20,7 +20,7 @@ pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
             says(line),
             cell(line.get("owners")),
             cell(line.get("since")),
-            cell(line.get("result")),
+            result(line),
         ]
     });
     let reported = rows(explained, "reported", |line| {
@@ -30,7 +30,7 @@ pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
             cell(line.get("value")),
             cell(line.get("source")),
             "-".to_owned(),
-            cell(line.get("result")),
+            result(line),
         ]
     });
     let lines = table(&["level", "object", "says", "owner", "since", "result"], levels.into_iter().chain(reported));
@@ -48,6 +48,22 @@ pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
 
 fn rows(explained: &Value, field: &str, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
     explained.get(field).and_then(Value::as_array).into_iter().flatten().map(row).collect()
+}
+
+/// Why a tag, a task or a trait is there or not: what was asked first, then each thing that is known.
+pub(crate) fn other(what: &str, explained: &Value) -> String {
+    let row = |(key, value): (&String, &Value)| vec![key.clone(), cell(Some(value))];
+    let rest = explained.as_object().into_iter().flatten().filter(|(key, value)| *key != what && !value.is_null());
+    let asked = vec![what.to_owned(), cell(explained.get(what))];
+    table(&["", ""], std::iter::once(asked).chain(rest.map(row))).trim_start().to_owned()
+}
+
+/// The winner is seen at a glance.
+fn result(line: &Value) -> String {
+    match line.get("result").and_then(Value::as_str) {
+        Some("wins") => "WINS: nearest level that sets it".to_owned(),
+        _ => cell(line.get("result")),
+    }
 }
 
 fn says(line: &Value) -> String {

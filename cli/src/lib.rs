@@ -22,9 +22,9 @@ use anyhow::Result;
 use clap::{CommandFactory as _, Parser as _};
 
 use api::Api;
-use args::{Args, Command, Question, Release, Token};
+use args::{Args, Command, Release, Token};
 use command::import::Import;
-use command::{apply, question, write};
+use command::{apply, label, question, write};
 
 /// The command line as clap knows it, for completions and man pages.
 pub fn command_line() -> clap::Command {
@@ -73,15 +73,13 @@ async fn ask(global: args::Global, command: Command) -> Result<()> {
         Command::Get { raw: Some(path), .. } => question::raw(api, &path).await,
         Command::Get { kind: Some(kind), names, filter, .. } => question::get(api, kind, &names, &filter, output).await,
         Command::Describe { kind, name } => question::describe(api, kind, &name, output).await,
-        Command::Explain { kind, name, question: Question::Label { key } } => {
-            question::explain_label(api, kind, &name, &key, output).await
-        }
+        Command::Explain { kind, name, question } => question::explain(api, kind, &name, &question, output).await,
         Command::Create(what) => write::create(api, what).await,
         Command::Delete { kind, name } => write::delete(api, kind, &name).await,
         Command::Label { kind, name, changes, not_inherited, merge, replace } => {
             let merge = if merge { Some(true) } else { replace.then_some(false) };
-            let wanted = write::LabelChange { changes: &changes, not_inherited: &not_inherited, merge };
-            write::label(api, kind, &name, wanted).await
+            let wanted = label::LabelChange { changes: &changes, not_inherited: &not_inherited, merge };
+            label::label(api, kind, &name, wanted).await
         }
         Command::Trait(what) => write::traits(api, what, output).await,
         Command::Role(what) => write::role(api, what).await,

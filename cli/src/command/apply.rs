@@ -4,13 +4,16 @@ use anyhow::{Context as _, Result};
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Body, Write, escaped};
-use crate::args::{Files, Output};
-use crate::command::question;
+use crate::api::{Api, Body, Write};
+use crate::args::{Files, Kind, Output};
+use crate::command::{label, question};
 use crate::manifest::{self, Manifests};
 use crate::output::{cell, table};
 
 /// Applies what the files hold.
+///
+/// # Errors
+/// What is wrong with the files, and the controller's refusal with the file and line that it means.
 pub(crate) async fn apply(
     api: &mut Api,
     files: &Files,
@@ -19,13 +22,18 @@ pub(crate) async fn apply(
     output: Output,
 ) -> Result<()> {
     let manifests = manifest::read(&files.paths)?;
+    let present = present(api, &manifests).await?;
+    present.iter().for_each(Present::say_lost);
+    let objects: Vec<(Kind, String)> = present.iter().map(|one| (one.kind, one.name.clone())).collect();
+    api.within_radius_of(&objects).await?;
+    if let Some(from) = adopt {
+        adopt_keys(api, &present, from).await?;
+    }
     send_blobs(api, &manifests).await?;
-    let mut query = vec![format!("force={force}")];
-    query.extend(adopt.map(|from| format!("adopt={}", escaped(from))));
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
     let body = format!("{{\"objects\":[{}]}}", objects.join(","));
     let applied = api
-        .send(Write::text(Method::POST, format!("/v1/apply?{}", query.join("&")), Body::Json, body))
+        .send(Write::text(Method::POST, format!("/v1/apply?force={force}"), Body::Json, body))
         .await
         .map_err(|error| placed(error, &manifests))?;
     if api.is_dry() {
@@ -38,6 +46,75 @@ pub(crate) async fn apply(
             Ok(())
         }
     }
+}
+
+/// An object of the files that is there already.
+struct Present {
+    kind: Kind,
+    name: String,
+    /// As its file says it.
+    said: Value,
+    /// As the controller has it.
+    object: Value,
+}
+
+impl Present {
+    /// Says which inherited keys hosts lose; what other managers provide stays as it is.
+    fn say_lost(&self) {
+        let mut after = label::provided(&self.object);
+        after.extend(self.said.get("labels").and_then(Value::as_object).cloned().unwrap_or_default());
+        let merge = self.said.get("merge_labels").and_then(Value::as_bool);
+        label::say_lost(&format!("{} {}", self.kind.name(), self.name), &self.object, &after, merge);
+    }
+}
+
+/// Those that are there and stand on a level of labels.
+async fn present(api: &mut Api, manifests: &Manifests) -> Result<Vec<Present>> {
+    let mut present = Vec::new();
+    for manifest in &manifests.objects {
+        let said: Value = serde_json::from_str(&manifest.json)?;
+        let text = |field: &str| said.get(field).and_then(Value::as_str).unwrap_or_default();
+        let (kind, name) = match text("kind") {
+            "ClusterTemplate" => (Kind::Clustertemplate, text("name").to_owned()),
+            "Cluster" => (Kind::Cluster, text("name").to_owned()),
+            "NodeGroup" => (Kind::Nodegroup, format!("{}/{}", text("cluster"), text("name"))),
+            "Node" => (Kind::Node, text("name").to_owned()),
+            _ => continue,
+        };
+        if let Some(object) = api.find(&kind.path(&name)?).await? {
+            present.push(Present { kind, name, said, object });
+        }
+    }
+    Ok(present)
+}
+
+/// Hands the keys that the files name from one manager to this one, so that the apply meets no conflict over them.
+async fn adopt_keys(api: &mut Api, present: &[Present], from: &str) -> Result<()> {
+    let to = api.manager().context("--adopt takes keys over for a manager: say which with --manager")?.to_owned();
+    for one in present {
+        for (map, owners) in
+            [("labels", "label_owners"), ("annotations", "annotation_owners"), ("parameters", "parameter_owners")]
+        {
+            let said = one.said.get(map).and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key);
+            let owned = |key: &&String| {
+                let owners =
+                    one.object.get(owners).and_then(|owners| owners.get(key.as_str())).and_then(Value::as_array);
+                owners.into_iter().flatten().filter_map(Value::as_str).any(|owner| is_of(owner, from))
+            };
+            let keys: Vec<&String> = said.filter(owned).collect();
+            if !keys.is_empty() {
+                let path = format!("{}/{map}/owners", one.kind.path(&one.name)?);
+                let body = json!({"from": from, "to": to, "keys": keys});
+                api.send(Write::json(Method::POST, path, Body::Json, &body)).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether an owner, as `git:apply`, is a manager's.
+fn is_of(owner: &str, manager: &str) -> bool {
+    owner == manager || owner.split_once(':').is_some_and(|(name, _)| name == manager)
 }
 
 async fn send_blobs(api: &mut Api, manifests: &Manifests) -> Result<()> {

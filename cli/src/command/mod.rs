@@ -2,5 +2,8 @@
 
 pub(crate) mod apply;
 pub(crate) mod import;
+pub(crate) mod label;
 pub(crate) mod question;
+pub(crate) mod radius;
 pub(crate) mod write;
+pub(crate) mod written;

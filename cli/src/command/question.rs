@@ -4,7 +4,8 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value};
 
 use crate::api::{Api, escaped};
-use crate::args::{Filter, Kind, Output};
+use crate::args::{Filter, Kind, Output, Question};
+use crate::command::written;
 use crate::output::{cell, json, table, yaml};
 
 /// `get`: a list, or some objects by name.
@@ -20,7 +21,13 @@ pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Fi
         }
         Output::Name => objects.iter().for_each(|object| say!("{}", name(kind, object))),
         Output::Manifest => {
-            let manifests: Vec<String> = objects.iter().map(|object| yaml(&manifest(kind, object))).collect();
+            let mut manifests = Vec::new();
+            for object in &objects {
+                // A list shows less than an object of its own.
+                let whole =
+                    if names.is_empty() { api.get(&kind.path(&name(kind, object))?).await? } else { object.clone() };
+                manifests.push(yaml(&written::manifest(api, kind, &whole).await?));
+            }
             say_part!("{}", manifests.join("---\n"));
         }
         Output::Table | Output::Wide => say!("{}", rows(kind, &objects, &filter.fields, output)),
@@ -51,24 +58,33 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
     Ok(())
 }
 
-/// `explain node N label K`.
-pub(crate) async fn explain_label(api: &mut Api, kind: Kind, name: &str, key: &str, output: Output) -> Result<()> {
+/// `explain node N label K`, and the like for a tag, a task and a trait.
+pub(crate) async fn explain(api: &mut Api, kind: Kind, name: &str, asked: &Question, output: Output) -> Result<()> {
     if kind != Kind::Node {
-        bail!("explain asks about a node: stemma explain node NAME label {key}");
+        bail!("explain asks about a node: stemma explain node NAME label|tag|task|trait …");
     }
-    let explained = api.get(&format!("{}/explain?label={}", kind.path(name)?, escaped(key))).await?;
-    match output {
-        Output::Json | Output::Yaml => print(&explained, output),
-        _ => {
-            say!("{}", crate::explain::label(name, key, &explained));
-            Ok(())
-        }
+    let (what, value) = match asked {
+        Question::Label { key } => ("label", key),
+        Question::Tag { name } => ("tag", name),
+        Question::Task { id } => ("task", id),
+        Question::Trait { name } => ("trait", name),
+    };
+    let explained = api.get(&format!("{}/explain?{what}={}", kind.path(name)?, escaped(value))).await?;
+    match (output, asked) {
+        (Output::Json | Output::Yaml, _) => print(&explained, output)?,
+        (_, Question::Label { key }) => say!("{}", crate::explain::label(name, key, &explained)),
+        (_, _) => say!("{}", crate::explain::other(what, &explained)),
     }
+    Ok(())
 }
 
-/// Every page of a list.
+/// Every object of a list.
 pub(crate) async fn list(api: &mut Api, kind: Kind, filter: &Filter) -> Result<Vec<Value>> {
-    let mut path = kind.list_path(filter)?;
+    pages(api, kind.list_path(filter)?).await
+}
+
+/// Every object of the list at a path, page by page.
+pub(crate) async fn pages(api: &mut Api, mut path: String) -> Result<Vec<Value>> {
     let mut objects = Vec::new();
     loop {
         let page = api.get(&path).await?;
@@ -120,6 +136,7 @@ fn name(kind: Kind, object: &Value) -> String {
         Kind::Nodegroup => format!("{}/{}", text("cluster"), text("name")),
         Kind::Release if !text("version").is_empty() => format!("{}@{}", text("name"), text("version")),
         Kind::Token => text("id").to_owned(),
+        Kind::Node if text("name").is_empty() => text("uuid").to_owned(),
         _ => text("name").to_owned(),
     }
 }
@@ -141,7 +158,7 @@ fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
         (Kind::Nodegroup, _) => &["name", "roles", "mode", "release", "labels"],
         (Kind::Cluster, _) => &["name", "cluster_template", "release", "labels"],
         (Kind::Clustertemplate, _) => &["name", "release", "labels"],
-        (Kind::Release, _) => &["name", "generation", "created_at"],
+        (Kind::Release, _) => &["name", "task_count", "created_at"],
         (Kind::Token, _) => &["id", "nodegroup", "node", "uses_left", "expires_at"],
     }
 }
@@ -166,59 +183,4 @@ fn describe_section(object: &Map<String, Value>, section: &str, value: &Value) -
 
 fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
-}
-
-/// An object as its author would write it: what was provided, without what was computed or observed.
-fn manifest(kind: Kind, object: &Value) -> Value {
-    const COMPUTED: &[&str] = &[
-        "uuid",
-        "generation",
-        "resource_version",
-        "created_at",
-        "updated_at",
-        "links",
-        "annotations",
-        "labels",
-        "parameters",
-        "labels_overridden",
-        "labels_added",
-        "labels_skipped",
-        "merge_labels",
-        "connected",
-        "state",
-        "id",
-    ];
-    let mut to = Map::new();
-    let kind_name = match kind {
-        Kind::Node => "Node",
-        Kind::Nodegroup => "NodeGroup",
-        Kind::Cluster => "Cluster",
-        Kind::Clustertemplate => "ClusterTemplate",
-        Kind::Release => "Release",
-        Kind::Token => "JoinToken",
-    };
-    to.insert("kind".to_owned(), Value::from(kind_name));
-    let Some(map) = object.as_object() else { return Value::Object(to) };
-    for (field, value) in map {
-        if let Some(provided) = field.strip_prefix("provided_").filter(|_| !value.is_null()) {
-            to.insert(provided.to_owned(), value.clone());
-        } else if !COMPUTED.contains(&field.as_str()) && is_said(field, value) {
-            to.insert(field.clone(), value.clone());
-        }
-    }
-    if to.contains_key("labels") {
-        to.insert("merge_labels".to_owned(), object.get("merge_labels").cloned().unwrap_or(Value::Bool(true)));
-    }
-    Value::Object(to)
-}
-
-fn is_said(field: &str, value: &Value) -> bool {
-    let empty = match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
-    };
-    !empty && !field.starts_with("provided_") && !field.ends_with("_owners") && !field.starts_with("reported_")
 }

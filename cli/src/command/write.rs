@@ -1,12 +1,12 @@
 //! Writes: create, delete, labels, traits, roles, tags, tokens.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use hyper::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::api::{Api, Body, Write, escaped};
 use crate::args::{Create, Kind, NewLabels, Output, Role, Tag, TagFields, TagOwner, Token, Trait};
-use crate::command::question;
+use crate::command::{label, question};
 use crate::exit::Exit;
 
 /// `create`.
@@ -37,55 +37,15 @@ pub(crate) async fn create(api: &mut Api, what: Create) -> Result<()> {
 
 /// `delete`.
 pub(crate) async fn delete(api: &mut Api, kind: Kind, name: &str) -> Result<()> {
+    api.within_radius(kind, name).await?;
     api.send(Write::empty(Method::DELETE, kind.path(name)?)).await?;
     done(api, &format!("{} {name} deleted", kind.name()));
     Ok(())
 }
 
-/// What `label` is asked to do.
-pub(crate) struct LabelChange<'a> {
-    pub(crate) changes: &'a [String],
-    pub(crate) not_inherited: &'a [String],
-    pub(crate) merge: Option<bool>,
-}
-
-/// `label`: values and removals in one merge patch, then tombstones, then the flag.
-pub(crate) async fn label(api: &mut Api, kind: Kind, name: &str, wanted: LabelChange<'_>) -> Result<()> {
-    let path = kind.path(name)?;
-    let patch = label_patch(wanted.changes)?;
-    if patch.is_empty() && wanted.not_inherited.is_empty() && wanted.merge.is_none() {
-        bail!("nothing to do: say KEY=VALUE, KEY-, --not-inherited KEY, --merge or --replace");
-    }
-    if let Some(merge) = wanted.merge {
-        api.send(Write::json(Method::PATCH, &path, Body::Merge, &json!({"merge_labels": merge}))).await?;
-    }
-    if !patch.is_empty() {
-        let body = json!({"labels": patch});
-        api.send(Write::json(Method::PATCH, format!("{path}/labels"), Body::Merge, &body)).await?;
-    }
-    if !wanted.not_inherited.is_empty() {
-        let body = json!({"keys": wanted.not_inherited});
-        api.send(Write::json(Method::POST, format!("{path}/labels/tombstones"), Body::Json, &body)).await?;
-    }
-    done(api, &format!("{} {name} labeled", kind.name()));
-    Ok(())
-}
-
-fn label_patch(changes: &[String]) -> Result<Map<String, Value>> {
-    let one = |change: &String| match change.split_once('=') {
-        Some((key, value)) => Ok((key.to_owned(), Value::from(value))),
-        None => {
-            let key =
-                change.strip_suffix('-').with_context(|| format!("{change:?} is no label: write KEY=VALUE or KEY-"))?;
-            Ok((key.to_owned(), Value::Null))
-        }
-    };
-    changes.iter().map(one).collect()
-}
-
 fn add_labels(body: &mut Value, labels: &NewLabels) -> Result<()> {
     if !labels.labels.is_empty() {
-        body["labels"] = Value::Object(label_patch(&labels.labels)?);
+        body["labels"] = Value::Object(label::patch(&labels.labels)?);
     }
     if labels.merge_labels {
         body["merge_labels"] = Value::Bool(true);
@@ -165,10 +125,8 @@ pub(crate) async fn role(api: &mut Api, what: Role) -> Result<()> {
             done(api, &format!("node {node} has role {}", roles.join(", ")));
         }
         Role::Remove { node, roles } => {
-            for role in &roles {
-                let path = format!("{}/roles/{}", Kind::Node.path(&node)?, escaped(role));
-                api.send(Write::empty(Method::DELETE, path)).await?;
-            }
+            let path = format!("{}/roles", Kind::Node.path(&node)?);
+            api.send(Write::json(Method::DELETE, path, Body::Json, &json!({"roles": roles}))).await?;
             done(api, &format!("node {node} no longer has role {}", roles.join(", ")));
         }
     }
@@ -199,16 +157,22 @@ pub(crate) async fn tag(api: &mut Api, what: Tag, output: Output) -> Result<()> 
             api.send(Write::empty(Method::DELETE, format!("{}/{}", tags_path(&owner), escaped(&name)))).await?;
             done(api, &format!("tag {name} deleted"));
         }
-        Tag::Assign { node, tags } => assign(api, &node, "assign", &tags).await?,
-        Tag::Unassign { node, tags } => assign(api, &node, "unassign", &tags).await?,
+        Tag::Assign { node, tags } => {
+            hand(api, Method::POST, &node, &tags).await?;
+            done(api, &format!("node {node}: assigned {}", tags.join(", ")));
+        }
+        Tag::Unassign { node, tags } => {
+            hand(api, Method::DELETE, &node, &tags).await?;
+            done(api, &format!("node {node}: unassigned {}", tags.join(", ")));
+        }
     }
     Ok(())
 }
 
-async fn assign(api: &mut Api, node: &str, how: &str, tags: &[String]) -> Result<()> {
+/// Assigns or unassigns several tags by hand, all or none.
+async fn hand(api: &mut Api, method: Method, node: &str, tags: &[String]) -> Result<()> {
     let path = format!("{}/tags", Kind::Node.path(node)?);
-    api.send(Write::json(Method::POST, path, Body::Json, &json!({how: tags}))).await?;
-    done(api, &format!("node {node}: {how}ed {}", tags.join(", ")));
+    api.send(Write::json(method, path, Body::Json, &json!({"tags": tags}))).await?;
     Ok(())
 }
 
@@ -259,18 +223,5 @@ pub(crate) async fn token(api: &mut Api, what: Token, output: Output) -> Result<
 pub(crate) fn done(api: &Api, sentence: &str) {
     if !api.is_dry() {
         say!("{}", crate::output::printable(sentence));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_set_and_taken_away() {
-        let changes = ["tier=gold".to_owned(), "eq=a=b".to_owned(), "old-".to_owned(), "empty=".to_owned()];
-        let patch = Value::Object(label_patch(&changes).unwrap());
-        assert_eq!(patch, json!({"tier": "gold", "eq": "a=b", "old": null, "empty": ""}));
-        assert!(label_patch(&["bare".to_owned()]).unwrap_err().to_string().contains("write KEY=VALUE or KEY-"));
     }
 }

@@ -1,0 +1,147 @@
+//! `label`, and what every write of labels says before it is made: which inherited keys hosts would lose.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, bail};
+use hyper::Method;
+use serde_json::{Map, Value, json};
+
+use crate::api::{Api, Body, Write};
+use crate::args::Kind;
+use crate::command::write::done;
+
+/// What `label` is asked to do.
+pub(crate) struct LabelChange<'a> {
+    pub(crate) changes: &'a [String],
+    pub(crate) not_inherited: &'a [String],
+    pub(crate) merge: Option<bool>,
+}
+
+/// `label`: all of it in one write, so that nothing is done by half.
+///
+/// # Errors
+/// When nothing is asked for, and the controller's refusal.
+pub(crate) async fn label(api: &mut Api, kind: Kind, name: &str, wanted: LabelChange<'_>) -> Result<()> {
+    let path = kind.path(name)?;
+    let patch = patch(wanted.changes)?;
+    if patch.is_empty() && wanted.not_inherited.is_empty() && wanted.merge.is_none() {
+        bail!("nothing to do: say KEY=VALUE, KEY-, --not-inherited KEY, --merge or --replace");
+    }
+    let before = api.get(&path).await?;
+    let mut after = provided(&before);
+    for (key, value) in &patch {
+        match value {
+            Value::Null => drop(after.remove(key)),
+            value => drop(after.insert(key.clone(), value.clone())),
+        }
+    }
+    after.extend(wanted.not_inherited.iter().map(|key| (key.clone(), Value::Null)));
+    say_lost(&format!("{} {name}", kind.name()), &before, &after, wanted.merge);
+    api.within_radius(kind, name).await?;
+    let write = match (patch.is_empty(), wanted.not_inherited.is_empty(), wanted.merge) {
+        (false, true, None) => {
+            Write::json(Method::PATCH, format!("{path}/labels"), Body::Merge, &json!({"labels": patch}))
+        }
+        (true, false, None) => {
+            let body = json!({"keys": wanted.not_inherited});
+            Write::json(Method::POST, format!("{path}/labels/tombstones"), Body::Json, &body)
+        }
+        (true, true, Some(merge)) => Write::json(Method::PATCH, path, Body::Merge, &json!({"merge_labels": merge})),
+        // Several things at once: the whole map, unless someone else wrote meanwhile.
+        (_, _, merge) => {
+            let mut body = json!({"labels": after});
+            if let Some(merge) = merge {
+                body["merge_labels"] = merge.into();
+            }
+            let revision = before.get("resource_version").and_then(Value::as_u64);
+            Write::json(Method::PATCH, path, Body::Merge, &body).if_still_at(revision)
+        }
+    };
+    api.send(write).await?;
+    done(api, &format!("{} {name} labeled", kind.name()));
+    Ok(())
+}
+
+/// `KEY=VALUE` and `KEY-` as a merge patch.
+///
+/// # Errors
+/// For a word that is neither.
+pub(crate) fn patch(changes: &[String]) -> Result<Map<String, Value>> {
+    let one = |change: &String| match change.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), Value::from(value))),
+        None => {
+            let key =
+                change.strip_suffix('-').with_context(|| format!("{change:?} is no label: write KEY=VALUE or KEY-"))?;
+            Ok((key.to_owned(), Value::Null))
+        }
+    };
+    changes.iter().map(one).collect()
+}
+
+/// What an object's own level provides.
+pub(crate) fn provided(object: &Value) -> Map<String, Value> {
+    object.get("provided_labels").and_then(Value::as_object).cloned().unwrap_or_default()
+}
+
+/// Says, before the write is made, which inherited keys hosts lose by it.
+pub(crate) fn say_lost(what: &str, before: &Value, after: &Map<String, Value>, merge: Option<bool>) {
+    let lost = lost(before, after, merge);
+    if !lost.is_empty() {
+        let keys = lost.into_iter().collect::<Vec<_>>().join(", ");
+        eprintln!("warning: {what}: hosts lose the inherited labels {}", crate::output::printable(&keys));
+    }
+}
+
+/// The keys that come from above and are effective here, and would be no longer.
+fn lost(before: &Value, after: &Map<String, Value>, merge: Option<bool>) -> BTreeSet<String> {
+    let keys = |field: &str| -> BTreeSet<String> {
+        before.get(field).and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.clone()).collect()
+    };
+    let effective = keys("labels");
+    let inherited: BTreeSet<String> = effective.difference(&keys("labels_added")).cloned().collect();
+    let was_provided = before.get("provided_labels").is_some_and(Value::is_object);
+    let merges_now = before.get("merge_labels").and_then(Value::as_bool).unwrap_or(true);
+    // A level that provides nothing yet merges once it does; one that provides nothing passes all on.
+    let merges = merge.unwrap_or(!was_provided || merges_now);
+    let passes_all = after.is_empty() && !was_provided;
+    let stays = |key: &String| match after.get(key) {
+        Some(value) => !value.is_null(),
+        None => merges || passes_all,
+    };
+    inherited.into_iter().filter(|key| !stays(key)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_set_and_taken_away() {
+        let changes = ["tier=gold".to_owned(), "eq=a=b".to_owned(), "old-".to_owned(), "empty=".to_owned()];
+        let patch = Value::Object(patch(&changes).unwrap());
+        assert_eq!(patch, json!({"tier": "gold", "eq": "a=b", "old": null, "empty": ""}));
+        assert!(super::patch(&["bare".to_owned()]).unwrap_err().to_string().contains("write KEY=VALUE or KEY-"));
+    }
+
+    #[test]
+    fn inherited_keys_that_hosts_lose_are_known_before() {
+        let merging = json!({"labels": {"ntp": "a", "tier": "gold", "own": "x"}, "labels_added": {"own": "x"},
+            "labels_overridden": {"tier": "standard"}, "provided_labels": {"tier": "gold", "own": "x"}, "merge_labels": true});
+        let replacing = json!({"labels": {"tier": "gold"}, "labels_added": {}, "labels_skipped": {"ntp": "a"},
+            "provided_labels": {"tier": "gold"}, "merge_labels": false});
+        let nothing = json!({"labels": {"ntp": "a"}, "provided_labels": null, "merge_labels": false});
+        for (before, after, merge, expected) in [
+            (&merging, json!({"tier": "gold", "own": "x"}), Some(false), vec!["ntp"]),
+            (&merging, json!({"own": "x"}), None, vec![]),
+            (&merging, json!({"ntp": null, "tier": "gold"}), None, vec!["ntp"]),
+            (&replacing, json!({}), None, vec!["tier"]),
+            (&replacing, json!({"tier": "silver"}), None, vec![]),
+            (&nothing, json!({"tier": "gold"}), None, vec![]),
+            (&nothing, json!({"tier": "gold"}), Some(false), vec!["ntp"]),
+            (&nothing, json!({}), Some(false), vec![]),
+        ] {
+            let found: Vec<String> = lost(before, after.as_object().unwrap(), merge).into_iter().collect();
+            assert_eq!(found, expected, "{after} {merge:?}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `-o manifest`: an object as its author would write it, so that it goes back in as it came out.
+//!
+//! An answer shows more than was said: effective maps, what a host reported, defaults of fields that other systems'
+//! clients look for. Core's table of each kind says which fields an author has; what is computed is left out.
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+use stemma_core::manifest::Fields;
+use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+
+use crate::api::Api;
+use crate::args::Kind;
+
+/// What a controller gives back for fields of Magnum's that nobody set.
+const FILLED: &[(&str, &str)] = &[
+    ("node_count", "1"),
+    ("master_count", "1"),
+    ("min_node_count", "0"),
+    ("create_timeout", "60"),
+    ("floating_ip_enabled", "true"),
+    ("server_type", "\"vm\""),
+    ("role", "\"worker\""),
+];
+
+/// The manifest of an object that a GET of its own has shown.
+///
+/// # Errors
+/// For a node, when what only other paths tell can't be read.
+pub(crate) async fn manifest(api: &mut Api, kind: Kind, object: &Value) -> Result<Value> {
+    let mut manifest = written(kind, object);
+    if kind == Kind::Node {
+        let name =
+            object.get("name").and_then(Value::as_str).or_else(|| object.get("uuid")?.as_str()).unwrap_or_default();
+        let path = kind.path(name)?;
+        let roles = api.get(&format!("{path}/roles")).await?;
+        let resolved = api.find(&format!("{path}/resolved")).await.unwrap_or_default().unwrap_or_default();
+        own(&mut manifest, object, &roles, &resolved);
+    }
+    Ok(Value::Object(manifest))
+}
+
+fn written(kind: Kind, object: &Value) -> Map<String, Value> {
+    let (name, (fields, extra)) = match kind {
+        Kind::Node => ("Node", known::<NodeSpec>()),
+        Kind::Nodegroup => ("NodeGroup", known::<NodeGroupSpec>()),
+        Kind::Cluster => ("Cluster", known::<ClusterSpec>()),
+        Kind::Clustertemplate => ("ClusterTemplate", known::<ClusterTemplateSpec>()),
+        Kind::Release => ("Release", known::<ReleaseSpec>()),
+        Kind::Token => ("JoinToken", (vec!["nodegroup", "node"], Vec::new())),
+    };
+    let mut to = Map::from_iter([("kind".to_owned(), Value::from(name))]);
+    let text = |field: &str| object.get(field).filter(|value| value.is_string());
+    for field in ["name", "version", "cluster"] {
+        to.extend(text(field).map(|value| (field.to_owned(), value.clone())));
+    }
+    for field in fields.iter().filter(|field| **field != "name") {
+        to.extend(object.get(field).filter(|value| is_said(value)).map(|value| ((*field).to_owned(), value.clone())));
+    }
+    let is_filled = |field: &str, value: &Value| FILLED.contains(&(field, value.to_string().as_str()));
+    for field in extra {
+        let value = object.get(field).filter(|value| is_said(value) && !is_filled(field, value));
+        to.extend(value.map(|value| (field.to_owned(), value.clone())));
+    }
+    if kind != Kind::Release {
+        maps(&mut to, object);
+    }
+    to
+}
+
+/// The fields that an author of a kind has, and those of other systems that are kept.
+fn known<S: Fields>() -> (Vec<&'static str>, Vec<&'static str>) {
+    (S::FIELDS.iter().map(|field| field.name).collect(), S::EXTRA.to_vec())
+}
+
+/// What was provided here, `{}` and `null` among it.
+fn maps(to: &mut Map<String, Value>, object: &Value) {
+    for map in ["labels", "annotations", "parameters"] {
+        let provided = object.get(&format!("provided_{map}")).filter(|map| map.is_object());
+        to.extend(provided.map(|provided| (map.to_owned(), provided.clone())));
+    }
+    if to.contains_key("labels") {
+        to.insert("merge_labels".to_owned(), object.get("merge_labels").cloned().unwrap_or(Value::Bool(true)));
+    }
+}
+
+/// A node shows what its group and its host give it too: here stands what its operators said.
+fn own(to: &mut Map<String, Value>, object: &Value, roles: &Value, resolved: &Value) {
+    let mut put = |field: &str, value: Option<Value>| match value.filter(is_said) {
+        Some(value) => drop(to.insert(field.to_owned(), value)),
+        None => drop(to.remove(field)),
+    };
+    put("roles", roles.get("own").cloned());
+    if resolved.pointer("/mode/origin").and_then(Value::as_str) != Some("node") {
+        put("mode", None);
+    }
+    let sources = object.get("trait_sources").and_then(Value::as_object).into_iter().flatten();
+    let given = |sources: &Value| sources.as_array().into_iter().flatten().any(|source| source == "operator");
+    put("traits", Some(sources.filter(|(_, sources)| given(sources)).map(|(name, _)| name.as_str()).collect()));
+    let hand = |field: &str| object.get(field).cloned().filter(is_said);
+    let tags = [("assigned", hand("assigned_tags")), ("unassigned", hand("unassigned_tags"))];
+    let tags: Map<_, _> = tags.into_iter().filter_map(|(field, tags)| Some((field.to_owned(), tags?))).collect();
+    put("tags", Some(json!(tags)));
+}
+
+fn is_said(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        Value::Bool(true) | Value::Number(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_computed_is_left_out_and_what_was_provided_stays() {
+        let group = json!({"uuid": "u", "id": 7, "name": "web", "cluster": "prod", "generation": 3, "links": [], "node_count": 1,
+            "status": "CREATE_COMPLETE", "roles": ["web"], "labels": {"a": "1", "b": "2"}, "provided_labels": {"b": "2", "c": null},
+            "merge_labels": true, "provided_annotations": null, "flavor_id": "m1", "requirements": {"trait:X": "required"}});
+        assert_eq!(
+            Value::Object(written(Kind::Nodegroup, &group)),
+            json!({"kind": "NodeGroup", "name": "web", "cluster": "prod", "roles": ["web"], "labels": {"b": "2", "c": null},
+                "merge_labels": true, "flavor_id": "m1", "requirements": {"trait:X": "required"}})
+        );
+    }
+
+    #[test]
+    fn a_node_gives_back_what_its_operators_said() {
+        let node = json!({"name": "n", "nodegroup": "c/g", "roles": ["web", "db"], "mode": "noop", "tags": ["x", "y"],
+            "assigned_tags": ["x"], "unassigned_tags": [], "traits": ["A", "B"], "parked": false,
+            "trait_sources": {"A": ["detected"], "B": ["operator", "detected"]}, "provided_labels": {}, "merge_labels": false});
+        let mut manifest = written(Kind::Node, &node);
+        own(&mut manifest, &node, &json!({"own": ["db"]}), &json!({"mode": {"value": "noop", "origin": "nodegroup"}}));
+        assert_eq!(
+            Value::Object(manifest),
+            json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "roles": ["db"], "traits": ["B"], "tags": {"assigned": ["x"]},
+                "labels": {}, "merge_labels": false})
+        );
+    }
+}
