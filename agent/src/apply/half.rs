@@ -3,6 +3,9 @@
 //! Whatever wakes it, it does the same: look at the ledger, write what services read, run the tasks that are to be
 //! run. Nothing of a decision is kept in memory alone, so a restart is no special case.
 
+mod offers;
+mod telling;
+
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
@@ -11,20 +14,20 @@ use stemma_wire::message::Hash;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::desired::{Barrier, Known, Mode, Profile};
 use stemma_wire::message::observed::{self, LocalState, Report};
-use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
 use tokio::time::Instant;
 
 use super::executor::graph::is_well;
-use super::executor::{Purpose, Run, blobs, is_in_order};
-use super::ledger::{Desired, OpenBarriers, Told, hex, part};
+use super::executor::{Purpose, Run};
+use super::ledger::{Desired, hex};
+use super::outputs;
 use super::poke::Pokes;
 use super::seal::seal_key;
 use super::task::Site;
-use super::verify::{Refused, Trust, verify_body, verify_desired, verify_grant};
-use super::{hooks, outputs};
+use super::verify::Trust;
 use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::Config;
-use crate::host::{Command, HostError, Pending};
+use crate::host::{Command, HostError};
+use telling::{Hooks, hooks_turn};
 
 /// When a body that was not given is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -73,13 +76,6 @@ struct Findings {
     outputs: Vec<String>,
     hooks: Vec<String>,
     state: Vec<String>,
-}
-
-/// Hooks: none due, due at a time, or running with what they are being told.
-enum Hooks {
-    Quiet,
-    Due(Instant),
-    Running(Told, Pending<'static, Vec<String>>),
 }
 
 /// Why the half cannot go on.
@@ -217,87 +213,6 @@ impl Half {
         self.report().await
     }
 
-    /// A desired state: verified, on disk, known to services, in that order.
-    async fn offered(&mut self, offer: &SignedDesired) -> Result<(), HalfError> {
-        let held = self.site.ledger.accepted()?;
-        let accepted = match verify_desired(&self.trust, offer, held.as_ref(), unix_seconds(self.site.host.now())) {
-            Ok(accepted) => accepted,
-            Err(refused) => return self.refuse(&refused).await,
-        };
-        self.site.ledger.accept(&accepted)?;
-        self.end.send(&FromApply::Accepted(accepted.held())).await?;
-        let (before, now) = (self.desired.take(), accepted.desired());
-        info!(revision = accepted.revision.0, count = now.known.labels.len(); "desired state accepted");
-        self.findings.outputs = self.write_outputs(&now, before.as_ref().map(|before| &before.known));
-        self.tell_hooks(&now)?;
-        let same_tasks =
-            before.as_ref().is_some_and(|before| before.digest == now.digest && before.mode() == now.mode());
-        self.desired = Some(now.clone());
-        if !same_tasks {
-            self.failures = 0;
-            self.restore_barriers(&now)?;
-            self.want_bodies(&now).await?;
-            self.plan(&now)?;
-        }
-        Ok(())
-    }
-
-    async fn refuse(&mut self, refused: &Refused) -> Result<(), HalfError> {
-        let reason = match std::error::Error::source(refused) {
-            Some(source) => format!("{refused}: {source}"),
-            None => refused.to_string(),
-        };
-        warn!(error = reason.as_str(); "what a controller sent is refused");
-        Ok(self.end.send(&FromApply::Refused { reason }).await?)
-    }
-
-    async fn granted(&mut self, signed: &SignedGrant) -> Result<(), HalfError> {
-        let Some(held) = self.site.ledger.accepted()? else { return Ok(()) };
-        let now = unix_seconds(self.site.host.now());
-        if let Err(refused) = verify_grant(&self.trust, signed, &held, now) {
-            return self.refuse(&refused).await;
-        }
-        match &signed.grant {
-            Grant::Barriers { task_set, .. } if *task_set != held.held().task_set => {
-                self.refuse(&Refused::OtherTaskSet).await
-            }
-            Grant::Barriers { task_set, open } => {
-                let older = self
-                    .site
-                    .ledger
-                    .open_barriers()?
-                    .is_some_and(|last| last.task_set == *task_set && last.revision > signed.revision);
-                if !older {
-                    self.open = open.iter().cloned().collect();
-                    let open = self.open.clone();
-                    self.site.ledger.set_open_barriers(&OpenBarriers {
-                        task_set: *task_set,
-                        revision: signed.revision,
-                        open,
-                    })?;
-                }
-                Ok(())
-            }
-            // No task type of this agent takes a lease.
-            Grant::Lease { .. } => Ok(()),
-        }
-    }
-
-    async fn body(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), HalfError> {
-        if !self.wanted.contains(&hash) || verify_body(hash, bytes).is_err() {
-            return self.refuse(&Refused::Body).await;
-        }
-        self.site.ledger.store_body(hash, bytes)?;
-        self.wanted.remove(&hash);
-        if let Some(desired) = self.desired.clone()
-            && desired.task_set.profile == Some(hash)
-        {
-            self.want_bodies(&desired).await?;
-            self.plan(&desired)?;
-        }
-        Ok(())
-    }
-
     /// Something was said on the host.
     async fn said(&mut self, local: LocalState) -> Result<(), HalfError> {
         self.site.ledger.set_local(&local)?;
@@ -336,43 +251,6 @@ impl Half {
         let open = self.site.ledger.open_barriers()?.filter(|open| open.task_set == desired.digest);
         self.open = open.map(|open| open.open).unwrap_or_default();
         Ok(())
-    }
-
-    /// Asks for what the desired state names and the disk has not, and drops what it no longer names.
-    async fn want_bodies(&mut self, desired: &Desired) -> Result<(), HalfError> {
-        let mut named = BTreeSet::new();
-        if let Some(hash) = desired.task_set.profile {
-            named.insert(hash);
-            if let Some(profile) = self.profile(hash)? {
-                named.extend(blobs(&profile));
-            } else {
-                // Which blobs it will name is not known yet: none is dropped.
-                return self.want(named).await;
-            }
-        }
-        self.site.ledger.keep_bodies(&named)?;
-        self.want(named).await
-    }
-
-    async fn want(&mut self, named: BTreeSet<Hash>) -> Result<(), HalfError> {
-        self.wanted.clear();
-        for hash in named {
-            if !self.site.ledger.has_body(hash)? {
-                self.wanted.insert(hash);
-                self.end.send(&FromApply::Want(hash)).await?;
-            }
-        }
-        Ok(())
-    }
-
-    fn profile(&mut self, hash: Hash) -> Result<Option<Profile>, HostError> {
-        let Some(bytes) = self.site.ledger.body(hash)? else { return Ok(None) };
-        self.findings.state.clear();
-        let profile = part::<Profile>(&bytes).filter(is_in_order);
-        if profile.is_none() {
-            self.findings.state.push("the task profile cannot be read by this agent; upgrade it".into());
-        }
-        Ok(profile)
     }
 
     /// Plans a run of what is held, unless something forbids it now.
@@ -471,39 +349,6 @@ impl Half {
         }
     }
 
-    fn tell_hooks(&mut self, now: &Desired) -> Result<(), HostError> {
-        let quiet = matches!(self.hooks, Hooks::Quiet);
-        if quiet && now.mode() == Mode::Apply && self.site.ledger.told()? != hooks::told(now) {
-            let splay = u64::from(now.known.splay_s) * 1000;
-            let wait = if splay == 0 { 0 } else { self.site.host.random() % splay };
-            self.hooks = Hooks::Due(Instant::now() + Duration::from_millis(wait));
-        }
-        Ok(())
-    }
-
-    /// Hooks are due, or have run.
-    async fn hooks_turned(&mut self, told: Option<Vec<String>>) -> Result<(), HalfError> {
-        let turned = std::mem::replace(&mut self.hooks, Hooks::Quiet);
-        let Some(desired) = self.desired.clone() else { return Ok(()) };
-        match (turned, told) {
-            (Hooks::Running(now, _), Some(findings)) => {
-                self.site.ledger.set_told(&now)?;
-                self.findings.hooks = findings;
-                self.tell_hooks(&desired)?;
-            }
-            (Hooks::Due(_), None) => {
-                let (before, now) = (self.site.ledger.told()?, hooks::told(&desired));
-                if let Some(change) = hooks::change(&desired.known.name, &before, &now) {
-                    let limit = Duration::from_secs(self.config.schedule.hook_seconds);
-                    let future = Box::pin(hooks::run(self.site.host.clone(), change, limit));
-                    self.hooks = Hooks::Running(now, future);
-                }
-            }
-            (turned, _) => self.hooks = turned,
-        }
-        self.report().await
-    }
-
     async fn report(&mut self) -> Result<(), HalfError> {
         let Findings { outputs, hooks, state } = &self.findings;
         let report = Report {
@@ -543,18 +388,6 @@ async fn work(run: Option<&mut Run>, replaced: bool, open: &BTreeSet<Barrier>) -
     let Some(run) = run else { return std::future::pending().await };
     let worked = if replaced { run.run_out().await } else { run.work(open).await? };
     if worked || run.is_unsettled() { Ok(()) } else { std::future::pending().await }
-}
-
-/// Waits until hooks are due (`None`) or have run.
-async fn hooks_turn(hooks: &mut Hooks) -> Option<Vec<String>> {
-    match hooks {
-        Hooks::Quiet => std::future::pending().await,
-        Hooks::Due(at) => {
-            tokio::time::sleep_until(*at).await;
-            None
-        }
-        Hooks::Running(_, future) => Some(future.await),
-    }
 }
 
 /// Seconds since 1970; 0 for a clock before it.

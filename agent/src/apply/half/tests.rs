@@ -2,6 +2,7 @@ use std::rc::Rc;
 
 use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{Outcome, TaskResult};
+use stemma_wire::message::signed::Grant;
 
 use super::*;
 use crate::apply::ledger::Ledger;

@@ -1,0 +1,135 @@
+//! What comes from a controller: desired state, grants and bodies, each verified before it changes anything.
+
+use std::collections::BTreeSet;
+
+use log::{info, warn};
+use stemma_wire::message::Hash;
+use stemma_wire::message::channel::FromApply;
+use stemma_wire::message::desired::Profile;
+use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
+
+use super::{Half, HalfError, unix_seconds};
+use crate::apply::executor::{blobs, is_in_order};
+use crate::apply::ledger::{Desired, OpenBarriers, part};
+use crate::apply::verify::{Refused, verify_body, verify_desired, verify_grant};
+use crate::host::HostError;
+
+impl Half {
+    /// A desired state: verified, on disk, known to services, in that order.
+    pub(super) async fn offered(&mut self, offer: &SignedDesired) -> Result<(), HalfError> {
+        let held = self.site.ledger.accepted()?;
+        let accepted = match verify_desired(&self.trust, offer, held.as_ref(), unix_seconds(self.site.host.now())) {
+            Ok(accepted) => accepted,
+            Err(refused) => return self.refuse(&refused).await,
+        };
+        self.site.ledger.accept(&accepted)?;
+        self.end.send(&FromApply::Accepted(accepted.held())).await?;
+        let (before, now) = (self.desired.take(), accepted.desired());
+        info!(revision = accepted.revision.0, count = now.known.labels.len(); "desired state accepted");
+        self.findings.outputs = self.write_outputs(&now, before.as_ref().map(|before| &before.known));
+        self.tell_hooks(&now)?;
+        let same_tasks =
+            before.as_ref().is_some_and(|before| before.digest == now.digest && before.mode() == now.mode());
+        self.desired = Some(now.clone());
+        if !same_tasks {
+            self.failures = 0;
+            self.restore_barriers(&now)?;
+            self.want_bodies(&now).await?;
+            self.plan(&now)?;
+        }
+        Ok(())
+    }
+
+    async fn refuse(&mut self, refused: &Refused) -> Result<(), HalfError> {
+        let reason = match std::error::Error::source(refused) {
+            Some(source) => format!("{refused}: {source}"),
+            None => refused.to_string(),
+        };
+        warn!(error = reason.as_str(); "what a controller sent is refused");
+        Ok(self.end.send(&FromApply::Refused { reason }).await?)
+    }
+
+    pub(super) async fn granted(&mut self, signed: &SignedGrant) -> Result<(), HalfError> {
+        let Some(held) = self.site.ledger.accepted()? else { return Ok(()) };
+        let now = unix_seconds(self.site.host.now());
+        if let Err(refused) = verify_grant(&self.trust, signed, &held, now) {
+            return self.refuse(&refused).await;
+        }
+        match &signed.grant {
+            Grant::Barriers { task_set, .. } if *task_set != held.held().task_set => {
+                self.refuse(&Refused::OtherTaskSet).await
+            }
+            Grant::Barriers { task_set, open } => {
+                let older = self
+                    .site
+                    .ledger
+                    .open_barriers()?
+                    .is_some_and(|last| last.task_set == *task_set && last.revision > signed.revision);
+                if !older {
+                    self.open = open.iter().cloned().collect();
+                    let open = self.open.clone();
+                    self.site.ledger.set_open_barriers(&OpenBarriers {
+                        task_set: *task_set,
+                        revision: signed.revision,
+                        open,
+                    })?;
+                }
+                Ok(())
+            }
+            // No task type of this agent takes a lease.
+            Grant::Lease { .. } => Ok(()),
+        }
+    }
+
+    pub(super) async fn body(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), HalfError> {
+        if !self.wanted.contains(&hash) || verify_body(hash, bytes).is_err() {
+            return self.refuse(&Refused::Body).await;
+        }
+        self.site.ledger.store_body(hash, bytes)?;
+        self.wanted.remove(&hash);
+        if let Some(desired) = self.desired.clone()
+            && desired.task_set.profile == Some(hash)
+        {
+            self.want_bodies(&desired).await?;
+            self.plan(&desired)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for what the desired state names and the disk has not, and drops what it no longer names.
+    pub(super) async fn want_bodies(&mut self, desired: &Desired) -> Result<(), HalfError> {
+        let mut named = BTreeSet::new();
+        if let Some(hash) = desired.task_set.profile {
+            named.insert(hash);
+            if let Some(profile) = self.profile(hash)? {
+                named.extend(blobs(&profile));
+            } else {
+                // Which blobs it will name is not known yet: none is dropped.
+                return self.want(named).await;
+            }
+        }
+        self.site.ledger.keep_bodies(&named)?;
+        self.want(named).await
+    }
+
+    async fn want(&mut self, named: BTreeSet<Hash>) -> Result<(), HalfError> {
+        self.wanted.clear();
+        for hash in named {
+            if !self.site.ledger.has_body(hash)? {
+                self.wanted.insert(hash);
+                self.end.send(&FromApply::Want(hash)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn profile(&mut self, hash: Hash) -> Result<Option<Profile>, HostError> {
+        let Some(bytes) = self.site.ledger.body(hash)? else { return Ok(None) };
+        self.findings.state.clear();
+        let profile = part::<Profile>(&bytes).filter(is_in_order);
+        if profile.is_none() {
+            self.findings.state.push("the task profile cannot be read by this agent; upgrade it".into());
+        }
+        Ok(profile)
+    }
+}

@@ -1,0 +1,65 @@
+//! When hooks are told: after a change, spread over the group's splay, one round at a time.
+
+use std::time::Duration;
+
+use stemma_wire::message::desired::Mode;
+use tokio::time::Instant;
+
+use super::{Half, HalfError};
+use crate::apply::hooks;
+use crate::apply::ledger::{Desired, Told};
+use crate::host::{HostError, Pending};
+
+/// Hooks: none due, due at a time, or running with what they are being told.
+pub(super) enum Hooks {
+    Quiet,
+    Due(Instant),
+    Running(Told, Pending<'static, Vec<String>>),
+}
+
+impl Half {
+    pub(super) fn tell_hooks(&mut self, now: &Desired) -> Result<(), HostError> {
+        let quiet = matches!(self.hooks, Hooks::Quiet);
+        if quiet && now.mode() == Mode::Apply && self.site.ledger.told()? != hooks::told(now) {
+            let splay = u64::from(now.known.splay_s) * 1000;
+            let wait = if splay == 0 { 0 } else { self.site.host.random() % splay };
+            self.hooks = Hooks::Due(Instant::now() + Duration::from_millis(wait));
+        }
+        Ok(())
+    }
+
+    /// Hooks are due, or have run.
+    pub(super) async fn hooks_turned(&mut self, told: Option<Vec<String>>) -> Result<(), HalfError> {
+        let turned = std::mem::replace(&mut self.hooks, Hooks::Quiet);
+        let Some(desired) = self.desired.clone() else { return Ok(()) };
+        match (turned, told) {
+            (Hooks::Running(now, _), Some(findings)) => {
+                self.site.ledger.set_told(&now)?;
+                self.findings.hooks = findings;
+                self.tell_hooks(&desired)?;
+            }
+            (Hooks::Due(_), None) => {
+                let (before, now) = (self.site.ledger.told()?, hooks::told(&desired));
+                if let Some(change) = hooks::change(&desired.known.name, &before, &now) {
+                    let limit = Duration::from_secs(self.config.schedule.hook_seconds);
+                    let future = Box::pin(hooks::run(self.site.host.clone(), change, limit));
+                    self.hooks = Hooks::Running(now, future);
+                }
+            }
+            (turned, _) => self.hooks = turned,
+        }
+        self.report().await
+    }
+}
+
+/// Waits until hooks are due (`None`) or have run.
+pub(super) async fn hooks_turn(hooks: &mut Hooks) -> Option<Vec<String>> {
+    match hooks {
+        Hooks::Quiet => std::future::pending().await,
+        Hooks::Due(at) => {
+            tokio::time::sleep_until(*at).await;
+            None
+        }
+        Hooks::Running(_, future) => Some(future.await),
+    }
+}
