@@ -234,7 +234,8 @@ impl Sync {
     fn hear(&mut self, message: FromApply) {
         match message {
             FromApply::Want(hash) => {
-                if !self.wanted.contains(&hash) {
+                let is_coming = self.fetching.is_some() && self.fetched == hash;
+                if !is_coming && !self.wanted.contains(&hash) {
                     self.wanted.push_back(hash);
                 }
                 self.fetch_next();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hyper::Request;
 use hyper::body::Bytes;
-use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
 use stemma_wire::client::{Client, ClientError, ClientLimits, Target};
 use stemma_wire::clock::Clock;
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
@@ -81,10 +81,9 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
         return Err(JoinError::Joined(identity.node));
     }
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    let csr = CertificateParams::default().serialize_request(&key)?;
     let request = EnrollRequest {
         token: invitation.token.trim().to_owned(),
-        csr: csr.der().to_vec(),
+        csr: signing_request(&key)?,
         seal_key: invitation.seal_key,
         name: invitation.name.clone(),
     };
@@ -101,6 +100,13 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
     // The identity comes last: with it, the host has joined.
     identity.store(host)?;
     Ok(identity)
+}
+
+/// A request for a certificate that asks for nothing: of all that it could say, only its public key is taken.
+pub(super) fn signing_request(key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
+    let mut parameters = CertificateParams::default();
+    parameters.distinguished_name = DistinguishedName::new();
+    Ok(parameters.serialize_request(key)?.der().to_vec())
 }
 
 /// Asks one controller after the other; a refusal is an answer, and no other is asked.

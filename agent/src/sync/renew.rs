@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Bytes;
-use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use stemma_wire::client::Client;
 use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
 use stemma_wire::message::{decode, encode};
 
 use super::backoff::within;
-use super::join::{JoinError, sentence, validity};
+use super::join::{JoinError, sentence, signing_request, validity};
 use super::state::Credentials;
 
 /// How long from now until the certificate should be renewed; nothing where that is past.
@@ -26,8 +26,7 @@ pub(super) fn due_in(validity: (u64, u64), now: u64) -> Duration {
 /// [`JoinError`].
 pub(super) async fn renewed(client: &mut Client, present: &Credentials) -> Result<Credentials, JoinError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    let csr = CertificateParams::default().serialize_request(&key)?;
-    let body = Bytes::from(encode(&RenewRequest { csr: csr.der().to_vec() }));
+    let body = Bytes::from(encode(&RenewRequest { csr: signing_request(&key)? }));
     let post = Request::post("/agent/v1/renew").body(body).expect("the path is a path");
     let answer = client.send(post).await?;
     if !answer.status().is_success() {

@@ -79,7 +79,7 @@ impl Reconciler {
     pub fn new(
         registry: Arc<Registry>,
         table: Arc<DesiredTable>,
-            policy: Arc<dyn ReleasePolicy>,
+        policy: Arc<dyn ReleasePolicy>,
         counters: Arc<Counters>,
     ) -> Self {
         let cache = Arc::clone(registry.cache());
@@ -168,7 +168,9 @@ impl Reconciler {
         let mut decided = Vec::new();
         let mut gone = Vec::new();
         for uuid in nodes {
-            match resolve_node(&fleet, &self.memory().resolve, NodeId(uuid)) {
+            // By itself, so that the memory is not held while it is decided.
+            let outcome = resolve_node(&fleet, &self.memory().resolve, NodeId(uuid));
+            match outcome {
                 Outcome::Complete(answer) => decided.push((uuid, self.decide(model, &answer, revision))),
                 Outcome::Incomplete(_) if model.nodes.get(uuid).is_none() => gone.push(uuid),
                 Outcome::Incomplete(missing) => {
