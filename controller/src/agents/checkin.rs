@@ -58,6 +58,18 @@ struct Conversation {
     observation: Option<Observation>,
     /// Something was stored that the agent waits to hear.
     stored_something: bool,
+    /// An Observation that is not here is asked for.
+    may_ask: bool,
+}
+
+/// What became of something that a host said.
+enum Kept<T> {
+    /// It is stored.
+    Yes(T),
+    /// The store takes no writes at the moment: the host sends it again, and is told what there is meanwhile.
+    NotNow,
+    /// It breaks a rule, and always will.
+    Never,
 }
 
 impl CheckIns {
@@ -108,12 +120,20 @@ impl CheckIns {
             self.intake.said(node, words);
         }
         if !results.is_empty() {
-            let acknowledged = self.intake.results(node, results).await.map_err(not_taken)?;
-            slot.acknowledge(acknowledged);
-            stored_something = true;
+            let last = results.iter().map(|result| result.sequence).max();
+            let acknowledged = match kept(&slot, "results", self.intake.results(node, results).await)? {
+                Kept::Yes(acknowledged) => Some(acknowledged),
+                // Acknowledged all the same, or the host would send it for ever.
+                Kept::Never => last,
+                Kept::NotNow => None,
+            };
+            if let Some(acknowledged) = acknowledged {
+                slot.acknowledge(acknowledged);
+                stored_something = true;
+            }
         }
         if let Some(report) = report {
-            self.intake.report(node, report).await.map_err(not_taken)?;
+            kept(&slot, "report", self.intake.report(node, report).await)?;
         }
         if let Some(observation) = &observation {
             check_digest(observation, observation_digest)?;
@@ -122,7 +142,7 @@ impl CheckIns {
         let known = slot.stored(Default::default).observation == Some(observation_digest)
             || slot.is_refused(observation_digest);
         let observation = observation.filter(|_| !known);
-        Ok(Conversation { slot, turn, held, digest: observation_digest, observation, stored_something })
+        Ok(Conversation { slot, turn, held, digest: observation_digest, observation, stored_something, may_ask: true })
     }
 
     /// Looks whether there is something to say; `over` says that an answer is due either way.
@@ -139,8 +159,10 @@ impl CheckIns {
         let stopping = self.desired.is_stopping();
         // An Observation that is neither stored nor here is asked for by answering.
         let stored = talk.slot.stored(Default::default);
-        let asks =
-            talk.observation.is_none() && stored.observation != Some(talk.digest) && !talk.slot.is_refused(talk.digest);
+        let asks = talk.may_ask
+            && talk.observation.is_none()
+            && stored.observation != Some(talk.digest)
+            && !talk.slot.is_refused(talk.digest);
         if !(over || stopping || asks || talk.stored_something || desired.is_some() || grants_are_new) {
             return Ok(None);
         }
@@ -181,17 +203,16 @@ impl CheckIns {
 
     async fn store_observation(&self, talk: &mut Conversation) -> Result<(), ApiError> {
         let Some(observation) = talk.observation.take() else { return Ok(()) };
-        match self.intake.observed(talk.slot.node(), talk.digest, observation).await {
-            Ok(()) => talk.slot.note_observed(talk.digest, true),
-            Err(IntakeError::Refused(reason)) => {
-                // The host stays in the fleet; what it says of itself is not taken until it says something else.
-                log::warn!(node:% = talk.slot.node(), error = reason; "observation refused");
-                talk.slot.note_observed(talk.digest, false);
-                return Ok(());
+        let observed = self.intake.observed(talk.slot.node(), talk.digest, observation).await;
+        match kept(&talk.slot, "observation", observed)? {
+            Kept::Yes(()) => {
+                talk.slot.note_observed(talk.digest, true);
+                talk.stored_something = true;
             }
-            Err(error) => return Err(not_taken(error)),
+            // The host stays in the fleet; what it says of itself is not asked for until it says something else.
+            Kept::Never => talk.slot.note_observed(talk.digest, false),
+            Kept::NotNow => talk.may_ask = false,
         }
-        talk.stored_something = true;
         Ok(())
     }
 
@@ -224,10 +245,15 @@ fn check_digest(observation: &Observation, digest: PartDigest) -> Result<(), Api
         .field("observation_digest"))
 }
 
-fn not_taken(error: IntakeError) -> ApiError {
+fn kept<T>(slot: &Slot, what: &'static str, result: Result<T, IntakeError>) -> Result<Kept<T>, ApiError> {
+    let error = match result {
+        Ok(kept) => return Ok(Kept::Yes(kept)),
+        Err(error) => error,
+    };
+    log::warn!(node:% = slot.node(), kind = what, error:% = error; "what a host said was not kept");
     match error {
-        IntakeError::Unavailable => ApiError::new(ErrorType::StoreReadOnly, error.to_string()),
-        IntakeError::NoSuchNode => ApiError::new(ErrorType::AuthRevoked, "the node was deleted"),
-        IntakeError::Refused(reason) => ApiError::new(ErrorType::FieldInvalid, reason),
+        IntakeError::Unavailable => Ok(Kept::NotNow),
+        IntakeError::Refused(_) => Ok(Kept::Never),
+        IntakeError::NoSuchNode => Err(ApiError::new(ErrorType::AuthRevoked, "the node was deleted")),
     }
 }

@@ -167,8 +167,14 @@ impl Slot {
         })
     }
 
+    /// What was given for another task set is given no longer.
     pub(super) fn set_desired(&self, signed: Arc<Signed>) {
-        lock(&self.state).desired = Some(signed);
+        let mut state = lock(&self.state);
+        let task_set = |signed: &Signed| signed.released.task_set.name;
+        if state.desired.as_deref().map(task_set) != Some(task_set(&signed)) {
+            state.grants = Arc::new([]);
+        }
+        state.desired = Some(signed);
     }
 
     pub(super) fn has_grant(&self, grant: &Grant) -> bool {

@@ -60,8 +60,11 @@ impl Default for Options {
 /// [`StartError`]; nothing is left running.
 pub async fn start(config: Config, options: Options) -> Result<Controller, StartError> {
     let layout = Layout::new(&config.data_dir);
+    // One that is not there is the store's to explain.
+    if layout.directory().exists() {
+        files::check_directory(layout.directory())?;
+    }
     let store = RedbStore::open(&layout.store(), RedbOptions::default())?;
-    files::check_directory(layout.directory())?;
     let record = FleetRecord::decode(&store.identity().fleet);
     let record = record.map_err(|_| StartError::NoFleet { path: layout.store() })?;
     let fleet = record.fleet.parse().map_err(|_| StartError::NoFleet { path: layout.store() })?;
