@@ -22,6 +22,9 @@ const FILLED: &[(&str, &str)] = &[
     ("role", "\"worker\""),
 ];
 
+/// Fields that Magnum computes and its clients send back.
+const COMPUTED: &[&str] = &["id", "is_default", "node_addresses", "stack_id", "status", "status_reason", "uuid"];
+
 /// The manifest of an object that a GET of its own has shown.
 ///
 /// # Errors
@@ -57,7 +60,7 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
         to.extend(object.get(field).filter(|value| is_said(value)).map(|value| ((*field).to_owned(), value.clone())));
     }
     let is_filled = |field: &str, value: &Value| FILLED.contains(&(field, value.to_string().as_str()));
-    for field in extra {
+    for field in extra.into_iter().filter(|field| !COMPUTED.contains(field)) {
         let value = object.get(field).filter(|value| is_said(value) && !is_filled(field, value));
         to.extend(value.map(|value| (field.to_owned(), value.clone())));
     }
