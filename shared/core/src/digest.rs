@@ -218,7 +218,7 @@ fn even(digits: String, value: f64) -> String {
     if is_middle && is_even(head) && !is_even(&digits) { head.to_owned() } else { digits }
 }
 
-/// Places the decimal point after `point` of the digits, as ECMAScript's Number::toString does.
+/// Places the decimal point after `point` of the digits, as ECMAScript's `Number::toString` does.
 fn layout(digits: &str, point: i32) -> String {
     let count = i32::try_from(digits.len()).expect("a double has at most 17 digits");
     let zeros = |n: i32| "0".repeat(usize::try_from(n).unwrap_or(0));
@@ -333,7 +333,9 @@ mod tests {
     fn the_digest_tells_every_part_apart() {
         let digest = |tags: &[&str], primary: &[&str], tasks: &[(&[u8; 32], &str)]| {
             let mut hasher = TaskHasher::new(tags, primary);
-            tasks.iter().for_each(|(hash, inputs)| hasher.task(hash, inputs));
+            for (hash, inputs) in tasks {
+                hasher.task(hash, inputs);
+            }
             hasher.finish()
         };
         let (a, b) = (sha256(b"a"), sha256(b"b"));

@@ -1,12 +1,14 @@
 //! Fuel's real library on the real clusters: placed and ordered as Fuel did it, but for what rests on YAQL.
 
+mod given;
 mod support;
 
 use std::collections::BTreeSet;
 
+use given::read as shared;
 use serde_json::Value;
 use stemma_core::release::fuel;
-use support::{Scenario, shared};
+use support::Scenario;
 
 type Edge = [[String; 2]; 2];
 
@@ -48,7 +50,7 @@ fn the_import_says_how_many_tasks_can_run() {
 fn the_real_clusters_are_placed_and_ordered_as_fuel_did() {
     let Some(import) = library() else { return };
     for (file, instances, pairs) in [("expected_ha_ceph.json", 631, 2_189), ("expected_all_in_one.json", 177, 510)] {
-        let Some(expected) = shared(&format!("data/fuel/{file}")) else { return };
+        let Some(expected) = shared::<Value>(&format!("data/fuel/{file}")) else { return };
         let found = Scenario::with(import.spec.clone(), &expected).expect("the library compiles");
         let placed: BTreeSet<[String; 2]> = found
             .placement()
@@ -74,7 +76,7 @@ fn the_real_clusters_are_placed_and_ordered_as_fuel_did() {
 
 #[test]
 fn a_hundred_nodes_have_as_many_instances_as_fuel_counted() {
-    let (Some(import), Some(expected)) = (library(), shared("data/fuel/scale_100.json")) else { return };
+    let (Some(import), Some(expected)) = (library(), shared::<Value>("data/fuel/scale_100.json")) else { return };
     let found = Scenario::with(import.spec, &expected).expect("the library compiles");
     assert_eq!(found.graph().instance_count(), 5_432);
     assert_eq!(found.graph().check(), Ok(()));

@@ -1,24 +1,26 @@
 //! The vectors of roles, tags, tasks, groups and cross-dependencies, and of order.
 
+mod given;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use given::read as shared;
 use serde_json::Value;
 use stemma_core::object::{Matching, PrimaryMatching, RoleMatching};
-use support::{Scenario, shared};
+use support::Scenario;
 
 const OWN: Matching = Matching { roles: RoleMatching::Own, primary: PrimaryMatching::Replaces };
 const TAGS: Matching = Matching { roles: RoleMatching::Tags, primary: PrimaryMatching::Replaces };
 
-/// Cases of task_resolution that are not met, each with the design's sentence.
+/// Cases of `task_resolution` that are not met, each with the design's sentence.
 const NOT_MET: &[(&str, &str)] = &[
     ("group-07-unknown-sub-task-no-nodes", "an unknown task is refused when the release is stored"),
     ("version-02-old-strict", "`version` is a field of Fuel's that the import keeps as `foreign`"),
 ];
 
 fn scenarios(file: &str) -> Vec<Value> {
-    let Some(value) = shared(&format!("vectors/tasks/{file}")) else { return Vec::new() };
+    let Some(value) = shared::<Value>(&format!("vectors/tasks/{file}")) else { return Vec::new() };
     value["scenarios"].as_array().expect("scenarios").clone()
 }
 
@@ -75,7 +77,7 @@ fn effective_tags_are_those_of_the_vectors() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Cases of cross_dependencies that are not met, each with the design's sentence.
+/// Cases of `cross_dependencies` that are not met, each with the design's sentence.
 const EDGES_NOT_MET: &[(&str, &str)] = &[("cross-19-yaql-list", "a YAQL expression is not evaluated")];
 
 fn edges(value: &Value) -> BTreeSet<[[String; 2]; 2]> {
@@ -169,7 +171,7 @@ const CHECKS_NOT_MET: &[(&str, &str)] = &[];
 
 #[test]
 fn what_the_static_checks_refuse_is_refused_when_a_release_is_stored() {
-    let Some(value) = shared("vectors/tasks/graph_order.json") else { return };
+    let Some(value) = shared::<Value>("vectors/tasks/graph_order.json") else { return };
     for case in value["validation"].as_array().expect("cases") {
         let found = Scenario::read(case, TAGS).err();
         let kind = case["expected"]["kind"].as_str();

@@ -308,10 +308,16 @@ impl Fleet {
             }
             (Err(before), Err(after)) if before == after => {}
             (_, after) => {
-                nodes.iter().for_each(|node| dirty.add(*node));
+                for node in &nodes {
+                    dirty.add(*node);
+                }
                 match after {
                     Ok(_) => self.replace(&nodes, dirty),
-                    Err(_) => nodes.iter().for_each(|node| self.unplace(*node, id, dirty)),
+                    Err(_) => {
+                        for node in &nodes {
+                            self.unplace(*node, id, dirty);
+                        }
+                    }
                 }
             }
         }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use imbl::OrdSet;
+
 use super::{Dirty, Fleet, GroupFold, NodeEntry, ProfileUse, Ranked};
 use crate::name::TagName;
 use crate::object::{ClusterId, GroupId, NodeId};
@@ -132,7 +134,7 @@ impl Fleet {
             self.count_profile(new, 1);
             let Some(entry) = self.groups.get_mut(&group) else { return };
             let known = entry.profiles.get(&new.hash).cloned();
-            let mut used = known.unwrap_or_else(|| ProfileUse { profile: Arc::clone(new), nodes: Default::default() });
+            let mut used = known.unwrap_or_else(|| ProfileUse { profile: Arc::clone(new), nodes: OrdSet::new() });
             used.nodes.insert(id);
             entry.profiles.insert(new.hash, used);
         }

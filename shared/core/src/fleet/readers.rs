@@ -10,7 +10,7 @@ use imbl::OrdSet;
 use super::{Dirty, Fleet, GroupFold};
 use crate::input::{Read, Reference};
 use crate::key::LabelKey;
-use crate::labels::{Effective, Folded};
+use crate::labels::{Folded, Line};
 use crate::object::{ClusterId, GroupId, NodeId};
 use crate::release::{Profile, TaskIx};
 use crate::resolve::lookup;
@@ -146,12 +146,11 @@ impl Fleet {
 fn changes_all(before: &GroupFold, after: &GroupFold) -> bool {
     let (old, new) = (&before.group.spec, &after.group.spec);
     let rule = |fold: &GroupFold| {
-        let said = [
+        [
             fold.template.as_ref().and_then(|template| template.spec.host_labels.clone()),
             fold.cluster.spec.host_labels.clone(),
             fold.group.spec.host_labels.clone(),
-        ];
-        said
+        ]
     };
     before.place() != after.place()
         || before.lifecycle() != after.lifecycle()
@@ -170,14 +169,10 @@ fn changed<K: Ord + Clone, V: Clone + PartialEq>(before: &Folded<K, V>, after: &
         return Vec::new();
     }
     let keys: BTreeSet<&K> = before.lines().chain(after.lines()).map(|(key, _)| key).collect();
-    let differs = |key: &&K| {
-        let told = |folded: &Folded<K, V>| {
-            folded
-                .line(*key)
-                .and_then(|line| line.effective())
-                .map(|Effective { value, origin, .. }| (value.clone(), origin))
-        };
-        told(before) != told(after)
+    let told = |folded: &Folded<K, V>, key: &K| {
+        let said = folded.line(key).and_then(Line::effective);
+        said.map(|said| (said.value.clone(), said.origin))
     };
+    let differs = |key: &&K| told(before, key) != told(after, key);
     keys.into_iter().filter(differs).cloned().collect()
 }

@@ -243,9 +243,8 @@ impl Places {
             let at = graph.stages.iter().position(|stage| *stage == instance.1)?;
             return u32::try_from(at).ok().map(Point::Stage);
         };
-        let classes = self.0.get(node)?.iter();
         let found = |at: &u32| Some(Point::Task(*at, graph.classes[*at as usize].position(id)?));
-        classes.filter_map(found).next()
+        self.0.get(node)?.iter().find_map(found)
     }
 }
 

@@ -19,7 +19,9 @@ impl Graph {
         for next in &mut after {
             next.sort_unstable();
             next.dedup();
-            next.iter().for_each(|at| waits_for[*at] += 1);
+            for at in next {
+                waits_for[*at] += 1;
+            }
         }
         Self { after, waits_for }
     }

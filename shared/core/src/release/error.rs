@@ -45,7 +45,7 @@ pub enum ReleaseError {
         path: Vec<ReleaseRef>,
     },
     /// A task that does not exist.
-    #[error("{field}: no task {name:?}{}; write the id of a task of this release or its imports", suggest(.near))]
+    #[error("{field}: no task {name:?}{}; write the id of a task of this release or its imports", suggest(.near.as_deref()))]
     UnknownTask {
         /// The path of the field.
         field: String,
@@ -121,6 +121,6 @@ impl ReleaseError {
     }
 }
 
-fn suggest(near: &Option<String>) -> String {
-    near.as_ref().map_or(String::new(), |name| format!(" (did you mean {name:?}?)"))
+fn suggest(near: Option<&str>) -> String {
+    near.map_or(String::new(), |name| format!(" (did you mean {name:?}?)"))
 }

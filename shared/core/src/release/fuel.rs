@@ -324,7 +324,7 @@ impl<'a> Translation<'a> {
         let amount = value.get("amount");
         match value.get("type").and_then(Value::as_str) {
             Some("one_by_one") => Some(1),
-            Some("parallel") if amount.is_none_or(|amount| amount.is_u64()) => {
+            Some("parallel") if amount.is_none_or(Value::is_u64) => {
                 let amount = amount.and_then(Value::as_u64).unwrap_or(0);
                 u32::try_from(amount).ok().filter(|amount| *amount > 0)
             }

@@ -197,7 +197,7 @@ impl Profile {
         let apply = ordered(release, &place, of(Phase::Apply));
         let drain = ordered(release, &place, of(Phase::Drain));
         let cleanup = ordered(release, &place, of(Phase::Cleanup));
-        let (waits, barriers) = Waits::of(release, &place, &apply.tasks);
+        let waits = Waits::of(release, &place, &apply.tasks);
         let cycle = [apply.cycle, drain.cycle, cleanup.cycle].into_iter().flatten().next();
         Self {
             hash: place.hash(release),
@@ -208,8 +208,8 @@ impl Profile {
             edges: apply.edges.into(),
             drain: drain.tasks.into(),
             cleanup: cleanup.tasks.into(),
-            waits,
-            barriers,
+            waits: waits.places.into(),
+            barriers: waits.barriers.into(),
             cycle: cycle.map(Into::into),
         }
     }
@@ -308,13 +308,13 @@ fn ordered(release: &CompiledRelease, place: &Place, mut tasks: Vec<TaskIx>) -> 
 /// Collects barriers, each once.
 #[derive(Default)]
 struct Waits {
-    waits: Vec<(u32, u32)>,
+    places: Vec<(u32, u32)>,
     barriers: Vec<Barrier>,
     known: BTreeMap<(TaskIx, String, bool), u32>,
 }
 
 impl Waits {
-    fn of(release: &CompiledRelease, place: &Place, tasks: &[TaskIx]) -> (Box<[(u32, u32)]>, Box<[Barrier]>) {
+    fn of(release: &CompiledRelease, place: &Place, tasks: &[TaskIx]) -> Self {
         let mut waits = Self::default();
         for (at, ix) in (0..).zip(tasks) {
             waits.declared(release, at, *ix);
@@ -331,9 +331,9 @@ impl Waits {
                 }
             }
         }
-        waits.waits.sort_unstable();
-        waits.waits.dedup();
-        (waits.waits.into(), waits.barriers.into())
+        waits.places.sort_unstable();
+        waits.places.dedup();
+        waits
     }
 
     /// What the task itself says that it waits for.
@@ -360,7 +360,7 @@ impl Waits {
         if barrier == next {
             self.barriers.push(Barrier { task, source, policy });
         }
-        self.waits.push((at, barrier));
+        self.places.push((at, barrier));
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::fleet::{Fleet, NodeEntry};
 use crate::input::facts::stable;
 use crate::input::{Fields, Names, Path, Query};
+use crate::name::Name;
 use crate::object::{ClusterId, NodeId, Observation};
 use crate::origin::Origin;
 use crate::release::Place;
@@ -86,7 +87,7 @@ fn field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
         ("name", _) => Some(entry.node.display_name().into()),
         ("uuid", _) => Some(entry.node.meta.uuid.to_string().into()),
         ("nodegroup", _) => fold.map(|fold| fold.group.meta.name.as_str().into()),
-        ("roles", _) => Some(roles(&entry.node, fold.map(|fold| &**fold)).iter().map(|role| role.as_str()).collect()),
+        ("roles", _) => Some(roles(&entry.node, fold.map(|fold| &**fold)).iter().map(Name::as_str).collect()),
         ("address", _) => fact(seen?, &["network", "address"]),
         ("hostname", _) => fact(seen?, &["hostname"]),
         ("labels", [_, key]) => {

@@ -8,7 +8,7 @@
 //! Nothing here is ever the truth. A base is used only for the very fold and (where it reads other nodes) the very
 //! state of the fleet that it was made of; throwing everything away changes no answer.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::answer::{LeftOut, TaskSet};
@@ -18,8 +18,11 @@ use crate::finding::Finding;
 use crate::fleet::{GroupFold, Stamp};
 use crate::input::{Input, Inputs, Read, Reference};
 use crate::object::{ClusterId, GroupId};
+use crate::ownership::OwnedMap;
 use crate::release::{CompiledTask, Profile, ProfileHash, TaskIx};
 
+/// Below so many task sets of a base, none is looked for that nobody holds.
+const MIN_SETS: usize = 64;
 /// How many outcomes of conditions a base keeps.
 const MAX_OUTCOMES: usize = 4096;
 
@@ -28,8 +31,8 @@ const MAX_OUTCOMES: usize = 4096;
 /// Shared between threads; the locks are held for a look, never while something is worked out for long.
 #[derive(Debug, Default)]
 pub struct ResolveCache {
-    bases: Mutex<HashMap<(GroupId, ProfileHash), Known>>,
-    lookups: Mutex<HashMap<(ClusterId, Reference), (Stamp, Input)>>,
+    bases: Mutex<BTreeMap<(GroupId, ProfileHash), Known>>,
+    lookups: Mutex<BTreeMap<(ClusterId, Reference), (Stamp, Input)>>,
 }
 
 #[derive(Debug)]
@@ -48,7 +51,7 @@ impl ResolveCache {
     pub(super) fn task_set(&self, sight: &Sight<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<TaskSet> {
         let base = self.base(sight, fold, profile);
         let own = base.differences(sight);
-        base.shared(own)
+        base.shared(&own)
     }
 
     fn base(&self, sight: &Sight<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<Base> {
@@ -108,9 +111,12 @@ pub(super) struct Base {
     parameters: BTreeMap<Box<str>, Vec<u32>>,
     /// Per task of the profile, its reads.
     tasks: Box<[TaskReads]>,
-    outcomes: Mutex<HashMap<(u32, Box<str>), Option<LeftOut>>>,
-    sets: Mutex<HashMap<Box<str>, Weak<TaskSet>>>,
+    outcomes: Mutex<Outcomes>,
+    sets: Mutex<BTreeMap<Box<str>, Weak<TaskSet>>>,
 }
+
+/// Why a task is left out, by its place and the text of what its condition reads.
+type Outcomes = BTreeMap<(u32, Box<str>), Option<LeftOut>>;
 
 /// The places, among the reads of a profile, of what one task reads.
 #[derive(Debug)]
@@ -175,10 +181,10 @@ impl Base {
         if sight.fills_labels() || !spec.labels.merges() {
             asked.extend(self.labels.values().flatten());
         } else {
-            let provided = spec.labels.provided.iter().flat_map(|own| own.iter());
+            let provided = spec.labels.provided.iter().flat_map(OwnedMap::iter);
             asked.extend(provided.filter_map(|(key, _)| self.labels.get(key.as_str())).flatten());
         }
-        let provided = spec.parameters.provided.iter().flat_map(|own| own.iter());
+        let provided = spec.parameters.provided.iter().flat_map(OwnedMap::iter);
         asked.extend(provided.filter_map(|(key, _)| self.parameters.get(key.as_str())).flatten());
         asked.sort_unstable();
         asked.dedup();
@@ -187,15 +193,16 @@ impl Base {
     }
 
     /// The task set of all nodes that differ so.
-    fn shared(&self, own: Vec<(u32, Input)>) -> Arc<TaskSet> {
+    fn shared(&self, own: &[(u32, Input)]) -> Arc<TaskSet> {
         let key: Box<str> = text(own.iter().map(|(at, input)| (*at, input))).into();
         let known = self.sets.lock().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade);
         if let Some(known) = known {
             return known;
         }
-        let set = Arc::new(self.task_set(&own));
+        let set = Arc::new(self.task_set(own));
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        if sets.len() == sets.capacity() {
+        // Each time their number has doubled, those that nobody holds any more are forgotten.
+        if sets.len() >= MIN_SETS && sets.len().is_power_of_two() {
             sets.retain(|_, set| set.strong_count() > 0);
         }
         sets.insert(key, Arc::downgrade(&set));

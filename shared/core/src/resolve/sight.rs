@@ -94,8 +94,7 @@ impl<'a> Sight<'a> {
         match provided.get(key).map(|entry| &entry.said) {
             Some(Said::Value(value)) => Some(value.as_str().into()),
             Some(Said::Tombstone) => None,
-            None if own.merges() => above(),
-            None => None,
+            None => own.merges().then(above).flatten(),
         }
     }
 
@@ -129,7 +128,7 @@ impl<'a> Sight<'a> {
             ("name", _) => Some(node.display_name().into()),
             ("uuid", _) => Some(node.meta.uuid.to_string().into()),
             ("nodegroup", _) => self.fold.map(|fold| fold.group.meta.name.as_str().into()),
-            ("roles", _) => Some(self.roles().iter().map(|role| role.as_str()).collect()),
+            ("roles", _) => Some(self.roles().iter().map(Name::as_str).collect()),
             ("address", _) => fact(&["network", "address"]),
             ("hostname", _) => fact(&["hostname"]),
             ("properties", [_, name]) => node.spec.properties.get(&**name).cloned(),

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -19,19 +18,6 @@ use stemma_core::object::{
 use stemma_core::ownership::{Intent, Manager, OwnedSet, Owner, Said};
 use stemma_core::release::{CompiledRelease, ReleaseError, compile, fuel};
 use uuid::Uuid;
-
-/// The given material; `None`, with a word on the screen, where it is not there and need not be.
-pub(crate) fn shared(path: &str) -> Option<Value> {
-    let file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(path);
-    match std::fs::read_to_string(&file) {
-        Ok(text) => Some(serde_json::from_str(&text).expect("given data is JSON")),
-        Err(error) if std::env::var_os("STEMMA_REQUIRE_SHARED").is_some() => panic!("{}: {error}", file.display()),
-        Err(_) => {
-            println!("skipped: {} is not there", file.display());
-            None
-        }
-    }
-}
 
 /// An author that finds no references: Fuel's tasks have no templates of ours, and their conditions count as true.
 pub(crate) struct NoReferences;
