@@ -84,7 +84,7 @@ fn enriched(mut library: ReleaseSpec) -> ReleaseSpec {
         let mut task = Task::new(format!("conf-{at}"), "file");
         task.tags = Some(vec!["/.*/".into()]);
         let label = ["tier", "zone", "pool", "rack"][at % 4];
-        let text = format!("{{{{ labels.{label} }}}} {{{{ params.p{at} }}}} {{{{ facts.os.id }}}}");
+        let text = format!("{{{{ labels.{label} }}}} {{{{ params.p{at}.size }}}} {{{{ facts.os.id }}}}");
         task.parameters.insert("path".into(), json!(format!("/etc/conf-{at}")));
         task.parameters.insert("template".into(), json!(text));
         library.tasks.push(task);
@@ -124,15 +124,16 @@ fn parameters() -> ParameterLayer {
 }
 
 fn two_hundred_nodes(library: &ReleaseSpec) {
+    const ROUNDS: u32 = 50;
     let release = compiled(library);
     let roles = |at: u128| match at {
         0..3 => "controller",
         3..163 => "compute",
         _ => "ceph-osd",
     };
-    let mut best = f64::MAX;
+    let mut us = 0.0;
     let mut counts = (0, 0);
-    for _ in 0..20 {
+    for _ in 0..ROUNDS {
         let mut fleet = Fleet::new();
         let cluster = ClusterId(Uuid::from_u128(1));
         let spec = ClusterSpec { release: Some(release_name()), ..ClusterSpec::default() };
@@ -153,14 +154,19 @@ fn two_hundred_nodes(library: &ReleaseSpec) {
             })
             .collect();
         let cache = ResolveCache::new();
-        let (graph, us) = timed(|| {
+        let (graph, used) = timed(|| {
             fleet.apply_all(nodes.into_iter().map(Change::Node));
             resolve_cluster(&fleet, &cache, cluster).expect("it resolves").graph
         });
-        best = best.min(us);
+        us += used;
         counts = (graph.instance_count(), graph.pair_count());
     }
-    println!("Fuel's library on 200 nodes: {} instances, {} pairs: {:.2} ms", counts.0, counts.1, best / 1000.0);
+    println!(
+        "Fuel's library on 200 nodes: {} instances, {} pairs: {:.2} ms",
+        counts.0,
+        counts.1,
+        us / 1000.0 / f64::from(ROUNDS)
+    );
 }
 
 fn inherited(labels: LabelLayer) -> Inherited {
@@ -259,7 +265,7 @@ fn edit(fleet: &Fleet, cache: &ResolveCache, count: u128) -> f64 {
     let (reached, us) = timed(|| {
         let one = |change| {
             let mut next = fleet.clone();
-            next.apply(change).nodes().map(|id| answer(&next, cache, id)).count()
+            next.apply(change).nodes().map(|id| answer(&next, cache, id)).collect::<Vec<_>>().len()
         };
         edits.into_iter().map(one).sum::<usize>()
     });
@@ -309,7 +315,7 @@ fn template_edit(fleet: &Fleet, cache: &ResolveCache, nodes: f64) {
     let change = Change::Template(Arc::new(Object { meta: template.meta.clone(), spec }));
     let (reached, us) = timed(|| {
         let dirty = next.apply(change);
-        dirty.nodes().map(|id| answer(&next, cache, id)).count()
+        dirty.nodes().map(|id| answer(&next, cache, id)).collect::<Vec<_>>().len()
     });
     println!("a template's label edited: {reached} nodes reached, {:.0} ms, {:.2} us a node", us / 1000.0, us / nodes);
 }

@@ -11,12 +11,15 @@
 //! least one. `null` (a tombstone: "not inherited here") is a value like any other: owned, shared and in conflict.
 
 mod owner;
+mod sorted;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use sorted::SortedMap;
 
 pub use owner::{InvalidOwner, MAX_MANAGER, Manager, Operation, Owner, Party};
 
@@ -45,7 +48,7 @@ pub struct Entry<V> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent, bound(deserialize = "K: Ord + Deserialize<'de>, V: Deserialize<'de>"))]
 pub struct OwnedMap<K, V> {
-    entries: BTreeMap<K, Entry<V>>,
+    entries: SortedMap<K, Entry<V>>,
 }
 
 /// A set whose every member has owners, as traits and assigned tags.
@@ -143,7 +146,7 @@ impl<V> Entry<V> {
 
 impl<K, V> Default for OwnedMap<K, V> {
     fn default() -> Self {
-        Self { entries: BTreeMap::new() }
+        Self { entries: SortedMap::new() }
     }
 }
 
@@ -205,7 +208,7 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         let mut next = self.clone();
         for (key, change) in changes {
             match change {
-                None => drop(next.entries.remove(key)),
+                None => next.entries.remove(key),
                 Some(said) => next.set_one(&me, key, said),
             }
         }

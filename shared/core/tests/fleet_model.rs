@@ -83,7 +83,7 @@ impl Made {
     }
 }
 
-fn release(matching: Value, tasks: Value) -> Value {
+fn release(matching: &Value, tasks: &Value) -> Value {
     json!({
         "kind": "Release", "name": "site", "version": "1", "matching": matching,
         "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["nginx"]}},
@@ -103,7 +103,7 @@ fn tasks() -> Value {
 }
 
 /// Two databases and a web server, below a template.
-fn site(matching: Value, tasks: Value) -> Vec<Value> {
+fn site(matching: &Value, tasks: &Value) -> Vec<Value> {
     vec![
         json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"ntp": "a", "tier": "std"}}),
         release(matching, tasks),
@@ -118,7 +118,7 @@ fn site(matching: Value, tasks: Value) -> Vec<Value> {
 
 #[test]
 fn a_primary_holds_both_names_by_default() {
-    let made = Made::of(&site(json!({}), tasks()));
+    let made = Made::of(&site(&json!({}), &tasks()));
     let (first, second) = (made.plain("db-2"), made.plain("db-10"));
     assert_eq!(first.tags.iter().collect::<Vec<_>>(), ["mysql", "primary-mysql"]);
     assert_eq!(first.primary_tags.iter().collect::<Vec<_>>(), ["mysql"]);
@@ -138,7 +138,7 @@ fn matching_decides_what_roles_and_primaries_mean() {
         (json!({"roles": "tags", "primary": "adds"}), &["bootstrap", "every", "server"], &["every", "server"]),
         (json!({"roles": "tags", "primary": "replaces"}), &["bootstrap", "every"], &["every", "server"]),
     ] {
-        let made = Made::of(&site(matching.clone(), tasks()));
+        let made = Made::of(&site(&matching, &tasks()));
         assert_eq!(made.plain("db-2").tasks, first, "{matching}");
         assert_eq!(made.plain("db-10").tasks, second, "{matching}");
     }
@@ -146,7 +146,7 @@ fn matching_decides_what_roles_and_primaries_mean() {
 
 #[test]
 fn a_role_and_a_tag_of_one_name_share_an_election() {
-    let mut documents = site(json!({}), json!([{"id": "first", "type": "puppet", "roles": ["primary-db"]}]));
+    let mut documents = site(&json!({}), &json!([{"id": "first", "type": "puppet", "roles": ["primary-db"]}]));
     documents[1]["roles"] = json!({"db": {}, "web": {}});
     documents[1]["tags"] = json!({"db": {"has_primary": true}});
     let made = Made::of(&documents);
@@ -156,7 +156,7 @@ fn a_role_and_a_tag_of_one_name_share_an_election() {
 
 #[test]
 fn a_stored_choice_holds_while_its_node_could_be_it() {
-    let mut made = Made::of(&site(json!({}), tasks()));
+    let mut made = Made::of(&site(&json!({}), &tasks()));
     let (cluster, tag) = (made.cluster(), TagName::new("mysql").expect("a tag"));
     assert_eq!(made.fleet.unstored_holders(cluster), [(tag.clone(), made.node("db-2").id())]);
     let spec = PrimarySpec { cluster, node: made.node("db-10").id(), since: Timestamp(1), epoch: 1 };
@@ -167,7 +167,7 @@ fn a_stored_choice_holds_while_its_node_could_be_it() {
     assert!(made.fleet.unstored_holders(cluster).is_empty());
 
     let parked = json!({"kind": "Node", "name": "db-10", "nodegroup": "prod/dbs", "parked": true});
-    let cluster_and_groups = &site(json!({}), tasks())[..5];
+    let cluster_and_groups = &site(&json!({}), &tasks())[..5];
     made.edit(&[cluster_and_groups, &[parked]].concat());
     assert!(made.plain("db-10").primary_tags.is_empty());
     assert_eq!(made.plain("db-2").primary_tags.len(), 1, "a parked node holds nothing");
@@ -175,7 +175,7 @@ fn a_stored_choice_holds_while_its_node_could_be_it() {
 
 #[test]
 fn what_is_missing_is_named_and_nothing_is_answered() {
-    let all = changes(objects(&site(json!({}), tasks())));
+    let all = changes(objects(&site(&json!({}), &tasks())));
     let resolve = |fleet: &Fleet| {
         let node = fleet.node_named("web-1").expect("the node").id();
         resolve_node(fleet, &ResolveCache::new(), node)
@@ -197,8 +197,8 @@ fn what_is_missing_is_named_and_nothing_is_answered() {
     assert!(matches!(resolve(&loading), Outcome::Incomplete(missing) if missing == [Missing::Store]));
 }
 
-fn reading(tasks: Value) -> Vec<Value> {
-    site(json!({}), tasks)
+fn reading(tasks: &Value) -> Vec<Value> {
+    site(&json!({}), tasks)
 }
 
 fn file(id: &str, tag: &str, template: &str) -> Value {
@@ -213,7 +213,7 @@ fn a_change_reaches_those_whom_it_concerns() {
         file("peers", "nginx", "{% for n in nodes(tag='mysql') %}{{ n.address }}{% endfor %}"),
         file("leader", "nginx", "{{ primary('mysql').name }}"),
     ]);
-    let base = reading(tasks);
+    let base = reading(&tasks);
     let with = |at: usize, field: &str, value: Value| {
         let mut documents = base.clone();
         documents[at][field] = value;
@@ -251,7 +251,7 @@ fn a_report_reaches_those_who_look_it_up() {
         file("peers", "nginx", "{% for n in nodes(tag='mysql') %}{{ n.address }}{% endfor %}"),
         file("own", "mysql", "{{ facts.os.id }}"),
     ]);
-    let mut made = Made::of(&reading(tasks));
+    let mut made = Made::of(&reading(&tasks));
     let seen = |facts: Value| {
         let facts = FactMap::from_tree(facts.as_object().expect("facts"));
         Arc::new(Observation { facts, ..Observation::default() })
@@ -282,7 +282,7 @@ fn a_condition_leaves_out_and_says_why() {
         condition("absent", "labels.absent == 'x'"),
         {"id": "marker", "type": "skipped", "roles": ["*"]},
     ]);
-    let made = Made::of(&reading(tasks));
+    let made = Made::of(&reading(&tasks));
     let web = made.plain("web-1");
     assert_eq!(web.tasks, ["gold"]);
     assert_eq!(web.skipped["marker"], "type is skipped");
@@ -299,7 +299,7 @@ fn a_condition_leaves_out_and_says_why() {
 #[test]
 fn a_label_that_no_task_reads_changes_no_digest() {
     let tasks = json!([file("ntp", "nginx", "{{ labels.ntp }}")]);
-    let base = reading(tasks);
+    let base = reading(&tasks);
     let digest = |labels: Value| {
         let mut documents = base.clone();
         documents[0]["labels"] = labels;
@@ -312,7 +312,7 @@ fn a_label_that_no_task_reads_changes_no_digest() {
 
 #[test]
 fn an_unmet_requirement_is_said() {
-    let mut documents = reading(json!([]));
+    let mut documents = reading(&json!([]));
     documents[4]["requirements"] = json!({"property:memory_mb": ">= 1024", "trait:HW_CPU_X86_AVX2": "forbidden"});
     let made = Made::of(&documents);
     let unmet: Vec<_> = made.answer("web-1").unmet().iter().map(ToString::to_string).collect();
@@ -327,7 +327,7 @@ fn a_cycle_that_comes_by_placement_is_spelled_out() {
         {"id": "app", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "db", "tags": ["mysql"]}]},
         {"id": "db", "type": "puppet", "tags": ["mysql"], "requires": ["app"]},
     ]);
-    let mut documents = reading(tasks);
+    let mut documents = reading(&tasks);
     let made = Made::of(&documents);
     assert!(resolve_cluster(&made.fleet, &made.cache, made.cluster()).is_ok());
     documents[5]["roles"] = json!(["web"]);
@@ -342,7 +342,7 @@ fn a_cycle_that_comes_by_placement_is_spelled_out() {
 
 #[test]
 fn an_unplaced_node_has_labels_and_no_tasks() {
-    let mut documents = reading(tasks());
+    let mut documents = reading(&tasks());
     documents.push(json!({"kind": "Node", "name": "spare", "labels": {"rack": "r1"}}));
     let made = Made::of(&documents);
     let spare = made.plain("spare");
@@ -352,7 +352,7 @@ fn an_unplaced_node_has_labels_and_no_tasks() {
 
 #[test]
 fn a_node_that_moves_gives_back_its_primaries() {
-    let mut documents = reading(tasks());
+    let mut documents = reading(&tasks());
     documents.push(json!({"kind": "Cluster", "name": "lab", "cluster_template": "base"}));
     documents.push(json!({"kind": "NodeGroup", "cluster": "lab", "name": "dbs", "roles": ["db"]}));
     let mut made = Made::of(&documents);

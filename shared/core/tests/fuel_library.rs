@@ -51,7 +51,7 @@ fn the_real_clusters_are_placed_and_ordered_as_fuel_did() {
     let Some(import) = library() else { return };
     for (file, instances, pairs) in [("expected_ha_ceph.json", 631, 2_189), ("expected_all_in_one.json", 177, 510)] {
         let Some(expected) = shared::<Value>(&format!("data/fuel/{file}")) else { return };
-        let found = Scenario::with(import.spec.clone(), &expected).expect("the library compiles");
+        let found = Scenario::with(&import.spec, &expected).expect("the library compiles");
         let placed: BTreeSet<[String; 2]> = found
             .placement()
             .into_iter()
@@ -77,7 +77,7 @@ fn the_real_clusters_are_placed_and_ordered_as_fuel_did() {
 #[test]
 fn a_hundred_nodes_have_as_many_instances_as_fuel_counted() {
     let (Some(import), Some(expected)) = (library(), shared::<Value>("data/fuel/scale_100.json")) else { return };
-    let found = Scenario::with(import.spec, &expected).expect("the library compiles");
+    let found = Scenario::with(&import.spec, &expected).expect("the library compiles");
     assert_eq!(found.graph().instance_count(), 5_432);
     assert_eq!(found.graph().check(), Ok(()));
     let placed = found.placement();

@@ -170,6 +170,10 @@ impl Fleet {
         let id = node.id();
         let old = self.nodes.get(&id).cloned();
         dirty.add(id);
+        if let Some(old) = old.as_ref().filter(|old| is_placed_alike(&old.node, &node)) {
+            self.nodes.insert(id, Arc::new(NodeEntry { node, ..NodeEntry::clone(old) }));
+            return;
+        }
         if let Some(old) = &old {
             let moved = old.node.spec.nodegroup != node.spec.nodegroup;
             if let Some(group) = old.node.spec.nodegroup.filter(|_| moved || old.node.meta.name != node.meta.name) {
@@ -183,7 +187,7 @@ impl Fleet {
             }
         }
         if let Some(name) = &node.meta.name {
-            self.by_name.insert(name.as_str().into(), id);
+            self.by_name.insert(name.clone(), id);
         }
         if let Some(group) = node.spec.nodegroup {
             let mut entry = self.groups.get(&group).cloned().unwrap_or_default();
@@ -240,7 +244,8 @@ impl Fleet {
         if before.traits != after.traits || fills || reads || (asks && before.facts != after.facts) {
             dirty.add(id);
         }
-        self.nodes.insert(id, Arc::new(NodeEntry { observation: seen, ..NodeEntry::clone(&old) }));
+        let observation = seen.map(|seen| Arc::new(self.shared.observation(&seen)));
+        self.nodes.insert(id, Arc::new(NodeEntry { observation, ..NodeEntry::clone(&old) }));
         Some(id)
     }
 
@@ -351,6 +356,15 @@ impl Fleet {
             }
         }
     }
+}
+
+/// Whether an edit leaves a node's name and place as they are.
+fn is_placed_alike(old: &Node, new: &Node) -> bool {
+    old.meta.name == new.meta.name
+        && old.spec.nodegroup == new.spec.nodegroup
+        && old.spec.parked == new.spec.parked
+        && old.spec.roles == new.spec.roles
+        && old.spec.tags == new.spec.tags
 }
 
 /// Whether a read of the node's own facts gives something else now.

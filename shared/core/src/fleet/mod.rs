@@ -14,6 +14,7 @@ mod elect;
 mod fold;
 mod place;
 mod readers;
+mod share;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -22,8 +23,9 @@ use imbl::{OrdMap, OrdSet};
 
 pub use change::{Change, Dirty};
 pub use fold::GroupFold;
+use share::Shared;
 
-use crate::name::{Name, ReleaseRef, TagName};
+use crate::name::{Name, NodeName, ReleaseRef, TagName};
 use crate::object::{
     Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
     TemplateId,
@@ -43,8 +45,9 @@ pub struct Fleet {
     clusters: OrdMap<ClusterId, ClusterEntry>,
     groups: OrdMap<GroupId, GroupEntry>,
     nodes: OrdMap<NodeId, Arc<NodeEntry>>,
-    by_name: OrdMap<Arc<str>, NodeId>,
+    by_name: OrdMap<NodeName, NodeId>,
     secrets: OrdMap<Arc<str>, u64>,
+    shared: Shared,
     /// Every profile that some node has, with how many have it.
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
 }

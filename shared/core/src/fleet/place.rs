@@ -66,7 +66,8 @@ impl Fleet {
         for tag in after {
             let Some(entry) = self.clusters.get_mut(&cluster) else { continue };
             let mut candidates = entry.candidates.get(&tag).cloned().unwrap_or_default();
-            if candidates.insert(ranked.clone()).is_none() {
+            if !candidates.contains(&ranked) {
+                candidates.insert(ranked.clone());
                 entry.candidates.insert(tag.clone(), candidates);
                 changed.push((cluster, tag));
             }

@@ -119,10 +119,19 @@ pub struct ReportedLabel {
 
 /// Facts by dotted path (`cpu.count`), each as canonical JSON text, in order.
 ///
-/// Flat texts and not a tree: every node of a fleet has some twenty of them, and most are the same everywhere, so
-/// that a fleet can share them ([`FactMap::share`]).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FactMap(Box<[(Arc<str>, Arc<str>)]>);
+/// Flat texts and not a tree, and paths apart from values: every node of a fleet has some twenty facts at the same
+/// paths, and most of their values are the same everywhere, so that a fleet can share them ([`FactMap::share`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FactMap {
+    paths: Arc<[Arc<str>]>,
+    values: Box<[Arc<str>]>,
+}
+
+impl Default for FactMap {
+    fn default() -> Self {
+        Self { paths: Arc::new([]), values: Box::new([]) }
+    }
+}
 
 impl FactMap {
     /// Facts by dotted path, each a JSON text; what is no JSON is left out.
@@ -145,34 +154,41 @@ impl FactMap {
             return serde_json::from_str(text).ok();
         }
         let below = format!("{dotted}.");
-        let from = self.0.partition_point(|(key, _)| **key < *below);
+        let from = self.paths.partition_point(|path| **path < *below);
         let mut tree = Map::new();
-        for (key, text) in self.0[from..].iter().take_while(|(key, _)| key.starts_with(&below)) {
-            plant(&mut tree, &key[below.len()..], serde_json::from_str(text).ok()?);
+        for (path, text) in
+            self.paths.iter().zip(&self.values).skip(from).take_while(|(path, _)| path.starts_with(&below))
+        {
+            plant(&mut tree, &path[below.len()..], serde_json::from_str(text).ok()?);
         }
         (!tree.is_empty()).then_some(Value::Object(tree))
     }
 
     /// The canonical JSON text of the fact at a dotted path.
     pub fn text(&self, dotted: &str) -> Option<&str> {
-        let at = self.0.binary_search_by(|(key, _)| key.as_ref().cmp(dotted)).ok()?;
-        Some(&self.0[at].1)
+        let at = self.paths.binary_search_by(|path| path.as_ref().cmp(dotted)).ok()?;
+        Some(&self.values[at])
     }
 
     /// All facts, in the order of their paths, each as JSON text.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
+        self.paths.iter().zip(&self.values).map(|(path, value)| (path.as_ref(), value.as_ref()))
     }
 
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.paths.is_empty()
     }
 
-    /// The same facts with their texts replaced by those that `intern` keeps.
+    /// The same facts, with what two hosts have in common held once: their paths and values as the two functions
+    /// keep them.
     #[must_use]
-    pub fn share(&self, intern: &mut dyn FnMut(&Arc<str>) -> Arc<str>) -> Self {
-        Self(self.0.iter().map(|(key, value)| (intern(key), intern(value))).collect())
+    pub fn share(
+        &self,
+        paths: impl FnOnce(&Arc<[Arc<str>]>) -> Arc<[Arc<str>]>,
+        value: impl FnMut(&Arc<str>) -> Arc<str>,
+    ) -> Self {
+        Self { paths: paths(&self.paths), values: self.values.iter().map(value).collect() }
     }
 }
 
@@ -201,7 +217,9 @@ impl FromIterator<(String, Value)> for FactMap {
     fn from_iter<I: IntoIterator<Item = (String, Value)>>(facts: I) -> Self {
         let sorted: BTreeMap<String, String> =
             facts.into_iter().map(|(key, value)| (key, canonical_json(&value))).collect();
-        Self(sorted.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+        let (paths, values): (Vec<Arc<str>>, Vec<Arc<str>>) =
+            sorted.into_iter().map(|(key, value)| (Arc::from(key), Arc::from(value))).unzip();
+        Self { paths: paths.into(), values: values.into() }
     }
 }
 

@@ -70,13 +70,13 @@ impl Scenario {
         tags.extend(object(value, "plugin_tags_metadata"));
         let tasks = value.get("tasks").and_then(Value::as_array).cloned().unwrap_or_default();
         let imported = fuel::import(&tasks, &roles, &tags).map_err(|error| error.to_string())?;
-        Self::with(ReleaseSpec { matching, ..imported.spec }, value)
+        Self::with(&ReleaseSpec { matching, ..imported.spec }, value)
     }
 
     /// A fleet of a release and the `nodes` of a scenario.
-    pub(crate) fn with(spec: ReleaseSpec, value: &Value) -> Result<Self, String> {
+    pub(crate) fn with(spec: &ReleaseSpec, value: &Value) -> Result<Self, String> {
         let release =
-            compiled(&spec).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+            compiled(spec).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         let findings = release.findings.clone();
         let mut fleet = Fleet::new();
         let (cluster, group) = (ClusterId(Uuid::from_u128(1)), GroupId(Uuid::from_u128(2)));
