@@ -22,6 +22,7 @@ use crate::registry::work::{Work, check_presumed, not_found};
 
 impl Shown for ClusterSpec {
     const LEVEL: Option<Level> = Some(Level::Cluster);
+    const KEEPS_NAME: bool = true;
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<Cluster>, ApiError> {
         let id = request.part("cluster");
@@ -175,11 +176,6 @@ fn default_groups(work: &mut Work<'_>, cluster: &Cluster) -> Result<(), ApiError
         work.create(Uuid::now_v7(), name, spec)?;
     }
     Ok(())
-}
-
-/// `PATCH /v1/clusters/{cluster}`. A cluster keeps its name: what refers to its groups names them by it.
-pub async fn patch(api: &Api, request: &Request) -> Outcome {
-    objects::patch::<ClusterSpec>(api, request).await
 }
 
 /// `DELETE /v1/clusters/{cluster}`.

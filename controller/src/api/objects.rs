@@ -67,6 +67,8 @@ pub trait Shown: Admitted + Fields {
     }
     /// Whether `add` on an attribute that is set is refused (as Magnum).
     const ADD_IS_NEW: bool = false;
+    /// Whether a JSON patch can't rename it (as Magnum).
+    const KEEPS_NAME: bool = false;
 }
 
 /// Reads the parameters of a write: who writes.
@@ -258,6 +260,10 @@ fn json_patch<S: Shown>(api: &Api, work: &Work<'_>, before: &Object<S>, mut patc
     let mut changes: Map<String, Value> = removed.collect();
     changes.extend(patched.into_iter().filter(|(key, value)| document.get(key) != Some(value)));
     let name = take_name::<S>(before, &mut changes)?;
+    if S::KEEPS_NAME && name != before.meta.name {
+        let message = format!("cannot change {} property(ies) name.", S::KIND.word());
+        return Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"));
+    }
     let body = read_body::<S>(changes)?;
     Ok((name, update(api, work, &next, &body, caller, BodyShape::Own)?))
 }

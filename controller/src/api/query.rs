@@ -200,8 +200,10 @@ impl Page {
     /// as marker.
     pub fn next(&self, url: &str, parameters: &Parameters, rows: usize, last: Option<String>) -> Option<String> {
         let last = last.filter(|_| rows == self.limit)?;
-        let mut link = format!("{url}?");
-        for (name, value) in parameters.0.iter().filter(|(name, _)| !matches!(name.as_str(), "limit" | "marker")) {
+        let key = self.sort_key.as_deref().unwrap_or("id");
+        let direction = if self.descending { "desc" } else { "asc" };
+        let mut link = format!("{url}?sort_key={}&sort_dir={direction}&", encoded(key));
+        for (name, value) in parameters.0.iter().filter(|(name, _)| !PAGE.contains(&name.as_str())) {
             link.push_str(&encoded(name));
             link.push('=');
             link.push_str(&encoded(value));
@@ -261,7 +263,7 @@ mod tests {
         let rows = page.cut(vec!["w", "x", "y", "z"], |row| (*row).to_owned()).unwrap();
         assert_eq!(rows, ["y", "z"]);
         let next = page.next("http://h/v1/nodes", &parameters, rows.len(), Some("z".into())).unwrap();
-        assert_eq!(next, "http://h/v1/nodes?traits=A,B&detail=true&limit=2&marker=z");
+        assert_eq!(next, "http://h/v1/nodes?sort_key=id&sort_dir=asc&traits=A,B&detail=true&limit=2&marker=z");
         assert_eq!(page.cut(vec!["a"], |row| (*row).to_owned()), None, "an unknown marker");
     }
 }

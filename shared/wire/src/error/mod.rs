@@ -71,7 +71,8 @@ impl ApiError {
         let mut error = Map::new();
         error.insert("code".into(), self.status().into());
         error.insert("type".into(), self.kind.name().into());
-        error.insert("title".into(), self.kind.title().into());
+        // The sentence stands in both: magnumclient prints the one, glanceclient and openstacksdk the other.
+        error.insert("title".into(), self.message.clone().into());
         error.insert("message".into(), self.message.clone().into());
         for (name, value) in [("detail", &self.detail), ("field", &self.field), ("request_id", &self.request_id)] {
             if let Some(value) = value {
@@ -154,7 +155,7 @@ mod tests {
             .extra("conflicts", serde_json::json!([{"map": "labels", "key": "ntp"}]));
         let expected = serde_json::json!({
             "error": {
-                "code": 409, "type": "label.conflict", "title": "Another manager owns one of the keys that were applied.",
+                "code": 409, "type": "label.conflict", "title": "label 'ntp' is owned by 'ci'",
                 "message": "label 'ntp' is owned by 'ci'", "field": "labels.ntp"
             },
             "conflicts": [{"map": "labels", "key": "ntp"}]
