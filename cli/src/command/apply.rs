@@ -128,17 +128,21 @@ async fn send_blobs(api: &mut Api, manifests: &Manifests) -> Result<()> {
 /// An error about `objects[2].labels` with the file and line that it means.
 fn placed(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
     let text = error.to_string();
-    let place = text.find("objects[").and_then(|start| {
-        let rest = &text[start + "objects[".len()..];
-        let (index, after) = rest.split_once(']')?;
-        let field: String =
-            after.trim_start_matches('.').chars().take_while(|letter| !": \n".contains(*letter)).collect();
-        Some(manifests.objects.get(index.parse::<usize>().ok()?)?.place(&field))
-    });
+    let place = meant(&text).and_then(|(index, field)| Some(manifests.objects.get(index)?.place(&field)));
     match place {
         Some(place) => error.context(place),
         None => error,
     }
+}
+
+/// Which object an error means, and which field of it: its own, else the first key that it names.
+fn meant(text: &str) -> Option<(usize, String)> {
+    let (index, rest) = text.split_once("objects[")?.1.split_once(']')?;
+    let field: String = rest.trim_start_matches('.').chars().take_while(|letter| !": \n".contains(*letter)).collect();
+    let keyed = |word: &&str| ["labels.", "annotations.", "parameters."].iter().any(|map| word.starts_with(map));
+    let key = rest.split_whitespace().find(keyed).unwrap_or_default();
+    let field = if field.is_empty() { key.to_owned() } else { field };
+    Some((index.parse().ok()?, field))
 }
 
 fn print_actions(applied: &Value) {
@@ -156,5 +160,23 @@ fn print_actions(applied: &Value) {
 pub(crate) fn print_findings(findings: &Value) {
     for finding in findings.as_array().into_iter().flatten() {
         say!("{} {}: {}", cell(finding.get("severity")), cell(finding.get("object")), cell(finding.get("message")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_means_an_object_and_a_field() {
+        for (text, expected) in [
+            ("objects[2].labels: cluster/c: key x is none", Some((2, "labels"))),
+            ("objects[0].tasks[1].id: is missing", Some((0, "tasks[1].id"))),
+            ("objects[0]: clustertemplate/base: labels.ntp is \"a\" by git:apply", Some((0, "labels.ntp"))),
+            ("objects[1]: cluster/c is there twice", Some((1, ""))),
+            ("no such thing", None),
+        ] {
+            assert_eq!(meant(text), expected.map(|(index, field)| (index, field.to_owned())), "{text}");
+        }
     }
 }

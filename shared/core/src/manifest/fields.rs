@@ -12,8 +12,8 @@ use super::{extra, task};
 use crate::lifecycle;
 use crate::name::{Name, TagName};
 use crate::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, GroupId, Inherited, NodeGroupSpec, NodeSpec,
-    ReleaseSpec, TemplateId,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, GroupId, Inherited, Matching, NodeGroupSpec,
+    NodeSpec, ReleaseSpec, TemplateId,
 };
 use crate::traits::TraitNames;
 
@@ -214,7 +214,9 @@ impl Fields for ReleaseSpec {
             },
             |spec, _| shown(&spec.tasks)
         ),
-        field!(Self, matching),
+        field!(Self, "matching", |spec, raw, _| plain(&mut spec.matching, raw), |spec, _| {
+            if spec.matching == Matching::default() { Value::Null } else { shown(&spec.matching) }
+        }),
         field!(Self, extensions),
         field!(Self, foreign),
     ];

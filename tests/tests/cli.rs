@@ -1,0 +1,184 @@
+//! The operator's command against a real controller: what it writes, what it says, and with which status it ends.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use stemma_tests::fleet::Fleet;
+
+const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
+
+fn get(fleet: &Fleet, arguments: &[&str]) -> Result<Value> {
+    let arguments: Vec<&str> = ["get"].iter().chain(arguments).chain(&["-o", "json"]).copied().collect();
+    Ok(serde_json::from_str(&fleet.stemma(&arguments)?)?)
+}
+
+/// Standard error and the status of a command that fails.
+fn fails(fleet: &Fleet, arguments: &[&str]) -> Result<(i32, String)> {
+    let output = fleet.cli(arguments)?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    anyhow::ensure!(!output.status.success(), "{arguments:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
+    Ok((output.status.code().context("it ended by itself")?, text))
+}
+
+fn site() -> Result<Fleet> {
+    let fleet = Fleet::start()?;
+    fleet.stemma(&["apply", "-f", SITE])?;
+    Ok(fleet)
+}
+
+#[test]
+fn a_manifest_that_get_prints_goes_back_in_and_changes_nothing() -> Result<()> {
+    let fleet = site()?;
+    let nodes = fleet.dir().join("nodes.yaml");
+    std::fs::write(
+        &nodes,
+        "kind: Node\nname: web-1\nnodegroup: prod/frontends\nroles: [db]\nmode: noop\ntraits: [CUSTOM_A]\n\
+         tags: {assigned: [mysql], unassigned: [nginx]}\nlabels: {note: \"1.10\", debug: null}\nparameters: {a: {b: [1, null]}}\n\
+         min_ready_seconds: 5\nproperties: {memory_mb: 4096}\n",
+    )?;
+    fleet.stemma(&["apply", "-f", &nodes.to_string_lossy()])?;
+    for (kind, name) in [
+        ("release", "site@2026.11"),
+        ("clustertemplate", "base"),
+        ("cluster", "prod"),
+        ("nodegroup", "prod/frontends"),
+        ("nodegroup", "prod/databases"),
+        ("node", "web-1"),
+    ] {
+        let manifest = fleet.stemma(&["get", kind, name, "-o", "manifest"])?;
+        let file = fleet.dir().join("again.yaml");
+        std::fs::write(&file, &manifest)?;
+        let file = file.to_string_lossy();
+        let applied: Value = serde_json::from_str(&fleet.stemma(&["apply", "-f", &file, "-o", "json"])?)?;
+        assert_eq!(applied["objects"][0]["action"], "unchanged", "{manifest}");
+    }
+    let all = fleet.stemma(&["get", "nodegroups", "--cluster", "prod", "-o", "manifest"])?;
+    assert_eq!(all.matches("kind: NodeGroup").count(), 2, "{all}");
+    assert!(all.contains("merge_labels: true") && all.contains("debug: null"), "{all}");
+    Ok(())
+}
+
+#[test]
+fn labels_change_in_one_write_and_losses_are_said_before() -> Result<()> {
+    let fleet = site()?;
+    fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
+    let path = ["nodegroup", "prod/frontends"];
+    fleet.stemma(&["label", path[0], path[1], "tier=silver", "rack=7", "--not-inherited", "ntp"])?;
+    let group = get(&fleet, &path)?;
+    assert_eq!(group["provided_labels"], json!({"debug": null, "ntp": null, "rack": "7", "tier": "silver"}));
+    fleet.stemma(&["label", path[0], path[1], "rack-"])?;
+    assert_eq!(get(&fleet, &path)?["provided_labels"], json!({"debug": null, "ntp": null, "tier": "silver"}));
+    assert_eq!(get(&fleet, &["node", "web-1"])?["labels"], json!({"site": "fra1", "tier": "silver"}));
+
+    let output = fleet.cli(&["label", path[0], path[1], "--replace", "--dry-run"])?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(err.contains("warning: nodegroup prod/frontends: hosts lose the inherited labels site"), "{err}");
+    assert!(out.contains("would send PATCH /v1/clusters/prod/nodegroups/frontends"), "{out}");
+    assert_eq!(get(&fleet, &path)?["merge_labels"], true, "a dry run writes nothing");
+    let (status, text) = fails(&fleet, &["label", "cluster", "prod", "a=b", "--max-nodes", "0"])?;
+    assert!(
+        status == 1 && text.contains("this reaches 1 hosts, more than --max-nodes 0; nothing was changed"),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[test]
+fn roles_tags_and_traits_are_given_and_taken() -> Result<()> {
+    let fleet = site()?;
+    fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends", "--labels", "a=b"])?;
+    fleet.stemma(&["role", "add", "web-1", "db"])?;
+    let tags = |fleet: &Fleet| -> Result<Value> { Ok(get(fleet, &["node", "web-1"])?["tags"].clone()) };
+    assert_eq!(tags(&fleet)?, json!(["common", "mysql", "nginx"]));
+    fleet.stemma(&["tag", "unassign", "web-1", "nginx"])?;
+    fleet.stemma(&["role", "remove", "web-1", "db"])?;
+    assert_eq!(tags(&fleet)?, json!(["common"]));
+    fleet.stemma(&["tag", "create", "canary", "--cluster", "prod"])?;
+    fleet.stemma(&["tag", "assign", "web-1", "canary", "nginx"])?;
+    assert_eq!(tags(&fleet)?, json!(["canary", "common", "nginx"]));
+    let (status, text) = fails(&fleet, &["tag", "delete", "canary", "--cluster", "prod"])?;
+    assert!(status == 4 && text.contains("web-1"), "{status} {text}");
+    fleet.stemma(&["trait", "add", "web-1", "CUSTOM_FAST", "HW_CPU_X86_AVX2"])?;
+    fleet.stemma(&["trait", "remove", "web-1", "HW_CPU_X86_AVX2"])?;
+    let listed = fleet.stemma(&["trait", "list", "web-1"])?;
+    assert!(listed.contains("CUSTOM_FAST") && listed.contains("operator") && !listed.contains("AVX2"), "{listed}");
+    for (question, expected) in [
+        (&["label", "tier"][..], "WINS"),
+        (&["tag", "canary"], "assigned by hand"),
+        (&["task", "my-conf"], "does not fall to this node"),
+        (&["trait", "CUSTOM_FAST"], "operator"),
+    ] {
+        let arguments: Vec<&str> = ["explain", "node", "web-1"].iter().chain(question).copied().collect();
+        let explained = fleet.stemma(&arguments)?;
+        assert!(explained.contains(expected), "{question:?}: {explained}");
+    }
+    Ok(())
+}
+
+#[test]
+fn two_managers_meet_and_one_adopts() -> Result<()> {
+    let fleet = site()?;
+    let file = fleet.dir().join("base.yaml");
+    std::fs::write(&file, "kind: ClusterTemplate\nname: base\nlabels: {ntp: other.example.net}\n")?;
+    let file = file.to_string_lossy();
+    let (status, text) = fails(&fleet, &["apply", "-f", &file, "--manager", "git"])?;
+    assert!(
+        status == 4 && text.contains("base.yaml:3") && text.contains("ntp") && text.contains("nothing was changed"),
+        "{text}"
+    );
+    let owners = get(&fleet, &["clustertemplate", "base"])?["label_owners"]["ntp"].clone();
+    let owner = owners[0].as_str().and_then(|owner| owner.split_once(':')).context("an owner")?.0.to_owned();
+    fleet.stemma(&["apply", "-f", &file, "--manager", "git", "--adopt", &owner])?;
+    let base = get(&fleet, &["clustertemplate", "base"])?;
+    assert_eq!(
+        (&base["labels"]["ntp"], &base["label_owners"]["ntp"]),
+        (&json!("other.example.net"), &json!(["git:apply"]))
+    );
+    Ok(())
+}
+
+#[test]
+fn each_failure_has_its_status_and_its_sentence() -> Result<()> {
+    let fleet = site()?;
+    let wrong = fleet.dir().join("wrong.yaml");
+    std::fs::write(&wrong, "kind: Cluster\nname: prod\n---\nkind: NodeGroup\ncluster: prod\nname: new\ncolour: red\n")?;
+    for (arguments, status, expected) in [
+        (&["get", "node", "nobody"][..], 3, "nobody"),
+        (&["apply", "-f", &wrong.to_string_lossy()], 1, "wrong.yaml:7"),
+        (&["label", "node", "nobody", "a=b"], 3, "nobody"),
+        (&["get", "teapots"], 2, "teapots"),
+        (&["delete", "clustertemplate", "base"], 4, "prod"),
+        (&["token", "delete", "none"], 3, ""),
+    ] {
+        let (found, text) = fails(&fleet, arguments)?;
+        assert!(found == status && text.contains(expected), "{arguments:?}: {found} {text}");
+    }
+    let nothing = get(&fleet, &["nodegroups", "--cluster", "prod"])?;
+    assert!(!nothing.to_string().contains("\"new\""), "an apply is all or nothing: {nothing}");
+    Ok(())
+}
+
+#[test]
+fn lists_are_filtered_and_printed_as_asked() -> Result<()> {
+    let fleet = site()?;
+    for name in ["web-1", "web-2"] {
+        fleet.stemma(&["create", "node", name, "--nodegroup", "prod/frontends"])?;
+    }
+    fleet.stemma(&["create", "node", "db-1", "--nodegroup", "prod/databases", "--labels", "tier=bronze"])?;
+    fleet.stemma(&["trait", "add", "web-2", "CUSTOM_A"])?;
+    for (filter, expected) in [
+        (&["-l", "tier=gold"][..], "web-1\nweb-2\n"),
+        (&["-l", "tier in (bronze,iron)"], "db-1\n"),
+        (&["--trait", "CUSTOM_A"], "web-2\n"),
+        (&["--not-trait", "CUSTOM_A", "--tag", "nginx"], "web-1\n"),
+        (&["--role", "db"], "db-1\n"),
+        (&["--nodegroup", "prod/databases"], "db-1\n"),
+        (&["--requirement", "tier s== gold", "--requirement", "trait:CUSTOM_A required"], "web-2\n"),
+    ] {
+        let arguments: Vec<&str> = ["get", "nodes", "-o", "name"].iter().chain(filter).copied().collect();
+        assert_eq!(fleet.stemma(&arguments)?, expected, "{filter:?}");
+    }
+    let table = fleet.stemma(&["get", "nodes", "--fields", "name,labels"])?;
+    assert!(table.starts_with("NAME") && table.contains("tier=bronze") && !table.contains("MODE"), "{table}");
+    assert!(!table.contains('\u{1b}'), "no colour where nobody looks");
+    Ok(())
+}
