@@ -133,6 +133,7 @@ impl Collector for Parts {
             ("stemma_store_syncs", "Engine transactions made durable", stats.syncs()),
             ("stemma_store_unmet", "Transactions whose preconditions did not hold", stats.unmet()),
             ("stemma_desired_published", "Desired states published whose digest is new", self.desired.published()),
+            ("stemma_desired_sent", "Desired states sent to agents", self.desired.sent()),
         ] {
             let counter = ConstCounter::new(value);
             counter.encode(to.encode_descriptor(name, help, None, counter.metric_type())?)?;

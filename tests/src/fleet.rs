@@ -129,7 +129,7 @@ impl Fleet {
         let root = self.dir.path().join(name);
         std::fs::create_dir_all(&root)?;
         let token = self.dir.path().join(format!("{name}.token"));
-        std::fs::write(&token, self.stemma(&["token", "create", "--nodegroup", group, "-o", "name"])?)?;
+        std::fs::write(&token, self.stemma(&["token", "create", "--nodegroup", group])?)?;
         let hash = self.stemma(&["token", "ca-hash"])?;
         let (root_text, token_text) = (root.to_string_lossy(), token.to_string_lossy());
         let arguments = [

@@ -2,6 +2,7 @@
 //! that arrives, and what survives the loss of either side.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -91,17 +92,8 @@ fn an_agent_without_a_controller_converges_from_its_disk() -> Result<()> {
 fn ten_restarts_of_a_quiet_controller_write_nothing() -> Result<()> {
     let mut fleet = Fleet::start()?;
     let agents = three(&fleet)?;
-    let quiet = || -> Result<()> {
-        for agent in ["web-1", "web-2", "db-1"] {
-            eventually(agent, || {
-                let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", agent, "-o", "json"])?)?;
-                anyhow::ensure!(node["connected"] == true, "{node}");
-                Ok(())
-            })?;
-        }
-        Ok(())
-    };
-    quiet()?;
+    connected(&fleet)?;
+    settled(&fleet)?;
     let revision = revision(&fleet)?;
     let written =
         |agent: &Agent| std::fs::metadata(agent.path("run/stemma/labels.json")).and_then(|file| file.modified());
@@ -109,19 +101,37 @@ fn ten_restarts_of_a_quiet_controller_write_nothing() -> Result<()> {
     for _ in 0..10 {
         fleet.stop_controller()?;
         fleet.start_controller()?;
-        for agent in ["web-1", "web-2", "db-1"] {
-            eventually(agent, || {
-                let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", agent, "-o", "json"])?)?;
-                anyhow::ensure!(node["connected"] == true, "{node}");
-                Ok(())
-            })?;
-        }
+        connected(&fleet)?;
         assert_eq!(metric(&fleet, "stemma_store_commits_total")?, 0.0, "a quiet restart commits nothing");
-        assert_eq!(metric(&fleet, "stemma_desired_published_total")?, 0.0, "and sends no desired state");
+        assert_eq!(metric(&fleet, "stemma_desired_sent_total")?, 0.0, "and sends no desired state");
     }
     assert_eq!(self::revision(&fleet)?, revision);
     assert_eq!(agents.iter().map(written).collect::<std::io::Result<Vec<_>>>()?, before, "no file was written again");
     Ok(())
+}
+
+fn connected(fleet: &Fleet) -> Result<()> {
+    for agent in ["web-1", "web-2", "db-1"] {
+        eventually(agent, || {
+            let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", agent, "-o", "json"])?)?;
+            anyhow::ensure!(node["connected"] == true, "{node}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Everything that follows from joining has been said: the revision has stood for a second.
+fn settled(fleet: &Fleet) -> Result<()> {
+    let (mut last, mut since) = (revision(fleet)?, Instant::now());
+    eventually("a quiet fleet", || {
+        let now = revision(fleet)?;
+        if now > last {
+            (last, since) = (now, Instant::now());
+        }
+        anyhow::ensure!(since.elapsed() > Duration::from_secs(1), "revision {now}");
+        Ok(())
+    })
 }
 
 fn revision(fleet: &Fleet) -> Result<f64> {

@@ -169,6 +169,9 @@ impl CheckIns {
         if grants_are_new {
             talk.slot.told(peer);
         }
+        if desired.is_some() {
+            self.desired.count_sent();
+        }
         let news = News {
             acknowledged: stored.acknowledged,
             observation: stored.observation,

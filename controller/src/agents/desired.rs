@@ -141,6 +141,7 @@ pub struct DesiredTable {
     /// Those whose agents named a later revision.
     behind: Mutex<Vec<Arc<Slot>>>,
     published: AtomicU64,
+    sent: AtomicU64,
     stopping: AtomicBool,
 }
 
@@ -155,6 +156,7 @@ impl DesiredTable {
             resolved: AtomicU64::new(0),
             behind: Mutex::default(),
             published: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         }
     }
@@ -214,6 +216,15 @@ impl DesiredTable {
     /// How many desired states were published whose digest differs from what stood here before.
     pub fn published(&self) -> u64 {
         self.published.load(Ordering::Relaxed)
+    }
+
+    /// How many desired states were sent to agents.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_sent(&self) {
+        self.sent.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The digests that a node is to hold: known part and task set.
