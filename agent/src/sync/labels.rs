@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_wire::message::observed::ReportedLabel;
 
-use crate::host::{Dir, Host, HostError};
+use crate::host::{Dir, Host, HostError, Kind, Stat};
 use crate::paths;
 
 /// Where they stand.
@@ -38,11 +38,16 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
             return found;
         }
     };
+    if let Some(finding) = open_to_others(host) {
+        found.findings.push(finding);
+        return found;
+    }
+    let own = host.identity().0;
     for name in dir.names().unwrap_or_default() {
         if name.starts_with('.') || name.ends_with('~') {
             continue;
         }
-        match text(&*dir, &name) {
+        match text(&*dir, &name, own) {
             Ok(text) => read_lines(&mut found, &name, &text),
             Err(finding) => found.findings.push(format!("{DIR}/{name}: {finding}")),
         }
@@ -50,11 +55,32 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
     found
 }
 
-fn text(dir: &dyn Dir, name: &str) -> Result<String, String> {
+/// Who may write the directory may put a file of somebody else's there.
+fn open_to_others(host: &dyn Host) -> Option<String> {
+    let (parent, name) = DIR.rsplit_once('/')?;
+    let stat = host.dir(&paths::own(parent)).ok()??.stat(name).ok()??;
+    let why = written_by_others(&stat, host.identity().0)?;
+    Some(format!("{DIR}: {why}"))
+}
+
+/// Why somebody without the agent's rights could have written this; `None` where only root or the agent's own user can.
+fn written_by_others(stat: &Stat, own: u32) -> Option<String> {
+    if stat.mode & 0o022 != 0 {
+        Some(format!("can be written by others (mode {:04o}), so it is not read: chmod go-w it", stat.mode))
+    } else if stat.user != 0 && stat.user != own {
+        Some(format!("belongs to user {}, so it is not read: chown it to root", stat.user))
+    } else {
+        None
+    }
+}
+
+fn text(dir: &dyn Dir, name: &str, own: u32) -> Result<String, String> {
     let said = |error: HostError| error.sentence();
     let stat = dir.stat(name).map_err(said)?.ok_or("is gone")?;
-    if stat.mode & 0o022 != 0 {
-        return Err(format!("can be written by others (mode {:04o}), so it is not read: chmod go-w it", stat.mode));
+    if stat.kind == Kind::File
+        && let Some(why) = written_by_others(&stat, own)
+    {
+        return Err(why);
     }
     let bytes = dir.read(name, LARGEST).map_err(said)?.unwrap_or_default();
     String::from_utf8(bytes).map_err(|_| "is no UTF-8 text".to_owned())
@@ -87,7 +113,52 @@ fn label(line: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{Permissions, create_dir_all, set_permissions, write};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
     use super::*;
+    use crate::host::real::RealHost;
+
+    #[test]
+    fn s37_a_file_that_others_could_have_written_or_that_is_none_is_not_read() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("etc/stemma/labels.d");
+        create_dir_all(&dir).unwrap();
+        set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        for (name, mode) in [("10-good", 0o644), ("20-group", 0o664), ("30-all", 0o646)] {
+            write(dir.join(name), format!("from-{name}=1\n")).unwrap();
+            set_permissions(dir.join(name), Permissions::from_mode(mode)).unwrap();
+        }
+        symlink(dir.join("10-good"), dir.join("40-link")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, dir.join("50-fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        create_dir_all(dir.join("60-dir")).unwrap();
+        write(dir.join(".hidden"), "hidden=1\n").unwrap();
+
+        let host = RealHost::new(root.path()).unwrap();
+        let found = read(&host);
+        assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["from-10-good"]);
+        let about: Vec<&str> = found.findings.iter().map(|text| text.split(':').next().unwrap()).collect();
+        let names = ["20-group", "30-all", "40-link", "50-fifo", "60-dir"];
+        assert_eq!(about, names.map(|name| format!("/etc/stemma/labels.d/{name}")), "{:?}", found.findings);
+
+        set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+        let found = read(&host);
+        assert!(found.labels.is_empty());
+        assert_eq!(
+            found.findings,
+            ["/etc/stemma/labels.d: can be written by others (mode 0777), so it is not read: chmod go-w it"]
+        );
+    }
+
+    #[test]
+    fn only_root_and_the_agents_own_user_are_trusted() {
+        let stat = |user, mode| Stat { kind: Kind::File, mode, user, group: 0, size: 0, links: 1 };
+        for (stat, trusted) in
+            [(stat(0, 0o644), true), (stat(7, 0o600), true), (stat(8, 0o600), false), (stat(0, 0o620), false)]
+        {
+            assert_eq!(written_by_others(&stat, 7).is_none(), trusted, "{stat:?}");
+        }
+    }
 
     #[test]
     fn lines_are_labels_and_what_is_wrong_is_said_with_its_line() {
