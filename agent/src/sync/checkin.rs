@@ -40,6 +40,8 @@ use crate::paths;
 
 /// Several things that are said within this time are said at once.
 const GATHER: Duration = Duration::from_millis(30);
+/// Whoever writes label files is done with it after this time.
+const SETTLE: Duration = Duration::from_millis(100);
 /// Stable facts are looked at again so often.
 const OBSERVE: Duration = Duration::from_hours(1);
 /// After a renewal that failed.
@@ -66,6 +68,7 @@ pub struct Sync {
     wanted: VecDeque<Hash>,
     /// When the next check-in is due; the parked one is superseded then.
     speak_at: Option<Instant>,
+    renew_at: Instant,
     connected: bool,
 }
 
@@ -92,6 +95,7 @@ pub async fn run(
 ) -> Result<Infallible, SyncError> {
     let credentials = Credentials::load(&*host)?;
     let tls = credentials.tls(&identity, clock.clone())?;
+    let renew_at = renew_at(&credentials, &*clock);
     let mut sync = Sync {
         targets: credentials.targets().into(),
         said: Said::observe(&*host),
@@ -109,6 +113,7 @@ pub async fn run(
         fetched: Hash([0; 32]),
         wanted: VecDeque::new(),
         speak_at: None,
+        renew_at,
         connected: false,
     };
     // Who is held decides what is asked for, so nothing is sent before apply has said it.
@@ -134,7 +139,6 @@ impl Sync {
 
     async fn turn(mut self) -> Result<Infallible, SyncError> {
         let files = watch(&self.host.outside(&paths::own(labels::DIR)));
-        let mut renew_at = self.renew_at();
         let mut observe_at = Instant::now() + OBSERVE;
         loop {
             tokio::select! {
@@ -142,7 +146,10 @@ impl Sync {
                     self.parked = None;
                     self.answered(client, answer).await?;
                 }
-                (_, _) = in_flight(&mut self.superseded) => self.superseded = None,
+                (_, answer) = in_flight(&mut self.superseded) => {
+                    self.superseded = None;
+                    self.superseded_ended(answer);
+                }
                 (client, body) = in_flight(&mut self.fetching) => {
                     self.fetching = None;
                     self.fetched(client, body).await?;
@@ -153,12 +160,12 @@ impl Sync {
                     Err(error) => warn!(error:% = error; "a message of apply is left out"),
                 },
                 () = at(self.speak_at) => self.speak(),
-                () = files.changed.notified() => self.observe().await?,
+                () = files.changed.notified() => observe_at = observe_at.min(Instant::now() + SETTLE),
                 () = sleep_until(observe_at) => {
                     observe_at = Instant::now() + OBSERVE;
                     self.observe().await?;
                 }
-                () = sleep_until(renew_at) => renew_at = self.renew().await?,
+                () = sleep_until(self.renew_at) => self.renew().await,
             }
         }
     }
@@ -167,7 +174,12 @@ impl Sync {
     fn speak(&mut self) {
         self.speak_at = None;
         let client = self.idle.take().unwrap_or_else(|| self.client());
-        self.superseded = self.parked.take();
+        if let Some(parked) = self.parked.take()
+            && self.superseded.replace(parked).is_some()
+        {
+            // Two have had their place taken, and the older may not have arrived yet: now it never will.
+            self.said.again();
+        }
         self.parked = Some(Box::pin(check_in(client, self.said.check_in())));
     }
 
@@ -185,6 +197,11 @@ impl Sync {
         answer: Result<CheckInAnswer, ExchangeError>,
     ) -> Result<(), SyncError> {
         match answer {
+            Ok(CheckInAnswer::Superseded) if self.superseded.take().is_some() => {
+                // The older one was slower on its way and came after it: neither says what is so now.
+                self.said.again();
+                self.speak_at = Some(Instant::now());
+            }
             Ok(CheckInAnswer::Superseded) => {
                 // By a check-in of another process of this host, since one of ours would have taken its place here.
                 warn!("another agent with this host's certificate has checked in");
@@ -201,11 +218,20 @@ impl Sync {
             }
             Err(ExchangeError::Expired) => {
                 self.speak_at = Some(Instant::now() + self.backoff.fail());
-                self.renew().await?;
+                self.renew().await;
             }
             Err(error) => self.failed(&error),
         }
         Ok(())
+    }
+
+    /// A check-in whose place was taken may never have arrived: what it said is said again then.
+    fn superseded_ended(&mut self, answer: Result<CheckInAnswer, ExchangeError>) {
+        if let Err(error) = answer {
+            debug!(error:% = chain(&error); "a check-in was lost");
+            self.said.again();
+            self.speak_soon();
+        }
     }
 
     /// The next controller of the list has its turn.
@@ -238,7 +264,8 @@ impl Sync {
                 if !is_coming && !self.wanted.contains(&hash) {
                     self.wanted.push_back(hash);
                 }
-                self.fetch_next();
+                let client = self.client();
+                self.fetch_next(client);
             }
             FromApply::Refused { reason } => warn!(error = reason; "an offer was refused"),
             message => {
@@ -249,18 +276,18 @@ impl Sync {
         }
     }
 
-    fn fetch_next(&mut self) {
+    fn fetch_next(&mut self, client: Client) {
         if self.fetching.is_none()
             && let Some(hash) = self.wanted.pop_front()
         {
             self.fetched = hash;
-            self.fetching = Some(Box::pin(fetch(self.client(), hash)));
+            self.fetching = Some(Box::pin(fetch(client, hash)));
         }
     }
 
     async fn fetched(&mut self, client: Client, body: Result<Option<Vec<u8>>, ExchangeError>) -> Result<(), SyncError> {
-        drop(client);
         let hash = self.fetched;
+        let is_lost = body.is_err();
         let message = match body {
             Ok(Some(bytes)) => FromSync::Body { hash, bytes },
             Ok(None) => FromSync::NoBody(hash),
@@ -270,7 +297,9 @@ impl Sync {
             }
         };
         self.end.send(&message).await?;
-        self.fetch_next();
+        // One connection serves all that is wanted, unless it broke; the list may name another controller by now.
+        let client = if is_lost { self.client() } else { client };
+        self.fetch_next(client);
         Ok(())
     }
 
@@ -282,34 +311,42 @@ impl Sync {
         Ok(self.end.send(&FromSync::Observed(digest)).await?)
     }
 
-    /// Renews when a controller can be asked; gives the time of the next try.
-    async fn renew(&mut self) -> Result<Instant, SyncError> {
+    /// Renews when a controller can be asked, and says when next. What cannot be used is not kept: the present
+    /// certificate still can.
+    async fn renew(&mut self) {
         let mut client = self.client();
-        match renewed(&mut client, &self.credentials).await {
-            Ok(next) => {
-                next.store(&*self.host).map_err(StateError::from)?;
-                self.tls = next.tls(&self.identity, self.clock.clone())?;
-                self.credentials = next;
-                self.idle = None;
-                self.speak_soon();
+        let renewed = renewed(&mut client, &self.credentials).await.and_then(|next| {
+            let tls = next.tls(&self.identity, self.clock.clone())?;
+            Ok((next, tls))
+        });
+        self.renew_at = Instant::now() + RENEW_AGAIN;
+        let (next, tls) = match renewed {
+            Ok(renewed) => renewed,
+            Err(error) => return warn!(error:% = chain(&error); "the certificate could not be renewed"),
+        };
+        let kept = next.store(&*self.host);
+        self.tls = tls;
+        self.credentials = next;
+        self.idle = None;
+        self.speak_soon();
+        match kept {
+            Ok(()) => {
+                self.renew_at = renew_at(&self.credentials, &*self.clock);
                 info!("certificate renewed");
-                Ok(self.renew_at())
             }
-            Err(error) => {
-                warn!(error:% = chain(&error); "the certificate could not be renewed");
-                Ok(Instant::now() + RENEW_AGAIN)
-            }
+            // It serves until the next start; another is asked for, that may be kept.
+            Err(error) => warn!(error:% = chain(&error); "the renewed certificate could not be kept"),
         }
-    }
-
-    fn renew_at(&self) -> Instant {
-        Instant::now() + due_in(self.credentials.validity, self.clock.unix_seconds())
     }
 
     fn client(&self) -> Client {
         let target = self.targets.front().cloned().expect("join refused a list without a controller");
         Client::new(target, Some(self.tls.clone()), ClientLimits::default())
     }
+}
+
+fn renew_at(credentials: &Credentials, clock: &dyn Clock) -> Instant {
+    Instant::now() + due_in(credentials.validity, clock.unix_seconds())
 }
 
 async fn in_flight<T>(slot: &mut Option<InFlight<T>>) -> Returned<T> {

@@ -15,6 +15,9 @@ const WAIT_MS: u32 = 45_000;
 const BUSY_WAIT_MS: u32 = 2_000;
 /// The most results of one check-in.
 const MOST_RESULTS: usize = 256;
+/// The most findings of one report, and things given back by one check-in: as many as a controller reads.
+const MOST_FINDINGS: usize = 256;
+const MOST_GIVEN_BACK: usize = 1024;
 
 /// What is to be said.
 pub(super) struct Said {
@@ -31,6 +34,8 @@ pub(super) struct Said {
     report_is_new: bool,
     wants: Vec<LeaseWanted>,
     gives_back: Vec<GiveBack>,
+    /// How many of `gives_back` the last check-in said.
+    given_back: usize,
     local: LocalState,
 }
 
@@ -50,6 +55,7 @@ impl Said {
             report_is_new: true,
             wants: Vec::new(),
             gives_back: Vec::new(),
+            given_back: 0,
             local: LocalState::default(),
         };
         said.observe_again(host);
@@ -105,9 +111,11 @@ impl Said {
             let mut report = self.report.clone();
             env!("CARGO_PKG_VERSION").clone_into(&mut report.agent_version);
             report.findings.extend(self.own_findings.iter().cloned());
+            report.findings.truncate(MOST_FINDINGS);
             report.local = self.local.clone();
             report
         });
+        self.given_back = self.gives_back.len().min(MOST_GIVEN_BACK);
         let is_busy = self.report.progress == Progress::Running || self.results.len() > MOST_RESULTS;
         CheckIn {
             boot_id: self.boot_id,
@@ -117,7 +125,7 @@ impl Said {
             observation: (self.acknowledged != Some(digest)).then(|| self.observation.clone()),
             report,
             wants: self.wants.clone(),
-            gives_back: std::mem::take(&mut self.gives_back),
+            gives_back: self.gives_back[..self.given_back].to_vec(),
             local: self.local.clone(),
             wait_ms: if is_busy { BUSY_WAIT_MS } else { WAIT_MS },
         }
@@ -126,6 +134,7 @@ impl Said {
     /// What a controller has heard need not be said again.
     pub(super) fn acknowledged(&mut self, news: &News) {
         self.results.retain(|result| result.sequence > news.acknowledged);
+        self.gives_back.drain(..std::mem::take(&mut self.given_back));
         if news.observation.is_some() {
             self.acknowledged = news.observation;
         }
@@ -155,5 +164,44 @@ impl Said {
         let is_new = merged != self.observation;
         self.observation = merged;
         is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::memory::MemoryHost;
+
+    fn news(acknowledged: u64, observation: Option<PartDigest>) -> News {
+        News { acknowledged, observation, desired: None, grants: Vec::new(), next_ms: 0 }
+    }
+
+    #[test]
+    fn what_was_not_answered_is_said_again() {
+        let mut said = Said::observe(&MemoryHost::new());
+        let back = GiveBack::Primary("mysql".to_owned());
+        assert!(said.hear(FromApply::GiveBack(vec![back.clone()])));
+        let first = said.check_in();
+        assert!(first.observation.is_some() && first.report.is_some());
+        assert_eq!(first.gives_back, std::slice::from_ref(&back));
+
+        said.again();
+        let second = said.check_in();
+        assert_eq!((second.observation.is_some(), second.report.is_some()), (true, true));
+        assert_eq!(second.gives_back, [back]);
+
+        assert!(said.hear(FromApply::GiveBack(vec![GiveBack::Lease(LeaseWanted::Mend)])));
+        said.acknowledged(&news(0, Some(second.observation_digest)));
+        let third = said.check_in();
+        assert_eq!((third.observation, third.report), (None, None));
+        assert_eq!(third.gives_back, [GiveBack::Lease(LeaseWanted::Mend)], "what came after the check-in is not lost");
+    }
+
+    #[test]
+    fn a_report_has_no_more_findings_than_a_controller_reads() {
+        let mut said = Said::observe(&MemoryHost::new());
+        let report = Report { findings: vec!["x".to_owned(); 300], ..Report::default() };
+        said.hear(FromApply::Report(report));
+        assert_eq!(said.check_in().report.unwrap().findings.len(), 256);
     }
 }

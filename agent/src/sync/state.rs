@@ -59,7 +59,12 @@ impl Credentials {
     pub fn load(host: &dyn Host) -> Result<Self, StateError> {
         let dir = host.dir(&paths::own(DIR))?.ok_or(StateError::NotJoined)?;
         let bytes = dir.read(NAME, LARGEST)?.ok_or(StateError::NotJoined)?;
-        serde_json::from_slice(&bytes).map_err(|error| StateError::Damaged(error.to_string()))
+        let credentials: Self =
+            serde_json::from_slice(&bytes).map_err(|error| StateError::Damaged(error.to_string()))?;
+        if credentials.targets().is_empty() {
+            return Err(StateError::Damaged("it names no controller".to_owned()));
+        }
+        Ok(credentials)
     }
 
     /// Replaces them on disk, readable by nobody else.
