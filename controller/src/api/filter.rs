@@ -79,8 +79,7 @@ impl Filter {
     fn keeps_spec(&self, model: &Model, node: &Node) -> bool {
         let spec = &node.spec;
         let kept = |(name, wanted): &(&str, String)| {
-            let value = spec.extra.get(*name).and_then(Json::as_str).unwrap_or_default();
-            value == wanted
+            spec.extra.get(*name).and_then(Json::as_str) == Some(wanted.as_str())
         };
         let in_group = |wanted: &String| {
             let group = spec.nodegroup.and_then(|id| model.groups.get(id.0));

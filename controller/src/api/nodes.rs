@@ -16,7 +16,7 @@ use super::filter::{FILTERS, Filter};
 use super::objects::{self, New, Shown, create, read_body};
 use super::query::{BadQuery, PAGE, Page, Parameters};
 use super::request::{Outcome, Reply, Request, bad_query};
-use super::version::Minor;
+use super::version::{IRONIC_VERSION, Minor};
 use super::{Api, kept, lists, state, view};
 use crate::cache::Model;
 use crate::registry::Answer;
@@ -225,7 +225,7 @@ fn columns(api: &Api, model: &Model, request: &Request, parameters: &Parameters,
         (Some(true), None) => Ok(Columns::All),
         (_, None) if detail_path => Ok(Columns::All),
         (_, None) => {
-            let ironics = request.headers.contains_key("x-openstack-ironic-api-version");
+            let ironics = request.headers.contains_key(IRONIC_VERSION);
             let own = if ironics { &[][..] } else { OWN };
             Ok(Columns::Some(DEFAULT.iter().chain(own).map(|name| (*name).to_owned()).collect()))
         }

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
 use log::{error, warn};
 use serde_json::{Value, json};
-use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, find};
+use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, Method, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::Peer;
 use stemma_wire::tls::Class;
@@ -20,6 +20,7 @@ use super::request::{MOST_BODY_BYTES, Outcome, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use super::{Api, dispatch};
 use crate::blobs;
+use crate::registry::maps::MapName;
 
 /// Which requests a listener takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,9 @@ impl Opened<'_> {
         let host = self.host()?;
         let caller = self.caller(api, peer.as_deref(), &host)?;
         let (endpoint, path) = self.route()?;
+        if self.versions.service == Some(Service::Baremetal) {
+            self.check_accept()?;
+        }
         if !endpoint.allows(caller) {
             let kind = if caller == Caller::Nobody { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
             warn!(request = self.id, reason = kind.name(), path = endpoint.route().path; "request refused");
@@ -125,6 +129,20 @@ impl Opened<'_> {
         Err(ApiError::new(ErrorType::RequestOrigin, ErrorType::RequestOrigin.title()))
     }
 
+    fn is_read(&self) -> bool {
+        *self.method == axum::http::Method::GET
+    }
+
+    /// Ironic's answers are JSON alone, and it says so to who wants something else.
+    fn check_accept(&self) -> Result<(), ApiError> {
+        let Some(accept) = self.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()) else { return Ok(()) };
+        let takes_json = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
+        if takes_json.into_iter().any(|kind| matches!(kind, "" | "*/*" | "application/*" | "application/json")) {
+            return Ok(());
+        }
+        Err(ApiError::new(ErrorType::RequestNotAcceptable, "answers are application/json here"))
+    }
+
     fn route(&self) -> Result<(Endpoint, Vec<(String, String)>), ApiError> {
         let path = self.uri.path();
         let baremetal = Service::of_path(path) == Some(Service::Baremetal);
@@ -134,17 +152,30 @@ impl Opened<'_> {
                 let decoded: Result<Vec<_>, ApiError> = names.zip(values).map(|(name, value)| Ok((name.to_owned(), decode(value)?))).collect();
                 Ok((endpoint, decoded?))
             }
+            // As Ironic, which takes what follows a node for the name of a field.
+            Found::Nothing | Found::OtherMethods(_) if baremetal && path.trim_end_matches('/').ends_with("/detail") => {
+                Err(ApiError::new(ErrorType::FieldInvalid, "a node has no field of that name"))
+            }
+            Found::OtherMethods(methods) if self.is_read() && !names_a_map(path) && methods.iter().all(|m| *m != Method::Get) && is_of_maps(path) => {
+                Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title()))
+            }
             Found::OtherMethods(methods) => {
                 let allow = methods.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
                 Err(ApiError::new(ErrorType::RequestMethod, format!("this path takes {allow}")))
             }
-            // As Ironic, which takes what follows a node for the name of a field.
-            Found::Nothing if baremetal && path.trim_end_matches('/').ends_with("/detail") => {
-                Err(ApiError::new(ErrorType::FieldInvalid, "a node has no field of that name"))
-            }
             Found::Nothing => Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title())),
         }
     }
+}
+
+/// Whether the last segment is a map of an object.
+fn names_a_map(path: &str) -> bool {
+    path.trim_end_matches('/').rsplit('/').next().is_some_and(|last| MapName::named(last).is_some())
+}
+
+/// Whether the path has the form of a node's map: only then can other methods be there for another name.
+fn is_of_maps(path: &str) -> bool {
+    path.trim_end_matches('/').split('/').count() == 5
 }
 
 /// Reads a body whole.

@@ -9,7 +9,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{self, Shown};
 use super::request::{Outcome, Reply, Request};
-use super::version::Minor;
+use super::version::{IRONIC_VERSION, Minor};
 use super::{Api, state};
 use crate::cache::Model;
 use crate::registry::work::{Work, check_presumed};
@@ -33,8 +33,11 @@ pub fn list(api: &Api, request: &Request) -> Outcome {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     let traits = state::traits(&model, &node);
-    let names: Vec<&Trait> = traits.names().collect();
-    Ok(Reply::ok(json!({"traits": names, "trait_sources": state::trait_sources(&traits)})))
+    let mut body = json!({"traits": traits.names().collect::<Vec<_>>()});
+    if !request.headers.contains_key(IRONIC_VERSION) {
+        body["trait_sources"] = state::trait_sources(&traits);
+    }
+    Ok(Reply::ok(body))
 }
 
 /// `PUT /v1/nodes/{node}/traits`.
@@ -88,7 +91,7 @@ pub async fn add(api: &Api, request: &Request) -> Outcome {
         Ok(spec)
     }, |_, _| Answer::empty(204));
     let mut reply = outcome.await?;
-    reply.set(header::LOCATION, &request.url());
+    reply.set(header::LOCATION, &format!("{}/v1/nodes/{}/traits/{}", request.base, request.part("node"), request.part("trait")));
     Ok(reply)
 }
 

@@ -53,7 +53,8 @@ pub enum NotAcceptable {
     },
 }
 
-const IRONIC_VERSION: &str = "x-openstack-ironic-api-version";
+/// The header of Ironic's clients.
+pub const IRONIC_VERSION: &str = "x-openstack-ironic-api-version";
 const OPENSTACK_VERSION: &str = "openstack-api-version";
 const MAGNUM_NAMES: [&str; 3] = ["container-infra", "container-infrastructure", "container-infrastructure-management"];
 

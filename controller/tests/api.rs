@@ -1,0 +1,295 @@
+//! The operators' API over its handlers, with a real store in a temporary directory and no socket.
+
+mod served;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use served::Served;
+
+/// The given vectors, or a notice that they are not here.
+fn vectors(name: &str) -> Option<Value> {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../shared/vectors", name].iter().collect();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Some(serde_json::from_str(&text).expect("vectors are JSON")),
+        Err(_) if std::env::var_os("STEMMA_REQUIRE_SHARED").is_some_and(|v| v == "1") => panic!("{} is needed", path.display()),
+        Err(_) => {
+            eprintln!("skipped: {} is not here", path.display());
+            None
+        }
+    }
+}
+
+fn owners(value: &Value) -> BTreeMap<String, Vec<String>> {
+    serde_json::from_value(value.clone()).expect("owners by key")
+}
+
+/// Every scenario on an object of its own: each operation as the call of api.md that it stands for.
+async fn scenarios(file: &str) {
+    let Some(vectors) = vectors(file) else { return };
+    let served = Served::start();
+    for case in vectors["cases"].as_array().expect("cases") {
+        let name = case["name"].as_str().expect("a name").replace('_', "-");
+        served.expect("POST", "/v1/clustertemplates", &json!({"name": name}), 201).await;
+        let at = format!("/v1/clustertemplates/{name}");
+        for (step, expected) in case["ops"].as_array().expect("ops").iter().zip(case["expect"].as_array().expect("expect")) {
+            let manager = step["manager"].as_str().expect("a manager");
+            let force = step["force"].as_bool().unwrap_or(false);
+            let body = json!({"labels": step["labels"]});
+            let answer = match step["op"].as_str() {
+                Some("apply") => {
+                    let path = format!("{at}?manager={manager}&force={force}");
+                    served.send("PATCH", &path, &[("content-type", "application/apply-patch+json")], Some(&body)).await
+                }
+                _ => served.send("PUT", &format!("{at}/labels?manager={manager}"), &[], Some(&body)).await,
+            };
+            check(&served, &at, &answer, expected, &format!("{name}: {step}")).await;
+        }
+    }
+}
+
+async fn check(served: &Served, at: &str, answer: &served::Answer, expected: &Value, what: &str) {
+    let conflicts: Vec<(String, String)> = expected["conflict"].as_array().into_iter().flatten()
+        .map(|one| (one["key"].as_str().unwrap_or_default().to_owned(), one["manager"].as_str().unwrap_or_default().to_owned()))
+        .collect();
+    let is_refused = !conflicts.is_empty();
+    assert_eq!(answer.status, if is_refused { 409 } else { 200 }, "{what}: {}", answer.body);
+    if is_refused {
+        let told = answer.body["conflicts"].as_array().expect("conflicts");
+        let mut told: Vec<(String, String)> = told.iter()
+            .map(|one| (one["key"].as_str().unwrap_or_default().to_owned(), one["manager"].as_str().unwrap_or_default().to_owned()))
+            .map(|(key, owner)| (key, owner.rsplit_once(':').map_or(owner.clone(), |(manager, _)| manager.to_owned())))
+            .collect();
+        let mut wanted: Vec<_> = conflicts.into_iter()
+            .map(|(key, owner)| (key, owner.rsplit_once(':').map_or(owner.clone(), |(manager, _)| manager.to_owned())))
+            .collect();
+        told.sort();
+        told.dedup();
+        wanted.sort();
+        wanted.dedup();
+        assert_eq!(told, wanted, "{what}");
+    }
+    let object = served.get(at).await;
+    assert_eq!(object["labels"], expected["labels"], "{what}");
+    assert_eq!(owners(&object["label_owners"]), owners(&expected["owners"]), "{what}");
+}
+
+#[tokio::test]
+async fn ownership_over_http_is_that_of_the_given_scenarios() {
+    scenarios("propagation/ssa_map.json").await;
+}
+
+#[tokio::test]
+async fn ownership_over_http_is_that_of_random_scenarios() {
+    scenarios("propagation/ssa_map_fuzz.json").await;
+}
+
+#[tokio::test]
+async fn nodes_are_filtered_by_traits_as_the_guideline_has_it() {
+    let Some(vectors) = vectors("traits/trait_filter.json") else { return };
+    for (set, nodes) in vectors["node_sets"].as_object().expect("sets") {
+        let served = Served::start();
+        for node in nodes.as_array().expect("nodes") {
+            let name = node["name"].as_str().expect("a name");
+            served.expect("POST", "/v1/nodes", &json!({"name": name, "driver": "fake"}), 201).await;
+            served.expect("PUT", &format!("/v1/nodes/{name}/traits"), &json!({"traits": node["traits"]}), 200).await;
+        }
+        for case in vectors["cases"].as_array().expect("cases").iter().filter(|case| case["nodes"] == *set) {
+            let query = case["query_string"].as_str().expect("a query");
+            let list = served.get(&format!("/v1/nodes?{query}")).await;
+            assert_eq!(names(&list), case["expected"], "{query}");
+        }
+        for case in vectors["pagination_cases"].as_array().expect("cases").iter().filter(|case| case["nodes"] == *set) {
+            pages(&served, case).await;
+        }
+    }
+}
+
+fn names(list: &Value) -> Value {
+    list["nodes"].as_array().expect("nodes").iter().map(|node| node["name"].clone()).collect()
+}
+
+/// Follows `next`, which must carry every filter.
+async fn pages(served: &Served, case: &Value) {
+    let (query, limit) = (case["query_string"].as_str().expect("a query"), &case["limit"]);
+    let mut at = Some(format!("/v1/nodes?{query}&limit={limit}"));
+    let mut pages = Vec::new();
+    while let Some(path) = at {
+        let list = served.get(&path).await;
+        let page = names(&list);
+        // A full last page has a `next`, behind which nothing comes.
+        if pages.is_empty() || page.as_array().is_some_and(|page| !page.is_empty()) {
+            pages.push(page);
+        }
+        at = list["next"].as_str().map(|next| next.trim_start_matches("http://localhost").to_owned());
+    }
+    assert_eq!(Value::from(pages), case["expected_pages"], "{query} by {limit}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_again_answers_the_same() {
+    let served = Served::start();
+    let key = [("idempotency-key", "0198c0de-0000-7000-8000-000000000001")];
+    let body = json!({"name": "base", "labels": {"a": "1"}});
+    let first = served.send("POST", "/v1/clustertemplates", &key, Some(&body)).await;
+    let again = served.send("POST", "/v1/clustertemplates", &key, Some(&body)).await;
+    assert_eq!((first.status, &first.body), (201, &again.body));
+    assert_eq!(served.get("/v1/clustertemplates").await["clustertemplates"].as_array().map(Vec::len), Some(1));
+    let other = served.send("POST", "/v1/clustertemplates", &key, Some(&json!({"name": "other"}))).await;
+    assert_eq!((other.status, other.kind()), (409, "request.reused"));
+    let told = served.get("/v1/requests/0198c0de-0000-7000-8000-000000000001").await;
+    assert_eq!((&told["status"], &told["body"]), (&json!(201), &first.body));
+}
+
+#[tokio::test]
+async fn a_stale_tag_is_refused_and_nothing_is_changed() {
+    let served = Served::start();
+    let made = served.expect("POST", "/v1/clustertemplates", &json!({"name": "base"}), 201).await;
+    let tag = format!("\"{}\"", made["resource_version"]);
+    let merge = ("content-type", "application/merge-patch+json");
+    let edit = |label: &str| json!({"labels": {"a": label}});
+    let first = served.send("PATCH", "/v1/clustertemplates/base", &[merge, ("if-match", &tag)], Some(&edit("1"))).await;
+    assert_eq!(first.status, 200);
+    let second = served.send("PATCH", "/v1/clustertemplates/base", &[merge, ("if-match", &tag)], Some(&edit("2"))).await;
+    assert_eq!((second.status, second.kind()), (412, "precondition.failed"));
+    assert_eq!(served.get("/v1/clustertemplates/base").await["labels"], json!({"a": "1"}));
+}
+
+/// A site of one cluster with one web group and a release.
+async fn site(served: &Served) {
+    let objects = json!([
+        {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["nginx"]}}, "tags": {"nginx": {"has_primary": true}},
+         "tasks": [{"id": "conf", "type": "file", "tags": ["nginx"], "parameters": {"path": "/etc/site.conf", "template": "tier {{ labels.tier }}"}}]},
+        {"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "standard", "debug": "true"}},
+        {"kind": "Cluster", "name": "prod", "cluster_template": "base", "labels": {"site": "fra1"}},
+        {"kind": "NodeGroup", "cluster": "prod", "name": "web", "roles": ["web"], "labels": {"tier": "gold", "debug": null}},
+        {"kind": "Node", "name": "web-1", "nodegroup": "prod/web"},
+    ]);
+    let applied = served.expect("POST", "/v1/apply?manager=git", &json!({"objects": objects}), 200).await;
+    assert_eq!(applied["objects"].as_array().map(Vec::len), Some(5), "{applied}");
+}
+
+#[tokio::test]
+async fn a_node_is_resolved_with_the_origin_of_each_value() {
+    let served = Served::start();
+    site(&served).await;
+    let resolved = served.get("/v1/nodes/web-1/resolved").await;
+    assert_eq!(resolved["labels"], json!({"site": "fra1", "tier": "gold"}));
+    assert_eq!(resolved["origins"]["labels"], json!({"site": "cluster", "tier": "nodegroup"}));
+    assert_eq!(resolved["tasks"], json!(["conf"]));
+    assert_eq!(resolved["inputs"], json!({"labels.tier": {"value": "gold"}}));
+    let explained = served.get("/v1/nodes/web-1/explain?label=debug").await;
+    let results: Vec<&str> = explained["levels"].as_array().expect("levels").iter().filter_map(|level| level["result"].as_str()).collect();
+    assert_eq!(explained["value"], Value::Null);
+    assert_eq!(results, ["stopped by the nodegroup", "says nothing", "stops what is above", "says nothing"]);
+    let explained = served.get("/v1/nodes/web-1/explain?label=tier").await;
+    assert_eq!((&explained["value"], &explained["used_by"]), (&json!("gold"), &json!(["conf"])));
+}
+
+#[tokio::test]
+async fn an_apply_is_all_of_its_objects_or_none() {
+    let served = Served::start();
+    site(&served).await;
+    let again = json!({"objects": [{"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "standard", "debug": "true"}}]});
+    let unchanged = served.expect("POST", "/v1/apply?manager=git", &again, 200).await;
+    assert_eq!(unchanged["objects"][0]["action"], "unchanged");
+    let half = json!({"objects": [{"kind": "ClusterTemplate", "name": "base", "labels": {"tier": "other"}}, {"kind": "Cluster", "name": "x", "cluster_template": "nope"}]});
+    let refused = served.send("POST", "/v1/apply?manager=git", &[], Some(&half)).await;
+    assert_eq!((refused.status, refused.kind()), (400, "reference.dangling"));
+    assert_eq!(served.get("/v1/clustertemplates/base").await["labels"]["tier"], "standard");
+    let by_another = json!({"objects": [{"kind": "ClusterTemplate", "name": "base", "labels": {"tier": "bronze"}}]});
+    let conflict = served.send("POST", "/v1/apply?manager=hand", &[], Some(&by_another)).await;
+    assert_eq!((conflict.status, conflict.kind()), (409, "label.conflict"));
+    assert_eq!(conflict.body["conflicts"], json!([{"map": "labels", "key": "tier", "manager": "git:apply", "value": "standard"}]));
+}
+
+#[tokio::test]
+async fn what_something_refers_to_is_not_deleted() {
+    let served = Served::start();
+    site(&served).await;
+    for (path, part) in [
+        ("/v1/releases/site@1", "clustertemplate base"),
+        ("/v1/clustertemplates/base", "cluster prod"),
+        ("/v1/clusters/prod", "node web-1"),
+        ("/v1/clusters/prod/nodegroups/web", "node web-1"),
+    ] {
+        let refused = served.send("DELETE", path, &[], None).await;
+        assert_eq!((refused.status, refused.kind()), (409, "object.in_use"), "{path}");
+        assert!(refused.message().contains(part), "{path}: {}", refused.message());
+    }
+    for path in ["/v1/nodes/web-1", "/v1/clusters/prod", "/v1/clustertemplates/base", "/v1/releases/site@1"] {
+        let gone = served.send("DELETE", path, &[], None).await;
+        assert_eq!(gone.status, 204, "{path}: {}", gone.body);
+        assert_eq!(served.send("GET", path, &[], None).await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn roles_become_tags_and_tags_are_assigned_by_hand() {
+    let served = Served::start();
+    site(&served).await;
+    assert_eq!(served.get("/v1/nodes/web-1").await["tags"], json!(["nginx"]));
+    served.expect("POST", "/v1/clusters/prod/tags", &json!({"name": "canary"}), 201).await;
+    let assign = served.send("PUT", "/v1/nodes/web-1/tags/canary", &[], None).await;
+    assert_eq!(assign.status, 204, "{}", assign.body);
+    assert_eq!(served.get("/v1/nodes/web-1").await["tags"], json!(["canary", "nginx"]));
+    let both = served.expect("POST", "/v1/nodes/web-1/tags", &json!({"unassign": ["nginx"]}), 200).await;
+    assert_eq!(both["effective"], json!(["canary"]));
+    let in_use = served.send("DELETE", "/v1/clusters/prod/tags/canary", &[], None).await;
+    assert_eq!((in_use.status, in_use.kind()), (409, "object.in_use"));
+    let unknown = served.send("PUT", "/v1/nodes/web-1/tags/nope", &[], None).await;
+    assert_eq!((unknown.status, unknown.kind()), (400, "tag.unknown"));
+    let role = served.send("POST", "/v1/nodes/web-1/roles", &[], Some(&json!({"roles": ["db"]}))).await;
+    assert_eq!((role.status, role.kind()), (400, "role.invalid"));
+}
+
+#[tokio::test]
+async fn errors_say_what_where_why_and_what_to_do() {
+    let served = Served::start();
+    site(&served).await;
+    let release = |tasks: Value| json!({"objects": [{"kind": "Release", "name": "bad", "version": "1", "tasks": tasks}]});
+    for (body, kind, message) in [
+        (json!({"objects": [{"kind": "ClusterTemplate", "name": "t", "lables": {}}]}), "field.unknown",
+         "clustertemplate/t: Unknown attribute for clustertemplate: 'lables': is no field of this kind: take it out, or mend its spelling"),
+        (json!({"objects": [{"kind": "Cluster", "name": "c", "cluster_template": "nope"}]}), "reference.dangling",
+         "cluster/c: Invalid input for cluster: cluster_template: there is no cluster template \"nope\": make it first, or name another"),
+        (json!({"objects": [{"kind": "Cluster", "name": "c", "release": "nope@1"}]}), "reference.dangling", "cluster/c: there is no release 'nope@1'"),
+        (json!({"objects": [{"kind": "Klaster", "name": "c"}]}), "field.invalid",
+         "object 0: kind: \"Klaster\" is no kind: it is one of Release, ClusterTemplate, Cluster, NodeGroup, Node"),
+        (release(json!([{"id": "a", "type": "shell", "tags": ["x"], "requires": ["b"], "parameters": {"command": ["true"]}},
+                        {"id": "b", "type": "shell", "tags": ["x"], "requires": ["a"], "parameters": {"command": ["true"]}}])), "object.invalid",
+         "tasks wait for each other: a -> b -> a; take one of these dependencies away"),
+        (release(json!([{"id": "a", "type": "file", "tags": ["x"], "parameters": {"path": "/x", "template": "{{ labels[params.key] }}"}}])), "object.invalid",
+         "line 1, column 4: `labels[params.key]`: the key is computed"),
+    ] {
+        let refused = served.send("POST", "/v1/apply", &[], Some(&body)).await;
+        assert_eq!((refused.status, refused.kind()), (400, kind), "{}", refused.body);
+        assert!(refused.message().contains(message), "{}\nwants: {message}", refused.message());
+    }
+}
+
+#[tokio::test]
+async fn strangers_and_other_origins_are_refused_on_the_plain_listener() {
+    let served = Served::start();
+    for (headers, status, kind) in [
+        (vec![("host", "evil.example:80")], 400, "request.host"),
+        (vec![("origin", "http://evil.example")], 403, "request.origin"),
+        (vec![("origin", "http://localhost")], 200, ""),
+    ] {
+        let answer = served.send("GET", "/v1/clusters", &headers, None).await;
+        assert_eq!(answer.status, status, "{headers:?}");
+        assert_eq!(answer.kind(), kind, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn json_from_outside_is_bounded() {
+    let served = Served::start();
+    let deep = format!("{{\"name\":\"x\",\"extra\":{}1{}}}", "[".repeat(200), "]".repeat(200));
+    for body in ["{\"name\":\"a\",\"name\":\"b\"}", "{\"name\":", "[]", "\"x\"", "{\"name\":\"\\ud800\"}", deep.as_str()] {
+        let refused = served.send_text("POST", "/v1/nodes", &[], body).await;
+        assert_eq!(refused.status, 400, "{body}: {}", refused.body);
+        assert!(refused.body["error_message"].is_string(), "Ironic's clients read it: {}", refused.body);
+    }
+}

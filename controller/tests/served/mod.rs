@@ -1,0 +1,99 @@
+//! A controller's registry, cache and API over a store in a temporary directory.
+
+use std::sync::Arc;
+
+use axum::http::Request;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use serde_json::Value;
+use stemma_controller::api::{Api, Guarding, answer};
+use stemma_controller::blobs::Blobs;
+use stemma_controller::cache::Cache;
+use stemma_controller::registry::Registry;
+use stemma_controller::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store};
+use stemma_core::traits::TraitNames;
+use stemma_wire::clock::SystemClock;
+
+/// What is served.
+pub struct Served {
+    api: Arc<Api>,
+    _directory: tempfile::TempDir,
+}
+
+/// An answer.
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The body; `null` where it is no JSON.
+    pub body: Value,
+}
+
+impl Answer {
+    /// The stable name of the error; empty for none.
+    pub fn kind(&self) -> &str {
+        self.body["error"]["type"].as_str().unwrap_or_default()
+    }
+
+    /// The sentence of the error; empty for none.
+    pub fn message(&self) -> &str {
+        self.body["error"]["message"].as_str().unwrap_or_default()
+    }
+}
+
+impl Served {
+    /// Starts over an empty store.
+    pub fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
+        let store = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).expect("a new store");
+        let store: Arc<dyn Store> = Arc::new(store);
+        let cache = Arc::new(Cache::load(store.as_ref()).expect("an empty store is read"));
+        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
+        tokio::spawn(async move { following.follow(followed.as_ref()).await });
+        let api = Api {
+            registry: Arc::new(Registry::new(store, cache, Arc::new(SystemClock))),
+            blobs: Arc::new(Blobs::new(directory.path())),
+            desired: None,
+            identities: None,
+            metrics: None,
+            traits: TraitNames::default(),
+            guarding: Guarding::Loopback,
+        };
+        Self { api: Arc::new(api), _directory: directory }
+    }
+
+    /// Sends a request.
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
+        self.send_text(method, path, headers, &body.map(ToString::to_string).unwrap_or_default()).await
+    }
+
+    /// Sends a request whose body need be no JSON.
+    pub async fn send_text(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        if headers.iter().all(|(name, _)| *name != "host") {
+            request = request.header("host", "localhost");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::from(body.to_owned()))).expect("a request");
+        let response = answer(Arc::clone(&self.api), None, request).await;
+        let status = response.status().as_u16();
+        let bytes = response.into_body().collect().await.expect("a body of bytes").to_bytes();
+        Answer { status, body: serde_json::from_slice(&bytes).unwrap_or_default() }
+    }
+
+    /// Sends a body, and expects a status.
+    pub async fn expect(&self, method: &str, path: &str, body: &Value, status: u16) -> Value {
+        let answer = self.send(method, path, &[], Some(body)).await;
+        assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.body);
+        answer.body
+    }
+
+    /// Reads.
+    pub async fn get(&self, path: &str) -> Value {
+        let answer = self.send("GET", path, &[], None).await;
+        assert_eq!(answer.status, 200, "GET {path}: {}", answer.body);
+        answer.body
+    }
+}
