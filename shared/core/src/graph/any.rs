@@ -47,30 +47,46 @@ impl ClusterGraph {
         if before.is_empty() && after.is_empty() {
             return;
         }
+        let of =
+            |entries: &[&Cross]| -> Vec<Firsts> { entries.iter().map(|cross| self.firsts(release, cross)).collect() };
+        let (before, after) = (of(&before), of(&after));
         for node in &class.nodes {
             let own: Instance = (Some(Arc::clone(node)), release.id(ix).into());
-            for first in before.iter().filter_map(|cross| self.first(release, cross, &own)) {
+            for first in before.iter().filter_map(|firsts| other_than(firsts, &own)) {
                 found.nodes.extend(first.0.clone());
                 found.pairs.insert((first, own.clone()));
             }
-            for first in after.iter().filter_map(|cross| self.first(release, cross, &own)) {
+            for first in after.iter().filter_map(|firsts| other_than(firsts, &own)) {
                 found.nodes.extend(first.0.clone());
                 found.pairs.insert((own.clone(), first));
             }
         }
     }
 
-    /// The first node by name that an entry means and that has one of its tasks, the instance itself left out.
-    fn first(&self, release: &CompiledRelease, cross: &Cross, own: &Instance) -> Option<Instance> {
-        let meant =
-            self.classes.iter().filter(|class| class.profile.place.is_meant(release.matching.roles, &cross.target));
-        let instances = meant.flat_map(|class| {
-            let tasks = cross.tasks.iter().filter(|ix| class.profile.has(**ix));
-            tasks.flat_map(|ix| class.nodes.iter().map(|node| (Some(Arc::clone(node)), Arc::from(release.id(*ix)))))
-        });
-        instances.filter(|one| one != own).min_by(|a: &Instance, b: &Instance| {
+    /// The first two nodes by name that an entry means and that have one of its tasks.
+    fn firsts(&self, release: &CompiledRelease, cross: &Cross) -> Firsts {
+        let by_name = |a: &Instance, b: &Instance| {
             let name = |one: &Instance| one.0.clone().unwrap_or_default();
             natural_cmp(&name(a), &name(b)).then_with(|| a.1.cmp(&b.1))
-        })
+        };
+        let is_meant = |class: &&Class| class.profile.place.is_meant(release.matching.roles, &cross.target);
+        let mut firsts: Firsts = Vec::new();
+        for class in self.classes.iter().filter(is_meant) {
+            for ix in cross.tasks.iter().filter(|ix| class.profile.has(**ix)) {
+                // The nodes of a class are sorted: only its first two can be the first two of all.
+                let nodes = class.nodes.iter().take(2);
+                firsts.extend(nodes.map(|node| (Some(Arc::clone(node)), Arc::from(release.id(*ix)))));
+            }
+        }
+        firsts.sort_by(by_name);
+        firsts.truncate(2);
+        firsts
     }
+}
+
+/// Instances in the order in which one is picked; two are enough, since only the instance itself is passed over.
+type Firsts = Vec<Instance>;
+
+fn other_than(firsts: &[Instance], own: &Instance) -> Option<Instance> {
+    firsts.iter().find(|one| *one != own).cloned()
 }

@@ -104,7 +104,7 @@ impl ClusterGraph {
             graph.has_pseudo_master = classes.iter().any(|class| class.profile.place.is_master);
         }
         for class in &mut classes {
-            class.nodes.sort_by(|a, b| natural_cmp(a, b));
+            class.nodes.sort_unstable_by(|a, b| natural_cmp(a, b));
         }
         graph.classes = classes;
         let stages: BTreeSet<Arc<str>> =

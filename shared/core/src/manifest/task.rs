@@ -33,7 +33,8 @@ pub fn read_tasks(raw: &RawValue) -> Result<Vec<Task>, BodyError> {
 
 fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
     Body::parse(raw.get())?; // Members that stand there twice.
-    let members: Map<String, Value> = read(raw)?;
+    let mut members: Map<String, Value> = read(raw)?;
+    prefer_role(&mut members);
     let mut task = Map::new();
     for (name, value) in members {
         if FUEL_ONLY.contains(&name.as_str()) {
@@ -52,6 +53,21 @@ fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
         return Err(BodyError::new(field, "is missing"));
     }
     Ok(task)
+}
+
+/// Fuel looks at `groups` only where there is no `role`, and an empty one is none.
+fn prefer_role(members: &mut Map<String, Value>) {
+    let says = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => false,
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(_) => true,
+    };
+    if members.contains_key("groups") {
+        let dropped: &[&str] =
+            if says(members.get("role")) || says(members.get("roles")) { &["groups"] } else { &["role", "roles"] };
+        members.retain(|name, _| !dropped.contains(&name.as_str()));
+    }
 }
 
 /// The stored spelling of a field, and its value; `None` for one that is `null` and may be left out.
@@ -112,6 +128,19 @@ mod tests {
     }
 
     #[test]
+    fn groups_count_where_there_is_no_role() {
+        for (fields, roles) in [
+            (r#""role": "web", "groups": ["db"]"#, "web"),
+            (r#""role": [], "groups": ["db"]"#, "db"),
+            (r#""role": null, "groups": "db""#, "db"),
+            (r#""roles": ["web"], "groups": []"#, "web"),
+        ] {
+            let task = tasks(&format!(r#"[{{"id": "a", "type": "shell", {fields}}}]"#)).unwrap().remove(0);
+            assert_eq!(task.roles, [roles], "{fields}");
+        }
+    }
+
+    #[test]
     fn absent_null_and_empty_differ_where_they_mean_something() {
         let read = |fields: &str| tasks(&format!(r#"[{{"id": "a", "type": "shell"{fields}}}]"#)).unwrap().remove(0);
         assert_eq!(read("").tags, None);
@@ -138,7 +167,7 @@ mod tests {
                 "[0].requires[0]: invalid type: integer `1`, expected a string",
             ),
             (r#"[{"id": "a", "type": "x", "refresh_on": []}]"#, "[0].refresh_on: is Fuel's own"),
-            (r#"[{"id": "a", "type": "x", "role": "b", "groups": "c"}]"#, "[0].roles: stands there in two spellings"),
+            (r#"[{"id": "a", "type": "x", "role": "b", "roles": "c"}]"#, "[0].roles: stands there in two spellings"),
             (r#"[{"id": "a", "id": "b", "type": "x"}]"#, "[0].id: stands there twice"),
         ] {
             let error = tasks(json).unwrap_err().to_string();

@@ -49,7 +49,7 @@ pub struct NodeSpec {
     pub mode: Option<Mode>,
     /// Keeps its task set while labels flow.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Hold>,
+    pub hold: Option<Box<Hold>>,
     /// Out of budgets, barriers and primaries.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parked: bool,

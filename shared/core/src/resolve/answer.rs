@@ -271,7 +271,7 @@ impl Answer {
 
     /// Whether, until when and why the node keeps its task set.
     pub fn hold(&self) -> Option<&Hold> {
-        self.node.spec.hold.as_ref()
+        self.node.spec.hold.as_deref()
     }
 
     /// Whether the node is out of budgets, barriers and primaries.

@@ -1,0 +1,166 @@
+//! What a release is refused for, and in which words; and what is only odd.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use stemma_author::Reader;
+use stemma_core::manifest::{assemble, read_document};
+use stemma_core::name::ReleaseRef;
+use stemma_core::object::ReleaseSpec;
+use stemma_core::ownership::Manager;
+use stemma_core::release::{compile, compile_set};
+
+fn spec(tasks: &Value) -> ReleaseSpec {
+    let document = json!({
+        "kind": "Release", "name": "site", "version": "1",
+        "roles": {"web": {"tags": ["nginx"]}}, "tags": {"nginx": {"has_primary": true}},
+        "tasks": tasks,
+    });
+    read(&document)
+}
+
+fn read(document: &Value) -> ReleaseSpec {
+    let document = read_document(&document.to_string()).expect("a release of the test");
+    let mut objects = assemble(&[document], &Manager::new("test").expect("a manager")).expect("one object");
+    objects.releases.remove(0).spec
+}
+
+fn name(text: &str) -> ReleaseRef {
+    text.parse().expect("a release's name")
+}
+
+fn task(id: &str, more: &Value) -> Value {
+    let mut task = json!({"id": id, "type": "puppet", "tags": ["nginx"]});
+    task.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    task
+}
+
+#[test]
+fn what_can_never_work_is_refused_with_its_place() {
+    for (tasks, says) in [
+        (
+            json!([task("a", &json!({"requires": ["ghost"]}))]),
+            "task a requires[0]: no task \"ghost\"; write the id of a task of this release or its imports",
+        ),
+        (
+            json!([task("nginx-conf", &json!({})), task("b", &json!({"required_for": ["nginx_conf"]}))]),
+            "task b required_for[0]: no task \"nginx_conf\" (did you mean \"nginx-conf\"?); write the id of a task of \
+             this release or its imports",
+        ),
+        (
+            json!([task("a", &json!({"cross_depends": [{"name": "ghost", "role": "*"}]}))]),
+            "task a cross_depends[0].name: no task \"ghost\"; write the id of a task of this release or its imports",
+        ),
+        (
+            json!([{"id": "g", "type": "group", "roles": ["web"], "tasks": ["h"]}, {"id": "h", "type": "group", "tasks": []}]),
+            "task g tasks[0]: \"h\" is a group; a group lists tasks, not groups",
+        ),
+        (
+            json!([task("a", &json!({"requires": ["a"]}))]),
+            "tasks wait for each other: a -> a; take one of these dependencies away",
+        ),
+        (
+            json!([
+                task("a", &json!({"required_for": ["b"]})),
+                task("b", &json!({"required_for": ["c"]})),
+                task("c", &json!({"required_for": ["a"]})),
+            ]),
+            "tasks wait for each other: a -> b -> c -> a; take one of these dependencies away",
+        ),
+        (
+            json!([task("a", &json!({"tags": ["/(/"]}))]),
+            "task a tags: pattern /(/ is no regular expression: found open group without closing ')'",
+        ),
+        (
+            json!([task("a", &json!({})), task("a", &json!({}))]),
+            "task \"a\" is there twice: site@1 and site@1 both have it; rename one",
+        ),
+    ] {
+        let errors = compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).expect_err("a refusal");
+        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [says]);
+    }
+}
+
+#[test]
+fn a_template_that_reads_a_computed_key_is_refused_with_line_and_column() {
+    let file = |template: &str| json!([{"id": "a", "type": "file", "tags": ["nginx"], "parameters": {"path": "/a", "template": template}}]);
+    let refused =
+        |template| compile(&name("site@1"), &spec(&file(template)), &|_| None, &Reader).expect_err("a refusal");
+    let errors = refused("one\n{{ labels[node.name] }}");
+    assert!(errors[0].to_string().starts_with("task a parameters.template: line 2, column "), "{}", errors[0]);
+    assert_eq!(errors[0].field(), Some("task a parameters.template"));
+}
+
+#[test]
+fn all_that_is_wrong_is_said_at_once() {
+    let tasks = json!([task("a", &json!({"requires": ["x"], "subscribes": ["y"], "on_unassign": "z"}))]);
+    let errors = compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).expect_err("refusals");
+    let fields: Vec<_> = errors.iter().filter_map(|error| error.field()).collect();
+    assert_eq!(fields, ["task a on_unassign", "task a subscribes[0]", "task a requires[0]"]);
+}
+
+#[test]
+fn what_is_only_odd_is_a_finding() {
+    let tasks = json!([
+        task("a", &json!({"requires": ["/nothing/"], "tags": ["redis"]})),
+        task("b", &json!({"type": "teapot", "roles": ["db"], "tags": []})),
+        task("c", &json!({"cross_depends": [{"name": "a", "role": ["ghost"]}]})),
+    ]);
+    let release = compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).expect("it is only odd");
+    let found: Vec<_> =
+        release.findings.iter().map(|finding| (finding.code.as_str(), finding.object.as_str())).collect();
+    assert_eq!(
+        found,
+        [
+            ("selector.tag", "release/site@1 task a tags"),
+            ("task.pattern", "release/site@1 task a requires[0]"),
+            ("task.type", "release/site@1 task b"),
+            ("selector.role", "release/site@1 task b roles"),
+            ("selector.role", "release/site@1 task c cross_depends[0]"),
+        ]
+    );
+}
+
+#[test]
+fn a_pattern_that_closes_a_circle_is_left_to_placement() {
+    let tasks = json!([task("a", &json!({"requires": ["/b/"]})), task("b", &json!({"requires": ["/a/"]}))]);
+    assert!(compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).is_ok());
+}
+
+fn library(name: &str, imports: &Value, tasks: &Value) -> (ReleaseRef, ReleaseSpec) {
+    let document = json!({"kind": "Release", "name": name, "version": "1", "imports": imports, "tasks": tasks});
+    (format!("{name}@1").parse().expect("a name"), read(&document))
+}
+
+#[test]
+fn imports_bring_their_tasks_once() {
+    let base = library("base", &json!([]), &json!([task("motd", &json!({}))]));
+    let left = library("left", &json!(["base@1"]), &json!([]));
+    let right = library("right", &json!(["base@1"]), &json!([]));
+    let top = library("top", &json!(["left@1", "right@1"]), &json!([task("own", &json!({"requires": ["motd"]}))]));
+    let compiled = compile_set(&BTreeMap::from([base, left, right, top]), &Reader).expect("they compile");
+    let top = &compiled[&name("top@1")];
+    assert_eq!(top.tasks.iter().map(|task| task.task.id.as_str()).collect::<Vec<_>>(), ["motd", "own"]);
+    assert_ne!(top.hash, compiled[&name("left@1")].hash);
+}
+
+#[test]
+fn imports_that_go_round_or_nowhere_are_refused() {
+    let round = [library("a", &json!(["b@1"]), &json!([])), library("b", &json!(["a@1"]), &json!([]))];
+    let errors = compile_set(&BTreeMap::from(round), &Reader).expect_err("a circle");
+    assert_eq!(errors[&name("a@1")][0].to_string(), "imports go round: a@1 -> b@1 -> a@1");
+
+    let nowhere = [library("a", &json!(["ghost@1"]), &json!([]))];
+    let errors = compile_set(&BTreeMap::from(nowhere), &Reader).expect_err("nothing to import");
+    assert_eq!(
+        errors[&name("a@1")][0].to_string(),
+        "imports ghost@1, which is not stored; store it first, or mend the name"
+    );
+
+    let twice = [
+        library("a", &json!([]), &json!([task("x", &json!({}))])),
+        library("b", &json!(["a@1"]), &json!([task("x", &json!({}))])),
+    ];
+    let errors = compile_set(&BTreeMap::from(twice), &Reader).expect_err("one id twice");
+    assert_eq!(errors[&name("b@1")][0].to_string(), "task \"x\" is there twice: a@1 and b@1 both have it; rename one");
+}
