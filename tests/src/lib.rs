@@ -3,6 +3,7 @@
 //!
 //! A test waits for a condition and never sleeps for a time; what it starts it ends by its own id.
 
+pub mod chance;
 pub mod fleet;
 pub mod program;
 pub mod shared;

@@ -1,0 +1,44 @@
+//! Chance that a seed repeats: a test that draws prints its seed, and the seed gives the same draw again.
+
+/// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough to draw cases with.
+#[derive(Clone, Debug)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// The draws of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.bits() % limit as u64).expect("it is below a usize")
+    }
+
+    /// True in so many of a hundred draws.
+    pub fn percent(&mut self, share: usize) -> bool {
+        self.below(100) < share
+    }
+
+    /// One of several.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len())]
+    }
+
+    /// Each of several with that share, in their order.
+    pub fn some<T: Clone>(&mut self, of: &[T], share: usize) -> Vec<T> {
+        of.iter().filter(|_| self.percent(share)).cloned().collect()
+    }
+}
