@@ -184,3 +184,18 @@ pub fn file_contains(path: &Path, expected: &str) -> Result<()> {
     }
     Ok(())
 }
+
+/// Calls `then` once when this process is told to end by Ctrl-C; the programs that it started are told the same by the
+/// terminal.
+///
+/// # Errors
+/// When no signal handler can be had.
+pub fn on_interrupt(then: impl FnOnce() + Send + 'static) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::spawn(move || {
+        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+            then();
+        }
+    });
+    Ok(())
+}

@@ -25,7 +25,8 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
 pub(crate) fn step(name: &str, mut command: Command) -> Result<()> {
     println!("== {name}");
     let start = Instant::now();
-    let status = command.status().with_context(|| format!("{name}: cannot start {:?}", command.get_program()))?;
+    let status =
+        command.status().with_context(|| format!("{name}: cannot start {}", command.get_program().display()))?;
     if !status.success() {
         bail!("{name} failed ({status}); to see it alone: {}", shown(&command));
     }

@@ -6,6 +6,7 @@
 
 mod bench;
 mod cargo;
+mod demo;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -19,6 +20,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
+    /// A controller and three agents on this machine, and something to look at.
+    Demo(demo::Options),
     /// Everything that CI runs: format, lints, dependency policy, all tests.
     Test(test::Options),
     /// The figures of docs/performance.md, each beside its baseline.
@@ -27,6 +30,7 @@ enum Task {
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().task {
+        Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
     }

@@ -116,9 +116,16 @@ pub fn word(api: &Api, model: &Model, node: &Node) -> &'static str {
         "failed"
     } else if outcomes.iter().all(|outcome| outcome.is_some_and(|outcome| reported::is_success(outcome.result.outcome))) {
         "converged"
+    } else if outcomes.iter().all(Option::is_some) && outcomes.iter().flatten().any(|one| would_change(one)) {
+        "noop"
     } else {
         "changing"
     }
+}
+
+/// Whether a task was only checked, and would change something.
+fn would_change(outcome: &reported::TaskOutcome) -> bool {
+    outcome.result.outcome == stemma_wire::message::observed::Outcome::WouldChange
 }
 
 /// Adds to a node's body what Stemma knows of it.
