@@ -1,10 +1,10 @@
 //! A controller from its start to its end: what is opened, in which order, on which threads, and how it stops.
 //!
 //! ```text
-//!   main thread                          thread `agents`
-//!   ───────────                          ───────────────
-//!   admin listener, registry, cache,     the agents' listener, silences:
-//!   reconcile, renewals, housekeeping    parked check-ins
+//!   main thread                       thread `agents`                 thread `reconcile`
+//!   ───────────                       ───────────────                 ──────────────────
+//!   admin listener, registry, cache,  the agents' listener,           resolving, releasing,
+//!   renewals, housekeeping            parked check-ins, silences      signing
 //! ```
 //!
 //! Agents have a thread and a runtime of their own, so that ten thousand of them coming back at once leave operators
@@ -14,12 +14,12 @@ mod admin;
 mod keys;
 mod start;
 mod tasks;
+mod thread;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use serde::Serialize;
 use stemma_wire::clock::Clock;
@@ -41,7 +41,7 @@ use crate::registry::Registry;
 use crate::registry::intake::Words;
 use crate::store::{OpenError, StoreError};
 
-pub use start::{Options, start};
+pub use start::{Options, Publishing, start};
 
 /// Why a controller does not start. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -136,7 +136,7 @@ pub struct Controller {
     agents: SocketAddr,
     agent_connections: Connections,
     stop: watch::Sender<bool>,
-    agents_thread: Option<JoinHandle<()>>,
+    threads: Vec<thread::Worker>,
     admin_task: tokio::task::JoinHandle<()>,
     tasks: tasks::Tasks,
 }
@@ -190,17 +190,14 @@ impl Controller {
     }
 
     /// Stops: no new connections, parked check-ins answered, requests in hand ended, then everything else.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
         self.parts.desired.stop();
         let _nobody_may_listen = self.stop.send(true);
         if self.admin_task.await.is_err() {
             log::error!("the admin listener did not end by itself");
         }
-        if let Some(thread) = self.agents_thread.take() {
-            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-            if !matches!(joined, Ok(Ok(()))) {
-                log::error!("the agents' listener did not end by itself");
-            }
+        for thread in self.threads {
+            thread.join().await;
         }
         self.tasks.end().await;
     }

@@ -11,6 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::keys::{Keys, Sides};
 use super::tasks::Tasks;
+use super::thread::{self, Ended, Worker};
 use super::{Controller, Parts, StartError, admin};
 use crate::agents::desired::DesiredTable;
 use crate::agents::identity::Identities;
@@ -38,8 +39,20 @@ pub struct Options {
     pub admin_limits: Limits,
     /// How often somebody may be wrong about a token.
     pub guesses: GuessLimits,
+    /// Who decides what nodes are told.
+    pub publishing: Publishing,
     /// When task sets are released.
     pub policy: Arc<dyn ReleasePolicy>,
+}
+
+/// Who decides what nodes are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Publishing {
+    /// The reconciler, from what is stored.
+    #[default]
+    Reconciled,
+    /// Whoever drives a test or bench of the listener alone.
+    ByHand,
 }
 
 impl Default for Options {
@@ -49,6 +62,7 @@ impl Default for Options {
             agent_limits: Limits::default(),
             admin_limits: Limits { connections: 1000, ..Limits::default() },
             guesses: GuessLimits::default(),
+            publishing: Publishing::default(),
             policy: Arc::new(AtOnce),
         }
     }
@@ -135,8 +149,7 @@ fn build(
         options.guesses,
     );
     let policy = Arc::clone(&options.policy);
-    let reconciler =
-        Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), policy, Arc::clone(&counters));
+    let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), policy, Arc::clone(&counters));
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
@@ -176,7 +189,8 @@ impl Serving {
             parts: Arc::clone(&parts),
             stopped: stopped.clone(),
         };
-        let (agents_thread, Bound { address: agents, connections: agent_connections }) = agents_server.start().await?;
+        let (agents_thread, agents_ended, bound) = agents_server.start().await?;
+        let Bound { address: agents, connections: agent_connections } = bound;
         write_context(&parts.layout, &config.admin.url(admin).to_string())?;
         let tls = match config.admin {
             AdminListen::Tls(_) => Some(sides.admin()),
@@ -189,19 +203,16 @@ impl Serving {
         let server = Server::new(admin_socket, tls, options.admin_limits, clock, rejected);
         parts.metrics.watch_connections(agent_connections.clone(), server.connections());
         let handler = admin::handler(&parts, &config);
-        let admin_task = tokio::spawn(server.run(handler, until(stopped)));
-        let tasks = Tasks::begin(&parts, keys, sides, from);
-        Ok(Controller {
-            parts,
-            config,
-            admin,
-            agents,
-            agent_connections,
-            stop,
-            agents_thread: Some(agents_thread),
-            admin_task,
-            tasks,
-        })
+        let admin_task = tokio::spawn(server.run(handler, until(stopped.clone())));
+        let mut tasks = Tasks::begin(&parts, keys, sides, from);
+        tasks.spawn(agents_ended.wait());
+        let mut threads = vec![agents_thread];
+        if options.publishing == Publishing::Reconciled {
+            let (thread, ended) = start_reconciler(&parts, stopped).map_err(StartError::Thread)?;
+            threads.push(thread);
+            tasks.spawn(ended.wait());
+        }
+        Ok(Controller { parts, config, admin, agents, agent_connections, stop, threads, admin_task, tasks })
     }
 }
 
@@ -221,13 +232,11 @@ struct AgentsThread {
 }
 
 impl AgentsThread {
-    async fn start(self) -> Result<(std::thread::JoinHandle<()>, Bound), StartError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
+    async fn start(self) -> Result<(Worker, Ended, Bound), StartError> {
         let (tell, told) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("agents".to_owned());
-        let thread = thread.spawn(move || runtime.block_on(self.serve(tell))).map_err(StartError::Thread)?;
+        let (thread, ended) = thread::start("agents", move || self.serve(tell)).map_err(StartError::Thread)?;
         let bound = told.await.map_err(|_| StartError::Thread(std::io::ErrorKind::BrokenPipe.into()))??;
-        Ok((thread, bound))
+        Ok((thread, ended, bound))
     }
 
     /// Binds here, so that the socket wakes this thread and no other.
@@ -267,6 +276,17 @@ impl AgentsThread {
             () = silences => {}
         }
     }
+}
+
+/// Resolving a whole fleet takes a second, in which operators and agents want their answers.
+fn start_reconciler(parts: &Parts, stopped: watch::Receiver<bool>) -> std::io::Result<(Worker, Ended)> {
+    let reconciler = Arc::clone(&parts.reconciler);
+    thread::start("reconcile", move || async move {
+        tokio::select! {
+            never = reconciler.run() => match never {},
+            () = until(stopped) => {}
+        }
+    })
 }
 
 /// Ends when the controller is told to stop, or is dropped.

@@ -35,14 +35,13 @@ impl Tasks {
         });
         let these = Arc::clone(parts);
         tasks.spawn(async move { ended("the list of certificates", follow_identities(&these, from).await) });
-        let these = Arc::clone(parts);
-        tasks.spawn(async move { match these.reconciler.run().await {} });
         tasks.spawn(renew_keys(Arc::clone(parts), keys, sides));
         tasks.spawn(forget(Arc::clone(parts)));
         tasks
     }
 
-    fn spawn(&mut self, task: impl Future<Output = String> + Send + 'static) {
+    /// Adds one.
+    pub(super) fn spawn(&mut self, task: impl Future<Output = String> + Send + 'static) {
         self.0.spawn(task);
     }
 

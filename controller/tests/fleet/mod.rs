@@ -24,7 +24,7 @@ use stemma_controller::config::Config;
 use stemma_controller::enrol::token;
 use stemma_controller::init::init;
 use stemma_controller::registry::{Answer, Caller};
-use stemma_controller::run::{Controller, Options, Parts, start};
+use stemma_controller::run::{Controller, Options, Parts, Publishing, start};
 use stemma_core::ownership::Manager;
 use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::clock::{Clock, SystemClock};
@@ -84,6 +84,7 @@ pub(crate) struct Refused {
 }
 
 impl Fleet {
+    /// What its hosts are told is up to the test: nothing reconciles here unless the test wants it.
     pub(crate) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
@@ -93,7 +94,8 @@ impl Fleet {
         let data = directory.path().join("data");
         init(&data, &[], SystemClock.unix_seconds()).unwrap();
         let clock = Arc::new(Moving::default());
-        let mut options = Options { clock: Arc::clone(&clock) as _, ..Options::default() };
+        let mut options =
+            Options { clock: Arc::clone(&clock) as _, publishing: Publishing::ByHand, ..Options::default() };
         change(&mut options);
         let controller = start(config(data), options).await.unwrap();
         Self { directory, controller, clock }
