@@ -13,7 +13,9 @@ fn vectors(name: &str) -> Option<Value> {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../shared/vectors", name].iter().collect();
     match std::fs::read_to_string(&path) {
         Ok(text) => Some(serde_json::from_str(&text).expect("vectors are JSON")),
-        Err(_) if std::env::var_os("STEMMA_REQUIRE_SHARED").is_some_and(|v| v == "1") => panic!("{} is needed", path.display()),
+        Err(_) if std::env::var_os("STEMMA_REQUIRE_SHARED").is_some_and(|v| v == "1") => {
+            panic!("{} is needed", path.display())
+        }
         Err(_) => {
             eprintln!("skipped: {} is not here", path.display());
             None
@@ -33,7 +35,9 @@ async fn scenarios(file: &str) {
         let name = case["name"].as_str().expect("a name").replace('_', "-");
         served.expect("POST", "/v1/clustertemplates", &json!({"name": name}), 201).await;
         let at = format!("/v1/clustertemplates/{name}");
-        for (step, expected) in case["ops"].as_array().expect("ops").iter().zip(case["expect"].as_array().expect("expect")) {
+        for (step, expected) in
+            case["ops"].as_array().expect("ops").iter().zip(case["expect"].as_array().expect("expect"))
+        {
             let manager = step["manager"].as_str().expect("a manager");
             let force = step["force"].as_bool().unwrap_or(false);
             let body = json!({"labels": step["labels"]});
@@ -50,18 +54,30 @@ async fn scenarios(file: &str) {
 }
 
 async fn check(served: &Served, at: &str, answer: &served::Answer, expected: &Value, what: &str) {
-    let conflicts: Vec<(String, String)> = expected["conflict"].as_array().into_iter().flatten()
-        .map(|one| (one["key"].as_str().unwrap_or_default().to_owned(), one["manager"].as_str().unwrap_or_default().to_owned()))
+    let conflicts: Vec<(String, String)> = expected["conflict"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|one| {
+            (one["key"].as_str().unwrap_or_default().to_owned(), one["manager"].as_str().unwrap_or_default().to_owned())
+        })
         .collect();
     let is_refused = !conflicts.is_empty();
     assert_eq!(answer.status, if is_refused { 409 } else { 200 }, "{what}: {}", answer.body);
     if is_refused {
         let told = answer.body["conflicts"].as_array().expect("conflicts");
-        let mut told: Vec<(String, String)> = told.iter()
-            .map(|one| (one["key"].as_str().unwrap_or_default().to_owned(), one["manager"].as_str().unwrap_or_default().to_owned()))
+        let mut told: Vec<(String, String)> = told
+            .iter()
+            .map(|one| {
+                (
+                    one["key"].as_str().unwrap_or_default().to_owned(),
+                    one["manager"].as_str().unwrap_or_default().to_owned(),
+                )
+            })
             .map(|(key, owner)| (key, owner.rsplit_once(':').map_or(owner.clone(), |(manager, _)| manager.to_owned())))
             .collect();
-        let mut wanted: Vec<_> = conflicts.into_iter()
+        let mut wanted: Vec<_> = conflicts
+            .into_iter()
             .map(|(key, owner)| (key, owner.rsplit_once(':').map_or(owner.clone(), |(manager, _)| manager.to_owned())))
             .collect();
         told.sort();
@@ -151,7 +167,8 @@ async fn a_stale_tag_is_refused_and_nothing_is_changed() {
     let edit = |label: &str| json!({"labels": {"a": label}});
     let first = served.send("PATCH", "/v1/clustertemplates/base", &[merge, ("if-match", &tag)], Some(&edit("1"))).await;
     assert_eq!(first.status, 200);
-    let second = served.send("PATCH", "/v1/clustertemplates/base", &[merge, ("if-match", &tag)], Some(&edit("2"))).await;
+    let second =
+        served.send("PATCH", "/v1/clustertemplates/base", &[merge, ("if-match", &tag)], Some(&edit("2"))).await;
     assert_eq!((second.status, second.kind()), (412, "precondition.failed"));
     assert_eq!(served.get("/v1/clustertemplates/base").await["labels"], json!({"a": "1"}));
 }
@@ -180,7 +197,8 @@ async fn a_node_is_resolved_with_the_origin_of_each_value() {
     assert_eq!(resolved["tasks"], json!(["conf"]));
     assert_eq!(resolved["inputs"], json!({"labels.tier": {"value": "gold"}}));
     let explained = served.get("/v1/nodes/web-1/explain?label=debug").await;
-    let results: Vec<&str> = explained["levels"].as_array().expect("levels").iter().filter_map(|level| level["result"].as_str()).collect();
+    let results: Vec<&str> =
+        explained["levels"].as_array().expect("levels").iter().filter_map(|level| level["result"].as_str()).collect();
     assert_eq!(explained["value"], Value::Null);
     assert_eq!(results, ["stopped by the nodegroup", "says nothing", "stops what is above", "says nothing"]);
     let explained = served.get("/v1/nodes/web-1/explain?label=tier").await;
@@ -201,7 +219,10 @@ async fn an_apply_is_all_of_its_objects_or_none() {
     let by_another = json!({"objects": [{"kind": "ClusterTemplate", "name": "base", "labels": {"tier": "bronze"}}]});
     let conflict = served.send("POST", "/v1/apply?manager=hand", &[], Some(&by_another)).await;
     assert_eq!((conflict.status, conflict.kind()), (409, "label.conflict"));
-    assert_eq!(conflict.body["conflicts"], json!([{"map": "labels", "key": "tier", "manager": "git:apply", "value": "standard"}]));
+    assert_eq!(
+        conflict.body["conflicts"],
+        json!([{"map": "labels", "key": "tier", "manager": "git:apply", "value": "standard"}])
+    );
 }
 
 #[tokio::test]
@@ -248,20 +269,44 @@ async fn roles_become_tags_and_tags_are_assigned_by_hand() {
 async fn errors_say_what_where_why_and_what_to_do() {
     let served = Served::start();
     site(&served).await;
-    let release = |tasks: Value| json!({"objects": [{"kind": "Release", "name": "bad", "version": "1", "tasks": tasks}]});
+    let release =
+        |tasks: Value| json!({"objects": [{"kind": "Release", "name": "bad", "version": "1", "tasks": tasks}]});
     for (body, kind, message) in [
-        (json!({"objects": [{"kind": "ClusterTemplate", "name": "t", "lables": {}}]}), "field.unknown",
-         "clustertemplate/t: Unknown attribute for clustertemplate: 'lables': is no field of this kind: take it out, or mend its spelling"),
-        (json!({"objects": [{"kind": "Cluster", "name": "c", "cluster_template": "nope"}]}), "reference.dangling",
-         "cluster/c: Invalid input for cluster: cluster_template: there is no cluster template \"nope\": make it first, or name another"),
-        (json!({"objects": [{"kind": "Cluster", "name": "c", "release": "nope@1"}]}), "reference.dangling", "cluster/c: there is no release 'nope@1'"),
-        (json!({"objects": [{"kind": "Klaster", "name": "c"}]}), "field.invalid",
-         "object 0: kind: \"Klaster\" is no kind: it is one of Release, ClusterTemplate, Cluster, NodeGroup, Node"),
-        (release(json!([{"id": "a", "type": "shell", "tags": ["x"], "requires": ["b"], "parameters": {"command": ["true"]}},
-                        {"id": "b", "type": "shell", "tags": ["x"], "requires": ["a"], "parameters": {"command": ["true"]}}])), "object.invalid",
-         "tasks wait for each other: a -> b -> a; take one of these dependencies away"),
-        (release(json!([{"id": "a", "type": "file", "tags": ["x"], "parameters": {"path": "/x", "template": "{{ labels[params.key] }}"}}])), "object.invalid",
-         "line 1, column 4: `labels[params.key]`: the key is computed"),
+        (
+            json!({"objects": [{"kind": "ClusterTemplate", "name": "t", "lables": {}}]}),
+            "field.unknown",
+            "clustertemplate/t: Unknown attribute for clustertemplate: 'lables': is no field of this kind: take it out, or mend its spelling",
+        ),
+        (
+            json!({"objects": [{"kind": "Cluster", "name": "c", "cluster_template": "nope"}]}),
+            "reference.dangling",
+            "cluster/c: Invalid input for cluster: cluster_template: there is no cluster template \"nope\": make it first, or name another",
+        ),
+        (
+            json!({"objects": [{"kind": "Cluster", "name": "c", "release": "nope@1"}]}),
+            "reference.dangling",
+            "cluster/c: there is no release 'nope@1'",
+        ),
+        (
+            json!({"objects": [{"kind": "Klaster", "name": "c"}]}),
+            "field.invalid",
+            "object 0: kind: \"Klaster\" is no kind: it is one of Release, ClusterTemplate, Cluster, NodeGroup, Node",
+        ),
+        (
+            release(
+                json!([{"id": "a", "type": "shell", "tags": ["x"], "requires": ["b"], "parameters": {"command": ["true"]}},
+                        {"id": "b", "type": "shell", "tags": ["x"], "requires": ["a"], "parameters": {"command": ["true"]}}]),
+            ),
+            "object.invalid",
+            "tasks wait for each other: a -> b -> a; take one of these dependencies away",
+        ),
+        (
+            release(
+                json!([{"id": "a", "type": "file", "tags": ["x"], "parameters": {"path": "/x", "template": "{{ labels[params.key] }}"}}]),
+            ),
+            "object.invalid",
+            "line 1, column 4: `labels[params.key]`: the key is computed",
+        ),
     ] {
         let refused = served.send("POST", "/v1/apply", &[], Some(&body)).await;
         assert_eq!((refused.status, refused.kind()), (400, kind), "{}", refused.body);
@@ -287,7 +332,9 @@ async fn strangers_and_other_origins_are_refused_on_the_plain_listener() {
 async fn json_from_outside_is_bounded() {
     let served = Served::start();
     let deep = format!("{{\"name\":\"x\",\"extra\":{}1{}}}", "[".repeat(200), "]".repeat(200));
-    for body in ["{\"name\":\"a\",\"name\":\"b\"}", "{\"name\":", "[]", "\"x\"", "{\"name\":\"\\ud800\"}", deep.as_str()] {
+    for body in
+        ["{\"name\":\"a\",\"name\":\"b\"}", "{\"name\":", "[]", "\"x\"", "{\"name\":\"\\ud800\"}", deep.as_str()]
+    {
         let refused = served.send_text("POST", "/v1/nodes", &[], body).await;
         assert_eq!(refused.status, 400, "{body}: {}", refused.body);
         assert!(refused.body["error_message"].is_string(), "Ironic's clients read it: {}", refused.body);

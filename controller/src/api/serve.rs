@@ -119,7 +119,9 @@ impl Opened<'_> {
     /// A name that only this machine has, and no page of another origin (S55, S56, S75).
     fn check_loopback(&self, host: &str) -> Result<(), ApiError> {
         let name = host.rsplit_once(':').map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
-        if !matches!(name, "localhost" | "127.0.0.1" | "[::1]") && !name.starts_with("127.") {
+        // Read as an address, not by how it begins: `127.example.net` is anybody's.
+        let loopback = name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback());
+        if !matches!(name, "localhost" | "[::1]") && !loopback {
             return Err(ApiError::new(ErrorType::RequestHost, ErrorType::RequestHost.title()));
         }
         let Some(origin) = self.headers.get(header::ORIGIN) else { return Ok(()) };

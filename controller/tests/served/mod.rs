@@ -45,7 +45,8 @@ impl Served {
     pub fn start() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
-        let store = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).expect("a new store");
+        let store = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default())
+            .expect("a new store");
         let store: Arc<dyn Store> = Arc::new(store);
         let cache = Arc::new(Cache::load(store.as_ref()).expect("an empty store is read"));
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
