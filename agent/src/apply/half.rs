@@ -9,7 +9,7 @@ mod telling;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use log::{info, log, warn};
+use log::{info, warn};
 use stemma_wire::message::Hash;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::desired::{Barrier, Known, Mode, Profile};
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::executor::graph::is_well;
 use super::executor::{Purpose, Run};
 use super::ledger::{Desired, hex};
+use super::managed::Managed;
 use super::outputs;
 use super::poke::Pokes;
 use super::seal::seal_key;
@@ -31,6 +32,12 @@ use telling::{Hooks, hooks_turn};
 
 /// When a body that was not given is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+/// A change of a file is looked at when it has had time to become whole.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Looks that files call for have at least this time between them.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 
 /// After so long a run is more than a look.
 const SAID_TO_RUN: Duration = Duration::from_millis(500);
@@ -57,6 +64,9 @@ pub struct Half {
     running_at: Option<Instant>,
     failures: u32,
     hooks: Hooks,
+    /// The files that tasks keep; `None`: they are looked at on schedule alone.
+    managed: Option<Managed>,
+    looked_at: Instant,
     /// What is run once when the tasks have first been applied since this process began.
     applied: Option<Command>,
     mode: Until,
@@ -126,9 +136,18 @@ impl Half {
             running_at: None,
             failures: 0,
             hooks: Hooks::Quiet,
+            managed: None,
+            looked_at: Instant::now(),
             applied: None,
             mode,
         })
+    }
+
+    /// Sees drift also by the events of the files that tasks keep.
+    #[must_use]
+    pub fn watching(mut self) -> Self {
+        self.managed = Some(Managed::default());
+        self
     }
 
     /// Runs a command once, when the tasks have first been applied: what waits for that on the host is told so.
@@ -163,6 +182,10 @@ impl Half {
                 }
                 () = tokio::time::sleep_until(self.look_at) => self.look().await?,
                 () = self.pokes.next() => self.poked().await?,
+                () = changed(self.managed.as_ref()) => {
+                    let soonest = self.looked_at + BETWEEN_LOOKS;
+                    self.look_at = self.look_at.min(soonest.max(Instant::now() + SETTLE));
+                }
                 () = tokio::time::sleep_until(self.running_at.unwrap_or(self.look_at)), if self.running_at.is_some() => {
                     (self.running_at, self.progress) = (None, observed::Progress::Running);
                     self.report().await?;
@@ -205,6 +228,7 @@ impl Half {
             FromSync::Body { hash, bytes } => self.body(hash, &bytes).await?,
             FromSync::NoBody(hash) => {
                 warn!(hash = hex(&hash.0).as_str(); "a profile or blob was not given; it is asked for again");
+                self.wanted.remove(&hash);
                 self.look_at = self.look_at.min(Instant::now() + ASK_AGAIN);
             }
             FromSync::Local(local) => self.said(local).await?,
@@ -232,7 +256,8 @@ impl Half {
 
     /// Looks at everything again: on the schedule, and whenever something was said.
     async fn look(&mut self) -> Result<(), HalfError> {
-        self.look_at = Instant::now() + self.pause();
+        self.looked_at = Instant::now();
+        self.look_at = self.looked_at + self.pause();
         if let Some(desired) = self.desired.clone() {
             self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
             self.want_bodies(&desired).await?;
@@ -297,11 +322,18 @@ impl Half {
         let (idle, over) = (!run.is_running(), run.is_over());
         if idle {
             self.running_at = None;
+            if let Some(managed) = &mut self.managed {
+                managed.watch(run.files().map(|path| self.site.host.outside(&path)).collect());
+            }
         }
         if !news.is_empty() {
             for result in &news {
-                let level = if is_well(result.outcome) { log::Level::Info } else { log::Level::Warn };
-                log!(level, task = result.task.as_str(), outcome:? = result.outcome, error = result.message.as_str(); "task ended");
+                let (task, message) = (result.task.as_str(), result.message.as_str());
+                if is_well(result.outcome) {
+                    info!(task, outcome:? = result.outcome, duration_ms = result.duration_ms; "task ended");
+                } else {
+                    warn!(task, outcome:? = result.outcome, error = message; "task ended");
+                }
             }
             self.end.send(&FromApply::Results(news)).await?;
         }
@@ -388,6 +420,14 @@ async fn work(run: Option<&mut Run>, replaced: bool, open: &BTreeSet<Barrier>) -
     let Some(run) = run else { return std::future::pending().await };
     let worked = if replaced { run.run_out().await } else { run.work(open).await? };
     if worked || run.is_unsettled() { Ok(()) } else { std::future::pending().await }
+}
+
+/// A file that a task keeps was changed; never, where none is watched.
+async fn changed(managed: Option<&Managed>) {
+    match managed {
+        Some(managed) => managed.changed().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Seconds since 1970; 0 for a clock before it.

@@ -5,6 +5,7 @@ pub mod executor;
 pub mod half;
 pub mod hooks;
 pub mod ledger;
+pub mod managed;
 pub mod outputs;
 pub mod poke;
 pub mod rendering;

@@ -47,7 +47,7 @@ pub fn run(root: &Path) -> Result<Exit> {
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
         let pokes = Pokes::listen(&local.host)?;
-        let mut half = Half::new(local.site.clone(), config, trust, apply_end, pokes, Until::Stopped)?;
+        let mut half = Half::new(local.site.clone(), config, trust, apply_end, pokes, Until::Stopped)?.watching();
         if root == Path::new("/") && Path::new(SYSTEMD).exists() {
             let words = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
             half = half.when_applied(Command::new(words.to_vec(), Duration::from_secs(10)));

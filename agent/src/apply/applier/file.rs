@@ -81,6 +81,11 @@ struct Wanted {
 }
 
 impl Applier for File {
+    fn keeps(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
+        let parameters: Parameters = parameters::read(task).ok()?;
+        HostPath::parse(&Texts::new(site, task).text("parameters.path", &parameters.path).ok()?).ok()
+    }
+
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
         Box::pin(async move {
             let situation = situation(site, task)?;

@@ -11,7 +11,7 @@ mod shell;
 pub(super) use file::source_hash;
 
 use super::task::{Applied, Check, HostTask, Site, TaskError};
-use crate::host::Pending;
+use crate::host::{HostPath, Pending};
 
 /// How a type of task is made so.
 pub trait Applier {
@@ -20,6 +20,12 @@ pub trait Applier {
 
     /// Makes it so; called after a check that found a difference.
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>>;
+
+    /// The file that it keeps, where it keeps one: a change of that is drift.
+    fn keeps(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
+        let _ = (site, task);
+        None
+    }
 
     /// How often it is tried again after a failure, and after how many seconds.
     fn retries(&self, task: &HostTask) -> (u32, u64) {

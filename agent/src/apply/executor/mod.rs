@@ -17,16 +17,20 @@ use stemma_wire::message::desired::{Barrier, Mode, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
 use super::applier::{applier, source_hash};
+use super::half::unix_seconds;
 use super::ledger::{Desired, Performed, Progress};
 use super::task::{Ended, HostTask, Site};
 use crate::config::Ceiling;
-use crate::host::{HostError, Pending};
+use crate::host::{HostError, HostPath, Pending};
 use graph::{Graph, Move, Place, Vertex, is_well};
 pub use perform::Leave;
 use perform::perform;
 
 /// Tasks at once. More would not be faster on a host that has its own work to do.
 const WIDTH: usize = 4;
+
+/// After so many mends of a task within an hour it is contended.
+const MENDS: usize = 3;
 
 /// What a run may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +49,19 @@ pub struct Run {
     mode: Mode,
     graph: Graph,
     tasks: Vec<Planned>,
-    running: Vec<(usize, Pending<'static, Ended>)>,
+    running: Vec<Running>,
     before: Progress,
     ended: BTreeMap<String, Performed>,
     results: Vec<TaskResult>,
     /// Whether something is to be written down; at first that the run has begun.
     unsettled: bool,
+}
+
+/// A task that has begun.
+struct Running {
+    at: usize,
+    leave: Leave,
+    future: Pending<'static, Ended>,
 }
 
 /// A task with what became of reading it.
@@ -124,7 +135,7 @@ impl Run {
             match next {
                 Move::Stop(at) => {
                     let why = "something that it requires did not end well";
-                    self.note(at, Ended::because(Outcome::DependencyFailed, why));
+                    self.note(at, Ended::because(Outcome::DependencyFailed, why), Leave::Check);
                 }
                 Move::Start(at) => self.start_one(at),
             }
@@ -137,17 +148,19 @@ impl Run {
             Ready::Not(outcome, why) => {
                 let ended = Ended::because(*outcome, why.clone());
                 self.graph.end(at, ended.outcome);
-                self.note(at, ended);
+                self.note(at, ended, Leave::Check);
             }
             Ready::Performable { name, task, .. } => {
-                let was_well = self.was_well(at);
-                let leave = Leave::of(self.mode, task.task.mode, was_well);
+                let leave = match Leave::of(self.mode, task.task.mode, self.was_well(at)) {
+                    Leave::Mend if self.is_contended(at) => Leave::Contended,
+                    leave => leave,
+                };
                 let (site, task, name) = (self.site.clone(), task.clone(), *name);
                 let future = async move {
                     let applier = applier(name).expect("looked up when the run was planned");
                     perform(&site, applier, &task, leave).await
                 };
-                self.running.push((at, Box::pin(future)));
+                self.running.push(Running { at, leave, future: Box::pin(future) });
             }
         }
     }
@@ -158,6 +171,27 @@ impl Run {
         self.before.tasks.get(&planned.id).is_some_and(|performed| {
             performed.content == planned.content
                 && matches!(performed.outcome, Outcome::Unchanged | Outcome::Changed | Outcome::Drifted)
+        })
+    }
+
+    /// When this content was mended before.
+    fn mends(&self, at: usize) -> &[u64] {
+        let planned = &self.tasks[at];
+        let before = self.before.tasks.get(&planned.id).filter(|performed| performed.content == planned.content);
+        before.map_or(&[], |performed| &performed.mends)
+    }
+
+    /// Whether it was mended so often within an hour that one more would not last either.
+    fn is_contended(&self, at: usize) -> bool {
+        let hour_ago = unix_seconds(self.site.host.now()).saturating_sub(3600);
+        self.mends(at).iter().filter(|mended| **mended > hour_ago).count() >= MENDS
+    }
+
+    /// The files that its tasks keep.
+    pub fn files(&self) -> impl Iterator<Item = HostPath> {
+        self.tasks.iter().filter_map(|planned| match &planned.kind {
+            Ready::Performable { name, task, .. } => applier(name)?.keeps(&self.site, task),
+            Ready::Not(..) => None,
         })
     }
 
@@ -206,10 +240,10 @@ impl Run {
     /// One running task that has ended.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         for place in 0..self.running.len() {
-            if let Poll::Ready(ended) = self.running[place].1.as_mut().poll(context) {
-                let (at, _) = self.running.remove(place);
+            if let Poll::Ready(ended) = self.running[place].future.as_mut().poll(context) {
+                let Running { at, leave, .. } = self.running.remove(place);
                 self.graph.end(at, ended.outcome);
-                self.note(at, ended);
+                self.note(at, ended, leave);
                 return Poll::Ready(());
             }
         }
@@ -217,9 +251,15 @@ impl Run {
     }
 
     /// Takes down how a task ended, and whether that is news.
-    fn note(&mut self, at: usize, ended: Ended) {
+    fn note(&mut self, at: usize, ended: Ended, leave: Leave) {
+        let mut mends = self.mends(at).to_vec();
+        if leave == Leave::Mend && ended.outcome == Outcome::Changed {
+            mends.push(unix_seconds(self.site.host.now()));
+            mends.drain(..mends.len().saturating_sub(MENDS));
+        }
         let planned = &self.tasks[at];
-        let performed = Performed { task_set: self.task_set, content: planned.content, outcome: ended.outcome };
+        let (content, outcome) = (planned.content, ended.outcome);
+        let performed = Performed { task_set: self.task_set, content, outcome, mends };
         self.unsettled = true;
         if self.purpose == Purpose::Check || is_news(self.before.tasks.get(&planned.id), &performed) {
             self.ended.insert(planned.id.clone(), performed);
@@ -245,7 +285,7 @@ impl Run {
         self.results.clear();
         let mut progress = self.before.clone();
         progress.tasks.retain(|id, _| self.tasks.iter().any(|planned| planned.id == *id));
-        progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), *performed)));
+        progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), performed.clone())));
         self.site.ledger.set_progress(&progress)?;
         self.unsettled = false;
         Ok(results)

@@ -9,6 +9,9 @@ use stemma_wire::message::observed::Outcome;
 use crate::apply::applier::Applier;
 use crate::apply::task::{Check, Ended, HostTask, Site, TaskError};
 
+/// Why a task is not mended any more.
+const CONTENDED: &str = "contended: it was mended three times within an hour, and something else changes it again";
+
 /// How far a task may go now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
@@ -18,6 +21,8 @@ pub enum Leave {
     Apply,
     /// To make it so again, if the task wants drift mended.
     Mend,
+    /// To look: it was mended again and again, so something else wants it otherwise.
+    Contended,
 }
 
 impl Leave {
@@ -45,6 +50,7 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, leave:
         Ok(Check::AsItShould) => Ended::plain(Outcome::Unchanged),
         Ok(Check::Differs { diff, message }) => match (leave, task.task.on_drift) {
             (Leave::Check, _) => Ended { diff, ..Ended::because(Outcome::WouldChange, message) },
+            (Leave::Contended, _) => Ended { diff, ..Ended::because(Outcome::Drifted, CONTENDED) },
             (Leave::Mend, OnDrift::Report) => Ended { diff, ..Ended::because(Outcome::Drifted, message) },
             (Leave::Mend, OnDrift::Mend) | (Leave::Apply, _) => apply(site, applier, task).await,
         },

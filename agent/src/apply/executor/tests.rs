@@ -175,3 +175,19 @@ fn a_task_waits_for_its_blob() {
     site(&host).ledger.store_body(stemma_wire::message::Hash(hash), b"blob").unwrap();
     assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Changed)]));
 }
+
+#[test]
+fn what_something_else_changes_again_and_again_is_contended_and_left_until_an_hour_has_passed() {
+    let host = MemoryHost::new();
+    let set = Set::default().file("f", &[], "/f", "x");
+    converge(&host, &set);
+    for _ in 0..3 {
+        host.put("/f", "theirs");
+        assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Changed)]));
+    }
+    host.put("/f", "theirs");
+    assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Drifted)]));
+    assert_eq!(host.text("/f").as_deref(), Some("theirs"));
+    host.pass(std::time::Duration::from_hours(1));
+    assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Changed)]));
+}

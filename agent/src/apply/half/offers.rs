@@ -82,6 +82,9 @@ impl Half {
     }
 
     pub(super) async fn body(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), HalfError> {
+        if self.site.ledger.has_body(hash)? {
+            return Ok(());
+        }
         if !self.wanted.contains(&hash) || verify_body(hash, bytes).is_err() {
             return self.refuse(&Refused::Body).await;
         }
@@ -113,12 +116,15 @@ impl Half {
     }
 
     async fn want(&mut self, named: BTreeSet<Hash>) -> Result<(), HalfError> {
-        self.wanted.clear();
+        let asked = std::mem::take(&mut self.wanted);
         for hash in named {
-            if !self.site.ledger.has_body(hash)? {
-                self.wanted.insert(hash);
+            if self.site.ledger.has_body(hash)? {
+                continue;
+            }
+            if !asked.contains(&hash) {
                 self.end.send(&FromApply::Want(hash)).await?;
             }
+            self.wanted.insert(hash);
         }
         Ok(())
     }

@@ -284,3 +284,15 @@ fn what_waits_for_the_tasks_is_told_once_and_only_when_they_are_applied() {
         assert_eq!(host.ran().len(), told, "{mode:?}");
     }
 }
+
+#[test]
+fn what_is_wanted_is_asked_for_once_and_a_second_copy_is_no_offence() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = |label: &str, revision| Set::default().label("a", label).file("f", &[], "/f", "x").released(revision);
+    let (first, second) = (set("b", 1), set("c", 2));
+    let offers = vec![offer(&controller, 1, &first), offer(&controller, 2, &second), body(&second), body(&second)];
+    let said = runtime().block_on(offered(&host, &controller, offers));
+    assert_eq!(said.iter().filter(|said| matches!(said, FromApply::Want(_))).count(), 1, "{said:?}");
+    assert!(!said.iter().any(|said| matches!(said, FromApply::Refused { .. })), "{said:?}");
+    assert_eq!(host.text("/f").as_deref(), Some("x"));
+}

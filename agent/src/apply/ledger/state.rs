@@ -86,7 +86,7 @@ pub struct Progress {
 }
 
 /// How a task last ended, and for which content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Performed {
     /// The task set that it was last reported for.
     pub task_set: PartDigest,
@@ -94,6 +94,8 @@ pub struct Performed {
     pub content: [u8; 32],
     /// How it ended.
     pub outcome: Outcome,
+    /// When this content was last mended, seconds since 1970; at most three, the oldest first.
+    pub mends: Vec<u64>,
 }
 
 /// The journal's line of a task whose effect cannot be looked up on the host: a command without guards.
