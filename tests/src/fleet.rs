@@ -121,6 +121,17 @@ impl Fleet {
         succeed("stemma", all)
     }
 
+    /// Begins the operator's command and does not wait for it.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn begin(&self, arguments: &[&str]) -> Result<Running> {
+        let context = self.context();
+        let mut all = vec!["--context".to_owned(), context.to_string_lossy().into_owned()];
+        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        Running::start("stemma", all)
+    }
+
     /// Makes a token, joins an agent with it and starts it.
     ///
     /// # Errors

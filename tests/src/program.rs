@@ -118,6 +118,21 @@ impl Running {
         self.child.id()
     }
 
+    /// Waits for its own end; whether that was with status 0.
+    ///
+    /// # Errors
+    /// When it does not end in time.
+    pub fn ended(mut self) -> Result<bool> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.success());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("{} did not end:\n{}", self.name, self.log())
+    }
+
     /// SIGKILL, and waits for the end.
     ///
     /// # Errors

@@ -1,0 +1,98 @@
+//! SIGKILL at random points: no acknowledged write is lost, no file is torn, and nobody has to mend anything.
+//!
+//! A write is under way, controller or agent is killed somewhere in the middle of it, comes back, and then what was
+//! acknowledged must be there. The points are random; the seed is printed, and `STEMMA_SEED` repeats it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::program::{eventually, file_contains};
+
+const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
+/// How often something is killed.
+const KILLS: u64 = 100;
+/// Somewhere in this time after a write began.
+const WITHIN_MS: u64 = 80;
+
+/// A small generator: the points need not be good randomness, they must be repeatable.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        // Knuth's MMIX constants.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+#[test]
+fn killing_either_side_a_hundred_times_loses_and_tears_nothing() -> Result<()> {
+    let seed = seed()?;
+    println!("STEMMA_SEED={seed}");
+    let mut random = Random(seed);
+    let mut fleet = Fleet::start()?;
+    fleet.stemma(&["apply", "-f", SITE])?;
+    let mut web = fleet.join("web-1", "prod/frontends")?;
+    eventually("the first convergence", || whole(&web))?;
+    let mut acknowledged = 0;
+    for number in 1..=KILLS {
+        let change = format!("number={number}");
+        let write = fleet.begin(&["label", "nodegroup", "prod/frontends", &change])?;
+        std::thread::sleep(Duration::from_millis(random.below(WITHIN_MS)));
+        if random.below(2) == 0 {
+            fleet.crash_controller().with_context(|| format!("kill {number} of the controller"))?;
+        } else {
+            web.kill()?;
+            web.start()?;
+        }
+        let is_acknowledged = write.ended()?;
+        let stored = number_of(&fleet)?;
+        ensure!(
+            stored == acknowledged || stored == number,
+            "kill {number}: {stored} is stored, {acknowledged} was acknowledged"
+        );
+        ensure!(!is_acknowledged || stored == number, "kill {number}: acknowledged and lost, {stored} is stored");
+        acknowledged = stored;
+        whole_if_there(&web)?;
+    }
+    fleet.stemma(&["label", "nodegroup", "prod/frontends", "tier=last"])?;
+    eventually("the last edit on the host", || {
+        file_contains(&web.path("run/stemma/labels.json"), "\"tier\":\"last\"").with_context(|| web.log())?;
+        file_contains(&web.path("etc/nginx/conf.d/site.conf"), "tier last").with_context(|| web.log())
+    })?;
+    eventually("the command that reads the label, run for its last value", || {
+        let notes = std::fs::read_to_string(web.path("var/log/site.log"))?;
+        ensure!(notes.ends_with("serves last\n"), "{notes}\n{}", web.log());
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn number_of(fleet: &Fleet) -> Result<u64> {
+    let group =
+        eventually("the controller answers", || fleet.stemma(&["get", "nodegroup", "prod/frontends", "-o", "json"]))?;
+    let group: Value = serde_json::from_str(&group)?;
+    Ok(group["labels"]["number"].as_str().map_or(Ok(0), str::parse)?)
+}
+
+/// The host's files as a reader finds them: whole, or not there yet.
+fn whole_if_there(web: &Agent) -> Result<()> {
+    if web.path("run/stemma/labels.json").exists() { whole(web) } else { Ok(()) }
+}
+
+fn whole(web: &Agent) -> Result<()> {
+    let labels = std::fs::read_to_string(web.path("run/stemma/labels.json"))?;
+    let _whole: Value = serde_json::from_str(&labels).with_context(|| format!("torn: {labels:?}"))?;
+    let conf = std::fs::read_to_string(web.path("etc/nginx/conf.d/site.conf"))?;
+    ensure!(conf.starts_with("# tier ") && conf.ends_with("server_tokens off;\n"), "torn: {conf:?}");
+    Ok(())
+}
+
+fn seed() -> Result<u64> {
+    match std::env::var("STEMMA_SEED") {
+        Ok(seed) => Ok(seed.parse()?),
+        Err(_) => Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs()),
+    }
+}
