@@ -261,7 +261,7 @@ impl Half {
         if let Some(desired) = self.desired.clone() {
             self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
             self.want_bodies(&desired).await?;
-            if !self.run.as_ref().is_some_and(Run::is_running) {
+            if !self.run.as_ref().is_some_and(Run::is_running) || self.is_stopped(&desired) {
                 self.plan(&desired)?;
             }
         }
@@ -401,7 +401,7 @@ impl Half {
     fn is_quiet(&self) -> bool {
         let idle =
             self.run.as_ref().is_none_or(|run| !run.is_running() && run.progress() == observed::Progress::Waiting);
-        idle && matches!(self.hooks, Hooks::Quiet) && self.wanted.is_empty()
+        idle && matches!(self.hooks, Hooks::Quiet)
     }
 
     /// Lets what runs end, and writes it down.

@@ -107,6 +107,13 @@ pub fn once(root: &Path) -> Result<Exit> {
         let (ended, ()) = tokio::join!(half.run(stopped()), listen(sync_end));
         ended.context("the root half")
     })?;
+    let profile = local.site.ledger.accepted()?.and_then(|accepted| accepted.desired().task_set.profile);
+    if let Some(hash) = profile
+        && !local.site.ledger.has_body(hash)?
+    {
+        print("the task profile is not on this host yet: only labels were applied; `stemma-agent run` fetches it\n")?;
+        return Ok(Exit::Failed);
+    }
     let failed = local.site.ledger.progress()?.tasks.values().any(|performed| {
         matches!(
             performed.outcome,

@@ -28,8 +28,9 @@ impl Half {
         info!(revision = accepted.revision.0, count = now.known.labels.len(); "desired state accepted");
         self.findings.outputs = self.write_outputs(&now, before.as_ref().map(|before| &before.known));
         self.tell_hooks(&now)?;
-        let same_tasks =
-            before.as_ref().is_some_and(|before| before.digest == now.digest && before.mode() == now.mode());
+        let same_tasks = before.as_ref().is_some_and(|before| {
+            before.digest == now.digest && before.mode() == now.mode() && before.known.parked == now.known.parked
+        });
         self.desired = Some(now.clone());
         if !same_tasks {
             self.failures = 0;

@@ -9,6 +9,7 @@ use crate::apply::ledger::Ledger;
 use crate::apply::testing::{Controller, Set};
 use crate::channel::{SyncEnd, pair};
 use crate::host::memory::MemoryHost;
+use crate::host::{End, Finished};
 
 /// Runs the half over what is offered until it is quiet, and gives what it said.
 async fn offered(host: &MemoryHost, controller: &Controller, offers: Vec<FromSync>) -> Vec<FromApply> {
@@ -295,4 +296,42 @@ fn what_is_wanted_is_asked_for_once_and_a_second_copy_is_no_offence() {
     assert_eq!(said.iter().filter(|said| matches!(said, FromApply::Want(_))).count(), 1, "{said:?}");
     assert!(!said.iter().any(|said| matches!(said, FromApply::Refused { .. })), "{said:?}");
     assert_eq!(host.text("/f").as_deref(), Some("x"));
+}
+
+#[test]
+fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+
+    let fields = serde_json::json!({"parameters": {"command": ["a"], "retries": 1, "interval": 60}});
+    let slow = Set::default().task("first", "shell", &[], &fields).command("second", &[0], &["b"]);
+
+    // The first attempt fails; before the second one a pause is said.
+    host.on_run(|host, _| Finished { end: End::Status(i32::from(host.ran().len() == 1)), output: String::new() });
+    let paused = FromSync::Local(LocalState { paused: true, ..LocalState::default() });
+    let offers = give(&controller, 1, &slow);
+    let said = runtime().block_on(async {
+        let (sync, apply) = pair();
+        let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
+        let site = Site { host: Rc::new(host.clone()), ledger };
+        let trust = Trust::new(&controller.identity()).unwrap();
+        let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap();
+        let talk = async {
+            let mut sync = sync;
+            for offer in &offers {
+                sync.send(offer).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            sync.send(&paused).await.unwrap();
+            let mut said = Vec::new();
+            while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_secs(600), sync.receive()).await {
+                said.push(message);
+            }
+            said
+        };
+        let (ended, said) = tokio::join!(half.run(std::future::pending()), talk);
+        ended.unwrap();
+        said
+    });
+    assert_eq!(host.ran(), [["a"], ["a"]], "the second task was not begun");
+    assert_eq!(outcomes(&said), [("first".to_owned(), Outcome::Changed)]);
 }
