@@ -271,6 +271,12 @@ impl Fleet {
         self.secrets.get(name).copied().unwrap_or(0)
     }
 
+    /// Whether nodes of a group have a profile under this very fold.
+    pub(crate) fn uses(&self, group: GroupId, profile: &ProfileHash, fold: &Arc<GroupFold>) -> bool {
+        let Some(entry) = self.groups.get(&group) else { return false };
+        entry.profiles.contains_key(profile) && entry.fold.as_ref().is_ok_and(|own| Arc::ptr_eq(own, fold))
+    }
+
     /// What tells this state of the fleet from every other.
     pub(crate) fn stamp(&self) -> &Stamp {
         &self.stamp

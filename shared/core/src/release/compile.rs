@@ -6,14 +6,15 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::cycle::{find_cycle, rank};
+use super::library::Library;
 use super::select::{InvalidPattern, Pattern, Selector, is_pattern};
 use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Target, TaskIx};
 use crate::condition::Author;
 use crate::digest::{ReleaseHash, canonical_json, sha256};
 use crate::finding::Finding;
 use crate::input::Reference;
-use crate::name::{Name, NameKind, ReleaseRef, TagName};
-use crate::object::{ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
+use crate::name::ReleaseRef;
+use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::{CrossEntry, Task, Where, task_type};
 
 /// The parameters of a `shell` task that are texts for sh, if they are texts: a value in them is quoted for its place.
@@ -92,42 +93,11 @@ fn compile_into(
     }
 }
 
-struct Compiler<'a> {
-    name: &'a ReleaseRef,
+pub(super) struct Compiler<'a> {
+    pub(super) name: &'a ReleaseRef,
     author: &'a dyn Author,
-    errors: Vec<ReleaseError>,
+    pub(super) errors: Vec<ReleaseError>,
     findings: Vec<Finding>,
-}
-
-/// Everything that a release has, its imports' included, by name.
-struct Library {
-    roles: BTreeMap<Name, RoleSpec>,
-    tags: BTreeMap<TagName, TagSpec>,
-    tasks: BTreeMap<String, Arc<Task>>,
-    imports: Vec<Arc<CompiledRelease>>,
-}
-
-impl Library {
-    fn find(&self, id: &str) -> Option<TaskIx> {
-        // The place in the order of ids is the index; the map is small, and this is done once a release.
-        self.tasks.keys().position(|known| known == id).and_then(|at| u32::try_from(at).ok()).map(TaskIx)
-    }
-
-    fn matching(&self, pattern: &Pattern) -> Vec<TaskIx> {
-        let ids = self.tasks.keys().enumerate().filter(|(_, id)| pattern.matches(id));
-        ids.filter_map(|(at, _)| u32::try_from(at).ok().map(TaskIx)).collect()
-    }
-
-    fn near(&self, id: &str) -> Option<String> {
-        let fold = |text: &str| text.replace(['-', '_', '.'], "").to_ascii_lowercase();
-        let wanted = fold(id);
-        let mut ids = self.tasks.keys();
-        ids.find(|known| {
-            let known = fold(known);
-            known == wanted || (wanted.len() > 3 && (known.starts_with(&wanted) || wanted.starts_with(&known)))
-        })
-        .cloned()
-    }
 }
 
 impl Compiler<'_> {
@@ -151,105 +121,6 @@ impl Compiler<'_> {
             }
         }
         found
-    }
-
-    /// Puts together what the imports and the release itself have.
-    fn library(&mut self, spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>]) -> Library {
-        let mut library = Library {
-            roles: BTreeMap::new(),
-            tags: BTreeMap::new(),
-            tasks: BTreeMap::new(),
-            imports: imports.to_vec(),
-        };
-        let mut from: BTreeMap<String, String> = BTreeMap::new();
-        for release in imports {
-            self.merge(&mut library.roles, &release.roles, "role", &release.name);
-            self.merge(&mut library.tags, &release.tags, "tag", &release.name);
-            for task in &release.tasks {
-                self.add_task(&mut library, &mut from, &task.task, &release.name);
-            }
-        }
-        self.names(spec);
-        self.merge(&mut library.roles, &spec.roles, "role", self.name);
-        self.merge(&mut library.tags, &spec.tags, "tag", self.name);
-        for task in &spec.tasks {
-            self.add_task(&mut library, &mut from, &Arc::new(task.clone()), self.name);
-        }
-        self.undeclared_tags(&library);
-        library
-    }
-
-    fn merge<K: Ord + Clone + AsRef<str>, V: Clone + PartialEq>(
-        &mut self,
-        into: &mut BTreeMap<K, V>,
-        from: &BTreeMap<K, V>,
-        what: &'static str,
-        import: &ReleaseRef,
-    ) {
-        for (key, value) in from {
-            match into.get(key) {
-                Some(known) if known != value => self.errors.push(ReleaseError::Redeclared {
-                    what,
-                    name: key.as_ref().to_owned(),
-                    import: import.to_string(),
-                }),
-                Some(_) => {}
-                None => drop(into.insert(key.clone(), value.clone())),
-            }
-        }
-    }
-
-    /// A task that two imports have from a third is one task.
-    fn add_task(
-        &mut self,
-        library: &mut Library,
-        from: &mut BTreeMap<String, String>,
-        task: &Arc<Task>,
-        release: &ReleaseRef,
-    ) {
-        if let Some(known) = library.tasks.get(&task.id) {
-            if !Arc::ptr_eq(known, task) {
-                let first = from.get(&task.id).cloned().unwrap_or_default();
-                self.errors.push(ReleaseError::Twice { id: task.id.clone(), first, second: release.to_string() });
-            }
-            return;
-        }
-        from.insert(task.id.clone(), release.to_string());
-        library.tasks.insert(task.id.clone(), Arc::clone(task));
-    }
-
-    fn names(&mut self, spec: &ReleaseSpec) {
-        for role in spec.roles.keys() {
-            let field = format!("roles.{role}");
-            match Name::declare(role.as_str(), NameKind::Role) {
-                Err(reason) => self.errors.push(ReleaseError::Name { field, reason }),
-                Ok(name) if name.is_primary() => self.find_odd(
-                    "role.primary",
-                    &field,
-                    "is named as the holder of a primary would be; Fuel's old releases have such roles",
-                ),
-                Ok(_) => {}
-            }
-        }
-        for tag in spec.tags.keys() {
-            if let Err(reason) = TagName::declare(tag.as_str()) {
-                self.errors.push(ReleaseError::Name { field: format!("tags.{tag}"), reason });
-            }
-        }
-        for (at, task) in spec.tasks.iter().enumerate() {
-            if let Err(reason) = Name::declare(&task.id, NameKind::Task) {
-                self.errors.push(ReleaseError::Name { field: format!("tasks[{at}].id"), reason });
-            }
-        }
-    }
-
-    fn undeclared_tags(&mut self, library: &Library) {
-        for (role, spec) in &library.roles {
-            for tag in spec.tags.iter().flatten().filter(|tag| !library.tags.contains_key(*tag)) {
-                let message = format!("produces tag {tag}, which is not declared under tags: it has no primary");
-                self.find_odd("tag.undeclared", &format!("roles.{role}"), &message);
-            }
-        }
     }
 
     fn tasks(&mut self, library: &Library, spec: &ReleaseSpec) -> Vec<CompiledTask> {
@@ -381,7 +252,9 @@ impl Compiler<'_> {
             found.extend(self.task_names(library, &field, name));
         }
         // Only the cycle check of exact names asks after the task itself; a pattern that matches it means the others.
-        found.retain(|ix| library.find(&task.id) != Some(*ix));
+        if let Some(own) = library.find(&task.id) {
+            found.remove(&own);
+        }
         found.into_iter().collect()
     }
 
@@ -465,7 +338,7 @@ impl Compiler<'_> {
     }
 
     fn odd_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &Selector) {
-        for name in selector.exact_names().filter(|name| !is_tag(library, name)) {
+        for name in selector.exact_names().filter(|name| !library.is_tag(name)) {
             let message = format!("no tag {name} is declared or produced here: only a user-defined one can match");
             self.find_odd("selector.tag", &format!("task {} {field}", task.id), &message);
         }
@@ -473,8 +346,8 @@ impl Compiler<'_> {
 
     fn odd_roles(&mut self, library: &Library, task: &Task, field: &str, selector: &Selector, roles: RoleMatching) {
         let known = |name: &str| match roles {
-            RoleMatching::Own => is_role(library, name),
-            RoleMatching::Tags => is_tag(library, name),
+            RoleMatching::Own => library.is_role(name),
+            RoleMatching::Tags => library.is_tag(name),
         };
         for name in selector.exact_names().filter(|name| !known(name)) {
             let message = format!("no role {name} is declared here: only one that a cluster adds can match");
@@ -507,7 +380,7 @@ impl Compiler<'_> {
         self.errors.push(ReleaseError::UnknownTask { field, name: name.to_owned(), near: library.near(name) });
     }
 
-    fn find_odd(&mut self, code: &str, field: &str, message: &str) {
+    pub(super) fn find_odd(&mut self, code: &str, field: &str, message: &str) {
         let object = format!("release/{} {field}", self.name);
         self.findings.push(Finding::warning(code, object, message));
     }
@@ -565,19 +438,4 @@ fn content_hash(spec: &ReleaseSpec, library: &Library, tasks: &[CompiledTask]) -
         bytes.extend_from_slice(&task.definition);
     }
     ReleaseHash(sha256(&bytes))
-}
-
-fn is_role(library: &Library, name: &str) -> bool {
-    let plain = name.strip_prefix(crate::name::PRIMARY_PREFIX);
-    library.roles.contains_key(name) || plain.is_some_and(|plain| library.roles.contains_key(plain))
-}
-
-/// A role without tags produces the tag of its own name, declared or not.
-fn is_tag(library: &Library, name: &str) -> bool {
-    let known = |name: &str| {
-        library.tags.contains_key(name)
-            || library.roles.get(name).is_some_and(|role| role.tags.is_none())
-            || library.roles.values().any(|role| role.tags.iter().flatten().any(|tag| tag.as_str() == name))
-    };
-    known(name) || name.strip_prefix(crate::name::PRIMARY_PREFIX).is_some_and(known)
 }

@@ -8,6 +8,7 @@ mod compile;
 mod cycle;
 mod error;
 pub mod fuel;
+mod library;
 mod profile;
 pub mod select;
 

@@ -21,8 +21,8 @@ use crate::object::{ClusterId, GroupId};
 use crate::ownership::OwnedMap;
 use crate::release::{CompiledTask, Profile, ProfileHash, TaskIx};
 
-/// Below so many task sets of a base, none is looked for that nobody holds.
-const MIN_SETS: usize = 64;
+/// Below so many of a kind nothing is forgotten; then, each time their number has doubled, what nobody uses any more.
+const MIN_KEPT: usize = 64;
 /// How many outcomes of conditions a base keeps.
 const MAX_OUTCOMES: usize = 4096;
 
@@ -77,7 +77,12 @@ impl ResolveCache {
         }
         let base = Arc::new(base);
         let known = Known { fold: Arc::clone(fold), stamp: stamp.clone(), base: Arc::clone(&base) };
-        self.bases.lock().unwrap_or_else(PoisonError::into_inner).insert(key, known);
+        let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        if bases.len() >= MIN_KEPT && bases.len().is_power_of_two() {
+            bases.retain(|(group, profile), known| sight.fleet.uses(*group, profile, &known.fold));
+            self.lookups.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (known, _)| known == stamp);
+        }
+        bases.insert(key, known);
         base
     }
 
@@ -201,8 +206,7 @@ impl Base {
         }
         let set = Arc::new(self.task_set(own));
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        // Each time their number has doubled, those that nobody holds any more are forgotten.
-        if sets.len() >= MIN_SETS && sets.len().is_power_of_two() {
+        if sets.len() >= MIN_KEPT && sets.len().is_power_of_two() {
             sets.retain(|_, set| set.strong_count() > 0);
         }
         sets.insert(key, Arc::downgrade(&set));
