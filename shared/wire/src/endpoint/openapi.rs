@@ -80,6 +80,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_description_in_the_documentation_is_this_one() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        let here = serde_json::to_string_pretty(&openapi(env!("CARGO_PKG_VERSION"))).expect("JSON") + "\n";
+        if std::env::var_os("STEMMA_WRITE_DOCS").is_some() {
+            std::fs::write(path, &here).expect("the documentation's directory");
+        }
+        let there = std::fs::read_to_string(path).expect("docs/openapi.json");
+        assert!(here == there, "write it anew: STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire openapi");
+    }
+
+    #[test]
     fn the_description_has_each_admin_route_and_no_agents_path() {
         let api = openapi("1");
         let get = &api["paths"]["/v1/nodes/{node}/traits/{trait}"];

@@ -1,16 +1,16 @@
 //! One request: what is refused before a handler sees it, and what is answered when a handler panics.
 
 use std::any::Any;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
+use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
 use hyper::{Method, Request, Response, StatusCode};
 
 use super::connections::Watch;
@@ -34,47 +34,41 @@ pub(super) enum Reply<B> {
 
 impl<H: Handler> Answerer<H> {
     pub(super) fn answer(
-        &self,
-        request: Request<Incoming>,
+        self: &Arc<Self>,
+        mut request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Reply<H::Body>>, BoxError>> + Send + 'static + use<H> {
         self.watch.answering.store(false, Ordering::Relaxed);
         self.watch.used.store(true, Ordering::Relaxed);
         // Behind a chunked body the heads are no longer followed, so no request may stand there.
         let last = request.headers().contains_key(TRANSFER_ENCODING);
-        let decided = match self.refuse(&request) {
-            Some(kind) => Err(fixed(kind)),
-            None => self.start(request).map_err(|panic| self.internal(&*panic)),
-        };
-        let (watch, shared, address) = (Arc::clone(&self.watch), Arc::clone(&self.shared), self.peer.address);
+        let limit = self.shared.limits.body_bytes;
+        let whole = self.watch.take_whole();
+        if let Some(body) = &whole {
+            // As it was written, before the guard took the body out.
+            request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        }
+        let request = request.map(|body| RequestBody::new(body, whole, Arc::clone(&self.watch), limit));
+        let refused = self.refuse(&request);
+        let this = Arc::clone(self);
         async move {
-            let mut response = match decided {
-                Err(fixed) => fixed,
-                Ok(future) => match (CatchPanic { future }).await {
+            let mut response = match refused {
+                Some(kind) => fixed(kind),
+                None => match catch_panic(|| this.handler.call(&this.peer, request)).await {
                     Ok(response) => response.map(Reply::Handler),
-                    Err(panic) => panicked(&shared.rejected, address, &*panic),
+                    Err(panic) => panicked(&this.shared.rejected, this.peer.address, &*panic),
                 },
             };
-            if last || watch.is_draining() {
+            if last || this.watch.is_draining() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            watch.answering.store(true, Ordering::Relaxed);
+            this.watch.answering.store(true, Ordering::Relaxed);
             Ok(response)
         }
     }
 
-    fn start(&self, request: Request<Incoming>) -> Result<Pin<Box<H::Future>>, Box<dyn Any + Send>> {
-        let limit = self.shared.limits.body_bytes;
-        let request = request.map(|body| RequestBody::new(body, Arc::clone(&self.watch), limit));
-        catch_unwind(AssertUnwindSafe(|| Box::pin(self.handler.call(&self.peer, request))))
-    }
-
-    fn internal(&self, panic: &(dyn Any + Send)) -> Response<Reply<H::Body>> {
-        panicked(&self.shared.rejected, self.peer.address, panic)
-    }
-
     /// What no handler takes: compressed bodies (S49), bodies that say that they are too large (S43), and forms of the request line
     /// that are for proxies.
-    fn refuse(&self, request: &Request<Incoming>) -> Option<ErrorType> {
+    fn refuse(&self, request: &Request<RequestBody>) -> Option<ErrorType> {
         let kind = if request.uri().scheme().is_some() || !request.uri().path().starts_with('/') {
             ErrorType::RequestMalformed
         } else if request.method() == Method::CONNECT {
@@ -116,21 +110,15 @@ fn panicked<B>(rejected: &Rejected, from: std::net::SocketAddr, panic: &(dyn Any
     fixed(ErrorType::ServerInternal)
 }
 
-/// A future whose panics are its result.
-struct CatchPanic<F> {
-    future: Pin<Box<F>>,
-}
-
-impl<F: Future> Future for CatchPanic<F> {
-    type Output = Result<F::Output, Box<dyn Any + Send>>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
-    }
+/// Starts a future and waits for it; a panic of either is the result.
+async fn catch_panic<F: Future>(start: impl FnOnce() -> F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(catch_unwind(AssertUnwindSafe(start))?);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
 }
 
 impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Reply<B> {

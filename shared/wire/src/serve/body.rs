@@ -16,9 +16,17 @@ use crate::error::ErrorType;
 /// without a `Content-Length`.
 #[derive(Debug)]
 pub struct RequestBody {
-    incoming: Incoming,
-    watch: Arc<Watch>,
+    source: Source,
     left: u64,
+}
+
+/// Where a body comes from.
+#[derive(Debug)]
+enum Source {
+    /// It came in one read with its head, and is here.
+    Whole(Bytes),
+    /// It comes through hyper.
+    Incoming(Incoming, Arc<Watch>),
 }
 
 /// A body that could not be taken whole.
@@ -46,8 +54,9 @@ impl BodyError {
 }
 
 impl RequestBody {
-    pub(super) fn new(incoming: Incoming, watch: Arc<Watch>, limit: u64) -> Self {
-        Self { incoming, watch, left: limit }
+    pub(super) fn new(incoming: Incoming, whole: Option<Bytes>, watch: Arc<Watch>, limit: u64) -> Self {
+        let source = whole.map_or_else(|| Source::Incoming(incoming, watch), Source::Whole);
+        Self { source, left: limit }
     }
 
     /// Reads it whole, up to `limit` bytes. What says at once that it is larger is refused before a byte is read.
@@ -55,8 +64,11 @@ impl RequestBody {
     /// # Errors
     /// [`BodyError`].
     pub async fn collect(mut self, limit: u64) -> Result<Bytes, BodyError> {
-        if self.incoming.size_hint().lower() > limit {
+        if self.size_hint().lower() > limit {
             return Err(BodyError::TooLarge { limit });
+        }
+        if let Source::Whole(body) = self.source {
+            return Ok(body);
         }
         self.left = self.left.min(limit);
         let mut whole = Parts::None;
@@ -116,32 +128,37 @@ impl Body for RequestBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match ready!(Pin::new(&mut self.incoming).poll_frame(cx)) {
-            None => {
-                // A chunked body's end is known here alone.
-                self.watch.body_open.store(false, Ordering::Relaxed);
-                self.watch.expect_nothing();
-                Poll::Ready(None)
-            }
-            Some(Err(error)) => Poll::Ready(Some(Err(BodyError::Broken(error)))),
-            Some(Ok(frame)) => {
-                let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-                match self.left.checked_sub(bytes) {
-                    Some(left) => {
-                        self.left = left;
-                        Poll::Ready(Some(Ok(frame)))
-                    }
-                    None => Poll::Ready(Some(Err(BodyError::TooLarge { limit: self.left }))),
+        let frame = match &mut self.source {
+            Source::Whole(body) if body.is_empty() => None,
+            Source::Whole(body) => Some(Frame::data(std::mem::take(body))),
+            Source::Incoming(incoming, watch) => match ready!(Pin::new(incoming).poll_frame(cx)) {
+                Some(frame) => Some(frame.map_err(BodyError::Broken)?),
+                None => {
+                    // A chunked body's end is known here alone.
+                    watch.body_open.store(false, Ordering::Relaxed);
+                    watch.expect_nothing();
+                    None
                 }
-            }
-        }
+            },
+        };
+        let Some(frame) = frame else { return Poll::Ready(None) };
+        let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+        let left = self.left.checked_sub(bytes).ok_or(BodyError::TooLarge { limit: self.left })?;
+        self.left = left;
+        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        match &self.source {
+            Source::Whole(body) => body.is_empty(),
+            Source::Incoming(incoming, _) => incoming.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        match &self.source {
+            Source::Whole(body) => SizeHint::with_exact(body.len() as u64),
+            Source::Incoming(incoming, _) => incoming.size_hint(),
+        }
     }
 }

@@ -6,11 +6,12 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -68,6 +69,10 @@ pub(super) struct Watch {
     pub(super) used: AtomicBool,
     draining: AtomicBool,
     waker: Mutex<Option<Waker>>,
+    /// How many requests hyper has handed over.
+    pub(super) calls: AtomicU32,
+    /// The body of the request that hyper hands over next, where it came in one piece with its head.
+    whole: Mutex<Option<Bytes>>,
 }
 
 impl Watch {
@@ -81,6 +86,8 @@ impl Watch {
             used: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             waker: Mutex::new(None),
+            calls: AtomicU32::new(0),
+            whole: Mutex::new(None),
         }
     }
 
@@ -103,6 +110,17 @@ impl Watch {
     /// Whether the connection is to end after what it is doing.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a body for the request that is handed over next.
+    pub(super) fn put_whole(&self, body: Bytes) {
+        *self.whole.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+    }
+
+    /// Counts a request that is handed over, and gives its body where it was kept.
+    pub(super) fn take_whole(&self) -> Option<Bytes> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.whole.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Keeps the task's waker, so that a drain reaches it.

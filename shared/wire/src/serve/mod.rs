@@ -112,7 +112,7 @@ pub trait Handler: Send + Sync + 'static {
     /// The answer to come.
     type Future: Future<Output = Response<Self::Body>> + Send + 'static;
 
-    /// Answers one request.
+    /// Answers one request. The future lies in the connection's memory for as long as that is open, so one that is large is to be boxed.
     fn call(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Self::Future;
 }
 
@@ -267,8 +267,8 @@ impl<H: Handler> Task<H> {
         let watch = Arc::clone(&self.place.watch);
         watch.expect(Awaited::Request, self.shared.limits.idle);
         let guard = Guard::new(stream, Arc::clone(&watch), Arc::clone(&self.shared), self.address.ip());
-        let answerer =
-            Answerer { handler: self.handler, peer, watch: Arc::clone(&watch), shared: Arc::clone(&self.shared) };
+        let shared = Arc::clone(&self.shared);
+        let answerer = Arc::new(Answerer { handler: self.handler, peer, watch: Arc::clone(&watch), shared });
         let service = service_fn(move |request| answerer.answer(request));
         let connection = self.http.serve_connection(TokioIo::new(guard), service);
         let ended = Drained { connection, watch, registered: false, told: false }.await;

@@ -106,6 +106,51 @@ async fn requests_follow_each_other_on_one_connection() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_is_never_another_requests_however_they_are_cut() {
+    let slow = |_: &Arc<Peer>, request: Request<RequestBody>| async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let path = request.uri().path().to_owned();
+        let said = request.headers().get("content-length").map(|length| length.to_str().map(str::to_owned));
+        let body = request.into_body().collect(100).await.expect("a small body");
+        assert_eq!(said.and_then(Result::ok).map_or(0, |said| said.parse().expect("a length")), body.len(), "{path}");
+        Response::new(Full::from([path.as_bytes(), b"=", &body, b";"].concat()))
+    };
+    let post = |name: &str| format!("POST /{name} HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody");
+    let get = |name: &str| format!("GET /{name} HTTP/1.1\r\nHost: h\r\n\r\n");
+    let requests = [post("a"), get("b"), post("c"), post("d"), get("e"), post("f")];
+    let numbered: Vec<_> =
+        requests.iter().enumerate().map(|(n, text)| text.replace("body", &format!("n{n:03}"))).collect();
+    let all = numbered.concat();
+    let whole_requests: Vec<usize> = numbered.iter().map(String::len).collect();
+    let cuts =
+        [whole_requests.clone(), vec![all.len()], vec![1; all.len()], vec![7; all.len() / 7 + 1], vec![100; all.len()]];
+    for (pause_ms, sizes) in cuts.iter().flat_map(|sizes| [(0, sizes), (10, sizes), (2000, sizes)]) {
+        let server = serve(Limits::default(), None, slow);
+        let mut stream = server.open().await;
+        let mut rest = all.as_bytes();
+        for size in sizes {
+            let (now, later) = rest.split_at((*size).min(rest.len()));
+            stream.write_all(now).await.expect("the server reads");
+            rest = later;
+            // Bytes that drip every two seconds would pass the header's time.
+            if sizes[0] > 50 {
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        stream.shutdown().await.expect("the server reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answers");
+        let bodies: Vec<_> = answer.split("\r\n\r\n").skip(1).filter_map(|part| part.split(';').next()).collect();
+        assert_eq!(
+            bodies,
+            ["/a=n000", "/b=", "/c=n002", "/d=n003", "/e=", "/f=n005"],
+            "{sizes:?} {pause_ms}: {answer}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn s47_the_smuggling_set_is_answered_with_fixed_text_and_closed() {
     let server = echoing(Limits::default());
     for (head, status_wanted, reason) in [

@@ -104,6 +104,11 @@ fn verify_tls13(
     rustls::crypto::verify_tls13_signature(message, certificate, signed, &ALGORITHMS)
 }
 
+/// ring, with AES-128 and SHA-256 first: a handshake hashes some thirty times, and SHA-256 is in the processor where SHA-384 is not.
 fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+    use rustls::crypto::ring::cipher_suite as suite;
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.cipher_suites =
+        vec![suite::TLS13_AES_128_GCM_SHA256, suite::TLS13_AES_256_GCM_SHA384, suite::TLS13_CHACHA20_POLY1305_SHA256];
+    Arc::new(provider)
 }

@@ -4,6 +4,9 @@
 //! the kept connection had just been closed is sent again on a new one, once; anything else is the caller's to decide, and
 //! [`ClientError::outcome`] says whether the request may have been carried out.
 
+mod error;
+mod target;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,32 +25,8 @@ use tokio_rustls::TlsConnector;
 use crate::net::{Connect, Stream, TcpConnect};
 use crate::tls::{Identity, Refusal, server_identity};
 
-/// Where a controller is: `https://HOST:PORT`, or `http://LOOPBACK:PORT`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Whether TLS is spoken.
-    pub tls: bool,
-    /// A DNS name or an IP address, without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-}
-
-/// A text that is no controller's address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadTarget {
-    /// Neither `https://` nor `http://`.
-    #[error("{0:?} is no address of a controller: write https://HOST:PORT")]
-    Scheme(String),
-    /// No host, a path behind it, or no number as the port.
-    #[error("{0:?} is no address of a controller: after https:// stand HOST:PORT and nothing else")]
-    Authority(String),
-    /// `http://` to another machine: tokens would go in the clear.
-    #[error(
-        "{0:?} is plain HTTP to another machine: only a loopback address (127.0.0.1, [::1], localhost) is reached without TLS"
-    )]
-    PlainRemote(String),
-}
+pub use error::{ClientError, Outcome};
+pub use target::{BadTarget, Target};
 
 /// How long things may take, and how much may come.
 #[derive(Clone, Copy, Debug)]
@@ -70,91 +49,6 @@ impl Default for ClientLimits {
             answer: Duration::from_secs(30),
             body: Duration::from_secs(30),
             body_bytes: 64 * 1024 * 1024,
-        }
-    }
-}
-
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// No connection.
-    #[error("{target} cannot be reached")]
-    Unreachable {
-        /// Who was called.
-        target: Target,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The server's certificate was refused here.
-    #[error("{target} is not trusted")]
-    Untrusted {
-        /// Who was called.
-        target: Target,
-        /// Why.
-        source: Refusal,
-    },
-    /// The TLS handshake failed, or the server refused ours.
-    #[error("the TLS handshake with {target} failed")]
-    Handshake {
-        /// Who was called.
-        target: Target,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// No connection within [`ClientLimits::connect`].
-    #[error("{target} did not answer within {} s", within.as_secs())]
-    ConnectTimeout {
-        /// Who was called.
-        target: Target,
-        /// How long it was waited for.
-        within: Duration,
-    },
-    /// The request was sent, and no answer came in time.
-    #[error("no answer within {} s", within.as_secs())]
-    AnswerTimeout {
-        /// How long it was waited for.
-        within: Duration,
-    },
-    /// The connection broke after the request may have been sent.
-    #[error("the connection broke before the answer came")]
-    Broken {
-        /// Why.
-        source: hyper::Error,
-    },
-    /// The answer's body is larger than is taken.
-    #[error("the answer is larger than {limit} bytes")]
-    TooLarge {
-        /// The limit.
-        limit: u64,
-    },
-    /// The sink of [`Client::stream`] did not want more.
-    #[error("the answer was not taken")]
-    NotTaken {
-        /// Why.
-        source: std::io::Error,
-    },
-}
-
-/// What may have become of a request that has no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was not sent: nothing was changed.
-    NotSent,
-    /// It may have been carried out.
-    Unknown,
-}
-
-impl ClientError {
-    /// Whether the request may have been carried out.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            Self::Unreachable { .. } | Self::Untrusted { .. } | Self::ConnectTimeout { .. } => Outcome::NotSent,
-            // TLS 1.3: the server's refusal of our certificate arrives after the client's side is done, so with the first request.
-            Self::Handshake { .. }
-            | Self::AnswerTimeout { .. }
-            | Self::Broken { .. }
-            | Self::TooLarge { .. }
-            | Self::NotTaken { .. } => Outcome::Unknown,
         }
     }
 }
@@ -380,106 +274,5 @@ impl<C: Connect> fmt::Debug for Client<C> {
             .field("target", &self.target)
             .field("open", &self.open.is_some())
             .finish_non_exhaustive()
-    }
-}
-
-impl Target {
-    /// `HOST:PORT`, with an IPv6 address in brackets.
-    pub fn authority(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
-
-    fn is_loopback(&self) -> bool {
-        self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
-    }
-}
-
-impl std::str::FromStr for Target {
-    type Err = BadTarget;
-
-    fn from_str(text: &str) -> Result<Self, BadTarget> {
-        let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
-            (Some(rest), _) => (true, rest),
-            (None, Some(rest)) => (false, rest),
-            (None, None) => return Err(BadTarget::Scheme(text.to_owned())),
-        };
-        let bad = || BadTarget::Authority(text.to_owned());
-        let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest)).ok_or_else(bad)?;
-        let port = match port {
-            Some(port) => port.parse().map_err(|_| bad())?,
-            None if tls => 443,
-            None => 80,
-        };
-        let target = Self { tls, host: host.to_owned(), port };
-        if !tls && !target.is_loopback() {
-            return Err(BadTarget::PlainRemote(text.to_owned()));
-        }
-        Ok(target)
-    }
-}
-
-/// Host and port of `HOST[:PORT]` or `[IPV6][:PORT]`; nothing where the host is neither a DNS name nor an address.
-fn split_authority(text: &str) -> Option<(&str, Option<&str>)> {
-    if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']')?;
-        host.parse::<std::net::Ipv6Addr>().ok()?;
-        return match rest {
-            "" => Some((host, None)),
-            rest => Some((host, Some(rest.strip_prefix(':')?))),
-        };
-    }
-    let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
-    ServerName::try_from(host).ok()?;
-    Some((host, port))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_are_read_and_written() {
-        for (text, tls, host, port, again) in [
-            ("https://ctl.example:8443", true, "ctl.example", 8443, "https://ctl.example:8443"),
-            ("https://ctl.example/", true, "ctl.example", 443, "https://ctl.example:443"),
-            ("https://[fd00::1]:1", true, "fd00::1", 1, "https://[fd00::1]:1"),
-            ("http://127.0.0.1:8080", false, "127.0.0.1", 8080, "http://127.0.0.1:8080"),
-            ("http://localhost", false, "localhost", 80, "http://localhost:80"),
-            ("http://[::1]:9", false, "::1", 9, "http://[::1]:9"),
-        ] {
-            let target: Target = text.parse().expect("a good address");
-            assert_eq!(target, Target { tls, host: host.to_owned(), port });
-            assert_eq!(target.to_string(), again);
-        }
-    }
-
-    #[test]
-    fn what_is_no_address_of_a_controller_says_why() {
-        for (text, part) in [
-            ("ctl.example:8443", "write https://HOST:PORT"),
-            ("ftp://x", "write https://HOST:PORT"),
-            ("https://", "HOST:PORT and nothing else"),
-            ("https://a:b", "HOST:PORT and nothing else"),
-            ("https://a:70000", "HOST:PORT and nothing else"),
-            ("https://a/v1", "HOST:PORT and nothing else"),
-            ("https://u:p@a", "HOST:PORT and nothing else"),
-            ("https://a b", "HOST:PORT and nothing else"),
-            ("https://[::1", "HOST:PORT and nothing else"),
-            ("http://ctl.example:80", "plain HTTP to another machine"),
-            ("http://192.0.2.1", "plain HTTP to another machine"),
-        ] {
-            let error = text.parse::<Target>().expect_err(text);
-            assert!(error.to_string().contains(part), "{text}: {error}");
-        }
     }
 }

@@ -1,0 +1,133 @@
+//! Where a controller is, as a person writes it: `https://HOST:PORT`.
+
+use std::fmt;
+
+use rustls::pki_types::ServerName;
+
+/// Where a controller is: `https://HOST:PORT`, or `http://LOOPBACK:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Whether TLS is spoken.
+    pub tls: bool,
+    /// A DNS name or an IP address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// A text that is no controller's address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadTarget {
+    /// Neither `https://` nor `http://`.
+    #[error("{0:?} is no address of a controller: write https://HOST:PORT")]
+    Scheme(String),
+    /// No host, a path behind it, or no number as the port.
+    #[error("{0:?} is no address of a controller: after https:// stand HOST:PORT and nothing else")]
+    Authority(String),
+    /// `http://` to another machine: tokens would go in the clear.
+    #[error(
+        "{0:?} is plain HTTP to another machine: only a loopback address (127.0.0.1, [::1], localhost) is reached without TLS"
+    )]
+    PlainRemote(String),
+}
+
+impl Target {
+    /// `HOST:PORT`, with an IPv6 address in brackets.
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    fn is_loopback(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+    }
+}
+
+impl std::str::FromStr for Target {
+    type Err = BadTarget;
+
+    fn from_str(text: &str) -> Result<Self, BadTarget> {
+        let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => return Err(BadTarget::Scheme(text.to_owned())),
+        };
+        let bad = || BadTarget::Authority(text.to_owned());
+        let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest)).ok_or_else(bad)?;
+        let port = match port {
+            Some(port) => port.parse().map_err(|_| bad())?,
+            None if tls => 443,
+            None => 80,
+        };
+        let target = Self { tls, host: host.to_owned(), port };
+        if !tls && !target.is_loopback() {
+            return Err(BadTarget::PlainRemote(text.to_owned()));
+        }
+        Ok(target)
+    }
+}
+
+/// Host and port of `HOST[:PORT]` or `[IPV6][:PORT]`; nothing where the host is neither a DNS name nor an address.
+fn split_authority(text: &str) -> Option<(&str, Option<&str>)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        host.parse::<std::net::Ipv6Addr>().ok()?;
+        return match rest {
+            "" => Some((host, None)),
+            rest => Some((host, Some(rest.strip_prefix(':')?))),
+        };
+    }
+    let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+    ServerName::try_from(host).ok()?;
+    Some((host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read_and_written() {
+        for (text, tls, host, port, again) in [
+            ("https://ctl.example:8443", true, "ctl.example", 8443, "https://ctl.example:8443"),
+            ("https://ctl.example/", true, "ctl.example", 443, "https://ctl.example:443"),
+            ("https://[fd00::1]:1", true, "fd00::1", 1, "https://[fd00::1]:1"),
+            ("http://127.0.0.1:8080", false, "127.0.0.1", 8080, "http://127.0.0.1:8080"),
+            ("http://localhost", false, "localhost", 80, "http://localhost:80"),
+            ("http://[::1]:9", false, "::1", 9, "http://[::1]:9"),
+        ] {
+            let target: Target = text.parse().expect("a good address");
+            assert_eq!(target, Target { tls, host: host.to_owned(), port });
+            assert_eq!(target.to_string(), again);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_of_a_controller_says_why() {
+        for (text, part) in [
+            ("ctl.example:8443", "write https://HOST:PORT"),
+            ("ftp://x", "write https://HOST:PORT"),
+            ("https://", "HOST:PORT and nothing else"),
+            ("https://a:b", "HOST:PORT and nothing else"),
+            ("https://a:70000", "HOST:PORT and nothing else"),
+            ("https://a/v1", "HOST:PORT and nothing else"),
+            ("https://u:p@a", "HOST:PORT and nothing else"),
+            ("https://a b", "HOST:PORT and nothing else"),
+            ("https://[::1", "HOST:PORT and nothing else"),
+            ("http://ctl.example:80", "plain HTTP to another machine"),
+            ("http://192.0.2.1", "plain HTTP to another machine"),
+        ] {
+            let error = text.parse::<Target>().expect_err(text);
+            assert!(error.to_string().contains(part), "{text}: {error}");
+        }
+    }
+}
