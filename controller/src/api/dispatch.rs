@@ -179,7 +179,7 @@ async fn put_blob(api: &Api, request: &Request) -> Outcome {
             Err(ApiError::new(ErrorType::BlobMismatch, message))
         }
         Ok(Err(failure)) => {
-            log::error!(failure:err = failure; "a file body could not be kept");
+            log::error!(error:err = failure; "a file body could not be kept");
             Err(ApiError::new(ErrorType::ServerInternal, "the file body could not be kept; the journal says why"))
         }
         Err(_) => Err(ApiError::new(ErrorType::ServerInternal, ErrorType::ServerInternal.title())),

@@ -242,7 +242,7 @@ fn render(outcome: Outcome, id: &str, service: Option<Service>) -> Response<Full
 fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
     refusal.request_id = Some(id.to_owned());
     if refusal.status() >= 500 {
-        error!(request = id, reason = refusal.kind.name(), message = refusal.message; "request failed");
+        error!(request = id, reason = refusal.kind.name(), error = refusal.message; "request failed");
     }
     if service == Some(Service::Baremetal) {
         // A string that holds JSON: what Ironic's clients read.

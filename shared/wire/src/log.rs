@@ -54,14 +54,18 @@ fields! {
     kind: "the kind of an object or message";
     lease: "a lease's kind";
     message_id: "the line's entry in the catalog (journalctl -x)";
+    missing: "what a node lacks to be resolved";
     name: "an object's name";
     node: "a node's name or uuid";
+    nodes: "how many nodes";
     object: "an object, as KIND/NAME";
     outcome: "what became of a task";
     path: "a file";
     peer: "the address of who asked";
     principal: "who asked, by certificate or token";
+    profile: "the hash that names a task profile";
     reason: "why, a stable word; the label of rejected_total where it is a refusal";
+    release: "a release, as NAME@VERSION";
     request: "a request's id";
     revision: "a revision of the store";
     source: "where a value or fact came from";
