@@ -344,9 +344,9 @@ impl Half {
         } else if idle {
             self.failures = if self.progress == observed::Progress::Failed { self.failures + 1 } else { 0 };
             self.look_at = Instant::now() + self.pause();
-        }
-        if over && !self.replaced {
-            self.run = None;
+            if over {
+                self.run = None;
+            }
         }
         self.report().await?;
         self.tell_applied().await;

@@ -335,3 +335,35 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
     assert_eq!(host.ran(), [["a"], ["a"]], "the second task was not begun");
     assert_eq!(outcomes(&said), [("first".to_owned(), Outcome::Changed)]);
 }
+
+#[test]
+fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let conf = serde_json::json!({"parameters": {"path": "/etc/conf", "template": "tier {{ labels.tier }}"}});
+    let slow = serde_json::json!({"parameters": {"command": ["a"], "retries": 1, "interval": 60}});
+    let set = |tier: &str, revision| {
+        let first = Set::default().task("conf", "file", &[], &conf).reads("labels.tier", tier);
+        first.task("slow", "shell", &[0], &slow).released(revision)
+    };
+    host.on_run(|host, _| Finished { end: End::Status(i32::from(host.ran().len() == 1)), output: String::new() });
+    runtime().block_on(async {
+        let (sync, apply) = pair();
+        let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
+        let site = Site { host: Rc::new(host.clone()), ledger };
+        let trust = Trust::new(&controller.identity()).unwrap();
+        let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap();
+        let talk = async {
+            let mut sync = sync;
+            for offer in give(&controller, 1, &set("gold", 1)) {
+                sync.send(&offer).await.unwrap();
+            }
+            while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(30), sync.receive()).await {}
+            assert_eq!(host.text("/etc/conf").as_deref(), Some("tier gold"));
+            sync.send(&offer(&controller, 2, &set("silver", 2))).await.unwrap();
+            while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(120), sync.receive()).await {}
+        };
+        let (ended, ()) = tokio::join!(half.run(std::future::pending()), talk);
+        ended.unwrap();
+    });
+    assert_eq!(host.text("/etc/conf").as_deref(), Some("tier silver"));
+}
