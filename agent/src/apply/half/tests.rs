@@ -323,7 +323,7 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
             tokio::time::sleep(Duration::from_secs(30)).await;
             sync.send(&paused).await.unwrap();
             let mut said = Vec::new();
-            while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_secs(600), sync.receive()).await {
+            while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_mins(10), sync.receive()).await {
                 said.push(message);
             }
             said
