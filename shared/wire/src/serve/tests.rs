@@ -498,6 +498,24 @@ async fn a_client_and_a_server_of_ours_speak() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bodies_of_all_sizes_arrive_as_they_were_sent() {
+    let of = Fleeting::new();
+    let config = Arc::new(server_config(&of.agents_listener(), of.server_key(), clock()).expect("a config"));
+    let source: TlsSource = Arc::new(move || Arc::clone(&config));
+    let server = serve(Limits::default(), Some(source), |_: &Arc<Peer>, request: Request<RequestBody>| async {
+        Response::new(Full::from(request.into_body().collect(1 << 20).await.expect("a body")))
+    });
+    let tls = client_config(&of.roots(), Some(fleet()), None, clock()).expect("a config");
+    let mut client = Client::over(server.connect.clone(), target(), Some(Arc::new(tls)), ClientLimits::default());
+    for size in [0, 1, 100, 4000, 8000, 8192, 9000, 16_384, 70_000, 1 << 20, 3] {
+        let body: Bytes = (0..size).map(|n: u32| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
+        let request = Request::post("/x").body(body.clone()).expect("a request");
+        assert!(client.send(request).await.expect("an answer").into_body() == body, "{size} bytes");
+    }
+    assert_eq!(server.connections.count(), 1, "all on one connection");
+}
+
+#[tokio::test(start_paused = true)]
 async fn s13_a_revoked_peers_held_check_in_can_be_cut() {
     let of = Fleeting::new();
     let server = agents_server(&of);
