@@ -127,3 +127,43 @@ async fn wait_until(mut holds: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+#[tokio::test]
+async fn a_silence_is_written_when_it_begins_and_when_it_ends_and_at_no_other_time() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let mut quick = state("gold", None, &[]);
+    quick.silent_after = Duration::from_secs(1);
+    fleet.publish(host.node, 5, quick);
+    host.news(0).await;
+    let seen = |fleet: &Fleet, node| fleet.parts().registry.cache().model().seen.get(&node).map(|seen| seen.lost);
+    let before = fleet.revision();
+    assert_eq!(seen(&fleet, host.node), None, "one that was never silent has no record");
+    wait_until(|| seen(&fleet, host.node) == Some(true)).await;
+    assert_eq!(fleet.revision(), before + 1);
+    for _ in 0..3 {
+        host.news(0).await;
+    }
+    assert_eq!(seen(&fleet, host.node), Some(false));
+    assert_eq!(fleet.revision(), before + 2);
+}
+
+#[tokio::test]
+async fn an_observation_that_is_refused_does_not_cost_a_host_its_fleet() {
+    use stemma_wire::message::observed::Observation;
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let traits = (0..51).map(|n| format!("CUSTOM_{n}")).collect();
+    let observation = Observation { traits, ..Observation::default() };
+    let mut said = check_in(None, 0);
+    said.observation_digest = fleet::digest_of(&observation);
+    said.observation = Some(observation);
+    fleet.publish(host.node, 5, state("gold", None, &[]));
+    let answer: CheckInAnswer = call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap();
+    let CheckInAnswer::Current(news) = answer else { panic!("superseded by nobody") };
+    assert_eq!(news.observation, None, "51 traits are refused");
+    assert!(news.desired.is_some(), "and the host is told all the same");
+    said.observation_digest.0[0] ^= 1;
+    let got = call::<_, CheckInAnswer>(&mut host.client, "/agent/v1/checkin", &said).await.unwrap_err();
+    assert_eq!((got.status, got.kind.as_str()), (400, "message.malformed"), "a digest must be its own");
+}
