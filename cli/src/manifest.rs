@@ -103,7 +103,9 @@ fn read_file(to: &mut Manifests, file: &Path, problems: &mut Problems) {
     };
     match yaml::documents(&text) {
         Ok(documents) => {
-            documents.into_iter().for_each(|document| read_document(to, file, document, problems));
+            for document in documents {
+                read_document(to, file, document, problems);
+            }
         }
         Err(error) => problems.add(format!("{}:{}", file.display(), error.line), error.what),
     }

@@ -71,7 +71,9 @@ fn query(filter: &Filter) -> String {
         term(name, &values.join(","));
     }
     for (name, values) in [("tag", &filter.tag), ("role", &filter.role), ("requirement", &filter.requirement)] {
-        values.iter().for_each(|value| term(name, value));
+        for value in values {
+            term(name, value);
+        }
     }
     terms.join("&")
 }

@@ -1,6 +1,6 @@
 //! Chance that a seed repeats: a test that draws prints its seed, and the seed gives the same draw again.
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, and good enough to draw cases with.
+/// `SplitMix64` (Steele, Lea, Flood 2014): small, and good enough to draw cases with.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 

@@ -94,7 +94,9 @@ fn summary(import: &FuelImport) -> String {
 fn compiled(name: &ReleaseRef, import: &FuelImport) -> Result<std::sync::Arc<CompiledRelease>> {
     compile(name, &import.spec, &|_| None, &Reader).map_err(|errors| {
         let mut problems = Problems::default();
-        errors.iter().for_each(|error| problems.add(name, error));
+        for error in errors {
+            problems.add(name, error);
+        }
         problems.into()
     })
 }

@@ -41,17 +41,19 @@ pub(crate) async fn raw(api: &mut Api, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// `describe`: every field of one object, with the owners of its labels beside them.
+/// `describe`: what one object says and holds, with the owners of its labels beside them. What is unset is left out.
 pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Output) -> Result<()> {
     let object = api.get(&kind.path(name)?).await?;
     if matches!(output, Output::Json | Output::Yaml) {
         return print(&object, output);
     }
     let Some(object) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
-    let (plain, maps): (Vec<_>, Vec<_>) = object.iter().partition(|(_, value)| !is_section(value));
-    say!("{}", table(&[kind.name(), ""], plain.into_iter().map(|(key, value)| vec![key.clone(), cell(Some(value))])));
-    for (section, value) in maps.into_iter().filter(|(section, _)| !section.ends_with("_owners") && *section != "links")
-    {
+    let is_told = |name: &str, value: &Value| name != "links" && !name.ends_with("_owners") && !is_empty(value);
+    let told = object.iter().filter(|(name, value)| is_told(name, value));
+    let (maps, plain): (Vec<_>, Vec<_>) = told.partition(|(_, value)| value.is_object());
+    let rows = plain.into_iter().map(|(key, value)| vec![key.clone(), cell(Some(value))]);
+    say!("{}", table(&[kind.name(), ""], rows));
+    for (section, value) in maps {
         say!("\n{}", section.to_uppercase());
         say!("{}", indented(&describe_section(object, section, value)));
     }
@@ -163,22 +165,26 @@ fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
     }
 }
 
-fn is_section(value: &Value) -> bool {
-    matches!(value, Value::Object(map) if !map.is_empty())
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
-/// A map as rows; of labels, annotations and parameters also the owners.
+/// A map as rows; of what is provided also the owners, and what is stopped here.
 fn describe_section(object: &Map<String, Value>, section: &str, value: &Value) -> String {
-    let singular = section.trim_start_matches("provided_").trim_end_matches('s');
-    let owners = object.get(&format!("{singular}_owners"));
+    let owners = section.strip_prefix("provided_").map(|map| format!("{}_owners", map.trim_end_matches('s')));
+    let owners = owners.and_then(|owners| object.get(&owners));
     let map = value.as_object().into_iter().flatten();
-    match owners {
-        Some(owners) => table(
-            &["key", "value", "owner"],
-            map.map(|(key, value)| vec![key.clone(), cell(Some(value)), cell(owners.get(key))]),
-        ),
-        None => table(&["key", "value"], map.map(|(key, value)| vec![key.clone(), cell(Some(value))])),
-    }
+    let Some(owners) = owners else {
+        return table(&["key", "value"], map.map(|(key, value)| vec![key.clone(), cell(Some(value))]));
+    };
+    let said = |value: &Value| if value.is_null() { "null (not inherited)".to_owned() } else { cell(Some(value)) };
+    table(&["key", "value", "owner"], map.map(|(key, value)| vec![key.clone(), said(value), cell(owners.get(key))]))
 }
 
 fn indented(text: &str) -> String {

@@ -78,7 +78,7 @@ fn known<S: Fields>() -> (Vec<&'static str>, Vec<&'static str>) {
 /// What was provided here, `{}` and `null` among it.
 fn maps(to: &mut Map<String, Value>, object: &Value) {
     for map in ["labels", "annotations", "parameters"] {
-        let provided = object.get(&format!("provided_{map}")).filter(|map| map.is_object());
+        let provided = object.get(format!("provided_{map}")).filter(|map| map.is_object());
         to.extend(provided.map(|provided| (map.to_owned(), provided.clone())));
     }
     if to.contains_key("labels") {

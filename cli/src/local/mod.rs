@@ -21,12 +21,13 @@ use stemma_core::object::{ClusterId, Object, Spec};
 use stemma_core::ownership::Manager;
 use stemma_core::release::{CompiledRelease, ReleaseError, compile_set};
 use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_node};
+use stemma_core::validate;
 
 use crate::manifest::{self, Manifest, Manifests};
 use crate::problem::Problems;
 
 pub(crate) use render::render;
-pub(crate) use report::{resolve, validate};
+pub(crate) use report::{resolve, validate_files};
 
 /// The manager that a set of manifests is read under: it has one author.
 const MANAGER: &str = "manifests";
@@ -177,7 +178,9 @@ impl Sources {
                 Outcome::Incomplete(missing) => {
                     let key = node.meta.name.clone().map(Key::Node);
                     let place = key.map_or_else(|| node.display_name(), |key| self.place(&key, "nodegroup"));
-                    missing.iter().for_each(|missing| problems.add(&place, missing));
+                    for missing in missing {
+                        problems.add(&place, missing);
+                    }
                 }
             }
         }
@@ -190,7 +193,10 @@ impl Local {
     /// What a person should know, each thing once; the gravest first, then by what it is about.
     fn findings(&self) -> Vec<Finding> {
         let of_releases = self.fleet.releases().flat_map(|release| release.findings.iter().cloned());
-        let of_clusters = self.graphs.iter().flat_map(|(name, graph)| graph.findings(name.as_str()));
+        let clusters =
+            self.fleet.clusters().filter_map(|cluster| Some((cluster, self.graphs.get(&cluster.meta.name)?)));
+        let of_clusters =
+            clusters.flat_map(|(cluster, graph)| validate::cluster(&self.fleet, ClusterId(cluster.meta.uuid), graph));
         let of_nodes = self.answers.iter().flat_map(|answer| answer.findings());
         let mut findings: Vec<Finding> = of_releases.chain(of_clusters).chain(of_nodes).collect();
         findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));

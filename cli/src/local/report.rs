@@ -49,7 +49,7 @@ pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
 ///
 /// # Errors
 /// What is wrong with the manifests.
-pub(crate) fn validate(files: &Files, output: Output) -> Result<()> {
+pub(crate) fn validate_files(files: &Files, output: Output) -> Result<()> {
     let local = load(&files.paths)?;
     let findings = local.findings();
     match output {
@@ -127,5 +127,7 @@ fn print_order(resolved: &Resolved) {
 }
 
 fn print_findings(findings: &[Finding]) {
-    findings.iter().for_each(|finding| say!("{}", printable(&finding.to_string())));
+    for finding in findings {
+        say!("{}", printable(&finding.to_string()));
+    }
 }

@@ -6,6 +6,7 @@ use stemma_core::finding::Finding;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::object::ClusterId;
 use stemma_core::resolve::Outcome;
+use stemma_core::validate;
 
 use crate::cache::Model;
 use crate::registry::work::Work;
@@ -46,6 +47,5 @@ pub fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
 }
 
 fn of_order(model: &Model, cluster: ClusterId) -> Vec<Finding> {
-    let name = model.clusters.get(cluster.0).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default();
-    ClusterGraph::of(&model.fleet, cluster).findings(&name)
+    validate::cluster(&model.fleet, cluster, &ClusterGraph::of(&model.fleet, cluster))
 }

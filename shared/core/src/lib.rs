@@ -27,3 +27,4 @@ pub mod role;
 pub mod selector;
 pub mod task;
 pub mod traits;
+pub mod validate;

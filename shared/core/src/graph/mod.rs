@@ -65,6 +65,15 @@ pub struct PlacementCycle {
 }
 
 impl PlacementCycle {
+    /// Spelled from the first by name on, so that the same cycle is told in the same words.
+    fn of(mut path: Vec<Instance>) -> Self {
+        path.pop();
+        let first = (0..path.len()).min_by_key(|at| &path[*at]).unwrap_or(0);
+        path.rotate_left(first);
+        path.extend(path.first().cloned());
+        Self { path }
+    }
+
     fn spelled(&self) -> String {
         self.path.iter().map(|instance| Shown(instance).to_string()).collect::<Vec<_>>().join(" -> ")
     }
@@ -168,7 +177,7 @@ impl ClusterGraph {
         }
         match topological(vertices.len(), &edges, |at| at) {
             Ok(_) => Ok(()),
-            Err(cycle) => Err(PlacementCycle { path: vertices.spell(self, &cycle) }),
+            Err(cycle) => Err(PlacementCycle::of(vertices.spell(self, &cycle))),
         }
     }
 
