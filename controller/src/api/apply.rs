@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stemma_core::manifest::{Author, Document, Fields, Key, read_document, write};
+use stemma_core::manifest::{Author, Document, Key, read_document, write};
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
 };
@@ -11,8 +11,9 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::Api;
+use super::objects::Shown;
 use super::request::{Outcome, Reply, Request, bad_query};
-use crate::registry::admit::{Admitted, bad_body, bad_field};
+use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
 use crate::registry::{Action, Answer, Caller};
@@ -21,7 +22,7 @@ use crate::registry::{Action, Answer, Caller};
 const MOST_OBJECTS: usize = 2_000;
 
 /// `POST /v1/apply`.
-pub async fn post(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
     let parameters = request.query(&[&["manager", "force"]])?;
     let caller = request.caller(parameters.one("manager").map_err(bad_query)?)?;
     let force = parameters.flag("force").map_err(bad_query)?.unwrap_or(false);
@@ -45,22 +46,37 @@ fn read(mut body: Map<String, Value>) -> Result<Vec<(usize, Document)>, ApiError
     let objects = body.remove("objects");
     // The digest that a diff gave: whoever sends one wants to be refused when it no longer holds, and there is no diff yet.
     if let Some(other) = body.keys().next() {
-        return Err(ApiError::new(ErrorType::FieldUnknown, format!("an apply is {{\"objects\": […]}}, without {}", quote(other))).field(other.clone()));
+        return Err(ApiError::new(
+            ErrorType::FieldUnknown,
+            format!("an apply is {{\"objects\": […]}}, without {}", quote(other)),
+        )
+        .field(other.clone()));
     }
     let Some(Value::Array(objects)) = objects else {
         return Err(ApiError::new(ErrorType::FieldMissing, "an apply is {\"objects\": […]}").field("objects"));
     };
     if objects.len() > MOST_OBJECTS {
-        return Err(ApiError::new(ErrorType::FieldInvalid, format!("at most {MOST_OBJECTS} objects are applied at once, these are {}", objects.len())).field("objects"));
+        return Err(ApiError::new(
+            ErrorType::FieldInvalid,
+            format!("at most {MOST_OBJECTS} objects are applied at once, these are {}", objects.len()),
+        )
+        .field("objects"));
     }
     let mut documents = Vec::new();
     for (at, object) in objects.into_iter().enumerate() {
         let document = read_document(&object.to_string()).map_err(|e| {
             let error = bad_field(Kind::Node, &e);
-            ApiError { message: format!("object {at}: {e}"), field: Some(format!("objects[{at}].{}", e.field)), ..error }
+            ApiError {
+                message: format!("object {at}: {e}"),
+                field: Some(format!("objects[{at}].{}", e.field)),
+                ..error
+            }
         })?;
         if let Some((before, _)) = documents.iter().find(|(_, other): &&(usize, Document)| other.key == document.key) {
-            let message = format!("{} stands in this apply twice, as object {before} and object {at}; keep one of them", document.key);
+            let message = format!(
+                "{} stands in this apply twice, as object {before} and object {at}; keep one of them",
+                document.key
+            );
             return Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{at}]")));
         }
         documents.push((at, document));
@@ -88,8 +104,11 @@ fn sort_imports(documents: &mut Vec<(usize, Document)>) {
     let mut sorted: Vec<(usize, Document)> = Vec::new();
     while !waiting.is_empty() {
         let waits = |document: &Document, waiting: &[(usize, Document)]| {
-            let imports: Vec<String> = document.body.get("imports").and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
-            waiting.iter().any(|(_, other)| other.key != document.key && imports.iter().any(|i| format!("release/{i}") == other.key.to_string()))
+            let imports: Vec<String> =
+                document.body.get("imports").and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+            waiting.iter().any(|(_, other)| {
+                other.key != document.key && imports.iter().any(|i| format!("release/{i}") == other.key.to_string())
+            })
         };
         let next = waiting.iter().position(|(_, document)| !waits(document, &waiting)).unwrap_or(0);
         sorted.push(waiting.remove(next));
@@ -111,41 +130,57 @@ impl Row {
     }
 }
 
-fn apply_one(api: &Api, work: &mut Work<'_>, document: &Document, caller: &Caller, force: bool) -> Result<Row, ApiError> {
+fn apply_one(
+    api: &Api,
+    work: &mut Work<'_>,
+    document: &Document,
+    caller: &Caller,
+    force: bool,
+) -> Result<Row, ApiError> {
     let author = Author::Apply { manager: &caller.manager, force };
     match &document.key {
         Key::Release(name) => {
             let before = work.model.releases.named(None, &name.to_string()).cloned();
-            put(api, work, document, before, name.clone(), ReleaseSpec::default(), author)
+            put(api, work, document, before.as_ref(), name.clone(), ReleaseSpec::default(), author)
         }
         Key::ClusterTemplate(name) => {
             let before = work.model.templates.named(None, name).cloned();
-            put(api, work, document, before, name.clone(), ClusterTemplateSpec::default(), author)
+            put(api, work, document, before.as_ref(), name.clone(), ClusterTemplateSpec::default(), author)
         }
         Key::Cluster(name) => {
             let before = work.model.clusters.named(None, name).cloned();
-            put(api, work, document, before, name.clone(), ClusterSpec::default(), author)
+            put(api, work, document, before.as_ref(), name.clone(), ClusterSpec::default(), author)
         }
         Key::NodeGroup { cluster, name } => {
             let parent = work.model.clusters.find(None, cluster).cloned().ok_or_else(|| {
                 let message = format!("there is no cluster {}", quote(cluster));
-                ApiError::new(ErrorType::ReferenceDangling, message).field("cluster").detail("create the cluster first, or apply it together with this group")
+                ApiError::new(ErrorType::ReferenceDangling, message)
+                    .field("cluster")
+                    .detail("create the cluster first, or apply it together with this group")
             })?;
             let before = work.model.groups.named(Some(parent.meta.uuid), name).cloned();
-            put(api, work, document, before, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)), author)
+            put(
+                api,
+                work,
+                document,
+                before.as_ref(),
+                name.clone(),
+                NodeGroupSpec::new(ClusterId(parent.meta.uuid)),
+                author,
+            )
         }
         Key::Node(name) => {
             let before = work.model.nodes.named(None, name).cloned();
-            put(api, work, document, before, Some(name.clone()), NodeSpec::default(), author)
+            put(api, work, document, before.as_ref(), Some(name.clone()), NodeSpec::default(), author)
         }
     }
 }
 
-fn put<S: Admitted + Fields>(
+fn put<S: Shown>(
     api: &Api,
     work: &mut Work<'_>,
     document: &Document,
-    before: Option<Arc<Object<S>>>,
+    before: Option<&Arc<Object<S>>>,
     name: S::Name,
     new: S,
     author: Author<'_>,
@@ -154,15 +189,17 @@ fn put<S: Admitted + Fields>(
         let message = "reports stands in a manifest for `stemma resolve` without a controller; a controller takes them from hosts alone";
         return Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"));
     }
-    if let (Some(uuid), Some(before)) = (document.uuid, &before)
+    if let (Some(uuid), Some(before)) = (document.uuid, before)
         && uuid != before.meta.uuid
     {
         let message = format!("{} has the uuid {}, not {uuid}", document.key, before.meta.uuid);
         return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
     }
-    let mut spec = before.as_ref().map_or(new, |object| object.spec.clone());
-    write(&mut spec, &document.body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)?;
-    let written = match &before {
+    let mut spec = before.map_or(new, |object| object.spec.clone());
+    write(&mut spec, &document.body, author, &ModelNames::new(&work.model, &api.traits), work.now().0)
+        .map_err(bad_body::<S>)?;
+    S::check_bodies(api, &spec)?;
+    let written = match before {
         Some(before) => work.update(before, before.meta.name.clone(), spec)?,
         None => work.create(document.uuid.unwrap_or_else(Uuid::now_v7), name, spec)?,
     };
@@ -173,6 +210,7 @@ fn put<S: Admitted + Fields>(
 
 /// Says which object of the apply is meant.
 fn within(error: ApiError, at: usize, document: &Document) -> ApiError {
-    let field = error.field.as_deref().map_or_else(|| format!("objects[{at}]"), |field| format!("objects[{at}].{field}"));
+    let field =
+        error.field.as_deref().map_or_else(|| format!("objects[{at}]"), |field| format!("objects[{at}].{field}"));
     ApiError { message: format!("{}: {}", document.key, error.message), field: Some(field), ..error }
 }

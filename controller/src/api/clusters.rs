@@ -16,9 +16,9 @@ use super::request::{Outcome, Reply, Request, bad_query};
 use super::version::{Minor, Service};
 use super::{Api, kept, lists, view};
 use crate::cache::Model;
-use crate::registry::{Answer, Undecided};
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, check_presumed, not_found};
+use crate::registry::{Answer, Undecided};
 
 impl Shown for ClusterSpec {
     const LEVEL: Option<Level> = Some(Level::Cluster);
@@ -37,7 +37,9 @@ impl Shown for ClusterSpec {
         let template = object.spec.cluster_template.and_then(|id| model.templates.get(id.0));
         body.insert("cluster_template_id".into(), template.map_or(Value::Null, |t| json!(t.meta.uuid)));
         if let Some(template) = template {
-            for name in ["flavor_id", "master_flavor_id", "floating_ip_enabled", "master_lb_enabled", "docker_volume_size"] {
+            for name in
+                ["flavor_id", "master_flavor_id", "floating_ip_enabled", "master_lb_enabled", "docker_volume_size"]
+            {
                 if let Some(value) = template.spec.extra.get(name) {
                     body.entry(name).or_insert_with(|| value.clone());
                 }
@@ -74,10 +76,16 @@ impl Shown for ClusterSpec {
             }
             body.insert("cluster_template".into(), template);
         }
-        if let Some(name) = ["stack_id", "cluster_id", "created_at", "updated_at", "api_address"].iter().find(|name| body.contains_key(**name)) {
-            return Err(ApiError::new(ErrorType::FieldInvalid, format!("Cannot set read only field {name}.")).field(*name));
+        if let Some(name) = ["stack_id", "cluster_id", "created_at", "updated_at", "api_address"]
+            .iter()
+            .find(|name| body.contains_key(**name))
+        {
+            return Err(
+                ApiError::new(ErrorType::FieldInvalid, format!("Cannot set read only field {name}.")).field(*name)
+            );
         }
-        for name in ["uuid", "status", "status_reason", "links", "labels_overridden", "labels_added", "labels_skipped"] {
+        for name in ["uuid", "status", "status_reason", "links", "labels_overridden", "labels_added", "labels_skipped"]
+        {
             body.remove(name);
         }
         Ok(())
@@ -90,12 +98,27 @@ impl Shown for ClusterSpec {
 
 /// What a list of Magnum's shows of a cluster.
 const LISTED: &[&str] = &[
-    "uuid", "name", "cluster_template_id", "keypair", "docker_volume_size", "labels", "node_count", "status", "master_flavor_id",
-    "flavor_id", "create_timeout", "master_count", "health_status", "links", "cluster_id", "merge_labels", "resource_version",
+    "uuid",
+    "name",
+    "cluster_template_id",
+    "keypair",
+    "docker_volume_size",
+    "labels",
+    "node_count",
+    "status",
+    "master_flavor_id",
+    "flavor_id",
+    "create_timeout",
+    "master_count",
+    "health_status",
+    "links",
+    "cluster_id",
+    "merge_labels",
+    "resource_version",
 ];
 
 /// `GET /v1/clusters` and `GET /v1/clusters/detail`.
-pub fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
+pub(super) fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
     let parameters = request.query(&[PAGE, &["selector", "at_least"]])?;
     let page = Page::read(&parameters).map_err(bad_query)?;
     let model = api.cache().model();
@@ -106,7 +129,8 @@ pub fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
         chain.push((Level::Cluster, &object.spec.inherited));
         view::Folds::of(&chain).label_map()
     };
-    let mut rows: Vec<_> = model.clusters.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
+    let mut rows: Vec<_> =
+        model.clusters.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
     lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
     let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
     let show = |object: &Arc<Cluster>| {
@@ -120,14 +144,17 @@ pub fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
 }
 
 /// `POST /v1/clusters`: the cluster, and its two default groups, as Magnum makes them.
-pub async fn post(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
     let caller = objects::caller(request)?;
     let mut fields = request.object()?;
     let uuid = Uuid::now_v7();
     let name = new_name(&mut fields, uuid)?;
     let is_magnums = request.text("openstack-api-version").is_some();
-    if is_magnums && ["cluster_template_id", "cluster_template"].iter().all(|n| fields.get(*n).is_none_or(Value::is_null)) {
-        return Err(ApiError::new(ErrorType::FieldMissing, "Mandatory field missing: cluster_template_id").field("cluster_template_id"));
+    if is_magnums
+        && ["cluster_template_id", "cluster_template"].iter().all(|n| fields.get(*n).is_none_or(Value::is_null))
+    {
+        return Err(ApiError::new(ErrorType::FieldMissing, "Mandatory field missing: cluster_template_id")
+            .field("cluster_template_id"));
     }
     let body = read_body::<ClusterSpec>(fields)?;
     let answer = api.registry.write(&caller, |sight| {
@@ -145,7 +172,10 @@ pub async fn post(api: &Api, request: &Request) -> Outcome {
 
 /// Magnum answers 404 for a template that is not there, and 400 below its version 1.10.
 fn unknown_template(error: ApiError, version: Minor) -> Undecided {
-    if error.kind == ErrorType::ReferenceDangling && error.field.as_deref() == Some("cluster_template") && version >= Minor(10) {
+    if error.kind == ErrorType::ReferenceDangling
+        && error.field.as_deref() == Some("cluster_template")
+        && version >= Minor(10)
+    {
         return ApiError { kind: ErrorType::ObjectNotFound, ..error }.into();
     }
     error.into()
@@ -165,7 +195,9 @@ fn new_name(fields: &mut Map<String, Value>, uuid: Uuid) -> Result<ObjectName, A
 }
 
 fn default_groups(work: &mut Work<'_>, cluster: &Cluster) -> Result<(), ApiError> {
-    for (name, role, count) in [("default-master", "master", "master_count"), ("default-worker", "worker", "node_count")] {
+    for (name, role, count) in
+        [("default-master", "master", "master_count"), ("default-worker", "worker", "node_count")]
+    {
         let mut spec = NodeGroupSpec::new(ClusterId(cluster.meta.uuid));
         spec.extra.insert("is_default".into(), true.into());
         spec.extra.insert("role".into(), role.into());
@@ -179,7 +211,7 @@ fn default_groups(work: &mut Work<'_>, cluster: &Cluster) -> Result<(), ApiError
 }
 
 /// `DELETE /v1/clusters/{cluster}`.
-pub async fn delete(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
     let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
     let answer = api.registry.write(&caller, |sight| {
         let mut work = Work::on(sight);
@@ -192,7 +224,7 @@ pub async fn delete(api: &Api, request: &Request) -> Outcome {
 }
 
 /// Refuses what Magnum's API has from a later version on.
-pub fn needs(request: &Request, oldest: Minor) -> Result<(), ApiError> {
+pub(super) fn needs(request: &Request, oldest: Minor) -> Result<(), ApiError> {
     if request.magnum() >= oldest {
         return Ok(());
     }

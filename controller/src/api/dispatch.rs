@@ -18,7 +18,7 @@ use crate::enrol::token;
 use crate::init::hex;
 
 /// Does what a route is for.
-pub async fn call(api: &Api, endpoint: Endpoint, request: &Request) -> Outcome {
+pub(super) async fn call(api: &Api, endpoint: Endpoint, request: &Request) -> Outcome {
     wait_at_least(api, request).await?;
     match endpoint {
         Endpoint::Enroll | Endpoint::Renew | Endpoint::CheckIn | Endpoint::AgentProfile | Endpoint::AgentBlob => {
@@ -28,8 +28,10 @@ pub async fn call(api: &Api, endpoint: Endpoint, request: &Request) -> Outcome {
         Endpoint::Version1 => machine::version_1_document(request),
         Endpoint::Version2 => machine::version_2_document(request),
         Endpoint::Healthz => Ok(Reply::ok("ok".into())),
-        Endpoint::Readyz => machine::ready(api),
-        Endpoint::Metrics => Ok(Reply::ok(api.metrics.as_ref().map(|metrics| metrics.text()).unwrap_or_default().into())),
+        Endpoint::Readyz => Ok(machine::ready(api)),
+        Endpoint::Metrics => {
+            Ok(Reply::ok(api.metrics.as_ref().map(|metrics| metrics.text()).unwrap_or_default().into()))
+        }
         Endpoint::OpenApi => Ok(Reply::ok(openapi(env!("CARGO_PKG_VERSION")))),
         Endpoint::Apply => apply::post(api, request).await,
         Endpoint::PutBlob => put_blob(api, request).await,
@@ -154,7 +156,8 @@ async fn wait_at_least(api: &Api, request: &Request) -> Result<(), ApiError> {
     }
     let Ok(parameters) = Parameters::read_any(&request.uri) else { return Ok(()) };
     let Some(text) = parameters.one("at_least").map_err(super::request::bad_query)? else { return Ok(()) };
-    let refused = || ApiError::new(ErrorType::RequestQuery, format!("at_least={} is no revision", quote(text))).field("at_least");
+    let refused =
+        || ApiError::new(ErrorType::RequestQuery, format!("at_least={} is no revision", quote(text))).field("at_least");
     let wanted: u64 = text.parse().map_err(|_| refused())?;
     let head = api.registry.store().head();
     if wanted > head.get() {
@@ -168,14 +171,16 @@ async fn wait_at_least(api: &Api, request: &Request) -> Result<(), ApiError> {
 /// `PUT /v1/blobs/{hash}`: a file body, before the manifest that names it.
 async fn put_blob(api: &Api, request: &Request) -> Outcome {
     let name = request.part("hash");
-    let wrong = || ApiError::new(ErrorType::FieldInvalid, format!("{} is no SHA-256: 64 digits in small letters", quote(name)));
-    let hash = super::resolved::parse_hash(name).ok_or_else(wrong)?;
+    let wrong =
+        || ApiError::new(ErrorType::FieldInvalid, format!("{} is no SHA-256: 64 digits in small letters", quote(name)));
+    let hash = resolved::parse_hash(name).ok_or_else(wrong)?;
     let (blobs, body) = (Arc::clone(&api.blobs), request.body.clone());
     let put = tokio::task::spawn_blocking(move || blobs.put(hash, &body)).await;
     match put {
         Ok(Ok(Put::New | Put::Known)) => Ok(Reply::empty(StatusCode::NO_CONTENT)),
         Ok(Ok(Put::OtherHash(found))) => {
-            let message = format!("the body has the hash {}, not that which the path names; nothing was kept", hex(&found.0));
+            let message =
+                format!("the body has the hash {}, not that which the path names; nothing was kept", hex(&found.0));
             Err(ApiError::new(ErrorType::BlobMismatch, message))
         }
         Ok(Err(failure)) => {

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 use stemma_core::input::Read;
-use stemma_core::labels::{Line, Outcome as Came};
 use stemma_core::key::LabelValue;
+use stemma_core::labels::{Line, Outcome as Came};
 use stemma_core::object::NodeSpec;
 use stemma_core::origin::Level;
 use stemma_core::resolve::{Answer, Outcome};
@@ -17,7 +17,7 @@ use super::{Api, resolved, state};
 use crate::cache::Model;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.
-pub fn get(api: &Api, request: &Request) -> request::Outcome {
+pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
     let parameters = request.query(&[&["label", "tag", "task", "trait", "at_least"]])?;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
@@ -49,7 +49,8 @@ fn label(model: &Model, answer: &Answer, key: &str) -> Value {
         let label = record.observation.labels.iter().find(|label| *label.key == *key)?;
         Some((label.value.to_string(), label.source.to_string()))
     });
-    let taken = line.and_then(Line::effective).is_some_and(|effective| effective.origin == stemma_core::origin::Origin::Host);
+    let taken =
+        line.and_then(Line::effective).is_some_and(|effective| effective.origin == stemma_core::origin::Origin::Host);
     let reported: Vec<Value> = said.iter().map(|(value, source)| {
         json!({"value": value, "source": source, "result": if taken { "wins" } else { "decides nothing: host_labels.accept does not name it, or an operator does" }})
     }).collect();
@@ -69,7 +70,9 @@ fn levels(answer: &Answer, line: Option<&Line<LabelValue>>) -> Vec<Value> {
     let row = |level: Level, object: String| {
         let said = line.and_then(|line| line.outcomes().find(|(statement, _)| statement.level == level));
         match said {
-            None => json!({"level": level.name(), "object": object, "says": null, "stops": false, "merges": true, "owners": [], "result": "says nothing"}),
+            None => {
+                json!({"level": level.name(), "object": object, "says": null, "stops": false, "merges": true, "owners": [], "result": "says nothing"})
+            }
             Some((statement, came)) => json!({
                 "level": level.name(), "object": object, "says": statement.said.value().map(LabelValue::as_str), "stops": statement.said.is_tombstone(),
                 "merges": statement.merges, "owners": *statement.owners, "result": result(came),
@@ -122,7 +125,7 @@ fn explain_tag(answer: &Answer, tag: &str) -> Value {
     let primary = answer.task_set().is_some_and(|set| set.primary_tags().iter().any(|name| **name == *tag));
     let why = match origin {
         Some(TagOrigin::Roles(roles)) => {
-            let names: Vec<&str> = roles.iter().map(|role| role.as_str()).collect();
+            let names: Vec<&str> = roles.iter().map(stemma_core::name::Name::as_str).collect();
             format!("the node has {}, which produce it", names.join(", "))
         }
         Some(TagOrigin::Assigned) => "it was assigned by hand".to_owned(),
@@ -158,7 +161,12 @@ fn explain_task(model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiEr
 
 fn explain_trait(answer: &Answer, name: &str) -> Value {
     let traits = answer.traits();
-    let sources: Vec<String> = traits.sources().iter().filter(|(own, _)| ***own == *name).flat_map(|(_, sources)| sources.iter().map(state::source)).collect();
+    let sources: Vec<String> = traits
+        .sources()
+        .iter()
+        .filter(|(own, _)| ***own == *name)
+        .flat_map(|(_, sources)| sources.iter().map(state::source))
+        .collect();
     let suppressed = answer.node().spec.suppressed_traits.iter().any(|own| **own == *name);
     json!({"trait": name, "has": traits.has(name), "sources": sources, "suppressed": suppressed})
 }

@@ -3,8 +3,8 @@
 //! its lists (as the API working group's guideline for tags has it).
 
 use serde_json::Value as Json;
-use stemma_core::name::{Name, TagName};
 use stemma_core::input::Path;
+use stemma_core::name::{Name, TagName};
 use stemma_core::object::Node;
 use stemma_core::requirement::{Field, NodeView, Requirements, Value};
 use stemma_core::selector::Selector;
@@ -18,16 +18,33 @@ use crate::cache::Model;
 use crate::registry::names::group_path;
 
 /// The names of the filters.
-pub const FILTERS: &[&str] = &[
-    "traits", "traits-any", "not-traits", "not-traits-any", "selector", "tag", "role", "nodegroup", "requirement", "resource_class",
-    "driver", "maintenance", "associated", "owner", "lessee", "conductor_group", "instance_uuid", "provision_state", "shard",
+pub(super) const FILTERS: &[&str] = &[
+    "traits",
+    "traits-any",
+    "not-traits",
+    "not-traits-any",
+    "selector",
+    "tag",
+    "role",
+    "nodegroup",
+    "requirement",
+    "resource_class",
+    "driver",
+    "maintenance",
+    "associated",
+    "owner",
+    "lessee",
+    "conductor_group",
+    "instance_uuid",
+    "provision_state",
+    "shard",
 ];
 
 /// Filters that compare a kept field's text.
 const KEPT: [&str; 7] = ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
 /// The filters of one request, read.
-pub struct Filter {
+pub(super) struct Filter {
     all: Vec<Trait>,
     any: Option<Vec<Trait>>,
     none: Vec<Trait>,
@@ -48,10 +65,12 @@ impl Filter {
     ///
     /// # Errors
     /// A list that is empty, a name that is none, an expression that can't be evaluated.
-    pub fn read(api: &Api, _model: &Model, parameters: &Parameters) -> Result<Self, ApiError> {
+    pub(super) fn read(api: &Api, _model: &Model, parameters: &Parameters) -> Result<Self, ApiError> {
         let traits = |name| traits(api, parameters, name);
         let names = |name| parameters.list(name).map_err(bad_query).map(Option::unwrap_or_default);
-        let kept = KEPT.into_iter().filter_map(|name| parameters.one(name).map(|v| v.map(|v| (name, v.to_owned()))).map_err(bad_query).transpose());
+        let kept = KEPT.into_iter().filter_map(|name| {
+            parameters.one(name).map(|v| v.map(|v| (name, v.to_owned()))).map_err(bad_query).transpose()
+        });
         let requirements = Requirements::parse(parameters.all("requirement"));
         let text = |name| parameters.one(name).map_err(bad_query).map(|value| value.map(str::to_owned));
         Ok(Self {
@@ -60,10 +79,17 @@ impl Filter {
             none: traits("not-traits")?.unwrap_or_default(),
             lacks: traits("not-traits-any")?,
             selector: lists::selector(parameters)?,
-            tags: names("tag")?.into_iter().map(|tag| TagName::new(tag).map_err(|e| bad("tag", tag, &e))).collect::<Result<_, _>>()?,
-            roles: names("role")?.into_iter().map(|role| Name::new(role).map_err(|e| bad("role", role, &e))).collect::<Result<_, _>>()?,
+            tags: names("tag")?
+                .into_iter()
+                .map(|tag| TagName::new(tag).map_err(|e| bad("tag", tag, &e)))
+                .collect::<Result<_, _>>()?,
+            roles: names("role")?
+                .into_iter()
+                .map(|role| Name::new(role).map_err(|e| bad("role", role, &e)))
+                .collect::<Result<_, _>>()?,
             group: text("nodegroup")?,
-            requirements: requirements.map_err(|e| ApiError::new(ErrorType::RequirementInvalid, e.to_string()).field("requirement"))?,
+            requirements: requirements
+                .map_err(|e| ApiError::new(ErrorType::RequirementInvalid, e.to_string()).field("requirement"))?,
             kept: kept.collect::<Result<_, _>>()?,
             parked: parameters.flag("maintenance").map_err(bad_query)?,
             associated: parameters.flag("associated").map_err(bad_query)?,
@@ -72,18 +98,21 @@ impl Filter {
     }
 
     /// Whether a node is in the list.
-    pub fn keeps(&self, api: &Api, model: &Model, node: &Node) -> bool {
+    pub(super) fn keeps(&self, api: &Api, model: &Model, node: &Node) -> bool {
         self.keeps_spec(model, node) && self.keeps_traits(model, node) && self.keeps_resolved(api, model, node)
     }
 
     fn keeps_spec(&self, model: &Model, node: &Node) -> bool {
         let spec = &node.spec;
-        let kept = |(name, wanted): &(&str, String)| {
-            spec.extra.get(*name).and_then(Json::as_str) == Some(wanted.as_str())
-        };
+        let kept =
+            |(name, wanted): &(&str, String)| spec.extra.get(*name).and_then(Json::as_str) == Some(wanted.as_str());
         let in_group = |wanted: &String| {
             let group = spec.nodegroup.and_then(|id| model.groups.get(id.0));
-            group.is_some_and(|g| g.meta.uuid.to_string() == *wanted || *wanted == *g.meta.name || spec.nodegroup.and_then(|id| group_path(model, id)).as_ref() == Some(wanted))
+            group.is_some_and(|g| {
+                g.meta.uuid.to_string() == *wanted
+                    || *wanted == *g.meta.name
+                    || spec.nodegroup.and_then(|id| group_path(model, id)).as_ref() == Some(wanted)
+            })
         };
         self.kept.iter().all(kept)
             && self.group.as_ref().is_none_or(in_group)
@@ -118,7 +147,11 @@ impl Filter {
 
 fn traits(api: &Api, parameters: &Parameters, name: &'static str) -> Result<Option<Vec<Trait>>, ApiError> {
     let Some(names) = parameters.list(name).map_err(bad_query)? else { return Ok(None) };
-    names.into_iter().map(|text| api.traits.parse(text).map_err(|e| bad(name, text, &e))).collect::<Result<_, _>>().map(Some)
+    names
+        .into_iter()
+        .map(|text| api.traits.parse(text).map_err(|e| bad(name, text, &e)))
+        .collect::<Result<_, _>>()
+        .map(Some)
 }
 
 fn bad(name: &'static str, value: &str, reason: &dyn std::fmt::Display) -> ApiError {

@@ -15,7 +15,7 @@ use crate::registry::work::Work;
 const MOST: usize = 500;
 
 /// The findings of a write: of what it reaches, that were not there before.
-pub fn of_write(work: &Work<'_>) -> Vec<Finding> {
+pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
     let mut findings = BTreeSet::new();
     for node in work.reach().dirty.nodes() {
@@ -33,14 +33,16 @@ pub fn of_write(work: &Work<'_>) -> Vec<Finding> {
 }
 
 /// The findings of a cluster.
-pub fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
+pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
     let mut findings: BTreeSet<Finding> = of_order(model, cluster).into_iter().collect();
     for node in model.fleet.nodes_of_cluster(cluster) {
         match model.resolve(node.0) {
             Outcome::Complete(answer) => findings.extend(answer.findings()),
-            Outcome::Incomplete(missing) => findings.extend(missing.iter().map(|what| {
-                Finding::error("node.incomplete", format!("node/{}", node.0), what.to_string())
-            })),
+            Outcome::Incomplete(missing) => findings.extend(
+                missing
+                    .iter()
+                    .map(|what| Finding::error("node.incomplete", format!("node/{}", node.0), what.to_string())),
+            ),
         }
     }
     findings.into_iter().take(MOST).collect()

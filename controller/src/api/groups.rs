@@ -65,9 +65,24 @@ impl Shown for NodeGroupSpec {
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         if body.get("role").and_then(Value::as_str) == Some("master") {
-            return Err(ApiError::new(ErrorType::FieldInvalid, "Creating master nodegroups is currently not supported.").field("role"));
+            return Err(ApiError::new(
+                ErrorType::FieldInvalid,
+                "Creating master nodegroups is currently not supported.",
+            )
+            .field("role"));
         }
-        for name in ["uuid", "id", "cluster", "cluster_id", "status", "status_reason", "links", "labels_overridden", "labels_added", "labels_skipped"] {
+        for name in [
+            "uuid",
+            "id",
+            "cluster",
+            "cluster_id",
+            "status",
+            "status_reason",
+            "links",
+            "labels_overridden",
+            "labels_added",
+            "labels_skipped",
+        ] {
             body.remove(name);
         }
         Ok(())
@@ -92,12 +107,27 @@ fn fill_from_parents(body: &mut Map<String, Value>, model: &Model, cluster: Opti
 
 /// What a list of Magnum's shows of a node group.
 const LISTED: &[&str] = &[
-    "uuid", "name", "flavor_id", "image_id", "node_count", "role", "min_node_count", "max_node_count", "is_default", "stack_id",
-    "status", "merge_labels", "cluster", "roles", "labels", "links", "resource_version",
+    "uuid",
+    "name",
+    "flavor_id",
+    "image_id",
+    "node_count",
+    "role",
+    "min_node_count",
+    "max_node_count",
+    "is_default",
+    "stack_id",
+    "status",
+    "merge_labels",
+    "cluster",
+    "roles",
+    "labels",
+    "links",
+    "resource_version",
 ];
 
 /// `GET /v1/clusters/{cluster}/nodegroups`.
-pub fn list(api: &Api, request: &Request) -> Outcome {
+pub(super) fn list(api: &Api, request: &Request) -> Outcome {
     needs(request, NODEGROUPS)?;
     let parameters = request.query(&[PAGE, &["selector", "role", "at_least"]])?;
     let page = Page::read(&parameters).map_err(bad_query)?;
@@ -111,7 +141,9 @@ pub fn list(api: &Api, request: &Request) -> Outcome {
         chain.push((Level::NodeGroup, &object.spec.inherited));
         view::Folds::of(&chain).label_map()
     };
-    let of_role = |o: &NodeGroup| role.is_none_or(|role| o.spec.extra.get("role").and_then(Value::as_str).unwrap_or("worker") == role);
+    let of_role = |o: &NodeGroup| {
+        role.is_none_or(|role| o.spec.extra.get("role").and_then(Value::as_str).unwrap_or("worker") == role)
+    };
     let here = model.groups.iter().filter(|o| o.spec.cluster.0 == cluster.meta.uuid && of_role(o));
     let mut rows: Vec<_> = here.filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
     lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
@@ -125,7 +157,7 @@ pub fn list(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `POST /v1/clusters/{cluster}/nodegroups`.
-pub async fn post(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
     needs(request, NODEGROUPS)?;
     let caller = objects::caller(request)?;
     let mut fields = request.object()?;
@@ -146,13 +178,13 @@ pub async fn post(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `GET /v1/clusters/{cluster}/nodegroups/{group}`.
-pub fn get(api: &Api, request: &Request) -> Outcome {
+pub(super) fn get(api: &Api, request: &Request) -> Outcome {
     needs(request, NODEGROUPS)?;
     objects::get::<NodeGroupSpec>(api, request)
 }
 
 /// `DELETE /v1/clusters/{cluster}/nodegroups/{group}`. The default groups go with their cluster (as Magnum).
-pub async fn delete(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
     needs(request, NODEGROUPS)?;
     let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
     let answer = api.registry.write(&caller, |sight| {

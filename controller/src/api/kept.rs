@@ -22,23 +22,18 @@ use Form::{List, Number, Object, Text, Truth};
 type Row = (&'static str, Form, &'static str);
 
 /// Gives a body the defaults of its kind's kept fields, where it has none.
-pub fn fill(kind: Kind, body: &mut Map<String, Value>) {
+pub(super) fn fill(kind: Kind, body: &mut Map<String, Value>) {
     for (name, _, default) in table(kind) {
         let default = || serde_json::from_str(default).expect("the tables of kept fields hold JSON texts");
         body.entry((*name).to_owned()).or_insert_with(default);
     }
 }
 
-/// The names of a kind's kept fields.
-pub fn names(kind: Kind) -> impl Iterator<Item = &'static str> {
-    table(kind).iter().map(|(name, _, _)| *name)
-}
-
 /// Checks the kept fields of a body that came in, and brings words for numbers and truth into JSON's own form.
 ///
 /// # Errors
 /// The first one of another form.
-pub fn check(kind: Kind, body: &mut Map<String, Value>) -> Result<(), ApiError> {
+pub(super) fn check(kind: Kind, body: &mut Map<String, Value>) -> Result<(), ApiError> {
     for (name, form, _) in table(kind) {
         if let Some(value) = body.get_mut(*name) {
             read(name, *form, value)?;
@@ -49,7 +44,11 @@ pub fn check(kind: Kind, body: &mut Map<String, Value>) -> Result<(), ApiError> 
 
 fn read(name: &str, form: Form, value: &mut Value) -> Result<(), ApiError> {
     let needed = match (form, &*value) {
-        (_, Value::Null) | (Number, Value::Number(_)) | (Truth, Value::Bool(_)) | (Object, Value::Object(_)) | (List, Value::Array(_)) => {
+        (_, Value::Null)
+        | (Number, Value::Number(_))
+        | (Truth, Value::Bool(_))
+        | (Object, Value::Object(_))
+        | (List, Value::Array(_)) => {
             return Ok(());
         }
         (Text(most), Value::String(text)) if text.chars().count() <= most => return Ok(()),
@@ -217,7 +216,7 @@ mod tests {
         for kind in [Kind::ClusterTemplate, Kind::Cluster, Kind::NodeGroup, Kind::Node] {
             let mut body = Map::new();
             fill(kind, &mut body);
-            assert_eq!(body.len(), names(kind).count());
+            assert_eq!(body.len(), table(kind).len());
         }
     }
 }

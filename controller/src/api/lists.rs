@@ -16,14 +16,16 @@ use super::request::bad_query;
 ///
 /// # Errors
 /// [`ErrorType::SelectorInvalid`].
-pub fn selector(parameters: &Parameters) -> Result<Option<Selector>, ApiError> {
+pub(super) fn selector(parameters: &Parameters) -> Result<Option<Selector>, ApiError> {
     let text = parameters.one("selector").map_err(bad_query)?;
-    let refused = |e: stemma_core::selector::InvalidSelector| ApiError::new(ErrorType::SelectorInvalid, e.to_string()).field("selector");
+    let refused = |e: stemma_core::selector::InvalidSelector| {
+        ApiError::new(ErrorType::SelectorInvalid, e.to_string()).field("selector")
+    };
     text.map(|text| Selector::parse(text).map_err(refused)).transpose()
 }
 
 /// Whether an object's labels are selected.
-pub fn selected(selector: Option<&Selector>, labels: impl FnOnce() -> BTreeMap<String, String>) -> bool {
+pub(super) fn selected(selector: Option<&Selector>, labels: impl FnOnce() -> BTreeMap<String, String>) -> bool {
     selector.is_none_or(|selector| selector.matches(&labels(), &()))
 }
 
@@ -31,7 +33,11 @@ pub fn selected(selector: Option<&Selector>, labels: impl FnOnce() -> BTreeMap<S
 ///
 /// # Errors
 /// A key that lists are not sorted by.
-pub fn sort<S: Shown>(rows: &mut [Arc<Object<S>>], page: &Page, name_of: impl Fn(&Object<S>) -> String) -> Result<(), ApiError> {
+pub(super) fn sort<S: Shown>(
+    rows: &mut [Arc<Object<S>>],
+    page: &Page,
+    name_of: impl Fn(&Object<S>) -> String,
+) -> Result<(), ApiError> {
     match page.sort_key.as_deref() {
         None | Some("id" | "created_at") => {}
         Some("uuid") => rows.sort_by_key(|row| row.meta.uuid),
@@ -47,7 +53,7 @@ pub fn sort<S: Shown>(rows: &mut [Arc<Object<S>>], page: &Page, name_of: impl Fn
 }
 
 /// A list's body.
-pub fn body(name: &str, rows: Vec<Value>, next: Option<String>) -> Value {
+pub(super) fn body(name: &str, rows: Vec<Value>, next: Option<String>) -> Value {
     let mut body = Map::new();
     body.insert(name.to_owned(), rows.into());
     if let Some(next) = next {

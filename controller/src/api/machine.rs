@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
+use super::Api;
 use super::request::{Outcome, Reply, Request};
 use super::version::Service;
-use super::Api;
 use crate::store::Health;
 
 fn version_1(base: &str) -> Value {
@@ -20,7 +20,7 @@ fn version_1(base: &str) -> Value {
 }
 
 /// `GET /` and `GET /versions`.
-pub fn versions(request: &Request) -> Outcome {
+pub(super) fn versions(request: &Request) -> Outcome {
     request.query(&[])?;
     let version = version_1(&request.base);
     Ok(Reply::ok(json!({
@@ -30,7 +30,7 @@ pub fn versions(request: &Request) -> Outcome {
 }
 
 /// `GET /v1`.
-pub fn version_1_document(request: &Request) -> Outcome {
+pub(super) fn version_1_document(request: &Request) -> Outcome {
     request.query(&[])?;
     let base = &request.base;
     let mut body = json!({
@@ -44,25 +44,29 @@ pub fn version_1_document(request: &Request) -> Outcome {
 }
 
 /// `GET /v2`: Glance's API is not here yet, and says so.
-pub fn version_2_document(_request: &Request) -> Outcome {
-    Err(ApiError::new(ErrorType::PathUnknown, "version 2 (the catalogue of labels and properties) is not served by this release"))
+pub(super) fn version_2_document(_request: &Request) -> Outcome {
+    Err(ApiError::new(
+        ErrorType::PathUnknown,
+        "version 2 (the catalogue of labels and properties) is not served by this release",
+    ))
 }
 
 /// `GET /readyz`: whether the store takes writes and the cache is whole.
-pub fn ready(api: &Api) -> Outcome {
+pub(super) fn ready(api: &Api) -> Reply {
     match api.registry.store().health() {
-        Health::Writable => Ok(Reply::ok("ready".into())),
-        Health::ReadOnly { reason } => Ok(Reply { status: StatusCode::SERVICE_UNAVAILABLE, ..Reply::ok(reason.into()) }),
+        Health::Writable => Reply::ok("ready".into()),
+        Health::ReadOnly { reason } => Reply { status: StatusCode::SERVICE_UNAVAILABLE, ..Reply::ok(reason.into()) },
     }
 }
 
 /// `GET /v1/requests/{request}`: what became of a write.
-pub fn request(api: &Api, request: &Request) -> Outcome {
+pub(super) fn request(api: &Api, request: &Request) -> Outcome {
     request.query(&[])?;
     let id = request.part("request");
     let missing = || {
         let message = format!("no write was made under the Idempotency-Key {}", stemma_wire::error::quote(id));
-        ApiError::new(ErrorType::ObjectNotFound, message).detail("nothing was written; it can be sent again under the same key")
+        ApiError::new(ErrorType::ObjectNotFound, message)
+            .detail("nothing was written; it can be sent again under the same key")
     };
     let uuid: Uuid = id.parse().map_err(|_| missing())?;
     let (record, revision) = api.registry.request(&request.caller(None)?.principal, uuid)?.ok_or_else(missing)?;

@@ -82,7 +82,8 @@ fn name_of_new<S: Admitted>(fields: &mut Map<String, Value>) -> Result<S::Name, 
         }
         Some(other) => {
             let other: String = other.to_string().chars().take(64).collect();
-            Err(ApiError::new(ErrorType::FieldInvalid, format!("a {}'s name is a text, not {other}", S::KIND.word())).field("name"))
+            Err(ApiError::new(ErrorType::FieldInvalid, format!("a {}'s name is a text, not {other}", S::KIND.word()))
+                .field("name"))
         }
     }
 }

@@ -26,7 +26,8 @@ use crate::registry::work::{Work, check_presumed, not_found};
 /// What a list shows where neither fields nor detail are asked for (as Ironic).
 const DEFAULT: &[&str] = &["uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links"];
 /// What Stemma's own lists show beside, where a client names no version of Ironic's.
-const OWN: &[&str] = &["nodegroup", "state", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"];
+const OWN: &[&str] =
+    &["nodegroup", "state", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"];
 /// Versions from which on Ironic has something.
 const NAMES: Minor = Minor(5);
 const FIELDS: Minor = Minor(8);
@@ -94,7 +95,7 @@ impl Shown for NodeSpec {
 ///
 /// # Errors
 /// [`ErrorType::FieldInvalid`] for what is neither; [`ErrorType::ObjectNotFound`].
-pub fn locate(model: &Model, id: &str, version: Minor) -> Result<Arc<Node>, ApiError> {
+pub(super) fn locate(model: &Model, id: &str, version: Minor) -> Result<Arc<Node>, ApiError> {
     let missing = || not_found(Kind::Node, id);
     if is_uuid_like(id) {
         let uuid: Uuid = id.parse().map_err(|_| missing())?;
@@ -117,12 +118,26 @@ fn ironic_states(body: &mut Map<String, Value>, object: &Node) {
     body.insert("maintenance".into(), parked.into());
     body.insert("provision_state".into(), "enroll".into());
     for name in [
-        "power_state", "target_power_state", "target_provision_state", "provision_updated_at", "reservation", "last_error", "fault",
-        "inspection_finished_at", "inspection_started_at", "allocation_uuid", "conductor", "maintenance_reason", "secure_boot", "boot_mode",
+        "power_state",
+        "target_power_state",
+        "target_provision_state",
+        "provision_updated_at",
+        "reservation",
+        "last_error",
+        "fault",
+        "inspection_finished_at",
+        "inspection_started_at",
+        "allocation_uuid",
+        "conductor",
+        "maintenance_reason",
+        "secure_boot",
+        "boot_mode",
     ] {
         body.insert(name.into(), Value::Null);
     }
-    for (name, value) in [("console_enabled", json!(false)), ("raid_config", json!({})), ("target_raid_config", json!({}))] {
+    for (name, value) in
+        [("console_enabled", json!(false)), ("raid_config", json!({})), ("target_raid_config", json!({}))]
+    {
         body.insert(name.into(), value);
     }
 }
@@ -145,12 +160,21 @@ impl Columns {
 }
 
 /// Reads `fields`: trimmed, in lower case, each once (as Ironic).
-fn read_fields(parameters: &Parameters, version: Minor, known: &Map<String, Value>) -> Result<Option<Vec<String>>, ApiError> {
+fn read_fields(
+    parameters: &Parameters,
+    version: Minor,
+    known: &Map<String, Value>,
+) -> Result<Option<Vec<String>>, ApiError> {
     let mut given = parameters.all("fields").peekable();
     if given.peek().is_none() {
         return Ok(None);
     }
-    let too_old = || ApiError::new(ErrorType::RequestNotAcceptable, format!("a field asked for is not there in version 1.{}", version.0));
+    let too_old = || {
+        ApiError::new(
+            ErrorType::RequestNotAcceptable,
+            format!("a field asked for is not there in version 1.{}", version.0),
+        )
+    };
     if version < FIELDS {
         return Err(too_old());
     }
@@ -198,7 +222,7 @@ fn for_version(mut body: Map<String, Value>, version: Minor) -> Map<String, Valu
 }
 
 /// `GET /v1/nodes` and `GET /v1/nodes/detail`.
-pub fn list(api: &Api, request: &Request, detail_path: bool) -> Outcome {
+pub(super) fn list(api: &Api, request: &Request, detail_path: bool) -> Outcome {
     let parameters = request.query(&[PAGE, FILTERS, &["fields", "detail", "deleting", "at_least"]])?;
     let page = Page::read(&parameters).map_err(bad_query)?;
     let model = api.cache().model();
@@ -206,14 +230,23 @@ pub fn list(api: &Api, request: &Request, detail_path: bool) -> Outcome {
     check_marker(&page)?;
     let filter = Filter::read(api, &model, &parameters)?;
     let deleting = parameters.flag("deleting").map_err(bad_query)?.unwrap_or(false);
-    let mut rows: Vec<_> = model.nodes.iter().filter(|node| !deleting && filter.keeps(api, &model, node)).cloned().collect();
+    let mut rows: Vec<_> =
+        model.nodes.iter().filter(|node| !deleting && filter.keeps(api, &model, node)).cloned().collect();
     lists::sort(&mut rows, &page, |node| node.meta.name.as_ref().map(ToString::to_string).unwrap_or_default())?;
     let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
-    let show = |node: &Arc<Node>| columns.apply(for_version(NodeSpec::show(api, &model, node, &request.base), request.ironic()));
+    let show = |node: &Arc<Node>| {
+        columns.apply(for_version(NodeSpec::show(api, &model, node, &request.base), request.ironic()))
+    };
     Ok(Reply::ok(lists::body("nodes", rows.iter().map(show).collect(), next)))
 }
 
-fn columns(api: &Api, model: &Model, request: &Request, parameters: &Parameters, detail_path: bool) -> Result<Columns, ApiError> {
+fn columns(
+    api: &Api,
+    model: &Model,
+    request: &Request,
+    parameters: &Parameters,
+    detail_path: bool,
+) -> Result<Columns, ApiError> {
     let detail = parameters.flag("detail").map_err(bad_query)?;
     let fields = read_fields(parameters, request.ironic(), &known_fields(api, model))?;
     let refuse = |value: &str, rule: &str| Err(bad_query(BadQuery::value("detail", value, rule)));
@@ -234,23 +267,26 @@ fn columns(api: &Api, model: &Model, request: &Request, parameters: &Parameters,
 
 fn check_marker(page: &Page) -> Result<(), ApiError> {
     match &page.marker {
-        Some(marker) if marker.parse::<Uuid>().is_err() => Err(bad_query(BadQuery::value("marker", marker, "it is the uuid of a node"))),
+        Some(marker) if marker.parse::<Uuid>().is_err() => {
+            Err(bad_query(BadQuery::value("marker", marker, "it is the uuid of a node")))
+        }
         _ => Ok(()),
     }
 }
 
 /// `GET /v1/nodes/{node}`.
-pub fn get(api: &Api, request: &Request) -> Outcome {
+pub(super) fn get(api: &Api, request: &Request) -> Outcome {
     let parameters = request.query(&[&["fields", "at_least"]])?;
     let model = api.cache().model();
-    let columns = read_fields(&parameters, request.ironic(), &known_fields(api, &model))?.map_or(Columns::All, Columns::Some);
+    let columns =
+        read_fields(&parameters, request.ironic(), &known_fields(api, &model))?.map_or(Columns::All, Columns::Some);
     let node = NodeSpec::locate(&model, request)?;
     let body = for_version(NodeSpec::show(api, &model, &node, &request.base), request.ironic());
     Ok(Reply::ok(columns.apply(body)).tagged(node.meta.resource_version))
 }
 
 /// `POST /v1/nodes`.
-pub async fn post(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
     let caller = objects::caller(request)?;
     let mut fields = request.object()?;
     check_version(&fields, request.ironic())?;
@@ -286,7 +322,8 @@ fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiE
 
 fn new_uuid(fields: &mut Map<String, Value>) -> Result<Uuid, ApiError> {
     let Some(given) = fields.remove("uuid").filter(|value| !value.is_null()) else { return Ok(Uuid::now_v7()) };
-    let invalid = || ApiError::new(ErrorType::FieldInvalid, format!("Invalid UUID: {}", quote(&given.to_string()))).field("uuid");
+    let invalid =
+        || ApiError::new(ErrorType::FieldInvalid, format!("Invalid UUID: {}", quote(&given.to_string()))).field("uuid");
     given.as_str().and_then(|text| text.parse().ok()).ok_or_else(invalid)
 }
 
@@ -294,12 +331,14 @@ fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiErro
     match fields.remove("name") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(name)) => <NodeSpec as crate::registry::admit::Admitted>::parse_name(&name),
-        Some(other) => Err(ApiError::new(ErrorType::FieldInvalid, format!("a node's name is a text, not {other}")).field("name")),
+        Some(other) => {
+            Err(ApiError::new(ErrorType::FieldInvalid, format!("a node's name is a text, not {other}")).field("name"))
+        }
     }
 }
 
 /// `DELETE /v1/nodes/{node}`.
-pub async fn delete(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
     let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
     let answer = api.registry.write(&caller, |sight| {
         let mut work = Work::on(sight);
@@ -312,7 +351,7 @@ pub async fn delete(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `GET /v1/nodes/{node}/report`: what the host said, and what became of its tasks.
-pub fn report(api: &Api, request: &Request) -> Outcome {
+pub(super) fn report(api: &Api, request: &Request) -> Outcome {
     request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;

@@ -26,7 +26,7 @@ use crate::registry::work::{Work, Written, check_presumed};
 use crate::registry::{Answer, Caller};
 
 /// A kind as it stands in the API.
-pub trait Shown: Admitted + Fields {
+pub(super) trait Shown: Admitted + Fields {
     /// Its level of inheritance; none for one that stands on none.
     const LEVEL: Option<Level>;
     /// The object that a request's path names.
@@ -42,6 +42,13 @@ pub trait Shown: Admitted + Fields {
     }
     /// The path of the object below `/v1/`.
     fn path(object: &Object<Self>) -> String;
+    /// Checks what stands beside the store: that the file bodies are there which it names.
+    ///
+    /// # Errors
+    /// The first one that was not sent.
+    fn check_bodies(_api: &Api, _spec: &Self) -> Result<(), ApiError> {
+        Ok(())
+    }
     /// Whether any host stands at or below it.
     fn has_hosts(_model: &Model, _object: &Object<Self>) -> bool {
         false
@@ -54,8 +61,7 @@ pub trait Shown: Admitted + Fields {
         Ok(())
     }
     /// What a JSON patch answers; the object itself unless its upstream answers otherwise.
-    fn patched(object: &Object<Self>, body: Map<String, Value>) -> Answer {
-        let _whole_object_is_shown = object;
+    fn patched(_object: &Object<Self>, body: Map<String, Value>) -> Answer {
         Answer::json(200, body.into())
     }
     /// What the object is called without a name.
@@ -72,7 +78,7 @@ pub trait Shown: Admitted + Fields {
 }
 
 /// Reads the parameters of a write: who writes.
-pub fn caller(request: &Request) -> Result<Caller, ApiError> {
+pub(super) fn caller(request: &Request) -> Result<Caller, ApiError> {
     let parameters = request.query(&[&["manager"]])?;
     request.caller(parameters.one("manager").map_err(bad_query)?)
 }
@@ -81,7 +87,7 @@ pub fn caller(request: &Request) -> Result<Caller, ApiError> {
 ///
 /// # Errors
 /// What is wrong with the first of them.
-pub fn read_body<S: Shown>(mut body: Map<String, Value>) -> Result<Body, ApiError> {
+pub(super) fn read_body<S: Shown>(mut body: Map<String, Value>) -> Result<Body, ApiError> {
     S::adapt(&mut body)?;
     kept::check(S::KIND, &mut body)?;
     Body::parse(&Value::Object(body).to_string()).map_err(|e| bad_field(S::KIND, &e))
@@ -91,10 +97,18 @@ pub fn read_body<S: Shown>(mut body: Map<String, Value>) -> Result<Body, ApiErro
 ///
 /// # Errors
 /// What is wrong with the first field.
-pub fn update<S: Shown>(api: &Api, work: &Work<'_>, spec: &S, body: &Body, caller: &Caller, shape: BodyShape) -> Result<S, ApiError> {
+pub(super) fn update<S: Shown>(
+    api: &Api,
+    work: &Work<'_>,
+    spec: &S,
+    body: &Body,
+    caller: &Caller,
+    shape: BodyShape,
+) -> Result<S, ApiError> {
     let mut next = spec.clone();
     let author = Author::Update { manager: &caller.manager, shape };
     write(&mut next, body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)?;
+    S::check_bodies(api, &next)?;
     Ok(next)
 }
 
@@ -102,13 +116,13 @@ pub fn update<S: Shown>(api: &Api, work: &Work<'_>, spec: &S, body: &Body, calle
 ///
 /// # Errors
 /// What is wrong with it; that its name is taken.
-pub fn create<S: Shown>(api: &Api, work: &mut Work<'_>, new: New<'_, S>) -> Result<Written<S>, ApiError> {
+pub(super) fn create<S: Shown>(api: &Api, work: &mut Work<'_>, new: New<'_, S>) -> Result<Written<S>, ApiError> {
     let spec = update(api, work, &new.spec, new.body, new.caller, new.shape)?;
     work.create(new.uuid, new.name, spec)
 }
 
 /// An object to be made.
-pub struct New<'a, S: Shown> {
+pub(super) struct New<'a, S: Shown> {
     /// Its uuid.
     pub uuid: Uuid,
     /// Its name.
@@ -127,7 +141,7 @@ pub struct New<'a, S: Shown> {
 ///
 /// # Errors
 /// That there is none.
-pub fn get<S: Shown>(api: &Api, request: &Request) -> Outcome {
+pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> Outcome {
     request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let object = S::locate(&model, request)?;
@@ -138,7 +152,7 @@ pub fn get<S: Shown>(api: &Api, request: &Request) -> Outcome {
 ///
 /// # Errors
 /// What the form, the fields or the owners refuse.
-pub async fn patch<S: Shown>(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> Outcome {
     let parameters = request.query(&[&["manager", "force"]])?;
     let caller = request.caller(parameters.one("manager").map_err(bad_query)?)?;
     let force = parameters.flag("force").map_err(bad_query)?.unwrap_or(false);
@@ -149,7 +163,9 @@ pub async fn patch<S: Shown>(api: &Api, request: &Request) -> Outcome {
         let before = S::locate(&work.model, request)?;
         check_presumed(&before, presumed)?;
         let (name, spec) = match &intent {
-            Intent::Apply(maps) => (before.meta.name.clone(), apply_maps(api, &work, &before.spec, maps, &caller, force)?),
+            Intent::Apply(maps) => {
+                (before.meta.name.clone(), apply_maps(api, &work, &before.spec, maps, &caller, force)?)
+            }
             Intent::Merge(fields) => merge(api, &work, &before, fields.clone(), &caller)?,
             Intent::Json(patch) => json_patch(api, &work, &before, patch.clone(), &caller)?,
         };
@@ -184,11 +200,19 @@ impl Intent {
 }
 
 /// Server-side apply of the maps that the body names, and no other field.
-fn apply_maps<S: Shown>(api: &Api, work: &Work<'_>, spec: &S, maps: &BTreeMap<String, Value>, caller: &Caller, force: bool) -> Result<S, ApiError> {
+fn apply_maps<S: Shown>(
+    api: &Api,
+    work: &Work<'_>,
+    spec: &S,
+    maps: &BTreeMap<String, Value>,
+    caller: &Caller,
+    force: bool,
+) -> Result<S, ApiError> {
     let mut named = Map::new();
     for (name, map) in maps {
         if MapName::named(name).is_none() && name != "merge_labels" {
-            let message = format!("an apply of an object names labels, annotations and parameters, not {}", quote(name));
+            let message =
+                format!("an apply of an object names labels, annotations and parameters, not {}", quote(name));
             let advice = "other fields are applied with POST /v1/apply, or changed with a merge patch";
             return Err(ApiError::new(ErrorType::FieldUnknown, message).field(name.clone()).detail(advice));
         }
@@ -198,7 +222,8 @@ fn apply_maps<S: Shown>(api: &Api, work: &Work<'_>, spec: &S, maps: &BTreeMap<St
     if next.inherited().is_none() {
         let body = read_body::<S>(named)?;
         let author = Author::Apply { manager: &caller.manager, force };
-        write(&mut next, &body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)?;
+        write(&mut next, &body, author, &ModelNames::new(&work.model, &api.traits), work.now().0)
+            .map_err(bad_body::<S>)?;
         return Ok(next);
     }
     for (name, map) in named.iter().filter(|(_, map)| !map.is_null()) {
@@ -212,7 +237,13 @@ fn apply_maps<S: Shown>(api: &Api, work: &Work<'_>, spec: &S, maps: &BTreeMap<St
 
 type Next<S> = (<S as stemma_core::object::Spec>::Name, S);
 
-fn merge<S: Shown>(api: &Api, work: &Work<'_>, before: &Object<S>, mut fields: Map<String, Value>, caller: &Caller) -> Result<Next<S>, ApiError> {
+fn merge<S: Shown>(
+    api: &Api,
+    work: &Work<'_>,
+    before: &Object<S>,
+    mut fields: Map<String, Value>,
+    caller: &Caller,
+) -> Result<Next<S>, ApiError> {
     let name = take_name::<S>(before, &mut fields)?;
     let present = shown_fields(api, work, &before.spec);
     for (field, change) in &mut fields {
@@ -226,7 +257,7 @@ fn merge<S: Shown>(api: &Api, work: &Work<'_>, before: &Object<S>, mut fields: M
 }
 
 /// RFC 7396: members are merged, `null` takes one away, anything else replaces.
-pub fn merged(present: Value, patch: &Value) -> Value {
+pub(super) fn merged(present: Value, patch: &Value) -> Value {
     let Value::Object(changes) = patch else { return patch.clone() };
     let mut object = match present {
         Value::Object(object) => object,
@@ -241,7 +272,13 @@ pub fn merged(present: Value, patch: &Value) -> Value {
     Value::Object(object)
 }
 
-fn json_patch<S: Shown>(api: &Api, work: &Work<'_>, before: &Object<S>, mut patch: Patch, caller: &Caller) -> Result<Next<S>, ApiError> {
+fn json_patch<S: Shown>(
+    api: &Api,
+    work: &Work<'_>,
+    before: &Object<S>,
+    mut patch: Patch,
+    caller: &Caller,
+) -> Result<Next<S>, ApiError> {
     let mut next = before.spec.clone();
     for map in MapName::ALL {
         for operation in patch.split(map.name()) {
@@ -269,14 +306,24 @@ fn json_patch<S: Shown>(api: &Api, work: &Work<'_>, before: &Object<S>, mut patc
 }
 
 fn refuse_existing(document: &Map<String, Value>, patch: &Patch) -> Result<(), ApiError> {
-    let existing = |o: &&Operation| o.verb == Verb::Add && o.path.len() == 1 && document.get(&o.path[0]).is_some_and(|v| !v.is_null());
+    let existing = |o: &&Operation| {
+        o.verb == Verb::Add && o.path.len() == 1 && document.get(&o.path[0]).is_some_and(|v| !v.is_null())
+    };
     let refused = patch.0.iter().find(existing).map(|o| bad_patch(&BadPatch::Existing { path: o.pointer() }));
     refused.map_or(Ok(()), Err)
 }
 
 /// An operation on a map or on one of its keys, which are what is provided here.
-fn map_operation<S: Shown>(spec: &mut S, map: MapName, operation: &Operation, work: &Work<'_>, caller: &Caller) -> Result<(), ApiError> {
-    let Some(inherited) = spec.inherited() else { return Err(bad_patch(&BadPatch::Missing { path: operation.pointer(), done: "changed" })) };
+fn map_operation<S: Shown>(
+    spec: &mut S,
+    map: MapName,
+    operation: &Operation,
+    work: &Work<'_>,
+    caller: &Caller,
+) -> Result<(), ApiError> {
+    let Some(inherited) = spec.inherited() else {
+        return Err(bad_patch(&BadPatch::Missing { path: operation.pointer(), done: "changed" }));
+    };
     let provided = provided_keys(inherited, map);
     let key = match operation.path.as_slice() {
         [_] => return whole_map(inherited, map, operation, provided.is_some(), work, caller),
@@ -294,7 +341,14 @@ fn map_operation<S: Shown>(spec: &mut S, map: MapName, operation: &Operation, wo
     map.write(inherited, MapWrite::Merge(&raw(&change)), &caller.manager, work.now())
 }
 
-fn whole_map(inherited: &mut Inherited, map: MapName, operation: &Operation, provided: bool, work: &Work<'_>, caller: &Caller) -> Result<(), ApiError> {
+fn whole_map(
+    inherited: &mut Inherited,
+    map: MapName,
+    operation: &Operation,
+    provided: bool,
+    work: &Work<'_>,
+    caller: &Caller,
+) -> Result<(), ApiError> {
     match (operation.verb, &operation.value) {
         (Verb::Add, _) if provided => Err(bad_patch(&BadPatch::Existing { path: operation.pointer() })),
         (Verb::Remove, _) => {
@@ -326,25 +380,30 @@ fn whole_map(inherited: &mut Inherited, map: MapName, operation: &Operation, pro
 
 fn null_in_patch(map: MapName, key: &str) -> ApiError {
     let message = format!("{}.{}: null is not taken in a JSON patch, as in Magnum's", map.name(), quote(key));
-    let advice = format!("\"remove\" takes the key away here; POST …/{}/tombstones stops it from being inherited", map.name());
+    let advice =
+        format!("\"remove\" takes the key away here; POST …/{}/tombstones stops it from being inherited", map.name());
     ApiError::new(ErrorType::LabelInvalid, message).field(format!("{}.{key}", map.name())).detail(advice)
 }
 
 fn provided_keys(inherited: &Inherited, map: MapName) -> Option<Vec<String>> {
     match map {
         MapName::Labels => inherited.labels.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect()),
-        MapName::Annotations => inherited.annotations.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect()),
-        MapName::Parameters => inherited.parameters.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect()),
+        MapName::Annotations => {
+            inherited.annotations.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect())
+        }
+        MapName::Parameters => {
+            inherited.parameters.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect())
+        }
     }
 }
 
 /// The fields of a spec as a body would say them, those at their defaults left out.
-pub fn shown_fields<S: Fields>(api: &Api, work: &Work<'_>, spec: &S) -> Map<String, Value> {
+pub(super) fn shown_fields<S: Fields>(api: &Api, work: &Work<'_>, spec: &S) -> Map<String, Value> {
     fields_of(spec, &ModelNames::new(&work.model, &api.traits))
 }
 
 /// The same, by any names.
-pub fn fields_of<S: Fields>(spec: &S, names: &ModelNames<'_>) -> Map<String, Value> {
+pub(super) fn fields_of<S: Fields>(spec: &S, names: &ModelNames<'_>) -> Map<String, Value> {
     let shown = S::FIELDS.iter().map(|field| (field.name.to_owned(), (field.show)(spec, names)));
     let mut fields: Map<String, Value> = shown.filter(|(_, value)| !value.is_null()).collect();
     if !S::EXTRA.is_empty() {
@@ -364,7 +423,7 @@ fn take_name<S: Shown>(before: &Object<S>, fields: &mut Map<String, Value>) -> R
 
 /// The calls of a map of its own: what is done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapCall {
+pub(super) enum MapCall {
     /// `PUT`.
     Replace,
     /// `PATCH`.
@@ -384,7 +443,7 @@ enum MapBody {
 }
 
 impl MapBody {
-    fn read(call: &MapCall, map: MapName, request: &Request) -> Result<Self, ApiError> {
+    fn read(call: MapCall, map: MapName, request: &Request) -> Result<Self, ApiError> {
         let mut body = request.object()?;
         Ok(match call {
             MapCall::Replace => Self::Replace(raw(&wrapped(&mut body, map)?)),
@@ -393,7 +452,11 @@ impl MapBody {
                 _ => Self::Merge(raw(&body.into())),
             },
             MapCall::Tombstones => Self::Stop(take_keys(&mut body)?),
-            MapCall::Owners => Self::HandOver { from: take_party(&mut body, "from")?, to: take_party(&mut body, "to")?, keys: take_keys(&mut body)? },
+            MapCall::Owners => Self::HandOver {
+                from: take_party(&mut body, "from")?,
+                to: take_party(&mut body, "to")?,
+                keys: take_keys(&mut body)?,
+            },
         })
     }
 
@@ -411,10 +474,10 @@ impl MapBody {
 ///
 /// # Errors
 /// What the map refuses.
-pub async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapCall) -> Outcome {
+pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapCall) -> Outcome {
     let caller = caller(request)?;
     let map = map_name::<S>(request.part("map"))?;
-    let (body, presumed) = (MapBody::read(&call, map, request)?, request.presumed()?);
+    let (body, presumed) = (MapBody::read(call, map, request)?, request.presumed()?);
     let answer = api.registry.write(&caller, |sight| {
         let mut work = Work::on(sight);
         let before = S::locate(&work.model, request)?;
@@ -452,21 +515,32 @@ fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiErro
     let value = body.remove(map.name());
     match (value, body.keys().next()) {
         (Some(value @ Value::Object(_)), None) => Ok(value),
-        (_, Some(other)) => Err(ApiError::new(ErrorType::FieldUnknown, format!("this call takes {{\"{}\": {{…}}}} alone, not {}", map.name(), quote(other)))),
-        (_, None) => Err(ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{}\": {{…}}}}", map.name())).field(map.name())),
+        (_, Some(other)) => Err(ApiError::new(
+            ErrorType::FieldUnknown,
+            format!("this call takes {{\"{}\": {{…}}}} alone, not {}", map.name(), quote(other)),
+        )),
+        (_, None) => {
+            Err(ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{}\": {{…}}}}", map.name()))
+                .field(map.name()))
+        }
     }
 }
 
 fn take_keys(body: &mut Map<String, Value>) -> Result<Vec<String>, ApiError> {
     let keys = body.remove("keys").unwrap_or(Value::Null);
-    serde_json::from_value(keys).map_err(|_| ApiError::new(ErrorType::FieldInvalid, "keys is a list of keys").field("keys"))
+    serde_json::from_value(keys)
+        .map_err(|_| ApiError::new(ErrorType::FieldInvalid, "keys is a list of keys").field("keys"))
 }
 
 fn take_party(body: &mut Map<String, Value>, name: &str) -> Result<Party, ApiError> {
     let Some(Value::String(text)) = body.remove(name) else {
-        return Err(ApiError::new(ErrorType::FieldMissing, format!("{name:?} names a manager, as M or M:apply")).field(name));
+        return Err(
+            ApiError::new(ErrorType::FieldMissing, format!("{name:?} names a manager, as M or M:apply")).field(name)
+        );
     };
-    text.parse().map_err(|e: stemma_core::ownership::InvalidOwner| ApiError::new(ErrorType::FieldInvalid, e.to_string()).field(name))
+    text.parse().map_err(|e: stemma_core::ownership::InvalidOwner| {
+        ApiError::new(ErrorType::FieldInvalid, e.to_string()).field(name)
+    })
 }
 
 /// The sentence of a write by which hosts lose inherited keys.
@@ -480,11 +554,19 @@ fn lost<S: Shown>(model: &Model, before: &Object<S>, after: &S) -> Option<String
     (!keys.is_empty()).then(|| format!("hosts lose the inherited labels {}", keys.join(", ")))
 }
 
+/// The objects of a page, and where the next one is.
+pub(super) type Rows<S> = (Vec<Arc<Object<S>>>, Option<String>);
+
 /// A list of objects, cut to its page.
 ///
 /// # Errors
 /// A marker that no row has.
-pub fn page<S: Shown>(rows: Vec<Arc<Object<S>>>, page: &Page, parameters: &Parameters, url: &str) -> Result<(Vec<Arc<Object<S>>>, Option<String>), ApiError> {
+pub(super) fn page<S: Shown>(
+    rows: Vec<Arc<Object<S>>>,
+    page: &Page,
+    parameters: &Parameters,
+    url: &str,
+) -> Result<Rows<S>, ApiError> {
     let marker = page.marker.clone().unwrap_or_default();
     let rows = page.cut(rows, |row| row.meta.uuid.to_string());
     let rows = rows.ok_or_else(|| crate::registry::work::not_found(S::KIND, &marker))?;
@@ -494,12 +576,12 @@ pub fn page<S: Shown>(rows: Vec<Arc<Object<S>>>, page: &Page, parameters: &Param
 }
 
 /// A value as JSON text.
-pub fn raw(value: &Value) -> Box<RawValue> {
+pub(super) fn raw(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).expect("a value's text is JSON")
 }
 
 /// The refusal of a patch.
-pub fn bad_patch(error: &BadPatch) -> ApiError {
+pub(super) fn bad_patch(error: &BadPatch) -> ApiError {
     ApiError::new(ErrorType::FieldInvalid, error.to_string())
 }
 

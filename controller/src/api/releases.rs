@@ -35,7 +35,13 @@ impl Shown for ReleaseSpec {
         body.insert("name".into(), object.meta.name.name.to_string().into());
         body.insert("version".into(), json!(object.meta.name.version.as_ref().map(ToString::to_string)));
         body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
-        for (name, empty) in [("labels", json!({})), ("annotations", json!({})), ("roles", json!({})), ("tags", json!({})), ("tasks", json!([]))] {
+        for (name, empty) in [
+            ("labels", json!({})),
+            ("annotations", json!({})),
+            ("roles", json!({})),
+            ("tags", json!({})),
+            ("tasks", json!([])),
+        ] {
             body.entry(name).or_insert(empty);
         }
         body.insert("links".into(), view::links(base, &Self::path(object)));
@@ -46,19 +52,46 @@ impl Shown for ReleaseSpec {
         format!("releases/{}", object.meta.name)
     }
 
+    fn check_bodies(api: &Api, spec: &Self) -> Result<(), ApiError> {
+        for task in &spec.tasks {
+            let named =
+                task.parameters.get("source").and_then(Value::as_str).and_then(|source| source.strip_prefix("sha256:"));
+            let Some(digits) = named else { continue };
+            let field = format!("tasks.{}.parameters.source", task.id);
+            let hash = super::resolved::parse_hash(digits).ok_or_else(|| {
+                ApiError::new(ErrorType::FieldInvalid, "a file body is named sha256: and 64 digits in small letters")
+                    .field(field.clone())
+            })?;
+            if !matches!(api.blobs.open(hash), Ok(Some(_))) {
+                let message = format!(
+                    "the file body sha256:{digits} of task {} was not sent",
+                    stemma_wire::error::quote(&task.id)
+                );
+                let advice = format!("PUT /v1/blobs/{digits} first; `stemma apply` does so by itself");
+                return Err(ApiError::new(ErrorType::BlobMissing, message).field(field).detail(advice));
+            }
+        }
+        Ok(())
+    }
+
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
-        ["uuid", "links"].iter().for_each(|name| drop(body.remove(*name)));
+        body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links"));
         Ok(())
     }
 }
 
 /// `GET /v1/releases`: without their tasks, which can be many.
-pub fn list(api: &Api, request: &Request) -> Outcome {
+pub(super) fn list(api: &Api, request: &Request) -> Outcome {
     let parameters = request.query(&[PAGE, &["selector", "at_least"]])?;
     let page = Page::read(&parameters).map_err(bad_query)?;
     let model = api.cache().model();
     let selector = lists::selector(&parameters)?;
-    let mut rows: Vec<_> = model.releases.iter().filter(|o| lists::selected(selector.as_ref(), || o.spec.labels.clone())).cloned().collect();
+    let mut rows: Vec<_> = model
+        .releases
+        .iter()
+        .filter(|o| lists::selected(selector.as_ref(), || o.spec.labels.clone()))
+        .cloned()
+        .collect();
     lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
     let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
     let show = |object: &Arc<Release>| {
@@ -87,7 +120,7 @@ fn name_of(fields: &mut Map<String, Value>) -> Result<<ReleaseSpec as stemma_cor
 }
 
 /// `POST /v1/releases`.
-pub async fn post(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
     let caller = objects::caller(request)?;
     let mut fields = request.object()?;
     let name = name_of(&mut fields)?;
@@ -106,7 +139,7 @@ pub async fn post(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `DELETE /v1/releases/{release}`.
-pub async fn delete(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
     let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
     let answer = api.registry.write(&caller, |sight| {
         let mut work = Work::on(sight);
@@ -119,7 +152,7 @@ pub async fn delete(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `GET /v1/releases/{release}/tasks`.
-pub fn tasks(api: &Api, request: &Request) -> Outcome {
+pub(super) fn tasks(api: &Api, request: &Request) -> Outcome {
     request.query(&[&["at_least"]])?;
     let release = ReleaseSpec::locate(&api.cache().model(), request)?;
     Ok(Reply::ok(json!({"tasks": release.spec.tasks})).tagged(release.meta.resource_version))
@@ -139,11 +172,12 @@ fn shown_tag(name: &TagName, tag: &TagSpec, predefined: bool) -> Value {
 }
 
 /// `GET /v1/releases/{release}/tags`.
-pub fn tags(api: &Api, request: &Request) -> Outcome {
+pub(super) fn tags(api: &Api, request: &Request) -> Outcome {
     request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let release = ReleaseSpec::locate(&model, request)?;
-    let mut tags: BTreeMap<&TagName, Value> = release.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, true))).collect();
+    let mut tags: BTreeMap<&TagName, Value> =
+        release.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, true))).collect();
     if let Some(beside) = beside(&model, &release) {
         tags.extend(beside.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, false))));
     }
@@ -151,13 +185,20 @@ pub fn tags(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `GET /v1/releases/{release}/tags/{tag}`.
-pub fn tag(api: &Api, request: &Request) -> Outcome {
+pub(super) fn tag(api: &Api, request: &Request) -> Outcome {
     request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let release = ReleaseSpec::locate(&model, request)?;
     let name = request.part("tag");
     let own = release.spec.tags.iter().find(|(tag, _)| ***tag == *name).map(|(name, tag)| shown_tag(name, tag, true));
-    let beside = || beside(&model, &release)?.spec.tags.iter().find(|(tag, _)| ***tag == *name).map(|(name, tag)| shown_tag(name, tag, false));
+    let beside = || {
+        beside(&model, &release)?
+            .spec
+            .tags
+            .iter()
+            .find(|(tag, _)| ***tag == *name)
+            .map(|(name, tag)| shown_tag(name, tag, false))
+    };
     own.or_else(beside).map(Reply::ok).ok_or_else(|| no_tag(name))
 }
 
@@ -167,7 +208,7 @@ fn no_tag(name: &str) -> ApiError {
 
 /// What is done to the tags beside a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TagCall {
+pub(super) enum TagCall {
     /// `POST …/tags`.
     Create,
     /// `PUT …/tags/{tag}`.
@@ -177,7 +218,7 @@ pub enum TagCall {
 }
 
 /// Changes the user-defined tags beside a release: they are no part of its content.
-pub async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
+pub(super) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
     let caller = objects::caller(request)?;
     let (name, tag) = read_tag(request, call)?;
     let new_uuid = Uuid::now_v7();
@@ -191,7 +232,9 @@ pub async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
         let mut spec = before.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
         change_tags(&mut spec.tags, &name, tag.clone(), call)?;
         if call == TagCall::Delete {
-            super::place::refuse_assigned(&work.model, &name, |node| super::place::release_of(&work.model, node).is_some_and(|r| r.name == release.meta.name.name))?;
+            super::place::refuse_assigned(&work.model, &name, |node| {
+                super::place::release_of(&work.model, node).is_some_and(|r| r.name == release.meta.name.name)
+            })?;
         }
         match before {
             Some(before) => drop(work.update::<ReleaseTagsSpec>(&before, before.meta.name.clone(), spec)?),
@@ -203,21 +246,26 @@ pub async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
 }
 
 /// Reads the tag of a call: from its path, its body or both.
-pub fn read_tag(request: &Request, call: TagCall) -> Result<(TagName, Option<TagSpec>), ApiError> {
+pub(super) fn read_tag(request: &Request, call: TagCall) -> Result<(TagName, Option<TagSpec>), ApiError> {
     if call == TagCall::Delete {
         return Ok((tag_name(request.part("tag"))?, None));
     }
     let mut fields = request.object()?;
     let name = match (call, fields.remove("name")) {
         (TagCall::Create, Some(Value::String(name))) => name,
-        (TagCall::Create, _) => return Err(ApiError::new(ErrorType::FieldMissing, "a tag needs a name, a text").field("name")),
+        (TagCall::Create, _) => {
+            return Err(ApiError::new(ErrorType::FieldMissing, "a tag needs a name, a text").field("name"));
+        }
         (_, Some(Value::String(name))) if name != request.part("tag") => {
-            return Err(ApiError::new(ErrorType::FieldInvalid, "a tag can't be renamed; create another one").field("name"));
+            return Err(
+                ApiError::new(ErrorType::FieldInvalid, "a tag can't be renamed; create another one").field("name")
+            );
         }
         _ => request.part("tag").to_owned(),
     };
     fields.remove("predefined");
-    let tag = serde_json::from_value(Value::Object(fields)).map_err(|e| ApiError::new(ErrorType::FieldInvalid, format!("tag: {e}")))?;
+    let tag = serde_json::from_value(Value::Object(fields))
+        .map_err(|e| ApiError::new(ErrorType::FieldInvalid, format!("tag: {e}")))?;
     Ok((tag_name(&name)?, Some(tag)))
 }
 
@@ -226,7 +274,12 @@ fn tag_name(text: &str) -> Result<TagName, ApiError> {
 }
 
 /// Adds, replaces or removes a user-defined tag.
-pub fn change_tags(tags: &mut BTreeMap<TagName, TagSpec>, name: &TagName, tag: Option<TagSpec>, call: TagCall) -> Result<(), Undecided> {
+pub(super) fn change_tags(
+    tags: &mut BTreeMap<TagName, TagSpec>,
+    name: &TagName,
+    tag: Option<TagSpec>,
+    call: TagCall,
+) -> Result<(), Undecided> {
     match (call, tag) {
         (TagCall::Create, Some(_)) if tags.contains_key(name) => {
             Err(ApiError::new(ErrorType::ObjectExists, format!("A tag with name {name} already exists.")).into())
@@ -244,13 +297,13 @@ pub fn change_tags(tags: &mut BTreeMap<TagName, TagSpec>, name: &TagName, tag: O
 }
 
 /// The refusal to change a predefined tag.
-pub fn predefined(name: &TagName) -> ApiError {
+pub(super) fn predefined(name: &TagName) -> ApiError {
     let message = format!("the tag {name} is predefined in the release's content and can't be changed or deleted");
     ApiError::new(ErrorType::ObjectInvalid, message).detail("change it in the next version of the release")
 }
 
 /// What a call of a tag answers.
-pub fn tag_answer(call: TagCall, name: &TagName, tag: Option<&TagSpec>) -> Answer {
+pub(super) fn tag_answer(call: TagCall, name: &TagName, tag: Option<&TagSpec>) -> Answer {
     match (call, tag) {
         (TagCall::Create, Some(tag)) => Answer::json(201, shown_tag(name, tag, false)),
         (_, Some(tag)) => Answer::json(200, shown_tag(name, tag, false)),
@@ -259,21 +312,26 @@ pub fn tag_answer(call: TagCall, name: &TagName, tag: Option<&TagSpec>) -> Answe
 }
 
 /// The calls of a release's own labels and annotations: plain maps, inherited by nobody, owned as one field each.
-pub async fn write_map(api: &Api, request: &Request, call: MapCall) -> Outcome {
+pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> Outcome {
     let caller = objects::caller(request)?;
     let map = request.part("map");
     if !matches!(map, "labels" | "annotations") {
         return Err(ApiError::new(ErrorType::PathUnknown, "a release has labels and annotations alone"));
     }
     if matches!(call, MapCall::Owners | MapCall::Tombstones) {
-        let message = "a release's labels are owned together, by who wrote them last; there is nothing to hand over key by key";
+        let message =
+            "a release's labels are owned together, by who wrote them last; there is nothing to hand over key by key";
         return Err(ApiError::new(ErrorType::ObjectInvalid, message));
     }
     let (mut body, presumed) = (request.object()?, request.presumed()?);
     let given = match body.remove(map) {
         Some(given) if body.is_empty() => given,
         _ if matches!(call, MapCall::Merge) => Value::Object(request.object()?),
-        _ => return Err(ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{map}\": {{…}}}}")).field(map)),
+        _ => {
+            return Err(
+                ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{map}\": {{…}}}}")).field(map)
+            );
+        }
     };
     let answer = api.registry.write(&caller, |sight| {
         let mut work = Work::on(sight);

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use stemma_core::ownership::Manager;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::serve::Peer;
+use stemma_wire::tls::Class;
 use uuid::Uuid;
 
 use super::json;
@@ -17,10 +18,10 @@ use super::version::{Minor, Negotiated};
 use crate::registry::{Answer, Caller, Mark};
 
 /// The largest body of everything but a blob: a release with all of its tasks in it.
-pub const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
+pub(super) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 /// A request, whole.
-pub struct Request {
+pub(super) struct Request {
     /// The method.
     pub method: Method,
     /// The address as it was sent.
@@ -43,7 +44,7 @@ pub struct Request {
 
 /// An answer.
 #[derive(Debug)]
-pub struct Reply {
+pub(super) struct Reply {
     /// The status.
     pub status: StatusCode,
     /// Headers beside those that every answer has.
@@ -53,35 +54,35 @@ pub struct Reply {
 }
 
 /// What a handler answers.
-pub type Outcome = Result<Reply, ApiError>;
+pub(super) type Outcome = Result<Reply, ApiError>;
 
 impl Reply {
     /// A body with status 200.
-    pub fn ok(body: Value) -> Self {
+    pub(super) fn ok(body: Value) -> Self {
         Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Some(body) }
     }
 
     /// No body.
-    pub fn empty(status: StatusCode) -> Self {
+    pub(super) fn empty(status: StatusCode) -> Self {
         Self { status, headers: HeaderMap::new(), body: None }
     }
 
     /// The same, with the tag of what was read, for the next `If-Match`.
     #[must_use]
-    pub fn tagged(mut self, resource_version: u64) -> Self {
+    pub(super) fn tagged(mut self, resource_version: u64) -> Self {
         self.set(header::ETAG, &format!("\"{resource_version}\""));
         self
     }
 
     /// Sets a header; text that no header can carry is left out.
-    pub fn set(&mut self, name: header::HeaderName, value: &str) {
+    pub(super) fn set(&mut self, name: header::HeaderName, value: &str) {
         if let Ok(value) = header::HeaderValue::from_str(value) {
             self.headers.insert(name, value);
         }
     }
 
     /// The answer of a write. Its location is a path, which the client's own address for this server precedes.
-    pub fn written(answer: Answer, base: &str) -> Self {
+    pub(super) fn written(answer: Answer, base: &str) -> Self {
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
         let body = (!answer.body.is_null()).then_some(answer.body);
         let version = body.as_ref().and_then(|body| body.get("resource_version")).and_then(Value::as_u64);
@@ -101,7 +102,7 @@ impl Reply {
 
 /// The kinds of bodies that a PATCH may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PatchKind {
+pub(super) enum PatchKind {
     /// A list of operations, as Ironic's and Magnum's clients send.
     Json,
     /// RFC 7396.
@@ -112,12 +113,12 @@ pub enum PatchKind {
 
 impl Request {
     /// A part of the path.
-    pub fn part(&self, name: &str) -> &str {
+    pub(super) fn part(&self, name: &str) -> &str {
         self.path.iter().find(|(n, _)| n == name).map_or("", |(_, value)| value)
     }
 
     /// The path, without the query.
-    pub fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("{}{}", self.base, self.uri.path().trim_end_matches('/'))
     }
 
@@ -125,7 +126,7 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestQuery`].
-    pub fn query(&self, known: &[&[&'static str]]) -> Result<Parameters, ApiError> {
+    pub(super) fn query(&self, known: &[&[&'static str]]) -> Result<Parameters, ApiError> {
         Parameters::read(&self.uri, known).map_err(bad_query)
     }
 
@@ -133,7 +134,7 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestMalformed`] for an empty one, or one that is no JSON document that is taken.
-    pub fn json(&self) -> Result<Value, ApiError> {
+    pub(super) fn json(&self) -> Result<Value, ApiError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Err(ApiError::new(ErrorType::RequestMalformed, "this request needs a JSON body, and has none"));
         }
@@ -144,7 +145,7 @@ impl Request {
     ///
     /// # Errors
     /// As [`Self::json`], and for anything else than an object.
-    pub fn object(&self) -> Result<Map<String, Value>, ApiError> {
+    pub(super) fn object(&self) -> Result<Map<String, Value>, ApiError> {
         match self.json()? {
             Value::Object(object) => Ok(object),
             other => {
@@ -158,7 +159,7 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestMalformed`].
-    pub fn no_body(&self) -> Result<(), ApiError> {
+    pub(super) fn no_body(&self) -> Result<(), ApiError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Ok(());
         }
@@ -173,10 +174,12 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestMediaType`].
-    pub fn patch_kind(&self) -> Result<PatchKind, ApiError> {
+    pub(super) fn patch_kind(&self) -> Result<PatchKind, ApiError> {
         let sent = self.text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
         match sent.split(';').next().unwrap_or_default().trim() {
-            "" | "application/json" | "application/json-patch+json" | "application/openstack-json-patch+json" => Ok(PatchKind::Json),
+            "" | "application/json" | "application/json-patch+json" | "application/openstack-json-patch+json" => {
+                Ok(PatchKind::Json)
+            }
             "application/merge-patch+json" => Ok(PatchKind::Merge),
             "application/apply-patch+json" => Ok(PatchKind::Apply),
             other => {
@@ -190,28 +193,30 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestMalformed`] for a tag that no answer had.
-    pub fn presumed(&self) -> Result<Option<u64>, ApiError> {
+    pub(super) fn presumed(&self) -> Result<Option<u64>, ApiError> {
         let Some(tag) = self.text(header::IF_MATCH.as_str()) else { return Ok(None) };
         if tag.trim() == "*" {
             return Ok(None);
         }
         let number = tag.trim().trim_start_matches("W/").trim_matches('"').parse();
-        let refused = |_| ApiError::new(ErrorType::RequestMalformed, format!("If-Match {} is no tag that an answer had", quote(&tag)));
+        let refused = |_| {
+            ApiError::new(ErrorType::RequestMalformed, format!("If-Match {} is no tag that an answer had", quote(&tag)))
+        };
         number.map(Some).map_err(refused)
     }
 
     /// A header as text.
-    pub fn text(&self, name: &str) -> Option<String> {
+    pub(super) fn text(&self, name: &str) -> Option<String> {
         self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
     }
 
     /// Magnum's minor version.
-    pub fn magnum(&self) -> Minor {
+    pub(super) fn magnum(&self) -> Minor {
         self.versions.container_infra
     }
 
     /// Ironic's minor version.
-    pub fn ironic(&self) -> Minor {
+    pub(super) fn ironic(&self) -> Minor {
         self.versions.baremetal
     }
 
@@ -219,9 +224,10 @@ impl Request {
     ///
     /// # Errors
     /// A manager, or an `Idempotency-Key`, that is none.
-    pub fn caller(&self, manager: Option<&str>) -> Result<Caller, ApiError> {
+    pub(super) fn caller(&self, manager: Option<&str>) -> Result<Caller, ApiError> {
         let principal = self.principal();
-        let manager = Manager::new(manager.unwrap_or(&principal)).map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
+        let manager = Manager::new(manager.unwrap_or(&principal))
+            .map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
         Ok(Caller {
             manager,
             address: self.peer.as_ref().map(|peer| peer.address.to_string()).unwrap_or_default(),
@@ -234,12 +240,17 @@ impl Request {
 
     /// The name of who asks: the admin's certificate, or the plain listener's standing admin.
     fn principal(&self) -> String {
-        "admin".to_owned()
+        let identity = self.peer.as_ref().and_then(|peer| peer.identity.as_ref());
+        match identity.map(|identity| &identity.class) {
+            Some(Class::Admin(name)) => name.as_str().to_owned(),
+            _ => "admin".to_owned(),
+        }
     }
 
     fn mark(&self) -> Result<Option<Mark>, ApiError> {
         let Some(key) = self.text("idempotency-key") else { return Ok(None) };
-        let refused = |_| ApiError::new(ErrorType::RequestMalformed, format!("the Idempotency-Key {} is no UUID", quote(&key)));
+        let refused =
+            |_| ApiError::new(ErrorType::RequestMalformed, format!("the Idempotency-Key {} is no UUID", quote(&key)));
         let id: Uuid = key.trim().trim_matches('"').parse().map_err(refused)?;
         let mut hash = Sha256::new();
         for part in [self.method.as_str(), self.uri.path(), self.uri.query().unwrap_or_default()] {
@@ -253,7 +264,8 @@ impl Request {
 }
 
 /// The refusal of a query.
-pub fn bad_query(bad: BadQuery) -> ApiError {
+#[allow(clippy::needless_pass_by_value)] // It stands in `map_err`.
+pub(super) fn bad_query(bad: BadQuery) -> ApiError {
     let error = ApiError::new(ErrorType::RequestQuery, bad.to_string());
     match bad.name() {
         Some(name) => error.field(name),

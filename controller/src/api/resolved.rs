@@ -16,7 +16,7 @@ use super::{Api, request, state};
 use crate::cache::Model;
 
 /// `GET /v1/nodes/{node}/resolved`.
-pub fn get(api: &Api, request: &Request) -> request::Outcome {
+pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
     request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
@@ -27,9 +27,12 @@ pub fn get(api: &Api, request: &Request) -> request::Outcome {
 }
 
 /// The refusal where something is missing: such an answer is never sent to a host either.
-pub fn incomplete(missing: &[Missing]) -> ApiError {
+pub(super) fn incomplete(missing: &[Missing]) -> ApiError {
     let listed: Vec<String> = missing.iter().map(ToString::to_string).collect();
-    ApiError::new(ErrorType::ObjectInvalid, format!("the node can't be resolved: {}; its host stays as it is", listed.join("; ")))
+    ApiError::new(
+        ErrorType::ObjectInvalid,
+        format!("the node can't be resolved: {}; its host stays as it is", listed.join("; ")),
+    )
 }
 
 fn body(model: &Model, answer: &Answer) -> Value {
@@ -39,15 +42,23 @@ fn body(model: &Model, answer: &Answer) -> Value {
     body["revision"] = model.revision.get().into();
     body["nodegroup"] = json!(answer.place());
     body["mode"] = json!({"value": answer.mode().value, "origin": answer.mode().origin.to_string()});
-    body["parameters"] = answer.parameters().iter().map(|(key, said)| (key.to_string(), (**said.value).clone())).collect::<Map<_, _>>().into();
+    body["parameters"] = answer
+        .parameters()
+        .iter()
+        .map(|(key, said)| (key.to_string(), (**said.value).clone()))
+        .collect::<Map<_, _>>()
+        .into();
     body["origins"] = origins(answer);
     body["lifecycle"] = limits(answer);
     body["trait_sources"] = state::trait_sources(&answer.traits());
     body["host_labels"] = json!(answer.host_labels().decide(&answer.labels()).flows);
-    body["unmet"] = answer.unmet().iter().map(|unmet| json!({"key": unmet.key, "expression": unmet.expression})).collect();
+    body["unmet"] =
+        answer.unmet().iter().map(|unmet| json!({"key": unmet.key, "expression": unmet.expression})).collect();
     body["findings"] = json!(answer.findings());
     let release = answer.fold().and_then(|fold| fold.release.as_ref());
-    body["release"] = json!(release.map(|release| json!({"name": release.value.name.to_string(), "origin": release.origin.to_string()})));
+    body["release"] = json!(
+        release.map(|release| json!({"name": release.value.name.to_string(), "origin": release.origin.to_string()}))
+    );
     if let Some(set) = answer.task_set() {
         body["inputs"] = json!(set.inputs);
         body["digest_version"] = set.digest_version.into();
@@ -61,11 +72,14 @@ fn body(model: &Model, answer: &Answer) -> Value {
 
 fn origins(answer: &Answer) -> Value {
     let labels = answer.labels();
-    let labels: Map<String, Value> = labels.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
+    let labels: Map<String, Value> =
+        labels.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
     let annotations = answer.annotations();
-    let annotations: Map<String, Value> = annotations.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
+    let annotations: Map<String, Value> =
+        annotations.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
     let parameters = answer.parameters();
-    let parameters: Map<String, Value> = parameters.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
+    let parameters: Map<String, Value> =
+        parameters.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
     json!({"labels": labels, "annotations": annotations, "parameters": parameters, "tags": tag_origins(answer)})
 }
 
@@ -76,7 +90,7 @@ fn tag_origins(answer: &Answer) -> Value {
 }
 
 /// Where a tag comes from, in words.
-pub fn tag_origin(origin: &TagOrigin) -> Value {
+pub(super) fn tag_origin(origin: &TagOrigin) -> Value {
     match origin {
         TagOrigin::Roles(roles) => json!({"roles": roles}),
         TagOrigin::Assigned => json!({"assigned": true}),
@@ -95,30 +109,32 @@ fn limits(answer: &Answer) -> Value {
         lifecycle::Limit::Forever => Value::Null,
         lifecycle::Limit::Within(time) => time.as_secs().into(),
     };
-    let row = |(field, limit): (lifecycle::Field, stemma_core::origin::Resolved<lifecycle::Limit, lifecycle::Origin>)| {
-        let origin = match limit.origin {
-            lifecycle::Origin::Default => "default".to_owned(),
-            lifecycle::Origin::Level(level) => level.to_string(),
+    let row =
+        |(field, limit): (lifecycle::Field, stemma_core::origin::Resolved<lifecycle::Limit, lifecycle::Origin>)| {
+            let origin = match limit.origin {
+                lifecycle::Origin::Default => "default".to_owned(),
+                lifecycle::Origin::Level(level) => level.to_string(),
+            };
+            (field.name().to_owned(), json!({"seconds": seconds(limit.value), "origin": origin}))
         };
-        (field.name().to_owned(), json!({"seconds": seconds(limit.value), "origin": origin}))
-    };
     fields.into_iter().map(row).collect::<Map<_, _>>().into()
 }
 
 /// `GET /v1/clusters/{cluster}/validate`: the pre-flight check.
-pub fn validate_cluster(api: &Api, request: &Request) -> request::Outcome {
+pub(super) fn validate_cluster(api: &Api, request: &Request) -> request::Outcome {
     request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let cluster = ClusterSpec::locate(&model, request)?;
     let findings = super::findings::of_cluster(&model, ClusterId(cluster.meta.uuid));
     let order = ClusterGraph::of(&model.fleet, ClusterId(cluster.meta.uuid)).check();
-    let result = order.is_ok() && !findings.iter().any(|finding| finding.severity == stemma_core::finding::Severity::Error);
+    let result =
+        order.is_ok() && !findings.iter().any(|finding| finding.severity == stemma_core::finding::Severity::Error);
     let reason = order.err().map(|cycle| cycle.to_string());
     Ok(Reply::ok(json!({"cluster": cluster.meta.name, "result": result, "reason": reason, "findings": findings})))
 }
 
 /// A hash from its text: 64 digits, in small letters.
-pub fn parse_hash(text: &str) -> Option<Hash> {
+pub(super) fn parse_hash(text: &str) -> Option<Hash> {
     let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     if text.len() != 64 || !text.bytes().all(is_digit) {
         return None;

@@ -2,6 +2,7 @@
 //! refused before a handler runs is refused here.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderValue, Request as HttpRequest, Response, StatusCode, Uri, header};
@@ -45,7 +46,13 @@ where
     let outcome = match &versions {
         Err(refused) => Err(not_acceptable(refused)),
         Ok(versions) => {
-            let opened = Opened { id: &id, method: &parts.method, uri: &parts.uri, headers: &parts.headers, versions: *versions };
+            let opened = Opened {
+                id: &id,
+                method: &parts.method,
+                uri: &parts.uri,
+                headers: &parts.headers,
+                versions: *versions,
+            };
             opened.answer(&api, peer, body).await
         }
     };
@@ -100,7 +107,7 @@ impl Opened<'_> {
 
     fn host(&self) -> Result<String, ApiError> {
         let sent = self.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let host = sent.or_else(|| self.uri.authority().map(|authority| authority.as_str()));
+        let host = sent.or_else(|| self.uri.authority().map(hyper::http::uri::Authority::as_str));
         host.map(str::to_owned).ok_or_else(|| ApiError::new(ErrorType::RequestHost, ErrorType::RequestHost.title()))
     }
 
@@ -118,7 +125,9 @@ impl Opened<'_> {
 
     /// A name that only this machine has, and no page of another origin (S55, S56, S75).
     fn check_loopback(&self, host: &str) -> Result<(), ApiError> {
-        let name = host.rsplit_once(':').map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
+        let name = host
+            .rsplit_once(':')
+            .map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
         // Read as an address, not by how it begins: `127.example.net` is anybody's.
         let loopback = name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback());
         if !matches!(name, "localhost" | "[::1]") && !loopback {
@@ -137,7 +146,9 @@ impl Opened<'_> {
 
     /// Ironic's answers are JSON alone, and it says so to who wants something else.
     fn check_accept(&self) -> Result<(), ApiError> {
-        let Some(accept) = self.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()) else { return Ok(()) };
+        let Some(accept) = self.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()) else {
+            return Ok(());
+        };
         let takes_json = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
         if takes_json.into_iter().any(|kind| matches!(kind, "" | "*/*" | "application/*" | "application/json")) {
             return Ok(());
@@ -150,15 +161,22 @@ impl Opened<'_> {
         let baremetal = Service::of_path(path) == Some(Service::Baremetal);
         match find(Listener::Admin, self.method.as_str(), path) {
             Found::Route(endpoint, values) => {
-                let names = endpoint.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-                let decoded: Result<Vec<_>, ApiError> = names.zip(values).map(|(name, value)| Ok((name.to_owned(), decode(value)?))).collect();
+                let names =
+                    endpoint.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+                let decoded: Result<Vec<_>, ApiError> =
+                    names.zip(values).map(|(name, value)| Ok((name.to_owned(), decode(value)?))).collect();
                 Ok((endpoint, decoded?))
             }
             // As Ironic, which takes what follows a node for the name of a field.
             Found::Nothing | Found::OtherMethods(_) if baremetal && path.trim_end_matches('/').ends_with("/detail") => {
                 Err(ApiError::new(ErrorType::FieldInvalid, "a node has no field of that name"))
             }
-            Found::OtherMethods(methods) if self.is_read() && !names_a_map(path) && methods.iter().all(|m| *m != Method::Get) && is_of_maps(path) => {
+            Found::OtherMethods(methods)
+                if self.is_read()
+                    && !names_a_map(path)
+                    && methods.iter().all(|m| *m != Method::Get)
+                    && is_of_maps(path) =>
+            {
                 Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title()))
             }
             Found::OtherMethods(methods) => {
@@ -188,9 +206,10 @@ where
 {
     match Limited::new(Box::pin(body), most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(failure) if failure.is::<http_body_util::LengthLimitError>() => {
-            Err(ApiError::new(ErrorType::RequestTooLarge, format!("the body is larger than the {most} bytes that are taken here")))
-        }
+        Err(failure) if failure.is::<http_body_util::LengthLimitError>() => Err(ApiError::new(
+            ErrorType::RequestTooLarge,
+            format!("the body is larger than the {most} bytes that are taken here"),
+        )),
         Err(_) => Err(ApiError::new(ErrorType::RequestMalformed, "the body did not arrive whole")),
     }
 }
@@ -260,15 +279,17 @@ fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
     reply
 }
 
+/// An answer to come.
+pub(super) type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
+
 /// The handler of a listener.
-pub fn handler<B>(api: Arc<Api>) -> impl Fn(&Arc<Peer>, HttpRequest<B>) -> std::pin::Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>> + Send + Sync + 'static
+pub fn handler<B>(api: Arc<Api>) -> impl Fn(&Arc<Peer>, HttpRequest<B>) -> Answering + Send + Sync + 'static
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     move |peer, request| Box::pin(answer(Arc::clone(&api), Some(Arc::clone(peer)), request))
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -11,12 +11,12 @@ use stemma_core::resolve::Outcome;
 use stemma_core::traits::{NodeTraits, TraitInputs, TraitSource};
 
 use super::{Api, view};
-use crate::registry::reported;
 use crate::cache::Model;
 use crate::registry::names::group_path;
+use crate::registry::reported;
 
 /// What resolve says of a node.
-pub struct Resolved {
+pub(super) struct Resolved {
     /// Effective labels, each with its line of descent.
     pub labels: Labels,
     /// Effective parameters.
@@ -30,12 +30,14 @@ pub struct Resolved {
 }
 
 /// What resolve says of a node; where something above it is missing, what its own level says.
-pub fn resolved(model: &Model, node: &Node) -> Resolved {
+pub(super) fn resolved(model: &Model, node: &Node) -> Resolved {
     match model.resolve(node.meta.uuid) {
         Outcome::Complete(answer) => Resolved {
             labels: answer.labels(),
             parameters: answer.parameters(),
-            tags: answer.task_set().map_or_else(|| node.spec.tags.assigned.members().cloned().collect(), |set| set.tags().to_vec()),
+            tags: answer
+                .task_set()
+                .map_or_else(|| node.spec.tags.assigned.members().cloned().collect(), |set| set.tags().to_vec()),
             primaries: answer.task_set().map(|set| set.primary_tags().to_vec()).unwrap_or_default(),
             roles: answer.roles().into_iter().collect(),
         },
@@ -50,8 +52,9 @@ pub fn resolved(model: &Model, node: &Node) -> Resolved {
 }
 
 /// A node's traits with their sources.
-pub fn traits(model: &Model, node: &Node) -> NodeTraits {
-    let detected = model.observations.get(&node.meta.uuid).map(|record| record.observation.traits.clone()).unwrap_or_default();
+pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
+    let detected =
+        model.observations.get(&node.meta.uuid).map(|record| record.observation.traits.clone()).unwrap_or_default();
     let inputs = TraitInputs {
         operators: &node.spec.traits,
         ruled: &BTreeMap::new(),
@@ -62,7 +65,7 @@ pub fn traits(model: &Model, node: &Node) -> NodeTraits {
 }
 
 /// The name of a source of traits.
-pub fn source(source: &TraitSource) -> String {
+pub(super) fn source(source: &TraitSource) -> String {
     match source {
         TraitSource::Operator => "operator".to_owned(),
         TraitSource::Rule(rule) => format!("rule {rule}"),
@@ -71,19 +74,24 @@ pub fn source(source: &TraitSource) -> String {
 }
 
 /// Each trait's sources.
-pub fn trait_sources(traits: &NodeTraits) -> Value {
-    traits.sources().iter().map(|(name, sources)| (name.to_string(), json!(sources.iter().map(source).collect::<Vec<_>>()))).collect::<Map<_, _>>().into()
+pub(super) fn trait_sources(traits: &NodeTraits) -> Value {
+    traits
+        .sources()
+        .iter()
+        .map(|(name, sources)| (name.to_string(), json!(sources.iter().map(source).collect::<Vec<_>>())))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// The labels that a host reported.
-pub fn reported(model: &Model, node: &Node) -> BTreeMap<String, String> {
+pub(super) fn reported(model: &Model, node: &Node) -> BTreeMap<String, String> {
     let record = model.observations.get(&node.meta.uuid);
     let labels = record.into_iter().flat_map(|record| &record.observation.labels);
     labels.map(|label| (label.key.to_string(), label.value.to_string())).collect()
 }
 
 /// Whether an agent is there: it joined, and its silence has not begun.
-pub fn connected(api: &Api, model: &Model, node: &Node) -> bool {
+pub(super) fn connected(api: &Api, model: &Model, node: &Node) -> bool {
     let id = node.meta.uuid;
     let joined = api.identities.as_ref().is_some_and(|identities| identities.is_enrolled(id));
     let silent = model.seen.get(&id).is_some_and(|seen| seen.lost);
@@ -91,12 +99,12 @@ pub fn connected(api: &Api, model: &Model, node: &Node) -> bool {
 }
 
 /// The ids of the tasks that were released to a node.
-pub fn runs(model: &Model, released: &reported::ReleasedRecord) -> Vec<String> {
+pub(super) fn runs(model: &Model, released: &reported::ReleasedRecord) -> Vec<String> {
     released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
 }
 
 /// Where a node stands, in a word.
-pub fn word(api: &Api, model: &Model, node: &Node) -> &'static str {
+pub(super) fn word(api: &Api, model: &Model, node: &Node) -> &'static str {
     let id = node.meta.uuid;
     if node.spec.nodegroup.is_none() {
         return "unplaced";
@@ -114,7 +122,8 @@ pub fn word(api: &Api, model: &Model, node: &Node) -> &'static str {
     let outcomes: Vec<_> = states.collect();
     if outcomes.iter().flatten().any(|outcome| reported::is_failure(outcome.result.outcome)) {
         "failed"
-    } else if outcomes.iter().all(|outcome| outcome.is_some_and(|outcome| reported::is_success(outcome.result.outcome))) {
+    } else if outcomes.iter().all(|outcome| outcome.is_some_and(|outcome| reported::is_success(outcome.result.outcome)))
+    {
         "converged"
     } else if outcomes.iter().all(Option::is_some) && outcomes.iter().flatten().any(|one| would_change(one)) {
         "noop"
@@ -129,13 +138,21 @@ fn would_change(outcome: &reported::TaskOutcome) -> bool {
 }
 
 /// Adds to a node's body what Stemma knows of it.
-pub fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String, Value>) {
+pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String, Value>) {
     let traits = traits(model, node);
     body.insert("traits".into(), json!(traits.names().collect::<Vec<_>>()));
     body.insert("trait_sources".into(), trait_sources(&traits));
     body.insert("suppressed_traits".into(), json!(node.spec.suppressed_traits));
     let resolved = resolved(model, node);
-    body.insert("labels".into(), resolved.labels.iter().map(|(key, said)| (key.to_string(), said.value.as_str().into())).collect::<Map<_, _>>().into());
+    body.insert(
+        "labels".into(),
+        resolved
+            .labels
+            .iter()
+            .map(|(key, said)| (key.to_string(), said.value.as_str().into()))
+            .collect::<Map<_, _>>()
+            .into(),
+    );
     body.insert("connected".into(), connected(api, model, node).into());
     body.insert("state".into(), word(api, model, node).into());
     if let Outcome::Complete(answer) = model.resolve(node.meta.uuid) {
@@ -151,7 +168,7 @@ pub fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String, Value>
 }
 
 /// What a host said, and what became of its tasks.
-pub fn report(model: &Model, node: &Node) -> Value {
+pub(super) fn report(model: &Model, node: &Node) -> Value {
     let id = node.meta.uuid;
     json!({
         "observation": model.observations.get(&id).map(|record| json!({

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use stemma_core::labels::BodyShape;
 use stemma_core::object::{ClusterTemplate, ClusterTemplateSpec, Kind};
 use stemma_core::origin::Level;
@@ -14,9 +14,9 @@ use super::query::{PAGE, Page};
 use super::request::{Outcome, Reply, Request, bad_query};
 use super::{Api, kept, lists, view};
 use crate::cache::Model;
+use crate::registry::Answer;
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, check_presumed, not_found};
-use crate::registry::Answer;
 
 impl Shown for ClusterTemplateSpec {
     const LEVEL: Option<Level> = Some(Level::ClusterTemplate);
@@ -44,38 +44,48 @@ impl Shown for ClusterTemplateSpec {
 
     fn has_hosts(model: &Model, object: &ClusterTemplate) -> bool {
         let made_from_it = |cluster: Uuid| {
-            model.clusters.get(cluster).is_some_and(|c| c.spec.cluster_template.is_some_and(|t| t.0 == object.meta.uuid))
+            model
+                .clusters
+                .get(cluster)
+                .is_some_and(|c| c.spec.cluster_template.is_some_and(|t| t.0 == object.meta.uuid))
         };
         let groups = model.groups.iter().filter(|group| made_from_it(group.spec.cluster.0));
-        groups.into_iter().any(|group| model.nodes.iter().any(|n| n.spec.nodegroup.is_some_and(|g| g.0 == group.meta.uuid)))
+        groups
+            .into_iter()
+            .any(|group| model.nodes.iter().any(|n| n.spec.nodegroup.is_some_and(|g| g.0 == group.meta.uuid)))
     }
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         // Magnum's templates have no such flag, and its API refuses it; as the top level they have nothing to merge with.
         if body.contains_key("merge_labels") {
-            return Err(super::unknown_field("merge_labels", "a template is the top level: there is nothing that its labels could merge with"));
+            return Err(super::unknown_field(
+                "merge_labels",
+                "a template is the top level: there is nothing that its labels could merge with",
+            ));
         }
-        ["uuid", "links"].iter().for_each(|name| drop(body.remove(*name)));
+        body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links"));
         Ok(())
     }
 }
 
 /// `GET /v1/clustertemplates`.
-pub fn list(api: &Api, request: &Request) -> Outcome {
+pub(super) fn list(api: &Api, request: &Request) -> Outcome {
     let parameters = request.query(&[PAGE, &["selector", "at_least"]])?;
     let page = Page::read(&parameters).map_err(bad_query)?;
     let model = api.cache().model();
     let selector = lists::selector(&parameters)?;
     let labels = |object: &ClusterTemplate| view::Folds::of(&view::template_chain(&object.spec.inherited)).label_map();
-    let mut rows: Vec<_> = model.templates.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
+    let mut rows: Vec<_> =
+        model.templates.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
     lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
     let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
-    let rows: Vec<Value> = rows.iter().map(|o| ClusterTemplateSpec::show(api, &model, o, &request.base).into()).collect();
+    let rows: Vec<Value> =
+        rows.iter().map(|o| ClusterTemplateSpec::show(api, &model, o, &request.base).into()).collect();
     Ok(Reply::ok(lists::body("clustertemplates", rows, next)))
 }
 
 /// `POST /v1/clustertemplates`.
-pub async fn post(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
     let caller = objects::caller(request)?;
     let mut fields = request.object()?;
     let name = super::name_of_new::<ClusterTemplateSpec>(&mut fields)?;
@@ -94,7 +104,7 @@ pub async fn post(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `DELETE /v1/clustertemplates/{template}`.
-pub async fn delete(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
     let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
     let answer = api.registry.write(&caller, |sight| {
         let mut work = Work::on(sight);
@@ -104,10 +114,4 @@ pub async fn delete(api: &Api, request: &Request) -> Outcome {
         work.finish(Answer::empty(204))
     });
     Ok(Reply::written(answer.await?, &request.base))
-}
-
-
-/// A template as a list of its clusters' shows it.
-pub fn reference(model: &Model, id: Option<stemma_core::object::TemplateId>) -> Value {
-    id.and_then(|id| model.templates.get(id.0)).map_or(Value::Null, |template| json!(template.meta.uuid))
 }

@@ -27,7 +27,7 @@ fn needs(request: &Request, kind: ErrorType) -> Result<(), ApiError> {
 }
 
 /// `GET /v1/nodes/{node}/traits`: the union of the sources, less what is suppressed.
-pub fn list(api: &Api, request: &Request) -> Outcome {
+pub(super) fn list(api: &Api, request: &Request) -> Outcome {
     needs(request, ErrorType::RequestNotAcceptable)?;
     request.query(&[&["at_least"]])?;
     let model = api.cache().model();
@@ -41,23 +41,30 @@ pub fn list(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `PUT /v1/nodes/{node}/traits`.
-pub async fn replace(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn replace(api: &Api, request: &Request) -> Outcome {
     needs(request, ErrorType::RequestMethod)?;
     let caller = objects::caller(request)?;
     let whole = read_list(api, request)?;
-    let outcome = change(api, request, &caller, |node, _| {
-        let mut spec = node.spec.clone();
-        spec.traits = spec.traits.update(&caller.manager, &whole);
-        Ok(spec)
-    }, |model, node| {
-        let traits = state::traits(model, node);
-        Answer::json(200, json!({"traits": traits.names().collect::<Vec<_>>()}))
-    });
+    let outcome = change(
+        api,
+        request,
+        &caller,
+        |node, _| {
+            let mut spec = node.spec.clone();
+            spec.traits = spec.traits.update(&caller.manager, &whole);
+            Ok(spec)
+        },
+        |model, node| {
+            let traits = state::traits(model, node);
+            Answer::json(200, json!({"traits": traits.names().collect::<Vec<_>>()}))
+        },
+    );
     outcome.await
 }
 
 fn read_list(api: &Api, request: &Request) -> Result<Intent<Trait, ()>, ApiError> {
-    let schema = |what: String| ApiError::new(ErrorType::TraitInvalid, format!("Schema error for body: {what}")).field("traits");
+    let schema =
+        |what: String| ApiError::new(ErrorType::TraitInvalid, format!("Schema error for body: {what}")).field("traits");
     let mut body = request.object()?;
     let list = body.remove("traits");
     if let Some(other) = body.keys().next() {
@@ -79,59 +86,88 @@ fn parse(api: &Api, name: &str) -> Result<Trait, ApiError> {
 }
 
 /// `PUT /v1/nodes/{node}/traits/{trait}`.
-pub async fn add(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn add(api: &Api, request: &Request) -> Outcome {
     needs(request, ErrorType::RequestMethod)?;
     let caller = objects::caller(request)?;
     let name = parse(api, request.part("trait"))?;
     request.no_body()?;
     let one = [(name, Some(Said::Value(())))].into();
-    let outcome = change(api, request, &caller, |node, _| {
-        let mut spec = node.spec.clone();
-        spec.traits = spec.traits.patch(&caller.manager, &one);
-        Ok(spec)
-    }, |_, _| Answer::empty(204));
+    let outcome = change(
+        api,
+        request,
+        &caller,
+        |node, _| {
+            let mut spec = node.spec.clone();
+            spec.traits = spec.traits.patch(&caller.manager, &one);
+            Ok(spec)
+        },
+        |_, _| Answer::empty(204),
+    );
     let mut reply = outcome.await?;
-    reply.set(header::LOCATION, &format!("{}/v1/nodes/{}/traits/{}", request.base, request.part("node"), request.part("trait")));
+    reply.set(
+        header::LOCATION,
+        &format!("{}/v1/nodes/{}/traits/{}", request.base, request.part("node"), request.part("trait")),
+    );
     Ok(reply)
 }
 
 /// `DELETE /v1/nodes/{node}/traits`.
-pub async fn clear(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn clear(api: &Api, request: &Request) -> Outcome {
     needs(request, ErrorType::PathUnknown)?;
     let caller = objects::caller(request)?;
-    let outcome = change(api, request, &caller, |node, _| {
-        let mut spec = node.spec.clone();
-        spec.traits = stemma_core::ownership::OwnedMap::default();
-        Ok(spec)
-    }, |_, _| Answer::empty(204));
+    let outcome = change(
+        api,
+        request,
+        &caller,
+        |node, _| {
+            let mut spec = node.spec.clone();
+            spec.traits = stemma_core::ownership::OwnedMap::default();
+            Ok(spec)
+        },
+        |_, _| Answer::empty(204),
+    );
     outcome.await
 }
 
 /// `DELETE /v1/nodes/{node}/traits/{trait}`.
-pub async fn remove(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn remove(api: &Api, request: &Request) -> Outcome {
     needs(request, ErrorType::PathUnknown)?;
     let caller = objects::caller(request)?;
     let name = request.part("trait");
-    let outcome = change(api, request, &caller, |node, model| {
-        match state::traits(model, node).removal(name) {
-            Removal::Possible => {}
-            Removal::GivenByOthers(sources) => return Err(given_elsewhere(node, name, &sources.iter().map(state::source).collect::<Vec<_>>())),
-            Removal::Absent => {
-                let message = format!("Node {} doesn't have a trait {}", node.meta.uuid, quote(name));
-                return Err(ApiError::new(ErrorType::ObjectNotFound, message));
+    let outcome = change(
+        api,
+        request,
+        &caller,
+        |node, model| {
+            match state::traits(model, node).removal(name) {
+                Removal::Possible => {}
+                Removal::GivenByOthers(sources) => {
+                    return Err(given_elsewhere(node, name, &sources.iter().map(state::source).collect::<Vec<_>>()));
+                }
+                Removal::Absent => {
+                    let message = format!("Node {} doesn't have a trait {}", node.meta.uuid, quote(name));
+                    return Err(ApiError::new(ErrorType::ObjectNotFound, message));
+                }
             }
-        }
-        let mut spec = node.spec.clone();
-        let taken = Trait::new(name).map(|name| [(name, None)].into()).unwrap_or_default();
-        spec.traits = spec.traits.patch(&caller.manager, &taken);
-        Ok(spec)
-    }, |_, _| Answer::empty(204));
+            let mut spec = node.spec.clone();
+            let taken = Trait::new(name).map(|name| [(name, None)].into()).unwrap_or_default();
+            spec.traits = spec.traits.patch(&caller.manager, &taken);
+            Ok(spec)
+        },
+        |_, _| Answer::empty(204),
+    );
     outcome.await
 }
 
 fn given_elsewhere(node: &Node, name: &str, sources: &[String]) -> ApiError {
-    let message = format!("the trait {} of node {} is given by {}, not by an operator; nothing was changed", quote(name), node.display_name(), sources.join(", "));
-    ApiError::new(ErrorType::TraitInvalid, message).detail(format!("stemma trait suppress {} {name}", node.display_name()))
+    let message = format!(
+        "the trait {} of node {} is given by {}, not by an operator; nothing was changed",
+        quote(name),
+        node.display_name(),
+        sources.join(", ")
+    );
+    ApiError::new(ErrorType::TraitInvalid, message)
+        .detail(format!("stemma trait suppress {} {name}", node.display_name()))
 }
 
 async fn change(

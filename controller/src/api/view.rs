@@ -15,13 +15,13 @@ use stemma_core::ownership::OwnedMap;
 use crate::cache::Model;
 
 /// A body in the making.
-pub type Body = Map<String, Value>;
+pub(super) type Body = Map<String, Value>;
 
 /// A level of an object's descent, and what it provides.
-pub type Chain<'a> = Vec<(Level, &'a Inherited)>;
+pub(super) type Chain<'a> = Vec<(Level, &'a Inherited)>;
 
 /// The three maps, folded.
-pub struct Folds {
+pub(super) struct Folds {
     /// Labels.
     pub labels: Labels,
     /// Annotations.
@@ -32,7 +32,7 @@ pub struct Folds {
 
 impl Folds {
     /// Folds a chain, the farthest level first.
-    pub fn of(chain: &[(Level, &Inherited)]) -> Self {
+    pub(super) fn of(chain: &[(Level, &Inherited)]) -> Self {
         Self {
             labels: Labels::of(chain.iter().map(|(level, said)| (*level, &said.labels))),
             annotations: Annotations::of(chain.iter().map(|(level, said)| (*level, &said.annotations))),
@@ -41,24 +41,24 @@ impl Folds {
     }
 
     /// The effective labels.
-    pub fn label_map(&self) -> BTreeMap<String, String> {
+    pub(super) fn label_map(&self) -> BTreeMap<String, String> {
         self.labels.iter().map(|(key, said)| (key.to_string(), said.value.to_string())).collect()
     }
 }
 
 /// The template's descent.
-pub fn template_chain(inherited: &Inherited) -> Chain<'_> {
+pub(super) fn template_chain(inherited: &Inherited) -> Chain<'_> {
     vec![(Level::ClusterTemplate, inherited)]
 }
 
 /// What stands above a cluster's level, the farthest first.
-pub fn above_cluster(model: &Model, cluster: &stemma_core::object::ClusterSpec) -> Vec<(Level, Inherited)> {
+pub(super) fn above_cluster(model: &Model, cluster: &stemma_core::object::ClusterSpec) -> Vec<(Level, Inherited)> {
     let template = cluster.cluster_template.and_then(|id| model.templates.get(id.0));
     template.map(|template| (Level::ClusterTemplate, template.spec.inherited.clone())).into_iter().collect()
 }
 
 /// What stands above a group's level.
-pub fn above_group(model: &Model, group: &stemma_core::object::NodeGroupSpec) -> Vec<(Level, Inherited)> {
+pub(super) fn above_group(model: &Model, group: &stemma_core::object::NodeGroupSpec) -> Vec<(Level, Inherited)> {
     let Some(cluster) = model.clusters.get(group.cluster.0) else { return Vec::new() };
     let mut above = above_cluster(model, &cluster.spec);
     above.push((Level::Cluster, cluster.spec.inherited.clone()));
@@ -66,7 +66,7 @@ pub fn above_group(model: &Model, group: &stemma_core::object::NodeGroupSpec) ->
 }
 
 /// What stands above a node's level.
-pub fn above_node(model: &Model, node: &stemma_core::object::NodeSpec) -> Vec<(Level, Inherited)> {
+pub(super) fn above_node(model: &Model, node: &stemma_core::object::NodeSpec) -> Vec<(Level, Inherited)> {
     let Some(group) = node.nodegroup.and_then(|id| model.groups.get(id.0)) else { return Vec::new() };
     let mut above = above_group(model, &group.spec);
     above.push((Level::NodeGroup, group.spec.inherited.clone()));
@@ -74,7 +74,7 @@ pub fn above_node(model: &Model, node: &stemma_core::object::NodeSpec) -> Vec<(L
 }
 
 /// What every object has: identity, versions, times.
-pub fn meta<N>(body: &mut Body, meta: &Meta<N>) {
+pub(super) fn meta<N>(body: &mut Body, meta: &Meta<N>) {
     body.insert("uuid".into(), meta.uuid.to_string().into());
     body.insert("generation".into(), meta.generation.into());
     body.insert("resource_version".into(), meta.resource_version.into());
@@ -84,14 +84,14 @@ pub fn meta<N>(body: &mut Body, meta: &Meta<N>) {
 }
 
 /// A time as `OpenStack` writes it.
-pub fn time(at: Timestamp) -> String {
+pub(super) fn time(at: Timestamp) -> String {
     let millis = i64::try_from(at.0).unwrap_or(i64::MAX);
     let instant = Instant::from_millisecond(millis).unwrap_or(Instant::UNIX_EPOCH);
     instant.strftime("%Y-%m-%dT%H:%M:%S+00:00").to_string()
 }
 
 /// The maps that go down the levels: effective, provided, owned, and how they differ from the parent's.
-pub fn maps(body: &mut Body, above: &[(Level, Inherited)], level: Level, own: &Inherited) {
+pub(super) fn maps(body: &mut Body, above: &[(Level, Inherited)], level: Level, own: &Inherited) {
     let mut chain: Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
     let parent = (!chain.is_empty()).then(|| Folds::of(&chain));
     chain.push((level, own));
@@ -105,22 +105,30 @@ pub fn maps(body: &mut Body, above: &[(Level, Inherited)], level: Level, own: &I
     }
     body.insert("labels".into(), json!(labels));
     body.insert("merge_labels".into(), own.labels.merge.unwrap_or(false).into());
-    let annotations: BTreeMap<String, &str> = folds.annotations.iter().map(|(key, said)| (key.to_string(), &**said.value)).collect();
+    let annotations: BTreeMap<String, &str> =
+        folds.annotations.iter().map(|(key, said)| (key.to_string(), &**said.value)).collect();
     body.insert("annotations".into(), json!(annotations));
-    let parameters: BTreeMap<String, &Value> = folds.parameters.iter().map(|(key, said)| (key.to_string(), &**said.value)).collect();
+    let parameters: BTreeMap<String, &Value> =
+        folds.parameters.iter().map(|(key, said)| (key.to_string(), &**said.value)).collect();
     body.insert("parameters".into(), json!(parameters));
     provided(body, "provided_labels", "label_owners", &own.labels);
     provided(body, "provided_annotations", "annotation_owners", &own.annotations);
     provided(body, "provided_parameters", "parameter_owners", &own.parameters);
 }
 
-fn provided<K: Ord + Clone + fmt::Display, V: Clone + Serialize>(body: &mut Body, said: &str, owned: &str, layer: &Layer<K, V>) {
+fn provided<K: Ord + Clone + fmt::Display, V: Clone + Serialize>(
+    body: &mut Body,
+    said: &str,
+    owned: &str,
+    layer: &Layer<K, V>,
+) {
     let Some(map) = &layer.provided else {
         body.insert(said.into(), Value::Null);
         body.insert(owned.into(), json!({}));
         return;
     };
-    let values: BTreeMap<String, Option<&V>> = map.iter().map(|(key, entry)| (key.to_string(), entry.said.value())).collect();
+    let values: BTreeMap<String, Option<&V>> =
+        map.iter().map(|(key, entry)| (key.to_string(), entry.said.value())).collect();
     body.insert(said.into(), json!(values));
     body.insert(owned.into(), owners(map));
 }
@@ -130,12 +138,17 @@ fn owners<K: Ord + fmt::Display, V>(map: &OwnedMap<K, V>) -> Value {
 }
 
 /// The two links that `OpenStack`'s bodies have.
-pub fn links(base: &str, path: &str) -> Value {
+pub(super) fn links(base: &str, path: &str) -> Value {
     json!([{"href": format!("{base}/v1/{path}"), "rel": "self"}, {"href": format!("{base}/{path}"), "rel": "bookmark"}])
 }
 
 /// What inherited keys an edit takes from hosts: in the parent's map and in the own one before, and no longer.
-pub fn lost_keys(above: &[(Level, Inherited)], level: Level, before: &Inherited, after: &Inherited) -> Vec<String> {
+pub(super) fn lost_keys(
+    above: &[(Level, Inherited)],
+    level: Level,
+    before: &Inherited,
+    after: &Inherited,
+) -> Vec<String> {
     let chain: Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
     let parent = Folds::of(&chain);
     let with = |own| Folds::of(&chain.iter().copied().chain([(level, own)]).collect::<Vec<_>>()).label_map();

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use log::error;
+use stemma_core::object::ClusterId;
 use tokio::sync::{Notify, watch};
+use uuid::Uuid;
 
 pub use model::{Model, Reach};
 
@@ -107,10 +109,14 @@ impl Cache {
 
     /// After a gap nobody knows what was touched, so everything was.
     fn replace(&self, model: Model) {
-        let mut reach = Reach::default();
-        reach.gone = self.model.load().nodes.iter().map(|node| node.meta.uuid).filter(|node| model.nodes.get(*node).is_none()).collect();
-        reach.elections = model.clusters.iter().map(|cluster| stemma_core::object::ClusterId(cluster.meta.uuid)).collect();
-        reach.moved = model.nodes.iter().map(|node| node.meta.uuid).collect();
+        let is_gone = |node: &Uuid| model.nodes.get(*node).is_none();
+        let reach = Reach {
+            gone: self.model.load().nodes.iter().map(|node| node.meta.uuid).filter(is_gone).collect(),
+            elections: model.clusters.iter().map(|cluster| ClusterId(cluster.meta.uuid)).collect(),
+            moved: model.nodes.iter().map(|node| node.meta.uuid).collect(),
+            everything: true,
+            ..Reach::default()
+        };
         self.show(model, reach);
     }
 

@@ -22,7 +22,9 @@ use stemma_wire::message::Hash;
 use uuid::Uuid;
 
 use super::shelf::Shelf;
-use crate::registry::reported::{ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord};
+use crate::registry::reported::{
+    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord,
+};
 use crate::registry::{Stored, codec, key};
 use crate::store::{Revision, StoreError};
 
@@ -75,6 +77,8 @@ pub struct Reach {
     pub gone: BTreeSet<Uuid>,
     /// Clusters whose primaries may have to be chosen.
     pub elections: BTreeSet<ClusterId>,
+    /// Nobody knows what was touched: the store was read anew.
+    pub everything: bool,
 }
 
 impl Reach {
@@ -84,11 +88,7 @@ impl Reach {
         self.moved.extend(other.moved);
         self.gone.extend(other.gone);
         self.elections.extend(other.elections);
-    }
-
-    /// Whether nobody is reached.
-    pub fn is_empty(&self) -> bool {
-        self.dirty.is_empty() && self.moved.is_empty() && self.gone.is_empty() && self.elections.is_empty()
+        self.everything |= other.everything;
     }
 }
 
@@ -172,7 +172,7 @@ impl Model {
     /// # Errors
     /// [`StoreError::Corrupt`] for a record that can't be read.
     pub(super) fn read(&mut self, key: &[u8], now: &Now<'_>) -> Result<(), StoreError> {
-        let Some((kind, uuid)) = key::read_object(key) else {
+        let Some((kind, _)) = key::read_object(key) else {
             return self.take_record(key, now).map(drop).map_err(|e| corrupt(key, &e));
         };
         match kind {
@@ -184,7 +184,7 @@ impl Model {
             "node" => shelve(&mut self.nodes, now),
             "primary" => shelve(&mut self.primaries, now),
             // A kind of a later program's, in a store that this one may still open.
-            _ => Ok(drop(uuid)),
+            _ => Ok(()),
         }
         .map_err(|e| corrupt(key, &e))
     }
@@ -274,7 +274,11 @@ fn shelve<S: Shelved>(shelf: &mut Shelf<S>, now: &Now<'_>) -> Result<(), codec::
     Ok(())
 }
 
-fn set<K: Ord + Clone, T: DeserializeOwned>(map: &mut OrdMap<K, Arc<T>>, key: K, now: &Now<'_>) -> Result<(), codec::BadRecord> {
+fn set<K: Ord + Clone, T: DeserializeOwned>(
+    map: &mut OrdMap<K, Arc<T>>,
+    key: K,
+    now: &Now<'_>,
+) -> Result<(), codec::BadRecord> {
     match now.value {
         Some(value) => drop(map.insert(key, Arc::new(codec::decode(value)?))),
         None => drop(map.remove(&key)),
@@ -288,15 +292,20 @@ fn corrupt(key: &[u8], error: &codec::BadRecord) -> StoreError {
 
 /// A release and, behind it, every one that imports it, compiled.
 fn compiled(model: &Model, release: &Object<ReleaseSpec>) -> Result<Vec<Change>, Vec<ReleaseError>> {
-    let mut done: Vec<Arc<CompiledRelease>> = vec![compile(&release.meta.name, &release.spec, &|import| model.fleet.release(import).cloned(), &Reader)?];
+    let mut done: Vec<Arc<CompiledRelease>> =
+        vec![compile(&release.meta.name, &release.spec, &|import| model.fleet.release(import).cloned(), &Reader)?];
     let importers = model.fleet.releases().filter(|one| one.all_imports.contains(&release.meta.name));
     let mut waiting: Vec<ReleaseRef> = importers.map(|one| one.name.clone()).collect();
     while !waiting.is_empty() {
         let spec_of = |name: &ReleaseRef| model.releases.named(None, &name.to_string());
-        let ready = |name: &ReleaseRef| spec_of(name).is_none_or(|object| object.spec.imports.iter().all(|import| !waiting.contains(import)));
+        let ready = |name: &ReleaseRef| {
+            spec_of(name).is_none_or(|object| object.spec.imports.iter().all(|import| !waiting.contains(import)))
+        };
         let name = waiting.remove(waiting.iter().position(ready).unwrap_or(0));
         let Some(object) = spec_of(&name) else { continue };
-        let import = |wanted: &ReleaseRef| done.iter().find(|one| one.name == *wanted).cloned().or_else(|| model.fleet.release(wanted).cloned());
+        let import = |wanted: &ReleaseRef| {
+            done.iter().find(|one| one.name == *wanted).cloned().or_else(|| model.fleet.release(wanted).cloned())
+        };
         let next = compile(&name, &object.spec, &import, &Reader)?;
         done.push(next);
     }
@@ -347,7 +356,13 @@ macro_rules! shelved {
     };
 }
 
-shelved!(ReleaseSpec, releases, |model, o| compiled(model, o), |o| Change::RemoveRelease(o.meta.name.clone()), |_, _| None);
+shelved!(
+    ReleaseSpec,
+    releases,
+    |model, o| compiled(model, o),
+    |o| Change::RemoveRelease(o.meta.name.clone()),
+    |_, _| None
+);
 shelved!(
     ReleaseTagsSpec,
     release_tags,

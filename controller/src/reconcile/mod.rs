@@ -135,6 +135,9 @@ impl Reconciler {
         let (model, reach) = self.cache.take_changes();
         let mut dirty: BTreeSet<Uuid> = std::mem::take(&mut self.memory().left);
         dirty.extend(reach.dirty.nodes().map(|id| id.0).chain(reach.gone));
+        if reach.everything {
+            dirty.extend(model.nodes.iter().map(|node| node.meta.uuid));
+        }
         self.publish(&model, dirty, &reach.moved).await;
     }
 

@@ -2,7 +2,9 @@
 
 use stemma_core::manifest::{BodyError, MapConflict, WriteError};
 use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
-use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, ReleaseSpec, ReleaseTagsSpec};
+use stemma_core::object::{
+    ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, ReleaseSpec, ReleaseTagsSpec,
+};
 use stemma_core::traits::MAX_TRAITS;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -23,6 +25,13 @@ pub trait Admitted: Shelved {
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
         Ok(())
     }
+    /// Checks whether it may be changed into what comes next.
+    ///
+    /// # Errors
+    /// That it may not.
+    fn check_change(&self, _next: &Self, _name: &Self::Name, _model: &Model) -> Result<(), ApiError> {
+        Ok(())
+    }
 }
 
 impl Admitted for ReleaseTagsSpec {
@@ -41,6 +50,26 @@ impl Admitted for ReleaseSpec {
             release_exists(model, &format!("imports[{at}]"), Some(import))?;
         }
         Ok(())
+    }
+
+    /// A version's content is fixed from the first task set that was released with it; one without a version may be
+    /// edited, each edit being other content.
+    fn check_change(&self, next: &Self, name: &ReleaseRef, model: &Model) -> Result<(), ApiError> {
+        let is_same = (&self.imports, &self.roles, &self.tags, &self.tasks, self.matching, &self.extensions)
+            == (&next.imports, &next.roles, &next.tags, &next.tasks, next.matching, &next.extensions);
+        if is_same || name.version.is_none() {
+            return Ok(());
+        }
+        let full = name.to_string();
+        if !model.released.values().any(|released| released.release.as_deref() == Some(&full)) {
+            return Ok(());
+        }
+        let message = format!("the release {full} runs on hosts, so its content is fixed; nothing was changed");
+        let advice = format!(
+            "make the next version: put another `version` into the manifest of {} and `stemma apply -f` it",
+            name.name
+        );
+        Err(ApiError::new(ErrorType::ObjectInUse, message).detail(advice))
     }
 }
 

@@ -82,7 +82,9 @@ impl ReleasedRecord {
 
     /// The ids of the tasks that run, in order. `profile` is the one that the task set names.
     pub fn runs(&self, profile: Option<&ProfileRecord>) -> Vec<String> {
-        let tasks = profile.and_then(|profile| postcard::from_bytes::<Profile>(&profile.bytes).ok()).map(|profile| profile.tasks);
+        let tasks = profile
+            .and_then(|profile| postcard::from_bytes::<Profile>(&profile.bytes).ok())
+            .map(|profile| profile.tasks);
         let ids = tasks.into_iter().flatten().map(|task| task.id);
         ids.filter(|id| !self.task_set.left_out.contains_key(id)).collect()
     }
@@ -136,8 +138,12 @@ impl ResultsRecord {
 pub fn is_success(outcome: Outcome) -> bool {
     match outcome {
         Outcome::Unchanged | Outcome::Changed => true,
-        Outcome::WouldChange | Outcome::Failed | Outcome::DependencyFailed => false,
-        Outcome::Unsupported | Outcome::Unknown | Outcome::Drifted => false,
+        Outcome::WouldChange
+        | Outcome::Failed
+        | Outcome::DependencyFailed
+        | Outcome::Unsupported
+        | Outcome::Unknown
+        | Outcome::Drifted => false,
     }
 }
 

@@ -16,9 +16,9 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::admit::Admitted;
-use super::{key, Action, Answer, Decision, Draft, Sight, Stored, Undecided};
-use crate::store::Op;
+use super::{Action, Answer, Decision, Draft, Sight, Stored, Undecided, key};
 use crate::cache::model::{Model, Reach, Shelved};
+use crate::store::Op;
 
 /// How many of those who refer to an object a refusal lists.
 const MOST_LISTED: usize = 10;
@@ -80,7 +80,8 @@ impl<'a> Work<'a> {
         }
         for (cluster, profiles) in clusters {
             let before = &self.sight.model.fleet;
-            let known: BTreeSet<_> = before.nodes_of_cluster(cluster).filter_map(|node| before.profile(node)).map(|p| p.hash).collect();
+            let known: BTreeSet<_> =
+                before.nodes_of_cluster(cluster).filter_map(|node| before.profile(node)).map(|p| p.hash).collect();
             if !profiles.is_subset(&known) {
                 ClusterGraph::of(&self.model.fleet, cluster).check().map_err(|cycle| {
                     ApiError::new(ErrorType::ObjectInvalid, format!("{cycle}; nothing was changed"))
@@ -128,6 +129,7 @@ impl<'a> Work<'a> {
             self.check_name::<S>(before.meta.uuid, &name, &spec)?;
         }
         spec.check(&self.model)?;
+        before.spec.check_change(&spec, &name, &self.model)?;
         let mut object = Object::clone(before);
         object.meta.name = name;
         object.meta.generation += u64::from(object.spec != spec);
@@ -252,7 +254,9 @@ impl<'a> Work<'a> {
 
 /// The refusal of a release that does not compile: the first error, and behind it all the others.
 fn bad_release(errors: &[ReleaseError]) -> ApiError {
-    let Some(first) = errors.first() else { return ApiError::new(ErrorType::ObjectInvalid, "the release does not compile") };
+    let Some(first) = errors.first() else {
+        return ApiError::new(ErrorType::ObjectInvalid, "the release does not compile");
+    };
     let mut refusal = ApiError::new(ErrorType::ObjectInvalid, first.to_string());
     refusal.field = first.field().map(str::to_owned);
     if errors.len() > 1 {
