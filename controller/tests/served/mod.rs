@@ -15,34 +15,34 @@ use stemma_core::traits::TraitNames;
 use stemma_wire::clock::SystemClock;
 
 /// What is served.
-pub struct Served {
+pub(crate) struct Served {
     api: Arc<Api>,
     _directory: tempfile::TempDir,
 }
 
 /// An answer.
-pub struct Answer {
+pub(crate) struct Answer {
     /// The status.
-    pub status: u16,
+    pub(crate) status: u16,
     /// The body; `null` where it is no JSON.
-    pub body: Value,
+    pub(crate) body: Value,
 }
 
 impl Answer {
     /// The stable name of the error; empty for none.
-    pub fn kind(&self) -> &str {
+    pub(crate) fn kind(&self) -> &str {
         self.body["error"]["type"].as_str().unwrap_or_default()
     }
 
     /// The sentence of the error; empty for none.
-    pub fn message(&self) -> &str {
+    pub(crate) fn message(&self) -> &str {
         self.body["error"]["message"].as_str().unwrap_or_default()
     }
 }
 
 impl Served {
     /// Starts over an empty store.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
         let store = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default())
@@ -64,12 +64,18 @@ impl Served {
     }
 
     /// Sends a request.
-    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Answer {
         self.send_text(method, path, headers, &body.map(ToString::to_string).unwrap_or_default()).await
     }
 
     /// Sends a request whose body need be no JSON.
-    pub async fn send_text(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub(crate) async fn send_text(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = Request::builder().method(method).uri(path);
         if headers.iter().all(|(name, _)| *name != "host") {
             request = request.header("host", "localhost");
@@ -85,14 +91,14 @@ impl Served {
     }
 
     /// Sends a body, and expects a status.
-    pub async fn expect(&self, method: &str, path: &str, body: &Value, status: u16) -> Value {
+    pub(crate) async fn expect(&self, method: &str, path: &str, body: &Value, status: u16) -> Value {
         let answer = self.send(method, path, &[], Some(body)).await;
         assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.body);
         answer.body
     }
 
     /// Reads.
-    pub async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let answer = self.send("GET", path, &[], None).await;
         assert_eq!(answer.status, 200, "GET {path}: {}", answer.body);
         answer.body
