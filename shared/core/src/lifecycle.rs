@@ -49,17 +49,19 @@ pub enum Origin {
 }
 
 /// What the author of one level wrote: whole seconds by field, a field that was left out or `null` unset.
+///
+/// Narrow, since every node of a fleet has one; [`MAX_SECONDS`] fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lifecycle {
     /// [`Field::NodeDrainTimeout`].
-    pub node_drain_timeout: Option<i64>,
+    pub node_drain_timeout: Option<i32>,
     /// [`Field::NodeVolumeDetachTimeout`].
-    pub node_volume_detach_timeout: Option<i64>,
+    pub node_volume_detach_timeout: Option<i32>,
     /// [`Field::NodeDeletionTimeout`].
-    pub node_deletion_timeout: Option<i64>,
+    pub node_deletion_timeout: Option<i32>,
     /// [`Field::MinReadySeconds`].
-    pub min_ready_seconds: Option<i64>,
+    pub min_ready_seconds: Option<i32>,
 }
 
 /// The four fields in force on a host.
@@ -146,13 +148,14 @@ impl Field {
 
 impl Lifecycle {
     /// What was written for a field.
-    pub const fn get(&self, field: Field) -> Option<i64> {
-        match field {
+    pub fn get(&self, field: Field) -> Option<i64> {
+        let written = match field {
             Field::NodeDrainTimeout => self.node_drain_timeout,
             Field::NodeVolumeDetachTimeout => self.node_volume_detach_timeout,
             Field::NodeDeletionTimeout => self.node_deletion_timeout,
             Field::MinReadySeconds => self.min_ready_seconds,
-        }
+        };
+        written.map(i64::from)
     }
 
     /// Checks every field, as it is written.

@@ -92,7 +92,7 @@ macro_rules! lifecycle {
                     let checked = lifecycle::Field::$field.limit(seconds);
                     checked.map_err(|why| BodyError::new("", why.to_string()))?;
                 }
-                spec.inherited.lifecycle.$name = seconds;
+                spec.inherited.lifecycle.$name = seconds.and_then(|seconds| i32::try_from(seconds).ok());
                 Ok(())
             },
             show: |spec: &$spec, _| shown(&spec.inherited.lifecycle.$name),

@@ -69,7 +69,7 @@ pub struct Answer {
     pub(crate) observation: Option<Arc<Observation>>,
     pub(crate) fold: Option<Arc<GroupFold>>,
     pub(crate) task_set: Option<Arc<TaskSet>>,
-    pub(crate) unmet: Box<[Unmet]>,
+    pub(crate) unmet: Option<Box<AllUnmet>>,
 }
 
 /// What a node runs: replaced only when it is released. Nodes that are alike in all of it share it.
@@ -121,6 +121,10 @@ impl fmt::Display for LeftOut {
         }
     }
 }
+
+/// All that is not met. Apart, since a fleet has an answer a node, and few of them have any.
+#[derive(Clone, Debug)]
+pub(crate) struct AllUnmet(pub(crate) Vec<Unmet>);
 
 /// A requirement of the node's group that the node does not meet: its next task set is held.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -208,7 +212,7 @@ impl Answer {
 
     /// Requirements that are not met: while there is one, no new task set is released to the node.
     pub fn unmet(&self) -> &[Unmet] {
-        &self.unmet
+        self.unmet.as_ref().map_or(&[], |all| &all.0)
     }
 
     /// `CLUSTER/GROUP`; `None`: unplaced.
@@ -309,7 +313,7 @@ impl Answer {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
             findings.push(Finding::warning("label.idle_null", object.as_str(), message));
         }
-        for unmet in &self.unmet {
+        for unmet in self.unmet() {
             findings.push(Finding::error("requirement.unmet", object.as_str(), unmet.to_string()));
         }
         let of_tasks = self.task_set.iter().flat_map(|set| &*set.findings);

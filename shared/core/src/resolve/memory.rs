@@ -23,8 +23,8 @@ use crate::release::{CompiledTask, Profile, ProfileHash, TaskIx};
 
 /// Below so many of a kind nothing is forgotten; then, each time their number has doubled, what nobody uses any more.
 const MIN_KEPT: usize = 64;
-/// How many outcomes of conditions a base keeps.
-const MAX_OUTCOMES: usize = 4096;
+/// How many outcomes of conditions are kept.
+const MAX_OUTCOMES: usize = 65_536;
 
 /// Memory of what was resolved before, by content: it can be thrown away at any time, and is never wrong.
 ///
@@ -33,7 +33,15 @@ const MAX_OUTCOMES: usize = 4096;
 pub struct ResolveCache {
     bases: Mutex<BTreeMap<(GroupId, ProfileHash), Known>>,
     lookups: Mutex<BTreeMap<(ClusterId, Reference), (Stamp, Input)>>,
+    outcomes: Arc<Outcomes>,
 }
+
+/// Why tasks are left out, by what their conditions read: the same in every group.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes(Mutex<BTreeMap<OutcomeKey, Option<LeftOut>>>);
+
+/// A task's definition, and the text of what its condition reads.
+type OutcomeKey = ([u8; 32], Box<str>);
 
 #[derive(Debug)]
 struct Known {
@@ -71,7 +79,7 @@ impl ResolveCache {
             }
         }
         drop(bases);
-        let mut base = Base::new(sight, profile);
+        let mut base = Base::new(sight, profile, &self.outcomes);
         for at in base.fleetwide.clone() {
             base.inputs[at as usize] = self.look_up(sight, fold, &profile.reads[at as usize]);
         }
@@ -116,12 +124,9 @@ pub(super) struct Base {
     parameters: BTreeMap<Box<str>, Vec<u32>>,
     /// Per task of the profile, its reads.
     tasks: Box<[TaskReads]>,
-    outcomes: Mutex<Outcomes>,
+    outcomes: Arc<Outcomes>,
     sets: Mutex<BTreeMap<Box<str>, Weak<TaskSet>>>,
 }
-
-/// Why a task is left out, by its place and the text of what its condition reads.
-type Outcomes = BTreeMap<(u32, Box<str>), Option<LeftOut>>;
 
 /// The places, among the reads of a profile, of what one task reads.
 #[derive(Debug)]
@@ -132,7 +137,7 @@ struct TaskReads {
 }
 
 impl Base {
-    pub(super) fn new(sight: &Sight<'_>, profile: &Arc<Profile>) -> Self {
+    pub(super) fn new(sight: &Sight<'_>, profile: &Arc<Profile>, outcomes: &Arc<Outcomes>) -> Self {
         let reads = &profile.reads;
         let place = |reference: &Reference| {
             let at = reads.binary_search(reference).expect("a profile reads whatever its tasks read");
@@ -158,7 +163,7 @@ impl Base {
                     }
                 })
                 .collect(),
-            outcomes: Mutex::default(),
+            outcomes: Arc::clone(outcomes),
             sets: Mutex::default(),
         };
         base.sort_reads();
@@ -217,9 +222,9 @@ impl Base {
     pub(super) fn task_set(&self, own: &[(u32, Input)]) -> TaskSet {
         let values = Values { base: &self.inputs, own };
         let mut set = Making::new(&self.profile);
-        for (at, reads) in (0..).zip(&self.tasks) {
+        for reads in &self.tasks {
             let task = self.profile.release.task(reads.ix);
-            match self.left_out(at, task, reads, &values) {
+            match self.left_out(task, reads, &values) {
                 Some(why) => set.leave_out(reads.ix, task, why),
                 None => set.take(reads.ix, task, &self.collect(&reads.templates, &values)),
             }
@@ -228,13 +233,14 @@ impl Base {
     }
 
     /// Why a task does not run; remembered by what its condition reads.
-    fn left_out(&self, at: u32, task: &CompiledTask, reads: &TaskReads, values: &Values<'_>) -> Option<LeftOut> {
+    fn left_out(&self, task: &CompiledTask, reads: &TaskReads, values: &Values<'_>) -> Option<LeftOut> {
         if task.is_skipped_type() {
             return Some(LeftOut::Marker);
         }
         let condition = task.condition.as_ref()?;
-        let key = (at, text(reads.condition.iter().map(|at| (*at, values.at(*at)))).into_boxed_str());
-        if let Some(known) = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        let read = (0..).zip(&reads.condition).map(|(nth, at)| (nth, values.at(*at)));
+        let key = (task.definition, text(read).into_boxed_str());
+        if let Some(known) = self.outcomes.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return known.clone();
         }
         let outcome = match self.collect(&reads.condition, values).map(|inputs| condition.evaluate(&inputs)) {
@@ -243,7 +249,7 @@ impl Base {
             Ok(Err(reason)) => Some(LeftOut::Failed { reason: reason.to_string() }),
             Err(reason) => Some(reason),
         };
-        let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = self.outcomes.0.lock().unwrap_or_else(PoisonError::into_inner);
         if outcomes.len() >= MAX_OUTCOMES {
             outcomes.clear();
         }

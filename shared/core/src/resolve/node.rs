@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::answer::{Answer, Missing, Outcome, TaskSet, Unmet};
+use super::answer::{AllUnmet, Answer, Missing, Outcome, TaskSet, Unmet};
 use super::memory::Base;
 use super::sight::Sight;
 use crate::fleet::{Fleet, NodeEntry};
@@ -29,13 +29,14 @@ pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Outcome 
     let sight = Sight::new(fleet, entry, fold.map(|fold| &**fold));
     let task_set = entry.profile.as_ref().zip(fold).map(|(profile, fold)| cache.task_set(&sight, fold, profile));
     let unmet = fold.iter().flat_map(|fold| fold.group.spec.requirements.unmet(&sight));
-    let unmet = unmet.map(|one| Unmet { key: one.key(), expression: one.expression().to_owned() }).collect();
+    let unmet: Vec<Unmet> =
+        unmet.map(|one| Unmet { key: one.key(), expression: one.expression().to_owned() }).collect();
     Outcome::Complete(Arc::new(Answer {
         node: Arc::clone(&entry.node),
         observation: entry.observation.clone(),
         fold: fold.cloned(),
         task_set,
-        unmet,
+        unmet: (!unmet.is_empty()).then(|| Box::new(AllUnmet(unmet))),
     }))
 }
 
@@ -44,5 +45,5 @@ pub(super) fn pseudo_task_set(fleet: &Fleet, profile: &Arc<Profile>) -> TaskSet 
     let name = NodeName::new(MASTER).ok();
     let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
     let entry = NodeEntry { node: Arc::new(node), observation: None, profile: Some(Arc::clone(profile)) };
-    Base::new(&Sight::new(fleet, &entry, None), profile).task_set(&[])
+    Base::new(&Sight::new(fleet, &entry, None), profile, &Arc::default()).task_set(&[])
 }
