@@ -207,6 +207,9 @@ impl Half {
         self.end.send(&FromApply::Local(self.local.clone())).await?;
         if let Some(desired) = self.desired.clone() {
             self.restore_barriers(&desired)?;
+            if desired.task_set.profile.is_some() && !self.has_begun(&desired) {
+                self.progress = observed::Progress::Idle;
+            }
             self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
             self.want_bodies(&desired).await?;
             self.plan(&desired)?;
@@ -306,19 +309,22 @@ impl Half {
     fn is_stopped(&self, desired: &Desired) -> bool {
         let now = unix_seconds(self.site.host.now());
         let held = self.local.hold.as_ref().is_some_and(|(until, _)| *until > now);
-        let begun = self
-            .site
-            .ledger
-            .progress()
-            .is_ok_and(|progress| progress.tasks.values().any(|performed| performed.task_set == desired.digest));
-        self.local.paused || self.local.parked.is_some() || desired.known.parked || (held && !begun)
+        self.local.paused || self.local.parked.is_some() || desired.known.parked || (held && !self.has_begun(desired))
+    }
+
+    /// Whether a task of this task set has ended here.
+    fn has_begun(&self, desired: &Desired) -> bool {
+        let progress = self.site.ledger.progress();
+        progress.is_ok_and(|progress| progress.tasks.values().any(|performed| performed.task_set == desired.digest))
     }
 
     /// Something ended, or nothing can go on.
     async fn worked(&mut self) -> Result<(), HalfError> {
         let Some(run) = &mut self.run else { return Ok(()) };
         let news = run.settle()?;
-        self.progress = run.progress();
+        if !self.replaced {
+            self.progress = run.progress();
+        }
         let (idle, over) = (!run.is_running(), run.is_over());
         if idle {
             self.running_at = None;

@@ -6,6 +6,7 @@ use log::{info, warn};
 use stemma_wire::message::Hash;
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::desired::Profile;
+use stemma_wire::message::observed::Progress;
 use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
 
 use super::{Half, HalfError, unix_seconds};
@@ -34,6 +35,8 @@ impl Half {
         self.desired = Some(now.clone());
         if !same_tasks {
             self.failures = 0;
+            // How far the last task set came says nothing of this one.
+            self.progress = Progress::Idle;
             self.restore_barriers(&now)?;
             self.want_bodies(&now).await?;
             self.plan(&now)?;
