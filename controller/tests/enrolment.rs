@@ -46,7 +46,7 @@ async fn make_node(fleet: &Fleet, name: &str) -> Uuid {
     uuid
 }
 
-async fn uses_left(fleet: &Fleet, token: &str) -> Value {
+fn uses_left(fleet: &Fleet, token: &str) -> Value {
     let id = token.split('.').next().unwrap();
     token::get(&fleet.parts().registry, id).unwrap()["uses_left"].clone()
 }
@@ -88,7 +88,7 @@ async fn s21_two_at_once_exactly_one() {
             }
         }
         assert_eq!(won, 1, "round {round}");
-        assert_eq!(uses_left(&fleet, &token).await, 0);
+        assert_eq!(uses_left(&fleet, &token), 0);
     }
     assert_eq!(fleet.parts().registry.cache().model().nodes.iter().count(), 1000);
 }
@@ -112,7 +112,7 @@ async fn s23_a_token_bound_elsewhere_is_refused_and_not_burnt() {
     let got = fleet.enrol(&token, "web-2", &asking().csr).await.unwrap_err();
     assert_eq!((got.status, got.kind.as_str()), (403, "token.invalid"));
     assert_eq!(got.message, "the token is bound to another node than 'web-2'");
-    assert_eq!(uses_left(&fleet, &token).await, 1);
+    assert_eq!(uses_left(&fleet, &token), 1);
     assert_eq!(
         fleet.enrol(&token, "web-1", &asking().csr).await.unwrap().node,
         node,
@@ -121,7 +121,7 @@ async fn s23_a_token_bound_elsewhere_is_refused_and_not_burnt() {
     let again = fleet.token(json!({"node": "web-1"})).await;
     let got = fleet.enrol(&again, "web-1", &asking().csr).await.unwrap_err();
     assert_eq!((got.status, got.message.as_str()), (409, "the name 'web-1' is taken: that node has joined already"));
-    assert_eq!(uses_left(&fleet, &again).await, 1);
+    assert_eq!(uses_left(&fleet, &again), 1);
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn s24_a_request_for_more_lists_each_refused_field() {
         "the certificate request is refused: only its public key is taken, and it also asks for: basicConstraints, extKeyUsage, \
          keyUsage, subject, subjectAltName; leave them out"
     );
-    assert_eq!(uses_left(&fleet, &token).await, 1, "the token is not burnt");
+    assert_eq!(uses_left(&fleet, &token), 1, "the token is not burnt");
 }
 
 #[tokio::test]
@@ -180,7 +180,7 @@ async fn s25_a_bad_signature_a_weak_key_and_another_nodes_key_are_refused() {
         assert_eq!((got.status, got.kind.as_str()), (400, "csr.invalid"));
         assert_eq!(got.message, format!("the certificate request is refused: {why}"));
     }
-    assert_eq!(uses_left(&fleet, &token).await, 9);
+    assert_eq!(uses_left(&fleet, &token), 9);
     let mut other = fleet.join("web-3").await;
     assert_eq!(other.renew(&taken.csr).await.unwrap_err().kind, "csr.invalid", "renewal looks at it too");
 }
