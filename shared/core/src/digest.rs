@@ -11,7 +11,7 @@
 //! 2. the canonical JSON of `{"primary_tags": [...], "tags": [...]}`, both sorted;
 //! 3. per task that is not left out, in the order of ids: the 32 bytes of SHA-256 over the task's canonical JSON
 //!    (fields at their defaults left out), then the canonical JSON of its inputs, an object from the reference's
-//!    text to its value; a reference that is absent is left out of the object.
+//!    text to `{"value": …}`, `"absent"` or `{"secret": {"name", "version"}}`: what is absent is an input of its own.
 //!
 //! A task enters by the hash of its canonical JSON, not by the text: a profile's tasks are hashed once for all nodes
 //! that share it, and a node costs only its own inputs.

@@ -169,7 +169,9 @@ impl Fleet {
     fn put_node(&mut self, node: Arc<Node>, dirty: &mut Dirty) {
         let id = node.id();
         let old = self.nodes.get(&id).cloned();
-        dirty.add(id);
+        if old.as_ref().is_none_or(|old| old.node.spec != node.spec || old.node.meta.name != node.meta.name) {
+            dirty.add(id);
+        }
         if let Some(old) = old.as_ref().filter(|old| is_placed_alike(&old.node, &node)) {
             self.nodes.insert(id, Arc::new(NodeEntry { node, ..NodeEntry::clone(old) }));
             return;

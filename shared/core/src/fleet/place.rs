@@ -14,8 +14,7 @@ use crate::resolve::roles;
 use crate::role::MatchNames;
 
 impl Fleet {
-    /// Places nodes anew after something that decides their tags has changed. `was` names the cluster and tags that
-    /// each could be primary of before.
+    /// Places nodes anew after something that decides their tags has changed.
     pub(super) fn replace(&mut self, ids: &[NodeId], dirty: &mut Dirty) {
         let mut open: BTreeSet<(ClusterId, TagName)> = BTreeSet::new();
         for id in ids {
@@ -50,13 +49,12 @@ impl Fleet {
 
     /// Names the node for the tags that it could be primary of; gives the tags for which that changed.
     fn put_candidate(&mut self, id: NodeId) -> Vec<(ClusterId, TagName)> {
-        let Some((entry, group, fold)) = self.placed(id) else { return Vec::new() };
+        let Some((entry, fold)) = self.placed(id) else { return Vec::new() };
         let cluster = fold.cluster_id();
         let ranked = Ranked::of(&entry.node);
         let before: BTreeSet<TagName> =
             entry.profile.iter().flat_map(|profile| profile.place.tags.iter().cloned()).collect();
         let after = if entry.node.spec.parked { BTreeSet::new() } else { primaries_possible(&entry, &fold) };
-        debug_assert!(self.groups.contains_key(&group), "a placed node's group is there");
         let mut changed = Vec::new();
         for tag in before.difference(&after) {
             if self.drop_candidate(cluster, tag, &ranked) {
@@ -94,7 +92,7 @@ impl Fleet {
         let Some(entry) = self.nodes.get(&id) else { return };
         let group = entry.node.spec.nodegroup;
         let before = entry.profile.as_ref().map(|profile| profile.hash);
-        let profile = self.placed(id).and_then(|(entry, _, fold)| self.profile_for(&entry, &fold));
+        let profile = self.placed(id).and_then(|(entry, fold)| self.profile_for(&entry, &fold));
         if profile.as_ref().map(|profile| profile.hash) != before {
             dirty.add(id);
             self.use_profile(id, group, profile);
@@ -161,11 +159,12 @@ impl Fleet {
         }
     }
 
-    fn placed(&self, id: NodeId) -> Option<(Arc<NodeEntry>, GroupId, Arc<GroupFold>)> {
+    /// A node that stands in a group of which nothing is missing.
+    fn placed(&self, id: NodeId) -> Option<(Arc<NodeEntry>, Arc<GroupFold>)> {
         let entry = self.nodes.get(&id)?;
         let group = entry.node.spec.nodegroup?;
         let fold = self.groups.get(&group)?.fold.as_ref().ok()?;
-        Some((Arc::clone(entry), group, Arc::clone(fold)))
+        Some((Arc::clone(entry), Arc::clone(fold)))
     }
 
     fn cluster_of(&self, group: GroupId) -> Option<ClusterId> {
