@@ -156,7 +156,7 @@ impl Api {
         let key = Uuid::from_bytes(random()?);
         let answer = match self.client.send(self.request(&write, &path, key)?).await {
             Ok(answer) => answer,
-            Err(error) if error.outcome() == Outcome::Unknown => self.became_of(key, error).await?,
+            Err(error) if error.outcome() == Outcome::Unknown => self.became_of(&write, &path, key, error).await?,
             Err(error) => return Err(anyhow!(error).context("nothing was sent")),
         };
         warn(&answer);
@@ -196,18 +196,33 @@ impl Api {
         }
     }
 
-    /// The answer was lost: asks what became of the request.
-    async fn became_of(&mut self, key: Uuid, error: ClientError) -> Result<Response<Bytes>> {
+    /// The answer was lost: asks what became of the request. One that the controller never saw is sent again under
+    /// the same key, which makes it once whatever happened.
+    async fn became_of(&mut self, write: &Write, path: &str, key: Uuid, error: ClientError) -> Result<Response<Bytes>> {
         self.client.close();
-        let request = Request::get(format!("/v1/requests/{key}")).body(Bytes::new())?;
-        match self.client.send(request).await {
-            Ok(answer) if answer.status() == StatusCode::OK => Ok(answer),
-            _ => Err(Exit::Unknown.because(format!(
+        let unknown = |error: ClientError| {
+            Exit::Unknown.because(format!(
                 "{:#}; whether it was carried out is not known\n  ask again: stemma get --raw /v1/requests/{key}",
                 anyhow!(error)
-            ))),
+            ))
+        };
+        let request = Request::get(format!("/v1/requests/{key}")).body(Bytes::new())?;
+        match self.client.send(request).await {
+            Ok(answer) if answer.status() == StatusCode::OK => recorded(answer.body()).ok_or_else(|| unknown(error)),
+            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
+                self.client.send(self.request(write, path, key)?).await.map_err(unknown)
+            }
+            Ok(_) | Err(_) => Err(unknown(error)),
         }
     }
+}
+
+/// The answer that a write got, from the record of its request.
+fn recorded(record: &[u8]) -> Option<Response<Bytes>> {
+    let record: Value = serde_json::from_slice(record).ok()?;
+    let status = u16::try_from(record.get("status")?.as_u64()?).ok()?;
+    let body = record.get("body").filter(|body| !body.is_null()).map(|body| Bytes::from(body.to_string()));
+    Response::builder().status(status).body(body.unwrap_or_default()).ok()
 }
 
 /// What an agent pins with `--ca-hash`: SHA-256 of the public key of the context's fleet root, in hex.
@@ -323,6 +338,16 @@ mod tests {
             sentence(b"<html>", StatusCode::BAD_GATEWAY, &Method::GET, "/v1/nodes"),
             "GET /v1/nodes: 502 Bad Gateway"
         );
+    }
+
+    #[test]
+    fn a_lost_answer_is_read_from_its_record() {
+        let answer =
+            recorded(br#"{"id": "k", "revision": 7, "status": 201, "body": {"token": "t"}, "warning": null}"#).unwrap();
+        assert_eq!((answer.status(), &answer.body()[..]), (StatusCode::CREATED, &br#"{"token":"t"}"#[..]));
+        let empty = recorded(br#"{"status": 204, "body": null}"#).unwrap();
+        assert_eq!((empty.status(), empty.body().len()), (StatusCode::NO_CONTENT, 0));
+        assert!(recorded(b"{}").is_none());
     }
 
     #[test]

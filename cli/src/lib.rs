@@ -88,3 +88,19 @@ async fn ask(global: args::Global, command: Command) -> Result<()> {
         _ => unreachable!("clap gives `get` a kind or --raw, and what needs no controller was done before"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shell_has_completions_of_every_command() {
+        command_line().debug_assert();
+        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command_line(), "stemma", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            assert!(script.contains("nodegroup") && script.contains("not-inherited"), "{shell}");
+        }
+    }
+}

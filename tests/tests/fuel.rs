@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
+use stemma_tests::fleet::Fleet;
 use stemma_tests::{program, shared};
 
 type Instance = (String, String);
@@ -145,5 +146,31 @@ fn the_import_names_what_it_does_not_translate() -> Result<()> {
     assert!(task("rsync_core_puppet")["foreign"]["untranslated"] == json!(["parameters.src"]));
     let validated = program::run("stemma", ["validate", "-f", &dir.path().to_string_lossy()])?;
     assert!(validated.status.success(), "{}", String::from_utf8_lossy(&validated.stderr));
+    Ok(())
+}
+
+#[test]
+fn a_controller_stores_the_real_library() -> Result<()> {
+    let Some(library) = shared::path("data/fuel/fuel_library_tasks.json") else { return Ok(()) };
+    let fleet = Fleet::start()?;
+    let library = library.to_string_lossy();
+    let printed = fleet.stemma(&["release", "import", "--fuel", &library, "--name", "fuel", "--version", "9"])?;
+    let last = printed.lines().last().unwrap_or_default();
+    assert!(last.contains(" of 183 tasks can run"), "{last}");
+    let release: Value = serde_json::from_str(&fleet.stemma(&["get", "release", "fuel@9", "-o", "json"])?)?;
+    assert_eq!(release["tasks"].as_array().map(Vec::len), Some(204));
+    let other = fleet.cli(&[
+        "release",
+        "import",
+        "--fuel",
+        &library,
+        "--name",
+        "fuel",
+        "--version",
+        "9",
+        "--manager",
+        "other",
+    ])?;
+    assert!(other.status.success(), "the same content again is no change: {}", String::from_utf8_lossy(&other.stderr));
     Ok(())
 }
