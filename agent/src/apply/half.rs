@@ -212,6 +212,7 @@ impl Half {
             }
             self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
             self.want_bodies(&desired).await?;
+            self.tell_hooks(&desired)?;
             self.plan(&desired)?;
         }
         self.report().await

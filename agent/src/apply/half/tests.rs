@@ -367,3 +367,26 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
     });
     assert_eq!(host.text("/etc/conf").as_deref(), Some("tier silver"));
 }
+
+#[test]
+fn hooks_are_told_of_a_change_once_and_after_a_restart_when_it_was_cut_off() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    host.put("/etc/stemma/hooks.d/10-tell", "");
+    host.chmod("/etc/stemma/hooks.d/10-tell", 0o755);
+    let set = Set::default().label("tier", "gold").file("f", &[], "/f", "x");
+    runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+    assert_eq!(host.ran().len(), 1);
+    runtime().block_on(offered(&host, &controller, Vec::new()));
+    assert_eq!(host.ran().len(), 1, "nothing changed since");
+
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    let earlier = crate::apply::ledger::Told {
+        labels: [("tier".to_owned(), "lead".to_owned())].into(),
+        ..ledger.told().unwrap()
+    };
+    ledger.set_told(&earlier).unwrap();
+    runtime().block_on(offered(&host, &controller, Vec::new()));
+    let input = String::from_utf8(host.last_run().unwrap().input).unwrap();
+    assert_eq!(host.ran().len(), 2);
+    assert!(input.contains(r#""labels":{"set":{"tier":"gold"},"removed":[]}"#), "{input}");
+}
