@@ -191,7 +191,7 @@ async fn show_requests(controller: &Side, bare: &Side, loads: &Arc<Vec<Load>>) {
                     exchange(stream, load, &mut answer).await;
                 }
             }
-            *used = (cpu_us(side.thread) - before) / (f64::from(CHECK_INS) * loads.len() as f64);
+            *used = (cpu_us(side.thread) - before) / (f64::from(CHECK_INS) * count(loads));
         }
         report("check-in, nothing changed", round, used, &mut means);
     }
@@ -210,7 +210,7 @@ async fn show_handshakes(controller: &Side, bare: &Side, loads: &Arc<Vec<Load>>)
                     exchange(&mut stream, load, &mut answer).await;
                 }
             }
-            *used = (cpu_us(side.thread) - before) / (f64::from(HANDSHAKES) * loads.len() as f64);
+            *used = (cpu_us(side.thread) - before) / (f64::from(HANDSHAKES) * count(loads));
         }
         report("handshake and check-in", round, used, &mut means);
     }
@@ -251,4 +251,9 @@ fn thread_named(name: &str) -> u32 {
 fn cpu_us(thread: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap();
     text.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1000.0
+}
+
+/// How many connections there are.
+fn count(loads: &[Load]) -> f64 {
+    f64::from(u32::try_from(loads.len()).expect("a bench has few connections"))
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use stemma_tests::fleet::Fleet;
 use stemma_tests::program;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 fn main() -> Result<()> {
     let fleet = Fleet::start()?;

@@ -102,8 +102,8 @@ fn ten_restarts_of_a_quiet_controller_write_nothing() -> Result<()> {
         fleet.stop_controller()?;
         fleet.start_controller()?;
         connected(&fleet)?;
-        assert_eq!(metric(&fleet, "stemma_store_commits_total")?, 0.0, "a quiet restart commits nothing");
-        assert_eq!(metric(&fleet, "stemma_desired_sent_total")?, 0.0, "and sends no desired state");
+        assert_eq!(metric(&fleet, "stemma_store_commits_total")?, 0, "a quiet restart commits nothing");
+        assert_eq!(metric(&fleet, "stemma_desired_sent_total")?, 0, "and sends no desired state");
     }
     assert_eq!(self::revision(&fleet)?, revision);
     assert_eq!(agents.iter().map(written).collect::<std::io::Result<Vec<_>>>()?, before, "no file was written again");
@@ -134,12 +134,12 @@ fn settled(fleet: &Fleet) -> Result<()> {
     })
 }
 
-fn revision(fleet: &Fleet) -> Result<f64> {
+fn revision(fleet: &Fleet) -> Result<u64> {
     metric(fleet, "stemma_store_revision")
 }
 
 /// A counter or gauge without labels from the controller's own `/metrics`.
-fn metric(fleet: &Fleet, name: &str) -> Result<f64> {
+fn metric(fleet: &Fleet, name: &str) -> Result<u64> {
     let text = fleet.stemma(&["get", "--raw", "/metrics"])?;
     let line = text.lines().find(|line| line.starts_with(name)).with_context(|| format!("{name} in\n{text}"))?;
     Ok(line.split(' ').next_back().context("a value")?.parse()?)

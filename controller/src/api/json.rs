@@ -212,7 +212,7 @@ mod tests {
             (r#"{"labels":{"a":"1","a":"2"}}"#, "stands twice"),
             (r#"{"a":1e999}"#, "number out of range"),
             (r#"{"a":"\ud800"}"#, "hex escape"),
-            (r#"{} {}"#, "trailing"),
+            (r"{} {}", "trailing"),
             ("{", "EOF"),
             (deep.as_str(), "24 levels"),
         ] {

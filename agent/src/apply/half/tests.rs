@@ -360,7 +360,7 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
             while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(30), sync.receive()).await {}
             assert_eq!(host.text("/etc/conf").as_deref(), Some("tier gold"));
             sync.send(&offer(&controller, 2, &set("silver", 2))).await.unwrap();
-            while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(120), sync.receive()).await {}
+            while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_mins(2), sync.receive()).await {}
         };
         let (ended, ()) = tokio::join!(half.run(std::future::pending()), talk);
         ended.unwrap();
