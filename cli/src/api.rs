@@ -135,7 +135,7 @@ impl Api {
     /// [`Exit`] with the controller's own sentence.
     pub(crate) async fn get_raw(&mut self, path: &str) -> Result<Bytes> {
         let request = Request::get(path).header(header::ACCEPT, "application/json").body(Bytes::new())?;
-        let answer = self.client.send(request).await?;
+        let answer = self.client.send(request).await.map_err(|error| unsent(&error))?;
         checked(answer, &Method::GET, path)
     }
 
@@ -157,7 +157,7 @@ impl Api {
         let answer = match self.client.send(self.request(&write, &path, key)?).await {
             Ok(answer) => answer,
             Err(error) if error.outcome() == Outcome::Unknown => self.became_of(&write, &path, key, error).await?,
-            Err(error) => return Err(anyhow!(error).context("nothing was sent")),
+            Err(error) => return Err(unsent(&error)),
         };
         warn(&answer);
         let body = checked(answer, &write.method, &path)?;
@@ -215,6 +215,15 @@ impl Api {
             Ok(_) | Err(_) => Err(unknown(error)),
         }
     }
+}
+
+/// Why nothing came of a request, and what to look at.
+fn unsent(error: &ClientError) -> anyhow::Error {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let chain: String = causes.map(|cause| format!(": {cause}")).collect();
+    Exit::Error.because(format!(
+        "{error}{chain}; nothing was changed\n  is the controller running there? --context or --server names another one"
+    ))
 }
 
 /// The answer that a write got, from the record of its request.
