@@ -27,7 +27,6 @@ impl Fleet {
     /// Applies one change, and names the nodes that must be resolved again.
     pub fn apply(&mut self, change: Change) -> Dirty {
         let before = self.clone();
-        self.stamp = Stamp::default();
         let mut dirty = Dirty::default();
         let seen = self.put(change, &mut dirty);
         self.reach_readers(&before, seen, &mut dirty);
@@ -77,11 +76,13 @@ impl Fleet {
             Change::RemovePrimary(cluster, tag) => self.put_primary(cluster, &tag, None, dirty),
             Change::Secret(name, version) => {
                 if self.secrets.insert(Arc::clone(&name), version) != Some(version) {
+                    self.stamp_all();
                     self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);
                 }
             }
             Change::RemoveSecret(name) => {
                 self.secrets.remove(&name);
+                self.stamp_all();
                 self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);
             }
         }
@@ -258,6 +259,19 @@ impl Fleet {
         });
         for node in self.elect(id, tag) {
             self.put_profile(node, dirty);
+        }
+    }
+
+    /// After this no look-up of the cluster that was made before holds.
+    pub(super) fn stamp_anew(&mut self, id: ClusterId) {
+        if let Some(entry) = self.clusters.get_mut(&id) {
+            entry.stamp = Stamp::default();
+        }
+    }
+
+    fn stamp_all(&mut self) {
+        for id in self.clusters.keys().copied().collect::<Vec<_>>() {
+            self.stamp_anew(id);
         }
     }
 

@@ -38,7 +38,6 @@ use crate::role::natural_cmp;
 #[derive(Clone, Default)]
 pub struct Fleet {
     is_loaded: bool,
-    stamp: Stamp,
     releases: OrdMap<ReleaseRef, Arc<CompiledRelease>>,
     release_tags: OrdMap<Name, Arc<ReleaseTags>>,
     templates: OrdMap<TemplateId, TemplateEntry>,
@@ -52,7 +51,8 @@ pub struct Fleet {
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
 }
 
-/// Tells two states of a fleet apart: clones share it until one of them changes.
+/// Tells two states of a cluster apart in which a look-up may find something else: clones of a fleet share it until
+/// one of them changes so.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stamp(Arc<()>);
 
@@ -71,6 +71,7 @@ struct TemplateEntry {
 #[derive(Clone, Default)]
 struct ClusterEntry {
     object: Option<Arc<Cluster>>,
+    stamp: Stamp,
     groups: OrdSet<GroupId>,
     /// Stored choices.
     chosen: OrdMap<TagName, Arc<Primary>>,
@@ -277,9 +278,9 @@ impl Fleet {
         entry.profiles.contains_key(profile) && entry.fold.as_ref().is_ok_and(|own| Arc::ptr_eq(own, fold))
     }
 
-    /// What tells this state of the fleet from every other.
-    pub(crate) fn stamp(&self) -> &Stamp {
-        &self.stamp
+    /// What tells this state of a cluster from every other in which its look-ups may find something else.
+    pub(crate) fn stamp(&self, id: ClusterId) -> Stamp {
+        self.clusters.get(&id).map(|entry| entry.stamp.clone()).unwrap_or_default()
     }
 
     pub(crate) fn entry(&self, id: NodeId) -> Option<&Arc<NodeEntry>> {

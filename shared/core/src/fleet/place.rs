@@ -133,9 +133,13 @@ impl Fleet {
             self.count_profile(new, 1);
             let Some(entry) = self.groups.get_mut(&group) else { return };
             let known = entry.profiles.get(&new.hash).cloned();
+            let is_new = known.is_none();
             let mut used = known.unwrap_or_else(|| ProfileUse { profile: Arc::clone(new), nodes: OrdSet::new() });
             used.nodes.insert(id);
             entry.profiles.insert(new.hash, used);
+            if is_new {
+                self.stamp_profiles(group);
+            }
         }
         self.nodes.insert(id, Arc::new(NodeEntry { profile, ..NodeEntry::clone(&entry) }));
     }
@@ -146,8 +150,16 @@ impl Fleet {
         used.nodes.remove(&id);
         if used.nodes.is_empty() {
             entry.profiles.remove(&hash);
+            self.stamp_profiles(group);
         } else {
             entry.profiles.insert(hash, used);
+        }
+    }
+
+    /// What a profile reads is watched only while some node has it: with the profiles, the look-ups are others.
+    fn stamp_profiles(&mut self, group: GroupId) {
+        if let Some(cluster) = self.cluster_of(group) {
+            self.stamp_anew(cluster);
         }
     }
 

@@ -82,7 +82,7 @@ impl Fleet {
     }
 
     /// Look-ups: the nodes that see, of a node that was reached, something else than before.
-    pub(super) fn reach_readers(&self, before: &Self, seen: Option<NodeId>, dirty: &mut Dirty) {
+    pub(super) fn reach_readers(&mut self, before: &Self, seen: Option<NodeId>, dirty: &mut Dirty) {
         let touched: BTreeSet<NodeId> = dirty.nodes().chain(seen).collect();
         let cluster = |fleet: &Self, id: NodeId| {
             let group = fleet.node(id)?.spec.nodegroup?;
@@ -102,6 +102,7 @@ impl Fleet {
         for (id, nodes) in open {
             for reference in self.lookups(id) {
                 if self.sees_change(before, id, &reference, &nodes) {
+                    self.stamp_anew(id);
                     let wanted = |read: &Read| read == reference.read();
                     self.groups_of(id).for_each(|group| self.reach_in(group, &wanted, dirty));
                 }

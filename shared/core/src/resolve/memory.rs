@@ -6,7 +6,7 @@
 //! task set; conditions and digests are worked out once for all of them.
 //!
 //! Nothing here is ever the truth. A base is used only for the very fold and (where it reads other nodes) the very
-//! state of the fleet that it was made of; throwing everything away changes no answer.
+//! state of its cluster that it was made of; throwing everything away changes no answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -64,17 +64,17 @@ impl ResolveCache {
 
     fn base(&self, sight: &Sight<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<Base> {
         let key = (GroupId(fold.group.meta.uuid), profile.hash);
-        let stamp = sight.fleet.stamp();
+        let stamp = sight.fleet.stamp(fold.cluster_id());
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = bases.get_mut(&key).filter(|known| Arc::ptr_eq(&known.fold, fold)) {
             let base = Arc::clone(&known.base);
-            if base.fleetwide.is_empty() || known.stamp == *stamp {
+            if base.fleetwide.is_empty() || known.stamp == stamp {
                 return base;
             }
             let same =
                 |at: &u32| base.inputs[*at as usize] == self.look_up(sight, fold, &base.profile.reads[*at as usize]);
             if base.fleetwide.iter().all(same) {
-                known.stamp = stamp.clone();
+                known.stamp = stamp;
                 return base;
             }
         }
@@ -84,11 +84,12 @@ impl ResolveCache {
             base.inputs[at as usize] = self.look_up(sight, fold, &profile.reads[at as usize]);
         }
         let base = Arc::new(base);
-        let known = Known { fold: Arc::clone(fold), stamp: stamp.clone(), base: Arc::clone(&base) };
+        let known = Known { fold: Arc::clone(fold), stamp, base: Arc::clone(&base) };
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if bases.len() >= MIN_KEPT && bases.len().is_power_of_two() {
             bases.retain(|(group, profile), known| sight.fleet.uses(*group, profile, &known.fold));
-            self.lookups.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, (known, _)| known == stamp);
+            let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+            lookups.retain(|(cluster, _), (known, _)| *known == sight.fleet.stamp(*cluster));
         }
         bases.insert(key, known);
         base
@@ -96,14 +97,14 @@ impl ResolveCache {
 
     /// A read of other nodes: the same for every node of the cluster, as long as the fleet stays as it is.
     fn look_up(&self, sight: &Sight<'_>, fold: &GroupFold, reference: &Reference) -> Input {
-        let stamp = sight.fleet.stamp();
+        let stamp = sight.fleet.stamp(fold.cluster_id());
         let key = (fold.cluster_id(), reference.clone());
         let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, input)) = lookups.get(&key).filter(|(known, _)| known == stamp) {
+        if let Some((_, input)) = lookups.get(&key).filter(|(known, _)| *known == stamp) {
             return input.clone();
         }
         let input = sight.input(reference);
-        lookups.insert(key, (stamp.clone(), input.clone()));
+        lookups.insert(key, (stamp, input.clone()));
         input
     }
 }
