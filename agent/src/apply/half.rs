@@ -405,9 +405,9 @@ impl Half {
         Ok(())
     }
 
+    /// Whether nothing can go on now: a run that waits for others or for a blob counts as that.
     fn is_quiet(&self) -> bool {
-        let idle =
-            self.run.as_ref().is_none_or(|run| !run.is_running() && run.progress() == observed::Progress::Waiting);
+        let idle = self.run.as_ref().is_none_or(|run| !run.is_running() && !run.is_unsettled());
         idle && matches!(self.hooks, Hooks::Quiet)
     }
 

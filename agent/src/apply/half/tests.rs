@@ -390,3 +390,23 @@ fn hooks_are_told_of_a_change_once_and_after_a_restart_when_it_was_cut_off() {
     assert_eq!(host.ran().len(), 2);
     assert!(input.contains(r#""labels":{"set":{"tier":"gold"},"removed":[]}"#), "{input}");
 }
+
+#[test]
+fn once_applies_what_is_held_and_ends_also_where_something_must_wait() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+    let set = Set::default().file("f", &[], "/f", "x").file("app", &[], "/app", "x").behind(barrier);
+    runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+    host.put("/f", "edited");
+    runtime().block_on(async {
+        let (mut sync, apply) = pair();
+        let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
+        let site = Site { host: Rc::new(host.clone()), ledger };
+        let trust = Trust::new(&controller.identity()).unwrap();
+        let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Quiet).unwrap();
+        let listen = async { while sync.receive().await.is_ok() {} };
+        let (ended, ()) = tokio::join!(half.run(std::future::pending()), listen);
+        ended.unwrap();
+    });
+    assert_eq!((host.text("/f").as_deref(), host.text("/app")), (Some("x"), None));
+}
