@@ -11,7 +11,9 @@ use stemma_core::name::TagName;
 use stemma_core::object::{ClusterId, FactMap, Meta, Node, NodeId, Object, Observation, PrimarySpec, Timestamp};
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
-use stemma_core::resolve::{Answer, Missing, Outcome, PlainAnswer, ResolveCache, resolve_cluster, resolve_node};
+use stemma_core::resolve::{
+    Answer, Missing, Outcome, PlainAnswer, ResolveCache, resolve_cluster, resolve_fleet, resolve_node,
+};
 use uuid::Uuid;
 
 /// A fleet of manifests, with the changes that made it.
@@ -357,4 +359,32 @@ fn a_node_that_moves_gives_back_its_primaries() {
     assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
     assert_eq!(made.plain("db-10").primary_tags.len(), 1);
     assert_eq!(made.plain("db-2").primary_tags.len(), 1, "it is the first of its new cluster");
+}
+
+#[test]
+fn a_fleet_is_printed_with_stages_order_and_what_falls_to_master() {
+    let tasks = json!([
+        {"id": "begin", "type": "stage"},
+        {"id": "keys", "type": "puppet", "roles": ["master"], "requires": ["begin"]},
+        {"id": "db", "type": "puppet", "tags": ["mysql"], "cross_depends": [{"name": "keys", "role": "master"}]},
+        {"id": "app", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "db", "tags": ["mysql"], "policy": "any"}]},
+        {"id": "bye", "type": "puppet", "tags": ["nginx"], "phase": "cleanup", "requires": ["app"]},
+    ]);
+    let made = Made::of(&reading(&tasks));
+    let answer = resolve_fleet(&made.fleet, &made.cache).expect("it resolves");
+    let printed = serde_json::to_value(&answer).expect("JSON");
+    assert_eq!(printed["stages"], json!(["begin"]));
+    assert_eq!(
+        printed["order"],
+        json!([
+            [[null, "begin"], ["master", "keys"]],
+            [["db-2", "db"], ["web-1", "app"]],
+            [["master", "keys"], ["db-10", "db"]],
+            [["master", "keys"], ["db-2", "db"]],
+        ])
+    );
+    assert_eq!(printed["nodes"]["master"]["tasks"], json!(["keys"]));
+    assert_eq!(printed["nodes"]["web-1"]["tasks"], json!(["app"]), "cleanup stands in neither");
+    assert_eq!(printed["nodes"]["db-2"]["primary_tags"], json!(["mysql"]));
+    assert!(answer.findings.iter().any(|finding| finding.code == "master.absent"));
 }
