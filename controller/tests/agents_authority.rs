@@ -1,4 +1,4 @@
-//! What an agent may not (trust.md, S31 and S36): its certificate says who it is, and nothing that it sends says otherwise.
+//! What an agent may not (docs/trust.md, S31 and S36): its certificate says who it is, and nothing that it sends says otherwise.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 

@@ -25,7 +25,7 @@ fn owners(value: &Value) -> BTreeMap<String, Vec<String>> {
     serde_json::from_value(value.clone()).expect("owners by key")
 }
 
-/// Every scenario on an object of its own: each operation as the call of api.md that it stands for.
+/// Every scenario on an object of its own: each operation as the call of the API that it stands for.
 async fn scenarios(file: &str) {
     let Some(vectors) = vectors(file) else { return };
     let served = Served::start();

@@ -1,4 +1,4 @@
-//! What enrolment refuses (trust.md, S20 to S25, S30), and that a token burns exactly when it made something.
+//! What enrolment refuses (docs/trust.md, S20 to S25, S30), and that a token burns exactly when it made something.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 

@@ -1,4 +1,4 @@
-//! What the handshakes of both listeners refuse (trust.md, S01 to S11), each without a change of state and counted, and the next
+//! What the handshakes of both listeners refuse (docs/trust.md, S01 to S11), each without a change of state and counted, and the next
 //! good request succeeds.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]

@@ -12,7 +12,7 @@ use stemma_tests::program::{Running, succeed};
 use stemma_tests::shared;
 
 /// Cases of the vectors that are decided otherwise: id, a tab, the sentence.
-const LISTED: &str = include_str!("../data/label_merge_listed.txt");
+const LISTED: &str = include_str!("../data/magnum_listed.txt");
 /// What is installed: the versions that the script was validated with.
 const CLIENTS: [&str; 2] = ["python-magnumclient==5.0.0", "keystoneauth1==5.18.1"];
 

@@ -1,4 +1,4 @@
-//! What the root half believes of an offer: nothing, until it has looked itself (trust.md, rules 6 and 7).
+//! What the root half believes of an offer: nothing, until it has looked itself (docs/trust.md, rules 6 and 7).
 //!
 //! A network half that was taken over can withhold an offer. It cannot make one, send an older one, or send that
 //! of another node: signer, node, order and digests are all checked here, and what is refused changes nothing.
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::ledger::{Accepted, part};
 use crate::identity::Identity;
 
-/// The largest desired state, both parts together (model.md, limits), with what postcard needs around it.
+/// The largest desired state, both parts together, with what postcard needs around it.
 const LARGEST: usize = 256 * 1024 + 4096;
 
 /// Who this host is, and whom it believes.

@@ -16,7 +16,7 @@ use crate::args::{Files, Output};
 use crate::command::question;
 use crate::output::{printable, table};
 
-/// What `resolve -o json` prints (api.md, Manifests).
+/// What `resolve -o json` prints.
 #[derive(Debug, Serialize)]
 struct Resolved {
     nodes: BTreeMap<String, PlainAnswer>,

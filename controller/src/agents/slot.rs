@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::desired::{Released, Signed, lock};
 use super::intake::{Said, Stored};
 
-/// After so long without a check-in a node is silent, unless its group says otherwise (model.md).
+/// After so long without a check-in a node is silent, unless its group says otherwise.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(90);
 
 /// Which check-in of a node this is; a later one supersedes it.

@@ -1,7 +1,7 @@
 //! Reading JSON from outside: bounded in depth, no key twice, and a number in a label map kept as it was sent.
 //!
 //! `serde_json` alone takes the last of two equal keys, and turns `1.50` into a float whose text is `1.5`. A
-//! label's value is text, and a number there means its JSON text (model.md, Labels), so the maps of text are
+//! label's value is text, and a number there means its JSON text, so the maps of text are
 //! read from the raw document. Elsewhere a number is a number.
 
 use std::collections::BTreeSet;

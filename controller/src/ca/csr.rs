@@ -1,4 +1,4 @@
-//! A certificate request, of which only the public key is taken (trust.md, rule 5).
+//! A certificate request, of which only the public key is taken (docs/trust.md, rule 5).
 //!
 //! One that asks for more is refused, not trimmed: an agent that believes it has what it asked for is worse than one that
 //! is told why not. Every refused field is listed, so that whoever wrote the request mends it in one go.

@@ -17,11 +17,11 @@ use super::{Authority, ServerName, Signing, new_key};
 
 const DAY_S: u64 = 24 * 3600;
 
-/// How far `notBefore` lies in the past: clocks differ (trust.md, rule 5).
+/// How far `notBefore` lies in the past: clocks differ (docs/trust.md, rule 5).
 pub const BACKDATED_SECONDS: u64 = 300;
 /// A node's certificate: 24 hours, so that one that is stolen is soon worth nothing.
 pub const NODE_SECONDS: u64 = DAY_S;
-/// A signer's: 30 days (trust.md, rule 6).
+/// A signer's: 30 days (docs/trust.md, rule 6).
 pub const SIGNER_SECONDS: u64 = 30 * DAY_S;
 /// The controller's own as a server: made anew at every start, and while it runs.
 pub const SERVER_SECONDS: u64 = 90 * DAY_S;

@@ -1,7 +1,7 @@
 //! The fleet's own certificate authority: one root, three issuers, and the certificates that they make.
 //!
 //! Three issuers stand under the root because each listener trusts one alone: an agent's certificate finds no path on the
-//! admin listener whatever it says of itself, and no issuer can make another's leaves (trust.md, rule 3; the table of what
+//! admin listener whatever it says of itself, and no issuer can make another's leaves (docs/trust.md, rule 3; the table of what
 //! certificates look like is `stemma_wire::tls`'s). What it takes to be each of them is one private key in one file
 //! below `trust/` in the data directory; nothing of it stands in the store, so that a backup of the fleet's objects is not its keys.
 

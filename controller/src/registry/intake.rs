@@ -1,5 +1,5 @@
 //! What hosts say, made into records. None of it is an object and none makes an audit event: an Observation is a commit
-//! with a revision and its last images, the rest is the last word only (operations.md, Storage).
+//! with a revision and its last images, the rest is the last word only.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::store::{Op, Precondition, Query, Revision, StoreError, Transaction};
 const KEPT_OBSERVATIONS: usize = 10;
 /// How often a record is written again after another write came between.
 const MOST_ATTEMPTS: usize = 8;
-/// The most traits that one source gives (model.md, Traits).
+/// The most traits that one source gives.
 const MOST_TRAITS: usize = 50;
 /// The most labels that one source gives.
 const MOST_LABELS: usize = 256;

@@ -1,4 +1,4 @@
-//! The figures of resolve (operations.md, What it must hold): `cargo bench -p stemma-core --bench resolve`.
+//! The figures of resolve: `cargo bench -p stemma-core --bench resolve`.
 //!
 //! CPU of this thread by the kernel's own count, resident memory before and after. Fuel's library is read from the
 //! shared material; without it nothing is measured, and the reason is printed.

@@ -1,7 +1,7 @@
 //! In place, or rolled out: the class of every field of every kind, in one place.
 //!
 //! What changes only what is *known* about a host flows at once; what changes what a host *runs* goes through the
-//! budget of its group (model.md, In place, or rolled out). Each spec is taken apart by name below, so that a new field
+//! budget of its group. Each spec is taken apart by name below, so that a new field
 //! does not compile until somebody has said which it is.
 
 use std::fmt;

@@ -60,7 +60,7 @@ pub trait Author: Send + Sync {
     /// What a template of a file or of a command's item reads, sorted, each once.
     ///
     /// # Errors
-    /// [`AuthorError`] where it does not parse or reads other than model.md allows.
+    /// [`AuthorError`] where it does not parse or reads other than docs/templates.md allows.
     fn template(&self, text: &str) -> Result<Vec<Reference>, AuthorError>;
 
     /// What the template of a shell script reads, and whether it puts in values unquoted.
@@ -72,7 +72,7 @@ pub trait Author: Send + Sync {
     /// A condition, ready to be evaluated.
     ///
     /// # Errors
-    /// [`AuthorError`] where it does not parse, is too large, or reads other than model.md allows.
+    /// [`AuthorError`] where it does not parse, is too large, or reads other than docs/templates.md allows.
     fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError>;
 }
 
@@ -81,7 +81,7 @@ pub trait Author: Send + Sync {
 pub struct Script {
     /// What it reads, sorted, each once.
     pub references: Vec<Reference>,
-    /// Where `|raw` stands, as line and column: only an admin may store such a script (trust.md, rule 3).
+    /// Where `|raw` stands, as line and column: only an admin may store such a script (docs/trust.md, rule 3).
     pub raw: Vec<(u32, u32)>,
 }
 

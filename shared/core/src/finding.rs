@@ -1,6 +1,6 @@
 //! Findings: what a person should know and nothing refuses.
 //!
-//! An error stops a write; a finding never does (model.md, "Roles, tags, tasks"). So it is plain data that every
+//! An error stops a write; a finding never does. So it is plain data that every
 //! stage of a decision may add to, and that `validate`, `apply`, `diff` and `resolve` print in the same form.
 
 use std::fmt;

@@ -135,7 +135,7 @@ fn otherwise(case: &Creation) -> Option<&'static str> {
 #[test]
 fn labels_merge_as_magnum_merges_them() {
     let Some(Merges { vectors }) = given::read("vectors/labels/label_merge.json") else { return };
-    let listed = listed(include_str!("../../../tests/data/label_merge_listed.txt"));
+    let listed = listed(include_str!("../../../tests/data/magnum_listed.txt"));
     let mut wrong = Vec::new();
     for case in &vectors {
         let (id, found, sentence) = (&case.id, outcome(case), otherwise(case));

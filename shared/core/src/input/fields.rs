@@ -2,7 +2,7 @@
 //!
 //! Few on purpose: each one that a template reads is an input, and one that changes often would roll what
 //! reads it. A look-up's nodes have fewer than the host itself, since what another host reported crosses
-//! only as a typed value (model.md, What a task reads).
+//! only as a typed value.
 
 use super::facts;
 use super::path::Path;

@@ -86,7 +86,7 @@ pub struct TagSpec {
     pub role: Option<Name>,
 }
 
-/// How strictly roles and tags are kept apart (model.md, Roles, tags, tasks).
+/// How strictly roles and tags are kept apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Matching {

@@ -34,7 +34,7 @@ pub fn compile(
 ) -> Result<Arc<CompiledRelease>, Vec<ReleaseError>> {
     let mut compiler = Compiler { name, author, errors: Vec::new(), findings: Vec::new() };
     let found = compiler.imports(spec, imports);
-    let library = compiler.library(spec, &found);
+    let library = compiler.gather(spec, &found);
     let tasks = compiler.tasks(&library, spec);
     if compiler.errors.is_empty() {
         compiler.cycles(&tasks);

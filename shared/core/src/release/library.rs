@@ -64,7 +64,7 @@ impl Library {
 
 impl Compiler<'_> {
     /// Puts together what the imports and the release itself have.
-    pub(super) fn library(&mut self, spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>]) -> Library {
+    pub(super) fn gather(&mut self, spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>]) -> Library {
         let mut library = Library {
             roles: BTreeMap::new(),
             tags: BTreeMap::new(),

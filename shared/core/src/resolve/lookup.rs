@@ -1,7 +1,7 @@
 //! What one node may know of another.
 //!
 //! Operators' words cross as they are; what a host *reported* crosses only as a typed value: an address, a number, a
-//! boolean, a host name by RFC 1123, a name from a fixed list (model.md, What a task reads). A value that does not
+//! boolean, a host name by RFC 1123, a name from a fixed list. A value that does not
 //! have its type is absent: a host that lies about itself puts no text of its own into another host's files.
 
 use serde_json::Value;

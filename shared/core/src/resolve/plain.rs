@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Answer;
 
-/// What one node gets, without origins (api.md, Manifests). Every list but `tasks` is sorted.
+/// What one node gets, without origins. Every list but `tasks` is sorted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PlainAnswer {
     /// The effective labels.

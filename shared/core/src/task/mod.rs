@@ -76,7 +76,7 @@ pub struct Task {
     /// At most this mode for this task, whatever the node's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Placed by asserted tags alone, and by an admin (trust.md, rule 2).
+    /// Placed by asserted tags alone, and by an admin (docs/trust.md, rule 2).
     #[serde(default, skip_serializing_if = "is_default")]
     pub privileged: bool,
     /// How long one attempt may take, in seconds; the type's default where absent.

@@ -27,7 +27,7 @@ pub struct TaskType {
 pub enum Exclusive {
     /// Others may run beside it.
     Shared,
-    /// Nothing runs beside it (model.md, Order).
+    /// Nothing runs beside it.
     Alone,
 }
 

@@ -1,5 +1,5 @@
 //! Which paths there are, who may call them, and what they take and give: one table, from which the controller builds its router, the
-//! agents' listener its matching, the API's description its paths, and the authorisation test its matrix (trust.md, rule 3).
+//! agents' listener its matching, the API's description its paths, and the authorisation test its matrix (docs/trust.md, rule 3).
 //!
 //! Deny by default: the classes of callers have no empty value, so a route that nobody was named for does not compile, and handlers
 //! are chosen by an exhaustive match, so neither does a route without a handler. The two listeners are separate sockets, and a path of

@@ -30,7 +30,7 @@ pub struct ApiError {
     pub field: Option<String>,
     /// What this request was called, in answer and journal alike.
     pub request_id: Option<String>,
-    /// Further members of the body beside `error`: `conflicts` (api.md, Labels over HTTP), Ironic's `error_message`.
+    /// Further members of the body beside `error`: `conflicts`, Ironic's `error_message`.
     pub extra: Map<String, Value>,
 }
 

@@ -1,4 +1,4 @@
-//! Reads the raw head of each request, ahead of hyper, for what hyper lets pass (trust.md, Facts measured: a missing or doubled
+//! Reads the raw head of each request, ahead of hyper, for what hyper lets pass (docs/trust.md, Facts measured: a missing or doubled
 //! `Host`, bare LF, a length beside an encoding). Two programs that see two requests in the same bytes is how one is
 //! smuggled past the other; whatever could be read in two ways is refused (S47), and so are heads without measure (S46).
 //!

@@ -86,7 +86,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// trust.md's timers; 64 MiB (the largest blob) a body; 18,000 connections, as a process has 20,000 descriptors, and all of them may
+    /// docs/trust.md's timers; 64 MiB (the largest blob) a body; 18,000 connections, as a process has 20,000 descriptors, and all of them may
     /// come from one address (a fleet behind one translator), but for those who show no certificate.
     fn default() -> Self {
         Self {

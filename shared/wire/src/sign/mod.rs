@@ -1,4 +1,4 @@
-//! What a controller signs and an agent's root half checks (trust.md, rule 6). Wire format, from the first version on.
+//! What a controller signs and an agent's root half checks (docs/trust.md, rule 6). Wire format, from the first version on.
 //!
 //! A signature costs 17 to 25 µs and a hash 0.1 to 0.4, and one template label may reach 10,000 hosts at once: so a batch
 //! is signed, not a state. Each state (or grant) is a [`Leaf`]; the leaves of one pass of the reconciler are a Merkle tree in RFC 6962's form,

@@ -14,7 +14,7 @@ use super::certificate::{Key, check_path, refuse_if_odd, require_class};
 use super::{ALPN_HTTP1, Class, ClockTime, Fleet, Identity, Leaf, Refusal, provider, unix_time};
 use crate::clock::Clock;
 
-/// How long past its last day a node's certificate still admits its holder, to renew (trust.md, rule 5): 30 days.
+/// How long past its last day a node's certificate still admits its holder, to renew (docs/trust.md, rule 5): 30 days.
 pub const RENEW_GRACE_SECONDS: u64 = 30 * 24 * 3600;
 
 /// id-kp-clientAuth, as DER content: 1.3.6.1.5.5.7.3.2.

@@ -1,6 +1,6 @@
 //! Mutual TLS 1.3, and who a certificate says that its holder is.
 //!
-//! Identity is the certificate (trust.md, rule 1): the one URI in its subject alternative names. The subject is never
+//! Identity is the certificate (docs/trust.md, rule 1): the one URI in its subject alternative names. The subject is never
 //! looked at, and a certificate of ours whose URI does not parse strictly is refused, never taken for "no restriction".
 //!
 //! # What certificates look like

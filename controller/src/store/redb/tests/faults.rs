@@ -1,4 +1,4 @@
-//! A disk that fails: F03 (power loss), F05 (EIO on fsync), F06 (disk full), as trust.md numbers them.
+//! A disk that fails: F03 (power loss), F05 (EIO on fsync), F06 (disk full), as docs/trust.md numbers them.
 
 use std::path::Path;
 
