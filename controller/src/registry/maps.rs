@@ -1,7 +1,7 @@
 //! Writes to one map of an object: labels, annotations or parameters, by the rule that the request's form says.
 //!
-//! A body that names whole objects goes through core's `manifest`; here are the calls that a map has of its own
-//!: apply, the whole map, single keys, tombstones, and handing ownership over.
+//! A body that names whole objects goes through core's `manifest`; here are the calls that a map has of its own:
+//! apply, the whole map, single keys, tombstones, and handing ownership over.
 
 use std::collections::BTreeMap;
 use std::fmt;
