@@ -301,11 +301,18 @@ fn checked(answer: Response<Bytes>, method: &Method, path: &str) -> Result<Bytes
         return Ok(answer.into_body());
     }
     let exit = match status {
+        _ if is_outcome_unknown(answer.body()) => Exit::Unknown,
         StatusCode::NOT_FOUND => Exit::NotFound,
         StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED => Exit::Conflict,
         _ => Exit::Error,
     };
     Err(exit.because(sentence(answer.body(), status, method, path)))
+}
+
+/// The controller itself does not know what became of the write.
+fn is_outcome_unknown(body: &[u8]) -> bool {
+    let parsed: Option<Value> = serde_json::from_slice(body).ok();
+    parsed.as_ref().and_then(|body| body.pointer("/error/type")).is_some_and(|kind| kind == "store.outcome_unknown")
 }
 
 /// The controller's own sentence, with field and detail; or what came, where that is not one of its errors.
@@ -325,7 +332,7 @@ fn sentence(body: &[u8], status: StatusCode, method: &Method, path: &str) -> Str
     for conflict in conflicts.and_then(Value::as_array).into_iter().flatten() {
         sentence.push_str(&format!("\n  {}", crate::output::cell(Some(conflict))));
     }
-    if *method != Method::GET {
+    if *method != Method::GET && !is_outcome_unknown(body) {
         sentence.push_str("\n  nothing was changed");
     }
     crate::output::printable_lines(&sentence)

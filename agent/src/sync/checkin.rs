@@ -44,6 +44,8 @@ const GATHER: Duration = Duration::from_millis(30);
 const SETTLE: Duration = Duration::from_millis(100);
 /// Stable facts are looked at again so often.
 const OBSERVE: Duration = Duration::from_hours(1);
+/// By then apply has said what it makes of an offer, however slow its disk.
+const JUDGED: Duration = Duration::from_secs(30);
 /// After a renewal that failed.
 const RENEW_AGAIN: Duration = Duration::from_mins(5);
 
@@ -70,6 +72,10 @@ pub struct Sync {
     speak_at: Option<Instant>,
     renew_at: Instant,
     connected: bool,
+    /// A desired state was offered, and apply has not said yet what it makes of it: a check-in now would only bring it again.
+    offered: bool,
+    /// Offers that were refused in a row.
+    refusals: Backoff,
 }
 
 /// Why the network half ended.
@@ -115,6 +121,8 @@ pub async fn run(
         speak_at: None,
         renew_at,
         connected: false,
+        offered: false,
+        refusals: Backoff::default(),
     };
     // Who is held decides what is asked for, so nothing is sent before apply has said it.
     sync.first_word().await?;
@@ -213,7 +221,9 @@ impl Sync {
                 }
                 self.idle = Some(client);
                 self.backoff.succeed();
-                self.speak_at = Some(Instant::now() + Duration::from_millis(news.next_ms.into()));
+                self.offered = news.desired.is_some();
+                let next = if self.offered { JUDGED } else { Duration::from_millis(news.next_ms.into()) };
+                self.speak_at = Some(Instant::now() + next);
                 self.offer(*news).await?;
             }
             Err(ExchangeError::Expired) => {
@@ -267,8 +277,18 @@ impl Sync {
                 let client = self.client();
                 self.fetch_next(client);
             }
-            FromApply::Refused { reason } => warn!(error = reason; "an offer was refused"),
+            FromApply::Refused { reason } => {
+                warn!(error = reason; "an offer was refused");
+                if std::mem::take(&mut self.offered) {
+                    // The same would come again at once: it is asked for ever more seldom.
+                    self.speak_at = Some(Instant::now() + self.refusals.fail());
+                }
+            }
             message => {
+                if matches!(message, FromApply::Accepted(_)) && std::mem::take(&mut self.offered) {
+                    self.refusals.succeed();
+                    self.speak_at = Some(Instant::now());
+                }
                 if self.said.hear(message) {
                     self.speak_soon();
                 }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stemma_core::digest::ReleaseHash;
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId};
 use stemma_core::release::{Barrier, Profile, Source, TaskIx};
@@ -42,8 +43,11 @@ struct Wave<'a> {
     fleet: &'a Fleet,
     cluster: ClusterId,
     members: Option<Vec<NodeId>>,
-    known: BTreeMap<(TaskIx, String, bool), Waiting>,
+    known: BTreeMap<BarrierKey, Waiting>,
 }
+
+/// Which barrier it is: a task's place means something in its own release alone, and groups may run different ones.
+type BarrierKey = (ReleaseHash, TaskIx, String, bool);
 
 /// The nodes that a barrier still waits for: none, one (who is not held back by itself), or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +78,7 @@ impl Wave<'_> {
     }
 
     fn waiting(&mut self, profile: &Profile, barrier: &Barrier, stages: &mut Vec<TaskIx>) -> Waiting {
-        let key = (barrier.task, barrier.source.to_string(), barrier.policy == Policy::Any);
+        let key = (profile.release.hash, barrier.task, barrier.source.to_string(), barrier.policy == Policy::Any);
         if let Some(known) = self.known.get(&key) {
             return *known;
         }

@@ -72,6 +72,8 @@ struct Memory {
     resolve: ResolveCache,
     /// Nodes that a store which took no write left undone.
     left: BTreeSet<Uuid>,
+    /// Nodes whose results came meanwhile.
+    left_told: BTreeSet<Uuid>,
 }
 
 impl Reconciler {
@@ -138,11 +140,15 @@ impl Reconciler {
         if reach.everything {
             dirty.extend(model.nodes.iter().map(|node| node.meta.uuid));
         }
-        self.publish(&model, dirty, &reach.moved).await;
+        let mut moved = std::mem::take(&mut self.memory().left_told);
+        moved.extend(reach.moved);
+        self.publish(&model, dirty, &moved).await;
     }
 
     /// Everything again; to find something is a fault of the dirty set, and is counted.
     async fn full(&self) {
+        // What was touched by now is no find.
+        self.pass().await;
         let before = self.table.published();
         let model = self.cache.model();
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).collect();
@@ -185,7 +191,10 @@ impl Reconciler {
         self.counters.resolved.inc_by(decided.len() as u64);
         if let Err(failure) = self.store_released(&decided, &gone).await {
             error!(error:err = failure; "what is released could not be stored; nothing is sent");
-            self.memory().left.extend(decided.iter().map(|(uuid, _)| *uuid).chain(gone));
+            let mut memory = self.memory();
+            memory.left.extend(decided.iter().map(|(uuid, _)| *uuid).chain(gone));
+            memory.left_told.extend(told);
+            drop(memory);
             self.set_snapshot(revision, fleet);
             return;
         }

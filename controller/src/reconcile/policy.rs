@@ -3,6 +3,7 @@
 //! Budgets and waves come with rollouts; the seam is here now, because what is held must already stay held: over
 //! edits of what is known, over restarts, over drift.
 
+use stemma_core::object::Timestamp;
 use stemma_core::resolve::Answer;
 use stemma_wire::message::desired::TaskSet;
 
@@ -14,6 +15,8 @@ pub struct Candidate<'a> {
     pub present: Option<&'a TaskSet>,
     /// What would be released.
     pub next: &'a TaskSet,
+    /// When it is judged.
+    pub now: Timestamp,
 }
 
 /// Whether it goes out.
@@ -38,7 +41,35 @@ pub struct AtOnce;
 impl ReleasePolicy for AtOnce {
     fn judge(&self, candidate: &Candidate<'_>) -> Verdict {
         let answer = candidate.answer;
-        let is_kept = !answer.unmet().is_empty() || answer.hold().is_some() || answer.is_paused();
+        let is_held = answer.hold().is_some_and(|hold| !is_over(&hold.until, candidate.now));
+        let is_kept = !answer.unmet().is_empty() || is_held || answer.is_paused();
         if is_kept { Verdict::Hold } else { Verdict::Release }
+    }
+}
+
+/// Whether a hold's end is past. One without an end, or with one that is no date, lasts until it is taken back. The end is
+/// seen when the node is next resolved: at its next change, or by the full resolve.
+fn is_over(until: &str, now: Timestamp) -> bool {
+    let end: Option<jiff::Timestamp> = until.parse().ok();
+    end.and_then(|end| u64::try_from(end.as_millisecond()).ok()).is_some_and(|end| end <= now.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_ends_at_its_date_and_without_one_when_it_is_taken_back() {
+        let now = Timestamp(1_000_000_000_000); // 2001-09-09T01:46:40Z
+        for (until, over) in [
+            ("2001-09-09T01:46:40Z", true),
+            ("2001-09-09T01:46:39Z", true),
+            ("2001-09-09T01:46:41Z", false),
+            ("2001-09-09T03:46:40+02:00", true),
+            ("", false),
+            ("some day", false),
+        ] {
+            assert_eq!(is_over(until, now), over, "{until}");
+        }
     }
 }

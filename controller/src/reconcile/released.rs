@@ -43,7 +43,7 @@ pub(super) fn decide(
     let known = encode::known(answer);
     let present = model.released.get(&answer.id().0).map(|record| &record.task_set);
     let is_same = present == Some(&next);
-    let verdict = if is_same { Verdict::Hold } else { policy.judge(&Candidate { answer, present, next: &next }) };
+    let verdict = if is_same { Verdict::Hold } else { policy.judge(&Candidate { answer, present, next: &next, now }) };
     match (verdict, present) {
         (Verdict::Release, _) => {
             let released = super::assembled(revision, answer, &known, &next, profile.as_ref());
