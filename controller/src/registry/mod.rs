@@ -57,6 +57,14 @@ impl From<ApiError> for Undecided {
     }
 }
 
+/// What became of a request before.
+enum Earlier {
+    /// It was made, with this answer at this revision.
+    Answered(Answer, Revision),
+    /// It was not made, or so long ago that its key is free again: what must still be so when it is made.
+    Unmade(Precondition),
+}
+
 /// What a decision looks at.
 pub struct Sight<'a> {
     /// The fleet, as of one revision.
@@ -119,14 +127,27 @@ impl Registry {
     where
         F: Fn(&Sight<'_>) -> Result<Decision, Undecided>,
     {
+        Ok(self.write_at(caller, decide).await?.0)
+    }
+
+    /// The same, with the revision of the commit.
+    ///
+    /// # Errors
+    /// As [`Registry::write`].
+    pub async fn write_at<F>(&self, caller: &Caller, decide: F) -> Result<(Answer, Revision), ApiError>
+    where
+        F: Fn(&Sight<'_>) -> Result<Decision, Undecided>,
+    {
         for _ in 0..MOST_ATTEMPTS {
-            if let Some(mark) = &caller.mark
-                && let Some(answer) = self.answered(&caller.principal, mark)?
-            {
-                return Ok(answer);
-            }
-            match self.attempt(caller, &decide).await {
-                Ok(answer) => return Ok(answer),
+            let unmade = match &caller.mark {
+                None => None,
+                Some(mark) => match self.earlier(&caller.principal, mark)? {
+                    Earlier::Answered(answer, revision) => return Ok((answer, revision)),
+                    Earlier::Unmade(precondition) => Some(precondition),
+                },
+            };
+            match self.attempt(caller, unmade, &decide).await {
+                Ok(made) => return Ok(made),
                 Err(Undecided::Refused(refusal)) => return Err(*refusal),
                 Err(Undecided::Behind(revision)) => self.cache.reached(revision).await,
             }
@@ -136,7 +157,12 @@ impl Registry {
         Err(ApiError::new(ErrorType::ServerBusy, message))
     }
 
-    async fn attempt<F>(&self, caller: &Caller, decide: &F) -> Result<Answer, Undecided>
+    async fn attempt<F>(
+        &self,
+        caller: &Caller,
+        unmade: Option<Precondition>,
+        decide: &F,
+    ) -> Result<(Answer, Revision), Undecided>
     where
         F: Fn(&Sight<'_>) -> Result<Decision, Undecided>,
     {
@@ -146,22 +172,28 @@ impl Registry {
         let revision = model.revision;
         drop(model);
         if decision.draft.is_empty() {
-            return Ok(decision.answer.at(revision.get()));
+            return Ok((decision.answer.at(revision.get()), revision));
         }
-        let transaction = with_record(caller, now, &decision);
+        let transaction = with_record(caller, unmade, now, &decision);
         match self.store.commit(transaction).await {
             Ok(revision) => {
                 self.cache.reached(revision).await;
-                Ok(decision.answer.at(revision.get()))
+                Ok((decision.answer.at(revision.get()), revision))
             }
             Err(StoreError::PreconditionFailed(unmet)) => Err(Undecided::Behind(unmet.at)),
             Err(error) => Err(store_error(&error).into()),
         }
     }
 
-    /// The answer to a request that was made before.
-    fn answered(&self, principal: &str, mark: &Mark) -> Result<Option<Answer>, ApiError> {
-        let Some((record, revision)) = self.request(principal, mark.id)? else { return Ok(None) };
+    /// What became of a request before.
+    fn earlier(&self, principal: &str, mark: &Mark) -> Result<Earlier, ApiError> {
+        let at = key::request(principal, mark.id);
+        let Some((record, revision)) = self.request_entry(&at)? else {
+            return Ok(Earlier::Unmade(Precondition::absent(at)));
+        };
+        if !self.is_kept(&record) {
+            return Ok(Earlier::Unmade(Precondition::unchanged(at, revision)));
+        }
         if record.hash != mark.hash {
             let message =
                 format!("the Idempotency-Key {} was used before for another request; nothing was written", mark.id);
@@ -169,7 +201,7 @@ impl Registry {
                 ApiError::new(ErrorType::RequestReused, message).detail("send each request under a key of its own")
             );
         }
-        Ok(Some(record.answer.at(revision.get())))
+        Ok(Earlier::Answered(record.answer.at(revision.get()), revision))
     }
 
     /// The record of a request and the revision of its commit, while it is kept.
@@ -177,12 +209,19 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub fn request(&self, principal: &str, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
+        Ok(self.request_entry(&key::request(principal, id))?.filter(|(record, _)| self.is_kept(record)))
+    }
+
+    /// The record of a request as it stands, also when it is older than it is kept.
+    fn request_entry(&self, at: &str) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
         let snapshot = self.store.snapshot().map_err(|e| store_error(&e))?;
-        let entry = snapshot.get(key::request(principal, id).as_bytes()).map_err(|e| store_error(&e))?;
+        let entry = snapshot.get(at.as_bytes()).map_err(|e| store_error(&e))?;
         let Some(entry) = entry else { return Ok(None) };
-        let record: RequestRecord = codec::decode(&entry.value).map_err(|e| damaged(&e))?;
-        let kept = record.at.0.saturating_add(audit::REQUEST_KEPT_MS) > self.now().0;
-        Ok(kept.then_some((record, entry.mod_revision)))
+        Ok(Some((codec::decode(&entry.value).map_err(|e| damaged(&e))?, entry.mod_revision)))
+    }
+
+    fn is_kept(&self, record: &RequestRecord) -> bool {
+        record.at.0.saturating_add(audit::REQUEST_KEPT_MS) > self.now().0
     }
 
     /// Drops records of requests that are older than they are kept; writes nothing when there are none.
@@ -190,30 +229,34 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub async fn forget_requests(&self) -> Result<usize, StoreError> {
-        let now = self.now().0;
         let list = self.store.snapshot()?.list(&Query::prefix(key::REQUESTS))?;
-        let old = |value: &[u8]| {
-            codec::decode::<RequestRecord>(value).is_ok_and(|r| r.at.0.saturating_add(audit::REQUEST_KEPT_MS) <= now)
-        };
-        let keys: Vec<_> = list.entries.into_iter().filter(|e| old(&e.value)).map(|e| e.key).collect();
-        for some in keys.chunks(100) {
-            let ops = some.iter().map(|key| Op::Delete { key: key.clone() }).collect();
-            self.store.commit(Transaction { preconditions: Vec::new(), ops }).await?;
+        let old = |value: &[u8]| codec::decode(value).is_ok_and(|record: RequestRecord| !self.is_kept(&record));
+        let entries: Vec<_> = list.entries.into_iter().filter(|e| old(&e.value)).collect();
+        let mut dropped = 0;
+        for some in entries.chunks(50) {
+            let preconditions = some.iter().map(|e| Precondition::unchanged(e.key.clone(), e.mod_revision)).collect();
+            let ops = some.iter().map(|e| Op::Delete { key: e.key.clone() }).collect();
+            match self.store.commit(Transaction { preconditions, ops }).await {
+                Ok(_) => dropped += some.len(),
+                // The key of one was just used again; the others are still old next time.
+                Err(StoreError::PreconditionFailed(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
-        Ok(keys.len())
+        Ok(dropped)
     }
 }
 
 /// Adds to a decision's commit what every commit holds: its audit event and, for a marked request, its record.
-fn with_record(caller: &Caller, now: Timestamp, decision: &Decision) -> Transaction {
+fn with_record(caller: &Caller, unmade: Option<Precondition>, now: Timestamp, decision: &Decision) -> Transaction {
     let draft = decision.draft.clone();
     let event = AuditEvent::new(caller, now, draft.touched().to_vec());
     let mut transaction = draft.into_transaction().put_at_revision(key::AUDIT, codec::encode(&event));
-    if let Some(mark) = &caller.mark {
+    if let (Some(mark), Some(unmade)) = (&caller.mark, unmade) {
         let at = key::request(&caller.principal, mark.id);
         let record = RequestRecord { at: now, hash: mark.hash.clone(), answer: decision.answer.clone() };
-        // One that is there is either the same request, answered next time round, or older than it is kept.
-        transaction = transaction.put(at.clone(), codec::encode(&record)).require(Precondition::absent(at));
+        // Where another was faster, its answer is found next time round.
+        transaction = transaction.put(at, codec::encode(&record)).require(unmade);
     }
     transaction
 }
