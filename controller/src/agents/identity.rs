@@ -13,6 +13,7 @@ use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
 use crate::enrol::record::AgentRecord;
+use crate::store::Revision;
 
 /// What is known of every agent's certificates, in memory, as of the store.
 #[derive(Debug, Default)]
@@ -29,6 +30,7 @@ struct Known {
 
 #[derive(Debug)]
 struct Agent {
+    written: Revision,
     newest: Option<[u8; 16]>,
     retired: bool,
     serials: Vec<[u8; 16]>,
@@ -45,9 +47,14 @@ pub enum Standing {
 }
 
 impl Identities {
-    /// Takes in an agent's record, new or changed.
-    pub fn put(&self, node: Uuid, record: &AgentRecord) {
+    /// Takes in an agent's record, new or changed, as the commit of this revision wrote it. Whoever committed says so here, and so does
+    /// the store's watch, in whichever order: a record that is older than the one taken in is left out, so that a node that is
+    /// deleted meanwhile stays so (S26).
+    pub fn put(&self, node: Uuid, record: &AgentRecord, written: Revision) {
         let mut known = self.write();
+        if known.agents.get(&node).is_some_and(|agent| agent.written > written) {
+            return;
+        }
         known.forget(node);
         let serials: Vec<_> = record.certificates.iter().map(|certificate| certificate.serial.0).collect();
         let denied = record.certificates.iter().filter(|certificate| certificate.revoked || record.retired);
@@ -55,7 +62,7 @@ impl Identities {
         let keys: Vec<_> = record.certificates.iter().map(|certificate| certificate.spki_sha256.0).collect();
         known.keys.extend(keys.iter().map(|key| (*key, node)));
         let newest = serials.last().copied();
-        known.agents.insert(node, Agent { newest, retired: record.retired, serials, keys });
+        known.agents.insert(node, Agent { written, newest, retired: record.retired, serials, keys });
     }
 
     /// Whether a node has certificates that were not taken back.
@@ -110,5 +117,48 @@ impl Known {
         for key in &agent.keys {
             self.keys.remove(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stemma_core::object::Timestamp;
+    use stemma_wire::tls::Class;
+
+    use super::*;
+    use crate::enrol::record::{CertificateRecord, Hex};
+
+    #[test]
+    fn s26_a_late_record_does_not_bring_a_deleted_node_back() {
+        let node = Uuid::from_u128(7);
+        let certificate = CertificateRecord {
+            serial: Hex([1; 16]),
+            spki_sha256: Hex([2; 32]),
+            issued_at: Timestamp(0),
+            not_after_s: 1000,
+            revoked: false,
+        };
+        let joined = AgentRecord {
+            seal_key: Hex([3; 32]),
+            joined_at: Timestamp(0),
+            token: "t".into(),
+            certificates: vec![certificate],
+            retired: false,
+        };
+        let identity = Identity {
+            fleet: "example.com".parse().unwrap(),
+            class: Class::Node(node),
+            serial: Box::new([1; 16]),
+            spki_sha256: [2; 32],
+            not_after: 1000,
+            expired: false,
+        };
+        let identities = Identities::default();
+        identities.put(node, &AgentRecord { retired: true, ..joined.clone() }, Revision::new(9));
+        identities.put(node, &joined, Revision::new(8));
+        assert_eq!(identities.judge(&identity, 10), Err(ErrorType::AuthRevoked));
+        assert!(!identities.is_enrolled(node));
+        identities.put(node, &joined, Revision::new(10));
+        assert_eq!(identities.judge(&identity, 10), Ok(Standing::Good(node)));
     }
 }

@@ -54,8 +54,9 @@ impl Enrolment {
             Asked { token: &token, name, request: self.check_request(&request.csr, None)?, seal_key: request.seal_key };
         let made = Mutex::new(None);
         let caller = caller(format!("token/{token}"), from, "joined");
-        self.registry
-            .write(&caller, |sight| {
+        let (_, written) = self
+            .registry
+            .write_at(&caller, |sight| {
                 let (decision, this) = self.decide(sight, &asked)?;
                 *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(this);
                 Ok(decision)
@@ -64,7 +65,7 @@ impl Enrolment {
         let made =
             made.into_inner().unwrap_or_else(PoisonError::into_inner).expect("a write that was made was decided");
         // The store's watch says it too, and later: the agent may ask before.
-        self.identities.put(made.node, &made.record);
+        self.identities.put(made.node, &made.record, written);
         self.counters.enrolments.inc();
         log::info!(node:% = made.node, name:% = asked.name, token = token; "node joined");
         Ok(EnrollAnswer {

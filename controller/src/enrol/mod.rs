@@ -98,7 +98,7 @@ pub fn load_identities(snapshot: &dyn Snapshot, into: &Identities) -> Result<(),
     let list = snapshot.list(&crate::store::Query::prefix(record::AGENTS))?;
     for entry in list.entries {
         let Some(node) = record::read_agent_key(&entry.key) else { continue };
-        into.put(node, &decode(&entry.key, &entry.value)?);
+        into.put(node, &decode(&entry.key, &entry.value)?, entry.mod_revision);
     }
     Ok(())
 }

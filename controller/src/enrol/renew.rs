@@ -11,7 +11,7 @@ use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
 use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
-use super::record::{AgentRecord, agent_key};
+use super::record::{AgentRecord, CertificateRecord, agent_key};
 use super::{Enrolment, caller, read_agent};
 use crate::agents::plain;
 use crate::ca::csr::Request;
@@ -26,10 +26,10 @@ struct Renewed {
 }
 
 impl Enrolment {
-    /// Gives a node its next certificate. That the present one is good for it was judged before.
+    /// Gives a node its next certificate.
     ///
     /// # Errors
-    /// What is wrong with the request; that the node is gone.
+    /// What is wrong with the request; that the node is gone, or its present certificate is not good for this (any more).
     pub async fn renew(
         &self,
         node: Uuid,
@@ -41,16 +41,17 @@ impl Enrolment {
         let in_grace = identity.expired_at(self.clock.unix_seconds());
         let caller = caller(format!("node/{node}"), from, if in_grace { "renewed after expiry" } else { "renewed" });
         let made = Mutex::new(None);
-        self.registry
-            .write(&caller, |sight| {
-                let (decision, this) = self.decide_renewal(sight, node, &request)?;
+        let (_, written) = self
+            .registry
+            .write_at(&caller, |sight| {
+                let (decision, this) = self.decide_renewal(sight, node, identity, &request)?;
                 *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(this);
                 Ok(decision)
             })
             .await?;
         let Renewed { chain, record } =
             made.into_inner().unwrap_or_else(PoisonError::into_inner).expect("a write that was made was decided");
-        self.identities.put(node, &record);
+        self.identities.put(node, &record, written);
         self.counters.renewals.inc();
         if in_grace {
             log::warn!(node:% = node, peer:% = from.ip(); "certificate renewed after it had expired");
@@ -62,14 +63,14 @@ impl Enrolment {
         &self,
         sight: &Sight<'_>,
         node: Uuid,
+        identity: &Identity,
         request: &Request,
     ) -> Result<(Decision, Renewed), Undecided> {
         let gone = || plain(ErrorType::AuthRevoked);
         let store = self.registry.store().as_ref();
         let (record, written) = read_agent(store, node).map_err(|error| store_error(&error))?.ok_or_else(gone)?;
-        if record.retired {
-            return Err(gone().into());
-        }
+        // Judged before, in memory; but of two renewals at once only one still finds its certificate the newest.
+        may_renew(&record, identity, sight.now.0 / 1000).map_err(plain)?;
         let (chain, certificate) = self.issue(node, request, sight.now)?;
         let record = record.with(certificate);
         let at = agent_key(node);
@@ -77,5 +78,74 @@ impl Enrolment {
         work.draft().require(Precondition::unchanged(at.clone(), written));
         work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&record) });
         Ok((work.finish(Answer::empty(200))?, Renewed { chain, record }))
+    }
+}
+
+/// Whether the holder of this certificate may have the next one, by what is recorded of its node.
+fn may_renew(record: &AgentRecord, identity: &Identity, now_s: u64) -> Result<(), ErrorType> {
+    let is_shown = |certificate: &CertificateRecord| certificate.serial.0[..] == *identity.serial;
+    if record.retired || record.certificates.iter().any(|certificate| is_shown(certificate) && certificate.revoked) {
+        return Err(ErrorType::AuthRevoked);
+    }
+    if identity.expired_at(now_s) && !record.certificates.last().is_some_and(is_shown) {
+        return Err(ErrorType::CertificateSuperseded);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use stemma_core::object::Timestamp;
+    use stemma_wire::tls::Class;
+
+    use super::super::record::Hex;
+    use super::*;
+
+    /// Two certificates, the older of them with serial 1, both until second 1000.
+    fn record() -> AgentRecord {
+        let certificate = |serial| CertificateRecord {
+            serial: Hex([serial; 16]),
+            spki_sha256: Hex([serial; 32]),
+            issued_at: Timestamp(0),
+            not_after_s: 1000,
+            revoked: false,
+        };
+        AgentRecord {
+            seal_key: Hex([9; 32]),
+            joined_at: Timestamp(0),
+            token: "t".into(),
+            certificates: vec![certificate(1), certificate(2)],
+            retired: false,
+        }
+    }
+
+    #[test]
+    fn f33_past_its_end_only_the_newest_certificate_renews() {
+        let mut revoked = record();
+        revoked.certificates[1].revoked = true;
+        let retired = AgentRecord { retired: true, ..record() };
+        let superseded = Err(ErrorType::CertificateSuperseded);
+        let dead = Err(ErrorType::AuthRevoked);
+        for (what, record, serial, now_s, expected) in [
+            ("the newest", record(), 2, 10, Ok(())),
+            ("an older one", record(), 1, 10, Ok(())),
+            ("one that a backup does not know", record(), 3, 10, Ok(())),
+            ("the newest, expired", record(), 2, 2000, Ok(())),
+            ("an older one, expired", record(), 1, 2000, superseded),
+            ("one that a backup does not know, expired", record(), 3, 2000, superseded),
+            ("a revoked one", revoked.clone(), 2, 10, dead),
+            ("a revoked one, expired", revoked, 2, 2000, dead),
+            ("one of a node that is gone", retired, 2, 10, dead),
+        ] {
+            let identity = Identity {
+                fleet: "example.com".parse().unwrap(),
+                class: Class::Node(Uuid::from_u128(7)),
+                serial: Box::new([serial; 16]),
+                spki_sha256: [serial; 32],
+                not_after: 1000,
+                expired: false,
+            };
+            assert_eq!(may_renew(&record, &identity, now_s), expected, "{what}");
+        }
     }
 }

@@ -77,7 +77,7 @@ async fn follow_identities(parts: &Parts, from: Revision) -> Result<(), StoreErr
                 for event in &change.events {
                     let Some(node) = record::read_agent_key(&event.key) else { continue };
                     if let EventKind::Put { value, .. } = &event.kind {
-                        take_identity(parts, node, &decode(&event.key, value)?);
+                        take_identity(parts, node, &decode(&event.key, value)?, change.revision);
                     }
                 }
             }
@@ -85,7 +85,7 @@ async fn follow_identities(parts: &Parts, from: Revision) -> Result<(), StoreErr
                 let snapshot = store.snapshot()?;
                 for entry in snapshot.list(&Query::prefix(record::AGENTS))?.entries {
                     let Some(node) = record::read_agent_key(&entry.key) else { continue };
-                    take_identity(parts, node, &decode(&entry.key, &entry.value)?);
+                    take_identity(parts, node, &decode(&entry.key, &entry.value)?, entry.mod_revision);
                 }
                 changes = store.watch(snapshot.revision().next());
             }
@@ -95,8 +95,8 @@ async fn follow_identities(parts: &Parts, from: Revision) -> Result<(), StoreErr
     }
 }
 
-fn take_identity(parts: &Parts, node: uuid::Uuid, record: &record::AgentRecord) {
-    parts.identities.put(node, record);
+fn take_identity(parts: &Parts, node: uuid::Uuid, record: &record::AgentRecord, written: Revision) {
+    parts.identities.put(node, record, written);
     if record.retired {
         parts.desired.remove(node);
         log::info!(node:% = node; "certificates of a deleted node are good no longer");
