@@ -18,7 +18,7 @@ pub const AGENTS: &str = "agent/";
 /// Join tokens, by id.
 pub const TOKENS: &str = "token/";
 
-/// How many of a node's last certificates are kept in its record.
+/// How many of a node's last certificates are kept in its record, beside those that were taken back: these stay until they end by themselves.
 const KEPT: usize = 64;
 
 /// The key of an agent's record.
@@ -78,8 +78,13 @@ impl AgentRecord {
     pub fn with(mut self, certificate: CertificateRecord) -> Self {
         let now_s = certificate.issued_at.0 / 1000;
         self.certificates.retain(|old| old.not_after_s.saturating_add(RENEW_GRACE_SECONDS) > now_s);
-        let surplus = (self.certificates.len() + 1).saturating_sub(KEPT);
-        self.certificates.drain(..surplus);
+        let good = self.certificates.iter().filter(|old| !old.revoked).count();
+        let mut surplus = (good + 1).saturating_sub(KEPT);
+        self.certificates.retain(|old| {
+            let goes = !old.revoked && surplus > 0;
+            surplus -= usize::from(goes);
+            !goes
+        });
         self.certificates.push(certificate);
         self
     }
@@ -174,6 +179,15 @@ mod tests {
         let many = (0..200).fold(much_later, |record, n| record.with(certificate(n, 31 * 86_400)));
         assert_eq!(many.certificates.len(), KEPT);
         assert_eq!(many.certificates.last(), Some(&certificate(199, 31 * 86_400)));
+
+        let mut revoked = many;
+        revoked.certificates[0].revoked = true;
+        let denied = revoked.certificates[0].clone();
+        let denying = (0..200).fold(revoked, |record, n| record.with(certificate(n, 31 * 86_400)));
+        assert_eq!(denying.certificates.len(), KEPT + 1);
+        assert_eq!(denying.certificates[0], denied, "what was taken back is denied to its end");
+        let over = denying.with(certificate(1, 63 * 86_400));
+        assert_eq!(over.certificates, [certificate(1, 63 * 86_400)]);
     }
 
     #[test]
