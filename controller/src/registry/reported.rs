@@ -25,6 +25,9 @@ pub struct ObservationRecord {
     pub label_sources: BTreeMap<String, String>,
 }
 
+/// How many tasks' results are kept of a node: as many as a release may have, whatever ids its agent names.
+const MOST_RESULTS: usize = 4096;
+
 /// Where a node stands with the tasks of a task set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ResultsRecord {
@@ -125,6 +128,25 @@ impl ResultsRecord {
             self.acknowledged = result.sequence;
             self.tasks.insert(result.task.clone(), TaskOutcome { at, result });
         }
+        self.drop_surplus();
+    }
+
+    /// Drops what is more than is kept: first results of other task sets than the newest, and of these the oldest.
+    fn drop_surplus(&mut self) {
+        let surplus = self.tasks.len().saturating_sub(MOST_RESULTS);
+        if surplus == 0 {
+            return;
+        }
+        let newest = self.tasks.values().max_by_key(|one| one.result.sequence).map(|one| one.result.task_set);
+        let mut all: Vec<_> = self
+            .tasks
+            .values()
+            .map(|TaskOutcome { result, .. }| (Some(result.task_set) == newest, result.sequence, result.task.clone()))
+            .collect();
+        all.sort_unstable();
+        for (_, _, task) in all.into_iter().take(surplus) {
+            self.tasks.remove(&task);
+        }
     }
 
     /// Whether a task has ended well within a task set. What was so already counts, as does what a check found
@@ -152,5 +174,39 @@ pub fn is_failure(outcome: Outcome) -> bool {
     match outcome {
         Outcome::Failed | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown => true,
         Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(sequence: u64, task_set: u8, task: String) -> TaskResult {
+        TaskResult {
+            sequence,
+            task_set: PartDigest([task_set; 32]),
+            task,
+            outcome: Outcome::Changed,
+            message: String::new(),
+            output: String::new(),
+            diff: String::new(),
+            duration_ms: 0,
+        }
+    }
+
+    #[test]
+    fn results_are_bounded_and_those_of_the_newest_task_set_go_last() {
+        let mut record = ResultsRecord::default();
+        record.take(Timestamp(0), vec![result(1, 2, "kept".into())]);
+        record.take(Timestamp(0), (2..=4097).map(|n| result(n, 1, format!("old{n}"))).collect());
+        assert_eq!(record.tasks.len(), 4096);
+        assert!(!record.tasks.contains_key("kept"), "the only one of another task set than the newest");
+
+        record.take(Timestamp(0), (4098..=4100).map(|n| result(n, 3, format!("new{n}"))).collect());
+        assert_eq!(record.tasks.len(), 4096);
+        assert_eq!(record.acknowledged, 4100);
+        let gone: Vec<_> = (2..=6).filter(|n| !record.tasks.contains_key(&format!("old{n}"))).collect();
+        assert_eq!(gone, [2, 3, 4]);
+        assert!((4098..=4100).all(|n| record.tasks.contains_key(&format!("new{n}"))));
     }
 }
