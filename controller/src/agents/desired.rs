@@ -192,12 +192,39 @@ impl DesiredTable {
         self.signer.store(Arc::new(signer));
         let _one_at_a_time = lock(&self.publishing);
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
-        let present = slots.into_iter().filter_map(|slot| slot.desired().map(|signed| (slot, signed.released.clone())));
-        self.sign(present.collect());
+        let state = |slot: &Arc<Slot>| slot.desired().map(|signed| (Arc::clone(slot), signed.released.clone()));
+        self.sign(slots.iter().filter_map(state).collect());
+        self.sign_grants_anew(&slots);
+    }
+
+    fn sign_grants_anew(&self, slots: &[Arc<Slot>]) {
+        let given: Vec<_> = slots
+            .iter()
+            .flat_map(|slot| slot.grants().iter().cloned().map(|given| (slot, given)).collect::<Vec<_>>())
+            .collect();
+        if given.is_empty() {
+            return;
+        }
+        let leaf = |(slot, given): &(&Arc<Slot>, SignedGrant)| {
+            Leaf::grant(slot.node(), given.epoch, given.revision, &given.grant)
+        };
+        let batch = self.signer.load().sign(&given.iter().map(leaf).collect());
+        let mut anew: HashMap<Uuid, Vec<SignedGrant>> = HashMap::new();
+        for (index, (slot, given)) in given.into_iter().enumerate() {
+            let proof = batch.proof(index).expect("the index is that of a leaf of this batch");
+            anew.entry(slot.node()).or_default().push(SignedGrant { proof, ..given });
+        }
+        for slot in slots {
+            if let Some(grants) = anew.remove(&slot.node()) {
+                slot.replace_grants(grants);
+            }
+        }
     }
 
     /// Opens barriers for a node: all that are open now for this task set. An empty list takes them back.
     pub fn open_barriers(&self, node: Uuid, revision: Revision, task_set: PartDigest, open: Vec<Barrier>) {
+        // Not beside a change of signer, which would miss what the old one has just signed.
+        let _one_at_a_time = lock(&self.publishing);
         let slot = self.slot(node);
         let grant = Grant::Barriers { task_set, open };
         if slot.has_grant(&grant) {

@@ -185,6 +185,15 @@ impl Slot {
         }
     }
 
+    pub(super) fn grants(&self) -> Arc<[SignedGrant]> {
+        Arc::clone(&lock(&self.state).grants)
+    }
+
+    /// The same grants under another signature: whoever was told of them need not hear it again.
+    pub(super) fn replace_grants(&self, grants: Vec<SignedGrant>) {
+        lock(&self.state).grants = grants.into();
+    }
+
     pub(super) fn set_grants(&self, grants: Vec<SignedGrant>) {
         let mut state = lock(&self.state);
         state.grants = grants.into();
