@@ -96,6 +96,18 @@ async fn a_port_in_use_is_named_with_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_bad_extra_trait_is_named_with_its_place() {
+    let directory = new_fleet();
+    let mut config = config(directory.path().join("data"));
+    config.extra_standard_traits = vec!["HW_SITE_X".to_owned(), "hw_site_y".to_owned()];
+    assert_eq!(
+        refusal(config).await,
+        "extra_standard_traits[1]: \"hw_site_y\" is no name of a trait: write a capital letter and then capitals, digits and '_', at \
+         most 255 characters together"
+    );
+}
+
+#[tokio::test]
 async fn a_second_controller_on_one_store_is_refused() {
     let directory = new_fleet();
     let data = directory.path().join("data");

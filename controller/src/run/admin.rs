@@ -21,11 +21,8 @@ type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
 pub(super) fn handler(
     parts: &Arc<Parts>,
     config: &Config,
+    traits: TraitNames,
 ) -> impl Fn(&Arc<Peer>, Request<RequestBody>) -> Answering + Send + Sync + 'static {
-    let traits = TraitNames::with(&config.extra_standard_traits).unwrap_or_else(|refused| {
-        log::error!(error:% = refused; "extra_standard_traits is left out");
-        TraitNames::default()
-    });
     let guarding = match config.admin {
         AdminListen::Tls(_) => Guarding::Certificates,
         AdminListen::Plain(_) => Guarding::Loopback,

@@ -67,6 +67,17 @@ pub enum StartError {
     /// A name in the record of the fleet.
     #[error("the names that `init` was given")]
     Names(#[from] crate::ca::BadServerName),
+    /// What the configuration adds to the standard traits.
+    #[error(
+        "extra_standard_traits[{index}]: {name:?} is no name of a trait: write a capital letter and then capitals, digits and '_', at \
+         most 255 characters together"
+    )]
+    ExtraTrait {
+        /// Which of its entries, from 0.
+        index: usize,
+        /// What stands there, cut at 64 characters.
+        name: String,
+    },
     /// An address is not to be had.
     #[error("{field} {address}: {}; {advice}", what(source))]
     Bind {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use stemma_core::traits::{Trait, TraitNames};
 use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::message::Epoch;
 use stemma_wire::net::{Listen, TcpListen};
@@ -73,6 +74,7 @@ impl Default for Options {
 /// # Errors
 /// [`StartError`]; nothing is left running.
 pub async fn start(config: Config, options: Options) -> Result<Controller, StartError> {
+    let traits = trait_names(&config)?;
     let layout = Layout::new(&config.data_dir);
     // One that is not there is the store's to explain.
     if layout.directory().exists() {
@@ -92,7 +94,16 @@ pub async fn start(config: Config, options: Options) -> Result<Controller, Start
     let sides = Arc::new(keys.sides()?);
     let admin = bind("admin_listen", config.admin.address()).await?;
     let (parts, from) = build(layout, Arc::new(store), authority, &keys, &options)?;
-    Serving { config, options, parts, sides, keys, from }.begin(admin).await
+    Serving { config, options, traits, parts, sides, keys, from }.begin(admin).await
+}
+
+/// The traits that are taken for standard ones.
+fn trait_names(config: &Config) -> Result<TraitNames, StartError> {
+    let extra = &config.extra_standard_traits;
+    TraitNames::with(extra).map_err(|refused| {
+        let index = extra.iter().position(|name| Trait::new(name).is_err()).unwrap_or_default();
+        StartError::ExtraTrait { index, name: refused.name }
+    })
 }
 
 /// All names that this controller is reached by: those of `init` and of the configuration, this machine's own, and what it binds.
@@ -172,6 +183,7 @@ fn build(
 struct Serving {
     config: Config,
     options: Options,
+    traits: TraitNames,
     parts: Arc<Parts>,
     sides: Arc<Sides>,
     keys: Keys,
@@ -180,7 +192,7 @@ struct Serving {
 
 impl Serving {
     async fn begin(self, (admin_socket, admin): (TcpListen, SocketAddr)) -> Result<Controller, StartError> {
-        let Self { config, options, parts, sides, keys, from } = self;
+        let Self { config, options, traits, parts, sides, keys, from } = self;
         let (stop, stopped) = watch::channel(false);
         let agents_server = AgentsThread {
             address: config.agents,
@@ -202,7 +214,7 @@ impl Serving {
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(admin_socket, tls, options.admin_limits, clock, rejected);
         parts.metrics.watch_connections(agent_connections.clone(), server.connections());
-        let handler = admin::handler(&parts, &config);
+        let handler = admin::handler(&parts, &config, traits);
         let admin_task = tokio::spawn(server.run(handler, until(stopped.clone())));
         let mut tasks = Tasks::begin(&parts, keys, sides, from);
         tasks.spawn(agents_ended.wait());
