@@ -345,3 +345,46 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use stemma_wire::sign::Verifier;
+    use stemma_wire::tls::Fleet;
+
+    use super::*;
+    use crate::ca::Authority;
+
+    const DAY_S: u64 = 24 * 3600;
+    const NOW_S: u64 = 1_900_000_000;
+
+    fn signer(authority: &Authority, now_s: u64) -> Signer {
+        let issued = authority.issue_signer(Uuid::from_u128(1), now_s).unwrap();
+        let chain = issued.chain.iter().map(|certificate| certificate.to_vec()).collect();
+        Signer::new(issued.key.unwrap().secret_der(), chain).unwrap()
+    }
+
+    #[test]
+    fn grants_hold_after_the_old_signer_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let fleet: Fleet = "example.com".parse().unwrap();
+        let authority = Authority::create(directory.path(), fleet.clone(), NOW_S - 40 * DAY_S).unwrap();
+        let verifier = Verifier::new(fleet, std::slice::from_ref(authority.root())).unwrap();
+        let table = DesiredTable::new(Epoch([7; 16]), signer(&authority, NOW_S - 40 * DAY_S));
+        let nodes = [1, 2, 3].map(Uuid::from_u128);
+        for node in nodes {
+            let open = vec![Barrier { task: format!("t{node}"), selector: "kind=node".to_owned() }];
+            table.open_barriers(node, Revision(5), PartDigest([9; 32]), open);
+        }
+        let holds = |node: Uuid, now_s: u64| {
+            let grants = table.slot(node).grants();
+            assert_eq!(grants.len(), 1);
+            verifier.check_grant(node, &grants[0], now_s).is_ok()
+        };
+        assert!(nodes.iter().all(|node| holds(*node, NOW_S - 39 * DAY_S)));
+        assert!(nodes.iter().all(|node| !holds(*node, NOW_S)));
+        let before = nodes.map(|node| table.slot(node).grants()[0].grant.clone());
+        table.change_signer(signer(&authority, NOW_S));
+        assert!(nodes.iter().all(|node| holds(*node, NOW_S)));
+        assert_eq!(nodes.map(|node| table.slot(node).grants()[0].grant.clone()), before);
+    }
+}

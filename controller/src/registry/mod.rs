@@ -284,3 +284,59 @@ pub fn store_error(error: &StoreError) -> ApiError {
 fn damaged(error: &codec::BadRecord) -> ApiError {
     ApiError::new(ErrorType::ServerInternal, format!("a record in the store can't be read: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+    use stemma_core::ownership::Manager;
+    use stemma_wire::clock::FixedClock;
+
+    use super::*;
+    use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore};
+
+    fn marked(id: Uuid) -> Caller {
+        Caller {
+            principal: "admin/test".to_owned(),
+            manager: Manager::new("test").unwrap(),
+            address: "127.0.0.1".to_owned(),
+            reason: None,
+            request_id: String::new(),
+            mark: Some(Mark { id, hash: "the same".to_owned() }),
+        }
+    }
+
+    /// Makes the one request that the test is about, and answers at which revision it stands.
+    async fn request(registry: &Registry, id: Uuid) -> Revision {
+        let decide = |_: &Sight<'_>| {
+            let mut draft = Draft::default();
+            draft.entry(Op::Put { key: "test/1".into(), value: "{}".into() });
+            Ok(Decision { draft, answer: Answer::json(201, json!({"revision": 0})) })
+        };
+        let (answer, revision) = registry.write_at(&marked(id), decide).await.unwrap();
+        assert_eq!((answer.status, &answer.body), (201, &json!({"revision": revision.get()})));
+        revision
+    }
+
+    #[tokio::test]
+    async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
+        let store: Arc<dyn Store> =
+            Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
+        let cache = Arc::new(Cache::load(store.as_ref()).unwrap());
+        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
+        tokio::spawn(async move { following.follow(followed.as_ref()).await });
+        let at = |hour: u64| Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(hour * 3600)));
+
+        let id = Uuid::from_u128(1);
+        let first = request(&at(100), id).await;
+        assert_eq!(request(&at(123), id).await, first, "sent again within a day");
+        let second = request(&at(124), id).await;
+        assert!(second > first, "made anew after it");
+        assert_eq!(request(&at(147), id).await, second, "and answered again for a day");
+        assert_eq!(at(147).forget_requests().await.unwrap(), 0);
+        assert_eq!(at(148).forget_requests().await.unwrap(), 1);
+        assert!(request(&at(148), id).await > second, "made anew after the sweep");
+    }
+}
