@@ -38,8 +38,9 @@ fn killing_either_side_a_hundred_times_loses_and_tears_nothing() -> Result<()> {
     eventually("the first convergence", || whole(&web))?;
     let mut acknowledged = 0;
     for number in 1..=KILLS {
-        let change = format!("number={number}");
-        let write = fleet.begin(&["label", "nodegroup", "prod/frontends", &change])?;
+        // One that only the label files know, and one that the template and the command read.
+        let (change, tier) = (format!("number={number}"), format!("tier=t{number}"));
+        let write = fleet.begin(&["label", "nodegroup", "prod/frontends", &change, &tier])?;
         std::thread::sleep(Duration::from_millis(random.below(WITHIN_MS)));
         if random.below(2) == 0 {
             fleet.crash_controller().with_context(|| format!("kill {number} of the controller"))?;

@@ -10,6 +10,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("stemma-core", "resolve"),
     ("stemma-controller", "commit"),
     ("stemma-controller", "checkin"),
+    ("stemma-wire", "listener"),
     ("stemma-tests", "agent_idle"),
 ];
 
@@ -20,6 +21,8 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    // What is measured as a program is what is installed.
+    step("programs, released", command("cargo", &["build", "--quiet", "--release", "--workspace", "--bins"]))?;
     for (package, bench) in BENCHES {
         if options.name.as_deref().is_none_or(|name| name == *bench) {
             step(bench, command("cargo", &["bench", "--quiet", "--package", package, "--bench", bench]))?;

@@ -21,6 +21,11 @@ impl Backoff {
         self.failures = 0;
     }
 
+    /// Whether nothing has failed since it last worked.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.failures == 0
+    }
+
     /// One more failure; how long to wait, anywhere between nothing and the bound.
     pub(super) fn fail(&mut self) -> Duration {
         let bound = bound(self.failures);

@@ -246,13 +246,15 @@ impl Sync {
 
     /// The next controller of the list has its turn.
     fn failed(&mut self, error: &ExchangeError) {
+        let is_first = self.backoff.is_fresh();
         let wait = self.backoff.fail();
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let url = self.targets.front().map(ToString::to_string).unwrap_or_default();
-        if std::mem::replace(&mut self.connected, false) {
-            warn!(url, error:% = chain(error), wait_ms; "the controller is lost");
+        // Said once and not at each try: also by an agent that never was connected, whose node may have been deleted.
+        if std::mem::replace(&mut self.connected, false) || is_first {
+            warn!(url, error:% = chain(error), wait_ms; "no controller serves this host");
         } else {
-            debug!(url, error:% = chain(error), wait_ms; "no controller yet");
+            debug!(url, error:% = chain(error), wait_ms; "still no controller");
         }
         self.targets.rotate_left(1.min(self.targets.len()));
         self.idle = None;

@@ -158,5 +158,5 @@ fn directory(path: &Path) -> String {
 }
 
 fn restore(path: &Path) -> String {
-    format!("restore the last backup with `stemma-controller restore --data-dir {} --from BACKUP`", directory(path))
+    format!("put back a copy of {} that was made while the controller was stopped", directory(path))
 }

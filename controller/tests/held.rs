@@ -1,0 +1,112 @@
+//! What is held stays held: a label that a template reads reaches the host's labels at once, and its task set only when the
+//! policy releases it, also after the controller was started again in between.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod fleet;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use fleet::{Fleet, Host, asking, config};
+use hyper::Request;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+use stemma_controller::reconcile::{Candidate, ReleasePolicy, Verdict};
+use stemma_controller::run::{Options, Publishing, start};
+use stemma_wire::message::desired::{InputValue, Known, TaskSet};
+
+/// Releases the first task set of a node, and others when it is told to.
+#[derive(Debug, Default)]
+struct WhenTold(AtomicBool);
+
+impl ReleasePolicy for WhenTold {
+    fn judge(&self, candidate: &Candidate<'_>) -> Verdict {
+        let is_told =
+            candidate.present.is_none_or(|present| present.profile.is_none()) || self.0.load(Ordering::Relaxed);
+        if is_told { Verdict::Release } else { Verdict::Hold }
+    }
+}
+
+fn options(policy: &Arc<WhenTold>) -> Options {
+    Options { publishing: Publishing::Reconciled, policy: Arc::clone(policy) as _, ..Options::default() }
+}
+
+/// What the host is told by now: the parts that are new to it.
+async fn told(host: &mut Host) -> (Option<Known>, Option<TaskSet>) {
+    for _ in 0..100 {
+        let news = host.news(100).await;
+        if let Some(desired) = news.desired {
+            let known = desired.known.map(|bytes| postcard::from_bytes(&bytes).unwrap());
+            return (known, desired.task_set.map(|bytes| postcard::from_bytes(&bytes).unwrap()));
+        }
+    }
+    (None, None)
+}
+
+async fn apply(fleet: &Fleet, objects: Value) {
+    let admin = fleet.directory.path().join("data/admin");
+    let chain = CertificateDer::pem_file_iter(admin.join("admin.pem")).unwrap().map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_file(admin.join("admin.key")).unwrap();
+    let mut client = fleet.client_of(fleet.controller.admin_address(), chain, key);
+    let body = Bytes::from(json!({ "objects": objects }).to_string());
+    let request = Request::post("/v1/apply?force=true").header("content-type", "application/json").body(body).unwrap();
+    let answer = client.send(request).await.unwrap();
+    assert!(answer.status().is_success(), "{:?}", answer.body());
+}
+
+fn site(ntp: &str) -> Value {
+    let task = json!({"id": "ntp", "type": "file", "tags": ["common"],
+        "parameters": {"path": "/etc/ntp", "template": "server {{ labels.ntp }}\n"}});
+    json!([
+        {"kind": "Release", "name": "site", "version": "1", "roles": {"all": {"tags": ["common"]}}, "tags": {"common": {}}, "tasks": [task]},
+        {"kind": "Cluster", "name": "c", "release": "site@1", "labels": {"ntp": ntp}},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
+    ])
+}
+
+fn ntp(task_set: &TaskSet) -> &InputValue {
+    &task_set.inputs["labels.ntp"]
+}
+
+#[tokio::test]
+async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after_a_restart() {
+    let policy = Arc::new(WhenTold::default());
+    let mut fleet = Fleet::start_with(|own| *own = options(&policy)).await;
+    apply(&fleet, site("one")).await;
+    let token = fleet.token(json!({"nodegroup": "c/g"})).await;
+    let asked = asking();
+    let joined = fleet.enrol(&token, "n", &asked.csr).await.unwrap();
+    let mut host = fleet.host(joined.node, &asked, joined.chain);
+    let (known, task_set) = told(&mut host).await;
+    assert_eq!(known.unwrap().labels["ntp"].value, "one");
+    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".to_owned()));
+
+    apply(&fleet, site("two")).await;
+    let (known, task_set) = told(&mut host).await;
+    assert_eq!(known.unwrap().labels["ntp"].value, "two", "what is known flows at once");
+    assert_eq!(task_set, None, "the task set is the one that was released");
+
+    fleet.controller.stop().await;
+    fleet.controller = start(config(fleet.directory.path().join("data")), options(&policy)).await.unwrap();
+    let (chain, key) = (host.chain.clone(), host.key.clone_key());
+    host.client = fleet.client(chain, key);
+    apply(&fleet, site("three")).await;
+    let (known, task_set) = told(&mut host).await;
+    assert_eq!(known.unwrap().labels["ntp"].value, "three");
+    assert_eq!(task_set, None, "held over the restart too");
+    // A host that lost what it held is given the task set that was released, not the one that waits.
+    host.held = None;
+    let (known, task_set) = told(&mut host).await;
+    assert_eq!(known.unwrap().labels["ntp"].value, "three");
+    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".to_owned()));
+
+    policy.0.store(true, Ordering::Relaxed);
+    apply(&fleet, site("four")).await;
+    let (known, task_set) = told(&mut host).await;
+    assert_eq!(known.unwrap().labels["ntp"].value, "four");
+    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"four\"".to_owned()));
+    fleet.controller.stop().await;
+}
