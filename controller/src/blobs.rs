@@ -3,10 +3,12 @@
 //! A body is there whole or not at all, and what stands under a name has that hash: it is checked before it gets the name. When one was
 //! put here, and who still names it, is the registry's affair.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use stemma_wire::message::{Hash, hash_content};
 
@@ -51,6 +53,8 @@ impl Blobs {
         }
         let path = self.path(hash);
         if path.try_exists()? {
+            // Sent again, it is as new: whoever sends it is about to name it.
+            File::open(&path)?.set_modified(SystemTime::now())?;
             return Ok(Put::Known);
         }
         let writer = self.writers.fetch_add(1, Ordering::Relaxed);
@@ -77,15 +81,23 @@ impl Blobs {
         }
     }
 
-    /// Drops a body, if it is kept.
+    /// Drops the bodies that were last sent before a time and that nothing names; gives how many. Blocks for the disk.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn remove(&self, hash: Hash) -> io::Result<()> {
-        match fs::remove_file(self.path(hash)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+    /// What the system says; what is left is looked at the next time.
+    pub fn drop_unnamed(&self, named: &BTreeSet<Hash>, before: SystemTime) -> io::Result<usize> {
+        let mut dropped = 0;
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            // What a writer left half done has no hash as its name, and goes when it is as old.
+            let is_named =
+                entry.file_name().to_str().and_then(|name| name.parse().ok()).is_some_and(|hash| named.contains(&hash));
+            if !is_named && entry.metadata()?.modified()? < before {
+                fs::remove_file(entry.path())?;
+                dropped += 1;
+            }
         }
+        Ok(dropped)
     }
 
     fn path(&self, hash: Hash) -> PathBuf {
@@ -120,8 +132,25 @@ mod tests {
         blobs.open(hash).unwrap().unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "body");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
-        blobs.remove(hash).unwrap();
-        blobs.remove(hash).unwrap();
-        assert!(blobs.open(hash).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_nothing_names_goes_when_it_is_old() {
+        let directory = tempfile::tempdir().unwrap();
+        let blobs = Blobs::new(directory.path());
+        let [named, old, again] = ["named", "old", "again"].map(|text| {
+            blobs.put(hash_content(text.as_bytes()), text.as_bytes()).unwrap();
+            hash_content(text.as_bytes())
+        });
+        fs::write(directory.path().join("half.new0"), "half").unwrap();
+        for entry in fs::read_dir(directory.path()).unwrap() {
+            let long_ago = SystemTime::now() - std::time::Duration::from_hours(48);
+            File::open(entry.unwrap().path()).unwrap().set_modified(long_ago).unwrap();
+        }
+        blobs.put(again, b"again").unwrap();
+        let yesterday = SystemTime::now() - std::time::Duration::from_hours(24);
+        assert_eq!(blobs.drop_unnamed(&BTreeSet::from([named]), yesterday).unwrap(), 2);
+        assert!(blobs.open(named).unwrap().is_some() && blobs.open(again).unwrap().is_some());
+        assert!(blobs.open(old).unwrap().is_none());
     }
 }

@@ -152,15 +152,7 @@ fn blobs(profile: &desired::Profile) -> Arc<[Hash]> {
 /// The blob that a task's `source` names.
 fn blob(definition: &str) -> Option<Hash> {
     let task: Value = serde_json::from_str(definition).ok()?;
-    let hex = task.pointer("/parameters/source")?.as_str()?.strip_prefix("sha256:")?;
-    let mut hash = [0; 32];
-    if hex.len() != 64 || !hex.is_ascii() {
-        return None;
-    }
-    for (byte, at) in hash.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&hex[at..at + 2], 16).ok()?;
-    }
-    Some(Hash(hash))
+    task.pointer("/parameters/source")?.as_str()?.strip_prefix("sha256:")?.parse().ok()
 }
 
 fn input_value(input: &Input) -> InputValue {

@@ -77,15 +77,7 @@ pub fn profile(hash: &Hash) -> String {
 
 /// The hash of a key under [`PROFILES`].
 pub fn read_profile(key: &[u8]) -> Option<Hash> {
-    let digits = std::str::from_utf8(key).ok()?.strip_prefix(PROFILES)?;
-    let mut hash = [0; 32];
-    if digits.len() != 64 || !digits.is_ascii() {
-        return None;
-    }
-    for (byte, at) in hash.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
-    }
-    Some(Hash(hash))
+    std::str::from_utf8(key).ok()?.strip_prefix(PROFILES)?.parse().ok()
 }
 
 /// What a key under [`OBJECTS`] names.

@@ -1,9 +1,11 @@
 //! What goes on beside the requests: following the store, renewing our own certificates, forgetting what is over.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use stemma_wire::message::Hash;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -18,6 +20,8 @@ const LOOK_AT_KEYS: Duration = Duration::from_hours(1);
 const SIGNER_AGE_S: u64 = 20 * 24 * 3600;
 /// The server's, of 90 days.
 const SERVER_AGE_S: u64 = 60 * 24 * 3600;
+/// A file body that nothing names is kept so long.
+const BLOB_KEPT: Duration = Duration::from_hours(24);
 /// How often what is over is forgotten.
 const FORGET: Duration = Duration::from_hours(1);
 
@@ -156,5 +160,27 @@ async fn forget(parts: Arc<Parts>) -> String {
         if let Err(error) = forgotten.await {
             log::warn!(error = stemma_wire::log::chain(&error); "old records could not be dropped");
         }
+        drop_blobs(&parts).await;
     }
+}
+
+/// Drops file bodies that no stored release and no released task set names, a day after they were last sent.
+async fn drop_blobs(parts: &Arc<Parts>) {
+    let model = parts.registry.cache().model();
+    let mut named: BTreeSet<Hash> = model.profiles.values().flat_map(|profile| profile.blobs.iter().copied()).collect();
+    named.extend(
+        model.releases.iter().flat_map(|release| &release.spec.tasks).filter_map(|task| source(&task.parameters)),
+    );
+    let (blobs, before) = (Arc::clone(&parts.blobs), SystemTime::now() - BLOB_KEPT);
+    let dropped = tokio::task::spawn_blocking(move || blobs.drop_unnamed(&named, before)).await;
+    match dropped {
+        Ok(Ok(0)) | Err(_) => {}
+        Ok(Ok(count)) => log::info!(count; "file bodies that nothing names were dropped"),
+        Ok(Err(error)) => log::warn!(error:err = error; "old file bodies could not be dropped"),
+    }
+}
+
+/// The blob that a task's parameters name.
+fn source(parameters: &serde_json::Map<String, serde_json::Value>) -> Option<Hash> {
+    parameters.get("source")?.as_str()?.strip_prefix("sha256:")?.parse().ok()
 }
