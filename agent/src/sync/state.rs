@@ -43,6 +43,14 @@ pub enum StateError {
     /// They cannot be read or written.
     #[error("the agent's credentials")]
     Host(#[from] HostError),
+    /// Others may read or write the key (S71).
+    #[error("{path} holds this host's key and is open to others (mode {mode:04o}): run `chmod 600 {path}`")]
+    Exposed {
+        /// The file, as this system sees it.
+        path: String,
+        /// Its mode.
+        mode: u32,
+    },
     /// The file is damaged.
     #[error("{DIR}/{NAME} is damaged ({0}): join again with a new token")]
     Damaged(String),
@@ -58,6 +66,11 @@ impl Credentials {
     /// [`StateError`].
     pub fn load(host: &dyn Host) -> Result<Self, StateError> {
         let dir = host.dir(&paths::own(DIR))?.ok_or(StateError::NotJoined)?;
+        let stat = dir.stat(NAME)?.ok_or(StateError::NotJoined)?;
+        if stat.mode & 0o077 != 0 {
+            let path = host.outside(&paths::own(DIR)).join(NAME).display().to_string();
+            return Err(StateError::Exposed { path, mode: stat.mode });
+        }
         let bytes = dir.read(NAME, LARGEST)?.ok_or(StateError::NotJoined)?;
         let credentials: Self =
             serde_json::from_slice(&bytes).map_err(|error| StateError::Damaged(error.to_string()))?;
@@ -94,5 +107,30 @@ impl Credentials {
         let fleet: Fleet = identity.fleet.parse().map_err(|why: NotAnIdentity| StateError::Damaged(why.to_string()))?;
         let pin = Pin::Roots(vec![CertificateDer::from(identity.root.clone())]);
         Ok(Arc::new(client_config(&pin, Some(fleet), Some(own), clock)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::memory::MemoryHost;
+
+    #[test]
+    fn s71_a_key_that_is_open_to_others_is_not_used() {
+        let host = MemoryHost::new();
+        let credentials = Credentials {
+            controllers: vec!["https://c:1".to_owned()],
+            key: vec![1],
+            chain: vec![vec![2]],
+            validity: (1, 2),
+        };
+        credentials.store(&host).unwrap();
+        assert!(Credentials::load(&host).unwrap() == credentials);
+        let dir = host.dir(&paths::own(DIR)).unwrap().unwrap();
+        for mode in [0o640, 0o604, 0o620] {
+            replace(&host, &*dir, NAME, &serde_json::to_vec(&credentials).unwrap(), Attributes::mode(mode)).unwrap();
+            let refused = Credentials::load(&host).map(|_| ()).unwrap_err().to_string();
+            assert!(refused.contains("run `chmod 600 ") && refused.contains(&format!("{mode:04o}")), "{refused}");
+        }
     }
 }
