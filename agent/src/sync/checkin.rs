@@ -21,6 +21,7 @@ use std::time::Duration;
 use log::{debug, info, warn};
 use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::clock::Clock;
+use stemma_wire::log::chain;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::checkin::{CheckInAnswer, News};
 use stemma_wire::message::{Hash, PartDigest};
@@ -383,15 +384,4 @@ async fn at(time: Option<Instant>) {
         Some(time) => sleep_until(time).await,
         None => pending().await,
     }
-}
-
-/// An error with its causes, for a log line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
