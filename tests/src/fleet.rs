@@ -45,6 +45,12 @@ impl Fleet {
         Ok(Self { dir, controller: Some(controller), bound })
     }
 
+    /// Around a controller that the test itself runs, with its data in `data` below the directory.
+    #[must_use]
+    pub fn around(dir: tempfile::TempDir, bound: Bound) -> Self {
+        Self { dir, controller: None, bound }
+    }
+
     /// What the controller bound.
     #[must_use]
     pub fn bound(&self) -> &Bound {
