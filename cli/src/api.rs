@@ -244,7 +244,7 @@ pub(crate) fn ca_hash(global: &Global) -> Result<String> {
     let certificates = certificates(ca)?;
     let root = certificates.first().with_context(|| format!("{} holds no certificate", ca.display()))?;
     let hash = stemma_wire::tls::spki_sha256(root).with_context(|| format!("{} is no certificate", ca.display()))?;
-    Ok(hash.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(stemma_core::digest::Hex(&hash).to_string())
 }
 
 /// A path segment or a query's value: what is not plainly a name is escaped.

@@ -11,6 +11,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
+use stemma_core::digest::Hex;
+use stemma_wire::message::Hash;
 
 use crate::problem::Problems;
 use crate::yaml::{self, Document};
@@ -266,8 +268,11 @@ fn bring_in(to: &mut Manifests, manifest: &Manifest, index: usize, task: &mut Va
             bail!("task {id}: template and template_file stand side by side: keep one of them");
         }
     }
-    let source = parameters.get("source").and_then(Value::as_str).filter(|source| !is_hash(source)).map(str::to_owned);
+    let source = parameters.get("source").and_then(Value::as_str).map(str::to_owned);
     if let Some(name) = source {
+        if name.starts_with("sha256:") {
+            return Hash::of_source(&name).map(|_| ()).with_context(|| format!("task {id}: source {name:?}"));
+        }
         let path = dir.join(&name);
         let hash = hash(&path).with_context(|| named("source", &path))?;
         parameters.insert("source".to_owned(), Value::String(format!("sha256:{hash}")));
@@ -276,18 +281,13 @@ fn bring_in(to: &mut Manifests, manifest: &Manifest, index: usize, task: &mut Va
     Ok(())
 }
 
-/// A source that names a blob already.
-fn is_hash(source: &str) -> bool {
-    source.strip_prefix("sha256:").is_some_and(|hash| hash.len() == 64)
-}
-
 fn hash(file: &Path) -> Result<String> {
     let size = std::fs::metadata(file)?.len();
     if size > MAX_BLOB {
         bail!("has {size} bytes, more than the {MAX_BLOB} that a blob may have");
     }
     let bytes = std::fs::read(file)?;
-    Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(Hex(&Sha256::digest(&bytes)).to_string())
 }
 
 #[cfg(test)]
@@ -350,6 +350,10 @@ mod tests {
             ("kind: Release\nname: r\ntasks: [{id: a, parameters: {template_file: none.j2}}]\n", "task a"),
             ("kind: Release\nname: r\ninclude: [none.inc]\n", "none.inc"),
             ("kind: Release\nversion: 2026.10\n", "m.yaml:2: version 2026.10 is a number"),
+            (
+                "kind: Release\nname: r\ntasks: [{id: a, type: file, parameters: {source: 'sha256:AB'}}]\n",
+                "task a: source \"sha256:AB\": it names no blob",
+            ),
             ("- 1\n", "an object is a map with a `kind`"),
             ("# nothing\n", "no object here"),
         ] {

@@ -12,8 +12,6 @@ use std::time::SystemTime;
 
 use stemma_wire::message::{Hash, hash_content};
 
-use crate::init::hex;
-
 /// The largest body, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
 
@@ -101,7 +99,7 @@ impl Blobs {
     }
 
     fn path(&self, hash: Hash) -> PathBuf {
-        self.directory.join(hex(&hash.0))
+        self.directory.join(hash.to_string())
     }
 }
 

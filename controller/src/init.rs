@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
+use stemma_core::digest::Hex;
 use stemma_wire::tls::Fleet;
 use uuid::Uuid;
 
@@ -160,7 +161,7 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
         close_to_others(directory)?;
     }
     let fleet: Fleet =
-        format!("stemma-{}", hex(&random::<4>()?)).parse().expect("lower case letters, digits and a hyphen");
+        format!("stemma-{}", Hex(&random::<4>()?)).parse().expect("lower case letters, digits and a hyphen");
     let authority = Authority::create(&layout.trust(), fleet.clone(), now_s)?;
     files::write(&layout.root(), Holds::Settings, ca::pem(authority.root()).as_bytes())?;
     write_admin(&layout, &authority, now_s)?;
@@ -171,7 +172,7 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
     };
     create_store(&layout, &record)?;
     let hash = stemma_wire::tls::spki_sha256(authority.root()).expect("the root was just made");
-    Ok(Made { fleet, ca_hash: hex(&hash), context: layout.context() })
+    Ok(Made { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
 }
 
 fn create_store(layout: &Layout, record: &FleetRecord) -> Result<(), InitError> {
@@ -237,15 +238,6 @@ fn random<const N: usize>() -> Result<[u8; N], InitError> {
 /// RFC 9562's version 4 from 128 random bits.
 fn uuid_v4(bytes: [u8; 16]) -> [u8; 16] {
     uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()
-}
-
-/// Lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

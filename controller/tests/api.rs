@@ -285,6 +285,13 @@ async fn errors_say_what_where_why_and_what_to_do() {
             "object.invalid",
             "line 1, column 4: `labels[params.key]`: the key is computed",
         ),
+        (
+            release(
+                json!([{"id": "a", "type": "upload_file", "tags": ["x"], "parameters": {"path": "/x", "source": "ab".repeat(32)}}]),
+            ),
+            "field.invalid",
+            "of task 'a': it names no blob: write sha256: and 64 hexadecimal digits in small letters",
+        ),
     ] {
         let refused = served.send("POST", "/v1/apply", &[], Some(&body)).await;
         assert_eq!((refused.status, refused.kind()), (400, kind), "{}", refused.body);

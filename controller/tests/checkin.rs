@@ -116,8 +116,7 @@ async fn profiles_and_blobs_are_given_while_the_own_state_names_them() {
 }
 
 fn path(kind: &str, hash: Hash) -> String {
-    let digits: String = hash.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("/agent/v1/{kind}/{digits}")
+    format!("/agent/v1/{kind}/{hash}")
 }
 
 async fn wait_until(mut holds: impl FnMut() -> bool) {

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::executor::graph::is_well;
 use super::executor::{Purpose, Run};
-use super::ledger::{Desired, hex};
+use super::ledger::Desired;
 use super::managed::Managed;
 use super::outputs;
 use super::poke::Pokes;
@@ -231,7 +231,7 @@ impl Half {
             }
             FromSync::Body { hash, bytes } => self.body(hash, &bytes).await?,
             FromSync::NoBody(hash) => {
-                warn!(hash = hex(&hash.0).as_str(); "a profile or blob was not given; it is asked for again");
+                warn!(hash:% = hash; "a profile or blob was not given; it is asked for again");
                 self.wanted.remove(&hash);
                 self.look_at = self.look_at.min(Instant::now() + ASK_AGAIN);
             }

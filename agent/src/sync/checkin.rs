@@ -28,7 +28,7 @@ use stemma_wire::message::{Hash, PartDigest};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::Backoff;
-use super::exchange::{ExchangeError, Returned, check_in, fetch, hex};
+use super::exchange::{ExchangeError, Returned, check_in, fetch};
 use super::labels;
 use super::renew::{due_in, renewed};
 use super::said::Said;
@@ -315,7 +315,7 @@ impl Sync {
             Ok(Some(bytes)) => FromSync::Body { hash, bytes },
             Ok(None) => FromSync::NoBody(hash),
             Err(error) => {
-                warn!(hash = hex(&hash), error:% = chain(&error); "a body could not be fetched");
+                warn!(hash:% = hash, error:% = chain(&error); "a body could not be fetched");
                 FromSync::NoBody(hash)
             }
         };

@@ -34,7 +34,7 @@ pub(super) enum ExchangeError {
         message: String,
     },
     /// Other bytes than were asked for.
-    #[error("the controller gave other bytes than those of hash {}", hex(.0))]
+    #[error("the controller gave other bytes than those of hash {0}")]
     OtherBytes(Hash),
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn check_in(mut client: Client, request: CheckIn) -> Returned<C
 /// Fetches what a hash names: a profile, else a blob. `None`: this controller gives neither to us now.
 pub(super) async fn fetch(mut client: Client, hash: Hash) -> Returned<Option<Vec<u8>>> {
     for kind in ["profiles", "blobs"] {
-        let path = format!("/agent/v1/{kind}/{}", hex(&hash));
+        let path = format!("/agent/v1/{kind}/{hash}");
         let get = Request::get(path).body(Bytes::new()).expect("the path is a path");
         match client.send(get).await.map_err(ExchangeError::from).and_then(answered) {
             Ok(body) if hash_content(&body) == hash => return (client, Ok(Some(body.into()))),
@@ -81,8 +81,3 @@ fn answered(answer: Response<Bytes>) -> Result<Bytes, ExchangeError> {
 
 /// The error type that a controller gives to an expired certificate in its grace.
 const EXPIRED: &[u8] = b"certificate_expired";
-
-/// A hash as paths have it.
-pub(super) fn hex(hash: &Hash) -> String {
-    hash.0.iter().map(|byte| format!("{byte:02x}")).collect()
-}

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
+use stemma_core::digest::TaskDigest;
 use stemma_wire::message::desired::{Mode, Profile};
 use stemma_wire::message::observed::{Outcome, Progress};
 
 use super::{Exit, Local, print};
-use crate::apply::ledger::{Accepted, Desired, Ledger, hex, part};
+use crate::apply::ledger::{Accepted, Desired, Ledger, part};
 use crate::args::Output;
 use crate::identity::Identity;
 
@@ -74,7 +75,7 @@ fn collect(local: &Local) -> Result<Status> {
         name: is_held.then_some(known.name),
         group: (!known.group.is_empty()).then_some(known.group),
         fleet: identity.map(|identity| identity.fleet),
-        epoch: accepted.as_ref().map(|accepted| hex(&accepted.epoch.0)),
+        epoch: accepted.as_ref().map(|accepted| accepted.epoch.to_string()),
         revision: accepted.as_ref().map(|accepted| accepted.revision.0),
         mode,
         progress: word_of_progress(report.progress),
@@ -84,7 +85,7 @@ fn collect(local: &Local) -> Result<Status> {
         traits: known.traits,
         tags: set.tags,
         primary_tags: set.primaries,
-        task_digest: is_held.then(|| hex(&set.task_digest)),
+        task_digest: is_held.then(|| TaskDigest(set.task_digest).to_string()),
         tasks,
         skipped: set.left_out,
         unacknowledged_results: ledger.results()?.len(),

@@ -18,19 +18,6 @@ use super::slot::Slot;
 /// How much of a file is read at once.
 const PIECE: usize = 64 * 1024;
 
-/// The name in a path: 64 hexadecimal digits, lower case.
-pub(super) fn hash_of_path(text: &str) -> Option<Hash> {
-    let digits = text.as_bytes();
-    if digits.len() != 64 || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
-        return None;
-    }
-    let mut hash = [0; 32];
-    for (byte, pair) in hash.iter_mut().zip(digits.chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(Hash(hash))
-}
-
 /// The profile of this name, if the node's state names it.
 pub(super) fn profile(slot: &Slot, hash: Hash) -> Option<Bytes> {
     let signed = slot.desired()?;
@@ -95,21 +82,5 @@ impl Body for FileBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.left)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hash_is_read_in_its_one_spelling() {
-        let good = "00".repeat(31) + "af";
-        assert_eq!(hash_of_path(&good).map(|hash| hash.0[31]), Some(0xaf));
-        for bad in
-            ["", "af", &good.to_uppercase(), &(good.clone() + "0"), &good.replace('a', "+"), &good.replace("00", "é")]
-        {
-            assert_eq!(hash_of_path(bad), None, "{bad}");
-        }
     }
 }

@@ -100,10 +100,8 @@ impl AgentsListener {
             let kind = if peer.identity.is_none() { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
             return Err(plain(kind));
         }
-        let hash = parameters
-            .first()
-            .map(|text| content::hash_of_path(text).ok_or(plain(ErrorType::PathUnknown)))
-            .transpose()?;
+        let hash =
+            parameters.first().map(|text| text.parse().map_err(|_| plain(ErrorType::PathUnknown))).transpose()?;
         match (endpoint, hash) {
             (Endpoint::Enroll, _) => {
                 let request = read(request.into_body()).await?;
@@ -142,7 +140,7 @@ impl AgentsListener {
             Ok(Some(body)) => Ok(answer(Endpoint::AgentBlob, Content::File(body))),
             Ok(None) => Err(plain(ErrorType::ObjectNotFound)),
             Err(error) => {
-                log::error!(hash = crate::init::hex(&hash.0), error:% = error; "blob cannot be read");
+                log::error!(hash:% = hash, error:% = error; "blob cannot be read");
                 Err(plain(ErrorType::ServerInternal))
             }
         }

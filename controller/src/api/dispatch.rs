@@ -15,7 +15,6 @@ use super::{Api, apply, clusters, explain, groups, machine, nodes, resolved, tem
 use crate::api::query::Parameters;
 use crate::blobs::Put;
 use crate::enrol::token;
-use crate::init::hex;
 
 /// Does what a route is for.
 pub(super) async fn call(api: &Api, endpoint: Endpoint, request: &Request) -> Outcome {
@@ -173,14 +172,13 @@ async fn put_blob(api: &Api, request: &Request) -> Outcome {
     let name = request.part("hash");
     let wrong =
         || ApiError::new(ErrorType::FieldInvalid, format!("{} is no SHA-256: 64 digits in small letters", quote(name)));
-    let hash = resolved::parse_hash(name).ok_or_else(wrong)?;
+    let hash = name.parse().map_err(|_| wrong())?;
     let (blobs, body) = (Arc::clone(&api.blobs), request.body.clone());
     let put = tokio::task::spawn_blocking(move || blobs.put(hash, &body)).await;
     match put {
         Ok(Ok(Put::New | Put::Known)) => Ok(Reply::empty(StatusCode::NO_CONTENT)),
         Ok(Ok(Put::OtherHash(found))) => {
-            let message =
-                format!("the body has the hash {}, not that which the path names; nothing was kept", hex(&found.0));
+            let message = format!("the body has the hash {found}, not that which the path names; nothing was kept");
             Err(ApiError::new(ErrorType::BlobMismatch, message))
         }
         Ok(Err(failure)) => {

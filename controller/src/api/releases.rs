@@ -8,7 +8,9 @@ use stemma_core::labels::BodyShape;
 use stemma_core::name::TagName;
 use stemma_core::object::{Kind, Release, ReleaseSpec, ReleaseTags, ReleaseTagsSpec, TagSpec};
 use stemma_core::origin::Level;
-use stemma_wire::error::{ApiError, ErrorType};
+use stemma_core::task::task_type;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use stemma_wire::message::Hash;
 use uuid::Uuid;
 
 use super::objects::{self, MapCall, New, Shown, create, read_body};
@@ -54,20 +56,18 @@ impl Shown for ReleaseSpec {
 
     fn check_bodies(api: &Api, spec: &Self) -> Result<(), ApiError> {
         for task in &spec.tasks {
-            let named =
-                task.parameters.get("source").and_then(Value::as_str).and_then(|source| source.strip_prefix("sha256:"));
-            let Some(digits) = named else { continue };
+            if task_type(&task.kind).is_none_or(|known| known.name != "file") {
+                continue;
+            }
+            let Some(source) = task.parameters.get("source").and_then(Value::as_str) else { continue };
             let field = format!("tasks.{}.parameters.source", task.id);
-            let hash = super::resolved::parse_hash(digits).ok_or_else(|| {
-                ApiError::new(ErrorType::FieldInvalid, "a file body is named sha256: and 64 digits in small letters")
-                    .field(field.clone())
+            let hash = Hash::of_source(source).map_err(|error| {
+                let message = format!("the source {} of task {}: {error}", quote(source), quote(&task.id));
+                ApiError::new(ErrorType::FieldInvalid, message).field(field.clone())
             })?;
             if !matches!(api.blobs.open(hash), Ok(Some(_))) {
-                let message = format!(
-                    "the file body sha256:{digits} of task {} was not sent",
-                    stemma_wire::error::quote(&task.id)
-                );
-                let advice = format!("PUT /v1/blobs/{digits} first; `stemma apply` does so by itself");
+                let message = format!("the file body {source} of task {} was not sent", quote(&task.id));
+                let advice = format!("PUT /v1/blobs/{hash} first; `stemma apply` does so by itself");
                 return Err(ApiError::new(ErrorType::BlobMissing, message).field(field).detail(advice));
             }
         }
@@ -203,7 +203,7 @@ pub(super) fn tag(api: &Api, request: &Request) -> Outcome {
 }
 
 fn no_tag(name: &str) -> ApiError {
-    ApiError::new(ErrorType::ObjectNotFound, format!("Tag {} could not be found.", stemma_wire::error::quote(name)))
+    ApiError::new(ErrorType::ObjectNotFound, format!("Tag {} could not be found.", quote(name)))
 }
 
 /// What is done to the tags beside a release.

@@ -258,7 +258,7 @@ impl Request {
             hash.update([0]);
         }
         hash.update(&self.body);
-        let hash = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = stemma_core::digest::Hex(&hash.finalize()).to_string();
         Ok(Some(Mark { id, hash }))
     }
 }

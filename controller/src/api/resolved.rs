@@ -2,13 +2,13 @@
 //! origin of each value.
 
 use serde_json::{Map, Value, json};
+use stemma_core::digest::TaskDigest;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::lifecycle;
 use stemma_core::object::{ClusterId, ClusterSpec, NodeSpec};
 use stemma_core::resolve::{Answer, Missing, Outcome, PlainAnswer};
 use stemma_core::role::TagOrigin;
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::message::Hash;
 
 use super::objects::Shown;
 use super::request::{Reply, Request};
@@ -65,7 +65,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
     }
     body["released"] = json!(model.released.get(&answer.node().meta.uuid).map(|released| json!({
         "revision": released.revision, "at": super::view::time(released.at), "release": released.release, "tasks": state::runs(model, released),
-        "task_digest": crate::init::hex(&released.task_set.task_digest),
+        "task_digest": TaskDigest(released.task_set.task_digest),
     })));
     body
 }
@@ -131,17 +131,4 @@ pub(super) fn validate_cluster(api: &Api, request: &Request) -> request::Outcome
         order.is_ok() && !findings.iter().any(|finding| finding.severity == stemma_core::finding::Severity::Error);
     let reason = order.err().map(|cycle| cycle.to_string());
     Ok(Reply::ok(json!({"cluster": cluster.meta.name, "result": result, "reason": reason, "findings": findings})))
-}
-
-/// A hash from its text: 64 digits, in small letters.
-pub(super) fn parse_hash(text: &str) -> Option<Hash> {
-    let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    if text.len() != 64 || !text.bytes().all(is_digit) {
-        return None;
-    }
-    let mut hash = [0; 32];
-    for (byte, pair) in hash.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(Hash(hash))
 }

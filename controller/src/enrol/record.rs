@@ -11,8 +11,6 @@ use stemma_core::task::Mode;
 use stemma_wire::tls::RENEW_GRACE_SECONDS;
 use uuid::Uuid;
 
-use crate::init::hex;
-
 /// Agents' records, by node.
 pub const AGENTS: &str = "agent/";
 /// Join tokens, by id.
@@ -128,7 +126,7 @@ pub enum Bound {
 
 impl<const N: usize> Serialize for Hex<N> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&hex(&self.0))
+        to.collect_str(&stemma_core::digest::Hex(&self.0))
     }
 }
 

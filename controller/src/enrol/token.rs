@@ -13,7 +13,6 @@ use subtle::ConstantTimeEq;
 use super::decode;
 use super::record::{Bound, Hex, TOKENS, TokenRecord, token_key};
 use crate::cache::Model;
-use crate::init::hex;
 use crate::registry::work::Work;
 use crate::registry::{Answer, Caller, Registry, codec, store_error};
 use crate::store::{Op, Precondition, Query, Revision, Store, StoreError};
@@ -81,7 +80,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
     let (uses, ttl_s) = (wanted.uses.unwrap_or(DEFAULT_USES), wanted.ttl_seconds.unwrap_or(DEFAULT_TTL_S));
     check_bounds("uses", uses.into(), MOST_USES.into())?;
     check_bounds("ttl_seconds", ttl_s, LONGEST_TTL_S)?;
-    let id = hex(&super::random::<8>()?);
+    let id = stemma_core::digest::Hex(&super::random::<8>()?).to_string();
     let secret = URL_SAFE_NO_PAD.encode(super::random::<32>()?);
     let secret_sha256 = Hex(Sha256::digest(secret.as_bytes()).into());
     // The mark would keep the answer, and with it the secret, for a day.

@@ -152,7 +152,7 @@ fn blobs(profile: &desired::Profile) -> Arc<[Hash]> {
 /// The blob that a task's `source` names.
 fn blob(definition: &str) -> Option<Hash> {
     let task: Value = serde_json::from_str(definition).ok()?;
-    task.pointer("/parameters/source")?.as_str()?.strip_prefix("sha256:")?.parse().ok()
+    Hash::of_source(task.pointer("/parameters/source")?.as_str()?).ok()
 }
 
 fn input_value(input: &Input) -> InputValue {

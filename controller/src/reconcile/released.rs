@@ -14,7 +14,6 @@ use super::encode::{self, EncodedProfile, Profiles};
 use super::policy::{Candidate, ReleasePolicy, Verdict};
 use crate::agents::desired::{Encoded, Released};
 use crate::cache::Model;
-use crate::init::hex;
 use crate::registry::reported::{ProfileRecord, ReleasedRecord};
 use crate::registry::{codec, key};
 use crate::store::{Revision, Snapshot, Store, StoreError, Transaction};
@@ -66,7 +65,7 @@ pub(super) fn decide(
 fn stored_profile(model: &Model, task_set: &TaskSet) -> Option<EncodedProfile> {
     let hash = task_set.profile?;
     let Some(record) = model.profiles.get(&hash) else {
-        error!(profile = hex(&hash.0); "the profile of a released task set is not stored: its host keeps what it has");
+        error!(profile:% = hash; "the profile of a released task set is not stored: its host keeps what it has");
         return None;
     };
     let encoded = Arc::new(Encoded { name: hash, bytes: record.bytes.clone().into() });

@@ -9,8 +9,6 @@ use stemma_core::object::Kind;
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
-use crate::init::hex;
-
 /// Objects, by kind and uuid.
 pub const OBJECTS: &str = "object/";
 /// After-images, by kind, uuid and revision.
@@ -72,7 +70,7 @@ pub fn of_node(prefix: &str, node: Uuid) -> String {
 
 /// A profile.
 pub fn profile(hash: &Hash) -> String {
-    format!("{PROFILES}{}", hex(&hash.0))
+    format!("{PROFILES}{hash}")
 }
 
 /// The hash of a key under [`PROFILES`].

@@ -182,5 +182,5 @@ async fn drop_blobs(parts: &Arc<Parts>) {
 
 /// The blob that a task's parameters name.
 fn source(parameters: &serde_json::Map<String, serde_json::Value>) -> Option<Hash> {
-    parameters.get("source")?.as_str()?.strip_prefix("sha256:")?.parse().ok()
+    Hash::of_source(parameters.get("source")?.as_str()?).ok()
 }

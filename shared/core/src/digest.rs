@@ -32,11 +32,21 @@ pub struct TaskDigest(pub [u8; 32]);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReleaseHash(pub [u8; 32]);
 
+/// Bytes as hexadecimal digits in small letters: how every hash, digest and random id is shown.
+#[derive(Clone, Copy)]
+pub struct Hex<'a>(pub &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 macro_rules! hex_digest {
     ($name:ident) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                Hex(&self.0).fmt(f)
             }
         }
 

@@ -204,22 +204,9 @@ fn attributes(site: &Site, parameters: &Parameters, present: Option<&Present>) -
     Ok(attributes)
 }
 
-/// The hash of a `source`; `None` where it names none.
-pub(in crate::apply) fn source_hash(source: &str) -> Option<Hash> {
-    let digits = source.strip_prefix("sha256:").unwrap_or(source);
-    if digits.len() != 64 || !digits.is_ascii() {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(Hash(bytes))
-}
-
 fn blob(site: &Site, source: &str) -> Result<Vec<u8>, TaskError> {
-    let hash = source_hash(source)
-        .ok_or_else(|| TaskError::new(format!("parameters.source: {source:?} names no blob (sha256:…)")))?;
+    let hash =
+        Hash::of_source(source).map_err(|error| TaskError::new(format!("parameters.source: {source:?}: {error}")))?;
     site.ledger
         .body(hash)?
         .ok_or_else(|| TaskError::new(format!("parameters.source: the blob {source} is not on this host yet")))

@@ -8,8 +8,6 @@ mod marker;
 mod parameters;
 mod shell;
 
-pub(super) use file::source_hash;
-
 use super::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::{HostPath, Pending};
 

@@ -12,11 +12,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use stemma_core::task::{Exclusive, Phase, task_type};
-use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Mode, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
+use stemma_wire::message::{Hash, PartDigest};
 
-use super::applier::{applier, source_hash};
+use super::applier::applier;
 use super::half::unix_seconds;
 use super::ledger::{Desired, Performed, Progress};
 use super::task::{Ended, HostTask, Site};
@@ -73,7 +73,7 @@ struct Planned {
 
 enum Ready {
     /// It can be performed.
-    Performable { name: &'static str, task: Rc<HostTask>, blob: Option<stemma_wire::message::Hash> },
+    Performable { name: &'static str, task: Rc<HostTask>, blob: Option<Hash> },
     /// It cannot, and why.
     Not(Outcome, String),
 }
@@ -380,7 +380,7 @@ fn ready(ceiling: &Ceiling, desired: &Desired, profile: &stemma_wire::message::d
         );
     }
     let source = task.task.parameters.get("source").and_then(serde_json::Value::as_str);
-    let blob = source.filter(|_| known.name == "file").and_then(source_hash);
+    let blob = source.filter(|_| known.name == "file").and_then(|source| Hash::of_source(source).ok());
     Ready::Performable { name: known.name, task: Rc::new(task), blob }
 }
 
@@ -409,10 +409,10 @@ pub fn is_in_order(profile: &Profile) -> bool {
 }
 
 /// The blobs that a profile's tasks are made from.
-pub fn blobs(profile: &Profile) -> impl Iterator<Item = stemma_wire::message::Hash> {
+pub fn blobs(profile: &Profile) -> impl Iterator<Item = Hash> {
     profile.tasks.iter().filter_map(|task| {
         let definition: serde_json::Value = serde_json::from_str(&task.definition).ok()?;
-        source_hash(definition.get("parameters")?.get("source")?.as_str()?)
+        Hash::of_source(definition.get("parameters")?.get("source")?.as_str()?).ok()
     })
 }
 

@@ -168,11 +168,11 @@ fn a_check_tells_all_and_changes_nothing() {
 fn a_task_waits_for_its_blob() {
     let host = MemoryHost::new();
     let hash = stemma_core::digest::sha256(b"blob");
-    let source = format!("sha256:{}", crate::apply::ledger::hex(&hash));
+    let source = format!("sha256:{}", Hash(hash));
     let set = Set::default().task("f", "file", &[], &json!({"parameters": {"path": "/f", "source": source}}));
     let (told, progress) = run_with(&host, &set, &Ceiling::default(), Purpose::Converge);
     assert_eq!((told, progress), (vec![], observed::Progress::Waiting));
-    site(&host).ledger.store_body(stemma_wire::message::Hash(hash), b"blob").unwrap();
+    site(&host).ledger.store_body(Hash(hash), b"blob").unwrap();
     assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Changed)]));
 }
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use log::warn;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stemma_core::digest::sha256;
+use stemma_core::digest::{Hex, sha256};
 use stemma_wire::message::Hash;
 use stemma_wire::message::observed::{LocalState, Report, TaskResult};
 
@@ -231,7 +231,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn body(&self, hash: Hash) -> Result<Option<Vec<u8>>, HostError> {
-        let name = hex(&hash.0);
+        let name = hash.to_string();
         let Some(bytes) = self.bodies.read(&name, LARGEST_BODY)? else { return Ok(None) };
         if sha256(&bytes) == hash.0 {
             return Ok(Some(bytes));
@@ -246,7 +246,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn has_body(&self, hash: Hash) -> Result<bool, HostError> {
-        Ok(self.bodies.stat(&hex(&hash.0))?.is_some())
+        Ok(self.bodies.stat(&hash.to_string())?.is_some())
     }
 
     /// Keeps a body; its hash was compared by who calls.
@@ -254,7 +254,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn store_body(&self, hash: Hash, bytes: &[u8]) -> Result<(), HostError> {
-        replace(&*self.host, &*self.bodies, &hex(&hash.0), bytes, Attributes::mode(0o600))
+        replace(&*self.host, &*self.bodies, &hash.to_string(), bytes, Attributes::mode(0o600))
     }
 
     /// Drops the bodies that nothing names any more.
@@ -262,7 +262,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn keep_bodies(&self, wanted: &BTreeSet<Hash>) -> Result<(), HostError> {
-        let wanted: BTreeSet<_> = wanted.iter().map(|hash| hex(&hash.0)).collect();
+        let wanted: BTreeSet<_> = wanted.iter().map(ToString::to_string).collect();
         for name in self.bodies.names()? {
             if !wanted.contains(&name) && !name.starts_with('.') {
                 self.bodies.remove(&name)?;
@@ -411,17 +411,7 @@ impl Ledger {
 
 /// A file name for what may be any text.
 fn by_name(text: &str) -> String {
-    hex(&sha256(text.as_bytes())[..16])
-}
-
-/// Bytes as hexadecimal digits.
-#[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes all that is written");
-        text
-    })
+    Hex(&sha256(text.as_bytes())[..16]).to_string()
 }
 
 #[cfg(test)]

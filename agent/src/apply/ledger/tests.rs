@@ -105,7 +105,7 @@ fn s68_a_body_that_changed_at_rest_is_not_used() {
     let hash = Hash(sha256(b"body"));
     ledger(&host).store_body(hash, b"body").unwrap();
     assert_eq!(ledger(&host).body(hash).unwrap().as_deref(), Some(&b"body"[..]));
-    host.put(&format!("/var/lib/stemma-agent/apply/bodies/{}", hex(&hash.0)), "bodY");
+    host.put(&format!("/var/lib/stemma-agent/apply/bodies/{hash}"), "bodY");
     assert_eq!(ledger(&host).body(hash).unwrap(), None);
     assert!(!ledger(&host).has_body(hash).unwrap(), "it is wanted again");
 }

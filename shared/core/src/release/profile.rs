@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::cycle::topological;
 use super::select::Selector;
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
-use crate::digest::sha256;
+use crate::digest::{Hex, sha256};
 use crate::input::Reference;
 use crate::name::{Name, TagName};
 use crate::object::RoleMatching;
@@ -92,7 +92,7 @@ pub enum Source {
 
 impl fmt::Display for ProfileHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        Hex(&self.0).fmt(f)
     }
 }
 

@@ -21,6 +21,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use stemma_core::digest::Hex;
 
 pub use codec::{DecodeError, Message, decode, digest_part, encode, hash_content};
 
@@ -30,6 +31,23 @@ pub const VERSION: u8 = 1;
 /// SHA-256 of some content: a profile's or a blob's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hash(pub [u8; 32]);
+
+impl Hash {
+    /// The blob that a task's `source` names, in the one form that controller, agent and CLI take: `sha256:` and the hash.
+    ///
+    /// # Errors
+    /// [`NotASource`] for anything else, a bare hash too: what one side takes and the other does not is never served.
+    pub fn of_source(source: &str) -> Result<Self, NotASource> {
+        source.strip_prefix("sha256:").and_then(|digits| digits.parse().ok()).ok_or(NotASource)
+    }
+}
+
+/// A `source` that names no blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "it names no blob: write sha256: and 64 hexadecimal digits in small letters (`stemma apply` makes that of a file's name)"
+)]
+pub struct NotASource;
 
 /// A text that is no hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,11 +73,17 @@ impl FromStr for Hash {
     }
 }
 
-impl fmt::Display for Hash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
+macro_rules! shown_as_hex {
+    ($($name:ident),*) => {
+        $(impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                Hex(&self.0).fmt(f)
+            }
+        })*
+    };
 }
+
+shown_as_hex!(Hash, PartDigest, Epoch);
 
 /// SHA-256 over the postcard bytes of one part of a desired state, as sent. Never compared with a task digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

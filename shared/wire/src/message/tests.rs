@@ -297,6 +297,16 @@ fn s50_texts_and_paths_have_their_bounds() {
 }
 
 #[test]
+fn a_source_names_a_blob_in_one_form_alone() {
+    let digits = "0123456789abcdef".repeat(4);
+    assert_eq!(Hash::of_source(&format!("sha256:{digits}")), Ok(digits.parse().unwrap()));
+    let upper = format!("sha256:{}", digits.to_uppercase());
+    for bad in ["", "sha256:", &digits, &upper, "file.bin", &format!("SHA256:{digits}"), &format!("sha256:{digits}0")] {
+        assert_eq!(Hash::of_source(bad), Err(NotASource), "{bad:?}");
+    }
+}
+
+#[test]
 fn s54_a_hash_in_a_path_is_a_hash_or_nothing() {
     let good = "0123456789abcdef".repeat(4);
     assert_eq!(good.parse::<Hash>().map(|hash| hash.to_string()), Ok(good.clone()));

@@ -5,7 +5,7 @@ use stemma_core::digest::sha256;
 use stemma_wire::message::desired::ProfileTask;
 
 use super::*;
-use crate::apply::ledger::{Ledger, hex};
+use crate::apply::ledger::Ledger;
 use crate::host::Host;
 use crate::host::memory::MemoryHost;
 use crate::host::{End, Finished};
@@ -101,7 +101,7 @@ fn the_old_file_stands_until_validate_has_said_yes() {
 fn a_blob_is_taken_from_the_ledger() {
     let host = MemoryHost::new();
     let hash = Hash(sha256(b"blob"));
-    let parameters = json!({"path": "/f", "source": format!("sha256:{}", hex(&hash.0))});
+    let parameters = json!({"path": "/f", "source": format!("sha256:{}", hash)});
     assert!(refusal(&host, &parameters).ends_with("is not on this host yet"));
     site(&host).ledger.store_body(hash, b"blob").unwrap();
     apply(&host, &parameters).unwrap();
@@ -131,7 +131,11 @@ fn wrong_parameters_are_named() {
         (json!({"path": "/f", "content": "", "owner": "nobody-here"}), "no user \"nobody-here\" on this host"),
         (json!({"path": "/f", "content": "", "contents": ""}), "parameters: unknown field `contents`"),
         (json!({"path": "/f", "data": {"yaql_exp": "$"}}), "parameters: invalid type: map"),
-        (json!({"path": "/f", "source": "file.bin"}), "parameters.source: \"file.bin\" names no blob"),
+        (
+            json!({"path": "/f", "source": "file.bin"}),
+            "parameters.source: \"file.bin\": it names no blob: write sha256: and 64",
+        ),
+        (json!({"path": "/f", "source": "00".repeat(32)}), "it names no blob: write sha256: and 64 hexadecimal digits"),
     ] {
         let message = refusal(&host, &parameters);
         assert!(message.contains(said), "{parameters}: {message}");
