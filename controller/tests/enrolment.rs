@@ -15,7 +15,8 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 use stemma_controller::agents::desired::{Batch, Change};
-use stemma_controller::enrol::{GuessLimits, token};
+use stemma_controller::enrol::record::agent_key;
+use stemma_controller::enrol::{GuessLimits, forget, token};
 use stemma_controller::registry::work::Work;
 use stemma_controller::registry::{Answer, Decision};
 use stemma_core::name::NodeName;
@@ -26,6 +27,7 @@ use stemma_wire::message::encode;
 use stemma_wire::message::enroll::EnrollRequest;
 use uuid::Uuid;
 
+const DAY_S: u64 = 24 * 3600;
 const NO_GOOD: &str = "The join token is unknown, used up, expired, or bound to something else.";
 
 fn no_good() -> Refused {
@@ -238,7 +240,7 @@ async fn delete_node(fleet: &Fleet, node: Uuid) {
 #[tokio::test]
 async fn s27_guessing_is_refused_unseen_after_a_while_and_a_fleet_that_joins_is_not() {
     let fleet =
-        Fleet::start_with(|options| options.guesses = GuessLimits { of_one_address: 5, ..GuessLimits::default() })
+        Fleet::start_with(|options| options.guesses = GuessLimits { of_one_network: 5, ..GuessLimits::default() })
             .await;
     let good = fleet.token(json!({"uses": 100})).await;
     let id = good.split('.').next().unwrap();
@@ -252,6 +254,106 @@ async fn s27_guessing_is_refused_unseen_after_a_while_and_a_fleet_that_joins_is_
     for n in 0..20 {
         fleet.enrol(&good, &format!("web-{n}"), &asking().csr).await.unwrap();
     }
+}
+
+/// Asks as if from an address that a test on loopback cannot have.
+async fn enrol_from(fleet: &Fleet, from: &str, token: &str, name: &str) -> Result<Uuid, (u16, &'static str)> {
+    let Asking { csr, .. } = asking();
+    let request = EnrollRequest { token: token.into(), csr, seal_key: [7; 32], name: name.into() };
+    let answer = fleet.parts().enrolment.enrol(from.parse().unwrap(), request).await;
+    answer.map(|answer| answer.node).map_err(|error| (error.status(), error.kind.name()))
+}
+
+#[tokio::test]
+async fn s27_s29_many_who_guess_keep_nobody_out() {
+    let limits = GuessLimits { of_one_network: 5, of_all: 8, refill_s: 3 };
+    let fleet = Fleet::start_with(|options| options.guesses = limits).await;
+    let (good, spent) = (fleet.token(json!({"uses": 10})).await, fleet.token(json!({})).await);
+    enrol_from(&fleet, "[2001:db8::1]:1", &spent, "web-0").await.unwrap();
+    // One site with as many addresses as it likes has the measure of one.
+    for host in 1..=5 {
+        let guessed = enrol_from(&fleet, &format!("[2001:db8:0:7::{host}]:1"), "0000000000000000.x", "web-1").await;
+        assert_eq!(guessed, Err((403, "token.invalid")));
+    }
+    for token in ["0000000000000000.x", good.as_str()] {
+        let refused = enrol_from(&fleet, "[2001:db8:0:7:5::5]:1", token, "web-1").await;
+        assert_eq!(refused, Err((503, "server.busy")), "unseen");
+    }
+    for site in 1..=3 {
+        let guessed = enrol_from(&fleet, &format!("10.0.0.{site}:1"), "0000000000000000.x", "web-1").await;
+        assert_eq!(guessed, Err((403, "token.invalid")));
+    }
+    // All together have had theirs: what is no good is not told so, and what is good joins.
+    let revision = fleet.revision();
+    for (from, token) in
+        [("10.0.0.4:1", "0000000000000000.x"), ("10.0.0.5:1", "nonsense"), ("10.0.0.6:1", spent.as_str())]
+    {
+        assert_eq!(enrol_from(&fleet, from, token, "web-1").await, Err((503, "server.busy")), "{from}");
+    }
+    assert_eq!(fleet.revision(), revision, "nothing is written");
+    assert_eq!(fleet.rejected("token_guesses"), 5);
+    enrol_from(&fleet, "10.0.0.7:1", &good, "web-1").await.unwrap();
+    let body =
+        encode(&EnrollRequest { token: "nonsense".into(), csr: asking().csr, seal_key: [7; 32], name: "web-2".into() });
+    let answer = send(&mut fleet.stranger(), Method::POST, "/agent/v1/enroll", body).await;
+    assert_eq!((answer.status().as_u16(), answer.headers()["retry-after"].to_str().unwrap()), (503, "10"));
+    fleet.enrol(&good, "web-2", &asking().csr).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_over_is_forgotten_and_nothing_else() {
+    let fleet = Fleet::start().await;
+    let parts = fleet.parts();
+    let forget =
+        async || forget::forget(parts.registry.store().as_ref(), &parts.identities, parts.registry.now()).await;
+    let tokens = || token::list(&parts.registry).unwrap()["tokens"].as_array().unwrap().len();
+    let (stays, goes) = (fleet.join("web-1").await, fleet.join("web-2").await);
+    fleet.token(json!({"ttl_seconds": 7 * DAY_S})).await;
+    fleet.token(json!({})).await;
+    assert_eq!((forget().await.unwrap(), tokens()), (0, 4));
+    fleet.clock.forward(DAY_S - 60);
+    assert_eq!((forget().await.unwrap(), tokens()), (0, 4), "what ended is still shown for a day");
+    fleet.clock.forward(120);
+    assert_eq!((forget().await.unwrap(), tokens()), (2, 2), "those that were spent");
+    fleet.clock.forward(30 * 60);
+    assert_eq!((forget().await.unwrap(), tokens()), (1, 1), "the one that expired");
+    delete_node(&fleet, goes.node).await;
+    fleet.clock.forward(29 * DAY_S);
+    assert_eq!((forget().await.unwrap(), tokens()), (1, 0), "the one that expired late");
+    let record = |node: Uuid| parts.registry.store().snapshot().unwrap().get(agent_key(node).as_bytes()).unwrap();
+    assert!(record(goes.node).is_some(), "its certificate can still be shown to renew");
+    fleet.clock.forward(2 * DAY_S);
+    let revision = fleet.revision();
+    assert_eq!(forget().await.unwrap(), 1);
+    assert_eq!((record(goes.node), record(stays.node).is_some()), (None, true));
+    let mut known = parts.identities.over(u64::MAX, 10);
+    while !known.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        known = parts.identities.over(u64::MAX, 10);
+    }
+    assert!(parts.identities.is_enrolled(stays.node));
+    assert_eq!(fleet.revision(), revision + 1);
+    assert_eq!((forget().await.unwrap(), fleet.revision()), (0, revision + 1), "nothing to drop writes nothing");
+}
+
+#[tokio::test]
+async fn every_certificate_stays_on_record_and_a_node_is_given_only_so_many() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let csr = asking().csr;
+    for _ in 1..256 {
+        host.renew(&csr).await.unwrap();
+    }
+    let revision = fleet.revision();
+    let got = host.renew(&csr).await.unwrap_err();
+    assert_eq!((got.status, got.kind.as_str()), (429, "certificate.too_many"));
+    assert_eq!(got.message, "the node has 256 certificates that are not over, and is given no more");
+    assert_eq!((fleet.revision(), fleet.rejected("certificate.too_many")), (revision, 1));
+    assert!(host.check_in(0).await.is_ok(), "all else goes on");
+    let bytes =
+        fleet.parts().registry.store().snapshot().unwrap().get(agent_key(host.node).as_bytes()).unwrap().unwrap();
+    let stored: Value = serde_json::from_slice(&bytes.value).unwrap();
+    assert_eq!(stored["record"]["certificates"].as_array().unwrap().len(), 256);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 //! denied and not of what is allowed, because a store that came back from a backup does not know the certificates
 //! issued since, and must not cost those hosts their identity.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use stemma_wire::error::ErrorType;
@@ -24,7 +24,6 @@ pub struct Identities {
 #[derive(Debug, Default)]
 struct Known {
     agents: HashMap<Uuid, Agent>,
-    denied: HashSet<[u8; 16]>,
     keys: HashMap<[u8; 32], Uuid>,
 }
 
@@ -33,7 +32,10 @@ struct Agent {
     written: Revision,
     newest: Option<[u8; 16]>,
     retired: bool,
-    serials: Vec<[u8; 16]>,
+    /// From this second on nobody can show any of its certificates.
+    over_s: u64,
+    /// Those of its certificates that were taken back. Each request is looked at here, and hardly any agent has one.
+    denied: Vec<[u8; 16]>,
     keys: Vec<[u8; 32]>,
 }
 
@@ -56,13 +58,13 @@ impl Identities {
             return;
         }
         known.forget(node);
-        let serials: Vec<_> = record.certificates.iter().map(|certificate| certificate.serial.0).collect();
-        let denied = record.certificates.iter().filter(|certificate| certificate.revoked || record.retired);
-        known.denied.extend(denied.map(|certificate| certificate.serial.0));
+        let denied = record.certificates.iter().filter(|certificate| certificate.revoked);
+        let denied = denied.map(|certificate| certificate.serial.0).collect();
         let keys: Vec<_> = record.certificates.iter().map(|certificate| certificate.spki_sha256.0).collect();
         known.keys.extend(keys.iter().map(|key| (*key, node)));
-        let newest = serials.last().copied();
-        known.agents.insert(node, Agent { written, newest, retired: record.retired, serials, keys });
+        let newest = record.certificates.last().map(|certificate| certificate.serial.0);
+        let (retired, over_s) = (record.retired, record.over_s());
+        known.agents.insert(node, Agent { written, newest, retired, over_s, denied, keys });
     }
 
     /// Whether a node has certificates that were not taken back.
@@ -73,6 +75,21 @@ impl Identities {
     /// Every node that has enrolled and is not gone.
     pub fn enrolled(&self) -> Vec<Uuid> {
         self.read().agents.iter().filter(|(_, agent)| !agent.retired).map(|(node, _)| *node).collect()
+    }
+
+    /// Deleted nodes of which no certificate can be shown any more, as many as that at the most.
+    pub fn over(&self, now_s: u64, most: usize) -> Vec<Uuid> {
+        let known = self.read();
+        let over = known.agents.iter().filter(|(_, agent)| agent.retired && agent.over_s <= now_s);
+        over.map(|(node, _)| *node).take(most).collect()
+    }
+
+    /// Takes in that an agent's record was dropped by the commit of this revision.
+    pub fn forget(&self, node: Uuid, dropped: Revision) {
+        let mut known = self.write();
+        if known.agents.get(&node).is_some_and(|agent| agent.written < dropped) {
+            known.forget(node);
+        }
     }
 
     /// Whose key this is, if it was ever in a certificate of ours.
@@ -90,7 +107,7 @@ impl Identities {
         let known = self.read();
         // A node without a record was never enrolled here, or its record went with it.
         let agent = known.agents.get(&node).filter(|agent| !agent.retired).ok_or(ErrorType::AuthRevoked)?;
-        if serial.is_none_or(|serial| known.denied.contains(&serial)) {
+        if serial.is_none_or(|serial| agent.denied.contains(&serial)) {
             return Err(ErrorType::AuthRevoked);
         }
         if !identity.expired_at(now_s) {
@@ -111,9 +128,6 @@ impl Identities {
 impl Known {
     fn forget(&mut self, node: Uuid) {
         let Some(agent) = self.agents.remove(&node) else { return };
-        for serial in &agent.serials {
-            self.denied.remove(serial);
-        }
         for key in &agent.keys {
             self.keys.remove(key);
         }

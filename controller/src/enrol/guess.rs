@@ -1,18 +1,21 @@
 //! How often somebody may be wrong about a token (S27).
 //!
 //! A secret is 256 random bits, so no rate makes guessing hopeful; the limit is for the noise and the work that guessing makes. Wrong
-//! ones count alone: a thousand hosts that join behind one address are never slowed down by each other.
+//! ones count alone: a thousand hosts that join behind one address are never slowed down by each other. One network that guesses is
+//! refused unseen. All of them together are not: whoever has enough networks would keep every new host out, and a look at a token
+//! (one hash, one read) costs a fiftieth of the handshake before it. So when too many guess, the wrong are told to come
+//! back later instead of that they are wrong, and the right are let in (S29).
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many wrong tokens are looked at before more are refused unseen.
+/// How many wrong tokens are forgiven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuessLimits {
-    /// From one address at once.
-    pub of_one_address: u32,
-    /// From all addresses at once.
+    /// From one network at once: an IPv4 address, or the 64 bits of an IPv6 one that a site has for itself.
+    pub of_one_network: u32,
+    /// From all networks at once.
     pub of_all: u32,
     /// One more is allowed after so many seconds, each for itself.
     pub refill_s: u64,
@@ -20,12 +23,12 @@ pub struct GuessLimits {
 
 impl Default for GuessLimits {
     fn default() -> Self {
-        Self { of_one_address: 20, of_all: 1000, refill_s: 3 }
+        Self { of_one_network: 20, of_all: 1000, refill_s: 3 }
     }
 }
 
-/// How many addresses are remembered.
-const MOST_ADDRESSES: usize = 10_000;
+/// How many networks are remembered.
+const MOST_NETWORKS: usize = 10_000;
 
 /// Who was wrong how often.
 #[derive(Debug)]
@@ -37,7 +40,9 @@ pub(super) struct Guesses {
 #[derive(Debug, Default)]
 struct Wrong {
     all: Bucket,
-    by_address: HashMap<IpAddr, Bucket>,
+    by_network: HashMap<IpAddr, Bucket>,
+    /// When those that are forgiven were last taken out.
+    cleared_s: u64,
 }
 
 /// Wrong guesses that are not forgiven yet.
@@ -55,6 +60,11 @@ impl Bucket {
         self.level = self.level.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX));
         self.since_s = if self.level == 0 { now_s } else { self.since_s + forgiven * refill_s };
     }
+
+    /// Counts one more, to the measure and no further: what a flood did is forgiven as soon as what a few did.
+    fn add(&mut self, most: u32) {
+        self.level = self.level.saturating_add(1).min(most);
+    }
 }
 
 impl Guesses {
@@ -64,30 +74,61 @@ impl Guesses {
 
     /// Whether a token from this address is looked at now.
     pub(super) fn allowed(&self, from: IpAddr, now_s: u64) -> bool {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        wrong.all.drain(now_s, self.limits.refill_s);
-        let of_address = wrong.by_address.get_mut(&from).map_or(0, |bucket| {
+        let mut wrong = self.lock();
+        let level = wrong.by_network.get_mut(&network(from)).map_or(0, |bucket| {
             bucket.drain(now_s, self.limits.refill_s);
             bucket.level
         });
-        wrong.all.level < self.limits.of_all && of_address < self.limits.of_one_address
+        level < self.limits.of_one_network
     }
 
-    /// Notes a wrong one.
-    pub(super) fn note(&self, from: IpAddr, now_s: u64) {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        wrong.all.level += 1;
-        if wrong.by_address.len() >= MOST_ADDRESSES {
-            let refill_s = self.limits.refill_s;
-            wrong.by_address.retain(|_, bucket| {
-                bucket.drain(now_s, refill_s);
-                bucket.level > 0
-            });
-        }
+    /// Whether somebody may be told that a token is no good any more: not where too many were wrong lately, as for those.
+    pub(super) fn may_tell(&self, now_s: u64) -> bool {
+        let mut wrong = self.lock();
+        wrong.all.drain(now_s, self.limits.refill_s);
+        wrong.all.level < self.limits.of_all
+    }
+
+    /// Notes a wrong one. Whether it may be told that it is wrong: not where too many were lately.
+    pub(super) fn note(&self, from: IpAddr, now_s: u64) -> bool {
+        let GuessLimits { of_one_network, of_all, refill_s } = self.limits;
+        let mut wrong = self.lock();
+        wrong.all.drain(now_s, refill_s);
+        let told = wrong.all.level < of_all;
+        wrong.all.add(of_all);
+        wrong.make_room(now_s, refill_s);
         // With the memory full of the guilty, the measure for all is what holds.
-        if wrong.by_address.len() < MOST_ADDRESSES || wrong.by_address.contains_key(&from) {
-            wrong.by_address.entry(from).or_insert(Bucket { level: 0, since_s: now_s }).level += 1;
+        let from = network(from);
+        if wrong.by_network.len() < MOST_NETWORKS || wrong.by_network.contains_key(&from) {
+            wrong.by_network.entry(from).or_insert(Bucket { level: 0, since_s: now_s }).add(of_one_network);
         }
+        told
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Wrong> {
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wrong {
+    /// Takes out those that are forgiven, when the memory is full; no oftener than one can be, since it looks at all of them.
+    fn make_room(&mut self, now_s: u64, refill_s: u64) {
+        if self.by_network.len() < MOST_NETWORKS || now_s < self.cleared_s.saturating_add(refill_s) {
+            return;
+        }
+        self.cleared_s = now_s;
+        self.by_network.retain(|_, bucket| {
+            bucket.drain(now_s, refill_s);
+            bucket.level > 0
+        });
+    }
+}
+
+/// What is given to one customer or site as a whole: an IPv4 address, or an IPv6 network of 64 bits.
+fn network(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
     }
 }
 
@@ -97,17 +138,51 @@ mod tests {
 
     #[test]
     fn s27_guessing_is_slowed_down_and_forgiven() {
-        let guesses = Guesses::new(GuessLimits { of_one_address: 3, of_all: 5, refill_s: 10 });
+        let guesses = Guesses::new(GuessLimits { of_one_network: 3, of_all: 5, refill_s: 10 });
         let (one, other, third) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), [10, 0, 0, 3].into());
         for _ in 0..3 {
             assert!(guesses.allowed(one, 1000));
-            guesses.note(one, 1000);
+            assert!(guesses.note(one, 1000));
         }
         assert!(!guesses.allowed(one, 1009), "three wrong ones are enough");
-        assert!(guesses.allowed(other, 1009), "another address has its own measure");
-        guesses.note(other, 1009);
-        guesses.note(other, 1009);
-        assert!(!guesses.allowed(third, 1009), "five in all are enough");
+        assert!(guesses.allowed(other, 1009), "another network has its own measure");
+        assert!(guesses.note(other, 1009) && guesses.may_tell(1009) && guesses.note(other, 1009));
+        assert!(!guesses.may_tell(1009) && !guesses.note(third, 1009), "five in all are enough: the sixth is not told");
+        assert!(guesses.allowed(third, 1009), "and whoever else comes is looked at all the same");
         assert!(guesses.allowed(one, 1010), "one is forgiven after ten seconds");
+        assert!(guesses.note(third, 1010), "of all as well");
+    }
+
+    #[test]
+    fn s27_a_site_has_one_measure_however_many_addresses_it_has() {
+        let guesses = Guesses::new(GuessLimits { of_one_network: 3, of_all: 1000, refill_s: 10 });
+        for host in 1..=3 {
+            guesses.note(format!("2001:db8:0:7::{host:x}").parse().unwrap(), 1000);
+        }
+        for (from, allowed) in [
+            ("2001:db8:0:7:ffff:ffff:ffff:ffff", false),
+            ("2001:db8:0:8::1", true),
+            ("2001:db8:0:6:ffff:ffff:ffff:ffff", true),
+        ] {
+            assert_eq!(guesses.allowed(from.parse().unwrap(), 1000), allowed, "{from}");
+        }
+        for _ in 0..3 {
+            guesses.note("::ffff:10.0.0.1".parse().unwrap(), 1000);
+        }
+        assert!(!guesses.allowed([10, 0, 0, 1].into(), 1000), "the same address in its other form");
+        assert!(guesses.allowed([10, 0, 0, 2].into(), 1000), "an IPv4 address stands for itself");
+    }
+
+    #[test]
+    fn s29_a_flood_is_remembered_in_bounds_and_forgiven_as_soon_as_a_few() {
+        let guesses = Guesses::new(GuessLimits { of_one_network: 3, of_all: 5, refill_s: 10 });
+        let of = |n: u32| IpAddr::from(n.to_be_bytes());
+        for n in 0..50_000 {
+            guesses.note(of(n), 1000);
+        }
+        assert_eq!(guesses.lock().by_network.len(), MOST_NETWORKS);
+        guesses.note(of(60_000), 1011);
+        assert_eq!(guesses.lock().by_network.len(), 1, "those that are forgiven make room");
+        assert!(guesses.note(of(60_001), 1031), "a hundred thousand more than the measure are no debt");
     }
 }

@@ -80,14 +80,16 @@ impl Enrolment {
     fn good_token(&self, text: &str, from: SocketAddr) -> Result<String, ApiError> {
         let now_s = self.clock.unix_seconds();
         let found = token::find(self.registry.store().as_ref(), text).map_err(|error| store_error(&error))?;
-        match found {
-            token::Found::Right(record) if is_good(&record, Timestamp(now_s * 1000)) => Ok(record.id),
-            token::Found::Right(_) => Err(plain(ErrorType::TokenInvalid)),
-            token::Found::Wrong => {
-                self.guesses.note(from.ip(), now_s);
-                Err(plain(ErrorType::TokenInvalid))
-            }
+        let told = match found {
+            token::Found::Right(record) if is_good(&record, Timestamp(now_s * 1000)) => return Ok(record.id),
+            token::Found::Right(_) => self.guesses.may_tell(now_s),
+            token::Found::Wrong => self.guesses.note(from.ip(), now_s),
+        };
+        if told {
+            return Err(plain(ErrorType::TokenInvalid));
         }
+        self.rejected.refuse("token_guesses", Some(from.ip()));
+        Err(plain(ErrorType::ServerBusy))
     }
 
     fn decide(&self, sight: &Sight<'_>, asked: &Asked<'_>) -> Result<(Decision, Made), Undecided> {
@@ -207,6 +209,7 @@ fn record_join(work: &mut Work<'_>, node: Uuid, record: &AgentRecord, earlier: O
 fn consume(work: &mut Work<'_>, token: TokenRecord, written: Revision) {
     let at = token_key(&token.id);
     work.draft().require(Precondition::unchanged(at.clone(), written));
-    let left = TokenRecord { uses_left: token.uses_left - 1, ..token };
+    let uses_left = token.uses_left - 1;
+    let left = TokenRecord { uses_left, spent_at: (uses_left == 0).then_some(work.now()), ..token };
     work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&left) });
 }

@@ -2,7 +2,8 @@
 //!
 //! Secrets are never stored: of a token its hash, of a certificate its serial number and the hash of its key. The record of
 //! an agent outlives its node: a node that is deleted and made again under the same uuid must not bring the old certificate back to life
-//! (S26), so the record stays, retired, until the last of its certificates is past its grace.
+//! (S26), so the record stays, retired, until the last of its certificates is past its grace; then nobody can show one, and the sweep
+//! ([`super::forget`]) drops it, as it drops tokens a day after they are spent or expired.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,8 +17,9 @@ pub const AGENTS: &str = "agent/";
 /// Join tokens, by id.
 pub const TOKENS: &str = "token/";
 
-/// How many of a node's last certificates are kept in its record, beside those that were taken back: these stay until they end by themselves.
-const KEPT: usize = 64;
+/// How many certificates one node may have that can still be shown. One that renews in time has 45 of them by the end of its first month; more than
+/// these it is not given, because each stays on record, to be named and taken back, until it is past its grace.
+pub(super) const MOST_CERTIFICATES: usize = 256;
 
 /// The key of an agent's record.
 pub fn agent_key(node: Uuid) -> String {
@@ -75,16 +77,26 @@ impl AgentRecord {
     #[must_use]
     pub fn with(mut self, certificate: CertificateRecord) -> Self {
         let now_s = certificate.issued_at.0 / 1000;
-        self.certificates.retain(|old| old.not_after_s.saturating_add(RENEW_GRACE_SECONDS) > now_s);
-        let good = self.certificates.iter().filter(|old| !old.revoked).count();
-        let mut surplus = (good + 1).saturating_sub(KEPT);
-        self.certificates.retain(|old| {
-            let goes = !old.revoked && surplus > 0;
-            surplus -= usize::from(goes);
-            !goes
-        });
+        self.certificates.retain(|old| old.over_s() > now_s);
         self.certificates.push(certificate);
         self
+    }
+
+    /// How many of its certificates can still be shown at this second.
+    pub(super) fn showable(&self, now_s: u64) -> usize {
+        self.certificates.iter().filter(|certificate| certificate.over_s() > now_s).count()
+    }
+
+    /// From this second on nobody can show any of its certificates; a record without any is over at once.
+    pub fn over_s(&self) -> u64 {
+        self.certificates.iter().map(CertificateRecord::over_s).max().unwrap_or(0)
+    }
+}
+
+impl CertificateRecord {
+    /// From this second on nobody can show it: its grace is over.
+    pub fn over_s(&self) -> u64 {
+        self.not_after_s.saturating_add(RENEW_GRACE_SECONDS)
     }
 }
 
@@ -101,6 +113,9 @@ pub struct TokenRecord {
     pub uses: u32,
     /// From then on it is worth nothing.
     pub expires_at: Timestamp,
+    /// When the last of its uses was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spent_at: Option<Timestamp>,
     /// For whom.
     pub bound: Bound,
     /// The mode of the nodes that it makes.
@@ -175,16 +190,10 @@ mod tests {
         let much_later = later.with(certificate(3, 31 * 86_400));
         assert_eq!(serials(&much_later), [2, 3]);
         let many = (0..200).fold(much_later, |record, n| record.with(certificate(n, 31 * 86_400)));
-        assert_eq!(many.certificates.len(), KEPT);
-        assert_eq!(many.certificates.last(), Some(&certificate(199, 31 * 86_400)));
-
-        let mut revoked = many;
-        revoked.certificates[0].revoked = true;
-        let denied = revoked.certificates[0].clone();
-        let denying = (0..200).fold(revoked, |record, n| record.with(certificate(n, 31 * 86_400)));
-        assert_eq!(denying.certificates.len(), KEPT + 1);
-        assert_eq!(denying.certificates[0], denied, "what was taken back is denied to its end");
-        let over = denying.with(certificate(1, 63 * 86_400));
+        assert_eq!(many.certificates.len(), 202, "each can be named and taken back to its end");
+        assert_eq!((many.showable(62 * 86_400 - 1), many.showable(62 * 86_400)), (201, 0));
+        assert_eq!(many.over_s(), 62 * 86_400);
+        let over = many.with(certificate(1, 63 * 86_400));
         assert_eq!(over.certificates, [certificate(1, 63 * 86_400)]);
     }
 

@@ -11,7 +11,7 @@ use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
 use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
-use super::record::{AgentRecord, CertificateRecord, agent_key};
+use super::record::{AgentRecord, CertificateRecord, MOST_CERTIFICATES, agent_key};
 use super::{Enrolment, caller, read_agent};
 use crate::agents::plain;
 use crate::ca::csr::Request;
@@ -71,6 +71,9 @@ impl Enrolment {
         let (record, written) = read_agent(store, node).map_err(|error| store_error(&error))?.ok_or_else(gone)?;
         // Judged before, in memory; but of two renewals at once only one still finds its certificate the newest.
         may_renew(&record, identity, sight.now.0 / 1000).map_err(plain)?;
+        if record.showable(sight.now.0 / 1000) >= MOST_CERTIFICATES {
+            return Err(too_many().into());
+        }
         let (chain, certificate) = self.issue(node, request, sight.now)?;
         let record = record.with(certificate);
         let at = agent_key(node);
@@ -79,6 +82,13 @@ impl Enrolment {
         work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&record) });
         Ok((work.finish(Answer::empty(200))?, Renewed { chain, record }))
     }
+}
+
+/// A host that renews without end, or somebody with its key.
+fn too_many() -> ApiError {
+    let message = format!("the node has {MOST_CERTIFICATES} certificates that are not over, and is given no more");
+    ApiError::new(ErrorType::CertificateTooMany, message)
+        .detail("it renews without need; look for a second holder of its key, and revoke what is not its own")
 }
 
 /// Whether the holder of this certificate may have the next one, by what is recorded of its node.

@@ -93,6 +93,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
                 uses_left: uses,
                 uses,
                 expires_at: Timestamp(sight.now.0.saturating_add(ttl_s * 1000)),
+                spent_at: None,
                 bound: bound(sight.model, &wanted)?,
                 mode: wanted.mode,
                 created_at: sight.now,
@@ -150,21 +151,6 @@ pub async fn delete(registry: &Registry, caller: &Caller, id: &str) -> Result<An
             work.finish(Answer::empty(204))
         })
         .await
-}
-
-/// Drops tokens that have been worth nothing for a day; writes nothing when there are none.
-///
-/// # Errors
-/// What the store says.
-pub async fn forget(store: &dyn Store, now: Timestamp) -> Result<usize, StoreError> {
-    let day_ms = 24 * 3600 * 1000;
-    let old: Vec<_> =
-        all(store)?.into_iter().filter(|token| token.expires_at.0.saturating_add(day_ms) < now.0).collect();
-    for some in old.chunks(100) {
-        let ops = some.iter().map(|token| Op::Delete { key: token_key(&token.id).into() }).collect();
-        store.commit(crate::store::Transaction { preconditions: Vec::new(), ops }).await?;
-    }
-    Ok(old.len())
 }
 
 fn all(store: &dyn Store) -> Result<Vec<TokenRecord>, StoreError> {

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Parts;
 use super::keys::{Keys, Sides};
-use crate::enrol::{decode, record, token};
+use crate::enrol::{decode, forget, record};
 use crate::store::{EventKind, Query, Revision, StoreError, WatchError};
 
 /// How often it is looked whether a certificate of our own is old.
@@ -40,7 +40,7 @@ impl Tasks {
         let these = Arc::clone(parts);
         tasks.spawn(async move { ended("the list of certificates", follow_identities(&these, from).await) });
         tasks.spawn(renew_keys(Arc::clone(parts), keys, sides));
-        tasks.spawn(forget(Arc::clone(parts)));
+        tasks.spawn(forget_old(Arc::clone(parts)));
         tasks
     }
 
@@ -80,8 +80,11 @@ async fn follow_identities(parts: &Parts, from: Revision) -> Result<(), StoreErr
             Ok(change) => {
                 for event in &change.events {
                     let Some(node) = record::read_agent_key(&event.key) else { continue };
-                    if let EventKind::Put { value, .. } = &event.kind {
-                        take_identity(parts, node, &decode(&event.key, value)?, change.revision);
+                    match &event.kind {
+                        EventKind::Put { value, .. } => {
+                            take_identity(parts, node, &decode(&event.key, value)?, change.revision);
+                        }
+                        EventKind::Delete => parts.identities.forget(node, change.revision),
                     }
                 }
             }
@@ -147,15 +150,15 @@ impl Renewed {
     }
 }
 
-/// Forgets records that are over: of requests after a day, of tokens a day after their end.
-async fn forget(parts: Arc<Parts>) -> String {
+/// Forgets records that are over: of requests after a day, of tokens a day after their end, of deleted nodes' certificates with the last of them.
+async fn forget_old(parts: Arc<Parts>) -> String {
     let mut ticks = interval(FORGET);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let forgotten = async {
             parts.registry.forget_requests().await?;
-            token::forget(parts.registry.store().as_ref(), parts.registry.now()).await
+            forget::forget(parts.registry.store().as_ref(), &parts.identities, parts.registry.now()).await
         };
         if let Err(error) = forgotten.await {
             log::warn!(error = stemma_wire::log::chain(&error); "old records could not be dropped");

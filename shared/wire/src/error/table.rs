@@ -60,6 +60,7 @@ error_types! {
     AuthRevoked "auth.revoked" 403 "The certificate was revoked.";
     CertificateExpired "certificate_expired" 403 "The certificate has expired; it can still be renewed, and nothing else.";
     CertificateSuperseded "certificate.superseded" 403 "An expired certificate that is not the node's newest cannot be renewed.";
+    CertificateTooMany "certificate.too_many" 429 "The node has as many certificates that are not over as it may have.";
     TokenInvalid "token.invalid" 403 "The join token is unknown, used up, expired, or bound to something else.";
     CsrInvalid "csr.invalid" 400 "The certificate signing request is not taken.";
     FieldUnknown "field.unknown" 400 "A field has a name that is not known here.";
