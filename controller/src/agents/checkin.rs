@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::desired::{DesiredTable, Signed};
 use super::intake::{Intake, IntakeError, Said, Seen};
-use super::slot::{Look, Slot, Turn};
+use super::slot::{Here, Look, Slot, Turn};
 
 /// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
 /// next one not coming.
@@ -78,18 +78,15 @@ impl CheckIns {
     /// # Errors
     /// What the agent is told in place of an answer: its node is gone, or what it said cannot be.
     pub(super) async fn answer(&self, slot: Arc<Slot>, peer: &Arc<Peer>, said: CheckIn) -> Result<Answered, ApiError> {
-        let turn = slot.begin();
-        let deadline = Instant::now() + Duration::from_millis(said.wait_ms.into()).min(MAX_WAIT);
-        slot.stored(|| self.intake.stored(slot.node()));
-        if slot.silence_ended() {
-            self.silence_ended(&slot).await;
-        }
-        let mut talk = self.take_in(slot, turn, said).await?;
+        let now = Instant::now();
+        let deadline = now + Duration::from_millis(said.wait_ms.into()).min(MAX_WAIT);
+        let mut talk = self.take_in(slot, said, now).await?;
         // The usual answer is at once: nothing is set up for a wait that does not come.
-        if let Some(answered) = self.look(&mut talk, peer, Instant::now() >= deadline).await? {
+        if let Some(answered) = self.look(&mut talk, peer, now >= deadline).await? {
             return Ok(answered);
         }
-        self.wait(talk, peer, deadline).await
+        // A park is seldom, and its future is not to be carried by every answer.
+        Box::pin(self.wait(talk, peer, deadline)).await
     }
 
     /// Holds a check-in until there is something to say.
@@ -108,15 +105,19 @@ impl CheckIns {
         }
     }
 
-    /// Hands on what the host says beside its Observation.
-    async fn take_in(&self, slot: Arc<Slot>, turn: Turn, said: CheckIn) -> Result<Conversation, ApiError> {
+    /// Begins the node's turn, and hands on what the host says beside its Observation.
+    async fn take_in(&self, slot: Arc<Slot>, said: CheckIn, now: Instant) -> Result<Conversation, ApiError> {
         let node = slot.node();
         let CheckIn {
             boot_id, held, results, observation_digest, observation, report, wants, gives_back, local, ..
         } = said;
         let mut stored_something = false;
         let words = Said { boot_id, local, wants, gives_back };
-        if slot.says_news(&words) {
+        let begun = slot.begin(now, &words, || self.intake.stored(node));
+        if begun.silence_ended {
+            self.silence_ended(&slot).await;
+        }
+        if begun.says_news {
             self.intake.said(node, words);
         }
         if !results.is_empty() {
@@ -138,11 +139,9 @@ impl CheckIns {
         if let Some(observation) = &observation {
             check_digest(observation, observation_digest)?;
         }
-        // One that is stored, or was refused, is not stored again.
-        let known = slot.stored(Default::default).observation == Some(observation_digest)
-            || slot.is_refused(observation_digest);
-        let observation = observation.filter(|_| !known);
-        Ok(Conversation { slot, turn, held, digest: observation_digest, observation, stored_something, may_ask: true })
+        let observation = observation.filter(|_| !slot.knows(observation_digest));
+        let (turn, digest) = (begun.turn, observation_digest);
+        Ok(Conversation { slot, turn, held, digest, observation, stored_something, may_ask: true })
     }
 
     /// Looks whether there is something to say; `over` says that an answer is due either way.
@@ -150,19 +149,16 @@ impl CheckIns {
         if talk.observation.is_some() && talk.observation_due().is_none_or(|due| Instant::now() >= due) {
             self.store_observation(talk).await?;
         }
-        let (desired, grants, grants_are_new) = match talk.slot.look(talk.turn, peer) {
-            Look::Superseded => return Ok(Some(Answered { answer: CheckInAnswer::Superseded, close: true })),
-            Look::Ended => return Err(ApiError::new(ErrorType::AuthRevoked, "the node was deleted")),
-            Look::Here { desired, grants, grants_are_new } => (desired, grants, grants_are_new),
-        };
+        let Here { desired, grants, grants_are_new, stored, lacks_observation } =
+            match talk.slot.look(talk.turn, peer, talk.digest) {
+                Look::Superseded => return Ok(Some(Answered { answer: CheckInAnswer::Superseded, close: true })),
+                Look::Ended => return Err(ApiError::new(ErrorType::AuthRevoked, "the node was deleted")),
+                Look::Here(here) => here,
+            };
         let desired = desired.and_then(|signed| self.to_send(talk, signed));
         let stopping = self.desired.is_stopping();
         // An Observation that is neither stored nor here is asked for by answering.
-        let stored = talk.slot.stored(Default::default);
-        let asks = talk.may_ask
-            && talk.observation.is_none()
-            && stored.observation != Some(talk.digest)
-            && !talk.slot.is_refused(talk.digest);
+        let asks = talk.may_ask && talk.observation.is_none() && lacks_observation;
         if !(over || stopping || asks || talk.stored_something || desired.is_some() || grants_are_new) {
             return Ok(None);
         }

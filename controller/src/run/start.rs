@@ -271,7 +271,7 @@ impl AgentsThread {
             Arc::clone(parts.metrics.counters()),
         ));
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
-        let server = Server::new(socket, Some(self.tls.agents()), self.limits, clock, rejected);
+        let server = Server::new(socket, Some(self.tls.agents()), self.limits, clock, rejected).without_date();
         let _asked_for = tell.send(Ok(Bound { address, connections: server.connections() }));
         let handler = move |peer: &Arc<stemma_wire::serve::Peer>, request: hyper::Request<RequestBody>| {
             Arc::clone(&listener).answer(Arc::clone(peer), request)

@@ -308,7 +308,8 @@ async fn serve_ours(config: ServerConfig) -> Result<()> {
     let config = Arc::new(config);
     let source = Arc::new(move || Arc::clone(&config));
     let server =
-        Server::new(listen, Some(source), Limits::default(), Arc::new(SystemClock), Arc::new(Rejected::default()));
+        Server::new(listen, Some(source), Limits::default(), Arc::new(SystemClock), Arc::new(Rejected::default()))
+            .without_date();
     let body = Bytes::from(answer());
     let handler = move |_: &Arc<Peer>, request: Request<RequestBody>| {
         let body = body.clone();

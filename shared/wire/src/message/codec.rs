@@ -61,9 +61,14 @@ pub enum DecodeError {
     },
 }
 
+/// What is reserved for an encoding: nearly all are smaller, and the others grow from there.
+const ENCODED_BYTES: usize = 128;
+
 /// A message's bytes, version first.
 pub fn encode<M: Message>(message: &M) -> Vec<u8> {
-    postcard::to_extend(message, vec![VERSION]).expect("the messages hold nothing that postcard cannot write")
+    let mut bytes = Vec::with_capacity(ENCODED_BYTES);
+    bytes.push(VERSION);
+    postcard::to_extend(message, bytes).expect("the messages hold nothing that postcard cannot write")
 }
 
 /// Reads a message.

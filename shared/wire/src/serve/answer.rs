@@ -43,9 +43,9 @@ impl<H: Handler> Answerer<H> {
         let last = request.headers().contains_key(TRANSFER_ENCODING);
         let limit = self.shared.limits.body_bytes;
         let whole = self.watch.take_whole();
-        if let Some(body) = &whole {
-            // As it was written, before the guard took the body out.
-            request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        if whole.is_some() {
+            // The guard made it nought when it took the body out; the body itself knows how long it is.
+            request.headers_mut().remove(CONTENT_LENGTH);
         }
         let request = request.map(|body| RequestBody::new(body, whole, Arc::clone(&self.watch), limit));
         let refused = self.refuse(&request);

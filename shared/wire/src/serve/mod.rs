@@ -164,6 +164,13 @@ impl<L: Listen> Server<L> {
         Self { listen, tls, http, shared: Arc::new(Shared { limits, clock, rejected, connections }) }
     }
 
+    /// Leaves `Date` out of the answers: for a listener whose clients are all of our own, which do not look at it.
+    #[must_use]
+    pub fn without_date(mut self) -> Self {
+        self.http.auto_date_header(false);
+        self
+    }
+
     /// The connections, to count and to cut.
     pub fn connections(&self) -> Connections {
         self.shared.connections.clone()
