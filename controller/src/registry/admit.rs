@@ -7,8 +7,10 @@ use stemma_core::object::{
 };
 use stemma_core::traits::MAX_TRAITS;
 use stemma_wire::error::{ApiError, ErrorType, quote};
+use uuid::Uuid;
 
 use super::Stored;
+use super::work::unassignments_left;
 use crate::cache::model::{Model, Shelved};
 
 /// A kind that operators write.
@@ -24,6 +26,12 @@ pub trait Admitted: Shelved {
     /// What does not hold.
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
         Ok(())
+    }
+    /// What the write that is to put it in the place of what is stored makes of it, by what holds in the fleet then (what is
+    /// stored) and now (with all that is written with it).
+    #[must_use]
+    fn settled(self, _uuid: Uuid, _then: &Model, _now: &Model) -> Self {
+        self
     }
     /// Checks whether it may be changed into what comes next.
     ///
@@ -106,6 +114,13 @@ impl Admitted for NodeGroupSpec {
 impl Admitted for NodeSpec {
     fn parse_name(text: &str) -> Result<Option<NodeName>, ApiError> {
         NodeName::new(text).map(Some).map_err(|e| bad_name(&e))
+    }
+
+    fn settled(self, uuid: Uuid, then: &Model, now: &Model) -> Self {
+        match unassignments_left(then, now, uuid, &self) {
+            Some(tags) => Self { tags, ..self },
+            None => self,
+        }
     }
 
     fn check(&self, _model: &Model) -> Result<(), ApiError> {

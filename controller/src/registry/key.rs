@@ -58,6 +58,17 @@ pub fn referred(kind: Kind, id: &dyn fmt::Display) -> String {
     format!("referred/{}/{id}", kind.word())
 }
 
+/// Written by whoever extends what stands in a cluster, and required unchanged by whoever counts on it (see
+/// [`super::work`]).
+pub fn order(cluster: Uuid) -> String {
+    format!("order/{cluster}")
+}
+
+/// Written by whoever places a node of a cluster, and required unchanged by whoever extends what stands there.
+pub fn placed(cluster: Uuid) -> String {
+    format!("placed/{cluster}")
+}
+
 /// The record of a request.
 pub fn request(principal: &str, id: Uuid) -> String {
     format!("{REQUESTS}{principal}/{id}")
@@ -121,6 +132,8 @@ mod tests {
             BLOBS,
             "name/",
             "referred/",
+            "order/",
+            "placed/",
         ];
         for one in all {
             assert_eq!(all.iter().filter(|other| other.starts_with(one)).count(), 1, "{one}");

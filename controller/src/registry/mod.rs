@@ -88,8 +88,16 @@ impl Sight<'_> {
     /// # Errors
     /// [`Undecided::Behind`] when somebody began to refer to it after the model's revision.
     pub fn referred(&self, kind: Kind, id: &str) -> Result<Option<Revision>, Undecided> {
+        self.marked(&key::referred(kind, &id))
+    }
+
+    /// When a mark was last written; `None`: never.
+    ///
+    /// # Errors
+    /// [`Undecided::Behind`] when it was written after the model's revision.
+    fn marked(&self, mark: &str) -> Result<Option<Revision>, Undecided> {
         let snapshot = self.store.snapshot().map_err(|e| store_error(&e))?;
-        let entry = snapshot.get(key::referred(kind, &id).as_bytes()).map_err(|e| store_error(&e))?;
+        let entry = snapshot.get(mark.as_bytes()).map_err(|e| store_error(&e))?;
         match entry.map(|entry| entry.mod_revision) {
             Some(marked) if marked > self.model.revision => Err(Undecided::Behind(marked)),
             marked => Ok(marked),

@@ -4,14 +4,20 @@
 //! sees what the steps before it did, and what holds of the whole can be asked of the copy before anything is
 //! committed. The copy is free: the maps are persistent.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod forget;
+mod order;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stemma_core::graph::ClusterGraph;
+use stemma_core::name::TagName;
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, Meta, NodeGroupSpec, NodeSpec, Object, PrimarySpec, ReleaseSpec,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, Meta, NodeGroupSpec, NodeId, NodeSpec, Object, Primary,
+    PrimarySpec, ReleaseSpec,
 };
-use stemma_core::release::{ProfileHash, ReleaseError};
+use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
@@ -19,6 +25,8 @@ use super::admit::Admitted;
 use super::{Action, Answer, Decision, Draft, Sight, Stored, Undecided, key};
 use crate::cache::model::{Model, Reach, Shelved};
 use crate::store::Op;
+
+pub(super) use forget::left as unassignments_left;
 
 /// How many of those who refer to an object a refusal lists.
 const MOST_LISTED: usize = 10;
@@ -30,6 +38,8 @@ pub struct Work<'a> {
     sight: &'a Sight<'a>,
     draft: Draft,
     reach: Reach,
+    /// Clusters in which a stored choice of a primary is another.
+    elected: BTreeSet<ClusterId>,
 }
 
 /// An object as a step left it, and what the step did.
@@ -43,7 +53,13 @@ pub struct Written<S: Stored> {
 impl<'a> Work<'a> {
     /// Begins a decision.
     pub fn on(sight: &'a Sight<'a>) -> Self {
-        Self { model: sight.model.clone(), sight, draft: Draft::default(), reach: Reach::default() }
+        Self {
+            model: sight.model.clone(),
+            sight,
+            draft: Draft::default(),
+            reach: Reach::default(),
+            elected: BTreeSet::new(),
+        }
     }
 
     /// When the write is made.
@@ -51,11 +67,13 @@ impl<'a> Work<'a> {
         self.sight.now
     }
 
-    /// The decision, unless tasks would wait for each other where they would stand.
+    /// The decision, with what follows from it for nodes that it reaches, unless tasks would wait for each other where they
+    /// would stand.
     ///
     /// # Errors
-    /// The cycle, spelled out.
-    pub fn finish(self, answer: Answer) -> Result<Decision, Undecided> {
+    /// The cycle, spelled out; [`Undecided::Behind`].
+    pub fn finish(mut self, answer: Answer) -> Result<Decision, Undecided> {
+        self.forget()?;
         self.check_order()?;
         Ok(Decision { draft: self.draft, answer })
     }
@@ -63,32 +81,6 @@ impl<'a> Work<'a> {
     /// Whom the decision reaches so far.
     pub fn reach(&self) -> &Reach {
         &self.reach
-    }
-
-    /// A cycle that comes about only by placement refuses the write that would place it. Nodes of one profile are one
-    /// class in the order, so only a profile that is new to its cluster can close one.
-    fn check_order(&self) -> Result<(), ApiError> {
-        let mut clusters: BTreeMap<ClusterId, BTreeSet<ProfileHash>> = BTreeMap::new();
-        for node in self.reach.dirty.nodes() {
-            let Some(profile) = self.model.fleet.profile(node) else { continue };
-            if self.sight.model.fleet.profile(node).is_some_and(|before| before.hash == profile.hash) {
-                continue;
-            }
-            if let Some(cluster) = self.model.cluster_of(node.0) {
-                clusters.entry(cluster).or_default().insert(profile.hash);
-            }
-        }
-        for (cluster, profiles) in clusters {
-            let before = &self.sight.model.fleet;
-            let known: BTreeSet<_> =
-                before.nodes_of_cluster(cluster).filter_map(|node| before.profile(node)).map(|p| p.hash).collect();
-            if !profiles.is_subset(&known) {
-                ClusterGraph::of(&self.model.fleet, cluster).check().map_err(|cycle| {
-                    ApiError::new(ErrorType::ObjectInvalid, format!("{cycle}; nothing was changed"))
-                })?;
-            }
-        }
-        Ok(())
     }
 
     /// What was done to which objects so far.
@@ -122,6 +114,7 @@ impl<'a> Work<'a> {
         name: S::Name,
         spec: S,
     ) -> Result<Written<S>, ApiError> {
+        let spec = spec.settled(before.meta.uuid, self.sight.model, &self.model);
         if before.spec == spec && before.meta.name == name {
             return Ok(Written { object: Arc::clone(before), action: Action::Unchanged });
         }
@@ -201,6 +194,7 @@ impl<'a> Work<'a> {
         for group in &groups {
             self.delete(group)?;
         }
+        self.unmark(ClusterId(cluster.meta.uuid));
         self.delete(cluster)
     }
 
@@ -242,9 +236,39 @@ impl<'a> Work<'a> {
         self.delete(release)
     }
 
+    /// Stores who holds a tag of a cluster as primary from now on. It is another epoch where another held it.
+    ///
+    /// # Errors
+    /// As [`Work::update`].
+    pub fn elect(&mut self, cluster: ClusterId, tag: &TagName, node: NodeId) -> Result<(), ApiError> {
+        let since = self.sight.now;
+        let before = self.model.primaries.named(Some(cluster.0), tag.as_str()).cloned();
+        if before.as_ref().is_some_and(|before| before.spec.node == node) {
+            return Ok(());
+        }
+        let epoch = before.as_ref().map_or(1, |before| before.spec.epoch + 1);
+        let spec = PrimarySpec { cluster, node, since, epoch };
+        let next = match &before {
+            Some(before) => {
+                let mut next = Primary::clone(before);
+                next.spec = spec;
+                next.meta.generation += 1;
+                next.meta.updated_at = since;
+                next
+            }
+            None => Primary { meta: Meta::new(Uuid::now_v7(), tag.clone(), since), spec },
+        };
+        let next = Arc::new(next);
+        self.put(self.model.primaries.made(next.meta.uuid), &next)?;
+        self.draft.put(before.as_deref(), &next);
+        self.note_elected(Kind::Primary, Some(cluster));
+        Ok(())
+    }
+
     fn delete<S: Shelved>(&mut self, object: &Arc<Object<S>>) -> Result<(), Undecided> {
         let referred = self.sight.referred(S::KIND, &Draft::id_of(object))?;
         self.draft.delete(object, referred);
+        self.note_elected(S::KIND, S::cluster(&self.model, object));
         if let Some((_, reach)) = self.model.remove::<S>(object.meta.uuid) {
             self.reach.extend(reach);
         }

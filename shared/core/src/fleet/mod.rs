@@ -257,6 +257,17 @@ impl Fleet {
         self.nodes.get(&id)?.profile.as_ref()
     }
 
+    /// The profiles that nodes of a cluster have, group by group: one that several groups have comes once for each.
+    pub fn profiles_of(&self, id: ClusterId) -> impl Iterator<Item = &Arc<Profile>> {
+        self.placed_in(id).map(|(profile, _)| profile)
+    }
+
+    /// The same, each with the nodes of the group that have it.
+    pub fn placed_in(&self, id: ClusterId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
+        let groups = self.groups_of(id).filter_map(|group| self.groups.get(&group));
+        groups.flat_map(|entry| entry.profiles.values().map(|used| (&used.profile, &used.nodes)))
+    }
+
     /// Who holds each tag of a cluster that has a primary.
     pub fn holders(&self, id: ClusterId) -> impl Iterator<Item = (&TagName, NodeId)> {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.holders.iter().map(|(tag, node)| (tag, *node)))

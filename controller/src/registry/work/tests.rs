@@ -1,0 +1,322 @@
+//! Races of writes, and what a write ends elsewhere: over a real store, each decision counted.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::json;
+use stemma_core::graph::ClusterGraph;
+use stemma_core::name::{Name, NodeName, ReleaseRef, TagName};
+use stemma_core::object::{GroupId, RoleChange};
+use stemma_core::ownership::{Manager, OwnedSet, Said};
+use stemma_wire::clock::FixedClock;
+
+use super::*;
+use crate::cache::Cache;
+use crate::registry::{Caller, Registry};
+use crate::store::{CreateOptions, Epoch, Query, RedbOptions, RedbStore, Revision, Store};
+
+type Write = Box<dyn Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync>;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+const CLUSTER: Uuid = Uuid::from_u128(0xc);
+const OTHER: Uuid = Uuid::from_u128(0xd);
+
+/// A registry over a store of its own, with a release in which a waits for b and b for a, each on the other's nodes; a
+/// cluster with a group for each role, and a second cluster with one group.
+struct Site {
+    registry: Registry,
+    _directory: tempfile::TempDir,
+}
+
+fn group(role: &str) -> GroupId {
+    GroupId(Uuid::from_u128(u128::from(role.as_bytes()[0])))
+}
+
+fn caller() -> Caller {
+    Caller {
+        principal: "test".to_owned(),
+        manager: Manager::new("test").unwrap(),
+        address: String::new(),
+        reason: None,
+        request_id: String::new(),
+        mark: None,
+    }
+}
+
+fn release() -> ReleaseSpec {
+    let task = |id: &str, on: &str, after: &str, of: &str| json!({"id": id, "type": "shell", "tags": [on], "cross_depends": [{"name": after, "tags": [of]}], "parameters": {"script": "true"}});
+    let spec = json!({
+        "roles": {"a": {"tags": ["a", "x"]}, "b": {"tags": ["b", "x"]}, "z": {"tags": ["z"]}}, "tags": {"a": {}, "b": {}, "x": {}, "z": {}},
+        "tasks": [task("ta", "a", "tb", "b"), task("tb", "b", "ta", "a")],
+    });
+    serde_json::from_value(spec).unwrap()
+}
+
+impl Site {
+    async fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let create =
+            CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: bytes::Bytes::new() };
+        let store: Arc<dyn Store> =
+            Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
+        let cache = Arc::new(Cache::load(store.as_ref()).unwrap());
+        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
+        // In a thread of its own, so that it goes on while a decision waits.
+        std::thread::spawn(move || runtime().block_on(following.follow(followed.as_ref())));
+        let site =
+            Self { registry: Registry::new(store, cache, Arc::new(FixedClock(1_000_000))), _directory: directory };
+        site.write(|work| {
+            let name: ReleaseRef = ReleaseRef::new("site").unwrap();
+            work.create(Uuid::from_u128(1), name.clone(), release())?;
+            for (uuid, cluster) in [(CLUSTER, "c"), (OTHER, "d")] {
+                let spec = ClusterSpec { release: Some(name.clone()), ..ClusterSpec::default() };
+                work.create(uuid, stemma_core::name::ObjectName::new(cluster).unwrap(), spec)?;
+            }
+            for (role, cluster) in [("a", CLUSTER), ("b", CLUSTER), ("z", CLUSTER), ("o", OTHER)] {
+                let spec = NodeGroupSpec { roles: roles(role), ..NodeGroupSpec::new(ClusterId(cluster)) };
+                work.create(group(role).0, stemma_core::name::ObjectName::new(role).unwrap(), spec)?;
+            }
+            Ok(())
+        })
+        .await
+        .unwrap();
+        site
+    }
+
+    async fn write(&self, decide: impl Fn(&mut Work<'_>) -> Result<(), Undecided>) -> Result<Revision, ApiError> {
+        let decided = |sight: &Sight<'_>| {
+            let mut work = Work::on(sight);
+            decide(&mut work)?;
+            work.finish(Answer::empty(200))
+        };
+        Ok(self.registry.write_at(&caller(), decided).await?.1)
+    }
+
+    /// Two writes of which each decides before the other is committed: the second is made while the first has decided for
+    /// the first time. What became of the first, and how often it decided.
+    async fn race(&self, one: &Write, other: &Write) -> (Result<Revision, ApiError>, usize) {
+        let tried = AtomicUsize::new(0);
+        let decide = |sight: &Sight<'_>| {
+            let mut work = Work::on(sight);
+            one(&mut work)?;
+            let decision = work.finish(Answer::empty(200))?;
+            if tried.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.meanwhile(&[other]);
+            }
+            Ok(decision)
+        };
+        let made = self.registry.write_at(&caller(), decide).await;
+        (made.map(|(_, revision)| revision), tried.into_inner())
+    }
+
+    /// Makes writes from within a decision.
+    fn meanwhile(&self, writes: &[&Write]) {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                runtime().block_on(async {
+                    for write in writes {
+                        self.write(write).await.unwrap();
+                    }
+                });
+            });
+        });
+    }
+
+    fn node(&self, n: u128) -> Arc<Object<NodeSpec>> {
+        Arc::clone(self.registry.cache().model().nodes.get(Uuid::from_u128(n)).unwrap())
+    }
+
+    /// What stands in the store beside objects, their history, their names and the audit: the marks.
+    fn marks(&self) -> Vec<(String, Revision)> {
+        let snapshot = self.registry.store().snapshot().unwrap();
+        let of = |prefix: &'static str| snapshot.list(&Query::prefix(prefix)).unwrap().entries;
+        let all = of("order/").into_iter().chain(of("placed/"));
+        all.map(|entry| (String::from_utf8(entry.key.to_vec()).unwrap(), entry.mod_revision)).collect()
+    }
+}
+
+fn roles(text: &str) -> Vec<Name> {
+    text.split(',').filter(|role| !role.is_empty()).map(|role| Name::new(role).unwrap()).collect()
+}
+
+fn add(n: u128, at: &str) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync {
+    move |work| {
+        let spec = NodeSpec { nodegroup: Some(group(at)), ..NodeSpec::default() };
+        work.create(Uuid::from_u128(n), Some(NodeName::new(&format!("n{n}")).unwrap()), spec)?;
+        Ok(())
+    }
+}
+
+fn edit<'a>(
+    n: u128,
+    change: impl Fn(&mut NodeSpec) + Send + Sync + 'a,
+) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync + 'a {
+    move |work| {
+        let before = Arc::clone(work.model.nodes.get(Uuid::from_u128(n)).unwrap());
+        let mut spec = before.spec.clone();
+        change(&mut spec);
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    }
+}
+
+fn move_to(n: u128, at: &str) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync {
+    edit(n, move |spec| spec.nodegroup = Some(group(at)))
+}
+
+const CYCLE: &str = "tasks wait for each other: n1/ta -> n2/tb -> n1/ta; take one of these dependencies away, or place a task elsewhere; nothing was changed";
+
+#[tokio::test]
+async fn two_writes_that_close_a_cycle_only_together_are_not_both_made() {
+    let role_of_cluster = |work: &mut Work<'_>| {
+        let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
+        let change = RoleChange { add_tags: vec![TagName::new("b").unwrap()], remove_tags: vec![] };
+        let spec = ClusterSpec { roles: [(Name::new("z").unwrap(), change)].into(), ..before.spec.clone() };
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    };
+    // Each with where n1 and n2 stand before.
+    let cases: [(&str, [&str; 2], Write, Write); 5] = [
+        ("two new nodes", ["", ""], Box::new(add(1, "a")), Box::new(add(2, "b"))),
+        ("a new one and one that is moved here", ["", "o"], Box::new(add(1, "a")), Box::new(move_to(2, "b"))),
+        ("a move and a role", ["o", "z"], Box::new(move_to(1, "a")), Box::new(edit(2, |spec| spec.roles = roles("b")))),
+        ("a new node and a group's roles", ["", "z"], Box::new(add(1, "a")), Box::new(change_group("z", "b"))),
+        (
+            "a new node and what the cluster makes of a role",
+            ["", "z"],
+            Box::new(add(1, "a")),
+            Box::new(role_of_cluster),
+        ),
+    ];
+    for (what, before, one, other) in cases {
+        for (one, other) in [(&one, &other), (&other, &one)] {
+            let site = Site::new().await;
+            for (n, at) in (1..).zip(before).filter(|(_, at)| !at.is_empty()) {
+                site.write(add(n, at)).await.unwrap();
+            }
+            let (made, tried) = site.race(one, other).await;
+            assert_eq!((made.unwrap_err().message.as_str(), tried), (CYCLE, 1), "{what}");
+            let model = site.registry.cache().model();
+            assert!(ClusterGraph::of(&model.fleet, ClusterId(CLUSTER)).check().is_ok(), "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_leaves_between_does_not_hide_a_cycle() {
+    // A node is put under the profile of n2, on a snapshot in which n2 is there; meanwhile n2 goes, and then comes what
+    // closes a cycle with that profile.
+    let site = Site::new().await;
+    site.write(add(2, "b")).await.unwrap();
+    let tried = AtomicUsize::new(0);
+    let leave: Write = Box::new(|work| {
+        let node = Arc::clone(work.model.nodes.get(Uuid::from_u128(2)).unwrap());
+        work.delete_node(&node)
+    });
+    let come: Write = Box::new(add(1, "a"));
+    let decide = |sight: &Sight<'_>| {
+        let mut work = Work::on(sight);
+        add(3, "b")(&mut work)?;
+        let decision = work.finish(Answer::empty(200))?;
+        if tried.fetch_add(1, Ordering::Relaxed) == 0 {
+            site.meanwhile(&[&leave, &come]);
+        }
+        Ok(decision)
+    };
+    let refused = site.registry.write(&caller(), decide).await.unwrap_err();
+    assert_eq!(refused.message, CYCLE.replace("n2", "n3"));
+}
+
+#[tokio::test]
+async fn what_cannot_close_a_cycle_waits_for_nobody() {
+    let site = Site::new().await;
+    site.write(add(1, "a")).await.unwrap();
+    let cases: [(&str, Write, Write); 3] = [
+        ("hosts that come under a known profile", Box::new(add(3, "a")), Box::new(add(4, "a"))),
+        ("an edit that places nobody", Box::new(edit(1, |spec| spec.description = "x".into())), Box::new(add(2, "z"))),
+        ("another cluster", Box::new(add(5, "o")), Box::new(add(6, "a"))),
+    ];
+    for (what, one, other) in cases {
+        let (made, tried) = site.race(&one, &other).await;
+        assert!(made.is_ok() && tried == 1, "{what}: {made:?} after {tried}");
+    }
+}
+
+#[tokio::test]
+async fn only_what_places_writes_a_mark_and_they_go_with_their_cluster() {
+    let site = Site::new().await;
+    assert_eq!(site.marks(), [], "without nodes nothing is placed");
+    let first = site.write(add(1, "a")).await.unwrap();
+    let (order, placed) = (format!("order/{CLUSTER}"), format!("placed/{CLUSTER}"));
+    assert_eq!(site.marks(), [(order.clone(), first), (placed.clone(), first)]);
+    let second = site.write(add(2, "a")).await.unwrap();
+    assert_eq!(site.marks(), [(order.clone(), first), (placed.clone(), second)]);
+    site.write(edit(2, |spec| spec.description = "other".to_owned())).await.unwrap();
+    for n in [1, 2] {
+        site.write(|work| work.delete_node(&site.node(n))).await.unwrap();
+    }
+    assert_eq!(site.marks(), [(order, first), (placed, second)]);
+    site.write(|work| {
+        let cluster = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
+        work.delete_cluster(&cluster)
+    })
+    .await
+    .unwrap();
+    assert_eq!(site.marks(), []);
+}
+
+fn unassigned(tags: &[&str]) -> OwnedSet<TagName> {
+    let said = tags.iter().map(|tag| (TagName::new(tag).unwrap(), Some(Said::Value(())))).collect();
+    OwnedSet::default().patch(&Manager::new("test").unwrap(), &said)
+}
+
+fn change_group(at: &'static str, to: &'static str) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync {
+    move |work| {
+        let before = Arc::clone(work.model.groups.get(group(at).0).unwrap());
+        let spec = NodeGroupSpec { roles: roles(to), ..before.spec.clone() };
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_unassignment_is_forgotten_with_the_last_role_that_produces_its_tag() {
+    let cluster_role = |work: &mut Work<'_>, role: &str, removed: &str| -> Result<(), Undecided> {
+        let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
+        let change = RoleChange { add_tags: vec![], remove_tags: vec![TagName::new(removed).unwrap()] };
+        let spec = ClusterSpec { roles: [(Name::new(role).unwrap(), change)].into(), ..before.spec.clone() };
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    };
+    let new_release = |work: &mut Work<'_>| -> Result<(), Undecided> {
+        let before = Arc::clone(work.model.releases.get(Uuid::from_u128(1)).unwrap());
+        let mut spec = before.spec.clone();
+        spec.roles.get_mut("a").unwrap().tags = Some(vec![TagName::new("a").unwrap()]);
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    };
+    let cases: [(&str, Write, &[&str]); 7] = [
+        ("the group's roles", Box::new(change_group("a", "z")), &[]),
+        ("another role of the group produces it too", Box::new(change_group("a", "b")), &["x"]),
+        ("a move", Box::new(move_to(1, "z")), &[]),
+        ("a move to where it is produced too", Box::new(move_to(1, "b")), &["x"]),
+        ("out of all groups", Box::new(edit(1, |spec| spec.nodegroup = None)), &[]),
+        ("what the cluster makes of the role", Box::new(move |work| cluster_role(work, "a", "x")), &[]),
+        ("what the release makes of it", Box::new(new_release), &[]),
+    ];
+    for (what, write, expected) in cases {
+        let site = Site::new().await;
+        site.write(add(1, "a")).await.unwrap();
+        site.write(edit(1, |spec| spec.tags.unassigned = unassigned(&["x", "z"]))).await.unwrap();
+        let at = site.write(write).await.unwrap();
+        let left: Vec<String> = site.node(1).spec.tags.unassigned.members().map(ToString::to_string).collect();
+        // What no role ever produced is as it was said.
+        let expected: Vec<_> = expected.iter().copied().chain(["z"]).collect();
+        assert_eq!(left, expected, "{what}");
+        if left.len() == 1 {
+            assert_eq!(site.node(1).meta.resource_version, at.get(), "{what}: in the same commit");
+        }
+    }
+}
