@@ -11,17 +11,21 @@ use tokio::sync::mpsc;
 use stemma_wire::message::VERSION;
 use stemma_wire::message::channel::{FromApply, FromSync};
 
-/// The largest message: a blob of 64 MiB and what stands around it.
-pub const LARGEST: usize = 64 * 1024 * 1024 + 4096;
+/// The largest message: a full batch of results. Bodies cross in pieces.
+pub const LARGEST: usize = 8 * 1024 * 1024;
 
 /// Messages that may wait in one direction.
 const WAITING: usize = 32;
 
 /// `sync`'s end.
 pub struct SyncEnd {
-    to_apply: mpsc::Sender<Vec<u8>>,
+    to_apply: ToApply,
     from_apply: mpsc::Receiver<Vec<u8>>,
 }
+
+/// Where `sync` says something to `apply`. Clones say it to the same one, in the order in which they send.
+#[derive(Clone)]
+pub struct ToApply(mpsc::Sender<Vec<u8>>);
 
 /// `apply`'s end.
 pub struct ApplyEnd {
@@ -48,7 +52,17 @@ pub enum ChannelError {
 pub fn pair() -> (SyncEnd, ApplyEnd) {
     let (to_apply, from_sync) = mpsc::channel(WAITING);
     let (to_sync, from_apply) = mpsc::channel(WAITING);
-    (SyncEnd { to_apply, from_apply }, ApplyEnd { to_sync, from_sync })
+    (SyncEnd { to_apply: ToApply(to_apply), from_apply }, ApplyEnd { to_sync, from_sync })
+}
+
+impl ToApply {
+    /// Sends to `apply`, waiting while too much waits already.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`], [`ChannelError::Large`].
+    pub async fn send(&self, message: &FromSync) -> Result<(), ChannelError> {
+        send(&self.0, message).await
+    }
 }
 
 impl SyncEnd {
@@ -57,7 +71,13 @@ impl SyncEnd {
     /// # Errors
     /// [`ChannelError::Closed`], [`ChannelError::Large`].
     pub async fn send(&self, message: &FromSync) -> Result<(), ChannelError> {
-        send(&self.to_apply, message).await
+        self.to_apply.send(message).await
+    }
+
+    /// Another way to say something to `apply`, beside receiving from it.
+    #[must_use]
+    pub fn to_apply(&self) -> ToApply {
+        self.to_apply.clone()
     }
 
     /// The next message of `apply`. Safe to cancel.

@@ -3,6 +3,7 @@
 //! Whatever wakes it, it does the same: look at the ledger, write what services read, run the tasks that are to be
 //! run. Nothing of a decision is kept in memory alone, so a restart is no special case.
 
+mod bodies;
 mod offers;
 mod telling;
 
@@ -10,7 +11,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use log::{info, warn};
-use stemma_wire::message::Hash;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::desired::{Barrier, Known, Mode, Profile};
 use stemma_wire::message::observed::{self, LocalState, Report};
@@ -28,6 +28,7 @@ use super::verify::Trust;
 use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::Config;
 use crate::host::{Command, HostError};
+use bodies::Bodies;
 use telling::{Hooks, hooks_turn};
 
 /// When a body that was not given is asked for again.
@@ -52,7 +53,7 @@ pub struct Half {
     desired: Option<Desired>,
     local: LocalState,
     open: BTreeSet<Barrier>,
-    wanted: BTreeSet<Hash>,
+    bodies: Bodies,
     run: Option<Run>,
     /// Whether the run's task set is no longer the one held.
     replaced: bool,
@@ -126,7 +127,7 @@ impl Half {
             desired,
             local,
             open: BTreeSet::new(),
-            wanted: BTreeSet::new(),
+            bodies: Bodies::default(),
             run: None,
             replaced: false,
             progress,
@@ -230,11 +231,7 @@ impl Half {
                 }
             }
             FromSync::Body { hash, bytes } => self.body(hash, &bytes).await?,
-            FromSync::NoBody(hash) => {
-                warn!(hash:% = hash; "a profile or blob was not given; it is asked for again");
-                self.wanted.remove(&hash);
-                self.look_at = self.look_at.min(Instant::now() + ASK_AGAIN);
-            }
+            FromSync::NoBody(hash) => self.not_given(hash),
             FromSync::Local(local) => self.said(local).await?,
             FromSync::Observed(_) => {}
         }

@@ -6,7 +6,7 @@
 use stemma_core::digest::sha256;
 use stemma_wire::message::desired::{Known, TaskSet};
 use stemma_wire::message::signed::{SignedDesired, SignedGrant};
-use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
+use stemma_wire::message::{Epoch, PartDigest, Revision};
 use stemma_wire::sign::{NotSigned, Verifier};
 use uuid::Uuid;
 
@@ -121,14 +121,6 @@ pub fn verify_desired(
 pub fn verify_grant(trust: &Trust, grant: &SignedGrant, held: &Accepted, now: u64) -> Result<(), Refused> {
     trust.verifier.check_grant(trust.node, grant, now)?;
     if grant.epoch == held.epoch { Ok(()) } else { Err(Refused::OtherTaskSet) }
-}
-
-/// Whether bytes are what their name says.
-///
-/// # Errors
-/// [`Refused::Body`] (S68, on the way).
-pub fn verify_body(hash: Hash, bytes: &[u8]) -> Result<(), Refused> {
-    if sha256(bytes) == hash.0 { Ok(()) } else { Err(Refused::Body) }
 }
 
 fn check_order(trust: &Trust, offer: &SignedDesired, held: &Accepted, now: u64) -> Result<(), Refused> {

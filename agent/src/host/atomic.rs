@@ -3,7 +3,7 @@
 //! The sequence (create under a name that nobody can foresee, write, owner, mode, fsync, rename, fsync of the
 //! directory) stands here once, over [`Dir`]; the tests cut the power between any two of its steps.
 
-use super::{Dir, Host, HostError, HostPath, Kind, Stat};
+use super::{Dir, Host, HostError, HostPath, Kind, NewFile, Stat};
 
 /// Names of files in the making begin so; what such a name still stands for after a crash is swept away.
 pub const TEMPORARY: &str = ".stemma-";
@@ -17,6 +17,12 @@ pub struct Attributes {
     pub group: Option<u32>,
     /// Permission bits.
     pub mode: u32,
+}
+
+/// A file that is being written, under a name that nobody waits for.
+pub struct Staging {
+    name: String,
+    file: Box<dyn NewFile>,
 }
 
 /// A file that is whole and durable, under a name that nobody waits for.
@@ -46,27 +52,62 @@ impl Attributes {
     }
 }
 
-impl Staged {
-    /// Writes a file beside the one that it will replace.
+impl Staging {
+    /// An empty file beside the one that it will replace.
+    ///
+    /// # Errors
+    /// What the machine said.
+    pub fn begin(host: &dyn Host, dir: &dyn Dir) -> Result<Self, HostError> {
+        let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
+        Ok(Self { file: dir.create(&name)?, name })
+    }
+
+    /// Appends.
+    ///
+    /// # Errors
+    /// What the machine said; it is to be discarded then.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), HostError> {
+        self.file.write(bytes)
+    }
+
+    /// Gives it its rights and makes it durable.
     ///
     /// # Errors
     /// What the machine said; the unfinished file is taken away.
-    pub fn write(host: &dyn Host, dir: &dyn Dir, bytes: &[u8], attributes: Attributes) -> Result<Self, HostError> {
-        let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
-        let mut file = dir.create(&name)?;
-        let written = (|| {
-            file.write(bytes)?;
+    pub fn finish(mut self, dir: &dyn Dir, attributes: Attributes) -> Result<Staged, HostError> {
+        let file = &mut self.file;
+        let finished = (|| {
             if attributes.user.is_some() || attributes.group.is_some() {
                 file.set_owner(attributes.user, attributes.group)?;
             }
             file.set_mode(attributes.mode)?;
             file.sync()
         })();
-        if let Err(error) = written {
-            let _ = dir.remove(&name);
+        if let Err(error) = finished {
+            self.discard(dir);
             return Err(error);
         }
-        Ok(Self { name })
+        Ok(Staged { name: self.name })
+    }
+
+    /// Takes it away; what cannot be taken away now is swept at the next start.
+    pub fn discard(self, dir: &dyn Dir) {
+        let _ = dir.remove(&self.name);
+    }
+}
+
+impl Staged {
+    /// Writes a file beside the one that it will replace.
+    ///
+    /// # Errors
+    /// What the machine said; the unfinished file is taken away.
+    pub fn write(host: &dyn Host, dir: &dyn Dir, bytes: &[u8], attributes: Attributes) -> Result<Self, HostError> {
+        let mut staging = Staging::begin(host, dir)?;
+        if let Err(error) = staging.write(bytes) {
+            staging.discard(dir);
+            return Err(error);
+        }
+        staging.finish(dir, attributes)
     }
 
     /// Its present name, beside the one that it will have.

@@ -24,11 +24,12 @@ use stemma_wire::clock::Clock;
 use stemma_wire::log::chain;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::checkin::{CheckInAnswer, News};
+use stemma_wire::message::desired::TaskSet;
 use stemma_wire::message::{Hash, PartDigest};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::Backoff;
-use super::exchange::{ExchangeError, Returned, check_in, fetch};
+use super::exchange::{ExchangeError, Place, Returned, check_in, fetch};
 use super::labels;
 use super::renew::{due_in, renewed};
 use super::said::Said;
@@ -66,8 +67,10 @@ pub struct Sync {
     idle: Option<Client>,
     parked: Option<InFlight<CheckInAnswer>>,
     superseded: Option<InFlight<CheckInAnswer>>,
-    fetching: Option<InFlight<Option<Vec<u8>>>>,
+    fetching: Option<InFlight<bool>>,
     fetched: Hash,
+    /// The profile of the desired state that was offered last: all else that is wanted are its blobs.
+    profile: Option<Hash>,
     wanted: VecDeque<Hash>,
     /// When the next check-in is due; the parked one is superseded then.
     speak_at: Option<Instant>,
@@ -118,6 +121,7 @@ pub async fn run(
         superseded: None,
         fetching: None,
         fetched: Hash([0; 32]),
+        profile: None,
         wanted: VecDeque::new(),
         speak_at: None,
         renew_at,
@@ -159,15 +163,11 @@ impl Sync {
                     self.superseded = None;
                     self.superseded_ended(answer);
                 }
-                (client, body) = in_flight(&mut self.fetching) => {
+                (client, given) = in_flight(&mut self.fetching) => {
                     self.fetching = None;
-                    self.fetched(client, body).await?;
+                    self.fetched(client, given).await?;
                 }
-                message = self.end.receive() => match message {
-                    Ok(message) => self.hear(message),
-                    Err(ChannelError::Closed) => return Err(ChannelError::Closed.into()),
-                    Err(error) => warn!(error:% = error; "a message of apply is left out"),
-                },
+                message = self.end.receive() => self.received(message)?,
                 () = at(self.speak_at) => self.speak(),
                 () = files.changed.notified() => observe_at = observe_at.min(Instant::now() + SETTLE),
                 () = sleep_until(observe_at) => {
@@ -266,15 +266,40 @@ impl Sync {
     async fn offer(&mut self, news: News) -> Result<(), SyncError> {
         self.said.acknowledged(&news);
         let News { acknowledged, desired, grants, .. } = news;
+        if let Some(set) = desired.as_ref().and_then(|desired| desired.task_set.as_deref()) {
+            // Apply verifies it; here it only says where to ask.
+            self.profile = postcard::from_bytes::<TaskSet>(set).ok().and_then(|set| set.profile);
+        }
         let offer = FromSync::Offer { desired, grants, acknowledged };
-        Ok(self.end.send(&offer).await?)
+        self.tell(&offer).await
+    }
+
+    /// Says something to apply, and hears it meanwhile: two halves that both have much to say never wait for each other.
+    async fn tell(&mut self, message: &FromSync) -> Result<(), SyncError> {
+        let to_apply = self.end.to_apply();
+        let mut telling = std::pin::pin!(to_apply.send(message));
+        loop {
+            tokio::select! {
+                told = &mut telling => return Ok(told?),
+                message = self.end.receive() => self.received(message)?,
+            }
+        }
+    }
+
+    fn received(&mut self, message: Result<FromApply, ChannelError>) -> Result<(), SyncError> {
+        match message {
+            Ok(message) => self.hear(message),
+            Err(ChannelError::Closed) => return Err(ChannelError::Closed.into()),
+            Err(error) => warn!(error:% = error; "a message of apply is left out"),
+        }
+        Ok(())
     }
 
     fn hear(&mut self, message: FromApply) {
         match message {
             FromApply::Want(hash) => {
-                let is_coming = self.fetching.is_some() && self.fetched == hash;
-                if !is_coming && !self.wanted.contains(&hash) {
+                // Also one that comes now: apply would not ask again if it had taken its beginning.
+                if !self.wanted.contains(&hash) {
                     self.wanted.push_back(hash);
                 }
                 let client = self.client();
@@ -304,22 +329,24 @@ impl Sync {
             && let Some(hash) = self.wanted.pop_front()
         {
             self.fetched = hash;
-            self.fetching = Some(Box::pin(fetch(client, hash)));
+            let place = match self.profile {
+                Some(profile) if profile == hash => Place::Profile,
+                Some(_) => Place::Blob,
+                None => Place::Either,
+            };
+            self.fetching = Some(Box::pin(fetch(client, hash, place, self.end.to_apply())));
         }
     }
 
-    async fn fetched(&mut self, client: Client, body: Result<Option<Vec<u8>>, ExchangeError>) -> Result<(), SyncError> {
+    async fn fetched(&mut self, client: Client, given: Result<bool, ExchangeError>) -> Result<(), SyncError> {
         let hash = self.fetched;
-        let is_lost = body.is_err();
-        let message = match body {
-            Ok(Some(bytes)) => FromSync::Body { hash, bytes },
-            Ok(None) => FromSync::NoBody(hash),
-            Err(error) => {
-                warn!(hash:% = hash, error:% = chain(&error); "a body could not be fetched");
-                FromSync::NoBody(hash)
-            }
-        };
-        self.end.send(&message).await?;
+        let is_lost = given.is_err();
+        if let Err(error) = &given {
+            warn!(hash:% = hash, error:% = chain(error); "a body could not be fetched");
+        }
+        if !given.unwrap_or(false) {
+            self.tell(&FromSync::NoBody(hash)).await?;
+        }
         // One connection serves all that is wanted, unless it broke; the list may name another controller by now.
         let client = if is_lost { self.client() } else { client };
         self.fetch_next(client);
@@ -331,7 +358,7 @@ impl Sync {
             self.speak_soon();
         }
         let digest: PartDigest = self.said.observation_digest();
-        Ok(self.end.send(&FromSync::Observed(digest)).await?)
+        self.tell(&FromSync::Observed(digest)).await
     }
 
     /// Renews when a controller can be asked, and says when next. What cannot be used is not kept: the present

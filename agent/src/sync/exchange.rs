@@ -4,11 +4,22 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
+use sha2::{Digest as _, Sha256};
 use stemma_wire::client::{Client, ClientError};
+use stemma_wire::error::{ErrorBody, ErrorType};
+use stemma_wire::message::channel::FromSync;
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
-use stemma_wire::message::{DecodeError, Hash, decode, encode, hash_content};
+use stemma_wire::message::desired::Profile;
+use stemma_wire::message::{DecodeError, Hash, Message as _, decode, encode};
 
 use super::join::sentence;
+use crate::channel::ToApply;
+
+/// The largest blob.
+const LARGEST_BLOB: usize = 64 * 1024 * 1024;
+
+/// A body crosses to apply in pieces of at most this size.
+const PIECE: usize = 64 * 1024;
 
 /// Past a check-in's own wait, so long is waited for its answer.
 const MARGIN: Duration = Duration::from_secs(30);
@@ -50,19 +61,78 @@ pub(super) async fn check_in(mut client: Client, request: CheckIn) -> Returned<C
     (client, answer)
 }
 
-/// Fetches what a hash names: a profile, else a blob. `None`: this controller gives neither to us now.
-pub(super) async fn fetch(mut client: Client, hash: Hash) -> Returned<Option<Vec<u8>>> {
-    for kind in ["profiles", "blobs"] {
+/// Where what a hash names is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It is the profile of the desired state.
+    Profile,
+    /// The profile names it.
+    Blob,
+    /// No desired state was offered since this process began: which of the two it is is not known here.
+    Either,
+}
+
+impl Place {
+    fn kinds(self) -> &'static [(&'static str, usize)] {
+        const PROFILES: (&str, usize) = ("profiles", Profile::MAX_BYTES);
+        const BLOBS: (&str, usize) = ("blobs", LARGEST_BLOB);
+        match self {
+            Self::Profile => &[PROFILES],
+            Self::Blob => &[BLOBS],
+            Self::Either => &[PROFILES, BLOBS],
+        }
+    }
+}
+
+/// Fetches what a hash names and hands it to apply piece by piece, hashed while it passes: it never stands in memory whole.
+/// `false`: this controller does not give it to us now.
+pub(super) async fn fetch(mut client: Client, hash: Hash, place: Place, to_apply: ToApply) -> Returned<bool> {
+    for &(kind, limit) in place.kinds() {
         let path = format!("/agent/v1/{kind}/{hash}");
         let get = Request::get(path).body(Bytes::new()).expect("the path is a path");
-        match client.send(get).await.map_err(ExchangeError::from).and_then(answered) {
-            Ok(body) if hash_content(&body) == hash => return (client, Ok(Some(body.into()))),
-            Ok(_) => return (client, Err(ExchangeError::OtherBytes(hash))),
+        match pass_on(&mut client, get, hash, limit, &to_apply).await {
+            Ok(()) => return (client, Ok(true)),
             Err(ExchangeError::Refused { status: StatusCode::NOT_FOUND, .. }) => {}
             Err(error) => return (client, Err(error)),
         }
     }
-    (client, Ok(None))
+    (client, Ok(false))
+}
+
+async fn pass_on(
+    client: &mut Client,
+    get: Request<Bytes>,
+    hash: Hash,
+    limit: usize,
+    to_apply: &ToApply,
+) -> Result<(), ExchangeError> {
+    let (mut digest, mut length) = (Sha256::new(), 0);
+    let begin = &[];
+    let answer = client
+        .stream(get, async |bytes| {
+            if length == 0 {
+                say(to_apply, hash, begin).await?;
+            }
+            digest.update(&bytes);
+            length += bytes.len();
+            if length > limit {
+                return Err(std::io::Error::other(format!("it is larger than {limit} bytes")));
+            }
+            for piece in bytes.chunks(PIECE) {
+                say(to_apply, hash, piece).await?;
+            }
+            Ok(())
+        })
+        .await?;
+    answered(answer)?;
+    if length == 0 {
+        say(to_apply, hash, begin).await.map_err(|source| ClientError::NotTaken { source })?;
+    }
+    if Hash(digest.finalize().into()) == hash { Ok(()) } else { Err(ExchangeError::OtherBytes(hash)) }
+}
+
+async fn say(to_apply: &ToApply, hash: Hash, piece: &[u8]) -> std::io::Result<()> {
+    to_apply.send(&FromSync::Body { hash, bytes: piece.to_vec() }).await.map_err(std::io::Error::other)
 }
 
 fn answered(answer: Response<Bytes>) -> Result<Bytes, ExchangeError> {
@@ -70,14 +140,107 @@ fn answered(answer: Response<Bytes>) -> Result<Bytes, ExchangeError> {
     if status.is_success() {
         return Ok(answer.into_body());
     }
-    let is_expired =
-        status == StatusCode::FORBIDDEN && answer.body().windows(EXPIRED.len()).any(|window| window == EXPIRED);
-    if is_expired {
+    let kind = ErrorBody::parse(answer.body()).map(|body| body.kind);
+    if kind.as_deref() == Some(ErrorType::CertificateExpired.name()) {
         Err(ExchangeError::Expired)
     } else {
         Err(ExchangeError::Refused { status, message: sentence(answer.body()) })
     }
 }
 
-/// The error type that a controller gives to an expired certificate in its grace.
-const EXPIRED: &[u8] = b"certificate_expired";
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use stemma_wire::client::{ClientLimits, Target};
+    use stemma_wire::message::hash_content;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::channel::pair;
+
+    #[test]
+    fn an_expired_certificate_is_told_by_the_errors_type_and_by_nothing_in_its_text() {
+        let answer = |body: &str| answered(Response::builder().status(403).body(Bytes::from(body.to_owned())).unwrap());
+        let expired = r#"{"error": {"code": 403, "type": "certificate_expired"}}"#;
+        assert!(matches!(answer(expired), Err(ExchangeError::Expired)));
+        for other in [
+            r#"{"error": {"code": 403, "type": "forbidden", "message": "certificate_expired"}}"#,
+            r#"{"certificate_expired": 1}"#,
+            "certificate_expired",
+            "",
+        ] {
+            assert!(matches!(answer(other), Err(ExchangeError::Refused { .. })), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_to_be_a_profile_or_a_blob_is_asked_for_in_one_place() {
+        let kinds = |place: Place| place.kinds().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
+        assert_eq!(kinds(Place::Profile), ["profiles"]);
+        assert_eq!(kinds(Place::Blob), ["blobs"]);
+        assert_eq!(kinds(Place::Either), ["profiles", "blobs"]);
+    }
+
+    /// Answers each request with the same bytes, and says what was asked for.
+    async fn server(body: Vec<u8>) -> (Target, Rc<RefCell<Vec<String>>>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let asked = Rc::new(RefCell::new(Vec::new()));
+        let lines = asked.clone();
+        tokio::task::spawn_local(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = vec![0; 4096];
+            while let Ok(length @ 1..) = stream.read(&mut head).await {
+                let text = String::from_utf8_lossy(&head[..length]).into_owned();
+                lines.borrow_mut().push(text.lines().next().unwrap_or_default().to_owned());
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.write_all(&body).await;
+            }
+        });
+        (target, asked)
+    }
+
+    /// Fetches what has this hash, and gives what apply hears meanwhile.
+    async fn fetched(body: Vec<u8>, hash: Hash) -> (Result<bool, ExchangeError>, Vec<Vec<u8>>, Vec<String>) {
+        let (target, asked) = server(body).await;
+        let (sync, mut apply) = pair();
+        let client = Client::new(target, None, ClientLimits::default());
+        let fetching = async {
+            let (_, given) = fetch(client, hash, Place::Blob, sync.to_apply()).await;
+            drop(sync);
+            given
+        };
+        let hearing = async {
+            let mut pieces = Vec::new();
+            while let Ok(FromSync::Body { hash: named, bytes }) = apply.receive().await {
+                assert_eq!(named, hash);
+                pieces.push(bytes);
+            }
+            pieces
+        };
+        let (given, pieces) = tokio::join!(fetching, hearing);
+        (given, pieces, asked.take())
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_blob_crosses_in_pieces_and_is_asked_for_once() {
+        let turn = async {
+            for length in [0, 1, 5_000_000] {
+                let body: Vec<u8> = (0..length).map(|at: u32| at.to_le_bytes()[0]).collect();
+                let hash = hash_content(&body);
+                let (given, pieces, asked) = fetched(body.clone(), hash).await;
+                assert!(given.unwrap());
+                assert_eq!(asked, [format!("GET /agent/v1/blobs/{hash} HTTP/1.1")]);
+                assert_eq!(pieces[0], b"", "it is begun");
+                assert!(pieces.iter().all(|piece| piece.len() <= PIECE));
+                assert!(pieces.concat() == body, "{length}");
+            }
+            let (given, ..) = fetched(b"other".to_vec(), Hash([1; 32])).await;
+            assert!(matches!(given, Err(ExchangeError::OtherBytes(_))));
+        };
+        tokio::task::LocalSet::new().run_until(turn).await;
+    }
+}

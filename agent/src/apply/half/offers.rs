@@ -1,19 +1,13 @@
-//! What comes from a controller: desired state, grants and bodies, each verified before it changes anything.
-
-use std::collections::BTreeSet;
+//! What comes from a controller: desired state and grants, each verified before it changes anything.
 
 use log::{info, warn};
-use stemma_wire::message::Hash;
 use stemma_wire::message::channel::FromApply;
-use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::Progress;
 use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
 
 use super::{Half, HalfError, unix_seconds};
-use crate::apply::executor::{blobs, is_in_order};
-use crate::apply::ledger::{Desired, OpenBarriers, part};
-use crate::apply::verify::{Refused, verify_body, verify_desired, verify_grant};
-use crate::host::HostError;
+use crate::apply::ledger::OpenBarriers;
+use crate::apply::verify::{Refused, verify_desired, verify_grant};
 
 impl Half {
     /// A desired state: verified, on disk, known to services, in that order.
@@ -44,7 +38,7 @@ impl Half {
         Ok(())
     }
 
-    async fn refuse(&mut self, refused: &Refused) -> Result<(), HalfError> {
+    pub(super) async fn refuse(&mut self, refused: &Refused) -> Result<(), HalfError> {
         let reason = match std::error::Error::source(refused) {
             Some(source) => format!("{refused}: {source}"),
             None => refused.to_string(),
@@ -83,63 +77,5 @@ impl Half {
             // No task type of this agent takes a lease.
             Grant::Lease { .. } => Ok(()),
         }
-    }
-
-    pub(super) async fn body(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), HalfError> {
-        if self.site.ledger.has_body(hash)? {
-            return Ok(());
-        }
-        if !self.wanted.contains(&hash) || verify_body(hash, bytes).is_err() {
-            return self.refuse(&Refused::Body).await;
-        }
-        self.site.ledger.store_body(hash, bytes)?;
-        self.wanted.remove(&hash);
-        if let Some(desired) = self.desired.clone()
-            && desired.task_set.profile == Some(hash)
-        {
-            self.want_bodies(&desired).await?;
-            self.plan(&desired)?;
-        }
-        Ok(())
-    }
-
-    /// Asks for what the desired state names and the disk has not, and drops what it no longer names.
-    pub(super) async fn want_bodies(&mut self, desired: &Desired) -> Result<(), HalfError> {
-        let mut named = BTreeSet::new();
-        if let Some(hash) = desired.task_set.profile {
-            named.insert(hash);
-            if let Some(profile) = self.profile(hash)? {
-                named.extend(blobs(&profile));
-            } else {
-                // Which blobs it will name is not known yet: none is dropped.
-                return self.want(named).await;
-            }
-        }
-        self.site.ledger.keep_bodies(&named)?;
-        self.want(named).await
-    }
-
-    async fn want(&mut self, named: BTreeSet<Hash>) -> Result<(), HalfError> {
-        let asked = std::mem::take(&mut self.wanted);
-        for hash in named {
-            if self.site.ledger.has_body(hash)? {
-                continue;
-            }
-            if !asked.contains(&hash) {
-                self.end.send(&FromApply::Want(hash)).await?;
-            }
-            self.wanted.insert(hash);
-        }
-        Ok(())
-    }
-
-    pub(super) fn profile(&mut self, hash: Hash) -> Result<Option<Profile>, HostError> {
-        let Some(bytes) = self.site.ledger.body(hash)? else { return Ok(None) };
-        self.findings.state.clear();
-        let profile = part::<Profile>(&bytes).filter(is_in_order);
-        if profile.is_none() {
-            self.findings.state.push("the task profile cannot be read by this agent; upgrade it".into());
-        }
-        Ok(profile)
     }
 }

@@ -4,6 +4,8 @@ use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use stemma_wire::message::signed::Grant;
 
+use stemma_wire::message::Hash;
+
 use super::*;
 use crate::apply::ledger::Ledger;
 use crate::apply::testing::{Controller, Set};
@@ -27,17 +29,28 @@ async fn offered(host: &MemoryHost, controller: &Controller, offers: Vec<FromSyn
 }
 
 /// Sends, and listens until nothing is said for a while; time is the runtime's own and stands still meanwhile.
-async fn talk(mut sync: SyncEnd, offers: Vec<FromSync>) -> Vec<FromApply> {
+async fn talk(sync: SyncEnd, offers: Vec<FromSync>) -> Vec<FromApply> {
+    talk_for(sync, offers, Duration::from_secs(2)).await
+}
+
+async fn talk_for(mut sync: SyncEnd, offers: Vec<FromSync>, quiet: Duration) -> Vec<FromApply> {
     for offer in &offers {
         if sync.send(offer).await.is_err() {
             break;
         }
     }
     let mut said = Vec::new();
-    while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_secs(2), sync.receive()).await {
+    while let Ok(Ok(message)) = tokio::time::timeout(quiet, sync.receive()).await {
         said.push(message);
     }
     said
+}
+
+fn half(host: &MemoryHost, controller: &Controller, apply: ApplyEnd) -> Half {
+    let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
+    let site = Site { host: Rc::new(host.clone()), ledger };
+    let trust = Trust::new(&controller.identity()).unwrap();
+    Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap()
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -49,13 +62,19 @@ fn offer(controller: &Controller, revision: u64, set: &Set) -> FromSync {
     FromSync::Offer { desired, grants: Vec::new(), acknowledged: 0 }
 }
 
-fn body(set: &Set) -> FromSync {
+/// A profile as it comes: an empty piece begins it.
+fn body(set: &Set) -> Vec<FromSync> {
     let (hash, bytes) = set.profile();
-    FromSync::Body { hash, bytes }
+    pieces(hash, &bytes)
+}
+
+fn pieces(hash: Hash, bytes: &[u8]) -> Vec<FromSync> {
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    [&[], first, second].map(|piece| FromSync::Body { hash, bytes: piece.to_vec() }).into()
 }
 
 fn give(controller: &Controller, revision: u64, set: &Set) -> Vec<FromSync> {
-    vec![offer(controller, revision, set), body(set)]
+    [vec![offer(controller, revision, set)], body(set)].concat()
 }
 
 fn outcomes(said: &[FromApply]) -> Vec<(String, Outcome)> {
@@ -216,10 +235,36 @@ fn s76_a_body_that_nobody_asked_for_is_refused() {
     let other = Set::default().file("f", &[], "/f", "evil");
     let (hash, _) = set.profile();
     let (_, bytes) = other.profile();
-    let offers = vec![offer(&controller, 1, &set), body(&other), FromSync::Body { hash, bytes }];
+    let offers = [vec![offer(&controller, 1, &set)], body(&other), pieces(hash, &bytes)].concat();
     let said = runtime().block_on(offered(&host, &controller, offers));
     let refused = said.iter().filter(|said| matches!(said, FromApply::Refused { .. })).count();
-    assert_eq!((refused, host.text("/f")), (2, None));
+    assert_eq!(
+        (refused, host.text("/f")),
+        (1, None),
+        "one that was not wanted; what is not what its name says is never whole"
+    );
+    let kept = host.list("/var/lib/stemma-agent/apply/bodies");
+    assert!(kept.iter().all(|name| name.starts_with(".stemma-")), "{kept:?}");
+}
+
+#[test]
+fn s68_a_body_cut_on_its_way_is_asked_for_again_and_its_pieces_are_dropped() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = Set::default().file("f", &[], "/f", "x");
+    let (hash, whole) = (set.profile().0, body(&set));
+    let (middle, begin) = (whole[2].clone(), whole[0].clone());
+    let offers = vec![offer(&controller, 1, &set), middle, begin, whole[1].clone(), FromSync::NoBody(hash)];
+    let said = runtime().block_on(async {
+        let (sync, apply) = pair();
+        let half = half(&host, &controller, apply);
+        let (ended, said) =
+            tokio::join!(half.run(std::future::pending()), talk_for(sync, offers, Duration::from_secs(40)));
+        ended.unwrap();
+        said
+    });
+    let wanted = said.iter().filter(|said| **said == FromApply::Want(hash)).count();
+    assert_eq!(wanted, 2, "at once, and once more when it was not given");
+    assert_eq!(host.list("/var/lib/stemma-agent/apply/bodies"), Vec::<String>::new());
 }
 
 /// F01: killed before any of its changing calls (so after each, too), and once more with the power cut.
@@ -273,10 +318,7 @@ fn what_waits_for_the_tasks_is_told_once_and_only_when_they_are_applied() {
         let set = Set::default().file("f", &[], "/f", "x").mode(mode);
         runtime().block_on(async {
             let (sync, apply) = pair();
-            let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
-            let site = Site { host: Rc::new(host.clone()), ledger };
-            let trust = Trust::new(&controller.identity()).unwrap();
-            let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap();
+            let half = half(&host, &controller, apply);
             let offers = [give(&controller, 1, &set), vec![offer(&controller, 2, &set.released(2))]].concat();
             let half = half.when_applied(target()).run(std::future::pending());
             let (ended, _) = tokio::join!(half, talk(sync, offers));
@@ -291,7 +333,8 @@ fn what_is_wanted_is_asked_for_once_and_a_second_copy_is_no_offence() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
     let set = |label: &str, revision| Set::default().label("a", label).file("f", &[], "/f", "x").released(revision);
     let (first, second) = (set("b", 1), set("c", 2));
-    let offers = vec![offer(&controller, 1, &first), offer(&controller, 2, &second), body(&second), body(&second)];
+    let offers =
+        [vec![offer(&controller, 1, &first), offer(&controller, 2, &second)], body(&second), body(&second)].concat();
     let said = runtime().block_on(offered(&host, &controller, offers));
     assert_eq!(said.iter().filter(|said| matches!(said, FromApply::Want(_))).count(), 1, "{said:?}");
     assert!(!said.iter().any(|said| matches!(said, FromApply::Refused { .. })), "{said:?}");

@@ -5,35 +5,31 @@
 //! then costs one fact, which is set aside under another name and said, and an agent never fails to start over
 //! its own state (F13). Whether a fact is on disk decides what is done next, so nothing is cached here.
 
+mod bodies;
 mod record;
+mod results;
 mod state;
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use log::warn;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stemma_core::digest::{Hex, sha256};
-use stemma_wire::message::Hash;
-use stemma_wire::message::observed::{LocalState, Report, TaskResult};
+use stemma_wire::message::observed::{LocalState, Report};
 
 use crate::host::atomic::{Attributes, ensure_dir, replace, sweep};
 use crate::host::{Dir, Host, HostError};
 use crate::paths;
 
+pub use bodies::{Arriving, Piece};
 use record::Kind;
+pub use results::MOST_RESULTS;
 pub(crate) use state::part;
 pub use state::{Accepted, Desired, HostMapRecord, OpenBarriers, Performed, Progress, Step, StepState, Told, UndoNote};
 
 /// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
 const LARGEST: u64 = 8 * 1024 * 1024;
-
-/// The largest body: a blob.
-const LARGEST_BODY: u64 = 64 * 1024 * 1024;
-
-/// Results kept while no controller acknowledges them; beyond, the oldest go.
-pub const MOST_RESULTS: usize = 1_000;
 
 const ACCEPTED: &str = "accepted";
 const PROGRESS: &str = "progress";
@@ -226,106 +222,6 @@ impl Ledger {
         self.write(&*self.dir, SEAL_KEY, Kind::SealKey, key)
     }
 
-    /// A profile or blob; one whose bytes no longer have its hash is taken away (S68, at rest).
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn body(&self, hash: Hash) -> Result<Option<Vec<u8>>, HostError> {
-        let name = hash.to_string();
-        let Some(bytes) = self.bodies.read(&name, LARGEST_BODY)? else { return Ok(None) };
-        if sha256(&bytes) == hash.0 {
-            return Ok(Some(bytes));
-        }
-        warn!(hash = name.as_str(); "a body in the ledger has changed at rest; it is fetched again");
-        self.bodies.remove(&name)?;
-        Ok(None)
-    }
-
-    /// Whether a body is there, without reading it.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn has_body(&self, hash: Hash) -> Result<bool, HostError> {
-        Ok(self.bodies.stat(&hash.to_string())?.is_some())
-    }
-
-    /// Keeps a body; its hash was compared by who calls.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn store_body(&self, hash: Hash, bytes: &[u8]) -> Result<(), HostError> {
-        replace(&*self.host, &*self.bodies, &hash.to_string(), bytes, Attributes::mode(0o600))
-    }
-
-    /// Drops the bodies that nothing names any more.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn keep_bodies(&self, wanted: &BTreeSet<Hash>) -> Result<(), HostError> {
-        let wanted: BTreeSet<_> = wanted.iter().map(ToString::to_string).collect();
-        for name in self.bodies.names()? {
-            if !wanted.contains(&name) && !name.starts_with('.') {
-                self.bodies.remove(&name)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Results that no controller has acknowledged, in order.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn results(&self) -> Result<Vec<TaskResult>, HostError> {
-        let mut all = Vec::new();
-        for name in self.batches()? {
-            all.extend(Self::read::<Vec<TaskResult>>(&*self.results, &name, Kind::Results)?.unwrap_or_default());
-        }
-        Ok(all)
-    }
-
-    /// Gives results their numbers and keeps them until they are acknowledged.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn add_results(&self, mut results: Vec<TaskResult>) -> Result<Vec<TaskResult>, HostError> {
-        let Some(count) = results.len().checked_sub(1) else { return Ok(results) };
-        let first = self.reserve(count as u64 + 1)?;
-        for (sequence, result) in (first..).zip(&mut results) {
-            result.sequence = sequence;
-        }
-        self.write(&*self.results, &format!("{first:020}"), Kind::Results, &results)?;
-        self.bound_results()?;
-        Ok(results)
-    }
-
-    /// Drops results up to a number that the controller has stored.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn acknowledge(&self, up_to: u64) -> Result<(), HostError> {
-        for name in self.batches()? {
-            let first = name.parse::<u64>().unwrap_or(0);
-            if first > up_to {
-                break;
-            }
-            let batch: Vec<TaskResult> = Self::read(&*self.results, &name, Kind::Results)?.unwrap_or_default();
-            if batch.last().is_none_or(|last| last.sequence <= up_to) {
-                if self.results.stat(&name)?.is_some() {
-                    self.results.remove(&name)?;
-                }
-            } else {
-                let rest: Vec<_> = batch.into_iter().filter(|result| result.sequence > up_to).collect();
-                self.write(&*self.results, &name, Kind::Results, &rest)?;
-            }
-        }
-        let next: u64 = self.next_sequence()?;
-        if next <= up_to {
-            // This state is younger than what the controller knows of the host: go on above it.
-            self.write(&*self.dir, SEQUENCE, Kind::Sequence, &(up_to + 1))?;
-        }
-        Ok(())
-    }
-
     /// Keeps what a task replaced.
     ///
     /// # Errors
@@ -340,37 +236,6 @@ impl Ledger {
     /// [`HostError`].
     pub fn replaced(&self, path: &str) -> Result<Option<UndoNote>, HostError> {
         Self::read(&*self.undo, &by_name(path), Kind::Undo)
-    }
-
-    fn batches(&self) -> Result<Vec<String>, HostError> {
-        let names = self.results.names()?;
-        Ok(names
-            .into_iter()
-            .filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit()))
-            .collect())
-    }
-
-    fn bound_results(&self) -> Result<(), HostError> {
-        let batches = self.batches()?;
-        // A batch is at least one result, so this many batches are more results than are kept.
-        for name in batches.iter().take(batches.len().saturating_sub(MOST_RESULTS)) {
-            warn!(name = name.as_str(); "results that no controller took are dropped");
-            self.results.remove(name)?;
-        }
-        Ok(())
-    }
-
-    /// The next free number, as far as is known on disk.
-    fn next_sequence(&self) -> Result<u64, HostError> {
-        Ok(Self::read(&*self.dir, SEQUENCE, Kind::Sequence)?.unwrap_or(1))
-    }
-
-    /// Takes `count` numbers that were never used and never will be again.
-    fn reserve(&self, count: u64) -> Result<u64, HostError> {
-        let kept = self.results()?.last().map_or(0, |last| last.sequence);
-        let first = self.next_sequence()?.max(kept + 1);
-        self.write(&*self.dir, SEQUENCE, Kind::Sequence, &(first + count))?;
-        Ok(first)
     }
 
     fn read<T: DeserializeOwned>(dir: &dyn Dir, name: &str, kind: Kind) -> Result<Option<T>, HostError> {

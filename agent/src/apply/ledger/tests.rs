@@ -1,6 +1,6 @@
 use stemma_wire::message::desired::{Known, TaskSet};
-use stemma_wire::message::observed::Outcome;
-use stemma_wire::message::{Epoch, PartDigest, Revision};
+use stemma_wire::message::observed::{Outcome, TaskResult};
+use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
 
 use super::*;
 use crate::host::memory::MemoryHost;

@@ -122,39 +122,35 @@ impl<C: Connect> Client<C> {
         within: Duration,
     ) -> Result<Response<Bytes>, ClientError> {
         let (parts, body) = self.start(request, within).await?.into_parts();
-        let limit = self.limits.body_bytes;
-        let mut whole = BytesMut::with_capacity(usize::try_from(body.size_hint().lower().min(64 * 1024)).unwrap_or(0));
-        self.drain(body, limit, |piece| {
-            whole.extend_from_slice(&piece);
-            Ok(())
-        })
-        .await?;
-        Ok(Response::from_parts(parts, whole.freeze()))
+        let whole = self.collect(body, self.limits.body_bytes).await?;
+        Ok(Response::from_parts(parts, whole))
     }
 
     /// Sends a request and hands the answer's body to `sink` piece by piece, where the status is a success; any other is taken whole,
-    /// up to 64 KiB, as the error that it is. For blobs, verified by hash while they arrive.
+    /// up to 64 KiB, as the error that it is. For blobs, verified by hash while they arrive. While `sink` waits, nothing more is read.
     ///
     /// # Errors
     /// As [`Client::send`]; [`ClientError::NotTaken`] with what `sink` said.
     pub async fn stream(
         &mut self,
         request: Request<Bytes>,
-        sink: impl FnMut(Bytes) -> std::io::Result<()>,
+        mut sink: impl AsyncFnMut(Bytes) -> std::io::Result<()>,
     ) -> Result<Response<Bytes>, ClientError> {
         let (parts, body) = self.start(request, self.limits.answer).await?.into_parts();
-        if parts.status.is_success() {
-            let limit = self.limits.body_bytes;
-            self.drain(body, limit, sink).await?;
-            return Ok(Response::from_parts(parts, Bytes::new()));
+        if !parts.status.is_success() {
+            let error = self.collect(body, 64 * 1024).await?;
+            return Ok(Response::from_parts(parts, error));
         }
-        let mut error = BytesMut::new();
-        self.drain(body, 64 * 1024, |piece| {
-            error.extend_from_slice(&piece);
-            Ok(())
-        })
-        .await?;
-        Ok(Response::from_parts(parts, error.freeze()))
+        let mut pieces = Pieces::new(body, self.limits.body_bytes, self.limits.body);
+        loop {
+            let taken = match pieces.next().await {
+                Ok(Some(piece)) => sink(piece).await.map_err(|source| ClientError::NotTaken { source }),
+                Ok(None) => return Ok(Response::from_parts(parts, Bytes::new())),
+                Err(error) => Err(error),
+            };
+            // A connection whose body was left is not used again.
+            taken.inspect_err(|_| self.close())?;
+        }
     }
 
     async fn start(
@@ -230,41 +226,47 @@ impl<C: Connect> Client<C> {
         Ok(Open { sender, server, task })
     }
 
-    /// Reads a body to its end; a connection whose body was left is not used again.
-    async fn drain(
-        &mut self,
-        mut body: Incoming,
-        limit: u64,
-        mut sink: impl FnMut(Bytes) -> std::io::Result<()>,
-    ) -> Result<(), ClientError> {
-        let read = read_body(&mut body, limit, self.limits.body, &mut sink).await;
-        if read.is_err() {
-            self.close();
+    /// The whole of a body; a connection whose body was left is not used again.
+    async fn collect(&mut self, body: Incoming, limit: u64) -> Result<Bytes, ClientError> {
+        let mut whole = BytesMut::with_capacity(usize::try_from(body.size_hint().lower().min(64 * 1024)).unwrap_or(0));
+        let mut pieces = Pieces::new(body, limit, self.limits.body);
+        while let Some(piece) = pieces.next().await.inspect_err(|_| self.close())? {
+            whole.extend_from_slice(&piece);
         }
-        read
+        Ok(whole.freeze())
     }
 }
 
-async fn read_body(
-    body: &mut Incoming,
+/// A body as it arrives, within its bound.
+struct Pieces {
+    body: Incoming,
+    taken: u64,
     limit: u64,
     within: Duration,
-    sink: &mut impl FnMut(Bytes) -> std::io::Result<()>,
-) -> Result<(), ClientError> {
-    if body.size_hint().lower() > limit {
-        return Err(ClientError::TooLarge { limit });
+}
+
+impl Pieces {
+    fn new(body: Incoming, limit: u64, within: Duration) -> Self {
+        Self { body, taken: 0, limit, within }
     }
-    let mut taken = 0_u64;
-    loop {
-        let frame = tokio::time::timeout(within, body.frame()).await;
-        let Some(frame) = frame.map_err(|_| ClientError::AnswerTimeout { within })? else { return Ok(()) };
-        let frame = frame.map_err(|source| ClientError::Broken { source })?;
-        let Ok(piece) = frame.into_data() else { continue };
-        taken += piece.len() as u64;
-        if taken > limit {
+
+    /// The next piece; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let Self { limit, within, .. } = *self;
+        if self.body.size_hint().lower() > limit - self.taken {
             return Err(ClientError::TooLarge { limit });
         }
-        sink(piece).map_err(|source| ClientError::NotTaken { source })?;
+        loop {
+            let frame = tokio::time::timeout(within, self.body.frame()).await;
+            let Some(frame) = frame.map_err(|_| ClientError::AnswerTimeout { within })? else { return Ok(None) };
+            let frame = frame.map_err(|source| ClientError::Broken { source })?;
+            let Ok(piece) = frame.into_data() else { continue };
+            self.taken += piece.len() as u64;
+            if self.taken > limit {
+                return Err(ClientError::TooLarge { limit });
+            }
+            return Ok(Some(piece));
+        }
     }
 }
 

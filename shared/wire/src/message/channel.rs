@@ -56,15 +56,16 @@ pub enum FromSync {
         /// Results up to here are stored by the controller.
         acknowledged: u64,
     },
-    /// The bytes that were wanted; apply checks the hash.
+    /// The next bytes of what was wanted. A body begins with an empty piece, which drops what came of any before, and its other pieces
+    /// follow in order. Apply hashes them as they come: when they are what the hash says, they are whole.
     Body {
-        /// Their name.
+        /// The name of the whole.
         hash: Hash,
-        /// The bytes.
-        #[serde(deserialize_with = "bounded::bytes::<_, { 64 << 20 }>")]
+        /// The piece, at most 1 MiB.
+        #[serde(deserialize_with = "bounded::bytes::<_, { 1 << 20 }>")]
         bytes: Vec<u8>,
     },
-    /// The controller refused to give what was wanted, for now.
+    /// The controller refused to give what was wanted, for now, or did not give all of it: pieces of it are worth nothing.
     NoBody(Hash),
     /// Pause, hold or park said through sync's side.
     Local(LocalState),

@@ -124,5 +124,5 @@ messages! {
     TaskSet, "task-set", 8 * MIB;
     Profile, "profile", 16 * MIB;
     FromApply, "from-apply", 8 * MIB;
-    FromSync, "from-sync", 72 * MIB;
+    FromSync, "from-sync", 8 * MIB;
 }

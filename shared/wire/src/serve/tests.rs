@@ -595,15 +595,15 @@ async fn a_blob_is_streamed_piece_by_piece() {
     let mut client = Client::over(server.connect.clone(), target, None, ClientLimits::default());
     let (mut pieces, mut bytes) = (0, 0);
     let answer = client
-        .stream(get("/blob"), |piece| {
+        .stream(get("/blob"), async |piece| {
             (pieces, bytes) = (pieces + 1, bytes + piece.len());
             Ok(())
         })
         .await
         .expect("an answer");
     assert!(answer.status().is_success() && bytes == 200_000 && pieces > 1, "{pieces} pieces, {bytes} bytes");
-    let absent = client.stream(get("/absent"), |_| panic!("an error is no blob")).await.expect("an answer");
+    let absent = client.stream(get("/absent"), async |_| panic!("an error is no blob")).await.expect("an answer");
     assert_eq!((absent.status().as_u16(), &absent.body()[..]), (404, &b"gone"[..]));
-    let refused = client.stream(get("/blob"), |_| Err(std::io::ErrorKind::StorageFull.into())).await;
+    let refused = client.stream(get("/blob"), async |_| Err(std::io::ErrorKind::StorageFull.into())).await;
     assert!(matches!(refused, Err(ClientError::NotTaken { .. })));
 }

@@ -1,0 +1,135 @@
+//! Profiles and blobs by hash: what the desired state names.
+//!
+//! A body arrives in pieces and may be 64 MiB: it goes to disk as it comes, hashed on the way, under a name that
+//! nobody waits for, and has its own name only when it is what that says.
+
+use std::collections::BTreeSet;
+
+use log::warn;
+use sha2::{Digest as _, Sha256};
+use stemma_core::digest::sha256;
+use stemma_wire::message::Hash;
+
+use super::Ledger;
+use crate::host::HostError;
+use crate::host::atomic::{Attributes, Staging};
+
+/// The largest body: a blob.
+const LARGEST: u64 = 64 * 1024 * 1024;
+
+/// Only the agent reads it.
+const MODE: u32 = 0o600;
+
+/// A body on its way to the ledger.
+pub struct Arriving {
+    hash: Hash,
+    digest: Sha256,
+    length: u64,
+    staging: Staging,
+}
+
+/// What a piece made of a body.
+pub enum Piece {
+    /// More is to come.
+    More(Arriving),
+    /// It is whole, and kept.
+    Whole,
+    /// It is larger than any body; nothing of it was kept.
+    TooLarge,
+}
+
+impl Arriving {
+    /// The name of the whole.
+    #[must_use]
+    pub const fn hash(&self) -> Hash {
+        self.hash
+    }
+}
+
+impl Ledger {
+    /// A profile or blob; one whose bytes no longer have its hash is taken away (S68, at rest).
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn body(&self, hash: Hash) -> Result<Option<Vec<u8>>, HostError> {
+        let name = hash.to_string();
+        let Some(bytes) = self.bodies.read(&name, LARGEST)? else { return Ok(None) };
+        if sha256(&bytes) == hash.0 {
+            return Ok(Some(bytes));
+        }
+        warn!(hash = name.as_str(); "a body in the ledger has changed at rest; it is fetched again");
+        self.bodies.remove(&name)?;
+        Ok(None)
+    }
+
+    /// Whether a body is there, without reading it.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn has_body(&self, hash: Hash) -> Result<bool, HostError> {
+        Ok(self.bodies.stat(&hash.to_string())?.is_some())
+    }
+
+    /// The beginning of a body: nothing of it is there yet.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn arriving(&self, hash: Hash) -> Result<Arriving, HostError> {
+        let staging = Staging::begin(&*self.host, &*self.bodies)?;
+        Ok(Arriving { hash, digest: Sha256::new(), length: 0, staging })
+    }
+
+    /// Takes the next piece of a body, and keeps the whole when that is what its name says (S68, on the way).
+    ///
+    /// # Errors
+    /// [`HostError`]; nothing of the body was kept then.
+    pub fn take_piece(&self, mut arriving: Arriving, bytes: &[u8]) -> Result<Piece, HostError> {
+        arriving.length += bytes.len() as u64;
+        if arriving.length > LARGEST {
+            self.give_up(arriving);
+            return Ok(Piece::TooLarge);
+        }
+        if let Err(error) = arriving.staging.write(bytes) {
+            self.give_up(arriving);
+            return Err(error);
+        }
+        arriving.digest.update(bytes);
+        let so_far: [u8; 32] = arriving.digest.clone().finalize().into();
+        if so_far != arriving.hash.0 {
+            return Ok(Piece::More(arriving));
+        }
+        let staged = arriving.staging.finish(&*self.bodies, Attributes::mode(MODE))?;
+        staged.commit(&*self.bodies, &arriving.hash.to_string())?;
+        Ok(Piece::Whole)
+    }
+
+    /// Drops what has come of a body.
+    pub fn give_up(&self, arriving: Arriving) {
+        arriving.staging.discard(&*self.bodies);
+    }
+
+    /// Drops the bodies that nothing names any more.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn keep_bodies(&self, wanted: &BTreeSet<Hash>) -> Result<(), HostError> {
+        let wanted: BTreeSet<_> = wanted.iter().map(ToString::to_string).collect();
+        for name in self.bodies.names()? {
+            if !wanted.contains(&name) && !name.starts_with('.') {
+                self.bodies.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Ledger {
+    /// Keeps a body at once.
+    pub(crate) fn store_body(&self, hash: Hash, bytes: &[u8]) -> Result<(), HostError> {
+        match self.take_piece(self.arriving(hash)?, bytes)? {
+            Piece::Whole => Ok(()),
+            Piece::More(_) | Piece::TooLarge => panic!("a test gave other bytes"),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Results that wait to be acknowledged, in batches of one file each; their numbers grow and never return.
+
+use log::warn;
+use stemma_wire::message::observed::TaskResult;
+
+use super::record::Kind;
+use super::{Ledger, SEQUENCE};
+use crate::host::HostError;
+
+/// Results kept while no controller acknowledges them; beyond, the oldest go.
+pub const MOST_RESULTS: usize = 1_000;
+
+impl Ledger {
+    /// Results that no controller has acknowledged, in order.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn results(&self) -> Result<Vec<TaskResult>, HostError> {
+        let mut all = Vec::new();
+        for name in self.batches()? {
+            all.extend(Self::read::<Vec<TaskResult>>(&*self.results, &name, Kind::Results)?.unwrap_or_default());
+        }
+        Ok(all)
+    }
+
+    /// Gives results their numbers and keeps them until they are acknowledged.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn add_results(&self, mut results: Vec<TaskResult>) -> Result<Vec<TaskResult>, HostError> {
+        let Some(count) = results.len().checked_sub(1) else { return Ok(results) };
+        let first = self.reserve(count as u64 + 1)?;
+        for (sequence, result) in (first..).zip(&mut results) {
+            result.sequence = sequence;
+        }
+        self.write(&*self.results, &format!("{first:020}"), Kind::Results, &results)?;
+        self.bound_results()?;
+        Ok(results)
+    }
+
+    /// Drops results up to a number that the controller has stored.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn acknowledge(&self, up_to: u64) -> Result<(), HostError> {
+        for name in self.batches()? {
+            let first = name.parse::<u64>().unwrap_or(0);
+            if first > up_to {
+                break;
+            }
+            let batch: Vec<TaskResult> = Self::read(&*self.results, &name, Kind::Results)?.unwrap_or_default();
+            if batch.last().is_none_or(|last| last.sequence <= up_to) {
+                if self.results.stat(&name)?.is_some() {
+                    self.results.remove(&name)?;
+                }
+            } else {
+                let rest: Vec<_> = batch.into_iter().filter(|result| result.sequence > up_to).collect();
+                self.write(&*self.results, &name, Kind::Results, &rest)?;
+            }
+        }
+        let next: u64 = self.next_sequence()?;
+        if next <= up_to {
+            // This state is younger than what the controller knows of the host: go on above it.
+            self.write(&*self.dir, SEQUENCE, Kind::Sequence, &(up_to + 1))?;
+        }
+        Ok(())
+    }
+
+    fn batches(&self) -> Result<Vec<String>, HostError> {
+        let names = self.results.names()?;
+        Ok(names
+            .into_iter()
+            .filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit()))
+            .collect())
+    }
+
+    fn bound_results(&self) -> Result<(), HostError> {
+        let batches = self.batches()?;
+        // A batch is at least one result, so this many batches are more results than are kept.
+        for name in batches.iter().take(batches.len().saturating_sub(MOST_RESULTS)) {
+            warn!(name = name.as_str(); "results that no controller took are dropped");
+            self.results.remove(name)?;
+        }
+        Ok(())
+    }
+
+    /// The next free number, as far as is known on disk.
+    fn next_sequence(&self) -> Result<u64, HostError> {
+        Ok(Self::read(&*self.dir, SEQUENCE, Kind::Sequence)?.unwrap_or(1))
+    }
+
+    /// Takes `count` numbers that were never used and never will be again.
+    fn reserve(&self, count: u64) -> Result<u64, HostError> {
+        let kept = self.results()?.last().map_or(0, |last| last.sequence);
+        let first = self.next_sequence()?.max(kept + 1);
+        self.write(&*self.dir, SEQUENCE, Kind::Sequence, &(first + count))?;
+        Ok(first)
+    }
+}
