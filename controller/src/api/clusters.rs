@@ -10,14 +10,15 @@ use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::objects::{self, New, Shown, create, read_body};
+use super::objects::{self, Shown, read_body};
 use super::query::{PAGE, Page};
 use super::request::{Outcome, Reply, Request, bad_query};
 use super::version::{Minor, Service};
+use super::writes::{New, create};
 use super::{Api, kept, lists, view};
 use crate::cache::Model;
 use crate::registry::names::ModelNames;
-use crate::registry::work::{Work, check_presumed, not_found};
+use crate::registry::work::{Work, not_found};
 use crate::registry::{Answer, Undecided};
 
 impl Shown for ClusterSpec {
@@ -57,6 +58,10 @@ impl Shown for ClusterSpec {
 
     fn above(model: &Model, spec: &Self) -> Vec<(Level, Inherited)> {
         view::above_cluster(model, spec)
+    }
+
+    fn remove(work: &mut Work<'_>, cluster: &Arc<Cluster>) -> Result<(), Undecided> {
+        work.delete_cluster(cluster)
     }
 
     fn path(object: &Cluster) -> String {
@@ -208,19 +213,6 @@ fn default_groups(work: &mut Work<'_>, cluster: &Cluster) -> Result<(), ApiError
         work.create(Uuid::now_v7(), name, spec)?;
     }
     Ok(())
-}
-
-/// `DELETE /v1/clusters/{cluster}`.
-pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
-    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let cluster = ClusterSpec::locate(&work.model, request)?;
-        check_presumed(&cluster, presumed)?;
-        work.delete_cluster(&cluster)?;
-        work.finish(Answer::empty(204))
-    });
-    Ok(Reply::written(answer.await?, &request.base))
 }
 
 /// Refuses what Magnum's API has from a later version on.

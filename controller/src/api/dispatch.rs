@@ -7,11 +7,13 @@ use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeS
 use stemma_wire::endpoint::{Endpoint, openapi};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{self, MapCall, Shown};
-use super::place::{self, NodeTagCall, RoleCall};
+use super::maps::{self, MapCall};
+use super::objects::{self, Shown};
 use super::releases::{self, TagCall};
 use super::request::{Outcome, Reply, Request};
-use super::{Api, apply, clusters, explain, groups, machine, nodes, resolved, templates, traits};
+use super::roles::{self, RoleCall};
+use super::tags::{self, NodeTagCall};
+use super::{Api, apply, clusters, explain, groups, machine, nodes, patching, resolved, templates, traits, writes};
 use crate::api::query::Parameters;
 use crate::blobs::Put;
 use crate::enrol::token;
@@ -54,8 +56,8 @@ async fn call_object(api: &Api, endpoint: Endpoint, request: &Request) -> Outcom
         Endpoint::ListTemplates => templates::list(api, request),
         Endpoint::CreateTemplate => templates::post(api, request).await,
         Endpoint::GetTemplate => objects::get::<ClusterTemplateSpec>(api, request),
-        Endpoint::PatchTemplate => objects::patch::<ClusterTemplateSpec>(api, request).await,
-        Endpoint::DeleteTemplate => templates::delete(api, request).await,
+        Endpoint::PatchTemplate => patching::patch::<ClusterTemplateSpec>(api, request).await,
+        Endpoint::DeleteTemplate => writes::delete::<ClusterTemplateSpec>(api, request).await,
         Endpoint::PutTemplateMap => map::<ClusterTemplateSpec>(api, request, MapCall::Replace).await,
         Endpoint::PatchTemplateMap => map::<ClusterTemplateSpec>(api, request, MapCall::Merge).await,
         Endpoint::TombstoneTemplate => map::<ClusterTemplateSpec>(api, request, MapCall::Tombstones).await,
@@ -64,15 +66,15 @@ async fn call_object(api: &Api, endpoint: Endpoint, request: &Request) -> Outcom
         Endpoint::ListClustersDetail => clusters::list(api, request, true),
         Endpoint::CreateCluster => clusters::post(api, request).await,
         Endpoint::GetCluster => objects::get::<ClusterSpec>(api, request),
-        Endpoint::PatchCluster => objects::patch::<ClusterSpec>(api, request).await,
-        Endpoint::DeleteCluster => clusters::delete(api, request).await,
-        Endpoint::ListClusterTags => place::cluster_tags(api, request),
-        Endpoint::CreateClusterTag => place::write_cluster_tag(api, request, TagCall::Create).await,
-        Endpoint::GetClusterTag => place::cluster_tag(api, request),
-        Endpoint::PutClusterTag => place::write_cluster_tag(api, request, TagCall::Put).await,
-        Endpoint::DeleteClusterTag => place::write_cluster_tag(api, request, TagCall::Delete).await,
-        Endpoint::ListClusterRoles => place::cluster_roles(api, request),
-        Endpoint::PutClusterRoles => place::write_cluster_roles(api, request).await,
+        Endpoint::PatchCluster => patching::patch::<ClusterSpec>(api, request).await,
+        Endpoint::DeleteCluster => writes::delete::<ClusterSpec>(api, request).await,
+        Endpoint::ListClusterTags => tags::cluster_tags(api, request),
+        Endpoint::CreateClusterTag => tags::write_cluster_tag(api, request, TagCall::Create).await,
+        Endpoint::GetClusterTag => tags::cluster_tag(api, request),
+        Endpoint::PutClusterTag => tags::write_cluster_tag(api, request, TagCall::Put).await,
+        Endpoint::DeleteClusterTag => tags::write_cluster_tag(api, request, TagCall::Delete).await,
+        Endpoint::ListClusterRoles => roles::cluster_roles(api, request),
+        Endpoint::PutClusterRoles => roles::write_cluster_roles(api, request).await,
         Endpoint::ValidateCluster => resolved::validate_cluster(api, request),
         Endpoint::PutClusterMap => map::<ClusterSpec>(api, request, MapCall::Replace).await,
         Endpoint::PatchClusterMap => map::<ClusterSpec>(api, request, MapCall::Merge).await,
@@ -81,7 +83,7 @@ async fn call_object(api: &Api, endpoint: Endpoint, request: &Request) -> Outcom
         Endpoint::ListGroups => groups::list(api, request),
         Endpoint::CreateGroup => groups::post(api, request).await,
         Endpoint::GetGroup => groups::get(api, request),
-        Endpoint::PatchGroup => objects::patch::<NodeGroupSpec>(api, request).await,
+        Endpoint::PatchGroup => patching::patch::<NodeGroupSpec>(api, request).await,
         Endpoint::DeleteGroup => groups::delete(api, request).await,
         Endpoint::PutGroupMap => map::<NodeGroupSpec>(api, request, MapCall::Replace).await,
         Endpoint::PatchGroupMap => map::<NodeGroupSpec>(api, request, MapCall::Merge).await,
@@ -96,8 +98,8 @@ async fn call_release(api: &Api, endpoint: Endpoint, request: &Request) -> Outco
         Endpoint::ListReleases => releases::list(api, request),
         Endpoint::CreateRelease => releases::post(api, request).await,
         Endpoint::GetRelease => objects::get::<ReleaseSpec>(api, request),
-        Endpoint::PatchRelease => objects::patch::<ReleaseSpec>(api, request).await,
-        Endpoint::DeleteRelease => releases::delete(api, request).await,
+        Endpoint::PatchRelease => patching::patch::<ReleaseSpec>(api, request).await,
+        Endpoint::DeleteRelease => writes::delete::<ReleaseSpec>(api, request).await,
         Endpoint::PutReleaseMap => releases::write_map(api, request, MapCall::Replace).await,
         Endpoint::PatchReleaseMap => releases::write_map(api, request, MapCall::Merge).await,
         Endpoint::OwnersRelease => releases::write_map(api, request, MapCall::Owners).await,
@@ -117,22 +119,22 @@ async fn call_node(api: &Api, endpoint: Endpoint, request: &Request) -> Outcome 
         Endpoint::ListNodesDetail => nodes::list(api, request, true),
         Endpoint::CreateNode => nodes::post(api, request).await,
         Endpoint::GetNode => nodes::get(api, request),
-        Endpoint::PatchNode => objects::patch::<NodeSpec>(api, request).await,
-        Endpoint::DeleteNode => nodes::delete(api, request).await,
+        Endpoint::PatchNode => patching::patch::<NodeSpec>(api, request).await,
+        Endpoint::DeleteNode => writes::delete::<NodeSpec>(api, request).await,
         Endpoint::ListNodeTraits => traits::list(api, request),
         Endpoint::ReplaceNodeTraits => traits::replace(api, request).await,
         Endpoint::DeleteNodeTraits => traits::clear(api, request).await,
         Endpoint::AddNodeTrait => traits::add(api, request).await,
         Endpoint::DeleteNodeTrait => traits::remove(api, request).await,
-        Endpoint::ListNodeRoles => place::roles(api, request),
-        Endpoint::GiveNodeRoles => place::write_roles(api, request, RoleCall::Give).await,
-        Endpoint::ReplaceNodeRoles => place::write_roles(api, request, RoleCall::Replace).await,
-        Endpoint::TakeNodeRoles => place::write_roles(api, request, RoleCall::Take).await,
-        Endpoint::ListNodeTags => place::tags(api, request),
-        Endpoint::AssignNodeTags => place::write_tags(api, request, NodeTagCall::Both).await,
-        Endpoint::UnassignNodeTags => place::write_tags(api, request, NodeTagCall::Unassign).await,
-        Endpoint::AssignNodeTag => place::write_tags(api, request, NodeTagCall::AssignOne).await,
-        Endpoint::UnassignNodeTag => place::write_tags(api, request, NodeTagCall::UnassignOne).await,
+        Endpoint::ListNodeRoles => roles::roles(api, request),
+        Endpoint::GiveNodeRoles => roles::write_roles(api, request, RoleCall::Give).await,
+        Endpoint::ReplaceNodeRoles => roles::write_roles(api, request, RoleCall::Replace).await,
+        Endpoint::TakeNodeRoles => roles::write_roles(api, request, RoleCall::Take).await,
+        Endpoint::ListNodeTags => tags::tags(api, request),
+        Endpoint::AssignNodeTags => tags::write_tags(api, request, NodeTagCall::Both).await,
+        Endpoint::UnassignNodeTags => tags::write_tags(api, request, NodeTagCall::Unassign).await,
+        Endpoint::AssignNodeTag => tags::write_tags(api, request, NodeTagCall::AssignOne).await,
+        Endpoint::UnassignNodeTag => tags::write_tags(api, request, NodeTagCall::UnassignOne).await,
         Endpoint::ResolvedNode => resolved::get(api, request),
         Endpoint::NodeReport => nodes::report(api, request),
         Endpoint::ExplainNode => explain::get(api, request),
@@ -145,7 +147,7 @@ async fn call_node(api: &Api, endpoint: Endpoint, request: &Request) -> Outcome 
 }
 
 async fn map<S: Shown>(api: &Api, request: &Request, call: MapCall) -> Outcome {
-    objects::write_map::<S>(api, request, call).await
+    maps::write_map::<S>(api, request, call).await
 }
 
 /// Makes a read wait until the fleet is as of the revision that it names.

@@ -10,15 +10,16 @@ use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
 use super::clusters::needs;
-use super::objects::{self, New, Shown, create, read_body};
+use super::objects::{self, Shown, read_body};
 use super::query::{PAGE, Page};
 use super::request::{Outcome, Reply, Request, bad_query};
 use super::version::Minor;
+use super::writes::{self, New, create, shown_new};
 use super::{Api, kept, lists, view};
 use crate::cache::Model;
-use crate::registry::Answer;
 use crate::registry::names::ModelNames;
-use crate::registry::work::{Work, check_presumed, not_found};
+use crate::registry::work::{Work, not_found};
+use crate::registry::{Answer, Undecided};
 
 /// Magnum has node groups from here on.
 const NODEGROUPS: Minor = Minor(9);
@@ -53,6 +54,15 @@ impl Shown for NodeGroupSpec {
 
     fn above(model: &Model, spec: &Self) -> Vec<(Level, Inherited)> {
         view::above_group(model, spec)
+    }
+
+    /// The default groups go with their cluster (as Magnum).
+    fn remove(work: &mut Work<'_>, group: &Arc<NodeGroup>) -> Result<(), Undecided> {
+        if group.spec.extra.get("is_default") == Some(&json!(true)) {
+            let message = "Deleting a default nodegroup is not supported.";
+            return Err(ApiError::new(ErrorType::ObjectInvalid, message).detail("it goes with its cluster").into());
+        }
+        work.delete_group(group)
     }
 
     fn path(object: &NodeGroup) -> String {
@@ -170,9 +180,8 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
         let spec = NodeGroupSpec::new(ClusterId(cluster.meta.uuid));
         let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Magnum };
         let made = create(api, &mut work, new)?.object;
-        let shown = NodeGroupSpec::show(api, &work.model, &made, &request.base);
-        let location = Some(format!("/v1/{}", NodeGroupSpec::path(&made)));
-        work.finish(Answer { location, ..Answer::json(202, shown.into()) })
+        let answer = shown_new(202, &made, NodeGroupSpec::show(api, &work.model, &made, &request.base));
+        work.finish(answer)
     });
     Ok(Reply::written(answer.await?, &request.base))
 }
@@ -183,20 +192,8 @@ pub(super) fn get(api: &Api, request: &Request) -> Outcome {
     objects::get::<NodeGroupSpec>(api, request)
 }
 
-/// `DELETE /v1/clusters/{cluster}/nodegroups/{group}`. The default groups go with their cluster (as Magnum).
+/// `DELETE /v1/clusters/{cluster}/nodegroups/{group}`.
 pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
     needs(request, NODEGROUPS)?;
-    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let group = NodeGroupSpec::locate(&work.model, request)?;
-        check_presumed(&group, presumed)?;
-        if group.spec.extra.get("is_default") == Some(&json!(true)) {
-            let message = "Deleting a default nodegroup is not supported.";
-            return Err(ApiError::new(ErrorType::ObjectInvalid, message).detail("it goes with its cluster").into());
-        }
-        work.delete_group(&group)?;
-        work.finish(Answer::empty(204))
-    });
-    Ok(Reply::written(answer.await?, &request.base))
+    writes::delete::<NodeGroupSpec>(api, request).await
 }

@@ -14,20 +14,25 @@ mod json;
 mod kept;
 mod lists;
 mod machine;
+mod maps;
 mod nodes;
 mod objects;
 mod patch;
+mod patching;
 mod place;
 mod query;
 mod releases;
 mod request;
 mod resolved;
+mod roles;
 mod serve;
 mod state;
+mod tags;
 mod templates;
 mod traits;
 mod version;
 mod view;
+mod writes;
 
 use std::sync::Arc;
 

@@ -13,15 +13,16 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::filter::{FILTERS, Filter};
-use super::objects::{self, New, Shown, create, read_body};
+use super::objects::{self, Shown, read_body};
 use super::query::{BadQuery, PAGE, Page, Parameters};
 use super::request::{Outcome, Reply, Request, bad_query};
 use super::version::{IRONIC_VERSION, Minor};
+use super::writes::{New, create, shown_new};
 use super::{Api, kept, lists, state, view};
 use crate::cache::Model;
-use crate::registry::Answer;
+use crate::registry::Undecided;
 use crate::registry::names::ModelNames;
-use crate::registry::work::{Work, check_presumed, not_found};
+use crate::registry::work::{Work, not_found};
 
 /// What a list shows where neither fields nor detail are asked for (as Ironic).
 const DEFAULT: &[&str] = &["uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links"];
@@ -64,6 +65,10 @@ impl Shown for NodeSpec {
 
     fn above(model: &Model, spec: &Self) -> Vec<(Level, Inherited)> {
         view::above_node(model, spec)
+    }
+
+    fn remove(work: &mut Work<'_>, node: &Arc<Node>) -> Result<(), Undecided> {
+        work.delete_node(node)
     }
 
     fn path(object: &Node) -> String {
@@ -302,8 +307,8 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
         let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Own };
         let made = create(api, &mut work, new)?.object;
         let shown = for_version(NodeSpec::show(api, &work.model, &made, &request.base), request.ironic());
-        let location = Some(format!("/v1/{}", NodeSpec::path(&made)));
-        work.finish(Answer { location, ..Answer::json(201, shown.into()) })
+        let answer = shown_new(201, &made, shown);
+        work.finish(answer)
     });
     Ok(Reply::written(answer.await?, &request.base))
 }
@@ -335,19 +340,6 @@ fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiErro
             Err(ApiError::new(ErrorType::FieldInvalid, format!("a node's name is a text, not {other}")).field("name"))
         }
     }
-}
-
-/// `DELETE /v1/nodes/{node}`.
-pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
-    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let node = NodeSpec::locate(&work.model, request)?;
-        check_presumed(&node, presumed)?;
-        work.delete_node(&node)?;
-        work.finish(Answer::empty(204))
-    });
-    Ok(Reply::written(answer.await?, &request.base))
 }
 
 /// `GET /v1/nodes/{node}/report`: what the host said, and what became of its tasks.

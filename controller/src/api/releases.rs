@@ -13,10 +13,11 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
-use super::objects::{self, MapCall, New, Shown, create, read_body};
+use super::maps::MapCall;
+use super::objects::{self, Shown, read_body};
 use super::query::{PAGE, Page};
 use super::request::{Outcome, Reply, Request, bad_query};
-use super::{Api, lists, view};
+use super::{Api, lists, patching, view, writes};
 use crate::cache::Model;
 use crate::registry::admit::Admitted;
 use crate::registry::names::ModelNames;
@@ -48,6 +49,10 @@ impl Shown for ReleaseSpec {
         }
         body.insert("links".into(), view::links(base, &Self::path(object)));
         body
+    }
+
+    fn remove(work: &mut Work<'_>, release: &Arc<Release>) -> Result<(), Undecided> {
+        work.delete_release(release)
     }
 
     fn path(object: &Release) -> String {
@@ -121,34 +126,9 @@ fn name_of(fields: &mut Map<String, Value>) -> Result<<ReleaseSpec as stemma_cor
 
 /// `POST /v1/releases`.
 pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let caller = objects::caller(request)?;
     let mut fields = request.object()?;
     let name = name_of(&mut fields)?;
-    let body = read_body::<ReleaseSpec>(fields)?;
-    let uuid = Uuid::now_v7();
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let spec = ReleaseSpec::default();
-        let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Own };
-        let made = create(api, &mut work, new)?.object;
-        let shown = ReleaseSpec::show(api, &work.model, &made, &request.base);
-        let location = Some(format!("/v1/{}", ReleaseSpec::path(&made)));
-        work.finish(Answer { location, ..Answer::json(201, shown.into()) })
-    });
-    Ok(Reply::written(answer.await?, &request.base))
-}
-
-/// `DELETE /v1/releases/{release}`.
-pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
-    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let release = ReleaseSpec::locate(&work.model, request)?;
-        check_presumed(&release, presumed)?;
-        work.delete_release(&release)?;
-        work.finish(Answer::empty(204))
-    });
-    Ok(Reply::written(answer.await?, &request.base))
+    writes::post::<ReleaseSpec>(api, request, name, fields).await
 }
 
 /// `GET /v1/releases/{release}/tasks`.
@@ -232,7 +212,7 @@ pub(super) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Ou
         let mut spec = before.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
         change_tags(&mut spec.tags, &name, tag.clone(), call)?;
         if call == TagCall::Delete {
-            super::place::refuse_assigned(&work.model, &name, |node| {
+            super::tags::refuse_assigned(&work.model, &name, |node| {
                 super::place::release_of(&work.model, node).is_some_and(|r| r.name == release.meta.name.name)
             })?;
         }
@@ -279,12 +259,12 @@ pub(super) fn change_tags(
     name: &TagName,
     tag: Option<TagSpec>,
     call: TagCall,
-) -> Result<(), Undecided> {
+) -> Result<(), ApiError> {
     match (call, tag) {
         (TagCall::Create, Some(_)) if tags.contains_key(name) => {
-            Err(ApiError::new(ErrorType::ObjectExists, format!("A tag with name {name} already exists.")).into())
+            Err(ApiError::new(ErrorType::ObjectExists, format!("A tag with name {name} already exists.")))
         }
-        (TagCall::Put | TagCall::Delete, _) if !tags.contains_key(name) => Err(no_tag(name).into()),
+        (TagCall::Put | TagCall::Delete, _) if !tags.contains_key(name) => Err(no_tag(name)),
         (_, Some(tag)) => {
             tags.insert(name.clone(), tag);
             Ok(())
@@ -338,7 +318,7 @@ pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> Ou
         let before = ReleaseSpec::locate(&work.model, request)?;
         check_presumed(&before, presumed)?;
         let present = if map == "labels" { json!(before.spec.labels) } else { json!(before.spec.annotations) };
-        let next = if matches!(call, MapCall::Merge) { objects::merged(present, &given) } else { given.clone() };
+        let next = if matches!(call, MapCall::Merge) { patching::merged(present, &given) } else { given.clone() };
         let fields: Map<String, Value> = [(map.to_owned(), next)].into_iter().collect();
         let body = read_body::<ReleaseSpec>(fields)?;
         let spec = objects::update(api, &work, &before.spec, &body, &caller, BodyShape::Own)?;

@@ -181,7 +181,8 @@ impl Opened<'_> {
             }
             Found::OtherMethods(methods) => {
                 let allow = methods.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
-                Err(ApiError::new(ErrorType::RequestMethod, format!("this path takes {allow}")))
+                let refusal = ApiError::new(ErrorType::RequestMethod, format!("this path takes {allow}"));
+                Err(ApiError { allow: Some(allow), ..refusal })
             }
             Found::Nothing => Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title())),
         }
@@ -271,10 +272,8 @@ fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
     }
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut reply = Reply { status, ..Reply::ok(refusal.body()) };
-    if refusal.kind == ErrorType::RequestMethod
-        && let Some(methods) = refusal.message.strip_prefix("this path takes ")
-    {
-        reply.set(header::ALLOW, methods);
+    if let Some(allow) = &refusal.allow {
+        reply.set(header::ALLOW, allow);
     }
     reply
 }

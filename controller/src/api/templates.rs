@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use stemma_core::labels::BodyShape;
 use stemma_core::object::{ClusterTemplate, ClusterTemplateSpec, Kind};
 use stemma_core::origin::Level;
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
 
-use super::objects::{self, New, Shown, create, read_body};
+use super::objects::{self, Shown};
 use super::query::{PAGE, Page};
 use super::request::{Outcome, Reply, Request, bad_query};
-use super::{Api, kept, lists, view};
+use super::{Api, kept, lists, view, writes};
 use crate::cache::Model;
-use crate::registry::Answer;
+use crate::registry::Undecided;
 use crate::registry::names::ModelNames;
-use crate::registry::work::{Work, check_presumed, not_found};
+use crate::registry::work::{Work, not_found};
 
 impl Shown for ClusterTemplateSpec {
     const LEVEL: Option<Level> = Some(Level::ClusterTemplate);
@@ -36,6 +35,10 @@ impl Shown for ClusterTemplateSpec {
         view::maps(&mut body, &[], Level::ClusterTemplate, &object.spec.inherited);
         body.insert("links".into(), view::links(base, &Self::path(object)));
         body
+    }
+
+    fn remove(work: &mut Work<'_>, template: &Arc<ClusterTemplate>) -> Result<(), Undecided> {
+        work.delete_template(template)
     }
 
     fn path(object: &ClusterTemplate) -> String {
@@ -86,32 +89,7 @@ pub(super) fn list(api: &Api, request: &Request) -> Outcome {
 
 /// `POST /v1/clustertemplates`.
 pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let caller = objects::caller(request)?;
     let mut fields = request.object()?;
     let name = super::name_of_new::<ClusterTemplateSpec>(&mut fields)?;
-    let body = read_body::<ClusterTemplateSpec>(fields)?;
-    let uuid = Uuid::now_v7();
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let spec = ClusterTemplateSpec::default();
-        let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Own };
-        let made = create(api, &mut work, new)?.object;
-        let shown = ClusterTemplateSpec::show(api, &work.model, &made, &request.base);
-        let location = Some(format!("/v1/{}", ClusterTemplateSpec::path(&made)));
-        work.finish(Answer { location, ..Answer::json(201, shown.into()) })
-    });
-    Ok(Reply::written(answer.await?, &request.base))
-}
-
-/// `DELETE /v1/clustertemplates/{template}`.
-pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
-    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let template = ClusterTemplateSpec::locate(&work.model, request)?;
-        check_presumed(&template, presumed)?;
-        work.delete_template(&template)?;
-        work.finish(Answer::empty(204))
-    });
-    Ok(Reply::written(answer.await?, &request.base))
+    writes::post::<ClusterTemplateSpec>(api, request, name, fields).await
 }

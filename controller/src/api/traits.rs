@@ -1,6 +1,6 @@
 //! A node's traits, as in Ironic's traits API: what is put and deleted is the operators' set alone.
 
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use serde_json::{Value, json};
 use stemma_core::object::{Node, NodeSpec};
 use stemma_core::ownership::{Intent, Said};
@@ -10,10 +10,8 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use super::objects::{self, Shown};
 use super::request::{Outcome, Reply, Request};
 use super::version::{IRONIC_VERSION, Minor};
-use super::{Api, state};
-use crate::cache::Model;
-use crate::registry::work::{Work, check_presumed};
-use crate::registry::{Answer, Caller};
+use super::{Api, state, writes};
+use crate::registry::Answer;
 
 /// Ironic has traits from here on.
 const TRAITS: Minor = Minor(37);
@@ -45,11 +43,11 @@ pub(super) async fn replace(api: &Api, request: &Request) -> Outcome {
     needs(request, ErrorType::RequestMethod)?;
     let caller = objects::caller(request)?;
     let whole = read_list(api, request)?;
-    let outcome = change(
+    let outcome = writes::change::<NodeSpec>(
         api,
         request,
         &caller,
-        |node, _| {
+        |_, node| {
             let mut spec = node.spec.clone();
             spec.traits = spec.traits.update(&caller.manager, &whole);
             Ok(spec)
@@ -92,11 +90,11 @@ pub(super) async fn add(api: &Api, request: &Request) -> Outcome {
     let name = parse(api, request.part("trait"))?;
     request.no_body()?;
     let one = [(name, Some(Said::Value(())))].into();
-    let outcome = change(
+    let outcome = writes::change::<NodeSpec>(
         api,
         request,
         &caller,
-        |node, _| {
+        |_, node| {
             let mut spec = node.spec.clone();
             spec.traits = spec.traits.patch(&caller.manager, &one);
             Ok(spec)
@@ -115,11 +113,11 @@ pub(super) async fn add(api: &Api, request: &Request) -> Outcome {
 pub(super) async fn clear(api: &Api, request: &Request) -> Outcome {
     needs(request, ErrorType::PathUnknown)?;
     let caller = objects::caller(request)?;
-    let outcome = change(
+    let outcome = writes::change::<NodeSpec>(
         api,
         request,
         &caller,
-        |node, _| {
+        |_, node| {
             let mut spec = node.spec.clone();
             spec.traits = stemma_core::ownership::OwnedMap::default();
             Ok(spec)
@@ -134,11 +132,11 @@ pub(super) async fn remove(api: &Api, request: &Request) -> Outcome {
     needs(request, ErrorType::PathUnknown)?;
     let caller = objects::caller(request)?;
     let name = request.part("trait");
-    let outcome = change(
+    let outcome = writes::change::<NodeSpec>(
         api,
         request,
         &caller,
-        |node, model| {
+        |model, node| {
             match state::traits(model, node).removal(name) {
                 Removal::Possible => {}
                 Removal::GivenByOthers(sources) => {
@@ -168,25 +166,4 @@ fn given_elsewhere(node: &Node, name: &str, sources: &[String]) -> ApiError {
     );
     ApiError::new(ErrorType::TraitInvalid, message)
         .detail(format!("stemma trait suppress {} {name}", node.display_name()))
-}
-
-async fn change(
-    api: &Api,
-    request: &Request,
-    caller: &Caller,
-    next: impl Fn(&Node, &Model) -> Result<NodeSpec, ApiError>,
-    answer: impl Fn(&Model, &Node) -> Answer,
-) -> Outcome {
-    let presumed = request.presumed()?;
-    let answer = api.registry.write(caller, |sight| {
-        let mut work = Work::on(sight);
-        let before = NodeSpec::locate(&work.model, request)?;
-        check_presumed(&before, presumed)?;
-        let spec = next(&before, &work.model)?;
-        let written = work.update(&before, before.meta.name.clone(), spec)?;
-        let answer = answer(&work.model, &written.object);
-        work.finish(answer)
-    });
-    let reply = Reply::written(answer.await?, &request.base);
-    Ok(if reply.body.is_none() { Reply { status: StatusCode::NO_CONTENT, ..reply } } else { reply })
 }

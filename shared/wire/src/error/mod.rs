@@ -28,6 +28,8 @@ pub struct ApiError {
     pub detail: Option<String>,
     /// The field that is wrong, as a path: `tasks[3].parameters.path`.
     pub field: Option<String>,
+    /// The methods that the path takes, as the header `Allow` has them, where another one was used.
+    pub allow: Option<String>,
     /// What this request was called, in answer and journal alike.
     pub request_id: Option<String>,
     /// Further members of the body beside `error`: `conflicts`, Ironic's `error_message`.
@@ -37,7 +39,15 @@ pub struct ApiError {
 impl ApiError {
     /// An error of a type, with its sentence.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), detail: None, field: None, request_id: None, extra: Map::new() }
+        Self {
+            kind,
+            message: message.into(),
+            detail: None,
+            field: None,
+            allow: None,
+            request_id: None,
+            extra: Map::new(),
+        }
     }
 
     /// The same, with the path of the field that is wrong.

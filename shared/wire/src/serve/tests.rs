@@ -112,7 +112,9 @@ async fn a_body_is_never_another_requests_however_they_are_cut() {
         let path = request.uri().path().to_owned();
         let said = request.headers().get("content-length").map(|length| length.to_str().map(str::to_owned));
         let body = request.into_body().collect(100).await.expect("a small body");
-        assert_eq!(said.and_then(Result::ok).map_or(0, |said| said.parse().expect("a length")), body.len(), "{path}");
+        // A body that came whole knows its length by itself, and its header is gone; one that is there is true.
+        let said = said.and_then(Result::ok).map(|said| said.parse::<usize>().expect("a length"));
+        assert!(said.is_none_or(|said| said == body.len()), "{path}");
         Response::new(Full::from([path.as_bytes(), b"=", &body, b";"].concat()))
     };
     let post = |name: &str| format!("POST /{name} HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody");

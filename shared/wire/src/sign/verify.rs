@@ -5,13 +5,13 @@ use std::fmt;
 use ring::signature::{ED25519, UnparsedPublicKey};
 use rustls::pki_types::{CertificateDer, TrustAnchor};
 use uuid::Uuid;
-use webpki::{KeyUsage, anchor_from_trusted_cert};
+use webpki::KeyUsage;
 
 use super::merkle::root_of;
 use super::{Leaf, batch_statement, epoch_change_statement};
 use crate::message::signed::{EpochChange, Proof, Signature, SignedDesired, SignedGrant};
 use crate::message::{PartDigest, digest_part};
-use crate::tls::{Class, Fleet, Refusal, SpiffeId, check_signer};
+use crate::tls::{Class, Fleet, Refusal, SpiffeId, anchors, check_signer};
 
 /// id-kp-codeSigning, as DER content: 1.3.6.1.5.5.7.3.3. It tells the signers issuer from the others.
 const CODE_SIGNING: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 3];
@@ -45,12 +45,7 @@ impl Verifier {
     /// # Errors
     /// [`Refusal::BadEncoding`] when a root is no certificate.
     pub fn new(fleet: Fleet, roots: &[CertificateDer<'_>]) -> Result<Self, Refusal> {
-        let anchors = roots
-            .iter()
-            .map(|root| anchor_from_trusted_cert(root).map(|anchor| anchor.to_owned()))
-            .collect::<Result<_, _>>()
-            .map_err(|_| Refusal::BadEncoding)?;
-        Ok(Self { fleet, anchors })
+        Ok(Self { fleet, anchors: anchors(roots)? })
     }
 
     /// Checks a desired state for this node: signer, path, signature, and the digest of each part that came along. Whether epoch and

@@ -1,8 +1,9 @@
 //! One reading of a certificate, shared by the verifiers of both ends and by the check of a signer's chain.
 
+use rustls::CommonState;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use sha2::{Digest, Sha256};
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::{OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG_ED25519};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -93,15 +94,30 @@ impl Leaf {
     }
 }
 
+/// Who the other end of a finished handshake is by its certificate; `None` when it showed none.
+pub(crate) fn named_by(tls: &CommonState, now: u64) -> Result<Option<Identity>, Refusal> {
+    let Some([certificate, ..]) = tls.peer_certificates() else { return Ok(None) };
+    let leaf = Leaf::parse(certificate)?;
+    let id = leaf.spiffe_id(None)?;
+    Ok(Some(leaf.identity(id, now)))
+}
+
+/// What is trusted, of certificates that are.
+pub(crate) fn anchors(trusted: &[CertificateDer<'_>]) -> Result<Vec<TrustAnchor<'static>>, Refusal> {
+    let anchor = |certificate| anchor_from_trusted_cert(certificate).map(|anchor| anchor.to_owned());
+    trusted.iter().map(anchor).collect::<Result<_, _>>().map_err(|_| Refusal::BadEncoding)
+}
+
 /// Refuses what none of ours is before any signature is computed: a long chain, a large certificate, another key (S09).
-pub(crate) fn refuse_if_odd(leaf: &[u8], rest: &[CertificateDer<'_>]) -> Result<Leaf, Refusal> {
+pub(crate) fn refuse_if_odd(leaf: &[u8], rest: &[CertificateDer<'_>], key: Key) -> Result<Leaf, Refusal> {
     if rest.len() >= MAX_CHAIN
         || leaf.len() > MAX_CERTIFICATE_BYTES
         || rest.iter().any(|certificate| certificate.len() > MAX_CERTIFICATE_BYTES)
     {
         return Err(Refusal::ChainTooLarge);
     }
-    Leaf::parse(leaf)
+    let leaf = Leaf::parse(leaf)?;
+    if leaf.key == key { Ok(leaf) } else { Err(Refusal::OddKey) }
 }
 
 /// Checks signatures, dates, authority bits and use from a leaf up to an anchor.
@@ -127,10 +143,7 @@ pub(crate) fn check_signer(
 ) -> Result<(SpiffeId, Box<[u8]>), Refusal> {
     let chain: Vec<_> = chain.iter().map(|certificate| CertificateDer::from(certificate.as_slice())).collect();
     let (leaf, rest) = chain.split_first().ok_or(Refusal::BadEncoding)?;
-    let certificate = refuse_if_odd(leaf, rest)?;
-    if certificate.key != Key::Ed25519 {
-        return Err(Refusal::OddKey);
-    }
+    let certificate = refuse_if_odd(leaf, rest, Key::Ed25519)?;
     check_path(leaf, rest, anchors, usage, super::unix_time(now))?;
     let id = certificate.client_id(fleet)?;
     Ok((id, certificate.public_key))

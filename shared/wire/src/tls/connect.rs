@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::CommonState;
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, Resumption};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
-use rustls::{CommonState, DigitallySignedStruct, SignatureScheme};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use super::certificate::{Key, check_path, refuse_if_odd, require_class};
-use super::{ALPN_HTTP1, Class, ClockTime, Fleet, Identity, Leaf, Refusal, provider, spki_sha256};
+use super::certificate::{Key, anchors, check_path, named_by, refuse_if_odd, require_class};
+use super::{ALPN_HTTP1, Class, ClockTime, Fleet, Identity, Refusal, checks_signatures, provider, spki_sha256};
 use crate::clock::Clock;
 
 /// id-kp-serverAuth, as DER content: 1.3.6.1.5.5.7.3.1.
@@ -69,10 +69,7 @@ pub fn client_config(
 /// # Errors
 /// A [`Refusal`] when it names nobody, which a connection whose config is of [`client_config`] does not have.
 pub fn server_identity(tls: &CommonState, now_unix_seconds: u64) -> Result<Identity, Refusal> {
-    let Some([certificate, ..]) = tls.peer_certificates() else { return Err(Refusal::BadEncoding) };
-    let leaf = Leaf::parse(certificate)?;
-    let id = leaf.spiffe_id(None)?;
-    Ok(leaf.identity(id, now_unix_seconds))
+    named_by(tls, now_unix_seconds)?.ok_or(Refusal::BadEncoding)
 }
 
 /// Decides over the server's certificate.
@@ -90,13 +87,7 @@ impl ServerVerifier {
     fn new(pin: &Pin, fleet: Option<Fleet>) -> Result<Self, rustls::Error> {
         let pin = match pin {
             Pin::KeyHash(hash) => PinnedAnchors::KeyHash(*hash),
-            Pin::Roots(roots) => PinnedAnchors::Known(
-                roots
-                    .iter()
-                    .map(|root| anchor_from_trusted_cert(root).map(|anchor| anchor.to_owned()))
-                    .collect::<Result<_, _>>()
-                    .map_err(|_| Refusal::BadEncoding)?,
-            ),
+            Pin::Roots(roots) => PinnedAnchors::Known(anchors(roots)?),
         };
         Ok(Self { pin, fleet })
     }
@@ -108,10 +99,7 @@ impl ServerVerifier {
         name: &ServerName<'_>,
         now: UnixTime,
     ) -> Result<(), Refusal> {
-        let certificate = refuse_if_odd(leaf, rest)?;
-        if certificate.key != Key::P256 {
-            return Err(Refusal::OddKey);
-        }
+        let certificate = refuse_if_odd(leaf, rest, Key::P256)?;
         let usage = KeyUsage::required(SERVER_AUTH);
         match &self.pin {
             PinnedAnchors::Known(anchors) => check_path(leaf, rest, anchors, usage, now)?,
@@ -147,27 +135,7 @@ impl ServerCertVerifier for ServerVerifier {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General(super::ONLY_TLS13.to_owned()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        super::verify_tls13(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        super::SCHEMES.to_vec()
-    }
+    checks_signatures!();
 }
 
 impl fmt::Debug for ServerVerifier {

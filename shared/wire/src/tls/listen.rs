@@ -3,15 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ServerConfig};
-use rustls::{CommonState, DigitallySignedStruct, DistinguishedName, SignatureScheme};
-use webpki::{KeyUsage, anchor_from_trusted_cert};
+use rustls::{CommonState, DistinguishedName};
+use webpki::KeyUsage;
 
-use super::certificate::{Key, check_path, refuse_if_odd, require_class};
-use super::{ALPN_HTTP1, Class, ClockTime, Fleet, Identity, Leaf, Refusal, provider, unix_time};
+use super::certificate::{Key, anchors, check_path, named_by, refuse_if_odd, require_class};
+use super::{ALPN_HTTP1, Class, ClockTime, Fleet, Identity, Refusal, checks_signatures, provider, unix_time};
 use crate::clock::Clock;
 
 /// How long past its last day a node's certificate still admits its holder, to renew (docs/trust.md, rule 5): 30 days.
@@ -84,10 +83,7 @@ pub fn server_config(
 /// A [`Refusal`] when the certificate names nobody. The verifier has refused such ones already, so on a connection
 /// whose config is of [`server_config`] it is not seen.
 pub fn peer_identity(tls: &CommonState, now_unix_seconds: u64) -> Result<Option<Identity>, Refusal> {
-    let Some([certificate, ..]) = tls.peer_certificates() else { return Ok(None) };
-    let leaf = Leaf::parse(certificate)?;
-    let id = leaf.spiffe_id(None)?;
-    Ok(Some(leaf.identity(id, now_unix_seconds)))
+    named_by(tls, now_unix_seconds)
 }
 
 /// The listener's verdict on a client's chain, without a handshake.
@@ -110,12 +106,7 @@ struct ClientVerifier {
 
 impl ClientVerifier {
     fn new(listener: &Listener) -> Result<Self, rustls::Error> {
-        let anchors = listener
-            .issuers
-            .iter()
-            .map(|issuer| anchor_from_trusted_cert(issuer).map(|anchor| anchor.to_owned()))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|_| Refusal::BadEncoding)?;
+        let anchors = anchors(&listener.issuers)?;
         if anchors.is_empty() {
             return Err(rustls::Error::General("a listener needs an issuer to trust".to_owned()));
         }
@@ -123,10 +114,7 @@ impl ClientVerifier {
     }
 
     fn check(&self, leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Refusal> {
-        let certificate = refuse_if_odd(leaf, rest)?;
-        if certificate.key != Key::P256 {
-            return Err(Refusal::OddKey);
-        }
+        let certificate = refuse_if_odd(leaf, rest, Key::P256)?;
         let check_at = |time| check_path(leaf, rest, &self.anchors, KeyUsage::required(CLIENT_AUTH), time);
         match (check_at(now), self.accepts) {
             (Err(Refusal::Expired { not_after, now }), Accepts::Agents { renew_grace_seconds })
@@ -164,27 +152,7 @@ impl ClientCertVerifier for ClientVerifier {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General(super::ONLY_TLS13.to_owned()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        super::verify_tls13(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        super::SCHEMES.to_vec()
-    }
+    checks_signatures!();
 }
 
 impl fmt::Debug for ClientVerifier {

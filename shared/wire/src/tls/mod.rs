@@ -37,11 +37,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use rustls::client::danger::HandshakeSignatureValid;
+use rustls::SignatureScheme;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::UnixTime;
 use rustls::time_provider::TimeProvider;
-use rustls::{DigitallySignedStruct, SignatureScheme};
 
 use crate::clock::Clock;
 
@@ -51,7 +50,7 @@ pub use listen::{Accepts, Listener, RENEW_GRACE_SECONDS, ServerKey, peer_identit
 pub use refusal::Refusal;
 
 use certificate::Leaf;
-pub(crate) use certificate::check_signer;
+pub(crate) use certificate::{anchors, check_signer};
 
 /// The only protocol that a handshake may agree on.
 pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
@@ -93,16 +92,34 @@ static ALGORITHMS: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     mapping: &[(SignatureScheme::ECDSA_NISTP256_SHA256, &[webpki::ring::ECDSA_P256_SHA256])],
 };
 
-/// Said where rustls's interface asks for TLS 1.2, which is not built in.
-const ONLY_TLS13: &str = "only TLS 1.3 is spoken";
+/// What the verifiers of both ends say of a handshake's signature. rustls asks it of two traits, in the same three methods.
+macro_rules! checks_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _certificate: &rustls::pki_types::CertificateDer<'_>,
+            _signed: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            // Not built in, so never asked.
+            Err(rustls::Error::General("only TLS 1.3 is spoken".to_owned()))
+        }
 
-fn verify_tls13(
-    message: &[u8],
-    certificate: &CertificateDer<'_>,
-    signed: &DigitallySignedStruct,
-) -> Result<HandshakeSignatureValid, rustls::Error> {
-    rustls::crypto::verify_tls13_signature(message, certificate, signed, &ALGORITHMS)
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &rustls::pki_types::CertificateDer<'_>,
+            signed: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            rustls::crypto::verify_tls13_signature(message, certificate, signed, &super::ALGORITHMS)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            super::SCHEMES.to_vec()
+        }
+    };
 }
+use checks_signatures;
 
 /// ring, with AES-128 and SHA-256 first: a handshake hashes some thirty times, and SHA-256 is in the processor where SHA-384 is not.
 fn provider() -> Arc<CryptoProvider> {

@@ -1,0 +1,136 @@
+//! The calls of a map of its own (`…/labels`, `…/parameters`, `…/annotations`): replace it, change single keys, stop keys from being
+//! inherited, hand over who owns them.
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use stemma_core::ownership::Party;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+
+use super::Api;
+use super::objects::{Shown, caller, lost, raw};
+use super::request::{Outcome, Reply, Request};
+use crate::registry::Answer;
+use crate::registry::maps::{MapName, MapWrite};
+use crate::registry::work::{Work, check_presumed};
+
+/// The calls of a map of its own: what is done to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MapCall {
+    /// `PUT`.
+    Replace,
+    /// `PATCH`.
+    Merge,
+    /// `POST …/tombstones`.
+    Tombstones,
+    /// `POST …/owners`.
+    Owners,
+}
+
+/// What a call of a map says, read.
+enum MapBody {
+    Replace(Box<RawValue>),
+    Merge(Box<RawValue>),
+    Stop(Vec<String>),
+    HandOver { from: Party, to: Party, keys: Vec<String> },
+}
+
+impl MapBody {
+    fn read(call: MapCall, map: MapName, request: &Request) -> Result<Self, ApiError> {
+        let mut body = request.object()?;
+        Ok(match call {
+            MapCall::Replace => Self::Replace(raw(&wrapped(&mut body, map)?)),
+            MapCall::Merge => match body.len() {
+                1 if body.get(map.name()).is_some_and(Value::is_object) => Self::Merge(raw(&wrapped(&mut body, map)?)),
+                _ => Self::Merge(raw(&body.into())),
+            },
+            MapCall::Tombstones => Self::Stop(take_keys(&mut body)?),
+            MapCall::Owners => Self::HandOver {
+                from: take_party(&mut body, "from")?,
+                to: take_party(&mut body, "to")?,
+                keys: take_keys(&mut body)?,
+            },
+        })
+    }
+
+    fn as_write(&self) -> MapWrite<'_> {
+        match self {
+            Self::Replace(map) => MapWrite::Replace(map),
+            Self::Merge(map) => MapWrite::Merge(map),
+            Self::Stop(keys) => MapWrite::Stop(keys),
+            Self::HandOver { from, to, keys } => MapWrite::HandOver { from, to, keys },
+        }
+    }
+}
+
+/// A call of a map of its own.
+///
+/// # Errors
+/// What the map refuses.
+pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapCall) -> Outcome {
+    let caller = caller(request)?;
+    let map = map_name::<S>(request.part("map"))?;
+    let (body, presumed) = (MapBody::read(call, map, request)?, request.presumed()?);
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let before = S::locate(&work.model, request)?;
+        check_presumed(&before, presumed)?;
+        let mut spec = before.spec.clone();
+        let inherited = spec.inherited().ok_or_else(|| no_map::<S>(map))?;
+        map.write(inherited, body.as_write(), &caller.manager, work.now())?;
+        let warning = lost(&work.model, &before, &spec);
+        let written = work.update(&before, before.meta.name.clone(), spec)?;
+        let shown = S::show(api, &work.model, &written.object, &request.base);
+        work.finish(Answer { warning, ..Answer::json(200, shown.into()) })
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// What stands in a map's place in the path and is none.
+const OTHERS: [&str; 4] = ["traits", "roles", "tags", "nodegroups"];
+
+fn map_name<S: Shown>(name: &str) -> Result<MapName, ApiError> {
+    MapName::named(name).ok_or_else(|| {
+        // The path is there, for other methods.
+        if OTHERS.contains(&name) {
+            return ApiError::new(ErrorType::RequestMethod, format!("{name} does not take that method"));
+        }
+        let message = format!("a {} has no {}; it has labels, annotations and parameters", S::KIND.word(), quote(name));
+        ApiError::new(ErrorType::PathUnknown, message)
+    })
+}
+
+fn no_map<S: Shown>(map: MapName) -> ApiError {
+    ApiError::new(ErrorType::PathUnknown, format!("a {} has no {} of its own", S::KIND.word(), map.name()))
+}
+
+fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiError> {
+    let value = body.remove(map.name());
+    match (value, body.keys().next()) {
+        (Some(value @ Value::Object(_)), None) => Ok(value),
+        (_, Some(other)) => Err(ApiError::new(
+            ErrorType::FieldUnknown,
+            format!("this call takes {{\"{}\": {{…}}}} alone, not {}", map.name(), quote(other)),
+        )),
+        (_, None) => {
+            Err(ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{}\": {{…}}}}", map.name()))
+                .field(map.name()))
+        }
+    }
+}
+
+fn take_keys(body: &mut Map<String, Value>) -> Result<Vec<String>, ApiError> {
+    let keys = body.remove("keys").unwrap_or(Value::Null);
+    serde_json::from_value(keys)
+        .map_err(|_| ApiError::new(ErrorType::FieldInvalid, "keys is a list of keys").field("keys"))
+}
+
+fn take_party(body: &mut Map<String, Value>, name: &str) -> Result<Party, ApiError> {
+    let Some(Value::String(text)) = body.remove(name) else {
+        return Err(
+            ApiError::new(ErrorType::FieldMissing, format!("{name:?} names a manager, as M or M:apply")).field(name)
+        );
+    };
+    text.parse().map_err(|e: stemma_core::ownership::InvalidOwner| {
+        ApiError::new(ErrorType::FieldInvalid, e.to_string()).field(name)
+    })
+}

@@ -1,0 +1,299 @@
+//! The three kinds of patches of an object: server-side apply of its maps, merge patch of its fields, and JSON patch, which
+//! Magnum's and Ironic's clients send and whose paths reach into maps that are stored with their owners.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use stemma_core::labels::BodyShape;
+use stemma_core::manifest::{Author, write};
+use stemma_core::object::{Inherited, Object};
+use stemma_wire::error::{ApiError, ErrorType, quote};
+
+use super::objects::{Shown, lost, raw, read_body, shown_fields, update};
+use super::patch::{BadPatch, Operation, Patch, Verb, map_from_text};
+use super::request::{Outcome, PatchKind, Reply, Request, bad_query};
+use super::{Api, kept};
+use crate::registry::admit::bad_body;
+use crate::registry::maps::{MapName, MapWrite};
+use crate::registry::names::ModelNames;
+use crate::registry::work::{Work, check_presumed};
+use crate::registry::{Answer, Caller};
+
+/// `PATCH` of an object, in its three forms.
+///
+/// # Errors
+/// What the form, the fields or the owners refuse.
+pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> Outcome {
+    let parameters = request.query(&[&["manager", "force"]])?;
+    let caller = request.caller(parameters.one("manager").map_err(bad_query)?)?;
+    let force = parameters.flag("force").map_err(bad_query)?.unwrap_or(false);
+    let (kind, presumed) = (request.patch_kind()?, request.presumed()?);
+    let intent = Intent::read(kind, request)?;
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let before = S::locate(&work.model, request)?;
+        check_presumed(&before, presumed)?;
+        let (name, spec) = match &intent {
+            Intent::Apply(maps) => {
+                (before.meta.name.clone(), apply_maps(api, &work, &before.spec, maps, &caller, force)?)
+            }
+            Intent::Merge(fields) => merge(api, &work, &before, fields.clone(), &caller)?,
+            Intent::Json(patch) => json_patch(api, &work, &before, patch.clone(), &caller)?,
+        };
+        let warning = lost(&work.model, &before, &spec);
+        let written = work.update(&before, name, spec)?;
+        let body = S::show(api, &work.model, &written.object, &request.base);
+        let mut answer = match kind {
+            PatchKind::Json => S::patched(&written.object, body),
+            PatchKind::Merge | PatchKind::Apply => Answer::json(200, body.into()),
+        };
+        answer.warning = warning;
+        work.finish(answer)
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
+
+/// A patch, read.
+enum Intent {
+    Apply(BTreeMap<String, Value>),
+    Merge(Map<String, Value>),
+    Json(Patch),
+}
+
+impl Intent {
+    fn read(kind: PatchKind, request: &Request) -> Result<Self, ApiError> {
+        Ok(match kind {
+            PatchKind::Apply => Self::Apply(request.object()?.into_iter().collect()),
+            PatchKind::Merge => Self::Merge(request.object()?),
+            PatchKind::Json => Self::Json(Patch::read(request.json()?).map_err(|e| bad_patch(&e))?),
+        })
+    }
+}
+
+/// Server-side apply of the maps that the body names, and no other field.
+fn apply_maps<S: Shown>(
+    api: &Api,
+    work: &Work<'_>,
+    spec: &S,
+    maps: &BTreeMap<String, Value>,
+    caller: &Caller,
+    force: bool,
+) -> Result<S, ApiError> {
+    let mut named = Map::new();
+    for (name, map) in maps {
+        if MapName::named(name).is_none() && name != "merge_labels" {
+            let message =
+                format!("an apply of an object names labels, annotations and parameters, not {}", quote(name));
+            let advice = "other fields are applied with POST /v1/apply, or changed with a merge patch";
+            return Err(ApiError::new(ErrorType::FieldUnknown, message).field(name.clone()).detail(advice));
+        }
+        named.insert(name.clone(), map.clone());
+    }
+    let mut next = spec.clone();
+    if next.inherited().is_none() {
+        let body = read_body::<S>(named)?;
+        let author = Author::Apply { manager: &caller.manager, force };
+        write(&mut next, &body, author, &ModelNames::new(&work.model, &api.traits), work.now().0)
+            .map_err(bad_body::<S>)?;
+        return Ok(next);
+    }
+    for (name, map) in named.iter().filter(|(_, map)| !map.is_null()) {
+        if let (Some(map_name), Some(inherited)) = (MapName::named(name), next.inherited()) {
+            let raw = raw(map);
+            map_name.write(inherited, MapWrite::Apply { map: &raw, force }, &caller.manager, work.now())?;
+        }
+    }
+    Ok(next)
+}
+
+type Next<S> = (<S as stemma_core::object::Spec>::Name, S);
+
+fn merge<S: Shown>(
+    api: &Api,
+    work: &Work<'_>,
+    before: &Object<S>,
+    mut fields: Map<String, Value>,
+    caller: &Caller,
+) -> Result<Next<S>, ApiError> {
+    let name = take_name::<S>(before, &mut fields)?;
+    let present = shown_fields(api, work, &before.spec);
+    for (field, change) in &mut fields {
+        if change.is_object() && MapName::named(field).is_none() {
+            let old = present.get(field).cloned().unwrap_or(Value::Null);
+            *change = merged(old, change);
+        }
+    }
+    let body = read_body::<S>(fields)?;
+    Ok((name, update(api, work, &before.spec, &body, caller, BodyShape::Own)?))
+}
+
+/// RFC 7396: members are merged, `null` takes one away, anything else replaces.
+pub(super) fn merged(present: Value, patch: &Value) -> Value {
+    let Value::Object(changes) = patch else { return patch.clone() };
+    let mut object = match present {
+        Value::Object(object) => object,
+        _ => Map::new(),
+    };
+    for (name, change) in changes {
+        let before = object.remove(name);
+        if !change.is_null() {
+            object.insert(name.clone(), merged(before.unwrap_or(Value::Null), change));
+        }
+    }
+    Value::Object(object)
+}
+
+fn json_patch<S: Shown>(
+    api: &Api,
+    work: &Work<'_>,
+    before: &Object<S>,
+    mut patch: Patch,
+    caller: &Caller,
+) -> Result<Next<S>, ApiError> {
+    let mut next = before.spec.clone();
+    for map in MapName::ALL {
+        for operation in patch.split(map.name()) {
+            map_operation::<S>(&mut next, map, &operation, work, caller)?;
+        }
+    }
+    let mut document = shown_fields(api, work, &next);
+    kept::fill(S::KIND, &mut document);
+    document.insert("name".into(), S::name_text(&before.meta.name).into());
+    let mut patched = document.clone();
+    if S::ADD_IS_NEW {
+        refuse_existing(&document, &patch)?;
+    }
+    patch.apply(&mut patched).map_err(|e| bad_patch(&e))?;
+    let removed = document.keys().filter(|key| !patched.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let mut changes: Map<String, Value> = removed.collect();
+    changes.extend(patched.into_iter().filter(|(key, value)| document.get(key) != Some(value)));
+    let name = take_name::<S>(before, &mut changes)?;
+    if S::KEEPS_NAME && name != before.meta.name {
+        let message = format!("cannot change {} property(ies) name.", S::KIND.word());
+        return Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"));
+    }
+    let body = read_body::<S>(changes)?;
+    Ok((name, update(api, work, &next, &body, caller, BodyShape::Own)?))
+}
+
+fn refuse_existing(document: &Map<String, Value>, patch: &Patch) -> Result<(), ApiError> {
+    let existing = |o: &&Operation| {
+        o.verb == Verb::Add && o.path.len() == 1 && document.get(&o.path[0]).is_some_and(|v| !v.is_null())
+    };
+    let refused = patch.0.iter().find(existing).map(|o| bad_patch(&BadPatch::Existing { path: o.pointer() }));
+    refused.map_or(Ok(()), Err)
+}
+
+/// An operation on a map or on one of its keys, which are what is provided here.
+fn map_operation<S: Shown>(
+    spec: &mut S,
+    map: MapName,
+    operation: &Operation,
+    work: &Work<'_>,
+    caller: &Caller,
+) -> Result<(), ApiError> {
+    let Some(inherited) = spec.inherited() else {
+        return Err(bad_patch(&BadPatch::Missing { path: operation.pointer(), done: "changed" }));
+    };
+    let provided = provided_keys(inherited, map);
+    let key = match operation.path.as_slice() {
+        [_] => return whole_map(inherited, map, operation, provided.is_some(), work, caller),
+        [_, key] => key,
+        _ => return Err(bad_patch(&BadPatch::NoContainer { path: operation.pointer() })),
+    };
+    if operation.verb != Verb::Add && !provided.is_some_and(|keys| keys.contains(key)) {
+        let done = if operation.verb == Verb::Remove { "removed" } else { "replaced" };
+        return Err(bad_patch(&BadPatch::Missing { path: operation.pointer(), done }));
+    }
+    let change = match &operation.value {
+        Some(Value::Null) => return Err(null_in_patch(map, key)),
+        value => json!({key: value}),
+    };
+    map.write(inherited, MapWrite::Merge(&raw(&change)), &caller.manager, work.now())
+}
+
+fn whole_map(
+    inherited: &mut Inherited,
+    map: MapName,
+    operation: &Operation,
+    provided: bool,
+    work: &Work<'_>,
+    caller: &Caller,
+) -> Result<(), ApiError> {
+    match (operation.verb, &operation.value) {
+        (Verb::Add, _) if provided => Err(bad_patch(&BadPatch::Existing { path: operation.pointer() })),
+        (Verb::Remove, _) => {
+            match map {
+                MapName::Labels => inherited.labels.provided = None,
+                MapName::Annotations => inherited.annotations.provided = None,
+                MapName::Parameters => inherited.parameters.provided = None,
+            }
+            Ok(())
+        }
+        (_, Some(value)) => {
+            let whole = match value {
+                Value::Object(whole) => Some(whole.clone()),
+                Value::String(text) => map_from_text(text),
+                _ => None,
+            };
+            let whole = whole.ok_or_else(|| {
+                let message = format!("{} takes a map, or the text of one, as {{'key': 'value'}}", operation.pointer());
+                ApiError::new(ErrorType::FieldInvalid, message).field(map.name())
+            })?;
+            if let Some((key, _)) = whole.iter().find(|(_, value)| value.is_null()) {
+                return Err(null_in_patch(map, key));
+            }
+            map.write(inherited, MapWrite::Replace(&raw(&whole.into())), &caller.manager, work.now())
+        }
+        (_, None) => Ok(()),
+    }
+}
+
+fn null_in_patch(map: MapName, key: &str) -> ApiError {
+    let message = format!("{}.{}: null is not taken in a JSON patch, as in Magnum's", map.name(), quote(key));
+    let advice =
+        format!("\"remove\" takes the key away here; POST …/{}/tombstones stops it from being inherited", map.name());
+    ApiError::new(ErrorType::LabelInvalid, message).field(format!("{}.{key}", map.name())).detail(advice)
+}
+
+fn provided_keys(inherited: &Inherited, map: MapName) -> Option<Vec<String>> {
+    match map {
+        MapName::Labels => inherited.labels.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect()),
+        MapName::Annotations => {
+            inherited.annotations.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect())
+        }
+        MapName::Parameters => {
+            inherited.parameters.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect())
+        }
+    }
+}
+
+fn take_name<S: Shown>(before: &Object<S>, fields: &mut Map<String, Value>) -> Result<S::Name, ApiError> {
+    match fields.remove("name") {
+        None => Ok(before.meta.name.clone()),
+        Some(Value::String(text)) => S::parse_name(&text),
+        Some(Value::Null) => S::no_name(),
+        Some(_) => Err(ApiError::new(ErrorType::FieldInvalid, "a name is a text").field("name")),
+    }
+}
+
+/// The refusal of a patch.
+pub(super) fn bad_patch(error: &BadPatch) -> ApiError {
+    ApiError::new(ErrorType::FieldInvalid, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_merge_patch_merges_members() {
+        for (present, patch, expected) in [
+            (json!({"a": {"b": 1, "c": 2}}), json!({"a": {"b": null, "d": 3}}), json!({"a": {"c": 2, "d": 3}})),
+            (json!({"a": [1]}), json!({"a": [2]}), json!({"a": [2]})),
+            (json!(1), json!({"a": {"b": null}}), json!({"a": {}})),
+        ] {
+            assert_eq!(merged(present, &patch), expected, "{patch}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Roles over HTTP: given to a node and taken from it, and what a cluster changes in what they give.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+use stemma_core::name::Name;
+use stemma_core::object::{Cluster, ClusterSpec, Node, NodeSpec, RoleChange};
+use stemma_wire::error::{ApiError, ErrorType, quote};
+
+use super::objects::{self, Shown};
+use super::place::{roles_of, table_of};
+use super::request::{Outcome, Reply, Request};
+use super::{Api, writes};
+use crate::cache::Model;
+use crate::registry::Answer;
+
+/// `GET /v1/nodes/{node}/roles`.
+pub(super) fn roles(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let node = NodeSpec::locate(&model, request)?;
+    Ok(Reply::ok(shown_roles(&model, &node)))
+}
+
+fn shown_roles(model: &Model, node: &Node) -> Value {
+    let group = node.spec.nodegroup.and_then(|id| model.groups.get(id.0));
+    let of_group = group.map(|g| g.spec.roles.clone()).unwrap_or_default();
+    let all: BTreeSet<&Name> = of_group.iter().chain(&node.spec.roles).collect();
+    json!({"roles": all, "own": node.spec.roles, "of_nodegroup": of_group})
+}
+
+/// What is done to a node's roles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RoleCall {
+    /// `POST`: gives.
+    Give,
+    /// `PUT`: replaces.
+    Replace,
+    /// `DELETE`: takes.
+    Take,
+}
+
+/// Changes a node's own roles, all or none.
+pub(super) async fn write_roles(api: &Api, request: &Request, call: RoleCall) -> Outcome {
+    let named = match request.part("role") {
+        "" => read_roles(request)?,
+        role => vec![role_name(role)?],
+    };
+    let caller = objects::caller(request)?;
+    let outcome = writes::change::<NodeSpec>(
+        api,
+        request,
+        &caller,
+        |model, node| {
+            let mut spec = node.spec.clone();
+            match call {
+                RoleCall::Give => {
+                    check_roles(model, node, &named)?;
+                    spec.roles.extend(named.iter().filter(|role| !node.spec.roles.contains(role)).cloned());
+                }
+                RoleCall::Replace => {
+                    check_roles(model, node, &named)?;
+                    spec.roles.clone_from(&named);
+                }
+                RoleCall::Take => {
+                    if let Some(role) = named.iter().find(|role| !node.spec.roles.contains(role)) {
+                        return Err(not_its_own(model, node, role));
+                    }
+                    spec.roles.retain(|role| !named.contains(role));
+                }
+            }
+            spec.roles.sort();
+            spec.roles.dedup();
+            if let Some(table) = table_of(model, node) {
+                let next = Node { meta: node.meta.clone(), spec: spec.clone() };
+                spec.tags = table.forget(&roles_of(model, &next), &spec.tags, &caller.manager);
+            }
+            Ok(spec)
+        },
+        |model, node| Answer::json(200, shown_roles(model, node)),
+    );
+    outcome.await
+}
+
+fn read_roles(request: &Request) -> Result<Vec<Name>, ApiError> {
+    let mut body = request.object()?;
+    let roles = body.remove("roles");
+    if let Some(other) = body.keys().next() {
+        return Err(ApiError::new(
+            ErrorType::FieldUnknown,
+            format!("this call takes {{\"roles\": […]}}, not {}", quote(other)),
+        )
+        .field(other.clone()));
+    }
+    let Some(Value::Array(roles)) = roles else {
+        return Err(ApiError::new(ErrorType::FieldMissing, "this call takes {\"roles\": […]}").field("roles"));
+    };
+    let name = |value: &Value| {
+        value
+            .as_str()
+            .map_or_else(|| Err(ApiError::new(ErrorType::RoleInvalid, "a role is a text").field("roles")), role_name)
+    };
+    roles.iter().map(name).collect()
+}
+
+fn role_name(text: &str) -> Result<Name, ApiError> {
+    Name::new(text).map_err(|e| ApiError::new(ErrorType::RoleInvalid, e.to_string()).field("roles"))
+}
+
+/// A role that the node's release does not have is refused where it is given by name; one that a release has lost
+/// meanwhile stays, as a finding.
+fn check_roles(model: &Model, node: &Node, roles: &[Name]) -> Result<(), ApiError> {
+    let Some(table) = table_of(model, node) else { return Ok(()) };
+    match roles.iter().find(|role| !table.has_role(role)) {
+        Some(role) => {
+            let names: Vec<&str> = table.roles().map(|(name, _)| name.as_str()).collect();
+            let message = format!("the node's release has no role {}; nothing was changed", quote(role));
+            Err(ApiError::new(ErrorType::RoleInvalid, message)
+                .field("roles")
+                .detail(format!("its roles are {}", names.join(", "))))
+        }
+        None => Ok(()),
+    }
+}
+
+fn not_its_own(model: &Model, node: &Node, role: &Name) -> ApiError {
+    let group = node.spec.nodegroup.and_then(|id| model.groups.get(id.0));
+    let message = format!("node {} has no role {} of its own; nothing was changed", node.display_name(), quote(role));
+    let error = ApiError::new(ErrorType::RoleInvalid, message).field("roles");
+    if group.is_some_and(|g| g.spec.roles.contains(role)) { error.detail("its node group gives it") } else { error }
+}
+
+/// `GET /v1/clusters/{cluster}/roles`.
+pub(super) fn cluster_roles(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let cluster = ClusterSpec::locate(&api.cache().model(), request)?;
+    Ok(Reply::ok(json!({"roles": cluster.spec.roles})).tagged(cluster.meta.resource_version))
+}
+
+/// `PUT /v1/clusters/{cluster}/roles`.
+pub(super) async fn write_cluster_roles(api: &Api, request: &Request) -> Outcome {
+    let caller = objects::caller(request)?;
+    let mut body = request.object()?;
+    let roles = body.remove("roles").ok_or_else(|| {
+        ApiError::new(ErrorType::FieldMissing, "this call takes {\"roles\": {ROLE: {\"add_tags\", \"remove_tags\"}}}")
+            .field("roles")
+    })?;
+    let roles: BTreeMap<Name, RoleChange> = serde_json::from_value(roles)
+        .map_err(|e| ApiError::new(ErrorType::RoleInvalid, e.to_string()).field("roles"))?;
+    let next = |_: &Model, cluster: &Cluster| Ok(ClusterSpec { roles: roles.clone(), ..cluster.spec.clone() });
+    let answer = |_: &Model, cluster: &Cluster| Answer::json(200, json!({"roles": cluster.spec.roles}));
+    writes::change(api, request, &caller, next, answer).await
+}
