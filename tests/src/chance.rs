@@ -1,5 +1,9 @@
 //! Chance that a seed repeats: a test that draws prints its seed, and the seed gives the same draw again.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result};
+
 /// `SplitMix64` (Steele, Lea, Flood 2014): small, and good enough to draw cases with.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
@@ -9,6 +13,19 @@ impl Chance {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
+    }
+
+    /// The draws of `STEMMA_SEED`, or of now; the seed is printed.
+    ///
+    /// # Errors
+    /// When `STEMMA_SEED` is no number.
+    pub fn seeded() -> Result<Self> {
+        let seed = match std::env::var("STEMMA_SEED") {
+            Ok(seed) => seed.parse().context("STEMMA_SEED is a number")?,
+            Err(_) => u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?,
+        };
+        println!("STEMMA_SEED={seed}");
+        Ok(Self::new(seed))
     }
 
     /// The next 64 bits.

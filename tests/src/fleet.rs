@@ -1,5 +1,6 @@
 //! A controller and its agents, as `cargo xtask demo` and the README set them up.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -24,6 +25,8 @@ pub struct Fleet {
     dir: tempfile::TempDir,
     controller: Option<Running>,
     bound: Bound,
+    /// Where agents are told that the controller is; `None` where it says itself.
+    reached: Option<String>,
 }
 
 /// One agent below a root of its own.
@@ -42,13 +45,18 @@ impl Fleet {
         let data = dir.path().join("data");
         succeed("stemma-controller", ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()])?;
         let (controller, bound) = run_controller(&data, "127.0.0.1:0", "127.0.0.1:0")?;
-        Ok(Self { dir, controller: Some(controller), bound })
+        Ok(Self { dir, controller: Some(controller), bound, reached: None })
     }
 
     /// Around a controller that the test itself runs, with its data in `data` below the directory.
     #[must_use]
     pub fn around(dir: tempfile::TempDir, bound: Bound) -> Self {
-        Self { dir, controller: None, bound }
+        Self { dir, controller: None, bound, reached: None }
+    }
+
+    /// Has agents that join from now on reach the controller by another address: a proxy's.
+    pub fn reach_agents_by(&mut self, address: SocketAddr) {
+        self.reached = Some(format!("https://{address}"));
     }
 
     /// What the controller bound.
@@ -153,7 +161,7 @@ impl Fleet {
             "--root",
             &root_text,
             "join",
-            &self.bound.agents,
+            self.reached.as_ref().unwrap_or(&self.bound.agents),
             "--name",
             name,
             "--token-file",

@@ -6,5 +6,6 @@
 pub mod chance;
 pub mod fleet;
 pub mod program;
+pub mod proxy;
 pub mod shared;
 pub mod transcript;

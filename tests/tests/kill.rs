@@ -3,10 +3,11 @@
 //! A write is under way, controller or agent is killed somewhere in the middle of it, comes back, and then what was
 //! acknowledged must be there. The points are random; the seed is printed, and `STEMMA_SEED` repeats it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use stemma_tests::chance::Chance;
 use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::program::{eventually, file_contains};
 
@@ -14,24 +15,11 @@ const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
 /// How often something is killed.
 const KILLS: u64 = 100;
 /// Somewhere in this time after a write began.
-const WITHIN_MS: u64 = 80;
-
-/// A small generator: the points need not be good randomness, they must be repeatable.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        // Knuth's MMIX constants.
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
+const WITHIN_MS: usize = 80;
 
 #[test]
 fn killing_either_side_a_hundred_times_loses_and_tears_nothing() -> Result<()> {
-    let seed = seed()?;
-    println!("STEMMA_SEED={seed}");
-    let mut random = Random(seed);
+    let mut chance = Chance::seeded()?;
     let mut fleet = Fleet::start()?;
     fleet.stemma(&["apply", "-f", SITE])?;
     let mut web = fleet.join("web-1", "prod/frontends")?;
@@ -41,8 +29,8 @@ fn killing_either_side_a_hundred_times_loses_and_tears_nothing() -> Result<()> {
         // One that only the label files know, and one that the template and the command read.
         let (change, tier) = (format!("number={number}"), format!("tier=t{number}"));
         let write = fleet.begin(&["label", "nodegroup", "prod/frontends", &change, &tier])?;
-        std::thread::sleep(Duration::from_millis(random.below(WITHIN_MS)));
-        if random.below(2) == 0 {
+        std::thread::sleep(Duration::from_millis(chance.below(WITHIN_MS) as u64));
+        if chance.percent(50) {
             fleet.crash_controller().with_context(|| format!("kill {number} of the controller"))?;
         } else {
             web.kill()?;
@@ -89,11 +77,4 @@ fn whole(web: &Agent) -> Result<()> {
     let conf = std::fs::read_to_string(web.path("etc/nginx/conf.d/site.conf"))?;
     ensure!(conf.starts_with("# tier ") && conf.ends_with("server_tokens off;\n"), "torn: {conf:?}");
     Ok(())
-}
-
-fn seed() -> Result<u64> {
-    match std::env::var("STEMMA_SEED") {
-        Ok(seed) => Ok(seed.parse()?),
-        Err(_) => Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs()),
-    }
 }
