@@ -19,6 +19,7 @@ impl Chance {
     ///
     /// # Errors
     /// When `STEMMA_SEED` is no number.
+    #[allow(clippy::print_stdout, reason = "whoever reads a failed test's output needs it")]
     pub fn seeded() -> Result<Self> {
         let seed = match std::env::var("STEMMA_SEED") {
             Ok(seed) => seed.parse().context("STEMMA_SEED is a number")?,

@@ -13,10 +13,11 @@
 //! facts of its own.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use serde_json::Value;
-use sysinfo::Networks;
+use sysinfo::{NetworkData, Networks};
 
 use super::source::Root;
 use super::{Seen, is_key};
@@ -62,10 +63,12 @@ pub(super) struct Network {
 
 /// IPv4 addresses by interface, as the kernel has them now.
 pub(super) fn ipv4() -> Vec<Addressed> {
-    let networks = Networks::new_with_refreshed_list();
-    let of = |(name, data): (&String, &sysinfo::NetworkData)| {
-        let addresses: Vec<IpAddr> = data.ip_networks().iter().map(|network| network.addr).collect();
-        addresses.into_iter().filter(IpAddr::is_ipv4).map(|address| (name.clone(), address)).collect::<Vec<_>>()
+    // Without a list there are no IPv4 facts; what the kernel says of the interfaces stands in `/sys` all the same.
+    let Ok(networks) = Networks::new_with_refreshed_list() else { return Vec::new() };
+    let of = |(name, data): (&OsString, &NetworkData)| -> Vec<Addressed> {
+        let Some(name) = name.to_str() else { return Vec::new() };
+        let addresses = data.ip_networks().iter().map(|network| network.addr);
+        addresses.filter(IpAddr::is_ipv4).map(|address| (name.to_owned(), address)).collect()
     };
     networks.iter().flat_map(of).collect()
 }

@@ -14,7 +14,7 @@ mod statement;
 
 use std::collections::BTreeMap;
 
-use minijinja::machinery::{self, Span, WhitespaceConfig, ast};
+use minijinja::machinery::{self, Span, ast};
 use minijinja::syntax::SyntaxConfig;
 use stemma_core::condition::{AuthorError, Script};
 use stemma_core::input::Reference;
@@ -24,9 +24,10 @@ use crate::reads::Reads;
 use crate::source::Source;
 use scope::Scopes;
 
-/// What keeps the newline at the end of a file, on both sides.
-const WHITESPACE: WhitespaceConfig =
-    WhitespaceConfig { keep_trailing_newline: true, lstrip_blocks: false, trim_blocks: false };
+/// minijinja's own syntax, where the newline at the end of a file is kept, as it is when it is rendered.
+fn syntax() -> SyntaxConfig {
+    SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the delimiters are minijinja's own")
+}
 
 /// What the template of a file or of a command's item reads.
 pub(crate) fn file(text: &str) -> Result<Vec<Reference>, AuthorError> {
@@ -41,7 +42,7 @@ pub(crate) fn script(text: &str) -> Result<Script, AuthorError> {
 fn walk(text: &str, shell: Option<Shell>) -> Result<Script, AuthorError> {
     let source = Source(text);
     bounds::check(source)?;
-    let tree = machinery::parse(text, "template", SyntaxConfig, WHITESPACE).map_err(|error| {
+    let tree = machinery::parse(text, "template", syntax()).map_err(|error| {
         let range = error.range().unwrap_or_default();
         let detail = error.detail().unwrap_or("it cannot be parsed");
         source.refuse(

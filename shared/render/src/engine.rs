@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind, Output, UndefinedBehavior};
 use stemma_core::input::template::MAX_TEMPLATE_BYTES;
@@ -21,7 +22,8 @@ use crate::{Limits, Secrets};
 static BASE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = filters::environment();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_keep_trailing_newline(true);
+    let syntax = SyntaxConfig::builder().keep_trailing_newline(true).build();
+    environment.set_syntax(syntax.expect("the delimiters are minijinja's own"));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment
 });

@@ -3,7 +3,7 @@
 //! Steps bound how long a template runs, but one step can make a value of any size: `indent(1000000000)`,
 //! a `replace` of each letter by a page. So each filter looks at what it was given first.
 
-use minijinja::value::{Object, Rest, Value, ValueKind};
+use minijinja::value::{Object, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 
 /// The longest list that a filter takes.
@@ -42,7 +42,8 @@ pub(crate) fn environment() -> Environment<'static> {
         ($($name:ident $(as $alias:literal)*),* $(,)?) => {$(
             for name in [stringify!($name) $(, $alias)*] {
                 let filter = Value::from_function(filters::$name);
-                environment.add_filter(name, move |state: &State<'_, '_>, args: Rest<Value>| {
+                environment.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+                    let args = args.into_values();
                     check(stringify!($name), &args)?;
                     filter.call(state, &args)
                 });

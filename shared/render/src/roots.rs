@@ -169,7 +169,7 @@ impl Object for LookUp {
         ObjectRepr::Plain
     }
 
-    fn call(self: &Arc<Self>, _: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    fn call(self: &Arc<Self>, _: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         let read = match self.function {
             Function::Nodes => {
                 let (rest, kwargs): (Rest<Value>, Kwargs) = from_args(args)?;

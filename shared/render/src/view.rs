@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use minijinja::value::Value;
+use minijinja::value::{Serde, Value};
 use stemma_core::input::{Fields, Input, Inputs, Read, Reference};
 
 use crate::Secrets;
@@ -71,9 +71,9 @@ impl View {
                 Input::Value(value) if reference.read().fields().is_some() => {
                     let row = rows.entry(text.clone()).or_insert(serde_json::Value::Null);
                     merge(row, value);
-                    Found::Value(Value::from_serialize(&*row))
+                    Found::Value(Value::from(Serde(&*row)))
                 }
-                Input::Value(value) => Found::Value(Value::from_serialize(value)),
+                Input::Value(value) => Found::Value(Value::from(Serde(value))),
                 Input::Absent => Found::Absent,
                 Input::Secret { name, version } => {
                     view.has_secrets = true;

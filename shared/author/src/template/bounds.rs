@@ -5,11 +5,10 @@
 //! tokens of a tag are counted first, by the lexer, which does not recurse.
 
 use minijinja::machinery::{Span, Token, tokenize};
-use minijinja::syntax::SyntaxConfig;
 use stemma_core::condition::AuthorError;
 use stemma_core::input::template::{MAX_BRANCHES, MAX_TAG_TOKENS, MAX_TEMPLATE_BYTES};
 
-use super::WHITESPACE;
+use super::syntax;
 use crate::source::Source;
 
 /// Statements that minijinja has, or Jinja, and templates have not.
@@ -35,7 +34,7 @@ pub(super) fn check(source: Source<'_>) -> Result<(), AuthorError> {
         ));
     }
     let mut tags = Tags { source, tokens: 0, branches: 0, first: false };
-    for token in tokenize(text, false, SyntaxConfig, WHITESPACE) {
+    for token in tokenize(text, false, syntax()) {
         // What is no token is said by the parser, with the same place.
         let Ok((token, span)) = token else { return Ok(()) };
         tags.take(&token, span)?;

@@ -109,7 +109,8 @@ impl<'a> Walker<'a> {
 
     fn names(&self, value: &Expr<'a>) -> Result<Names, AuthorError> {
         let written: Option<Vec<Box<str>>> = match value {
-            Expr::List(list) => list.items.iter().map(|item| literal(item).map(Into::into)).collect(),
+            Expr::List(list) => literals(&list.items),
+            Expr::Tuple(tuple) => literals(&tuple.items),
             one => literal(one).map(|name| vec![name.into()]),
         };
         let Some(written) = written else {
@@ -123,4 +124,9 @@ impl<'a> Walker<'a> {
             self.refuse(whole(value), "a look-up takes 1 to 64 names", "name the tags or roles, or use a pattern")
         })
     }
+}
+
+/// The texts of literals; `None` where one is something else.
+fn literals(items: &[Expr<'_>]) -> Option<Vec<Box<str>>> {
+    items.iter().map(|item| literal(item).map(Into::into)).collect()
 }

@@ -104,6 +104,7 @@ impl<'a> Walker<'a> {
             Expr::Test(test) => self.test(test),
             Expr::Call(call) => self.call(call, whole(expr)),
             Expr::List(list) => list.items.iter().try_for_each(|item| self.data(item)).map(|()| Shape::Plain),
+            Expr::Tuple(tuple) => tuple.items.iter().try_for_each(|item| self.data(item)).map(|()| Shape::Plain),
             Expr::Map(map) => {
                 map.keys.iter().chain(&map.values).try_for_each(|part| self.data(part)).map(|()| Shape::Plain)
             }

@@ -48,6 +48,7 @@ impl<'a> Walker<'a> {
                 if is_macro { KEPT } else { 1 + sum(&call.args) }
             }
             Expr::List(list) => list.items.iter().map(|item| self.weight(item)).sum(),
+            Expr::Tuple(tuple) => tuple.items.iter().map(|item| self.weight(item)).sum(),
             Expr::Map(map) => map.keys.iter().chain(&map.values).map(|part| self.weight(part)).sum(),
         }
     }
@@ -84,7 +85,7 @@ impl<'a> Walker<'a> {
         for (one, times) in [(left, right), (right, left)] {
             let is_literal = match one {
                 Expr::Const(constant) => constant.value.as_str().is_some(),
-                Expr::List(_) => true,
+                Expr::List(_) | Expr::Tuple(_) => true,
                 _ => false,
             };
             let is_bounded =

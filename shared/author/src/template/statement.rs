@@ -237,13 +237,18 @@ impl<'a> Walker<'a> {
                 self.bind(variable.id, value, variable.span());
                 Ok(())
             }
-            Expr::List(list) if matches!(value.shape, Shape::Nodes(_) | Shape::Node(..)) => {
-                let remedy = "bind it to one name and read its fields: `n.name`";
-                Err(self.refuse(list.span(), "a node is not taken apart", remedy))
-            }
-            Expr::List(list) => list.items.iter().try_for_each(|item| self.assign(item, Variable::plain(value.weight))),
+            Expr::List(list) => self.take_apart(&list.items, &value, list.span()),
+            Expr::Tuple(tuple) => self.take_apart(&tuple.items, &value, tuple.span()),
             other => Err(self.refuse(whole(other), "only a name can be set", "give the value a name of its own")),
         }
+    }
+
+    fn take_apart(&mut self, targets: &[Expr<'a>], value: &Variable, span: Span) -> Outcome {
+        if matches!(value.shape, Shape::Nodes(_) | Shape::Node(..)) {
+            let remedy = "bind it to one name and read its fields: `n.name`";
+            return Err(self.refuse(span, "a node is not taken apart", remedy));
+        }
+        targets.iter().try_for_each(|item| self.assign(item, Variable::plain(value.weight)))
     }
 }
 
