@@ -37,7 +37,7 @@ pub enum IdentityError {
     #[error("the identity of this host cannot be read")]
     Read(#[from] HostError),
     /// It is no identity.
-    #[error("{STATE}/{NAME} is damaged ({0}): join again with a new token", STATE = paths::STATE)]
+    #[error("{STATE}/{NAME} is damaged ({0})", STATE = paths::STATE)]
     Damaged(String),
 }
 
@@ -48,16 +48,22 @@ impl Identity {
     /// [`IdentityError`].
     pub fn load(host: &dyn Host) -> Result<Self, IdentityError> {
         let dir = host.dir(&paths::own(paths::STATE))?.ok_or(IdentityError::NotJoined)?;
-        let bytes = dir.read(NAME, LARGEST)?.ok_or(IdentityError::NotJoined)?;
+        let bytes = match dir.read(NAME, LARGEST) {
+            Err(error) if error.is_of_the_file() => return Err(IdentityError::Damaged(error.sentence())),
+            read => read?.ok_or(IdentityError::NotJoined)?,
+        };
         serde_json::from_slice(&bytes).map_err(|error| IdentityError::Damaged(error.to_string()))
     }
 
-    /// Writes it down, for good.
+    /// Writes it down, for good. What stood there and is no identity is set aside, where a person finds it.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn store(&self, host: &dyn Host) -> Result<(), HostError> {
         let dir = ensure_dir(host, &paths::own(paths::STATE), 0o755)?;
+        if matches!(Self::load(host), Err(IdentityError::Damaged(_))) {
+            dir.rename(NAME, &format!("{NAME}.set-aside"))?;
+        }
         let bytes = serde_json::to_vec(self).expect("an identity has no map with odd keys");
         replace(host, &*dir, NAME, &bytes, Attributes::mode(0o644))
     }

@@ -13,3 +13,4 @@ pub mod identity;
 pub mod paths;
 pub mod sync;
 pub mod verbs;
+pub mod watch;

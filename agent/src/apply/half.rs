@@ -47,7 +47,8 @@ const SAID_TO_RUN: Duration = Duration::from_millis(500);
 pub struct Half {
     site: Site,
     config: Config,
-    trust: Trust,
+    /// Whom it believes; without an identity, nobody.
+    trust: Option<Trust>,
     end: ApplyEnd,
     pokes: Pokes,
     desired: Option<Desired>,
@@ -84,9 +85,11 @@ pub enum Until {
 
 #[derive(Default)]
 struct Findings {
+    standing: Option<String>,
     outputs: Vec<String>,
     hooks: Vec<String>,
     state: Vec<String>,
+    set_aside: Vec<String>,
 }
 
 /// Why the half cannot go on.
@@ -108,7 +111,7 @@ impl Half {
     pub fn new(
         site: Site,
         config: Config,
-        trust: Trust,
+        trust: Option<Trust>,
         end: ApplyEnd,
         pokes: Pokes,
         mode: Until,
@@ -148,6 +151,13 @@ impl Half {
     #[must_use]
     pub fn watching(mut self) -> Self {
         self.managed = Some(Managed::default());
+        self
+    }
+
+    /// Reports that this host cannot speak with its fleet, and why.
+    #[must_use]
+    pub fn apart(mut self, why: String) -> Self {
+        self.findings.standing = Some(why);
         self
     }
 
@@ -206,6 +216,7 @@ impl Half {
             self.end.send(&FromApply::Results(results)).await?;
         }
         self.end.send(&FromApply::Local(self.local.clone())).await?;
+        self.findings.set_aside = self.site.ledger.set_aside_records()?;
         if let Some(desired) = self.desired.clone() {
             self.restore_barriers(&desired)?;
             if desired.task_set.profile.is_some() && !self.has_begun(&desired) {
@@ -259,6 +270,7 @@ impl Half {
     async fn look(&mut self) -> Result<(), HalfError> {
         self.looked_at = Instant::now();
         self.look_at = self.looked_at + self.pause();
+        self.findings.set_aside = self.site.ledger.set_aside_records()?;
         if let Some(desired) = self.desired.clone() {
             self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
             self.want_bodies(&desired).await?;
@@ -386,11 +398,11 @@ impl Half {
     }
 
     async fn report(&mut self) -> Result<(), HalfError> {
-        let Findings { outputs, hooks, state } = &self.findings;
+        let Findings { standing, outputs, hooks, state, set_aside } = &self.findings;
         let report = Report {
             agent_version: env!("CARGO_PKG_VERSION").into(),
             facts: std::collections::BTreeMap::new(),
-            findings: outputs.iter().chain(hooks).chain(state).cloned().collect(),
+            findings: standing.iter().chain(outputs).chain(hooks).chain(state).chain(set_aside).cloned().collect(),
             progress: self.progress,
             local: self.local.clone(),
         };

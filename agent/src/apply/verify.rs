@@ -26,7 +26,7 @@ pub struct Trust {
 
 /// The identity that joining wrote cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the identity of this host names no fleet, or its root is no certificate: join again with a new token")]
+#[error("the identity of this host names no fleet, or its root is no certificate")]
 pub struct NoTrust;
 
 impl Trust {
@@ -79,6 +79,9 @@ pub enum Refused {
     /// A grant for something that is not held.
     #[error("the grant is for another task set or epoch than the one held")]
     OtherTaskSet,
+    /// This host's identity is damaged: nothing can be verified.
+    #[error("this host cannot verify what it is offered: its identity is damaged")]
+    NoIdentity,
     /// A body that nothing asked for, or whose bytes are others than its name says.
     #[error("a body that was not wanted, or is not what its hash says")]
     Body,

@@ -296,6 +296,10 @@ impl Host for MemoryHost {
         path.as_str().into()
     }
 
+    fn outside_root(&self) -> PathBuf {
+        "/".into()
+    }
+
     fn user(&self, name: &str) -> Result<u32, HostError> {
         account("user", name)
     }

@@ -44,6 +44,9 @@ pub trait Host {
     /// Where a path of the host lies for a command, which is not confined to the root.
     fn outside(&self, path: &HostPath) -> PathBuf;
 
+    /// Where the root lies for a command and for the kernel's events.
+    fn outside_root(&self) -> PathBuf;
+
     /// The number of a user, by name or as digits.
     ///
     /// # Errors
@@ -250,6 +253,15 @@ impl HostError {
     pub fn io(operation: &'static str, path: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { operation, path, source }
+    }
+
+    /// Whether what stands there is at fault, and not the machine: the next try would find the same.
+    #[must_use]
+    pub const fn is_of_the_file(&self) -> bool {
+        match self {
+            Self::Link { .. } | Self::Kind { .. } | Self::Links { .. } | Self::Large { .. } => true,
+            Self::NoAccount { .. } | Self::Io { .. } => false,
+        }
     }
 
     /// The error and its causes in one line, for a result's message.

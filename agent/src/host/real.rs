@@ -52,7 +52,10 @@ impl RealHost {
         Ok(host)
     }
 
-    /// Takes a lock that lasts until what is returned is dropped; `None` when another process has it.
+    /// Takes a lock that lasts until what is returned is dropped, or this process ends; `None` when another process has it.
+    ///
+    /// It is the process's own (`fcntl`), not the file's (`flock`): a child that was just forked when its parent was
+    /// killed would otherwise hold it until it has become another program.
     ///
     /// # Errors
     /// When the lock's file cannot be made.
@@ -61,9 +64,9 @@ impl RealHost {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let (name, mode) = (&path.as_str()[1..], Mode::RUSR | Mode::WUSR);
         let fd = rustix::fs::openat2(&self.fd, name, flags, mode, CONFINED).map_err(failed)?;
-        match rustix::fs::flock(&fd, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        match rustix::fs::fcntl_lock(&fd, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(fd)),
-            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(Errno::WOULDBLOCK | Errno::ACCESS) => Ok(None),
             Err(errno) => Err(failed(errno)),
         }
     }
@@ -89,6 +92,10 @@ impl Host for RealHost {
 
     fn outside(&self, path: &HostPath) -> PathBuf {
         self.root.join(&path.as_str()[1..])
+    }
+
+    fn outside_root(&self) -> PathBuf {
+        self.root.clone()
     }
 
     fn user(&self, name: &str) -> Result<u32, HostError> {

@@ -34,11 +34,11 @@ use super::labels;
 use super::renew::{due_in, renewed};
 use super::said::Said;
 use super::state::{Credentials, StateError};
-use super::watch::watch;
 use crate::channel::{ChannelError, SyncEnd};
 use crate::host::Host;
 use crate::identity::Identity;
 use crate::paths;
+use crate::watch::{Part, Watch};
 
 /// Several things that are said within this time are said at once.
 const GATHER: Duration = Duration::from_millis(30);
@@ -151,7 +151,8 @@ impl Sync {
     }
 
     async fn turn(mut self) -> Result<Infallible, SyncError> {
-        let files = watch(&self.host.outside(&paths::own(labels::DIR)));
+        let dir = self.host.outside(&paths::own(labels::DIR));
+        let mut files = Watch::new(&self.host.outside_root(), &dir, Part::All);
         let mut observe_at = Instant::now() + OBSERVE;
         loop {
             tokio::select! {
@@ -169,9 +170,10 @@ impl Sync {
                 }
                 message = self.end.receive() => self.received(message)?,
                 () = at(self.speak_at) => self.speak(),
-                () = files.changed.notified() => observe_at = observe_at.min(Instant::now() + SETTLE),
+                () = files.changed() => observe_at = observe_at.min(Instant::now() + SETTLE),
                 () = sleep_until(observe_at) => {
                     observe_at = Instant::now() + OBSERVE;
+                    files.renew();
                     self.observe().await?;
                 }
                 () = sleep_until(self.renew_at) => self.renew().await,

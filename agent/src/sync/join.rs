@@ -77,7 +77,10 @@ pub enum JoinError {
 /// # Errors
 /// [`JoinError`].
 pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>) -> Result<Identity, JoinError> {
-    if let Ok(identity) = Identity::load(host) {
+    // A member whose identity or key is damaged can only join anew.
+    if let Ok(identity) = Identity::load(host)
+        && !Credentials::load(host).and_then(|held| held.check(&identity)).is_err_and(|error| error.is_damage())
+    {
         return Err(JoinError::Joined(identity.node));
     }
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;

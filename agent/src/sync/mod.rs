@@ -12,7 +12,14 @@ mod labels;
 mod renew;
 mod said;
 mod state;
-mod watch;
+
+use crate::facts;
+use crate::host::Host;
 
 pub use checkin::{Sync, SyncError, run};
 pub use state::{Credentials, StateError};
+
+/// What is wrong with the labels that the host's own files say, and with what it was seen to be, as it is now.
+pub fn findings(host: &dyn Host) -> Vec<String> {
+    facts::observe().findings.into_iter().chain(labels::read(host).findings).collect()
+}

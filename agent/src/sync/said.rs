@@ -1,5 +1,6 @@
 //! What this host has to say, and what of it a controller has heard.
 
+use log::{info, warn};
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::checkin::{CheckIn, GiveBack, Held, LeaseWanted, News};
 use stemma_wire::message::observed::{LocalState, Observation, Progress, Report, TaskResult};
@@ -69,6 +70,12 @@ impl Said {
         self.own = Observation { facts: seen.stable, traits: seen.traits, labels: labels.labels };
         let findings: Vec<String> = seen.findings.into_iter().chain(labels.findings).collect();
         if findings != self.own_findings {
+            for finding in findings.iter().filter(|finding| !self.own_findings.contains(finding)) {
+                warn!(error = finding.as_str(); "something of this host's own files cannot be used");
+            }
+            if findings.is_empty() {
+                info!("all of this host's own files can be used again");
+            }
             self.own_findings = findings;
             self.report_is_new = true;
         }

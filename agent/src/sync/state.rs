@@ -5,11 +5,11 @@ use std::sync::Arc;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use stemma_wire::client::Target;
-use stemma_wire::clock::Clock;
+use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::tls::{ClientIdentity, Fleet, NotAnIdentity, Pin, client_config};
 
 use crate::host::atomic::{Attributes, ensure_dir, replace};
-use crate::host::{Host, HostError};
+use crate::host::{Host, HostError, Kind};
 use crate::identity::Identity;
 use crate::paths;
 
@@ -37,9 +37,9 @@ pub struct Credentials {
 /// Why there are no credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The host has not joined.
-    #[error("this host has not joined a fleet: run `stemma-agent join URL --token-file F --ca-hash H`")]
-    NotJoined,
+    /// They are not there, although the host has joined.
+    #[error("{DIR}/{NAME} is gone")]
+    Gone,
     /// They cannot be read or written.
     #[error("the agent's credentials")]
     Host(#[from] HostError),
@@ -52,11 +52,22 @@ pub enum StateError {
         mode: u32,
     },
     /// The file is damaged.
-    #[error("{DIR}/{NAME} is damaged ({0}): join again with a new token")]
+    #[error("{DIR}/{NAME} is damaged ({0})")]
     Damaged(String),
     /// rustls does not take them.
-    #[error("the agent's key and certificate cannot be used: join again with a new token")]
+    #[error("the agent's key and certificate cannot be used")]
     Unusable(#[from] rustls::Error),
+}
+
+impl StateError {
+    /// Whether the credentials are lost: nothing but joining anew brings others.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        match self {
+            Self::Gone | Self::Damaged(_) | Self::Unusable(_) => true,
+            Self::Host(_) | Self::Exposed { .. } => false,
+        }
+    }
 }
 
 impl Credentials {
@@ -65,13 +76,16 @@ impl Credentials {
     /// # Errors
     /// [`StateError`].
     pub fn load(host: &dyn Host) -> Result<Self, StateError> {
-        let dir = host.dir(&paths::own(DIR))?.ok_or(StateError::NotJoined)?;
-        let stat = dir.stat(NAME)?.ok_or(StateError::NotJoined)?;
-        if stat.mode & 0o077 != 0 {
+        let dir = host.dir(&paths::own(DIR))?.ok_or(StateError::Gone)?;
+        let stat = dir.stat(NAME)?.ok_or(StateError::Gone)?;
+        if stat.kind == Kind::File && stat.mode & 0o077 != 0 {
             let path = host.outside(&paths::own(DIR)).join(NAME).display().to_string();
             return Err(StateError::Exposed { path, mode: stat.mode });
         }
-        let bytes = dir.read(NAME, LARGEST)?.ok_or(StateError::NotJoined)?;
+        let bytes = match dir.read(NAME, LARGEST) {
+            Err(error) if error.is_of_the_file() => return Err(StateError::Damaged(error.sentence())),
+            read => read?.ok_or(StateError::Gone)?,
+        };
         let credentials: Self =
             serde_json::from_slice(&bytes).map_err(|error| StateError::Damaged(error.to_string()))?;
         if credentials.targets().is_empty() {
@@ -93,6 +107,14 @@ impl Credentials {
     /// The addresses that parse; one that does not was refused when the host joined.
     pub fn targets(&self) -> Vec<Target> {
         self.controllers.iter().filter_map(|url| url.parse().ok()).collect()
+    }
+
+    /// Whether a connection could be made with them.
+    ///
+    /// # Errors
+    /// As [`Self::tls`].
+    pub fn check(&self, identity: &Identity) -> Result<(), StateError> {
+        self.tls(identity, Arc::new(SystemClock)).map(drop)
     }
 
     /// The TLS side of a client that is this node.

@@ -1,53 +1,62 @@
 //! `run`, `once`, `check`, `refill`: the verbs that make or look.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use log::{info, warn};
+use log::{error, info, warn};
 use sd_notify::NotifyState;
 use serde_json::json;
 use stemma_wire::clock::SystemClock;
 use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::Outcome;
 
+use super::standing::{Standing, standing};
 use super::status::word_of_outcome;
 use super::{Exit, Local, print};
+use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run};
 use crate::apply::half::{Half, Until};
 use crate::apply::ledger::part;
 use crate::apply::outputs;
 use crate::apply::poke::{Poked, Pokes, poke};
-use crate::apply::verify::Trust;
 use crate::args::Output;
-use crate::channel::{SyncEnd, pair};
+use crate::channel::{ApplyEnd, SyncEnd, pair};
 use crate::config::Config;
 use crate::host::Command;
-use crate::identity::Identity;
+use crate::identity::{Identity, IdentityError};
 use crate::sync;
 
 /// Is there when systemd runs this host (`sd_booted(3)`).
 const SYSTEMD: &str = "/run/systemd/system";
 
-/// Runs both halves until a signal says stop.
+/// The lock that one agent holds while it applies.
+const LOCK: &str = "/var/lib/stemma-agent/apply/lock";
+
+/// An agent that was killed just now is gone by then.
+const GOING: Duration = Duration::from_secs(3);
+
+/// Runs both halves until a signal says stop. A host whose identity or key is damaged goes on with what it holds.
 ///
 /// # Errors
 /// When this host has not joined, or its state or configuration cannot be used.
 pub fn run(root: &Path) -> Result<Exit> {
     let local = Local::open(root)?;
     let config = Config::load(&*local.host)?;
-    let identity = Identity::load(&*local.host)?;
-    let trust = Trust::new(&identity)?;
-    let _lock = local
-        .host
-        .lock(&crate::paths::own("/var/lib/stemma-agent/apply/lock"))?
+    let standing = standing(&local.host)?;
+    if matches!(standing, Standing::NotJoined) {
+        return Err(IdentityError::NotJoined.into());
+    }
+    let _lock = lock(&local, GOING)?
         .context("an agent runs on this state already; `stemma-agent status` says how it stands")?;
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
         let pokes = Pokes::listen(&local.host)?;
-        let mut half = Half::new(local.site.clone(), config, trust, apply_end, pokes, Until::Stopped)?.watching();
+        let (half, identity) = half(&local, config, standing, apply_end, pokes, Until::Stopped)?;
+        let mut half = half.watching();
         if root == Path::new("/") && Path::new(SYSTEMD).exists() {
             let words = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
             half = half.when_applied(Command::new(words.to_vec(), Duration::from_secs(10)));
@@ -56,15 +65,60 @@ pub fn run(root: &Path) -> Result<Exit> {
         notify(&[NotifyState::Ready]);
         tokio::select! {
             ended = half.run(stopped()) => ended.context("the root half")?,
-            ended = sync::run(local.host.clone(), identity, sync_end, Arc::new(SystemClock)) => {
-                let Err(error) = ended;
-                return Err(error).context("the network half");
-            }
+            error = talk(&local, identity, sync_end) => return Err(error).context("the network half"),
         }
         notify(&[NotifyState::Stopping]);
         info!("agent stopped");
         Ok(Exit::Done)
     })
+}
+
+/// The root half of a host that has joined, and who it is where it can still say so.
+fn half(
+    local: &Local,
+    config: Config,
+    standing: Standing,
+    end: ApplyEnd,
+    pokes: Pokes,
+    mode: Until,
+) -> Result<(Half, Option<Identity>)> {
+    let new = |trust| Half::new(local.site.clone(), config, trust, end, pokes, mode);
+    Ok(match standing {
+        Standing::Member(member) => {
+            let (identity, trust) = *member;
+            (new(Some(trust))?, Some(identity))
+        }
+        Standing::Damaged(_, why) => {
+            error!(error = why.as_str(); "this host cannot speak with its fleet");
+            (new(None)?.apart(why), None)
+        }
+        Standing::NotJoined => (new(None)?, None),
+    })
+}
+
+/// The network half, where there is one.
+async fn talk(local: &Local, identity: Option<Identity>, end: SyncEnd) -> sync::SyncError {
+    match identity {
+        Some(identity) => {
+            let Err(error) = sync::run(local.host.clone(), identity, end, Arc::new(SystemClock)).await;
+            error
+        }
+        None => {
+            listen(end).await;
+            std::future::pending().await
+        }
+    }
+}
+
+/// The lock of this host's state; `None` while another agent holds it for that long.
+fn lock(local: &Local, patience: Duration) -> Result<Option<OwnedFd>> {
+    let until = Instant::now() + patience;
+    loop {
+        match local.host.lock(&crate::paths::own(LOCK))? {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+            held => return Ok(held),
+        }
+    }
 }
 
 /// Tells the service manager, where there is one.
@@ -86,27 +140,64 @@ async fn listen(mut end: SyncEnd) {
 pub fn once(root: &Path) -> Result<Exit> {
     let local = Local::open(root)?;
     let config = Config::load(&*local.host)?;
-    let trust = Trust::new(&Identity::load(&*local.host)?)?;
-    let Some(_lock) = local.host.lock(&crate::paths::own("/var/lib/stemma-agent/apply/lock"))? else {
-        return Ok(match poke(&local.host)? {
-            Poked::Running => {
+    let standing = standing(&local.host)?;
+    if matches!(standing, Standing::NotJoined) {
+        return Err(IdentityError::NotJoined.into());
+    }
+    let Some(_lock) = lock(&local, Duration::ZERO)?.map_or_else(|| asked_or_gone(&local), |held| Ok(Some(held)))?
+    else {
+        return Ok(match stopped_by(&local)? {
+            Some(why) => {
+                print(&why)?;
+                Exit::Failed
+            }
+            None => {
                 print(
                     "the agent that runs on this host was asked to look now; `stemma-agent status` says what came of it\n",
                 )?;
                 Exit::Done
             }
-            Poked::Nobody => {
-                print("another agent holds the state of this host and does not answer\n")?;
-                Exit::Failed
-            }
         });
+    };
+    let apart = match &standing {
+        Standing::Damaged(_, why) => Some(why.clone()),
+        Standing::Member(_) | Standing::NotJoined => None,
     };
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
-        let half = Half::new(local.site.clone(), config, trust, apply_end, Pokes::never(), Until::Quiet)?;
+        let (half, _) = half(&local, config, standing, apply_end, Pokes::never(), Until::Quiet)?;
         let (ended, ()) = tokio::join!(half.run(stopped()), listen(sync_end));
         ended.context("the root half")
     })?;
+    if let Some(why) = stopped_by(&local)?.or(apart.map(|why| format!("{why}\n"))) {
+        print(&why)?;
+        return Ok(Exit::Failed);
+    }
+    outcome_of_once(&local)
+}
+
+/// The running agent is asked to look (`None`), or was on its way out and has left the lock.
+fn asked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
+    if poke(&local.host)? == Poked::Running {
+        return Ok(None);
+    }
+    lock(local, GOING)?.context("another agent holds the state of this host and does not answer").map(Some)
+}
+
+/// Why no task is applied on this host now, and what to do about it.
+fn stopped_by(local: &Local) -> Result<Option<String>> {
+    let said = local.site.ledger.local()?;
+    let parked = local.site.ledger.accepted()?.is_some_and(|accepted| accepted.desired().known.parked);
+    Ok(if said.paused {
+        Some("this host is paused: no task was applied, labels were; run `stemma-agent resume`, then `stemma-agent once`\n".into())
+    } else if parked || said.parked.is_some() {
+        Some("this host is parked: no task was applied, labels were; on a controller, set parked to false\n".into())
+    } else {
+        None
+    })
+}
+
+fn outcome_of_once(local: &Local) -> Result<Exit> {
     let profile = local.site.ledger.accepted()?.and_then(|accepted| accepted.desired().task_set.profile);
     if let Some(hash) = profile
         && !local.site.ledger.has_body(hash)?
@@ -114,12 +205,7 @@ pub fn once(root: &Path) -> Result<Exit> {
         print("the task profile is not on this host yet: only labels were applied; `stemma-agent run` fetches it\n")?;
         return Ok(Exit::Failed);
     }
-    let failed = local.site.ledger.progress()?.tasks.values().any(|performed| {
-        matches!(
-            performed.outcome,
-            Outcome::Failed | Outcome::DependencyFailed | Outcome::Unknown | Outcome::Unsupported
-        )
-    });
+    let failed = local.site.ledger.progress()?.tasks.values().any(|performed| !is_well(performed.outcome));
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
 

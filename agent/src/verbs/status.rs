@@ -10,10 +10,10 @@ use stemma_core::digest::TaskDigest;
 use stemma_wire::message::desired::{Mode, Profile};
 use stemma_wire::message::observed::{Outcome, Progress};
 
+use super::standing::{Standing, standing};
 use super::{Exit, Local, print};
 use crate::apply::ledger::{Accepted, Desired, Ledger, part};
 use crate::args::Output;
-use crate::identity::Identity;
 
 /// What is printed as JSON: the names are those of `stemma resolve -o json`, so that the two can be compared.
 #[derive(Serialize)]
@@ -37,6 +37,8 @@ struct Status {
     skipped: BTreeMap<String, String>,
     unacknowledged_results: usize,
     findings: Vec<String>,
+    /// Whether identity or credentials are damaged; the first finding says which.
+    is_damaged: bool,
 }
 
 #[derive(Serialize)]
@@ -57,12 +59,16 @@ pub fn status(root: &Path, output: Output) -> Result<Exit> {
         Output::Human => print(&human(&status))?,
     }
     let failed = status.progress == word_of_progress(Progress::Failed);
-    Ok(if failed { Exit::Failed } else { Exit::Done })
+    Ok(if failed || status.is_damaged { Exit::Failed } else { Exit::Done })
 }
 
 fn collect(local: &Local) -> Result<Status> {
     let ledger = &local.site.ledger;
-    let identity = Identity::load(&*local.host).ok();
+    let (identity, damage) = match standing(&local.host)? {
+        Standing::Member(member) => (Some(member.0), None),
+        Standing::Damaged(identity, why) => (identity, Some(why)),
+        Standing::NotJoined => (None, None),
+    };
     let accepted = ledger.accepted()?;
     let report = ledger.report()?.unwrap_or_default();
     let held = accepted.as_ref().map(Accepted::desired);
@@ -89,8 +95,20 @@ fn collect(local: &Local) -> Result<Status> {
         tasks,
         skipped: set.left_out,
         unacknowledged_results: ledger.results()?.len(),
-        findings: report.findings,
+        is_damaged: damage.is_some(),
+        findings: findings(local, damage, report.findings),
     })
+}
+
+/// What people should know: of the standing, as it was last reported, and of the host's own label files as they are now.
+fn findings(local: &Local, damage: Option<String>, reported: Vec<String>) -> Vec<String> {
+    let mut findings: Vec<String> = damage.into_iter().collect();
+    for finding in reported.into_iter().chain(crate::sync::findings(&*local.host)) {
+        if !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    }
+    findings
 }
 
 /// The tasks that run here, in order, each with how it last ended in the present task set.
@@ -107,9 +125,14 @@ fn tasks(ledger: &Ledger, held: &Desired) -> Result<Vec<Task>> {
 
 fn human(status: &Status) -> String {
     let mut text = String::new();
-    let mut line = |key: &str, value: &str| writeln!(text, "{key:<10}{value}").expect("a String takes all");
+    let mut line = |key: &str, value: &str| {
+        // Names of files and of other people's keys stand in it: nothing of them is obeyed by a terminal (S60).
+        let value: String = value.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        writeln!(text, "{key:<10}{value}").expect("a String takes all");
+    };
     let unknown = || "-".to_owned();
-    line("node", &status.node.clone().unwrap_or_else(|| "has not joined a fleet".into()));
+    let no_node = if status.is_damaged { "its identity is damaged" } else { "has not joined a fleet" };
+    line("node", status.node.as_deref().unwrap_or(no_node));
     line("name", &status.name.clone().unwrap_or_else(unknown));
     line("group", &status.group.clone().unwrap_or_else(unknown));
     match (&status.epoch, status.revision) {

@@ -105,7 +105,9 @@ pub fn init(program: &str, verbosity: Verbosity) -> Result<(), LogError> {
         log::set_max_level(level);
         return Ok(());
     }
-    env_logger::Builder::new().filter_level(level).format_target(false).try_init()?;
+    // It warns when a watched directory goes, which its user is told as an event.
+    let notify = level.min(LevelFilter::Error);
+    env_logger::Builder::new().filter_level(level).filter_module("notify", notify).format_target(false).try_init()?;
     Ok(())
 }
 

@@ -12,8 +12,9 @@ use crate::apply::verify::{Refused, verify_desired, verify_grant};
 impl Half {
     /// A desired state: verified, on disk, known to services, in that order.
     pub(super) async fn offered(&mut self, offer: &SignedDesired) -> Result<(), HalfError> {
+        let Some(trust) = &self.trust else { return self.refuse(&Refused::NoIdentity).await };
         let held = self.site.ledger.accepted()?;
-        let accepted = match verify_desired(&self.trust, offer, held.as_ref(), unix_seconds(self.site.host.now())) {
+        let accepted = match verify_desired(trust, offer, held.as_ref(), unix_seconds(self.site.host.now())) {
             Ok(accepted) => accepted,
             Err(refused) => return self.refuse(&refused).await,
         };
@@ -48,9 +49,10 @@ impl Half {
     }
 
     pub(super) async fn granted(&mut self, signed: &SignedGrant) -> Result<(), HalfError> {
+        let Some(trust) = &self.trust else { return self.refuse(&Refused::NoIdentity).await };
         let Some(held) = self.site.ledger.accepted()? else { return Ok(()) };
         let now = unix_seconds(self.site.host.now());
-        if let Err(refused) = verify_grant(&self.trust, signed, &held, now) {
+        if let Err(refused) = verify_grant(trust, signed, &held, now) {
             return self.refuse(&refused).await;
         }
         match &signed.grant {

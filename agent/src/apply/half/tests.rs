@@ -18,7 +18,7 @@ async fn offered(host: &MemoryHost, controller: &Controller, offers: Vec<FromSyn
     let (sync, apply) = pair();
     let Ok(ledger) = Ledger::open(Rc::new(host.clone())) else { return Vec::new() };
     let site = Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) };
-    let trust = Trust::new(&controller.identity()).unwrap();
+    let trust = Trust::new(&controller.identity()).ok();
     let Ok(half) = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped) else {
         return Vec::new();
     };
@@ -49,7 +49,7 @@ async fn talk_for(mut sync: SyncEnd, offers: Vec<FromSync>, quiet: Duration) -> 
 fn half(host: &MemoryHost, controller: &Controller, apply: ApplyEnd) -> Half {
     let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
     let site = Site { host: Rc::new(host.clone()), ledger };
-    let trust = Trust::new(&controller.identity()).unwrap();
+    let trust = Trust::new(&controller.identity()).ok();
     Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap()
 }
 
@@ -356,7 +356,7 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
         let (sync, apply) = pair();
         let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
         let site = Site { host: Rc::new(host.clone()), ledger };
-        let trust = Trust::new(&controller.identity()).unwrap();
+        let trust = Trust::new(&controller.identity()).ok();
         let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap();
         let talk = async {
             let mut sync = sync;
@@ -393,7 +393,7 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
         let (sync, apply) = pair();
         let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
         let site = Site { host: Rc::new(host.clone()), ledger };
-        let trust = Trust::new(&controller.identity()).unwrap();
+        let trust = Trust::new(&controller.identity()).ok();
         let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap();
         let talk = async {
             let mut sync = sync;
@@ -445,7 +445,7 @@ fn once_applies_what_is_held_and_ends_also_where_something_must_wait() {
         let (mut sync, apply) = pair();
         let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
         let site = Site { host: Rc::new(host.clone()), ledger };
-        let trust = Trust::new(&controller.identity()).unwrap();
+        let trust = Trust::new(&controller.identity()).ok();
         let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Quiet).unwrap();
         let listen = async { while sync.receive().await.is_ok() {} };
         let (ended, ()) = tokio::join!(half.run(std::future::pending()), listen);

@@ -31,6 +31,12 @@ pub use state::{Accepted, Desired, HostMapRecord, OpenBarriers, Performed, Progr
 /// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
 const LARGEST: u64 = 8 * 1024 * 1024;
 
+/// What a record that cannot be used is called from then on.
+const SET_ASIDE: &str = ".set-aside";
+
+/// The most of them that are named, in each directory.
+const MOST_SET_ASIDE: usize = 8;
+
 const ACCEPTED: &str = "accepted";
 const PROGRESS: &str = "progress";
 const SEQUENCE: &str = "sequence";
@@ -242,7 +248,7 @@ impl Ledger {
         let bytes = match dir.read(name, LARGEST) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(None),
-            Err(error @ (HostError::Kind { .. } | HostError::Links { .. } | HostError::Large { .. })) => {
+            Err(error) if error.is_of_the_file() => {
                 Self::set_aside(dir, name, &error.sentence())?;
                 return Ok(None);
             }
@@ -257,9 +263,26 @@ impl Ledger {
         }
     }
 
+    /// What could not be used and was set aside: a finding each, until a person has taken it away.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn set_aside_records(&self) -> Result<Vec<String>, HostError> {
+        let dirs = [(&self.dir, ""), (&self.steps, "steps/"), (&self.results, "results/"), (&self.undo, "undo/")];
+        let mut findings = Vec::new();
+        for (dir, below) in dirs {
+            let names = dir.names()?.into_iter().filter(|name| name.ends_with(SET_ASIDE));
+            findings.extend(names.take(MOST_SET_ASIDE).map(|name| {
+                let path = format!("{}/{below}{name}", paths::APPLY_STATE);
+                format!("{path}: a record of the agent could not be used and was set aside; look at it, then remove it")
+            }));
+        }
+        Ok(findings)
+    }
+
     /// Moves a record out of the way, where a person finds it, and says so.
     fn set_aside(dir: &dyn Dir, name: &str, why: &str) -> Result<(), HostError> {
-        let aside = format!("{name}.set-aside");
+        let aside = format!("{name}{SET_ASIDE}");
         warn!(name, error = why, to = aside.as_str(); "a record of the agent's state cannot be used and is set aside");
         dir.rename(name, &aside)
     }

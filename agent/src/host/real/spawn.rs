@@ -12,7 +12,7 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStdin};
 use tokio::time::timeout;
 
-use super::accounts;
+use super::accounts::{self, Account};
 use crate::host::command::Tail;
 use crate::host::{Command, End, Finished, HostError};
 
@@ -21,6 +21,9 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// What a child left behind may hold the output open for, after the command itself has ended.
 const LINGER: Duration = Duration::from_millis(200);
+
+/// Where accounts stand.
+const PASSWD: &str = "/etc/passwd";
 
 /// A process group that is ended when nobody waits for it any more.
 struct Group(Option<Pid>);
@@ -40,7 +43,7 @@ impl Drop for Group {
     }
 }
 
-/// Runs a command to its end or its limit.
+/// Runs a command to its end or its limit. The command's own exit decides: what it left behind may hold its output open.
 pub(super) async fn run(root: &Path, command: &Command) -> Result<Finished, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
     let failed = |operation| HostError::io(operation, program);
@@ -49,19 +52,16 @@ pub(super) async fn run(root: &Path, command: &Command) -> Result<Finished, Host
     let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let mut output = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed("read from"))?;
     let mut tail = Tail::default();
-    let input = child.stdin.take();
-    let end = {
-        let work = async {
-            let (status, ()) = tokio::join!(wait(&mut child, &mut output, &mut tail), feed(input, &command.input));
-            status
-        };
-        timeout(command.timeout, work).await
-    };
-    let end = match end {
+    let feeding = feed(child.stdin.take(), &command.input);
+    let end = match timeout(command.timeout, wait(&mut child, &mut output, &mut tail, feeding)).await {
         Ok(status) => {
-            // What it left running on purpose (a daemon) stays.
-            group.0 = None;
-            ended(status.map_err(failed("wait for"))?)
+            let end = ended(status.map_err(failed("wait for"))?);
+            let _ = timeout(LINGER, read(&mut output, &mut tail)).await;
+            if end.is_success() {
+                // What it left running on purpose (a daemon) stays. What a failed one left would run twice after the next try.
+                group.0 = None;
+            }
+            end
         }
         Err(_) => {
             stop(&group, &mut child).await;
@@ -74,7 +74,8 @@ pub(super) async fn run(root: &Path, command: &Command) -> Result<Finished, Host
 fn prepare(root: &Path, command: &Command, output: io::PipeWriter) -> Result<tokio::process::Command, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
     let failed = |operation| HostError::io(operation, program);
-    let mut spawned = tokio::process::Command::new(program);
+    let account = command.user.as_deref().map(|user| accounts::account(Path::new(PASSWD), user)).transpose()?;
+    let mut spawned = begin(program, account.as_ref());
     spawned
         .args(command.argv.iter().skip(1))
         .env_clear()
@@ -82,38 +83,61 @@ fn prepare(root: &Path, command: &Command, output: io::PipeWriter) -> Result<tok
         .env("HOME", "/root")
         .env("LANG", "C.UTF-8")
         .env("STEMMA_ROOT", root)
-        .envs(&command.env)
         .current_dir(command.cwd.as_ref().map_or_else(|| root.to_owned(), |cwd| root.join(&cwd.as_str()[1..])))
         .stdin(if command.input.is_empty() { Stdio::null() } else { Stdio::piped() })
         .stdout(output.try_clone().map_err(failed("open a pipe for"))?)
         .stderr(output)
         .process_group(0);
-    if let Some(user) = &command.user {
-        let (user, group) = accounts::user_and_group(Path::new("/etc/passwd"), user)?;
-        if (user, group) != (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()) {
-            spawned.uid(user).gid(group);
-        }
+    if let Some(account) = &account {
+        let Account { name, home, shell, .. } = account;
+        spawned.env("HOME", home).env("USER", name).env("LOGNAME", name).env("SHELL", shell);
     }
+    spawned.envs(&command.env);
     Ok(spawned)
 }
 
-/// Reads what it writes until it has ended, and a moment longer.
-async fn wait(child: &mut Child, output: &mut pipe::Receiver, tail: &mut Tail) -> io::Result<std::process::ExitStatus> {
-    let mut buffer = [0; 4096];
+/// The program, by way of `setpriv` where it runs as another account: that knows the groups which the account stands in, also those of a
+/// directory service, and becomes the program. The standard library would leave it without any but its primary group.
+fn begin(program: &str, account: Option<&Account>) -> tokio::process::Command {
+    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    match account.filter(|account| (account.user, account.group) != own) {
+        None => tokio::process::Command::new(program),
+        Some(Account { user, group, .. }) => {
+            let mut spawned = tokio::process::Command::new("setpriv");
+            spawned.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).args([
+                "--init-groups",
+                "--",
+                program,
+            ]);
+            spawned
+        }
+    }
+}
+
+/// Waits for its exit, and takes in what it writes meanwhile.
+async fn wait(
+    child: &mut Child,
+    output: &mut pipe::Receiver,
+    tail: &mut Tail,
+    feeding: impl Future<Output = ()>,
+) -> io::Result<std::process::ExitStatus> {
+    let mut beside = std::pin::pin!(async { tokio::join!(read(output, tail), feeding) });
+    let mut is_open = true;
     loop {
         tokio::select! {
+            // First, so that no flood of output keeps it from being seen.
             biased;
-            read = output.read(&mut buffer) => match read {
-                Ok(0) | Err(_) => return child.wait().await,
-                Ok(length) => tail.push(&buffer[..length]),
-            },
-            status = child.wait() => {
-                while let Ok(Ok(length @ 1..)) = timeout(LINGER, output.read(&mut buffer)).await {
-                    tail.push(&buffer[..length]);
-                }
-                return status;
-            }
+            status = child.wait() => return status,
+            _ = &mut beside, if is_open => is_open = false,
         }
+    }
+}
+
+/// Takes in all that is written, until nobody can write any more.
+async fn read(output: &mut pipe::Receiver, tail: &mut Tail) {
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = output.read(&mut buffer).await {
+        tail.push(&buffer[..length]);
     }
 }
 

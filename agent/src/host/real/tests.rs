@@ -178,6 +178,73 @@ fn a_daemon_that_keeps_the_output_open_holds_nobody_up() {
 }
 
 #[test]
+fn a_daemon_that_goes_on_writing_or_keeps_the_input_is_no_timeout() {
+    let (_root, host) = host();
+    for (name, script, input) in [
+        ("writes all the time", "yes & echo started", 0),
+        ("writes now and then", "while sleep 0.05; do echo tick; done & echo started", 0),
+        ("keeps the input", "exec 3<&0; sleep 9 <&3 >/dev/null 2>&1 & echo started", 1 << 20),
+    ] {
+        let before = std::time::Instant::now();
+        let finished = run(&host, &Command { input: vec![b'x'; input], ..sh(script) });
+        assert_eq!(finished.end, End::Status(0), "{name}");
+        assert!(before.elapsed() < Duration::from_secs(5), "{name}: {:?}", before.elapsed());
+    }
+}
+
+#[test]
+fn what_a_command_leaves_running_stays_when_it_did_its_work_and_goes_when_it_failed() {
+    let (root, host) = host();
+    for (status, stays) in [(0, true), (1, false)] {
+        let mark = root.path().join(format!("alive-{status}"));
+        let script = format!("(sleep 0.7; touch {}) >/dev/null 2>&1 & exit {status}", mark.display());
+        assert_eq!(run(&host, &sh(&script)).end, End::Status(status));
+        std::thread::sleep(Duration::from_millis(1500));
+        assert_eq!(mark.exists(), stays, "status {status}");
+    }
+}
+
+#[test]
+fn a_command_of_another_user_has_that_users_home_name_and_groups() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root may become somebody else.
+    }
+    let (root, host) = host();
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
+    let fields: Vec<_> = passwd.lines().find(|line| line.starts_with("daemon:")).unwrap().split(':').collect();
+    let shell = Command::new(vec!["/bin/sh".into(), "-c".into(), "id -G daemon".into()], Duration::from_secs(20));
+    let groups = run(&host, &shell).output;
+    let command = Command {
+        user: Some("daemon".into()),
+        cwd: None,
+        env: BTreeMap::from([("TIER".to_owned(), "gold".to_owned())]),
+        ..sh("cd /; echo $HOME $USER $LOGNAME $TIER; id -u; id -G")
+    };
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let expected = format!("{} daemon daemon gold\n{}\n{groups}", fields[5], fields[2]);
+    assert_eq!(run(&host, &command).output, expected);
+    let own = Command {
+        user: Some("root".into()),
+        env: BTreeMap::from([("HOME".into(), "/tmp".into())]),
+        ..sh("echo $HOME $USER")
+    };
+    assert_eq!(run(&host, &own).output, "/tmp root\n", "what the task says goes first");
+}
+
+#[test]
+fn a_lock_goes_with_its_process_whatever_that_left_running() {
+    let (_root, host) = host();
+    let lock = host.lock(&path("/lock")).unwrap().expect("nobody has it");
+    // As a child that was forked and has not become another program yet, when its parent is killed.
+    let mut child = std::process::Command::new("sleep").arg("20").stdin(lock.try_clone().unwrap()).spawn().unwrap();
+    drop(lock);
+    let again = host.lock(&path("/lock")).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(again.is_some());
+}
+
+#[test]
 fn what_cannot_be_run_says_so() {
     let (_root, host) = host();
     let command = Command::new(vec!["/no/such/program".into()], Duration::from_secs(1));

@@ -1,0 +1,169 @@
+//! What a person with a pager meets on one host: an agent killed in the middle, label files that are wrong, a pause that was
+//! forgotten, an identity that a disk has eaten.
+
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::program::{eventually, file_contains, run};
+
+const MANIFEST: &str = r#"
+kind: Release
+name: host
+version: "1"
+roles: {all: {tags: [x]}}
+tags: {x: {}}
+tasks:
+  - {id: note, type: file, tags: [x], parameters: {path: /etc/note, template: "{{ labels.tier }}\n"}}
+  - id: long
+    type: shell
+    tags: [x]
+    requires: [note]
+    on_interrupt: again
+    parameters: {script: 'date >> "$STEMMA_ROOT/begun"; exec sleep 60'}
+---
+{kind: Cluster, name: c, release: host@1, labels: {tier: gold}}
+---
+{kind: NodeGroup, cluster: c, name: g, roles: [all]}
+"#;
+
+fn fleet() -> Result<(Fleet, Agent)> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("host.yaml");
+    std::fs::write(&file, MANIFEST)?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    let agent = fleet.join("n1", "c/g")?;
+    eventually("the long command has begun", || {
+        ensure!(agent.path("begun").exists(), "{}", agent.log());
+        Ok(())
+    })?;
+    Ok((fleet, agent))
+}
+
+fn verb(agent: &Agent, words: &[&str]) -> Result<Output> {
+    let root = agent.path("");
+    run("stemma-agent", [&["--root", &root.to_string_lossy()], words].concat())
+}
+
+fn status(agent: &Agent) -> Result<Value> {
+    Ok(serde_json::from_slice(&verb(agent, &["status", "-o", "json"])?.stdout)?)
+}
+
+fn says(list: &Value, said: &str) -> Result<()> {
+    let found =
+        list.as_array().into_iter().flatten().any(|finding| finding.as_str().unwrap_or_default().contains(said));
+    ensure!(found, "{said:?} is not among {list}");
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_was_killed_while_a_command_runs_starts_again_at_once() -> Result<()> {
+    let (_fleet, mut agent) = fleet()?;
+    let second = verb(&agent, &["run"])?;
+    ensure!(!second.status.success());
+    let said = String::from_utf8(second.stderr)?;
+    ensure!(said.contains("an agent runs on this state already; `stemma-agent status` says how it stands"), "{said}");
+    for round in 0..10 {
+        let begun = || std::fs::read_to_string(agent.path("begun")).map(|text| text.lines().count());
+        let before = begun()?;
+        agent.kill()?;
+        agent.start()?;
+        eventually("the command has begun again", || {
+            let now = std::fs::read_to_string(agent.path("begun"))?.lines().count();
+            ensure!(now > before, "round {round}: {}", agent.log());
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_wrong_with_label_files_is_in_the_log_in_status_and_with_the_controller() -> Result<()> {
+    let (fleet, agent) = fleet()?;
+    let dir = agent.path("etc/stemma/labels.d");
+    // As a package does that is removed and comes back: the directory is another one.
+    std::fs::remove_dir_all(&dir)?;
+    std::fs::create_dir(&dir)?;
+    std::fs::write(dir.join("10-good"), "rack=7\nno label\n")?;
+    std::fs::write(dir.join("20-open"), "a=1\n")?;
+    set_permissions(dir.join("20-open"), Permissions::from_mode(0o666))?;
+    std::os::unix::fs::symlink("10-good", dir.join("30-link"))?;
+    let expected =
+        ["labels.d/10-good:2: a line is KEY=VALUE", "20-open: can be written by others", "30-link is a symbolic link"];
+    eventually("the findings with the controller", || {
+        let report: Value = serde_json::from_str(&fleet.stemma(&["get", "--raw", "/v1/nodes/n1/report"])?)?;
+        for said in expected {
+            says(&report["report"]["report"]["findings"], said).with_context(|| agent.log())?;
+        }
+        Ok(())
+    })?;
+    for said in expected {
+        says(&status(&agent)?["findings"], said)?;
+        ensure!(agent.log().matches(said).count() == 1, "{said}: once\n{}", agent.log());
+    }
+    std::fs::write(dir.join("10-good"), "rack=8\n")?;
+    eventually("the next edit", || {
+        let report: Value = serde_json::from_str(&fleet.stemma(&["get", "--raw", "/v1/nodes/n1/report"])?)?;
+        ensure!(report["observation"]["labels"]["rack"] == "8", "{report}");
+        Ok(())
+    })
+}
+
+#[test]
+fn once_on_a_paused_host_says_that_nothing_was_applied_and_what_to_do() -> Result<()> {
+    let (_fleet, mut agent) = fleet()?;
+    verb(&agent, &["pause"])?;
+    std::fs::write(agent.path("etc/note"), "edited\n")?;
+    for is_running in [true, false] {
+        if !is_running {
+            agent.kill()?;
+        }
+        let once = verb(&agent, &["once"])?;
+        let said = String::from_utf8(once.stdout)?;
+        let expected = "this host is paused: no task was applied, labels were; run `stemma-agent resume`, then `stemma-agent once`\n";
+        ensure!((once.status.code(), said.as_str()) == (Some(1), expected), "{said}");
+        file_contains(&agent.path("etc/note"), "edited")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn f13_a_host_whose_identity_is_damaged_says_so_and_keeps_what_it_holds() -> Result<()> {
+    let (_fleet, mut agent) = fleet()?;
+    let identity = agent.path("var/lib/stemma-agent/identity.json");
+    let whole = std::fs::read(&identity)?;
+    let credentials = agent.path("var/lib/stemma-agent/sync/credentials.json");
+    for (name, path, bytes) in [
+        ("empty", &identity, Vec::new()),
+        ("torn", &identity, whole[..whole.len() / 2].to_vec()),
+        ("from the future", &identity, br#"{"version": 9}"#.to_vec()),
+        ("the key", &credentials, b"{}".to_vec()),
+    ] {
+        agent.kill()?;
+        if path == &credentials {
+            std::fs::write(&identity, &whole)?;
+        }
+        std::fs::write(path, bytes)?;
+        std::fs::remove_file(agent.path("run/stemma/labels.json"))?;
+        std::fs::remove_file(agent.path("begun"))?;
+        agent.start()?;
+        eventually("labels and tasks are kept all the same", || {
+            file_contains(&agent.path("run/stemma/labels.json"), "gold")?;
+            ensure!(agent.path("begun").exists(), "the task has not begun again");
+            Ok(())
+        })
+        .with_context(|| format!("{name}: {}", agent.log()))?;
+        let status = verb(&agent, &["status"])?;
+        let said = String::from_utf8(status.stdout)?;
+        ensure!(status.status.code() == Some(1), "{name}: {said}");
+        let file = if path == &identity { "identity.json is damaged" } else { "credentials.json is damaged" };
+        for part in [file, "`stemma delete node NAME` and `stemma token create`", "stemma-agent join"] {
+            ensure!(said.contains(part), "{name}: {part}: {said}");
+        }
+        ensure!(!said.contains("has not joined"), "{name}: {said}");
+    }
+    Ok(())
+}
