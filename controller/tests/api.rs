@@ -325,3 +325,21 @@ async fn json_from_outside_is_bounded() {
         assert!(refused.body["error_message"].is_string(), "Ironic's clients read it: {}", refused.body);
     }
 }
+
+#[tokio::test]
+async fn the_nil_uuid_names_no_node() {
+    let served = Served::start();
+    let nil = "00000000-0000-0000-0000-000000000000";
+    let why = "the nil uuid names no host: leave uuid out, and the node gets one of its own";
+    for uuid in [nil, "00000000000000000000000000000000", &format!("urn:uuid:{nil}")] {
+        let refused = served.send("POST", "/v1/nodes", &[], Some(&json!({"name": "web-1", "uuid": uuid}))).await;
+        assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{}", refused.body);
+        assert_eq!(refused.body["error"]["detail"], json!(why));
+        let objects = json!([{"kind": "Node", "name": "web-1", "uuid": uuid}]);
+        let refused = served.send("POST", "/v1/apply?manager=git", &[], Some(&json!({"objects": objects}))).await;
+        assert_eq!((refused.status, &refused.body["error"]["field"]), (400, &json!("objects[0].uuid")));
+        assert!(refused.message().ends_with(why), "{}", refused.body);
+    }
+    let none: Vec<Value> = Vec::new();
+    assert_eq!(served.get("/v1/nodes").await["nodes"], json!(none));
+}

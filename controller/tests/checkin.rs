@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use fleet::{Fleet, call, check_in, refused, send, state};
 use hyper::Method;
+use serde_json::{Value, json};
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::message::checkin::CheckInAnswer;
 use stemma_wire::message::desired::{Known, Profile, ProfileTask};
+use stemma_wire::message::observed::{Observation, ReportedLabel};
 use stemma_wire::message::{Hash, hash_content};
 use stemma_wire::sign::Verifier;
 
@@ -147,22 +149,78 @@ async fn a_silence_is_written_when_it_begins_and_when_it_ends_and_at_no_other_ti
     assert_eq!(fleet.revision(), before + 2);
 }
 
+/// Says an Observation, and gives back whether it was taken.
+async fn observe(host: &mut fleet::Host, observation: &Observation) -> bool {
+    let mut said = check_in(host.held, 0);
+    said.observation_digest = fleet::digest_of(observation);
+    said.observation = Some(observation.clone());
+    match call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap() {
+        CheckInAnswer::Current(news) => news.observation == Some(said.observation_digest),
+        CheckInAnswer::Superseded => panic!("superseded by nobody"),
+    }
+}
+
 #[tokio::test]
-async fn an_observation_that_is_refused_does_not_cost_a_host_its_fleet() {
-    use stemma_wire::message::observed::Observation;
+async fn s38_of_what_a_host_detects_the_good_is_taken_and_the_rest_is_told() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
-    let traits = (0..51).map(|n| format!("CUSTOM_{n}")).collect();
-    let observation = Observation { traits, ..Observation::default() };
+    let traits = [
+        "HW_CPU_X86_AVX2",
+        "HW_CPU_X86_NO_SUCH",
+        "CUSTOM_OK",
+        "CUSTOM_\u{1b}[2J",
+        &format!("CUSTOM_{}", "A".repeat(249)),
+    ];
+    let traits = traits.map(str::to_owned).to_vec();
+    assert!(observe(&mut host, &Observation { traits, ..Observation::default() }).await);
+    let node = fleet.read("/v1/nodes/web-1").await;
+    assert_eq!(node["traits"], json!(["CUSTOM_OK", "HW_CPU_X86_AVX2"]));
+    let longest = format!("'CUSTOM_{}…'", "A".repeat(57));
+    let message = format!(
+        "its host reports traits that are not taken: 'CUSTOM_\\u{{1b}}[2J', {longest}, 'HW_CPU_X86_NO_SUCH' (a standard name, or CUSTOM_ and \
+         then capitals, digits and '_', at most 255 characters)"
+    );
+    let finding = json!({"severity": "warning", "code": "trait.refused", "object": "node/web-1", "message": message});
+    assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
+}
+
+#[tokio::test]
+async fn s38_51_detected_traits_block_no_operator_and_cost_no_host_its_fleet() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let mut traits: Vec<String> = (0..50).map(|n| format!("CUSTOM_{n:02}")).collect();
+    traits.push("HW_CPU_X86_AVX2".to_owned());
+    let observation =
+        Observation { traits, facts: [("cpu.count".to_owned(), "4".to_owned())].into(), ..Observation::default() };
+    fleet.publish(host.node, 5, state("gold", None, &[]));
+    assert!(observe(&mut host, &observation).await);
+    let node = fleet.read("/v1/nodes/web-1").await;
+    let taken = node["traits"].as_array().unwrap();
+    assert_eq!(taken.len(), 50, "the limit of a source");
+    assert!(taken.contains(&json!("HW_CPU_X86_AVX2")), "a standard name goes before made up ones");
+    assert!(node["findings"].to_string().contains("1 beyond the 50 that one source may give"), "{}", node["findings"]);
+    let own: Vec<String> = (0..50).map(|n| format!("CUSTOM_OWN_{n:02}")).collect();
+    let (status, body) = fleet.ask(Method::PUT, "/v1/nodes/web-1/traits", &json!({"traits": own})).await;
+    assert_eq!(status, 200, "{body}");
+    let (status, body) = fleet.ask(Method::PUT, "/v1/nodes/web-1/traits/CUSTOM_OWN_50", &Value::Null).await;
+    assert_eq!((status, &body["error"]["type"]), (400, &json!("trait.invalid")), "an operator's own limit is his own");
+    assert!(host.news(0).await.desired.is_some(), "the next good request");
+}
+
+#[tokio::test]
+async fn an_observation_with_too_many_labels_does_not_cost_a_host_its_fleet() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let label = ReportedLabel { value: "v".into(), source: "labels.d/x:1".into() };
+    let labels = (0..257).map(|n| (format!("l{n}"), label.clone())).collect();
+    let observation = Observation { labels, ..Observation::default() };
+    fleet.publish(host.node, 5, state("gold", None, &[]));
+    assert!(!observe(&mut host, &observation).await);
+    assert!(host.news(0).await.desired.is_some(), "and the host is told all the same");
     let mut said = check_in(None, 0);
     said.observation_digest = fleet::digest_of(&observation);
-    said.observation = Some(observation);
-    fleet.publish(host.node, 5, state("gold", None, &[]));
-    let answer: CheckInAnswer = call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap();
-    let CheckInAnswer::Current(news) = answer else { panic!("superseded by nobody") };
-    assert_eq!(news.observation, None, "51 traits are refused");
-    assert!(news.desired.is_some(), "and the host is told all the same");
     said.observation_digest.0[0] ^= 1;
+    said.observation = Some(observation);
     let got = call::<_, CheckInAnswer>(&mut host.client, "/agent/v1/checkin", &said).await.unwrap_err();
     assert_eq!((got.status, got.kind.as_str()), (400, "message.malformed"), "a digest must be its own");
 }

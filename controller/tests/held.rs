@@ -8,11 +8,7 @@ mod fleet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
-use fleet::{Fleet, Host, asking, config};
-use hyper::Request;
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use fleet::{Fleet, Host, config};
 use serde_json::{Value, json};
 use stemma_controller::reconcile::{Candidate, ReleasePolicy, Verdict};
 use stemma_controller::run::{Options, Publishing, start};
@@ -46,17 +42,6 @@ async fn told(host: &mut Host) -> (Option<Known>, Option<TaskSet>) {
     (None, None)
 }
 
-async fn apply(fleet: &Fleet, objects: Value) {
-    let admin = fleet.directory.path().join("data/admin");
-    let chain = CertificateDer::pem_file_iter(admin.join("admin.pem")).unwrap().map(Result::unwrap).collect();
-    let key = PrivateKeyDer::from_pem_file(admin.join("admin.key")).unwrap();
-    let mut client = fleet.client_of(fleet.controller.admin_address(), chain, key);
-    let body = Bytes::from(json!({ "objects": objects }).to_string());
-    let request = Request::post("/v1/apply?force=true").header("content-type", "application/json").body(body).unwrap();
-    let answer = client.send(request).await.unwrap();
-    assert!(answer.status().is_success(), "{:?}", answer.body());
-}
-
 fn site(ntp: &str) -> Value {
     let task = json!({"id": "ntp", "type": "file", "tags": ["common"],
         "parameters": {"path": "/etc/ntp", "template": "server {{ labels.ntp }}\n"}});
@@ -75,16 +60,13 @@ fn ntp(task_set: &TaskSet) -> &InputValue {
 async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after_a_restart() {
     let policy = Arc::new(WhenTold::default());
     let mut fleet = Fleet::start_with(|own| *own = options(&policy)).await;
-    apply(&fleet, site("one")).await;
-    let token = fleet.token(json!({"nodegroup": "c/g"})).await;
-    let asked = asking();
-    let joined = fleet.enrol(&token, "n", &asked.csr).await.unwrap();
-    let mut host = fleet.host(joined.node, &asked, joined.chain);
+    fleet.apply(site("one")).await;
+    let mut host = fleet.join_group("c/g", "n").await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "one");
     assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".to_owned()));
 
-    apply(&fleet, site("two")).await;
+    fleet.apply(site("two")).await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "two", "what is known flows at once");
     assert_eq!(task_set, None, "the task set is the one that was released");
@@ -93,7 +75,7 @@ async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after
     fleet.controller = start(config(fleet.directory.path().join("data")), options(&policy)).await.unwrap();
     let (chain, key) = (host.chain.clone(), host.key.clone_key());
     host.client = fleet.client(chain, key);
-    apply(&fleet, site("three")).await;
+    fleet.apply(site("three")).await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "three");
     assert_eq!(task_set, None, "held over the restart too");
@@ -104,7 +86,7 @@ async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after
     assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".to_owned()));
 
     policy.0.store(true, Ordering::Relaxed);
-    apply(&fleet, site("four")).await;
+    fleet.apply(site("four")).await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "four");
     assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"four\"".to_owned()));

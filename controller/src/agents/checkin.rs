@@ -118,7 +118,10 @@ impl CheckIns {
             self.silence_ended(&slot).await;
         }
         if begun.says_news {
-            self.intake.said(node, words);
+            // What could not be kept is taken in with the next check-in.
+            if let Kept::NotNow = kept(&slot, "local state", self.intake.said(node, words).await)? {
+                slot.forget_said();
+            }
         }
         if !results.is_empty() {
             let last = results.iter().map(|result| result.sequence).max();

@@ -80,8 +80,8 @@ pub trait Intake: Send + Sync + 'static {
     fn results(&self, node: Uuid, results: Vec<TaskResult>) -> Answer<'_, Result<u64, IntakeError>>;
     /// The node's last Report; replaces the one before. Need not be durable.
     fn report(&self, node: Uuid, report: Report) -> Answer<'_, Result<(), IntakeError>>;
-    /// What was said on the host, and leases asked for or given back. Need not be durable.
-    fn said(&self, node: Uuid, said: Said);
+    /// What was said on the host, and leases asked for or given back. Said again after a restart, on either side.
+    fn said(&self, node: Uuid, said: Said) -> Answer<'_, Result<(), IntakeError>>;
     /// A node's silence begins or ends.
     fn seen(&self, node: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>>;
     /// The body of a blob, open for reading at its start; `None` when it is not kept. May block for an open.

@@ -246,6 +246,11 @@ impl Slot {
         }
     }
 
+    /// Nothing was said, as far as it is known: whatever is said next is news.
+    pub(super) fn forget_said(&self) {
+        lock(&self.state).said = None;
+    }
+
     /// An Observation was stored, or refused for good; it is not asked for again.
     pub(super) fn note_observed(&self, digest: PartDigest, taken: bool) {
         let mut state = lock(&self.state);

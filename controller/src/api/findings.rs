@@ -1,11 +1,12 @@
 //! Findings: what a person should know of a write or of a cluster, and nothing refuses.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use stemma_core::finding::Finding;
+use stemma_core::finding::{Finding, Severity};
 use stemma_core::graph::ClusterGraph;
 use stemma_core::object::ClusterId;
-use stemma_core::resolve::Outcome;
+use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
 use stemma_core::validate;
 
 use crate::cache::Model;
@@ -14,29 +15,58 @@ use crate::registry::work::Work;
 /// The most findings that one answer lists.
 const MOST: usize = 500;
 
-/// The findings of a write: of what it reaches, that were not there before.
+/// Findings, the gravest first, and no more than one answer lists.
+#[derive(Default)]
+struct Gravest {
+    kept: BTreeSet<(Reverse<Severity>, Finding)>,
+    left_off: usize,
+}
+
+impl Gravest {
+    fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        for finding in findings {
+            self.kept.insert((Reverse(finding.severity), finding));
+            if self.kept.len() > MOST {
+                self.kept.pop_last();
+                self.left_off += 1;
+            }
+        }
+    }
+
+    /// The list; where some were left off, its last entry says how many.
+    fn list(self, object: &str) -> Vec<Finding> {
+        let left_off = (self.left_off > 0).then(|| {
+            let message = format!("{} more findings are not listed; none is graver than these", self.left_off);
+            Finding::info("findings.left_off", object, message)
+        });
+        self.kept.into_iter().map(|(_, finding)| finding).chain(left_off).collect()
+    }
+}
+
+/// The findings of a write: of what it reaches.
 pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
-    let mut findings = BTreeSet::new();
+    let mut findings = Gravest::default();
+    let cache = ResolveCache::new();
     for node in work.reach().dirty.nodes() {
         clusters.extend(work.model.cluster_of(node.0));
-        if let Outcome::Complete(answer) = work.model.resolve(node.0)
-            && findings.len() < MOST
-        {
+        if let Outcome::Complete(answer) = resolve_node(&work.model.fleet, &cache, node) {
             findings.extend(answer.findings());
         }
     }
     for cluster in clusters {
         findings.extend(of_order(&work.model, cluster));
     }
-    findings.into_iter().take(MOST).collect()
+    findings.list("apply")
 }
 
 /// The findings of a cluster.
 pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
-    let mut findings: BTreeSet<Finding> = of_order(model, cluster).into_iter().collect();
+    let mut findings = Gravest::default();
+    findings.extend(of_order(model, cluster));
+    let cache = ResolveCache::new();
     for node in model.fleet.nodes_of_cluster(cluster) {
-        match model.resolve(node.0) {
+        match resolve_node(&model.fleet, &cache, node) {
             Outcome::Complete(answer) => findings.extend(answer.findings()),
             Outcome::Incomplete(missing) => findings.extend(
                 missing
@@ -45,9 +75,34 @@ pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
             ),
         }
     }
-    findings.into_iter().take(MOST).collect()
+    let name = model.clusters.get(cluster.0).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default();
+    findings.list(&format!("cluster/{name}"))
 }
 
 fn of_order(model: &Model, cluster: ClusterId) -> Vec<Finding> {
     validate::cluster(&model.fleet, cluster, &ClusterGraph::of(&model.fleet, cluster))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gravest_are_kept_and_the_rest_is_counted() {
+        let mut findings = Gravest::default();
+        let infos = (0..600).map(|n| Finding::info("a.info", format!("node/n{n:03}"), "said"));
+        findings.extend(infos);
+        findings.extend([Finding::error("z.error", "node/z", "said"), Finding::warning("m.warning", "node/m", "said")]);
+        let list = findings.list("cluster/c");
+        assert_eq!(list.len(), 501);
+        assert_eq!((list[0].code.as_str(), list[1].code.as_str()), ("z.error", "m.warning"));
+        assert_eq!((list[2].object.as_str(), list[499].object.as_str()), ("node/n000", "node/n497"));
+        assert_eq!(
+            list[500].to_string(),
+            "info findings.left_off cluster/c: 102 more findings are not listed; none is graver than these"
+        );
+        let mut few = Gravest::default();
+        few.extend([Finding::info("a", "b", "c")]);
+        assert_eq!(few.list("cluster/c").len(), 1);
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
-use stemma_core::name::{NodeName, is_uuid_like};
+use stemma_core::name::{NodeName, is_uuid_like, odd_host_uuid};
 use stemma_core::object::{Inherited, Kind, Node, NodeSpec};
 use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -329,7 +329,11 @@ fn new_uuid(fields: &mut Map<String, Value>) -> Result<Uuid, ApiError> {
     let Some(given) = fields.remove("uuid").filter(|value| !value.is_null()) else { return Ok(Uuid::now_v7()) };
     let invalid =
         || ApiError::new(ErrorType::FieldInvalid, format!("Invalid UUID: {}", quote(&given.to_string()))).field("uuid");
-    given.as_str().and_then(|text| text.parse().ok()).ok_or_else(invalid)
+    let uuid = given.as_str().and_then(|text| text.parse().ok()).ok_or_else(invalid)?;
+    match odd_host_uuid(uuid) {
+        Some(why) => Err(invalid().detail(why)),
+        None => Ok(uuid),
+    }
 }
 
 fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiError> {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use stemma_core::digest::TaskDigest;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::lifecycle;
-use stemma_core::object::{ClusterId, ClusterSpec, NodeSpec};
+use stemma_core::object::{ClusterId, ClusterSpec, NodeId, NodeSpec};
 use stemma_core::resolve::{Answer, Missing, Outcome, PlainAnswer};
 use stemma_core::role::TagOrigin;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -14,6 +14,7 @@ use super::objects::Shown;
 use super::request::{Reply, Request};
 use super::{Api, request, state};
 use crate::cache::Model;
+use crate::reconcile::barrier;
 
 /// `GET /v1/nodes/{node}/resolved`.
 pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
@@ -21,7 +22,11 @@ pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     match model.resolve(node.meta.uuid) {
-        Outcome::Complete(answer) => Ok(Reply::ok(body(&model, &answer))),
+        Outcome::Complete(answer) => {
+            let mut body = body(&model, &answer);
+            body["waits"] = waits(api, &model, answer.id());
+            Ok(Reply::ok(body))
+        }
         Outcome::Incomplete(missing) => Err(incomplete(&missing)),
     }
 }
@@ -68,6 +73,21 @@ fn body(model: &Model, answer: &Answer) -> Value {
         "task_digest": TaskDigest(released.task_set.task_digest),
     })));
     body
+}
+
+/// The barriers that are shut for a node, with the nodes that they wait for and why each has not opened them.
+fn waits(api: &Api, model: &Model, node: NodeId) -> Value {
+    let Some(table) = &api.desired else { return json!([]) };
+    let shut = barrier::shut(barrier::Sight { table, model, fleet: &model.fleet }, node);
+    let of = |one: &barrier::Shut, id: &NodeId| {
+        let name = model.nodes.get(id.0).map(|node| node.display_name()).unwrap_or_default();
+        json!({"node": name, "why": state::why_not_done(model, id.0, &one.barrier.task)})
+    };
+    let row = |one: &barrier::Shut| {
+        let nodes: Vec<Value> = one.nodes.iter().map(|id| of(one, id)).collect();
+        json!({"task": one.barrier.task, "selector": one.barrier.selector, "waits_for": nodes, "count": one.count})
+    };
+    shut.iter().map(row).collect()
 }
 
 fn origins(answer: &Answer) -> Value {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use stemma_core::labels::{Labels, Parameters};
 use stemma_core::name::{Name, TagName};
-use stemma_core::object::Node;
+use stemma_core::object::{Node, Timestamp};
 use stemma_core::origin::Level;
 use stemma_core::resolve::Outcome;
 use stemma_core::traits::{NodeTraits, TraitInputs, TraitSource};
+use uuid::Uuid;
 
 use super::{Api, view};
 use crate::cache::Model;
@@ -90,6 +91,20 @@ pub(super) fn reported(model: &Model, node: &Node) -> BTreeMap<String, String> {
     labels.map(|label| (label.key.to_string(), label.value.to_string())).collect()
 }
 
+/// What was said on the host itself, kept apart from what operators say of it; `null`: nothing.
+pub(super) fn said(model: &Model, node: &Node) -> Value {
+    let Some(said) = model.said.get(&node.meta.uuid) else { return Value::Null };
+    let until = |seconds: u64| match seconds {
+        u64::MAX => Value::Null,
+        seconds => view::time(Timestamp(seconds.saturating_mul(1000))).into(),
+    };
+    json!({
+        "paused": said.paused,
+        "hold": said.hold.as_ref().map(|(seconds, reason)| json!({"until": until(*seconds), "reason": **reason})),
+        "parked": said.parked.as_ref().map(|reason| json!({"reason": **reason})),
+    })
+}
+
 /// Whether an agent is there: it joined, and its silence has not begun.
 pub(super) fn connected(api: &Api, model: &Model, node: &Node) -> bool {
     let id = node.meta.uuid;
@@ -132,6 +147,22 @@ pub(super) fn word(api: &Api, model: &Model, node: &Node) -> &'static str {
     }
 }
 
+/// Why a node has not succeeded in a task (so far).
+pub(super) fn why_not_done(model: &Model, node: Uuid, task: &str) -> String {
+    if model.said.get(&node).is_some_and(|said| said.paused) {
+        return "it was paused on its host".to_owned();
+    }
+    if model.seen.get(&node).is_some_and(|seen| seen.lost) {
+        return "it is silent".to_owned();
+    }
+    let present = model.released.get(&node).map(|released| released.digest());
+    let outcome = model.results.get(&node).and_then(|results| results.tasks.get(task));
+    match outcome.filter(|outcome| Some(outcome.result.task_set) == present) {
+        Some(outcome) if reported::is_failure(outcome.result.outcome) => format!("{task} failed there"),
+        Some(_) | None => format!("{task} has not succeeded there"),
+    }
+}
+
 /// Whether a task was only checked, and would change something.
 fn would_change(outcome: &reported::TaskOutcome) -> bool {
     outcome.result.outcome == stemma_wire::message::observed::Outcome::WouldChange
@@ -153,10 +184,12 @@ pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String,
             .collect::<Map<_, _>>()
             .into(),
     );
+    body.insert("reported_state".into(), said(model, node));
     body.insert("connected".into(), connected(api, model, node).into());
     body.insert("state".into(), word(api, model, node).into());
     if let Outcome::Complete(answer) = model.resolve(node.meta.uuid) {
         body.insert("mode".into(), json!(answer.mode().value));
+        body.insert("findings".into(), json!(answer.findings()));
     }
     body.insert("assigned_tags".into(), json!(node.spec.tags.assigned.members().collect::<Vec<_>>()));
     body.insert("unassigned_tags".into(), json!(node.spec.tags.unassigned.members().collect::<Vec<_>>()));

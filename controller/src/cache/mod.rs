@@ -113,7 +113,6 @@ impl Cache {
         let reach = Reach {
             gone: self.model.load().nodes.iter().map(|node| node.meta.uuid).filter(is_gone).collect(),
             elections: model.clusters.iter().map(|cluster| ClusterId(cluster.meta.uuid)).collect(),
-            moved: model.nodes.iter().map(|node| node.meta.uuid).collect(),
             everything: true,
             ..Reach::default()
         };
@@ -137,8 +136,16 @@ impl Cache {
 fn load(store: &dyn Store) -> Result<Model, StoreError> {
     let snapshot = store.snapshot()?;
     let mut model = Model { revision: snapshot.revision(), ..Model::default() };
-    for prefix in [key::OBJECTS, key::OBSERVATIONS, key::RELEASED, key::PROFILES, key::RESULTS, key::REPORTS, key::SEEN]
-    {
+    for prefix in [
+        key::OBJECTS,
+        key::OBSERVATIONS,
+        key::SAID,
+        key::RELEASED,
+        key::PROFILES,
+        key::RESULTS,
+        key::REPORTS,
+        key::SEEN,
+    ] {
         let list = snapshot.list(&Query::range(KeyRange::prefix(prefix)))?;
         for entry in list.entries {
             let now = Now { value: Some(&entry.value), written: entry.mod_revision, made: entry.create_revision };

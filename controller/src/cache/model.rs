@@ -4,7 +4,7 @@
 //! that follows from them for placement. Both are persistent, so a decision takes a copy of the whole, changes it
 //! and throws it away, at the cost of what it changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -14,7 +14,7 @@ use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, GroupId, NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec,
-    ReleaseSpec, ReleaseTagsSpec, TemplateId,
+    ReleaseSpec, ReleaseTagsSpec, SaidOnHost, TemplateId,
 };
 use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_set};
 use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::shelf::Shelf;
 use crate::registry::reported::{
-    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord,
+    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, TaskOutcome,
 };
 use crate::registry::{Stored, codec, key};
 use crate::store::{Revision, StoreError};
@@ -54,6 +54,8 @@ pub struct Model {
     pub primaries: Shelf<PrimarySpec>,
     /// What hosts were seen to be.
     pub observations: ByNode<ObservationRecord>,
+    /// What was said on them.
+    pub said: ByNode<SaidOnHost>,
     /// What was released to them.
     pub released: ByNode<ReleasedRecord>,
     /// The profiles that these name.
@@ -71,8 +73,8 @@ pub struct Model {
 pub struct Reach {
     /// Nodes whose answer may be another.
     pub dirty: Dirty,
-    /// Nodes whose tasks went on, or whose silence began or ended.
-    pub moved: BTreeSet<Uuid>,
+    /// Nodes whose tasks went on, each with the tasks of which something else is known now.
+    pub moved: BTreeMap<Uuid, BTreeSet<String>>,
     /// Nodes that are gone.
     pub gone: BTreeSet<Uuid>,
     /// Clusters whose primaries may have to be chosen.
@@ -85,7 +87,9 @@ impl Reach {
     /// Takes in what another change reached.
     pub fn extend(&mut self, other: Self) {
         self.dirty.extend(other.dirty);
-        self.moved.extend(other.moved);
+        for (node, tasks) in other.moved {
+            self.moved.entry(node).or_default().extend(tasks);
+        }
         self.gone.extend(other.gone);
         self.elections.extend(other.elections);
         self.everything |= other.everything;
@@ -153,7 +157,7 @@ impl Model {
                 let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 log::error!(release:% = name, reason; "a stored release does not compile");
             }
-            std::collections::BTreeMap::new()
+            BTreeMap::new()
         });
         let mut changes: Vec<Change> = compiled.into_values().map(Change::Release).collect();
         changes.extend(self.release_tags.iter().cloned().map(Change::ReleaseTags));
@@ -163,6 +167,7 @@ impl Model {
         changes.extend(self.primaries.iter().cloned().map(Change::Primary));
         changes.extend(self.nodes.iter().cloned().map(Change::Node));
         changes.extend(self.observations.iter().map(|(node, seen)| observation(*node, seen)));
+        changes.extend(self.said.iter().map(|(node, said)| Change::Said(NodeId(*node), Some(Arc::clone(said)))));
         drop(self.fleet.apply_all(changes));
         self.fleet.set_loaded();
     }
@@ -241,11 +246,16 @@ impl Model {
             };
             reach = self.apply(vec![change]);
         } else if let Some(node) = key::read_node(key::RESULTS, key) {
+            let before = self.results.get(&node).cloned();
             set(&mut self.results, node, now)?;
-            reach.moved.insert(node);
+            let tasks = changed_tasks(before.as_deref(), self.results.get(&node).map(|record| &**record));
+            reach.moved.insert(node, tasks);
         } else if let Some(node) = key::read_node(key::SEEN, key) {
             set(&mut self.seen, node, now)?;
-            reach.moved.insert(node);
+        } else if let Some(node) = key::read_node(key::SAID, key) {
+            set(&mut self.said, node, now)?;
+            reach = self.apply(vec![Change::Said(NodeId(node), self.said.get(&node).cloned())]);
+            reach.elections.extend(self.cluster_of(node));
         } else if let Some(node) = key::read_node(key::RELEASED, key) {
             set(&mut self.released, node, now)?;
         } else if let Some(hash) = key::read_profile(key) {
@@ -255,6 +265,16 @@ impl Model {
         }
         Ok(reach)
     }
+}
+
+/// The tasks of which two records say something else.
+fn changed_tasks(before: Option<&ResultsRecord>, after: Option<&ResultsRecord>) -> BTreeSet<String> {
+    let none = BTreeMap::new();
+    let before = before.map_or(&none, |record| &record.tasks);
+    let after = after.map_or(&none, |record| &record.tasks);
+    let differs = |(task, outcome): &(&String, &TaskOutcome)| before.get(*task) != Some(outcome);
+    let gone = before.keys().filter(|task| !after.contains_key(*task));
+    after.iter().filter(differs).map(|(task, _)| task).chain(gone).cloned().collect()
 }
 
 fn observation(node: Uuid, seen: &Arc<ObservationRecord>) -> Change {

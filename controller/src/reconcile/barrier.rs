@@ -1,18 +1,22 @@
 //! Barriers: which of a node's are open, from what the others' tasks came to.
 //!
 //! All nodes of a cluster are one wave until there are rollouts. A barrier opens when each node that it means has
-//! succeeded in its task, in the task set that it is to have now. Nodes that are parked, or do not apply, stand
-//! outside. A stage opens with all that it waits for. What is open is no part of a desired state's digest.
+//! succeeded in its task, in the task set that it is to have now. Nodes that are parked (by their spec or on their
+//! hosts), or do not apply, stand outside. A stage opens with all that it waits for. What is open is no part of a
+//! desired state's digest.
+//!
+//! A wave is kept from pass to pass. It is looked at anew when a node of its cluster is resolved anew, and otherwise a
+//! result costs what it changes: the barriers of its task, and the nodes for which one of them opens or shuts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use stemma_core::digest::ReleaseHash;
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId};
-use stemma_core::release::{Barrier, Profile, Source, TaskIx};
-use stemma_core::resolve::{ResolveCache, resolve_node};
-use stemma_core::task::{Mode, Policy};
-use stemma_wire::message::Revision;
+use stemma_core::release::{Barrier, CompiledRelease, Profile, Source, TaskIx};
+use stemma_core::task::Policy;
+use stemma_wire::message::{Revision, desired};
 use uuid::Uuid;
 
 use super::encode;
@@ -20,13 +24,60 @@ use crate::agents::desired::DesiredTable;
 use crate::cache::Model;
 use crate::registry::reported::is_success;
 
-/// Opens what can be opened for the clusters of the nodes that were touched.
-pub(super) fn open(table: &DesiredTable, model: &Model, fleet: &Fleet, touched: &BTreeSet<Uuid>, revision: Revision) {
-    let clusters: BTreeSet<ClusterId> = touched.iter().filter_map(|node| cluster_of(fleet, NodeId(*node))).collect();
-    for cluster in clusters {
-        let mut wave = Wave { table, model, fleet, cluster, members: None, known: BTreeMap::new() };
-        for node in fleet.nodes_of_cluster(cluster) {
-            wave.open_for(node, revision);
+/// What is looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight<'a> {
+    /// What nodes are to have.
+    pub(crate) table: &'a DesiredTable,
+    /// What became of their tasks.
+    pub(crate) model: &'a Model,
+    /// How they are placed.
+    pub(crate) fleet: &'a Fleet,
+}
+
+/// The waves of all clusters, as the passes so far left them.
+#[derive(Default)]
+pub(super) struct Waves(HashMap<ClusterId, Wave>);
+
+/// What a pass touched.
+pub(super) struct Touched<'a> {
+    /// Nodes that were resolved anew, or are gone.
+    pub(super) resolved: &'a BTreeSet<Uuid>,
+    /// Nodes whose tasks went on, each with the tasks.
+    pub(super) results: &'a BTreeMap<Uuid, BTreeSet<String>>,
+    /// The fleet of the pass before: where nodes stood that stand elsewhere now.
+    pub(super) before: &'a Fleet,
+}
+
+impl Waves {
+    /// Opens what can be opened, by what was touched.
+    pub(super) fn open(&mut self, sight: Sight<'_>, touched: &Touched<'_>, revision: Revision) {
+        let of = |fleet: &Fleet, node: &Uuid| cluster_of(fleet, NodeId(*node));
+        let both = |node| [of(touched.before, node), of(sight.fleet, node)];
+        let anew: BTreeSet<ClusterId> = touched.resolved.iter().flat_map(both).flatten().collect();
+        for cluster in &anew {
+            if sight.fleet.cluster(*cluster).is_none() {
+                self.0.remove(cluster);
+                continue;
+            }
+            let wave = Wave::of(sight, *cluster);
+            wave.tell(sight, *cluster, &Told::All, revision);
+            self.0.insert(*cluster, wave);
+        }
+        let mut told: BTreeMap<ClusterId, Told> = BTreeMap::new();
+        for (node, tasks) in touched.results {
+            let Some(cluster) = of(sight.fleet, node).filter(|cluster| !anew.contains(cluster)) else { continue };
+            let news = match self.0.get_mut(&cluster) {
+                Some(wave) => wave.take(sight, cluster, NodeId(*node), tasks),
+                None => {
+                    self.0.insert(cluster, Wave::of(sight, cluster));
+                    Told::All
+                }
+            };
+            told.entry(cluster).or_insert_with(|| Told::These(BTreeSet::new())).extend(news);
+        }
+        for (cluster, told) in told {
+            self.0[&cluster].tell(sight, cluster, &told, revision);
         }
     }
 }
@@ -36,18 +87,49 @@ fn cluster_of(fleet: &Fleet, node: NodeId) -> Option<ClusterId> {
     Some(fleet.group(group)?.spec.cluster)
 }
 
-/// One cluster's nodes, with what was found out about its barriers so far.
-struct Wave<'a> {
-    table: &'a DesiredTable,
-    model: &'a Model,
-    fleet: &'a Fleet,
-    cluster: ClusterId,
-    members: Option<Vec<NodeId>>,
-    known: BTreeMap<BarrierKey, Waiting>,
+/// Whose open barriers may be others.
+enum Told {
+    All,
+    These(BTreeSet<NodeId>),
+}
+
+impl Told {
+    fn extend(&mut self, other: Self) {
+        match (&mut *self, other) {
+            (Self::All, _) => {}
+            (_, Self::All) => *self = Self::All,
+            (Self::These(nodes), Self::These(more)) => nodes.extend(more),
+        }
+    }
 }
 
 /// Which barrier it is: a task's place means something in its own release alone, and groups may run different ones.
-type BarrierKey = (ReleaseHash, TaskIx, String, bool);
+type Key = (ReleaseHash, TaskIx, String, bool);
+
+fn key(release: &CompiledRelease, barrier: &Barrier) -> Key {
+    (release.hash, barrier.task, barrier.source.to_string(), barrier.policy == Policy::Any)
+}
+
+/// One cluster's barriers.
+struct Wave {
+    points: HashMap<Key, Point>,
+    /// The barriers of each task.
+    of_task: HashMap<(ReleaseHash, TaskIx), Vec<Key>>,
+    /// What each stage waits for.
+    stages: HashMap<(ReleaseHash, TaskIx), Box<[Barrier]>>,
+    /// Barriers that a stage waits for: with one of them opens more than itself.
+    of_stages: BTreeSet<Key>,
+}
+
+/// One barrier that waits for a task on nodes.
+struct Point {
+    barrier: Barrier,
+    release: Arc<CompiledRelease>,
+    /// Nodes that it means and that have not succeeded.
+    waits_for: BTreeSet<NodeId>,
+    /// Whether nodes are meant, of which one has succeeded or there is none: what `policy: any` asks.
+    any: bool,
+}
 
 /// The nodes that a barrier still waits for: none, one (who is not held back by itself), or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,101 +139,173 @@ enum Waiting {
     ForMore,
 }
 
-impl Wave<'_> {
-    fn open_for(&mut self, node: NodeId, revision: Revision) {
-        let Some(profile) = self.fleet.profile(node).cloned() else { return };
-        if profile.barriers.is_empty() {
+impl Point {
+    fn new(release: &Arc<CompiledRelease>, barrier: &Barrier, sight: Sight<'_>, cluster: ClusterId) -> Self {
+        let release = Arc::clone(release);
+        let mut point = Self { barrier: barrier.clone(), release, waits_for: BTreeSet::new(), any: false };
+        point.look(sight, cluster);
+        point
+    }
+
+    fn look(&mut self, sight: Sight<'_>, cluster: ClusterId) {
+        let (mut waits_for, mut meant) = (BTreeSet::new(), 0);
+        for (profile, nodes) in sight.fleet.placed_in(cluster).filter(|(profile, _)| self.means(profile)) {
+            let task = profile.release.id(self.barrier.task);
+            for node in nodes.iter().filter(|node| sight.fleet.takes_part(**node)) {
+                meant += 1;
+                if !sight.has_succeeded(*node, task) {
+                    waits_for.insert(*node);
+                }
+            }
+        }
+        self.any = meant == 0 || waits_for.len() < meant;
+        self.waits_for = waits_for;
+    }
+
+    fn means(&self, profile: &Profile) -> bool {
+        profile.release.hash == self.release.hash
+            && profile.place.is_source(self.release.matching.roles, &self.barrier.source)
+            && profile.has(self.barrier.task)
+    }
+
+    /// Takes in what became of the task on one node.
+    fn take(&mut self, sight: Sight<'_>, cluster: ClusterId, node: NodeId) {
+        if self.barrier.policy == Policy::Any {
+            return self.look(sight, cluster);
+        }
+        let is_meant = sight.fleet.profile(node).is_some_and(|profile| self.means(profile));
+        if is_meant && sight.fleet.takes_part(node) && !sight.has_succeeded(node, self.release.id(self.barrier.task)) {
+            self.waits_for.insert(node);
+        } else {
+            self.waits_for.remove(&node);
+        }
+    }
+
+    fn waiting(&self) -> Waiting {
+        match self.barrier.policy {
+            Policy::Any if self.any => Waiting::Nobody,
+            Policy::Any => Waiting::ForMore,
+            Policy::All => {
+                let mut nodes = self.waits_for.iter();
+                match (nodes.next(), nodes.next()) {
+                    (None, _) => Waiting::Nobody,
+                    (Some(one), None) => Waiting::For(*one),
+                    (Some(_), Some(_)) => Waiting::ForMore,
+                }
+            }
+        }
+    }
+}
+
+impl Wave {
+    fn of(sight: Sight<'_>, cluster: ClusterId) -> Self {
+        let mut wave = Self {
+            points: HashMap::new(),
+            of_task: HashMap::new(),
+            stages: HashMap::new(),
+            of_stages: BTreeSet::new(),
+        };
+        for (profile, _) in sight.fleet.placed_in(cluster) {
+            for barrier in &profile.barriers {
+                wave.add(&profile.release, barrier, sight, cluster);
+            }
+        }
+        wave
+    }
+
+    fn add(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier, sight: Sight<'_>, cluster: ClusterId) {
+        let task = (release.hash, barrier.task);
+        if matches!(barrier.source, Source::Stage) {
+            if self.stages.contains_key(&task) {
+                return;
+            }
+            let waits: Box<[Barrier]> = release.stage_waits(barrier.task).into();
+            self.stages.insert(task, waits.clone());
+            for wait in &waits {
+                self.add(release, wait, sight, cluster);
+                self.of_stages.insert(key(release, wait));
+            }
             return;
         }
-        let Some((_, task_set)) = self.table.digests(node.0) else { return };
-        let open = profile.barriers.iter().filter(|barrier| self.is_open(&profile, barrier, node));
-        let open = open.map(|barrier| encode::barrier(&profile, barrier)).collect();
-        self.table.open_barriers(node.0, revision, task_set, open);
-    }
-
-    fn is_open(&mut self, profile: &Profile, barrier: &Barrier, asking: NodeId) -> bool {
-        match self.waiting(profile, barrier, &mut Vec::new()) {
-            Waiting::Nobody => true,
-            Waiting::For(node) => node == asking,
-            Waiting::ForMore => false,
+        let key = key(release, barrier);
+        if !self.points.contains_key(&key) {
+            self.of_task.entry(task).or_default().push(key.clone());
+            self.points.insert(key, Point::new(release, barrier, sight, cluster));
         }
     }
 
-    fn waiting(&mut self, profile: &Profile, barrier: &Barrier, stages: &mut Vec<TaskIx>) -> Waiting {
-        let key = (profile.release.hash, barrier.task, barrier.source.to_string(), barrier.policy == Policy::Any);
-        if let Some(known) = self.known.get(&key) {
-            return *known;
-        }
-        let waiting = match barrier.source {
-            Source::Stage => self.stage(profile, barrier.task, stages),
-            Source::Anywhere | Source::Everyone | Source::Tags(_) | Source::Roles(_) => self.nodes(profile, barrier),
-        };
-        self.known.insert(key, waiting);
-        waiting
-    }
-
-    /// A stage waits for whatever any of its own barriers waits for. A round of stages was refused when the release was stored.
-    fn stage(&mut self, profile: &Profile, stage: TaskIx, stages: &mut Vec<TaskIx>) -> Waiting {
-        if stages.contains(&stage) {
-            return Waiting::Nobody;
-        }
-        stages.push(stage);
-        let mut waiting = Waiting::Nobody;
-        for barrier in profile.release.stage_waits(stage) {
-            waiting = waiting.and(self.waiting(profile, &barrier, stages));
-        }
-        stages.pop();
-        waiting
-    }
-
-    fn nodes(&mut self, profile: &Profile, barrier: &Barrier) -> Waiting {
-        let members = self.members();
-        let mut waiting = Waiting::Nobody;
-        let (mut meant, mut succeeded) = (false, false);
-        for node in members {
-            let Some(other) = self.fleet.profile(node) else { continue };
-            let is_meant = other.release.hash == profile.release.hash
-                && other.place.is_source(profile.release.matching.roles, &barrier.source)
-                && other.has(barrier.task);
-            if !is_meant {
+    /// Takes in what became of tasks on one node; gives those for whom something opened or shut by it.
+    fn take(&mut self, sight: Sight<'_>, cluster: ClusterId, node: NodeId, tasks: &BTreeSet<String>) -> Told {
+        let mut told = Told::These(BTreeSet::new());
+        let Some(release) = sight.fleet.profile(node).map(|profile| Arc::clone(&profile.release)) else { return told };
+        let found = tasks.iter().filter_map(|task| release.find(task));
+        for key in found.flat_map(|ix| self.of_task.get(&(release.hash, ix)).into_iter().flatten()) {
+            let Some(point) = self.points.get_mut(key) else { continue };
+            let before = point.waiting();
+            point.take(sight, cluster, node);
+            let after = point.waiting();
+            if before == after {
                 continue;
             }
-            meant = true;
-            if self.has_succeeded(node, profile.release.id(barrier.task)) {
-                succeeded = true;
-            } else {
-                waiting = waiting.and(Waiting::For(node));
+            told.extend(match (before, after) {
+                _ if self.of_stages.contains(key) => Told::All,
+                (Waiting::Nobody, _) | (_, Waiting::Nobody) => Told::All,
+                (before, after) => Told::These([before, after].into_iter().filter_map(Waiting::only).collect()),
+            });
+        }
+        told
+    }
+
+    /// Opens barriers for nodes: those that are open by now, and no others.
+    fn tell(&self, sight: Sight<'_>, cluster: ClusterId, told: &Told, revision: Revision) {
+        if matches!(told, Told::These(nodes) if nodes.is_empty()) {
+            return;
+        }
+        for (profile, nodes) in sight.fleet.placed_in(cluster).filter(|(profile, _)| !profile.barriers.is_empty()) {
+            let states: Vec<(desired::Barrier, Waiting)> = profile
+                .barriers
+                .iter()
+                .map(|barrier| (encode::barrier(profile, barrier), self.waiting(&profile.release, barrier)))
+                .collect();
+            let tell = |node: &NodeId| {
+                let Some((_, task_set)) = sight.table.digests(node.0) else { return };
+                let open = states.iter().filter(|(_, waiting)| waiting.is_over_for(*node));
+                let open = open.map(|(barrier, _)| barrier.clone()).collect();
+                sight.table.open_barriers(node.0, revision, task_set, open);
+            };
+            match told {
+                Told::All => nodes.iter().for_each(tell),
+                Told::These(some) => some.iter().filter(|node| nodes.contains(*node)).for_each(tell),
             }
         }
-        match barrier.policy {
-            Policy::All => waiting,
-            Policy::Any if succeeded || !meant => Waiting::Nobody,
-            Policy::Any => Waiting::ForMore,
-        }
     }
 
-    /// The nodes that take part: neither parked nor short of applying.
-    fn members(&mut self) -> Vec<NodeId> {
-        if let Some(members) = &self.members {
-            return members.clone();
-        }
-        let cache = ResolveCache::new();
-        let takes_part = |node: &NodeId| {
-            let outcome = resolve_node(self.fleet, &cache, *node);
-            outcome.answer().is_some_and(|answer| !answer.is_parked() && answer.mode().value == Mode::Apply)
-        };
-        let members: Vec<NodeId> = self.fleet.nodes_of_cluster(self.cluster).filter(takes_part).collect();
-        self.members = Some(members.clone());
-        members
+    fn waiting(&self, release: &CompiledRelease, barrier: &Barrier) -> Waiting {
+        let mut waiting = Waiting::Nobody;
+        self.each(release, barrier, &mut Vec::new(), &mut |point| waiting = waiting.and(point.waiting()));
+        waiting
     }
 
-    /// Whether a node has succeeded in a task of the task set that it is to have now; a task that is left out there is done.
-    fn has_succeeded(&self, node: NodeId, task: &str) -> bool {
-        let Some((_, task_set)) = self.table.digests(node.0) else { return false };
-        let is_left_out =
-            self.model.released.get(&node.0).is_some_and(|record| record.task_set.left_out.contains_key(task));
-        let outcome = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
-        is_left_out || outcome.is_some_and(|one| one.result.task_set == task_set && is_success(one.result.outcome))
+    /// What a barrier waits for: itself, or all that its stage waits for. A round of stages was refused when the release was
+    /// stored.
+    fn each<'a>(
+        &'a self,
+        release: &CompiledRelease,
+        barrier: &Barrier,
+        stages: &mut Vec<TaskIx>,
+        give: &mut dyn FnMut(&'a Point),
+    ) {
+        if !matches!(barrier.source, Source::Stage) {
+            self.points.get(&key(release, barrier)).into_iter().for_each(give);
+            return;
+        }
+        if stages.contains(&barrier.task) {
+            return;
+        }
+        stages.push(barrier.task);
+        for wait in self.stages.get(&(release.hash, barrier.task)).into_iter().flatten() {
+            self.each(release, wait, stages, give);
+        }
     }
 }
 
@@ -163,6 +317,71 @@ impl Waiting {
             (Self::For(_) | Self::ForMore, Self::For(_) | Self::ForMore) => Self::ForMore,
         }
     }
+
+    fn is_over_for(self, asking: NodeId) -> bool {
+        match self {
+            Self::Nobody => true,
+            Self::For(node) => node == asking,
+            Self::ForMore => false,
+        }
+    }
+
+    fn only(self) -> Option<NodeId> {
+        match self {
+            Self::For(node) => Some(node),
+            Self::Nobody | Self::ForMore => None,
+        }
+    }
+}
+
+impl Sight<'_> {
+    /// Whether a node has succeeded in a task of the task set that it is to have now; a task that is left out there is done.
+    fn has_succeeded(&self, node: NodeId, task: &str) -> bool {
+        let Some((_, task_set)) = self.table.digests(node.0) else { return false };
+        let is_left_out =
+            self.model.released.get(&node.0).is_some_and(|record| record.task_set.left_out.contains_key(task));
+        let outcome = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
+        is_left_out || outcome.is_some_and(|one| one.result.task_set == task_set && is_success(one.result.outcome))
+    }
+}
+
+/// A barrier that a node waits at.
+pub(crate) struct Shut {
+    /// The barrier, as both ends name it.
+    pub(crate) barrier: desired::Barrier,
+    /// The nodes that it waits for, the first few by uuid.
+    pub(crate) nodes: Vec<NodeId>,
+    /// How many there are in all.
+    pub(crate) count: usize,
+}
+
+/// The most nodes that a barrier names.
+const MOST_NAMED: usize = 10;
+
+/// The barriers that are not open for a node, and for whom they wait. Looked at anew, for a person who asks.
+pub(crate) fn shut(sight: Sight<'_>, node: NodeId) -> Vec<Shut> {
+    let (Some(profile), Some(cluster)) = (sight.fleet.profile(node), cluster_of(sight.fleet, node)) else {
+        return Vec::new();
+    };
+    let mut wave =
+        Wave { points: HashMap::new(), of_task: HashMap::new(), stages: HashMap::new(), of_stages: BTreeSet::new() };
+    let mut shut = Vec::new();
+    for barrier in &profile.barriers {
+        wave.add(&profile.release, barrier, sight, cluster);
+        if wave.waiting(&profile.release, barrier).is_over_for(node) {
+            continue;
+        }
+        let mut nodes = BTreeSet::new();
+        wave.each(&profile.release, barrier, &mut Vec::new(), &mut |point| {
+            if point.waiting() != Waiting::Nobody {
+                nodes.extend(&point.waits_for);
+            }
+        });
+        let count = nodes.len();
+        let nodes = nodes.into_iter().take(MOST_NAMED).collect();
+        shut.push(Shut { barrier: encode::barrier(profile, barrier), nodes, count });
+    }
+    shut
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@
 //! *Known* goes out as it is. A *task set* goes out only when the policy releases it, and is stored first: what was
 //! released holds until another is, also over a restart, whatever has changed in the model meanwhile.
 
-mod barrier;
+pub(crate) mod barrier;
 mod encode;
 mod policy;
 mod primary;
 mod released;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -38,6 +38,7 @@ use crate::cache::{Cache, Model};
 use crate::metrics::Counters;
 use crate::registry::Registry;
 use crate::store::{Revision, StoreError};
+use barrier::{Touched, Waves};
 use encode::Profiles;
 
 /// A full resolve, which must find nothing to do.
@@ -72,8 +73,9 @@ struct Memory {
     resolve: ResolveCache,
     /// Nodes that a store which took no write left undone.
     left: BTreeSet<Uuid>,
-    /// Nodes whose results came meanwhile.
-    left_told: BTreeSet<Uuid>,
+    /// Nodes whose results came meanwhile, with the tasks.
+    left_moved: BTreeMap<Uuid, BTreeSet<String>>,
+    waves: Waves,
 }
 
 impl Reconciler {
@@ -128,7 +130,7 @@ impl Reconciler {
         let (model, _) = self.cache.take_changes();
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).collect();
         let (count, revision) = (model.nodes.len(), model.revision);
-        self.publish(&model, nodes, &BTreeSet::new()).await;
+        self.publish(&model, nodes, BTreeMap::new()).await;
         info!(nodes = count, revision = revision.get(); "fleet resolved");
     }
 
@@ -140,9 +142,11 @@ impl Reconciler {
         if reach.everything {
             dirty.extend(model.nodes.iter().map(|node| node.meta.uuid));
         }
-        let mut moved = std::mem::take(&mut self.memory().left_told);
-        moved.extend(reach.moved);
-        self.publish(&model, dirty, &moved).await;
+        let mut moved = std::mem::take(&mut self.memory().left_moved);
+        for (node, tasks) in reach.moved {
+            moved.entry(node).or_default().extend(tasks);
+        }
+        self.publish(&model, dirty, moved).await;
     }
 
     /// Everything again; to find something is a fault of the dirty set, and is counted.
@@ -152,7 +156,7 @@ impl Reconciler {
         let before = self.table.published();
         let model = self.cache.model();
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).collect();
-        self.publish(&model, nodes, &BTreeSet::new()).await;
+        self.publish(&model, nodes, BTreeMap::new()).await;
         let found = self.table.published() - before;
         if found > 0 {
             self.counters.missed.inc();
@@ -172,7 +176,7 @@ impl Reconciler {
     }
 
     /// Resolves nodes, stores what is released, and publishes.
-    async fn publish(&self, model: &Model, nodes: BTreeSet<Uuid>, told: &BTreeSet<Uuid>) {
+    async fn publish(&self, model: &Model, nodes: BTreeSet<Uuid>, moved: BTreeMap<Uuid, BTreeSet<String>>) {
         let (revision, fleet) = (model.revision, model.fleet.clone());
         let mut decided = Vec::new();
         let mut gone = Vec::new();
@@ -193,18 +197,20 @@ impl Reconciler {
             error!(error:err = failure; "what is released could not be stored; nothing is sent");
             let mut memory = self.memory();
             memory.left.extend(decided.iter().map(|(uuid, _)| *uuid).chain(gone));
-            memory.left_told.extend(told);
+            memory.left_moved = moved;
             drop(memory);
             self.set_snapshot(revision, fleet);
             return;
         }
-        let mut touched: BTreeSet<Uuid> = decided.iter().map(|(uuid, _)| *uuid).collect();
-        touched.extend(told);
+        let resolved: BTreeSet<Uuid> = decided.iter().map(|(uuid, _)| *uuid).chain(gone.iter().copied()).collect();
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
         let changes = changes.chain(gone.into_iter().map(|uuid| (uuid, Change::Gone))).collect();
         self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
+        let before = self.snapshot();
+        let touched = Touched { resolved: &resolved, results: &moved, before: &before.fleet };
         // With what was just stored.
-        barrier::open(&self.table, &self.cache.model(), &fleet, &touched, message::Revision(revision.get()));
+        let sight = barrier::Sight { table: &self.table, model: &self.cache.model(), fleet: &fleet };
+        self.memory().waves.open(sight, &touched, message::Revision(revision.get()));
         self.set_snapshot(revision, fleet);
         self.choose_primaries().await;
     }

@@ -41,7 +41,9 @@ pub struct AtOnce;
 impl ReleasePolicy for AtOnce {
     fn judge(&self, candidate: &Candidate<'_>) -> Verdict {
         let answer = candidate.answer;
-        let is_held = answer.hold().is_some_and(|hold| !is_over(&hold.until, candidate.now));
+        let on_host = answer.said().and_then(|said| said.hold.as_ref());
+        let is_held = answer.hold().is_some_and(|hold| !is_over(&hold.until, candidate.now))
+            || on_host.is_some_and(|(until_s, _)| until_s.saturating_mul(1000) > candidate.now.0);
         let is_kept = !answer.unmet().is_empty() || is_held || answer.is_paused();
         if is_kept { Verdict::Hold } else { Verdict::Release }
     }

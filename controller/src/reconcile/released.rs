@@ -130,7 +130,7 @@ pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
 fn forget(snapshot: &dyn Snapshot, gone: &[Uuid]) -> Result<Transaction, StoreError> {
     let mut transaction = Transaction::new();
     for node in gone {
-        for prefix in [key::RELEASED, key::RESULTS, key::OBSERVATIONS, key::REPORTS, key::SEEN] {
+        for prefix in [key::RELEASED, key::RESULTS, key::OBSERVATIONS, key::SAID, key::REPORTS, key::SEEN] {
             let at = key::of_node(prefix, *node);
             if snapshot.get(at.as_bytes())?.is_some() {
                 transaction = transaction.delete(at);

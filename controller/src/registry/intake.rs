@@ -1,13 +1,13 @@
 //! What hosts say, made into records. None of it is an object and none makes an audit event: an Observation is a commit
 //! with a revision and its last images, the rest is the last word only.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stemma_core::object::{Kind, Timestamp};
+use stemma_core::object::{Kind, RefusedTraits, SaidOnHost, Timestamp};
+use stemma_core::traits::TraitNames;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
 use uuid::Uuid;
@@ -22,28 +22,42 @@ use crate::store::{Op, Precondition, Query, Revision, StoreError, Transaction};
 const KEPT_OBSERVATIONS: usize = 10;
 /// How often a record is written again after another write came between.
 const MOST_ATTEMPTS: usize = 8;
-/// The most traits that one source gives.
-const MOST_TRAITS: usize = 50;
 /// The most labels that one source gives.
 const MOST_LABELS: usize = 256;
+/// How much of a reason that was said on a host is kept, in characters.
+const MOST_REASON: usize = 256;
 
 /// Keeps what hosts say.
 pub struct Words {
     registry: Arc<Registry>,
     blobs: Arc<Blobs>,
-    /// What was last said on each host: a state of now, which a restarted controller hears again.
-    said: RwLock<HashMap<Uuid, Said>>,
+    /// The traits that are known at this site.
+    traits: TraitNames,
 }
 
 impl Words {
     /// Over the registry's store and the kept bodies.
-    pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>) -> Self {
-        Self { registry, blobs, said: RwLock::default() }
+    pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>, traits: TraitNames) -> Self {
+        Self { registry, blobs, traits }
     }
 
-    /// What was last said on a host, since this controller started.
-    pub fn said(&self, node: Uuid) -> Option<Said> {
-        self.said.read().unwrap_or_else(PoisonError::into_inner).get(&node).cloned()
+    /// Keeps what is said on a host for as long as it is said. It is a state of now, and stored so that what it decides is the
+    /// same after a restart as before it, and stands at a revision as everything that a desired state is made from.
+    async fn keep_said(&self, node: Uuid, local: LocalState) -> Result<(), IntakeError> {
+        let said = said_on_host(local);
+        if self.registry.cache().model().said.get(&node).map(|known| &**known) == said.as_ref() {
+            return Ok(());
+        }
+        let at = key::of_node(key::SAID, node);
+        let transaction = Transaction::new().require(Precondition::present(key::object(Kind::Node, node)));
+        let transaction = match &said {
+            Some(said) => transaction.put(at, codec::encode(said)),
+            None => transaction.delete(at),
+        };
+        self.commit(transaction).await.map_err(|error| refused(&error))?;
+        let SaidOnHost { paused, hold, parked } = said.unwrap_or_default();
+        log::info!(node:% = node, change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
+        Ok(())
     }
 
     /// Changes one record of a node; `change` answers `None` where nothing is to be written.
@@ -88,7 +102,9 @@ impl Words {
 
     async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<(), IntakeError> {
         check_bounds(&said)?;
-        let value = codec::encode(&ObservationRecord::new(self.registry.now(), digest, said));
+        let record = ObservationRecord::new(self.registry.now(), digest, said, &self.traits);
+        self.tell_refused(node, record.observation.refused_traits.as_deref());
+        let value = codec::encode(&record);
         let images = format!("{}/", key::of_node(key::OBSERVED, node));
         let mut transaction = Transaction::new()
             .require(Precondition::present(key::object(Kind::Node, node)))
@@ -98,6 +114,16 @@ impl Words {
             transaction.ops.push(Op::Delete { key: old });
         }
         self.commit(transaction).await.map(drop).map_err(|error| refused(&error))
+    }
+
+    /// Says once a change which traits of a host were not taken.
+    fn tell_refused(&self, node: Uuid, refused: Option<&RefusedTraits>) {
+        let model = self.registry.cache().model();
+        let before = model.observations.get(&node).and_then(|record| record.observation.refused_traits.as_deref());
+        if let Some(refused) = refused.filter(|refused| before != Some(*refused)) {
+            let RefusedTraits { unknown, unknown_count, surplus } = refused;
+            log::warn!(node:% = node, traits = unknown.join(", "), count = unknown_count, surplus = surplus; "a host reports traits that are not taken");
+        }
     }
 
     /// The oldest images, which make room for a new one.
@@ -149,13 +175,8 @@ impl Intake for Words {
         })
     }
 
-    fn said(&self, node: Uuid, said: Said) {
-        let before = self.said.write().unwrap_or_else(PoisonError::into_inner).insert(node, said.clone());
-        let before = before.map_or_else(LocalState::default, |before| before.local);
-        if before != said.local {
-            let LocalState { paused, hold, parked } = &said.local;
-            log::info!(node:% = node, change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
-        }
+    fn said(&self, node: Uuid, said: Said) -> Answer<'_, Result<(), IntakeError>> {
+        Box::pin(self.keep_said(node, said.local))
     }
 
     fn seen(&self, node: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>> {
@@ -182,12 +203,19 @@ fn is_same_but_facts(one: &Report, other: &Report) -> bool {
         == (&other.agent_version, &other.findings, other.progress, &other.local)
 }
 
+/// `None` for a host on which nothing is said.
+fn said_on_host(local: LocalState) -> Option<SaidOnHost> {
+    let LocalState { paused, hold, parked } = local;
+    let cut = |text: String| text.chars().take(MOST_REASON).collect::<String>().into();
+    let said = SaidOnHost { paused, hold: hold.map(|(until, reason)| (until, cut(reason))), parked: parked.map(cut) };
+    (said != SaidOnHost::default()).then_some(said)
+}
+
+/// What is more than a node may have is refused whole; traits that are none, or too many, are left out one by one.
 fn check_bounds(said: &Observation) -> Result<(), IntakeError> {
-    for (what, count, most) in [("traits", said.traits.len(), MOST_TRAITS), ("labels", said.labels.len(), MOST_LABELS)]
-    {
-        if count > most {
-            return Err(IntakeError::Refused(format!("an observation has {count} {what}, and may have {most}")));
-        }
+    let count = said.labels.len();
+    if count > MOST_LABELS {
+        return Err(IntakeError::Refused(format!("an observation has {count} labels, and may have {MOST_LABELS}")));
     }
     Ok(())
 }

@@ -29,6 +29,8 @@ pub const PROFILES: &str = "profile/";
 pub const RESULTS: &str = "result/";
 /// The last Report of each node.
 pub const REPORTS: &str = "report/";
+/// What was said on a node's host itself, while something is.
+pub const SAID: &str = "said/";
 /// When a node's silence began or ended.
 pub const SEEN: &str = "seen/";
 /// When a blob was put here, by its hash.
@@ -128,6 +130,7 @@ mod tests {
             PROFILES,
             RESULTS,
             REPORTS,
+            SAID,
             SEEN,
             BLOBS,
             "name/",

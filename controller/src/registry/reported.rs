@@ -1,11 +1,12 @@
 //! What is stored of what hosts say, and of what they were told. None of it is an object: it has no generation and
 //! no audit event, and no operator writes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use stemma_core::object::{self, FactMap, Observation, Timestamp, TraitSet};
-use stemma_core::traits::Trait;
+use stemma_core::object::{self, FactMap, Observation, RefusedTraits, Timestamp, TraitSet};
+use stemma_core::traits::{MAX_TRAITS, Trait, TraitNames};
+use stemma_wire::error::quote;
 use stemma_wire::message::desired::{Profile, TaskSet};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
@@ -24,6 +25,9 @@ pub struct ObservationRecord {
     /// Where each reported label stands on the host.
     pub label_sources: BTreeMap<String, String>,
 }
+
+/// How many of the traits that were not taken are named.
+const MOST_NAMED: usize = 10;
 
 /// How many tasks' results are kept of a node: as many as a release may have, whatever ids its agent names.
 const MOST_RESULTS: usize = 4096;
@@ -103,19 +107,44 @@ pub struct ProfileRecord {
 }
 
 impl ObservationRecord {
-    /// Takes what came over the wire. A fact that is no JSON text is left out: it can't be an input.
-    pub fn new(at: Timestamp, digest: PartDigest, said: stemma_wire::message::observed::Observation) -> Self {
+    /// Takes what came over the wire. A fact that is no JSON text is left out: it can't be an input. Of the traits the good ones
+    /// are taken, up to the limit of a source, standard names first; what becomes of the others is said.
+    pub fn new(
+        at: Timestamp,
+        digest: PartDigest,
+        said: stemma_wire::message::observed::Observation,
+        known: &TraitNames,
+    ) -> Self {
         let label_sources = said.labels.iter().map(|(key, label)| (key.clone(), label.source.clone())).collect();
         let labels = said.labels.into_iter().map(|(key, label)| object::ReportedLabel {
             key: key.into(),
             value: label.value.into(),
             source: label.source.into(),
         });
-        let traits: TraitSet = said.traits.iter().filter_map(|name| Trait::new(name).ok()).collect();
+        let (traits, refused_traits) = taken_traits(&said.traits, known);
         let facts = FactMap::from_texts(said.facts);
-        let observation = Observation { facts, traits: traits.into(), labels: labels.collect() };
+        let observation = Observation { facts, traits: traits.into(), labels: labels.collect(), refused_traits };
         Self { at, digest, observation, label_sources }
     }
+}
+
+fn taken_traits(said: &[String], known: &TraitNames) -> (TraitSet, Option<Box<RefusedTraits>>) {
+    let mut good: BTreeSet<(bool, Trait)> = BTreeSet::new();
+    let mut unknown: BTreeSet<&str> = BTreeSet::new();
+    for name in said {
+        match known.parse(name) {
+            Ok(name) => drop(good.insert((name.is_custom(), name))),
+            Err(_) => drop(unknown.insert(name)),
+        }
+    }
+    let surplus = good.len().saturating_sub(MAX_TRAITS);
+    let taken = good.into_iter().take(MAX_TRAITS).map(|(_, name)| name).collect();
+    let refused = RefusedTraits {
+        unknown: unknown.iter().take(MOST_NAMED).map(|name| quote(name).into()).collect(),
+        unknown_count: unknown.len(),
+        surplus,
+    };
+    (taken, (refused != RefusedTraits::default()).then(|| Box::new(refused)))
 }
 
 impl ResultsRecord {

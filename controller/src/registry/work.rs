@@ -158,7 +158,7 @@ impl<'a> Work<'a> {
             self.delete::<PrimarySpec>(&primary)?;
         }
         crate::enrol::retire(self.sight.store, &mut self.draft, node.meta.uuid)?;
-        for prefix in [key::OBSERVATIONS, key::RELEASED, key::RESULTS, key::REPORTS, key::SEEN] {
+        for prefix in [key::OBSERVATIONS, key::SAID, key::RELEASED, key::RESULTS, key::REPORTS, key::SEEN] {
             self.draft.entry(Op::Delete { key: key::of_node(prefix, node.meta.uuid).into() });
         }
         self.delete(node)

@@ -93,7 +93,7 @@ pub async fn start(config: Config, options: Options) -> Result<Controller, Start
     };
     let sides = Arc::new(keys.sides()?);
     let admin = bind("admin_listen", config.admin.address()).await?;
-    let (parts, from) = build(layout, Arc::new(store), authority, &keys, &options)?;
+    let (parts, from) = build(layout, Arc::new(store), authority, &keys, &traits, &options)?;
     Serving { config, options, traits, parts, sides, keys, from }.begin(admin).await
 }
 
@@ -137,6 +137,7 @@ fn build(
     store: Arc<dyn Store>,
     authority: Arc<Authority>,
     keys: &Keys,
+    traits: &TraitNames,
     options: &Options,
 ) -> Result<(Arc<Parts>, Revision), StartError> {
     let clock = Arc::clone(&options.clock);
@@ -164,7 +165,7 @@ fn build(
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
-        words: Arc::new(Words::new(Arc::clone(&registry), Arc::clone(&blobs))),
+        words: Arc::new(Words::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone())),
         metrics: Arc::new(Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), counters)),
         enrolment: Arc::new(enrolment),
         layout,

@@ -15,6 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Method, Request, Response};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
 use stemma_controller::agents::desired::{Batch, Change, Encoded, Released};
@@ -73,6 +74,8 @@ pub(crate) struct Host {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) client: Client,
     pub(crate) held: Option<Held>,
+    /// Pause, hold and park as said there.
+    pub(crate) local: LocalState,
 }
 
 /// An answer that is not a success: its status and the error's type.
@@ -115,6 +118,44 @@ impl Fleet {
 
     pub(crate) fn revision(&self) -> u64 {
         self.parts().registry.store().head().get()
+    }
+
+    /// A client with the admin's certificate, at the operators' port.
+    pub(crate) fn operator(&self) -> Client {
+        let admin = self.directory.path().join("data/admin");
+        let chain = CertificateDer::pem_file_iter(admin.join("admin.pem")).unwrap().map(Result::unwrap).collect();
+        let key = PrivateKeyDer::from_pem_file(admin.join("admin.key")).unwrap();
+        self.client_of(self.controller.admin_address(), chain, key)
+    }
+
+    /// A request of an operator, and what it answers.
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let request =
+            Request::builder().method(method).uri(path).header("content-type", "application/json").body(body).unwrap();
+        let answer = self.operator().send(request).await.unwrap();
+        (answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default())
+    }
+
+    /// Reads, as an operator.
+    pub(crate) async fn read(&self, path: &str) -> Value {
+        let (status, body) = self.ask(Method::GET, path, &Value::Null).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    }
+
+    /// Applies objects, as an operator.
+    pub(crate) async fn apply(&self, objects: Value) {
+        let (status, body) = self.ask(Method::POST, "/v1/apply?force=true", &json!({ "objects": objects })).await;
+        assert_eq!(status, 200, "{body}");
+    }
+
+    /// A host that has joined a group.
+    pub(crate) async fn join_group(&self, group: &str, name: &str) -> Host {
+        let token = self.token(json!({"nodegroup": group})).await;
+        let asking = asking();
+        let answer = self.enrol(&token, name, &asking.csr).await.unwrap();
+        self.host(answer.node, &asking, answer.chain)
     }
 
     /// A new token, as `id.secret`.
@@ -165,7 +206,7 @@ impl Fleet {
         let key = private_key(&asking.key);
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
         let client = self.client(chain.clone(), key.clone_key());
-        Host { node, key, chain, client, held: None }
+        Host { node, key, chain, client, held: None, local: LocalState::default() }
     }
 
     /// Publishes a desired state for one node, as the reconciler would.
@@ -178,7 +219,7 @@ impl Fleet {
 
 impl Host {
     pub(crate) async fn check_in(&mut self, wait_ms: u32) -> Result<CheckInAnswer, Refused> {
-        let said = check_in(self.held, wait_ms);
+        let said = CheckIn { local: self.local.clone(), ..check_in(self.held, wait_ms) };
         call(&mut self.client, "/agent/v1/checkin", &said).await
     }
 

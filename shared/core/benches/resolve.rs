@@ -247,7 +247,7 @@ fn observation(at: u128) -> Arc<Observation> {
     );
     let names = stemma_core::traits::standard().iter().filter(|name| name.starts_with("HW_CPU_X86")).take(14);
     let traits: TraitSet = names.map(|name| Trait::new(name).expect("a trait")).collect();
-    Arc::new(Observation { facts, traits: traits.into(), labels: Box::new([]) })
+    Arc::new(Observation { facts, traits: traits.into(), ..Observation::default() })
 }
 
 fn answer(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Arc<Answer> {

@@ -10,6 +10,7 @@ mod release;
 use std::sync::Arc;
 
 use serde::Serialize;
+use uuid::Uuid;
 
 pub use release::{ReleaseRef, Version};
 
@@ -297,6 +298,12 @@ pub fn is_uuid_like(text: &str) -> bool {
         count += 1;
     }
     count == 32
+}
+
+/// What is wrong with the uuid that is meant for a host, as a sentence; `None`: nothing. Ironic takes the nil uuid, but here it is the
+/// host's identity, and no certificate can name nobody.
+pub fn odd_host_uuid(uuid: Uuid) -> Option<&'static str> {
+    uuid.is_nil().then_some("the nil uuid names no host: leave uuid out, and the node gets one of its own")
 }
 
 fn is_name(text: &str) -> bool {

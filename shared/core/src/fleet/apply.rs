@@ -8,7 +8,7 @@ use crate::input::{Path, Read};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
     Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
-    TemplateId,
+    SaidOnHost, TemplateId,
 };
 use crate::release::CompiledRelease;
 use crate::resolve::Missing;
@@ -68,6 +68,7 @@ impl Fleet {
             Change::Node(node) => self.put_node(node, dirty),
             Change::RemoveNode(id) => self.remove_node(id, dirty),
             Change::Observation(id, seen) => return self.put_observation(id, Some(seen), dirty),
+            Change::Said(id, said) => self.put_said(id, said, dirty),
             Change::RemoveObservation(id) => return self.put_observation(id, None, dirty),
             Change::Primary(primary) => {
                 let (cluster, tag) = (primary.spec.cluster, primary.meta.name.clone());
@@ -250,6 +251,18 @@ impl Fleet {
         let observation = seen.map(|seen| Arc::new(self.shared.observation(&seen)));
         self.nodes.insert(id, Arc::new(NodeEntry { observation, ..NodeEntry::clone(&old) }));
         Some(id)
+    }
+
+    /// What is said on a host reaches its own node, and by a park whoever may hold a tag as primary in its place.
+    fn put_said(&mut self, id: NodeId, said: Option<Arc<SaidOnHost>>, dirty: &mut Dirty) {
+        let Some(old) = self.nodes.get(&id).cloned().filter(|old| old.said != said) else { return };
+        dirty.add(id);
+        let new = NodeEntry { said, ..NodeEntry::clone(&old) };
+        let is_moved = new.is_set_aside() != old.is_set_aside();
+        self.nodes.insert(id, Arc::new(new));
+        if is_moved {
+            self.replace(&[id], dirty);
+        }
     }
 
     fn put_primary(&mut self, id: ClusterId, tag: &TagName, primary: Option<Arc<Primary>>, dirty: &mut Dirty) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
     Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
-    TemplateId,
+    SaidOnHost, TemplateId,
 };
 use crate::release::CompiledRelease;
 
@@ -41,6 +41,8 @@ pub enum Change {
     Observation(NodeId, Arc<Observation>),
     /// What a host said is forgotten.
     RemoveObservation(NodeId),
+    /// What was said on a host itself; `None`: nothing any more.
+    Said(NodeId, Option<Arc<SaidOnHost>>),
     /// A stored choice of a primary.
     Primary(Arc<Primary>),
     /// A stored choice is gone.

@@ -28,11 +28,12 @@ use share::Shared;
 use crate::name::{Name, NodeName, ReleaseRef, TagName};
 use crate::object::{
     Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
-    TemplateId,
+    SaidOnHost, TemplateId,
 };
 use crate::release::{CompiledRelease, Profile, ProfileHash};
 use crate::resolve::Missing;
 use crate::role::natural_cmp;
+use crate::task::Mode;
 
 /// Every object of the model, and what follows from it.
 #[derive(Clone, Default)]
@@ -101,6 +102,7 @@ struct ProfileUse {
 pub(crate) struct NodeEntry {
     pub(crate) node: Arc<Node>,
     pub(crate) observation: Option<Arc<Observation>>,
+    pub(crate) said: Option<Arc<SaidOnHost>>,
     /// What it is placed by; `None`: unplaced, or not to be placed yet.
     pub(crate) profile: Option<Arc<Profile>>,
 }
@@ -252,6 +254,18 @@ impl Fleet {
         self.nodes.get(&id)?.observation.as_ref()
     }
 
+    /// What was said on a host itself; `None`: nothing.
+    pub fn said(&self, id: NodeId) -> Option<&Arc<SaidOnHost>> {
+        self.nodes.get(&id)?.said.as_ref()
+    }
+
+    /// Whether barriers wait for a node: it is parked neither by its spec nor on its host, and is to apply.
+    pub fn takes_part(&self, id: NodeId) -> bool {
+        let Some(entry) = self.nodes.get(&id).filter(|entry| !entry.is_set_aside()) else { return false };
+        let of_group = || self.group(entry.node.spec.nodegroup?)?.spec.mode;
+        entry.node.spec.mode.or_else(of_group).unwrap_or(Mode::Apply) == Mode::Apply
+    }
+
     /// What a node is placed by; `None`: unplaced, or something above it is missing.
     pub fn profile(&self, id: NodeId) -> Option<&Arc<Profile>> {
         self.nodes.get(&id)?.profile.as_ref()
@@ -305,6 +319,11 @@ impl Fleet {
 
 impl NodeEntry {
     fn bare(node: Arc<Node>) -> Self {
-        Self { node, observation: None, profile: None }
+        Self { node, observation: None, said: None, profile: None }
+    }
+
+    /// Whether it is out of budgets, barriers and primaries, by its spec or by what was said on its host.
+    pub(crate) fn is_set_aside(&self) -> bool {
+        self.node.spec.parked || self.said.as_ref().is_some_and(|said| said.parked.is_some())
     }
 }

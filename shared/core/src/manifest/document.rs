@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::body::{Body, BodyError, is_null, read};
-use crate::name::{NodeName, ObjectName, ReleaseRef};
+use crate::name::{NodeName, ObjectName, ReleaseRef, odd_host_uuid};
 use crate::object::Kind;
 
 /// By what an object of a manifest is named.
@@ -89,6 +89,9 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
                 .map(|raw| read(&raw))
                 .transpose()
                 .map_err(|e| e.within("uuid"))?;
+            if let Some(why) = uuid.and_then(odd_host_uuid) {
+                return Err(BodyError::new("uuid", why));
+            }
             Key::Node(NodeName::new(&name).map_err(|why| BodyError::new("name", why.to_string()))?)
         }
         other => return Err(BodyError::new("kind", unknown_kind(other))),

@@ -109,6 +109,7 @@ impl Reports {
             facts: FactMap::from_tree(&self.facts),
             traits: self.traits.into(),
             labels: self.labels.into_iter().map(label).collect(),
+            ..Observation::default()
         }
     }
 }

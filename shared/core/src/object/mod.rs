@@ -26,7 +26,7 @@ pub use cluster::{
     ClusterSpec, ClusterTemplateSpec, FreezeUntil, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange, Rollout,
     Strategy, StrategyType,
 };
-pub use node::{FactMap, Hold, NodeSpec, NodeTags, Observation, ReportedLabel};
+pub use node::{FactMap, Hold, NodeSpec, NodeTags, Observation, RefusedTraits, ReportedLabel, SaidOnHost};
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 

@@ -104,6 +104,37 @@ pub struct Observation {
     pub traits: Arc<TraitSet>,
     /// Labels that the host, or another program on it, gave; by key.
     pub labels: Box<[ReportedLabel]>,
+    /// Traits that it gave and that are none, or too many; told as a finding, and nothing else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_traits: Option<Box<RefusedTraits>>,
+}
+
+/// Traits that a host gave and that were not taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusedTraits {
+    /// Those that are no traits here, as a sentence may show them: quoted, escaped, cut at 64 characters. The first few.
+    pub unknown: Box<[Box<str>]>,
+    /// How many of that kind there are in all.
+    pub unknown_count: usize,
+    /// How many good ones were left off, being more than one source may give.
+    pub surplus: usize,
+}
+
+/// What was said on the host itself: `stemma-agent pause`, a hold, a park. Kept apart from what operators say of it; a
+/// state of now, without history.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SaidOnHost {
+    /// It applies nothing until it is resumed there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// It keeps its task set until then (seconds since 1970), for that reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold: Option<(u64, Arc<str>)>,
+    /// Out of budgets, barriers and primaries, for that reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parked: Option<Arc<str>>,
 }
 
 /// A label as the host's own files say it.

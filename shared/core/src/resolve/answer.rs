@@ -16,12 +16,14 @@ use crate::host_labels::HostLabelRule;
 use crate::input::Inputs;
 use crate::labels::{Annotations, Fill, Labels, Parameters};
 use crate::lifecycle::Limits;
-use crate::name::{Name, ReleaseRef, TagName};
-use crate::object::{ClusterId, GroupId, Hold, Node, NodeId, Observation, TemplateId, TraitSet};
+use crate::name::{Name, ReleaseRef, TagName, cut};
+use crate::object::{
+    ClusterId, GroupId, Hold, Node, NodeId, Observation, RefusedTraits, SaidOnHost, TemplateId, TraitSet,
+};
 use crate::origin::{Level, Origin, Resolved};
 use crate::release::{Profile, TaskIx};
 use crate::task::Mode;
-use crate::traits::{NodeTraits, TraitInputs};
+use crate::traits::{MAX_TRAIT, MAX_TRAITS, NodeTraits, TraitInputs};
 
 /// Resolved, or not to be resolved yet.
 #[derive(Clone, Debug)]
@@ -67,6 +69,7 @@ impl fmt::Display for Missing {
 pub struct Answer {
     pub(crate) node: Arc<Node>,
     pub(crate) observation: Option<Arc<Observation>>,
+    pub(crate) said: Option<Arc<SaidOnHost>>,
     pub(crate) fold: Option<Arc<GroupFold>>,
     pub(crate) task_set: Option<Arc<TaskSet>>,
     pub(crate) unmet: Option<Box<AllUnmet>>,
@@ -200,6 +203,11 @@ impl Answer {
         self.observation.as_ref()
     }
 
+    /// What was said on the host itself; `None`: nothing.
+    pub fn said(&self) -> Option<&SaidOnHost> {
+        self.said.as_deref()
+    }
+
     /// What comes down to the node's group; `None`: the node is unplaced.
     pub fn fold(&self) -> Option<&Arc<GroupFold>> {
         self.fold.as_ref()
@@ -278,7 +286,7 @@ impl Answer {
         self.node.spec.hold.as_deref()
     }
 
-    /// Whether the node is out of budgets, barriers and primaries.
+    /// Whether its spec says that the node is out of budgets, barriers and primaries. What its host says is [`Self::said`].
     pub fn is_parked(&self) -> bool {
         self.node.spec.parked
     }
@@ -313,6 +321,10 @@ impl Answer {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
             findings.push(Finding::warning("label.idle_null", object.as_str(), message));
         }
+        findings.extend(
+            self.observation.iter().filter_map(|seen| Some(refused_traits(&object, seen.refused_traits.as_deref()?))),
+        );
+        findings.extend(self.said().into_iter().flat_map(|said| said_findings(&object, said)));
         for unmet in self.unmet() {
             findings.push(Finding::error("requirement.unmet", object.as_str(), unmet.to_string()));
         }
@@ -320,6 +332,42 @@ impl Answer {
         findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one.clone() }));
         findings
     }
+}
+
+fn refused_traits(object: &str, refused: &RefusedTraits) -> Finding {
+    let mut parts = Vec::new();
+    if refused.unknown_count > 0 {
+        let more = refused.unknown_count - refused.unknown.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        parts.push(format!(
+            "{}{more} (a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT} characters)",
+            refused.unknown.join(", ")
+        ));
+    }
+    if refused.surplus > 0 {
+        parts.push(format!("{} beyond the {MAX_TRAITS} that one source may give", refused.surplus));
+    }
+    let message = format!("its host reports traits that are not taken: {}", parts.join("; "));
+    Finding::warning("trait.refused", object, message)
+}
+
+fn said_findings(object: &str, said: &SaidOnHost) -> Vec<Finding> {
+    let because =
+        |reason: &str| if reason.is_empty() { String::new() } else { format!(" ({})", cut(reason).escape_debug()) };
+    let mut findings = Vec::new();
+    if said.paused {
+        let message = "it was paused on its host: nothing is applied there, and barriers wait for it, until `stemma-agent resume`";
+        findings.push(Finding::warning("host.paused", object, message));
+    }
+    if let Some((_, reason)) = &said.hold {
+        let message = format!("it is held on its host{}: it keeps its task set", because(reason));
+        findings.push(Finding::info("host.held", object, message));
+    }
+    if let Some(reason) = &said.parked {
+        let message = format!("it is parked on its host{}: barriers and primaries pass it over", because(reason));
+        findings.push(Finding::info("host.parked", object, message));
+    }
+    findings
 }
 
 /// A node's effective labels.

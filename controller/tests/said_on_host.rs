@@ -1,0 +1,210 @@
+//! Pause, hold and park as said on a host: what they decide, where they are shown, and that they outlive nothing but
+//! the node.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod fleet;
+
+use std::time::Duration;
+
+use fleet::{Fleet, Host, config};
+use hyper::Method;
+use serde_json::{Value, json};
+use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::store::Query;
+use stemma_wire::message::observed::{LocalState, Outcome, TaskResult};
+use stemma_wire::message::signed::Grant;
+
+/// b on the y nodes waits for a on the x nodes; tag x has a primary.
+fn site() -> Value {
+    let task = |id: &str, tag: &str, more: Value| {
+        let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    json!([
+        {"kind": "Release", "name": "site", "version": "1", "roles": {"rx": {"tags": ["x"]}, "ry": {"tags": ["y"]}},
+         "tags": {"x": {"has_primary": true}, "y": {}},
+         "tasks": [task("a", "x", json!({})), task("b", "y", json!({"cross_depends": [{"name": "a", "tags": ["x"]}]}))]},
+        {"kind": "Cluster", "name": "c", "release": "site@1"},
+        {"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"]},
+        {"kind": "NodeGroup", "cluster": "c", "name": "gy", "roles": ["ry"]},
+    ])
+}
+
+fn options() -> Options {
+    Options { publishing: Publishing::Reconciled, ..Options::default() }
+}
+
+/// The barriers that are open for a host by now, once they are these many.
+async fn open(host: &mut Host, count: usize) -> Vec<String> {
+    let mut open = Vec::new();
+    for _ in 0..300 {
+        let news = host.news(50).await;
+        for signed in news.grants {
+            if let Grant::Barriers { open: barriers, .. } = signed.grant {
+                open = barriers.into_iter().map(|barrier| barrier.task).collect();
+            }
+        }
+        if host.held.is_some() && open.len() == count {
+            return open;
+        }
+    }
+    panic!("{count} barriers are not open: {open:?}");
+}
+
+/// Asks until something holds.
+async fn until(fleet: &Fleet, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let mut body = Value::Null;
+    for _ in 0..300 {
+        body = fleet.read(path).await;
+        if holds(&body) {
+            return body;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{path}: {body}");
+}
+
+fn parked() -> LocalState {
+    LocalState { parked: Some("repair".to_owned()), ..LocalState::default() }
+}
+
+fn said(fleet: &Fleet) -> usize {
+    fleet.parts().registry.store().snapshot().unwrap().list(&Query::prefix("said/")).unwrap().entries.len()
+}
+
+#[tokio::test]
+async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_after_a_restart() {
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site()).await;
+    let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    let mut three = fleet.join_group("c/gx", "n3").await;
+    for host in [&mut one, &mut two, &mut three] {
+        host.news(0).await;
+    }
+    until(&fleet, "/v1/nodes/n1", |node| node["primary_tags"] == json!(["x"])).await;
+    let waits = until(&fleet, "/v1/nodes/n2/resolved", |node| node["waits"][0]["count"] == 2).await["waits"].clone();
+    let why = |node: &str| json!({"node": node, "why": "a has not succeeded there"});
+    assert_eq!((&waits[0]["task"], &waits[0]["selector"]), (&json!("a"), &json!("tags x")));
+    let named = waits[0]["waits_for"].as_array().unwrap();
+    assert!(named.contains(&why("n1")) && named.contains(&why("n3")), "{waits}");
+
+    for (host, reason) in [(&mut one, "repair"), (&mut three, "move")] {
+        host.local = LocalState { parked: Some(reason.to_owned()), ..LocalState::default() };
+        host.news(0).await;
+    }
+    assert_eq!(open(&mut two, 1).await, ["a"]);
+    let node = fleet.read("/v1/nodes/n1").await;
+    assert_eq!(node["reported_state"], json!({"paused": false, "hold": null, "parked": {"reason": "repair"}}));
+    assert_eq!(node["parked"], json!(false), "what operators say is theirs");
+    assert!(node["findings"].to_string().contains("it is parked on its host (repair)"), "{node}");
+    three.local = LocalState::default();
+    three.news(0).await;
+    until(&fleet, "/v1/nodes/n3", |node| node["primary_tags"] == json!(["x"])).await;
+    until(&fleet, "/v1/nodes/n1", |node| node["primary_tags"] == json!([])).await;
+    three.local = LocalState { parked: Some("move".to_owned()), ..LocalState::default() };
+    three.news(0).await;
+    assert_eq!(open(&mut two, 1).await, ["a"]);
+
+    // Said again and again, and after a restart, it writes nothing, and decides the same.
+    until(&fleet, "/v1/nodes/n3", |node| node["primary_tags"] == json!([])).await;
+    settle(&fleet).await;
+    let before = fleet.revision();
+    one.news(0).await;
+    fleet.controller.stop().await;
+    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    for host in [&mut one, &mut two, &mut three] {
+        host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    }
+    assert_eq!(open(&mut two, 1).await, ["a"], "open before the parked hosts are heard again");
+    for host in [&mut one, &mut three] {
+        host.news(0).await;
+    }
+    settle(&fleet).await;
+    assert_eq!(fleet.revision(), before, "a quiet restart writes nothing");
+
+    assert_eq!(said(&fleet), 2);
+    let (status, body) = fleet.ask(Method::DELETE, "/v1/nodes/n1", &Value::Null).await;
+    assert_eq!((status, said(&fleet)), (204, 1), "{body}");
+    three.local = LocalState::default();
+    three.news(0).await;
+    assert_eq!(said(&fleet), 0, "kept for as long as it is said");
+    fleet.controller.stop().await;
+}
+
+/// Waits until the reconciler has followed the store, and has written nothing more for a while.
+async fn settle(fleet: &Fleet) {
+    let mut quiet = 0;
+    while quiet < 5 {
+        let head = fleet.parts().registry.store().head();
+        fleet.parts().reconciler.at_least(head).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        quiet = if fleet.parts().registry.store().head() == head { quiet + 1 } else { 0 };
+    }
+}
+
+#[tokio::test]
+async fn barriers_wait_for_a_node_that_is_paused_on_its_host_and_say_so() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site()).await;
+    let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    one.local = LocalState { paused: true, ..LocalState::default() };
+    one.news(0).await;
+    two.news(0).await;
+    let why = json!([{"node": "n1", "why": "it was paused on its host"}]);
+    let body = until(&fleet, "/v1/nodes/n2/resolved", |node| node["waits"][0]["waits_for"] == why).await;
+    assert_eq!(body["waits"][0]["count"], json!(1));
+    let node = fleet.read("/v1/nodes/n1").await;
+    assert!(node["findings"].to_string().contains("it was paused on its host: nothing is applied there"), "{node}");
+
+    // Resumed, it does its task: the result opens the barrier.
+    one.local = LocalState::default();
+    while one.held.is_none_or(|held| {
+        fleet.parts().desired.digests(one.node).is_none_or(|(_, task_set)| task_set != held.task_set)
+    }) {
+        one.news(50).await;
+    }
+    let result = TaskResult {
+        sequence: 1,
+        task_set: one.held.unwrap().task_set,
+        task: "a".to_owned(),
+        outcome: Outcome::Changed,
+        message: String::new(),
+        output: String::new(),
+        diff: String::new(),
+        duration_ms: 1,
+    };
+    let said = stemma_wire::message::checkin::CheckIn { results: vec![result], ..fleet::check_in(one.held, 0) };
+    let _taken: stemma_wire::message::checkin::CheckInAnswer =
+        fleet::call(&mut one.client, "/agent/v1/checkin", &said).await.unwrap();
+    assert_eq!(open(&mut two, 1).await, ["a"]);
+    let body = fleet.read("/v1/nodes/n2/resolved").await;
+    assert_eq!(body["waits"], json!([]));
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_hold_on_the_host_keeps_its_task_set_while_labels_flow() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site()).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    while host.held.is_none() {
+        host.news(50).await;
+    }
+    host.local = LocalState { hold: Some((u64::MAX, "freeze".to_owned())), ..LocalState::default() };
+    host.news(0).await;
+    until(&fleet, "/v1/nodes/n1", |node| node["reported_state"]["hold"]["reason"] == "freeze").await;
+    settle(&fleet).await;
+    let (_, before) = fleet.parts().desired.digests(host.node).unwrap();
+    let roles = json!({"roles": ["rx", "ry"]});
+    let (status, body) = fleet.ask(Method::PUT, "/v1/nodes/n1/roles", &roles).await;
+    assert_eq!(status, 200, "{body}");
+    settle(&fleet).await;
+    assert_eq!(fleet.parts().desired.digests(host.node).unwrap().1, before, "held");
+    host.local = parked();
+    host.news(0).await;
+    settle(&fleet).await;
+    assert_ne!(fleet.parts().desired.digests(host.node).unwrap().1, before, "no longer held");
+    fleet.controller.stop().await;
+}
