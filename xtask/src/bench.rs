@@ -12,6 +12,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("stemma-controller", "checkin"),
     ("stemma-wire", "listener"),
     ("stemma-tests", "agent_idle"),
+    ("stemma-tests", "agent_run"),
 ];
 
 #[derive(Args)]

@@ -6,6 +6,7 @@
 mod bodies;
 mod offers;
 mod telling;
+mod trouble;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -30,6 +31,7 @@ use crate::config::Config;
 use crate::host::{Command, HostError};
 use bodies::Bodies;
 use telling::{Hooks, hooks_turn};
+use trouble::Trouble;
 
 /// When a body that was not given is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -61,7 +63,11 @@ pub struct Half {
     progress: observed::Progress,
     findings: Findings,
     reported: Option<Report>,
+    /// Whether that is on disk, for `status`.
+    is_report_kept: bool,
     look_at: Instant,
+    /// The state could not be kept: nothing is begun before the next look.
+    trouble: Option<Trouble>,
     /// When it is said that tasks run: a run that only looks is over before.
     running_at: Option<Instant>,
     failures: u32,
@@ -86,6 +92,7 @@ pub enum Until {
 #[derive(Default)]
 struct Findings {
     standing: Option<String>,
+    disk: Option<String>,
     outputs: Vec<String>,
     hooks: Vec<String>,
     state: Vec<String>,
@@ -136,7 +143,9 @@ impl Half {
             progress,
             findings: Findings::default(),
             reported: None,
+            is_report_kept: false,
             look_at,
+            trouble: None,
             running_at: None,
             failures: 0,
             hooks: Hooks::Quiet,
@@ -175,35 +184,45 @@ impl Half {
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), HalfError> {
         tokio::pin!(stop);
         self.begin().await?;
+        let reported = self.report().await;
+        self.endure(reported).await?;
         let mut connected = true;
         loop {
             if self.mode == Until::Quiet && self.is_quiet() {
                 return Ok(());
             }
-            tokio::select! {
+            let done = tokio::select! {
                 message = self.end.receive(), if connected => match message {
-                    Ok(message) => self.take(message).await?,
-                    Err(ChannelError::Closed) if self.mode == Until::Quiet => connected = false,
+                    Ok(message) => self.take(message).await,
+                    Err(ChannelError::Closed) if self.mode == Until::Quiet => {
+                        connected = false;
+                        Ok(())
+                    }
                     Err(ChannelError::Closed) => return self.finish().await,
-                    Err(error) => warn!(error:% = error; "a message of the network half was refused"),
+                    Err(error) => {
+                        warn!(error:% = error; "a message of the network half was refused");
+                        Ok(())
+                    }
                 },
-                worked = work(self.run.as_mut(), self.replaced, &self.open) => {
-                    worked?;
-                    self.worked().await?;
-                }
-                () = tokio::time::sleep_until(self.look_at) => self.look().await?,
-                () = self.pokes.next() => self.poked().await?,
+                worked = work(self.run.as_mut(), self.replaced, &self.open), if self.trouble.is_none() => match worked {
+                    Ok(()) => self.worked().await,
+                    Err(error) => Err(error.into()),
+                },
+                () = tokio::time::sleep_until(self.look_at) => self.look().await,
+                () = self.pokes.next() => self.poked().await,
                 () = changed(self.managed.as_ref()) => {
                     let soonest = self.looked_at + BETWEEN_LOOKS;
                     self.look_at = self.look_at.min(soonest.max(Instant::now() + SETTLE));
+                    Ok(())
                 }
                 () = tokio::time::sleep_until(self.running_at.unwrap_or(self.look_at)), if self.running_at.is_some() => {
                     (self.running_at, self.progress) = (None, observed::Progress::Running);
-                    self.report().await?;
+                    self.report().await
                 }
-                told = hooks_turn(&mut self.hooks) => self.hooks_turned(told).await?,
+                told = hooks_turn(&mut self.hooks) => self.hooks_turned(told).await,
                 () = &mut stop => return self.finish().await,
-            }
+            };
+            self.endure(done).await?;
         }
     }
 
@@ -211,10 +230,7 @@ impl Half {
     async fn begin(&mut self) -> Result<(), HalfError> {
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held());
         self.end.send(&FromApply::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
-        let results = self.site.ledger.results()?;
-        if !results.is_empty() {
-            self.end.send(&FromApply::Results(results)).await?;
-        }
+        self.tell_results(&self.site.ledger.results()?).await?;
         self.end.send(&FromApply::Local(self.local.clone())).await?;
         self.findings.set_aside = self.site.ledger.set_aside_records()?;
         if let Some(desired) = self.desired.clone() {
@@ -227,7 +243,7 @@ impl Half {
             self.tell_hooks(&desired)?;
             self.plan(&desired)?;
         }
-        self.report().await
+        Ok(())
     }
 
     async fn take(&mut self, message: FromSync) -> Result<(), HalfError> {
@@ -268,6 +284,7 @@ impl Half {
 
     /// Looks at everything again: on the schedule, and whenever something was said.
     async fn look(&mut self) -> Result<(), HalfError> {
+        self.trouble = None;
         self.looked_at = Instant::now();
         self.look_at = self.looked_at + self.pause();
         self.findings.set_aside = self.site.ledger.set_aside_records()?;
@@ -351,7 +368,7 @@ impl Half {
                     warn!(task, outcome:? = result.outcome, error = message; "task ended");
                 }
             }
-            self.end.send(&FromApply::Results(news)).await?;
+            self.tell_results(&news).await?;
         }
         if idle && self.replaced {
             if let Some(desired) = self.desired.clone() {
@@ -398,18 +415,30 @@ impl Half {
     }
 
     async fn report(&mut self) -> Result<(), HalfError> {
-        let Findings { standing, outputs, hooks, state, set_aside } = &self.findings;
+        let Findings { standing, disk, outputs, hooks, state, set_aside } = &self.findings;
         let report = Report {
             agent_version: env!("CARGO_PKG_VERSION").into(),
             facts: std::collections::BTreeMap::new(),
-            findings: standing.iter().chain(outputs).chain(hooks).chain(state).chain(set_aside).cloned().collect(),
+            findings: standing
+                .iter()
+                .chain(disk)
+                .chain(outputs)
+                .chain(hooks)
+                .chain(state)
+                .chain(set_aside)
+                .cloned()
+                .collect(),
             progress: self.progress,
             local: self.local.clone(),
         };
         if self.reported.as_ref() != Some(&report) {
-            self.site.ledger.set_report(&report)?;
             self.end.send(&FromApply::Report(report.clone())).await?;
-            self.reported = Some(report);
+            self.reported = Some(report.clone());
+            self.is_report_kept = false;
+        }
+        if !self.is_report_kept {
+            self.site.ledger.set_report(&report)?;
+            self.is_report_kept = true;
         }
         Ok(())
     }

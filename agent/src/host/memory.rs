@@ -42,6 +42,7 @@ struct Machine {
     calls: Cell<usize>,
     dies_before: Cell<Option<usize>>,
     dead: Cell<bool>,
+    full: Cell<bool>,
     random: Cell<u64>,
     ran: RefCell<Vec<Command>>,
     answer: RefCell<Rc<Answer>>,
@@ -74,6 +75,7 @@ impl MemoryHost {
             calls: Cell::new(0),
             dies_before: Cell::new(None),
             dead: Cell::new(false),
+            full: Cell::new(false),
             random: Cell::new(1),
             ran: RefCell::default(),
             answer: RefCell::new(Rc::new(|_, _| Finished { end: End::Status(0), output: String::new() })),
@@ -110,6 +112,15 @@ impl MemoryHost {
     /// Whether the process is dead.
     pub fn is_dead(&self) -> bool {
         self.0.dead.get()
+    }
+
+    /// From now on the disk takes no new file and no more bytes, or takes them again.
+    pub fn fill(&self, full: bool) {
+        self.0.full.set(full);
+    }
+
+    fn room(&self, path: &str) -> Result<(), HostError> {
+        if self.0.full.get() { Err(failed("write", path, io::ErrorKind::StorageFull)) } else { Ok(()) }
     }
 
     /// A new process begins.
@@ -399,6 +410,7 @@ impl Dir for MemoryDir {
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError> {
+        self.host.room(&self.path)?;
         self.host.call(&self.path)?;
         if self.host.child(self.node, name).is_some() {
             return Err(failed("make", &self.at(name), io::ErrorKind::AlreadyExists));
@@ -447,6 +459,7 @@ impl MemoryFile {
 
 impl NewFile for MemoryFile {
     fn write(&mut self, bytes: &[u8]) -> Result<(), HostError> {
+        self.host.room(&self.path)?;
         self.change(|node| {
             if let Content::File { now, .. } = &mut node.content {
                 now.extend_from_slice(bytes);

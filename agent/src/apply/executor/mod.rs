@@ -53,6 +53,8 @@ pub struct Run {
     before: Progress,
     ended: BTreeMap<String, Performed>,
     results: Vec<TaskResult>,
+    /// Kept, and not told yet.
+    numbered: Vec<TaskResult>,
     /// Whether something is to be written down; at first that the run has begun.
     unsettled: bool,
 }
@@ -118,6 +120,7 @@ impl Run {
             before,
             ended: BTreeMap::new(),
             results: Vec::new(),
+            numbered: Vec::new(),
             unsettled: true,
         })
     }
@@ -281,14 +284,14 @@ impl Run {
     /// # Errors
     /// [`HostError`]; the same is then written by the next call.
     pub fn settle(&mut self) -> Result<Vec<TaskResult>, HostError> {
-        let results = self.site.ledger.add_results(self.results.clone())?;
+        self.numbered.extend(self.site.ledger.add_results(self.results.clone())?);
         self.results.clear();
         let mut progress = self.before.clone();
         progress.tasks.retain(|id, _| self.tasks.iter().any(|planned| planned.id == *id));
         progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), performed.clone())));
         self.site.ledger.set_progress(&progress)?;
         self.unsettled = false;
-        Ok(results)
+        Ok(std::mem::take(&mut self.numbered))
     }
 
     /// How every task ended that has: what a [`Purpose::Check`] is for. Nothing is written down.

@@ -1,14 +1,20 @@
-//! When hooks are told: after a change, spread over the group's splay, one round at a time.
+//! What is told: results to the network half, and changes to hooks, spread over the group's splay, one round at a time.
 
 use std::time::Duration;
 
+use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::desired::Mode;
+use stemma_wire::message::observed::TaskResult;
 use tokio::time::Instant;
 
 use super::{Half, HalfError};
 use crate::apply::hooks;
 use crate::apply::ledger::{Desired, Told};
+use crate::channel::ChannelError;
 use crate::host::{HostError, Pending};
+
+/// The most results of one message to the network half.
+const MOST_RESULTS: usize = 256;
 
 /// Hooks: none due, due at a time, or running with what they are being told.
 pub(super) enum Hooks {
@@ -18,6 +24,14 @@ pub(super) enum Hooks {
 }
 
 impl Half {
+    /// Tells results, as many as there are.
+    pub(super) async fn tell_results(&self, results: &[TaskResult]) -> Result<(), ChannelError> {
+        for some in results.chunks(MOST_RESULTS) {
+            self.end.send(&FromApply::Results(some.to_vec())).await?;
+        }
+        Ok(())
+    }
+
     pub(super) fn tell_hooks(&mut self, now: &Desired) -> Result<(), HostError> {
         let quiet = matches!(self.hooks, Hooks::Quiet);
         if quiet && now.mode() == Mode::Apply && self.site.ledger.told()? != hooks::told(now) {

@@ -267,6 +267,52 @@ fn s68_a_body_cut_on_its_way_is_asked_for_again_and_its_pieces_are_dropped() {
     assert_eq!(host.list("/var/lib/stemma-agent/apply/bodies"), Vec::<String>::new());
 }
 
+#[test]
+fn f06_on_a_full_disk_the_agent_goes_on_says_so_and_takes_up_when_there_is_room() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let first = Set::default().label("tier", "gold").file("f", &[], "/f", "gold\n");
+    runtime().block_on(offered(&host, &controller, give(&controller, 1, &first)));
+    let second = Set::default().label("tier", "silver").file("f", &[], "/f", "silver\n");
+    host.fill(true);
+    let said = runtime().block_on(async {
+        let (sync, apply) = pair();
+        let talking = async {
+            for message in give(&controller, 2, &second) {
+                sync.send(&message).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            assert_eq!(host.text("/f").as_deref(), Some("gold\n"));
+            host.fill(false);
+            talk_for(sync, give(&controller, 2, &second), Duration::from_mins(1)).await
+        };
+        let (ended, said) = tokio::join!(half(&host, &controller, apply).run(std::future::pending()), talking);
+        ended.unwrap();
+        said
+    });
+    let reports: Vec<_> =
+        said.iter().filter_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None }).collect();
+    let full = |report: &&Report| {
+        report.findings.iter().any(|finding| finding.starts_with("cannot write /var/lib/stemma-agent"))
+    };
+    assert!(reports.iter().any(full), "{reports:?}");
+    assert!(reports.last().is_some_and(|last| last.findings.is_empty()), "{reports:?}");
+    assert_eq!(host.text("/f").as_deref(), Some("silver\n"));
+}
+
+#[test]
+fn more_results_than_one_message_holds_are_all_told() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = (0..300).fold(Set::default(), |set, at| set.file(&format!("f{at}"), &[], &format!("/etc/f{at}"), "x"));
+    let told = |said: &[FromApply]| outcomes(said).len();
+    assert_eq!(told(&runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)))), 300);
+    host.revive();
+    assert_eq!(
+        told(&runtime().block_on(offered(&host, &controller, Vec::new()))),
+        300,
+        "again, until they are acknowledged"
+    );
+}
+
 /// F01: killed before any of its changing calls (so after each, too), and once more with the power cut.
 #[test]
 fn f01_an_agent_that_dies_anywhere_picks_up_tears_nothing_and_runs_no_command_twice() {

@@ -1,0 +1,126 @@
+//! What a run with nothing to do costs a host: 10 files with 10 guarded commands, and 100 files.
+//!
+//! Counted is user and system time of the process and of all that it started, by the kernel, over many runs: of
+//! `stemma-agent once` (a whole process, from reading its state to the last check), and of a look of the agent that runs.
+//! Beside them, in turns, a shell that runs the same guards and takes the same files' SHA-256.
+#![allow(clippy::print_stdout)] // A bench prints its figures.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::program;
+
+/// Runs of one kind before the other has its turn.
+const ROUND: u32 = 10;
+const ROUNDS: u32 = 6;
+/// A tick of `/proc/*/stat`, in milliseconds.
+const TICK_MS: f64 = 10.0;
+
+fn main() -> Result<()> {
+    let fleet = Fleet::start()?;
+    println!("{:<38} {:>9} {:>9} {:>9}", "CPU of a run with nothing to do", "once", "a look", "sh");
+    for (files, commands) in [(10, 10), (100, 0)] {
+        let name = format!("f{files}");
+        let agent = converged(&fleet, &name, files, commands)?;
+        let look = looks(&agent)?;
+        let mut agent = agent;
+        agent.kill()?;
+        let (once, shell) = in_turns(&agent.path(""), files, commands)?;
+        let what = format!("{files} files, {commands} guarded commands");
+        println!("{what:<38} {once:>6.1} ms {look:>6.1} ms {shell:>6.1} ms");
+    }
+    Ok(())
+}
+
+/// An agent that holds so many files and commands, and has applied them.
+fn converged(fleet: &Fleet, name: &str, files: u32, commands: u32) -> Result<Agent> {
+    let mut text = format!(
+        "kind: Release\nname: {name}\nversion: '1'\nroles: {{all: {{tags: [x]}}}}\ntags: {{x: {{}}}}\ntasks:\n"
+    );
+    for number in 0..files {
+        let template = "# tier {{ labels.tier }}\\n".to_owned() + &"a line of a configuration file\\n".repeat(32);
+        writeln!(
+            text,
+            "  - {{id: file-{number}, type: file, tags: [x], parameters: {{path: /etc/app/{number}.conf, template: \"{template}\"}}}}"
+        )?;
+    }
+    for number in 0..commands {
+        writeln!(
+            text,
+            "  - {{id: command-{number}, type: shell, tags: [x], parameters: {{command: [touch, /tmp/never], unless: [test, -e, /etc/passwd]}}}}"
+        )?;
+    }
+    writeln!(text, "---\n{{kind: Cluster, name: {name}, release: {name}@1, labels: {{tier: gold}}}}")?;
+    writeln!(text, "---\n{{kind: NodeGroup, cluster: {name}, name: all, roles: [all]}}")?;
+    let file = fleet.dir().join(format!("{name}.yaml"));
+    fs::write(&file, text)?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    let agent = fleet.join(name, &format!("{name}/all"))?;
+    let root = agent.path("").to_string_lossy().into_owned();
+    program::eventually("convergence", || {
+        let status = program::succeed("stemma-agent", ["--root", &root, "status"])?;
+        ensure!(status.contains("converged"), "{status}");
+        Ok(())
+    })?;
+    std::thread::sleep(Duration::from_secs(1)); // What follows convergence is over.
+    Ok(agent)
+}
+
+/// One look of the agent that runs, in milliseconds.
+fn looks(agent: &Agent) -> Result<f64> {
+    let id = agent.id().context("the agent runs")?;
+    let root = agent.path("").to_string_lossy().into_owned();
+    let before = cpu_ms(&format!("/proc/{id}/stat"), Count::All)?;
+    for _ in 0..ROUND * ROUNDS {
+        program::succeed("stemma-agent", ["--root", &root, "once"])?;
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    Ok((cpu_ms(&format!("/proc/{id}/stat"), Count::All)? - before) / f64::from(ROUND * ROUNDS))
+}
+
+/// `once` and the shell, in milliseconds each.
+fn in_turns(root: &Path, files: u32, commands: u32) -> Result<(f64, f64)> {
+    let agent = program::path("stemma-agent");
+    let mut script = "test=/usr/bin/test\n".to_owned() + &"$test -e /etc/passwd\n".repeat(commands as usize);
+    let named: String = (0..files).map(|number| format!(" {}/etc/app/{number}.conf", root.display())).collect();
+    writeln!(script, "sha256sum{named}")?;
+    let (mut once, mut shell) = (0.0, 0.0);
+    for _ in 0..ROUNDS {
+        once += round(Command::new(&agent).arg("--root").arg(root).arg("once"))?;
+        shell += round(Command::new("/bin/sh").arg("-c").arg(&script))?;
+    }
+    Ok((once / f64::from(ROUNDS), shell / f64::from(ROUNDS)))
+}
+
+/// What one run of a command costs, over a round of them.
+fn round(command: &mut Command) -> Result<f64> {
+    let before = cpu_ms("/proc/self/stat", Count::Children)?;
+    for _ in 0..ROUND {
+        let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+        ensure!(status.success(), "{command:?}: {status}");
+    }
+    Ok((cpu_ms("/proc/self/stat", Count::Children)? - before) / f64::from(ROUND))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Count {
+    /// Of the process and of the children that it has waited for.
+    All,
+    /// Of those children alone.
+    Children,
+}
+
+/// User and system time from `/proc/ID/stat`: kept to the nanosecond, shown in ticks.
+fn cpu_ms(stat: &str, count: Count) -> Result<f64> {
+    let text = fs::read_to_string(stat)?;
+    let (_, fields) = text.rsplit_once(')').context("stat names its program in brackets")?;
+    // Fields 14 to 17 of proc_pid_stat(5); the third is the first after the bracket.
+    let ticks: Vec<f64> = fields.split_whitespace().skip(11).take(4).map(str::parse).collect::<Result<_, _>>()?;
+    let from = if count == Count::All { 0 } else { 2 };
+    Ok(ticks[from..].iter().sum::<f64>() * TICK_MS)
+}
