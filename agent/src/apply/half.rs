@@ -4,6 +4,7 @@
 //! run. Nothing of a decision is kept in memory alone, so a restart is no special case.
 
 mod bodies;
+mod looking;
 mod offers;
 mod telling;
 mod trouble;
@@ -13,15 +14,14 @@ use std::time::{Duration, SystemTime};
 
 use log::{info, warn};
 use stemma_wire::message::channel::{FromApply, FromSync};
-use stemma_wire::message::desired::{Barrier, Known, Mode, Profile};
+use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{self, LocalState, Report};
 use tokio::time::Instant;
 
+use super::executor::Run;
 use super::executor::graph::is_well;
-use super::executor::{Purpose, Run};
 use super::ledger::Desired;
 use super::managed::Managed;
-use super::outputs;
 use super::poke::Pokes;
 use super::seal::seal_key;
 use super::task::Site;
@@ -265,86 +265,6 @@ impl Half {
         self.report().await
     }
 
-    /// Something was said on the host.
-    async fn said(&mut self, local: LocalState) -> Result<(), HalfError> {
-        self.site.ledger.set_local(&local)?;
-        self.end.send(&FromApply::Local(local.clone())).await?;
-        self.local = local;
-        self.look().await
-    }
-
-    async fn poked(&mut self) -> Result<(), HalfError> {
-        let local = self.site.ledger.local()?;
-        if local != self.local {
-            self.end.send(&FromApply::Local(local.clone())).await?;
-            self.local = local;
-        }
-        self.look().await
-    }
-
-    /// Looks at everything again: on the schedule, and whenever something was said.
-    async fn look(&mut self) -> Result<(), HalfError> {
-        self.trouble = None;
-        self.looked_at = Instant::now();
-        self.look_at = self.looked_at + self.pause();
-        self.findings.set_aside = self.site.ledger.set_aside_records()?;
-        if let Some(desired) = self.desired.clone() {
-            self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
-            self.want_bodies(&desired).await?;
-            if !self.run.as_ref().is_some_and(Run::is_running) || self.is_stopped(&desired) {
-                self.plan(&desired)?;
-            }
-        }
-        self.report().await
-    }
-
-    fn write_outputs(&self, now: &Desired, before: Option<&Known>) -> Vec<String> {
-        outputs::write(&*self.site.host, &self.site.ledger, &self.config, now, before)
-    }
-
-    fn restore_barriers(&mut self, desired: &Desired) -> Result<(), HostError> {
-        let open = self.site.ledger.open_barriers()?.filter(|open| open.task_set == desired.digest);
-        self.open = open.map(|open| open.open).unwrap_or_default();
-        Ok(())
-    }
-
-    /// Plans a run of what is held, unless something forbids it now.
-    fn plan(&mut self, desired: &Desired) -> Result<(), HostError> {
-        if self.run.as_ref().is_some_and(Run::is_running) {
-            self.replaced = true;
-            return Ok(());
-        }
-        (self.run, self.replaced) = (None, false);
-        if self.is_stopped(desired) {
-            self.progress = observed::Progress::Idle;
-            return Ok(());
-        }
-        // No profile: no tasks, which are soon applied.
-        let profile = match desired.task_set.profile {
-            Some(hash) => self.profile(hash)?,
-            None => Some(Profile::default()),
-        };
-        if let Some(profile) = profile {
-            let ceiling = &self.config.ceiling;
-            self.run = Some(Run::plan(self.site.clone(), ceiling, desired, &profile, Purpose::Converge)?);
-            self.running_at = Some(Instant::now() + SAID_TO_RUN);
-        }
-        Ok(())
-    }
-
-    /// Paused, parked, or held before the task set was begun: no task is touched; labels flow on.
-    fn is_stopped(&self, desired: &Desired) -> bool {
-        let now = unix_seconds(self.site.host.now());
-        let held = self.local.hold.as_ref().is_some_and(|(until, _)| *until > now);
-        self.local.paused || self.local.parked.is_some() || desired.known.parked || (held && !self.has_begun(desired))
-    }
-
-    /// Whether a task of this task set has ended here.
-    fn has_begun(&self, desired: &Desired) -> bool {
-        let progress = self.site.ledger.progress();
-        progress.is_ok_and(|progress| progress.tasks.values().any(|performed| performed.task_set == desired.digest))
-    }
-
     /// Something ended, or nothing can go on.
     async fn worked(&mut self) -> Result<(), HalfError> {
         let Some(run) = &mut self.run else { return Ok(()) };
@@ -383,63 +303,6 @@ impl Half {
         }
         self.report().await?;
         self.tell_applied().await;
-        Ok(())
-    }
-
-    async fn tell_applied(&mut self) {
-        let applied = self.progress == observed::Progress::Converged && self.mode_in_force() == Some(Mode::Apply);
-        let Some(command) = self.applied.take_if(|_| applied) else { return };
-        match self.site.host.run(&command).await {
-            Ok(finished) if finished.end.is_success() => info!("the tasks of this host have been applied"),
-            Ok(finished) => warn!(error = finished.end.sentence().as_str(); "stemma-applied.target was not started"),
-            Err(error) => warn!(error = error.sentence().as_str(); "stemma-applied.target was not started"),
-        }
-    }
-
-    fn mode_in_force(&self) -> Option<Mode> {
-        self.desired.as_ref().map(Desired::mode)
-    }
-
-    /// How long until the next look: the schedule, spread a little, or sooner after a failure.
-    fn pause(&self) -> Duration {
-        let schedule = &self.config.schedule;
-        let drift = Duration::from_secs(schedule.drift_seconds);
-        let spread = drift.mul_f64(f64::from(u32::try_from(self.site.host.random() & 0xFFFF).unwrap_or(0)) / 655_360.0);
-        match self.failures {
-            0 => drift + spread,
-            failures => {
-                let doubled = schedule.retry_seconds.saturating_mul(1 << (failures - 1).min(16));
-                Duration::from_secs(doubled).min(drift)
-            }
-        }
-    }
-
-    async fn report(&mut self) -> Result<(), HalfError> {
-        let Findings { standing, disk, outputs, hooks, state, set_aside } = &self.findings;
-        let report = Report {
-            agent_version: env!("CARGO_PKG_VERSION").into(),
-            facts: std::collections::BTreeMap::new(),
-            findings: standing
-                .iter()
-                .chain(disk)
-                .chain(outputs)
-                .chain(hooks)
-                .chain(state)
-                .chain(set_aside)
-                .cloned()
-                .collect(),
-            progress: self.progress,
-            local: self.local.clone(),
-        };
-        if self.reported.as_ref() != Some(&report) {
-            self.end.send(&FromApply::Report(report.clone())).await?;
-            self.reported = Some(report.clone());
-            self.is_report_kept = false;
-        }
-        if !self.is_report_kept {
-            self.site.ledger.set_report(&report)?;
-            self.is_report_kept = true;
-        }
         Ok(())
     }
 

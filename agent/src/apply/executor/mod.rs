@@ -5,26 +5,27 @@
 
 pub mod graph;
 pub mod perform;
+mod planned;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use stemma_core::task::{Exclusive, Phase, task_type};
+use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Mode, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
-use stemma_wire::message::{Hash, PartDigest};
 
 use super::applier::applier;
 use super::half::unix_seconds;
 use super::ledger::{Desired, Performed, Progress};
-use super::task::{Ended, HostTask, Site};
+use super::task::{Ended, Site};
 use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
-use graph::{Graph, Move, Place, Vertex, is_well};
+use graph::{Graph, Move};
 pub use perform::Leave;
 use perform::perform;
+use planned::{Planned, Ready};
+pub use planned::{blobs, is_in_order};
 
 /// Tasks at once. More would not be faster on a host that has its own work to do.
 const WIDTH: usize = 4;
@@ -66,20 +67,6 @@ struct Running {
     future: Pending<'static, Ended>,
 }
 
-/// A task with what became of reading it.
-struct Planned {
-    id: String,
-    content: [u8; 32],
-    kind: Ready,
-}
-
-enum Ready {
-    /// It can be performed.
-    Performable { name: &'static str, task: Rc<HostTask>, blob: Option<Hash> },
-    /// It cannot, and why.
-    Not(Outcome, String),
-}
-
 impl Run {
     /// Plans a run of a task set over its profile.
     ///
@@ -97,17 +84,7 @@ impl Run {
             Purpose::Check => Mode::Noop,
         };
         let before = site.ledger.progress()?;
-        let (vertices, tasks) = profile
-            .tasks
-            .iter()
-            .map(|task| {
-                let content = super::task::content(task, &desired.task_set.inputs);
-                let kind = ready(ceiling, desired, task);
-                let left_out = desired.task_set.left_out.contains_key(&task.id) || kind.is_another_phase();
-                let vertex = vertex(task, &kind, left_out, mode);
-                (vertex, Planned { id: task.id.clone(), content, kind })
-            })
-            .unzip();
+        let (vertices, tasks) = profile.tasks.iter().map(|task| Planned::read(ceiling, desired, task, mode)).unzip();
         let graph = Graph::new(vertices, WIDTH);
         Ok(Self {
             site,
@@ -186,8 +163,10 @@ impl Run {
 
     /// Whether it was mended so often within an hour that one more would not last either.
     fn is_contended(&self, at: usize) -> bool {
-        let hour_ago = unix_seconds(self.site.host.now()).saturating_sub(3600);
-        self.mends(at).iter().filter(|mended| **mended > hour_ago).count() >= MENDS
+        let now = unix_seconds(self.site.host.now());
+        // One that lies ahead was noted before the clock was set back: it says nothing of this hour.
+        let of_this_hour = |mended: &&u64| (now.saturating_sub(3600) + 1..=now).contains(*mended);
+        self.mends(at).iter().filter(of_this_hour).count() >= MENDS
     }
 
     /// The files that its tasks keep.
@@ -358,71 +337,6 @@ fn is_news(last: Option<&Performed>, now: &Performed) -> bool {
         | Outcome::Unknown
         | Outcome::Drifted => last.outcome != now.outcome,
     }
-}
-
-impl Ready {
-    /// Tasks for a drain or a cleanup have their own time.
-    fn is_another_phase(&self) -> bool {
-        matches!(self, Self::Performable { task, .. } if task.task.phase != Phase::Apply)
-    }
-}
-
-fn ready(ceiling: &Ceiling, desired: &Desired, profile: &stemma_wire::message::desired::ProfileTask) -> Ready {
-    let task = match HostTask::new(profile, &desired.task_set.inputs) {
-        Ok(task) => task,
-        Err(unreadable) => return Ready::Not(Outcome::Unsupported, unreadable.to_string()),
-    };
-    let kind = task.task.kind.clone();
-    let Some(known) = task_type(&kind).filter(|known| applier(known.name).is_some()) else {
-        return Ready::Not(Outcome::Unsupported, format!("this agent has no task type {kind:?}"));
-    };
-    if ceiling.task_types.as_ref().is_some_and(|types| !types.iter().any(|name| *name == known.name || *name == kind)) {
-        return Ready::Not(
-            Outcome::Unsupported,
-            format!("this host takes no {kind} tasks (ceiling.task_types in agent.toml)"),
-        );
-    }
-    let source = task.task.parameters.get("source").and_then(serde_json::Value::as_str);
-    let blob = source.filter(|_| known.name == "file").and_then(|source| Hash::of_source(source).ok());
-    Ready::Performable { name: known.name, task: Rc::new(task), blob }
-}
-
-fn vertex(task: &stemma_wire::message::desired::ProfileTask, kind: &Ready, left_out: bool, mode: Mode) -> Vertex {
-    let (alone, forgiven) = match kind {
-        Ready::Performable { name, task, .. } => {
-            let alone = task_type(name).is_some_and(|known| known.exclusive == Exclusive::Alone);
-            (alone, !task.task.fail_on_error)
-        }
-        Ready::Not(..) => (false, false),
-    };
-    Vertex {
-        place: if left_out { Place::LeftOut } else { Place::Waiting },
-        after: task.after.iter().map(|&before| usize::from(before)).collect(),
-        // A host that only looks stands outside of the order across hosts.
-        barriers: if mode == Mode::Apply { task.barriers.clone() } else { Vec::new() },
-        alone,
-        forgiven,
-    }
-}
-
-/// Whether every task of a profile names only what comes before it.
-#[must_use]
-pub fn is_in_order(profile: &Profile) -> bool {
-    profile.tasks.iter().enumerate().all(|(at, task)| task.after.iter().all(|&before| usize::from(before) < at))
-}
-
-/// The blobs that a profile's tasks are made from.
-pub fn blobs(profile: &Profile) -> impl Iterator<Item = Hash> {
-    profile.tasks.iter().filter_map(|task| {
-        let definition: serde_json::Value = serde_json::from_str(&task.definition).ok()?;
-        Hash::of_source(definition.get("parameters")?.get("source")?.as_str()?).ok()
-    })
-}
-
-/// How many of the outcomes are well, for a line of the log.
-#[must_use]
-pub fn count_well(progress: &Progress) -> usize {
-    progress.tasks.values().filter(|performed| is_well(performed.outcome)).count()
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
+//! Whole runs of a task set: order, drift, what is told, what is left alone.
+
 use std::rc::Rc;
 
 use serde_json::json;
+use stemma_wire::message::Hash;
 
 use super::*;
 use crate::apply::ledger::{Ledger, StepState};

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use log::{info, warn};
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::desired::Mode;
-use stemma_wire::message::observed::TaskResult;
+use stemma_wire::message::observed::{Progress, Report, TaskResult};
 use tokio::time::Instant;
 
-use super::{Half, HalfError};
+use super::{Findings, Half, HalfError};
 use crate::apply::hooks;
 use crate::apply::ledger::{Desired, Told};
 use crate::channel::ChannelError;
@@ -30,6 +31,49 @@ impl Half {
             self.end.send(&FromApply::Results(some.to_vec())).await?;
         }
         Ok(())
+    }
+
+    pub(super) async fn report(&mut self) -> Result<(), HalfError> {
+        let Findings { standing, disk, outputs, hooks, state, set_aside } = &self.findings;
+        let report = Report {
+            agent_version: env!("CARGO_PKG_VERSION").into(),
+            facts: std::collections::BTreeMap::new(),
+            findings: standing
+                .iter()
+                .chain(disk)
+                .chain(outputs)
+                .chain(hooks)
+                .chain(state)
+                .chain(set_aside)
+                .cloned()
+                .collect(),
+            progress: self.progress,
+            local: self.local.clone(),
+        };
+        if self.reported.as_ref() != Some(&report) {
+            self.end.send(&FromApply::Report(report.clone())).await?;
+            self.reported = Some(report.clone());
+            self.is_report_kept = false;
+        }
+        if !self.is_report_kept {
+            self.site.ledger.set_report(&report)?;
+            self.is_report_kept = true;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn tell_applied(&mut self) {
+        let applied = self.progress == Progress::Converged && self.mode_in_force() == Some(Mode::Apply);
+        let Some(command) = self.applied.take_if(|_| applied) else { return };
+        match self.site.host.run(&command).await {
+            Ok(finished) if finished.end.is_success() => info!("the tasks of this host have been applied"),
+            Ok(finished) => warn!(error = finished.end.sentence().as_str(); "stemma-applied.target was not started"),
+            Err(error) => warn!(error = error.sentence().as_str(); "stemma-applied.target was not started"),
+        }
+    }
+
+    fn mode_in_force(&self) -> Option<Mode> {
+        self.desired.as_ref().map(Desired::mode)
     }
 
     pub(super) fn tell_hooks(&mut self, now: &Desired) -> Result<(), HostError> {

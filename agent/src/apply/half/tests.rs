@@ -1,6 +1,8 @@
+//! The root half as the network half meets it: messages in, messages and files out, and death at any call.
+
 use std::rc::Rc;
 
-use stemma_wire::message::desired::Barrier;
+use stemma_wire::message::desired::{Barrier, Mode};
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use stemma_wire::message::signed::Grant;
 

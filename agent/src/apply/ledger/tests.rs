@@ -1,3 +1,5 @@
+//! What the ledger keeps over damage, power cuts and restarts.
+
 use stemma_wire::message::desired::{Known, TaskSet};
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};

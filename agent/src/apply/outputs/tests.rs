@@ -1,3 +1,5 @@
+//! The files of `/run/stemma`: replaced whole, and only when they differ.
+
 use stemma_wire::message::desired::KnownLabel;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The refusals of offers by their numbers in docs/trust.md.
+
 use super::*;
 use crate::apply::ledger::Desired;
 use crate::apply::testing::{Controller, EPOCH, NODE, Set, accepted};

@@ -1,3 +1,5 @@
+//! The real machine below a temporary root: paths that attack, commands that misbehave.
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

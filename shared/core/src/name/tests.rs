@@ -1,3 +1,5 @@
+//! Which texts are names of each kind, and which are not.
+
 use super::*;
 
 #[test]

@@ -1,3 +1,5 @@
+//! What a file task finds, writes and refuses, on a machine in memory.
+
 use std::rc::Rc;
 
 use serde_json::{Value, json};

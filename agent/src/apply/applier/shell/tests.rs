@@ -1,3 +1,5 @@
+//! When a command runs and with what, on a machine in memory: guards, the journal, parameters.
+
 use std::rc::Rc;
 
 use serde_json::{Value, json};

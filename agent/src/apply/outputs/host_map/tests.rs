@@ -1,3 +1,5 @@
+//! Whose a key of the host label map is, in each format and after a crash anywhere.
+
 use std::rc::Rc;
 
 use super::*;

@@ -1,0 +1,97 @@
+//! What a profile says, read for this host: what each task is, and where it stands in the order.
+
+use std::rc::Rc;
+
+use stemma_core::task::{Exclusive, Phase, task_type};
+use stemma_wire::message::Hash;
+use stemma_wire::message::desired::{Mode, Profile, ProfileTask};
+use stemma_wire::message::observed::Outcome;
+
+use super::graph::{Place, Vertex};
+use crate::apply::applier::applier;
+use crate::apply::ledger::Desired;
+use crate::apply::task::{HostTask, content};
+use crate::config::Ceiling;
+
+/// A task with what became of reading it.
+pub(super) struct Planned {
+    pub(super) id: String,
+    pub(super) content: [u8; 32],
+    pub(super) kind: Ready,
+}
+
+pub(super) enum Ready {
+    /// It can be performed.
+    Performable { name: &'static str, task: Rc<HostTask>, blob: Option<Hash> },
+    /// It cannot, and why.
+    Not(Outcome, String),
+}
+
+impl Planned {
+    /// Reads a task of a profile, and places it.
+    pub(super) fn read(ceiling: &Ceiling, desired: &Desired, task: &ProfileTask, mode: Mode) -> (Vertex, Self) {
+        let kind = ready(ceiling, desired, task);
+        let left_out = desired.task_set.left_out.contains_key(&task.id) || kind.is_another_phase();
+        let vertex = vertex(task, &kind, left_out, mode);
+        (vertex, Self { id: task.id.clone(), content: content(task, &desired.task_set.inputs), kind })
+    }
+}
+
+impl Ready {
+    /// Tasks for a drain or a cleanup have their own time.
+    fn is_another_phase(&self) -> bool {
+        matches!(self, Self::Performable { task, .. } if task.task.phase != Phase::Apply)
+    }
+}
+
+fn ready(ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Ready {
+    let task = match HostTask::new(profile, &desired.task_set.inputs) {
+        Ok(task) => task,
+        Err(unreadable) => return Ready::Not(Outcome::Unsupported, unreadable.to_string()),
+    };
+    let kind = task.task.kind.clone();
+    let Some(known) = task_type(&kind).filter(|known| applier(known.name).is_some()) else {
+        return Ready::Not(Outcome::Unsupported, format!("this agent has no task type {kind:?}"));
+    };
+    if ceiling.task_types.as_ref().is_some_and(|types| !types.iter().any(|name| *name == known.name || *name == kind)) {
+        return Ready::Not(
+            Outcome::Unsupported,
+            format!("this host takes no {kind} tasks (ceiling.task_types in agent.toml)"),
+        );
+    }
+    let source = task.task.parameters.get("source").and_then(serde_json::Value::as_str);
+    let blob = source.filter(|_| known.name == "file").and_then(|source| Hash::of_source(source).ok());
+    Ready::Performable { name: known.name, task: Rc::new(task), blob }
+}
+
+fn vertex(task: &ProfileTask, kind: &Ready, left_out: bool, mode: Mode) -> Vertex {
+    let (alone, forgiven) = match kind {
+        Ready::Performable { name, task, .. } => {
+            let alone = task_type(name).is_some_and(|known| known.exclusive == Exclusive::Alone);
+            (alone, !task.task.fail_on_error)
+        }
+        Ready::Not(..) => (false, false),
+    };
+    Vertex {
+        place: if left_out { Place::LeftOut } else { Place::Waiting },
+        after: task.after.iter().map(|&before| usize::from(before)).collect(),
+        // A host that only looks stands outside of the order across hosts.
+        barriers: if mode == Mode::Apply { task.barriers.clone() } else { Vec::new() },
+        alone,
+        forgiven,
+    }
+}
+
+/// Whether every task of a profile names only what comes before it.
+#[must_use]
+pub fn is_in_order(profile: &Profile) -> bool {
+    profile.tasks.iter().enumerate().all(|(at, task)| task.after.iter().all(|&before| usize::from(before) < at))
+}
+
+/// The blobs that a profile's tasks are made from.
+pub fn blobs(profile: &Profile) -> impl Iterator<Item = Hash> {
+    profile.tasks.iter().filter_map(|task| {
+        let definition: serde_json::Value = serde_json::from_str(&task.definition).ok()?;
+        Hash::of_source(definition.get("parameters")?.get("source")?.as_str()?).ok()
+    })
+}

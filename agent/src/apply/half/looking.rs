@@ -1,0 +1,111 @@
+//! Looking at everything again, and what is planned of it: the one path for a schedule, an event, a start and a word said
+//! on the host.
+
+use std::time::Duration;
+
+use stemma_wire::message::channel::FromApply;
+use stemma_wire::message::desired::{Known, Profile};
+use stemma_wire::message::observed::{LocalState, Progress};
+use tokio::time::Instant;
+
+use super::{Half, HalfError, SAID_TO_RUN, unix_seconds};
+use crate::apply::executor::{Purpose, Run};
+use crate::apply::ledger::Desired;
+use crate::apply::outputs;
+use crate::host::HostError;
+
+impl Half {
+    /// Something was said on the host.
+    pub(super) async fn said(&mut self, local: LocalState) -> Result<(), HalfError> {
+        self.site.ledger.set_local(&local)?;
+        self.end.send(&FromApply::Local(local.clone())).await?;
+        self.local = local;
+        self.look().await
+    }
+
+    pub(super) async fn poked(&mut self) -> Result<(), HalfError> {
+        let local = self.site.ledger.local()?;
+        if local != self.local {
+            self.end.send(&FromApply::Local(local.clone())).await?;
+            self.local = local;
+        }
+        self.look().await
+    }
+
+    /// Looks at everything again: on the schedule, and whenever something was said.
+    pub(super) async fn look(&mut self) -> Result<(), HalfError> {
+        self.trouble = None;
+        self.looked_at = Instant::now();
+        self.look_at = self.looked_at + self.pause();
+        self.findings.set_aside = self.site.ledger.set_aside_records()?;
+        if let Some(desired) = self.desired.clone() {
+            self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
+            self.want_bodies(&desired).await?;
+            if !self.run.as_ref().is_some_and(Run::is_running) || self.is_stopped(&desired) {
+                self.plan(&desired)?;
+            }
+        }
+        self.report().await
+    }
+
+    pub(super) fn write_outputs(&self, now: &Desired, before: Option<&Known>) -> Vec<String> {
+        outputs::write(&*self.site.host, &self.site.ledger, &self.config, now, before)
+    }
+
+    pub(super) fn restore_barriers(&mut self, desired: &Desired) -> Result<(), HostError> {
+        let open = self.site.ledger.open_barriers()?.filter(|open| open.task_set == desired.digest);
+        self.open = open.map(|open| open.open).unwrap_or_default();
+        Ok(())
+    }
+
+    /// Plans a run of what is held, unless something forbids it now.
+    pub(super) fn plan(&mut self, desired: &Desired) -> Result<(), HostError> {
+        if self.run.as_ref().is_some_and(Run::is_running) {
+            self.replaced = true;
+            return Ok(());
+        }
+        (self.run, self.replaced) = (None, false);
+        if self.is_stopped(desired) {
+            self.progress = Progress::Idle;
+            return Ok(());
+        }
+        // No profile: no tasks, which are soon applied.
+        let profile = match desired.task_set.profile {
+            Some(hash) => self.profile(hash)?,
+            None => Some(Profile::default()),
+        };
+        if let Some(profile) = profile {
+            let ceiling = &self.config.ceiling;
+            self.run = Some(Run::plan(self.site.clone(), ceiling, desired, &profile, Purpose::Converge)?);
+            self.running_at = Some(Instant::now() + SAID_TO_RUN);
+        }
+        Ok(())
+    }
+
+    /// Paused, parked, or held before the task set was begun: no task is touched; labels flow on.
+    pub(super) fn is_stopped(&self, desired: &Desired) -> bool {
+        let now = unix_seconds(self.site.host.now());
+        let held = self.local.hold.as_ref().is_some_and(|(until, _)| *until > now);
+        self.local.paused || self.local.parked.is_some() || desired.known.parked || (held && !self.has_begun(desired))
+    }
+
+    /// Whether a task of this task set has ended here.
+    pub(super) fn has_begun(&self, desired: &Desired) -> bool {
+        let progress = self.site.ledger.progress();
+        progress.is_ok_and(|progress| progress.tasks.values().any(|performed| performed.task_set == desired.digest))
+    }
+
+    /// How long until the next look: the schedule, spread a little, or sooner after a failure.
+    pub(super) fn pause(&self) -> Duration {
+        let schedule = &self.config.schedule;
+        let drift = Duration::from_secs(schedule.drift_seconds);
+        let spread = drift.mul_f64(f64::from(u32::try_from(self.site.host.random() & 0xFFFF).unwrap_or(0)) / 655_360.0);
+        match self.failures {
+            0 => drift + spread,
+            failures => {
+                let doubled = schedule.retry_seconds.saturating_mul(1 << (failures - 1).min(16));
+                Duration::from_secs(doubled).min(drift)
+            }
+        }
+    }
+}
