@@ -114,6 +114,7 @@ async fn s23_a_token_bound_elsewhere_is_refused_and_not_burnt() {
     let got = fleet.enrol(&token, "web-2", &asking().csr).await.unwrap_err();
     assert_eq!((got.status, got.kind.as_str()), (403, "token.invalid"));
     assert_eq!(got.message, "the token is bound to another node than 'web-2'");
+    fleet.audited(&holder(&token), "token.invalid", 1).await;
     assert_eq!(uses_left(&fleet, &token), 1);
     assert_eq!(
         fleet.enrol(&token, "web-1", &asking().csr).await.unwrap().node,
@@ -146,6 +147,13 @@ async fn s24_a_request_for_more_lists_each_refused_field() {
          keyUsage, subject, subjectAltName; leave them out"
     );
     assert_eq!(uses_left(&fleet, &token), 1, "the token is not burnt");
+    fleet.audited(&holder(&token), "csr.invalid", 1).await;
+    fleet.enrol(&token, "web-1", &asking().csr).await.expect("the next good request");
+}
+
+/// What whoever holds a good token is called in the audit.
+fn holder(token: &str) -> String {
+    format!("token/{}", token.split('.').next().unwrap())
 }
 
 #[tokio::test]
@@ -183,6 +191,7 @@ async fn s25_a_bad_signature_a_weak_key_and_another_nodes_key_are_refused() {
         assert_eq!(got.message, format!("the certificate request is refused: {why}"));
     }
     assert_eq!(uses_left(&fleet, &token), 9);
+    fleet.audited(&holder(&token), "csr.invalid", 4).await;
     let mut other = fleet.join("web-3").await;
     assert_eq!(other.renew(&taken.csr).await.unwrap_err().kind, "csr.invalid", "renewal looks at it too");
 }
@@ -222,6 +231,7 @@ async fn s26_a_deleted_nodes_certificate_is_dead_also_when_it_is_made_again() {
     assert_eq!(answer.node, node);
     assert!(fleet.host(node, &new, answer.chain).check_in(0).await.is_ok());
     assert_eq!(host.check_in(0).await.unwrap_err().kind, "auth.revoked");
+    fleet.audited(&format!("node/{node}"), "auth.revoked", 4).await;
 }
 
 async fn delete_node(fleet: &Fleet, node: Uuid) {

@@ -87,6 +87,7 @@ async fn s02_an_expired_certificate_renews_in_its_grace_and_does_nothing_else() 
             assert_eq!((got.status, got.kind.as_str()), (403, "certificate_expired"), "{path}");
         }
     }
+    fleet.audited(&format!("node/{}", host.node), "certificate_expired", 6).await;
     let next = asking();
     let answer = host.renew(&next.csr).await.unwrap();
     let mut renewed = fleet.host(host.node, &next, answer.chain);
@@ -108,6 +109,7 @@ async fn s02_in_the_grace_only_the_newest_certificate_renews() {
     let request = stemma_wire::message::enroll::RenewRequest { csr: asking().csr };
     let got = refused(&send(&mut copied, Method::POST, "/agent/v1/renew", encode(&request)).await);
     assert_eq!((got.status, got.kind.as_str()), (403, "certificate.superseded"));
+    fleet.audited(&format!("node/{}", host.node), "certificate.superseded", 1).await;
     assert!(newest.renew(&asking().csr).await.is_ok());
 }
 

@@ -160,7 +160,12 @@ impl AgentsListener {
     }
 
     fn refuse(&self, peer: &Peer, error: &ApiError) -> Response<AgentBody> {
-        self.rejected.refuse(error.kind.name(), Some(peer.address.ip()));
+        // What is the controller's own doing is no refusal of who asks. All else is: an agent sends nothing that is refused.
+        if error.status() < 500 {
+            self.rejected.refuse_peer(error.kind.name(), peer);
+        } else {
+            self.rejected.refuse(error.kind.name(), Some(peer.address.ip()));
+        }
         let mut response = Response::new(AgentBody(Content::Whole(Some(error.body().to_string().into()))));
         *response.status_mut() = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();

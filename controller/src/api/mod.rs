@@ -39,6 +39,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use stemma_core::traits::TraitNames;
 use stemma_wire::error::{ApiError, ErrorType, quote};
+use stemma_wire::serve::Rejected;
 
 pub use serve::{Guarding, answer, handler};
 
@@ -62,6 +63,8 @@ pub struct Api {
     pub identities: Option<Arc<Identities>>,
     /// What is counted; likewise.
     pub metrics: Option<Arc<Metrics>>,
+    /// What is refused.
+    pub rejected: Arc<Rejected>,
     /// The traits that are known at this site.
     pub traits: TraitNames,
     /// Which requests the listener takes.

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, Request as HttpRequest, Response, Statu
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
-use log::{error, warn};
+use log::error;
 use serde_json::{Value, json};
 use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, Method, find};
 use stemma_wire::error::{ApiError, ErrorType};
@@ -53,15 +53,43 @@ where
                 headers: &parts.headers,
                 versions: *versions,
             };
-            opened.answer(&api, peer, body).await
+            opened.answer(&api, peer.clone(), body).await
         }
     };
+    if let Err(refusal) = &outcome {
+        note_refusal(&api, peer.as_deref(), parts.uri.path(), refusal);
+    }
     let mut response = render(outcome, &id, service);
     match &versions {
         Ok(versions) => versions.write(response.headers_mut()),
         Err(refused) => refused.write(response.headers_mut()),
     }
     response
+}
+
+/// Counts what is refused, and tells of it where who asks is known: on the plain listener that is whoever is let in.
+fn note_refusal(api: &Api, peer: Option<&Peer>, path: &str, refusal: &ApiError) {
+    let is_refusal = refusal.kind.is_refusal() || (refusal.status() < 500 && has_odd_segment(path));
+    if !is_refusal {
+        return;
+    }
+    let reason = refusal.kind.name();
+    match peer {
+        Some(peer) if api.guarding == Guarding::Loopback => {
+            api.rejected.refuse(reason, Some(peer.address.ip()));
+            if !matches!(refusal.kind, ErrorType::RequestHost | ErrorType::RequestOrigin) {
+                api.rejected.tell(reason, "admin", peer.address);
+            }
+        }
+        Some(peer) => api.rejected.refuse_peer(reason, peer),
+        None => api.rejected.refuse(reason, None),
+    }
+}
+
+/// Whether a segment is one that no program of ours sends: an id that is written as a path (S54).
+fn has_odd_segment(path: &str) -> bool {
+    let is_odd = |text: String| matches!(text.as_str(), "." | "..") || text.contains(['/', '\\']);
+    path.split('/').any(|segment| decode(segment).map_or(true, is_odd))
 }
 
 /// A request whose head was read.
@@ -87,7 +115,6 @@ impl Opened<'_> {
         }
         if !endpoint.allows(caller) {
             let kind = if caller == Caller::Nobody { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
-            warn!(request = self.id, reason = kind.name(), path = endpoint.route().path; "request refused");
             return Err(ApiError::new(kind, kind.title()));
         }
         let most = if endpoint == Endpoint::PutBlob { blobs::MAX_BYTES } else { MOST_BODY_BYTES };

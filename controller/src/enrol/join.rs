@@ -48,10 +48,24 @@ impl Enrolment {
             return Err(plain(ErrorType::ServerBusy));
         }
         let token = self.good_token(&request.token, from)?;
+        let joined = self.enrol_with(&token, from, request).await;
+        // Who holds a good token has shown that much: what is refused from here on is told of.
+        joined.inspect_err(|refusal| {
+            if refusal.status() < 500 {
+                self.rejected.tell(refusal.kind.name(), &format!("token/{token}"), from);
+            }
+        })
+    }
+
+    async fn enrol_with(
+        &self,
+        token: &str,
+        from: SocketAddr,
+        request: EnrollRequest,
+    ) -> Result<EnrollAnswer, ApiError> {
         let name = NodeName::new(&request.name)
             .map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name"))?;
-        let asked =
-            Asked { token: &token, name, request: self.check_request(&request.csr, None)?, seal_key: request.seal_key };
+        let asked = Asked { token, name, request: self.check_request(&request.csr, None)?, seal_key: request.seal_key };
         let made = Mutex::new(None);
         let caller = caller(format!("token/{token}"), from, "joined");
         let (_, written) = self

@@ -57,6 +57,32 @@ pub struct AuditEvent {
     pub objects: Vec<Touched>,
 }
 
+/// An entry of the audit: what a commit did, or what was refused. Both stand in one sequence of revisions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AuditRecord {
+    /// A commit.
+    Commit(AuditEvent),
+    /// A refusal after authentication. It changes no object, and names none.
+    Refusal(Refusal),
+}
+
+/// A refusal of somebody who had shown who they are. Its revision is in its key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refusal {
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    pub principal: String,
+    /// From where, as `127.0.0.1:4711`.
+    pub address: String,
+    /// The reason's code, as in `stemma_rejected_total{reason}`.
+    pub refused: String,
+    /// How many more of this principal and reason there were since the last such entry.
+    pub unsaid: u64,
+}
+
 /// What a write answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {

@@ -14,6 +14,7 @@ pub mod key;
 mod kinds;
 pub mod maps;
 pub mod names;
+pub mod refusals;
 pub mod reported;
 pub mod work;
 
@@ -24,7 +25,7 @@ use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-pub use audit::{Answer, AuditEvent, Caller, Mark, RequestRecord};
+pub use audit::{Answer, AuditEvent, AuditRecord, Caller, Mark, Refusal, RequestRecord};
 pub use draft::{Action, Draft, Reference, Stored, Touched};
 
 use crate::cache::{Cache, Model};
@@ -258,7 +259,7 @@ impl Registry {
 /// Adds to a decision's commit what every commit holds: its audit event and, for a marked request, its record.
 fn with_record(caller: &Caller, unmade: Option<Precondition>, now: Timestamp, decision: &Decision) -> Transaction {
     let draft = decision.draft.clone();
-    let event = AuditEvent::new(caller, now, draft.touched().to_vec());
+    let event = AuditRecord::Commit(AuditEvent::new(caller, now, draft.touched().to_vec()));
     let mut transaction = draft.into_transaction().put_at_revision(key::AUDIT, codec::encode(&event));
     if let (Some(mark), Some(unmade)) = (&caller.mark, unmade) {
         let at = key::request(&caller.principal, mark.id);

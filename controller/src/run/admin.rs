@@ -33,6 +33,7 @@ pub(super) fn handler(
         desired: Some(Arc::clone(&parts.desired)),
         identities: Some(Arc::clone(&parts.identities)),
         metrics: Some(Arc::clone(&parts.metrics)),
+        rejected: Arc::clone(&parts.rejected),
         traits,
         guarding,
     };

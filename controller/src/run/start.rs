@@ -27,6 +27,7 @@ use crate::metrics::{Counters, Metrics};
 use crate::reconcile::{AtOnce, Reconciler, ReleasePolicy};
 use crate::registry::Registry;
 use crate::registry::intake::Words;
+use crate::registry::refusals::Refusals;
 use crate::store::{RedbOptions, RedbStore, Revision, Store};
 
 /// What a test or bench may want otherwise.
@@ -217,7 +218,13 @@ impl Serving {
         parts.metrics.watch_connections(agent_connections.clone(), server.connections());
         let handler = admin::handler(&parts, &config, traits);
         let admin_task = tokio::spawn(server.run(handler, until(stopped.clone())));
+        let refusals = Refusals::watch(&parts.rejected, Arc::clone(&parts.clock));
         let mut tasks = Tasks::begin(&parts, keys, sides, from);
+        let store = Arc::clone(parts.registry.store());
+        tasks.spawn(async move {
+            refusals.write(store).await;
+            "nobody tells of refusals any more".to_owned()
+        });
         tasks.spawn(agents_ended.wait());
         let mut threads = vec![agents_thread];
         if options.publishing == Publishing::Reconciled {
@@ -257,6 +264,8 @@ impl AgentsThread {
         let (socket, address) = match bind("agent_listen", self.address).await {
             Ok(bound) => bound,
             Err(error) => {
+                // The store is let go before it is said: who hears it may start again at once.
+                drop(self);
                 let _asked_for = tell.send(Err(error));
                 return;
             }

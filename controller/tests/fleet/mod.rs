@@ -24,8 +24,9 @@ use stemma_controller::ca::csr;
 use stemma_controller::config::Config;
 use stemma_controller::enrol::token;
 use stemma_controller::init::init;
-use stemma_controller::registry::{Answer, Caller};
+use stemma_controller::registry::{Answer, AuditRecord, Caller, Refusal, codec};
 use stemma_controller::run::{Controller, Options, Parts, Publishing, start};
+use stemma_controller::store::{Query, Snapshot};
 use stemma_core::ownership::Manager;
 use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::clock::{Clock, SystemClock};
@@ -59,6 +60,16 @@ pub(crate) struct Fleet {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) controller: Controller,
     pub(crate) clock: Arc<Moving>,
+}
+
+/// The refusals in the audit.
+fn refusals(snapshot: &dyn Snapshot) -> Vec<Refusal> {
+    let entries = snapshot.list(&Query::prefix("audit/")).unwrap().entries;
+    let read = |value: &[u8]| match codec::decode(value).unwrap() {
+        AuditRecord::Refusal(refusal) => Some(refusal),
+        AuditRecord::Commit(_) => None,
+    };
+    entries.iter().filter_map(|entry| read(&entry.value)).collect()
 }
 
 /// A key with the request for its certificate.
@@ -116,8 +127,28 @@ impl Fleet {
         self.parts().rejected.count(reason)
     }
 
+    /// The store's revision, commits that only tell of a refusal left out: these come when they come.
     pub(crate) fn revision(&self) -> u64 {
-        self.parts().registry.store().head().get()
+        let snapshot = self.parts().registry.store().snapshot().unwrap();
+        snapshot.revision().get() - refusals(snapshot.as_ref()).len() as u64
+    }
+
+    /// Waits until so many refusals of a principal for a reason stand in the audit, and checks the metric beside them.
+    pub(crate) async fn audited(&self, principal: &str, reason: &str, count: usize) {
+        let mut found = Vec::new();
+        for _ in 0..500 {
+            let snapshot = self.parts().registry.store().snapshot().unwrap();
+            found = refusals(snapshot.as_ref());
+            let of = |one: &&Refusal| one.principal == principal && one.refused == reason;
+            let own: Vec<_> = found.iter().filter(of).collect();
+            if own.len() == count {
+                assert!(own.iter().all(|one| one.address.starts_with("127.0.0.1:") && one.at.0 > 0), "{own:?}");
+                assert!(self.rejected(reason) >= count as u64);
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{count} of {principal} for {reason}: {found:?}");
     }
 
     /// A client with the admin's certificate, at the operators' port.

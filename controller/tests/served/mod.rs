@@ -57,6 +57,7 @@ impl Served {
             desired: None,
             identities: None,
             metrics: None,
+            rejected: Arc::default(),
             traits: TraitNames::default(),
             guarding: Guarding::Loopback,
         };

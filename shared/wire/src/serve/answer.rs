@@ -80,7 +80,7 @@ impl<H: Handler> Answerer<H> {
         } else {
             return None;
         };
-        self.shared.rejected.refuse(refusal_reason(kind), Some(self.peer.address.ip()));
+        self.shared.rejected.refuse_peer(refusal_reason(kind), &self.peer);
         Some(kind)
     }
 }

@@ -2,7 +2,6 @@
 //! hyper's place when a head is refused.
 
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,9 +12,9 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::Shared;
 use super::connections::{Awaited, Watch};
 use super::head::{Fault, HeadReader, Phase};
+use super::{Peer, Shared};
 use crate::net::Stream;
 
 /// How much of what a refused peer still sends is read away, so that closing does not reset the answer under its eyes.
@@ -28,7 +27,7 @@ pub(super) struct Guard<S> {
     reader: HeadReader,
     watch: Arc<Watch>,
     shared: Arc<Shared>,
-    address: IpAddr,
+    peer: Arc<Peer>,
     /// When the body in hand began, and how many bytes of it came.
     body: Option<(Instant, u64)>,
     stalled: bool,
@@ -44,13 +43,13 @@ struct Refusing {
 }
 
 impl<S: Stream> Guard<S> {
-    pub(super) fn new(inner: S, watch: Arc<Watch>, shared: Arc<Shared>, address: IpAddr) -> Self {
+    pub(super) fn new(inner: S, watch: Arc<Watch>, shared: Arc<Shared>, peer: Arc<Peer>) -> Self {
         Self {
             inner,
             reader: HeadReader::new(),
             watch,
             shared,
-            address,
+            peer,
             body: None,
             stalled: false,
             refusal: None,
@@ -106,7 +105,7 @@ impl<S: Stream> Guard<S> {
     }
 
     fn refuse(&mut self, fault: Fault) {
-        self.shared.rejected.refuse(fault.reason(), Some(self.address));
+        self.shared.rejected.refuse_peer(fault.reason(), &self.peer);
         let error = fault.error();
         let (status, body) = (error.status(), error.fixed_body());
         let answer = format!(

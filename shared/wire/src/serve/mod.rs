@@ -48,7 +48,7 @@ use crate::tls::{Refusal, peer_identity};
 pub use body::{BodyError, RequestBody};
 pub use connections::Connections;
 pub use peer::Peer;
-pub use rejected::Rejected;
+pub use rejected::{Rejected, Witness};
 
 /// Any error that a body or a connection may end with.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -273,14 +273,15 @@ impl<H: Handler> Task<H> {
         self.place.set_peer(Arc::clone(&peer));
         let watch = Arc::clone(&self.place.watch);
         watch.expect(Awaited::Request, self.shared.limits.idle);
-        let guard = Guard::new(stream, Arc::clone(&watch), Arc::clone(&self.shared), self.address.ip());
+        let guard = Guard::new(stream, Arc::clone(&watch), Arc::clone(&self.shared), Arc::clone(&peer));
         let shared = Arc::clone(&self.shared);
-        let answerer = Arc::new(Answerer { handler: self.handler, peer, watch: Arc::clone(&watch), shared });
+        let answerer =
+            Arc::new(Answerer { handler: self.handler, peer: Arc::clone(&peer), watch: Arc::clone(&watch), shared });
         let service = service_fn(move |request| answerer.answer(request));
         let connection = self.http.serve_connection(TokioIo::new(guard), service);
         let ended = Drained { connection, watch, registered: false, told: false }.await;
         if ended.is_err_and(|error| error.is_parse()) {
-            self.shared.rejected.refuse("head_malformed", Some(self.address.ip()));
+            self.shared.rejected.refuse_peer("head_malformed", &peer);
         }
         drop(self.place);
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::tls::Identity;
+use crate::tls::{Class, Identity};
 
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,4 +11,16 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Who it is by its certificate; `None` where it showed none, or speaks plain HTTP.
     pub identity: Option<Identity>,
+}
+
+impl Peer {
+    /// What who asks is called in the audit: an admin's own name, `node/UUID`; `None` where nothing was shown.
+    pub fn principal(&self) -> Option<String> {
+        Some(match &self.identity.as_ref()?.class {
+            Class::Admin(name) => name.as_str().to_owned(),
+            Class::Node(uuid) => format!("node/{uuid}"),
+            Class::Controller(uuid) => format!("controller/{uuid}"),
+            Class::Signer(uuid) => format!("signer/{uuid}"),
+        })
+    }
 }

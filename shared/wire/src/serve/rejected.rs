@@ -1,11 +1,14 @@
 //! `rejected_total{reason}`: what was refused, counted, and told in the journal at a measured rate.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use super::Peer;
 
 /// Journal entries a minute for one reason; what comes beyond is counted and said with the next entry.
 const ENTRIES_A_MINUTE: u32 = 10;
@@ -14,6 +17,18 @@ const ENTRIES_A_MINUTE: u32 = 10;
 #[derive(Debug, Default)]
 pub struct Rejected {
     reasons: Mutex<BTreeMap<&'static str, Tally>>,
+    witness: OnceLock<Watcher>,
+}
+
+/// Hears of each refusal of somebody who has shown who they are: the reason, the principal, and from where.
+pub type Witness = Box<dyn Fn(&'static str, &str, SocketAddr) + Send + Sync>;
+
+struct Watcher(Witness);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watcher")
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +50,26 @@ impl Rejected {
             Some(from) => log::warn!(reason = reason, peer:% = from, unsaid = unsaid; "request refused"),
             None => log::warn!(reason = reason, unsaid = unsaid; "request refused"),
         }
+    }
+
+    /// The same for whoever is at the other end of a connection: who has shown who they are is told of beside.
+    pub fn refuse_peer(&self, reason: &'static str, peer: &Peer) {
+        self.refuse(reason, Some(peer.address.ip()));
+        if let Some(principal) = peer.principal() {
+            self.tell(reason, &principal, peer.address);
+        }
+    }
+
+    /// Tells of a refusal that is counted elsewhere, of somebody who has shown by other means who they are.
+    pub fn tell(&self, reason: &'static str, principal: &str, from: SocketAddr) {
+        if let Some(Watcher(witness)) = self.witness.get() {
+            witness(reason, principal, from);
+        }
+    }
+
+    /// Sets who hears of refusals after authentication. The first one stays; it must not wait for anything.
+    pub fn watch(&self, witness: Witness) {
+        let _there_already = self.witness.set(Watcher(witness));
     }
 
     /// The counts so far, by reason.
