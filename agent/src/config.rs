@@ -8,6 +8,9 @@ use crate::paths;
 /// The largest configuration that is read.
 const LARGEST: u64 = 64 * 1024;
 
+/// A year: beyond it a number is a mistake, and far beyond no clock has such a time.
+const LONGEST_PAUSE: u64 = 366 * 24 * 3600;
+
 /// The whole file. Every field has a default; an unknown one is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -100,11 +103,16 @@ pub enum ConfigError {
     /// A path in it is none.
     #[error("host_label_map.path in {CONFIG}", CONFIG = paths::CONFIG)]
     Path(#[from] PathRefused),
-    /// A schedule without a pause.
-    #[error("schedule.{field} in {CONFIG} is 0: write the seconds between two looks", CONFIG = paths::CONFIG)]
-    NoPause {
+    /// A schedule without a pause, or without a next time.
+    #[error(
+        "schedule.{field} in {CONFIG} is {seconds}: write the seconds between two looks, 1 to {LONGEST_PAUSE}",
+        CONFIG = paths::CONFIG
+    )]
+    Pause {
         /// Which one.
         field: &'static str,
+        /// What it says.
+        seconds: u64,
     },
 }
 
@@ -134,7 +142,7 @@ impl Config {
     /// Reads the text of the file.
     ///
     /// # Errors
-    /// [`ConfigError::Syntax`], [`ConfigError::Path`], [`ConfigError::NoPause`].
+    /// [`ConfigError::Syntax`], [`ConfigError::Path`], [`ConfigError::Pause`].
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text)
             .map_err(|error| ConfigError::Syntax { path: paths::CONFIG.into(), message: error.to_string() })?;
@@ -142,8 +150,8 @@ impl Config {
         for (field, seconds) in
             [("drift_seconds", config.schedule.drift_seconds), ("retry_seconds", config.schedule.retry_seconds)]
         {
-            if seconds == 0 {
-                return Err(ConfigError::NoPause { field });
+            if !(1..=LONGEST_PAUSE).contains(&seconds) {
+                return Err(ConfigError::Pause { field, seconds });
             }
         }
         Ok(config)
@@ -163,6 +171,10 @@ mod tests {
         for (text, said) in [
             ("[host_label_map]\npath = \"etc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
             ("[schedule]\ndrift_seconds = 0", "schedule.drift_seconds in /etc/stemma/agent.toml is 0"),
+            (
+                "[schedule]\nretry_seconds = 9000000000000000000",
+                "retry_seconds in /etc/stemma/agent.toml is 9000000000000000000",
+            ),
             ("[celing]\n", "unknown field `celing`"),
             ("[host_label_map]\nformat = \"yaml\"", "unknown variant `yaml`"),
         ] {

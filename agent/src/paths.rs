@@ -20,6 +20,15 @@ pub const APPLY_STATE: &str = "/var/lib/stemma-agent/apply";
 /// The host label map, unless the configuration names another file.
 pub const HOST_LABEL_MAP: &str = "/etc/stemma/node-labels";
 
+/// Whether a path is the agent's own: its state, what it writes for services, and what the host's owner decides for it.
+/// No task writes there: one that did could undo what was verified, or lift the host's own ceiling.
+#[must_use]
+pub fn is_own(path: &HostPath) -> bool {
+    let at_or_below =
+        |own: &str| path.as_str().strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    [STATE, RUN, CONFIG].into_iter().any(at_or_below)
+}
+
 /// One of the paths above, or below them.
 ///
 /// # Panics
@@ -27,4 +36,24 @@ pub const HOST_LABEL_MAP: &str = "/etc/stemma/node-labels";
 #[must_use]
 pub fn own(text: &str) -> HostPath {
     HostPath::own(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s63_the_agents_own_files_are_no_tasks() {
+        for (text, is) in [
+            ("/var/lib/stemma-agent", true),
+            ("/var/lib/stemma-agent/apply/accepted", true),
+            ("/run/stemma/labels.json", true),
+            ("/etc/stemma/agent.toml", true),
+            ("/etc/stemma/hooks.d/10-a", false),
+            ("/var/lib/stemma-agents", false),
+            ("/etc/stemma/agent.toml.d", false),
+        ] {
+            assert_eq!(is_own(&own(text)), is, "{text}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 
 mod bodies;
 mod looking;
+mod map;
 mod offers;
 mod telling;
 mod trouble;
@@ -30,6 +31,7 @@ use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::Config;
 use crate::host::{Command, HostError};
 use bodies::Bodies;
+use map::Map;
 use telling::{Hooks, hooks_turn};
 use trouble::Trouble;
 
@@ -72,6 +74,7 @@ pub struct Half {
     running_at: Option<Instant>,
     failures: u32,
     hooks: Hooks,
+    map: Map,
     /// The files that tasks keep; `None`: they are looked at on schedule alone.
     managed: Option<Managed>,
     looked_at: Instant,
@@ -149,6 +152,7 @@ impl Half {
             running_at: None,
             failures: 0,
             hooks: Hooks::Quiet,
+            map: Map::default(),
             managed: None,
             looked_at: Instant::now(),
             applied: None,
@@ -156,10 +160,11 @@ impl Half {
         })
     }
 
-    /// Sees drift also by the events of the files that tasks keep.
+    /// Sees drift also by the events of the files that tasks keep, and what others write into the host label map.
     #[must_use]
     pub fn watching(mut self) -> Self {
         self.managed = Some(Managed::default());
+        self.watch_map();
         self
     }
 
@@ -215,6 +220,13 @@ impl Half {
                     self.look_at = self.look_at.min(soonest.max(Instant::now() + SETTLE));
                     Ok(())
                 }
+                () = self.map.changed() => {
+                    self.map.was_changed();
+                    Ok(())
+                }
+                () = tokio::time::sleep_until(self.map.look_at.unwrap_or(self.look_at)), if self.map.look_at.is_some() => {
+                    self.look_at_map().await
+                }
                 () = tokio::time::sleep_until(self.running_at.unwrap_or(self.look_at)), if self.running_at.is_some() => {
                     (self.running_at, self.progress) = (None, observed::Progress::Running);
                     self.report().await
@@ -243,7 +255,7 @@ impl Half {
             self.tell_hooks(&desired)?;
             self.plan(&desired)?;
         }
-        Ok(())
+        self.tell_others().await
     }
 
     async fn take(&mut self, message: FromSync) -> Result<(), HalfError> {

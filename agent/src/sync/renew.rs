@@ -13,11 +13,15 @@ use super::backoff::within;
 use super::join::{JoinError, sentence, signing_request, validity};
 use super::state::Credentials;
 
+/// Longer than any certificate of a node lives; what stands on disk may say anything.
+const LONGEST_LIFE: u64 = 366 * 24 * 3600;
+
 /// How long from now until the certificate should be renewed; nothing where that is past.
 pub(super) fn due_in(validity: (u64, u64), now: u64) -> Duration {
-    let life = validity.1.saturating_sub(validity.0);
-    let at = validity.0 + life * 7 / 10;
-    Duration::from_secs(at.saturating_sub(now)) + within(Duration::from_secs(life / 5))
+    let life = validity.1.saturating_sub(validity.0).min(LONGEST_LIFE);
+    let at = validity.0.saturating_add(life * 7 / 10);
+    // A clock that is years behind must not put it off for years.
+    Duration::from_secs(at.saturating_sub(now).min(life)) + within(Duration::from_secs(life / 5))
 }
 
 /// Asks for the next certificate under a new key.
@@ -48,6 +52,11 @@ mod tests {
             let due = due_in((1000, 2000), 1000).as_secs_f64();
             assert!((700.0..=900.0).contains(&due), "{due}");
         }
+        assert!(
+            due_in((1_800_000_000, 1_800_086_400), 1_500_000_000) <= Duration::from_hours(29),
+            "a clock ten years behind"
+        );
+        assert!(due_in((0, u64::MAX), 0) <= Duration::from_hours(2 * 366 * 24));
         assert!(due_in((1000, 2000), 5000) <= Duration::from_secs(200));
     }
 }

@@ -17,6 +17,7 @@ use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, Staged, ensure_dir, sweep};
 use crate::host::{Command, Dir, HostPath, Kind, Pending, Stat};
+use crate::paths;
 
 /// The largest file that is written: a blob.
 const LARGEST: u64 = 64 * 1024 * 1024;
@@ -144,6 +145,9 @@ fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
     let texts = Texts::new(site, task);
     let path = texts.text("parameters.path", &parameters.path)?;
     let path = HostPath::parse(&path).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
+    if paths::is_own(&path) {
+        return Err(TaskError::new(format!("parameters.path: {path} is the agent's own; no task writes there")));
+    }
     let parent = match path.parent() {
         Some(parent) => site.host.dir(&parent)?,
         None => Some(site.host.root()?),

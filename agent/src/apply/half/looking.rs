@@ -45,6 +45,7 @@ impl Half {
                 self.plan(&desired)?;
             }
         }
+        self.tell_others().await?;
         self.report().await
     }
 

@@ -302,6 +302,16 @@ fn f06_on_a_full_disk_the_agent_goes_on_says_so_and_takes_up_when_there_is_room(
 }
 
 #[test]
+fn what_others_have_in_the_host_label_map_is_observed() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    host.put("/etc/stemma/node-labels", "zone=a\n");
+    let said = runtime().block_on(offered(&host, &controller, Vec::new()));
+    let observed = said.iter().find_map(|said| if let FromApply::Observed(seen) = said { Some(seen) } else { None });
+    let label = observed::ReportedLabel { value: "a".into(), source: "node-labels".into() };
+    assert_eq!(observed.map(|seen| &seen.labels), Some(&[("zone".to_owned(), label)].into()));
+}
+
+#[test]
 fn more_results_than_one_message_holds_are_all_told() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
     let set = (0..300).fold(Set::default(), |set, at| set.file(&format!("f{at}"), &[], &format!("/etc/f{at}"), "x"));

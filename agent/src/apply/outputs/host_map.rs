@@ -7,17 +7,22 @@ mod file;
 
 use std::collections::BTreeMap;
 
+use stemma_core::key::{LabelKey, LabelValue};
 use stemma_wire::message::desired::{Known, Mode};
+use stemma_wire::message::observed::ReportedLabel;
 
 use crate::apply::ledger::{HostMapRecord, Ledger};
 use crate::config::{Format, HostLabelMap};
 use crate::host::atomic::{Attributes, ensure_dir, replace};
-use crate::host::{Host, HostError, HostPath};
+use crate::host::{Host, HostError, HostPath, Stat};
 
 use file::MapFile;
 
 /// The largest map that is read.
 const LARGEST: u64 = 1024 * 1024;
+
+/// The most keys of others that are reported.
+const MOST_OTHERS: usize = 256;
 
 /// What is to become of a map: pure, from what stands there, what is owned and what is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,6 +149,39 @@ pub fn write(
             Ok(plan.findings)
         }
     }
+}
+
+/// What other authors have in the map, as this host reports it: what is no label is theirs and no concern of ours. One that
+/// somebody without the agent's rights could have written says nothing (S37).
+///
+/// # Errors
+/// [`HostError`].
+pub fn others(
+    host: &dyn Host,
+    ledger: &Ledger,
+    config: &HostLabelMap,
+) -> Result<BTreeMap<String, ReportedLabel>, HostError> {
+    let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
+    let dir = match path.parent() {
+        Some(parent) => host.dir(&parent)?,
+        None => Some(host.root()?),
+    };
+    let Some(dir) = dir else { return Ok(BTreeMap::new()) };
+    let own = host.identity().0;
+    let is_closed = |stat: Stat| stat.mode & 0o022 == 0 && (stat.user == 0 || stat.user == own);
+    if !dir.stat(path.name())?.is_some_and(is_closed) {
+        return Ok(BTreeMap::new());
+    }
+    let text = dir.read(path.name(), LARGEST)?.and_then(|bytes| String::from_utf8(bytes).ok());
+    let Some(file) = text.and_then(|text| MapFile::parse(config.format, &text).ok()) else {
+        return Ok(BTreeMap::new());
+    };
+    let record = ledger.host_map()?.filter(|record| record.path == config.path).unwrap_or_default();
+    let is_ours = |key: &str| record.owned.contains_key(key) || record.writing.contains_key(key);
+    let is_label = |key: &str, value: &str| LabelKey::new(key).is_ok() && LabelValue::new(value).is_ok();
+    let theirs = file.pairs().into_iter().filter(|(key, value)| !is_ours(key) && is_label(key, value));
+    let label = |value: &str| ReportedLabel { value: value.into(), source: path.name().into() };
+    Ok(theirs.take(MOST_OTHERS).map(|(key, value)| (key.to_owned(), label(value))).collect())
 }
 
 /// Writes the record around the map: a key stands in the record before it stands in the map and until it is gone

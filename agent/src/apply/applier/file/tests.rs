@@ -126,6 +126,10 @@ fn wrong_parameters_are_named() {
     let host = MemoryHost::new();
     for (parameters, said) in [
         (json!({"path": "etc/f", "content": ""}), "parameters.path: path \"etc/f\" is relative; write it from `/` on"),
+        (
+            json!({"path": "/etc/stemma/agent.toml", "content": ""}),
+            "/etc/stemma/agent.toml is the agent's own; no task",
+        ),
         (json!({"path": "/f"}), "parameters: exactly one of content, template, source and absent is given"),
         (json!({"path": "/f", "content": "", "absent": true}), "exactly one of content"),
         (json!({"path": "/f", "content": "", "mode": "rw"}), "parameters.mode: \"rw\" is no mode"),

@@ -63,6 +63,22 @@ impl MapFile {
         }
     }
 
+    /// Every key with its value, as a reader of the file sees it; of JSON, the texts.
+    pub(super) fn pairs(&self) -> std::collections::BTreeMap<&str, &str> {
+        match self {
+            Self::Lines { lines, .. } => lines
+                .iter()
+                .filter_map(|line| match line {
+                    Line::Pair { key, value, .. } => Some((key.as_str(), value.as_str())),
+                    Line::Other(_) => None,
+                })
+                .collect(),
+            Self::Json(pairs) => {
+                pairs.iter().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect()
+            }
+        }
+    }
+
     /// Gives a key a value, in its place or at the end.
     pub(super) fn set(&mut self, key: &str, value: &str) {
         if self.get(key) == Some(value) {

@@ -87,6 +87,20 @@ fn without_its_record_it_claims_what_it_was_known_to_have_put_there_and_deletes_
 }
 
 #[test]
+fn what_others_have_there_is_reported_and_what_is_the_agents_own_is_not() {
+    let host = MemoryHost::new();
+    host.put(PATH, "zone=a\nzone=b\n# c\nbad//key=1\nn/theirs=7\n");
+    written(&host, &[("n/x", "1"), ("n/theirs", "1")], None, Mode::Apply);
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    let others = || others(&host, &ledger, &HostLabelMap::default()).unwrap();
+    let said: Vec<_> = others().into_iter().map(|(key, label)| (key, label.value, label.source)).collect();
+    let label = |key: &str, value: &str| (key.to_owned(), value.to_owned(), "node-labels".to_owned());
+    assert_eq!(said, [label("n/theirs", "7"), label("zone", "b")]);
+    host.chmod(PATH, 0o666);
+    assert_eq!(others(), BTreeMap::new(), "anybody could have written it");
+}
+
+#[test]
 fn the_map_is_written_in_mode_apply_alone() {
     let host = MemoryHost::new();
     for (mode, findings) in [

@@ -1,0 +1,72 @@
+//! What others have in the host label map: reported, and seen when they change it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use stemma_wire::message::channel::FromApply;
+use stemma_wire::message::observed::{Observation, ReportedLabel};
+use tokio::time::Instant;
+
+use super::{Half, HalfError, SETTLE};
+use crate::apply::outputs::host_map;
+use crate::host::HostPath;
+use crate::watch::{Part, Watch};
+
+/// The host label map, as far as it is others'.
+#[derive(Default)]
+pub(super) struct Map {
+    /// What was told last.
+    others: BTreeMap<String, ReportedLabel>,
+    watch: Option<Watch>,
+    /// When a change is looked at.
+    pub(super) look_at: Option<Instant>,
+}
+
+impl Map {
+    /// Waits until the map was changed; never, where it is not watched.
+    pub(super) async fn changed(&self) {
+        match &self.watch {
+            Some(watch) => watch.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A change is looked at when it has had time to become whole.
+    pub(super) fn was_changed(&mut self) {
+        self.look_at.get_or_insert(Instant::now() + SETTLE);
+    }
+}
+
+impl Half {
+    pub(super) fn watch_map(&mut self) {
+        let path = HostPath::parse(&self.config.host_label_map.path).expect("it was checked when it was read");
+        let file = self.site.host.outside(&path);
+        let dir = file.parent().unwrap_or(Path::new("/")).to_owned();
+        self.map.watch = Some(Watch::new(&self.site.host.outside_root(), &dir, Part::File(file)));
+    }
+
+    /// Another hand changed the map, or this one did.
+    pub(super) async fn look_at_map(&mut self) -> Result<(), HalfError> {
+        self.map.look_at = None;
+        if let Some(desired) = self.desired.clone() {
+            self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
+        }
+        self.tell_others().await?;
+        self.report().await
+    }
+
+    /// Tells what others have there, where that is news.
+    pub(super) async fn tell_others(&mut self) -> Result<(), HalfError> {
+        if let Some(watch) = &mut self.map.watch {
+            watch.renew();
+        }
+        // What cannot be read is a finding of who writes there.
+        let labels =
+            host_map::others(&*self.site.host, &self.site.ledger, &self.config.host_label_map).unwrap_or_default();
+        if labels != self.map.others {
+            self.map.others.clone_from(&labels);
+            self.end.send(&FromApply::Observed(Observation { labels, ..Observation::default() })).await?;
+        }
+        Ok(())
+    }
+}
