@@ -253,7 +253,7 @@ async fn errors_say_what_where_why_and_what_to_do() {
         (
             json!({"objects": [{"kind": "ClusterTemplate", "name": "t", "lables": {}}]}),
             "field.unknown",
-            "clustertemplate/t: Unknown attribute for clustertemplate: 'lables': is no field of this kind: take it out, or mend its spelling",
+            "clustertemplate/t: Unknown attribute for clustertemplate: 'lables': is no field of this kind (did you mean \"labels\"?): mend its spelling, or take it out",
         ),
         (
             json!({"objects": [{"kind": "Cluster", "name": "c", "cluster_template": "nope"}]}),
@@ -268,7 +268,7 @@ async fn errors_say_what_where_why_and_what_to_do() {
         (
             json!({"objects": [{"kind": "Klaster", "name": "c"}]}),
             "field.invalid",
-            "object 0: kind: \"Klaster\" is no kind: it is one of Release, ClusterTemplate, Cluster, NodeGroup, Node",
+            "object 0: kind: \"Klaster\" is no kind (did you mean \"Cluster\"?): it is one of Release, ClusterTemplate, Cluster, NodeGroup, Node",
         ),
         (
             release(

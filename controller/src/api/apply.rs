@@ -7,6 +7,7 @@ use stemma_core::manifest::{Author, Document, Key, read_document, write};
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
 };
+use stemma_core::ownership::{InvalidOwner, Manager};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
@@ -16,22 +17,25 @@ use super::request::{Outcome, Reply, Request, bad_query};
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
-use crate::registry::{Action, Answer, Caller};
+use crate::registry::{Action, Answer};
 
 /// The most objects of one apply.
 const MOST_OBJECTS: usize = 2_000;
 
 /// `POST /v1/apply`.
 pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let parameters = request.query(&[&["manager", "force"]])?;
+    let parameters = request.query(&[&["manager", "force", "adopt"]])?;
     let caller = request.caller(parameters.one("manager").map_err(bad_query)?)?;
     let force = parameters.flag("force").map_err(bad_query)?.unwrap_or(false);
+    let bad_manager = |e: InvalidOwner| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("adopt");
+    let adopt = parameters.one("adopt").map_err(bad_query)?.map(Manager::new).transpose().map_err(bad_manager)?;
+    let author = Author::Apply { manager: &caller.manager, force, adopt: adopt.as_ref() };
     let documents = read(request.object()?)?;
     let answer = api.registry.write(&caller, |sight| {
         let mut work = Work::on(sight);
         let mut rows = Vec::new();
         for (at, document) in &documents {
-            let row = apply_one(api, &mut work, document, &caller, force).map_err(|e| within(e, *at, document))?;
+            let row = apply_one(api, &mut work, document, author).map_err(|e| within(e, *at, document))?;
             rows.push(row);
         }
         let findings = super::findings::of_write(&work);
@@ -130,14 +134,7 @@ impl Row {
     }
 }
 
-fn apply_one(
-    api: &Api,
-    work: &mut Work<'_>,
-    document: &Document,
-    caller: &Caller,
-    force: bool,
-) -> Result<Row, ApiError> {
-    let author = Author::Apply { manager: &caller.manager, force };
+fn apply_one(api: &Api, work: &mut Work<'_>, document: &Document, author: Author<'_>) -> Result<Row, ApiError> {
     match &document.key {
         Key::Release(name) => {
             let before = work.model.releases.named(None, &name.to_string()).cloned();
@@ -198,7 +195,10 @@ fn put<S: Shown>(
     let mut spec = before.map_or(new, |object| object.spec.clone());
     write(&mut spec, &document.body, author, &ModelNames::new(&work.model, &api.traits), work.now().0)
         .map_err(bad_body::<S>)?;
-    S::check_bodies(api, &spec)?;
+    // File bodies are sent before a write that is made, not before one that is tried out.
+    if !work.is_dry_run() {
+        S::check_bodies(api, &spec)?;
+    }
     let written = match before {
         Some(before) => work.update(before, before.meta.name.clone(), spec)?,
         None => work.create(document.uuid.unwrap_or_else(Uuid::now_v7), name, spec)?,

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use stemma_core::finding::{Finding, Severity};
 use stemma_core::graph::ClusterGraph;
-use stemma_core::object::ClusterId;
+use stemma_core::object::{ClusterId, Kind};
 use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
-use stemma_core::validate;
+use stemma_core::{task, validate};
+use uuid::Uuid;
 
 use crate::cache::Model;
 use crate::registry::work::Work;
@@ -57,7 +58,18 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     for cluster in clusters {
         findings.extend(of_order(&work.model, cluster));
     }
+    for (_, uuid) in work.written().filter(|(kind, _)| *kind == Kind::Release) {
+        findings.extend(of_release(&work.model, uuid));
+    }
     findings.list("apply")
+}
+
+/// What is odd about a release by itself, whoever runs it.
+fn of_release(model: &Model, uuid: Uuid) -> Vec<Finding> {
+    let Some(release) = model.releases.get(uuid) else { return Vec::new() };
+    let compiled = model.fleet.release(&release.meta.name);
+    let odd = compiled.map(|compiled| compiled.findings.clone()).unwrap_or_default();
+    odd.into_iter().chain(task::judge(&release.meta.name, &release.spec.tasks)).collect()
 }
 
 /// The findings of a cluster.

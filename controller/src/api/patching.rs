@@ -92,7 +92,7 @@ fn apply_maps<S: Shown>(
     let mut next = spec.clone();
     if next.inherited().is_none() {
         let body = read_body::<S>(named)?;
-        let author = Author::Apply { manager: &caller.manager, force };
+        let author = Author::Apply { manager: &caller.manager, force, adopt: None };
         write(&mut next, &body, author, &ModelNames::new(&work.model, &api.traits), work.now().0)
             .map_err(bad_body::<S>)?;
         return Ok(next);

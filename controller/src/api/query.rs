@@ -64,6 +64,22 @@ impl BadQuery {
     }
 }
 
+/// A write's address without `dry_run`, and whether it says true: every write can be tried out, so no handler asks for it.
+///
+/// # Errors
+/// [`BadQuery`] when it is given twice, or is no truth value.
+pub(super) fn without_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
+    let query = uri.query().unwrap_or_default();
+    let is_it = |pair: &&str| *pair == "dry_run" || pair.starts_with("dry_run=");
+    if !query.split('&').any(|pair| is_it(&pair)) {
+        return Ok((uri.clone(), false));
+    }
+    let dry_run = Parameters::read_any(uri)?.flag("dry_run")?.unwrap_or(false);
+    let rest: Vec<&str> = query.split('&').filter(|pair| !is_it(pair)).collect();
+    let path = if rest.is_empty() { uri.path().to_owned() } else { format!("{}?{}", uri.path(), rest.join("&")) };
+    Ok((path.parse().map_err(|_| BadQuery::Undecodable)?, dry_run))
+}
+
 impl Parameters {
     /// Reads a request's query; names that are not in `known` are refused.
     ///

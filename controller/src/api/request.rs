@@ -20,12 +20,17 @@ use crate::registry::{Answer, Caller, Mark};
 /// The largest body of everything but a blob: a release with all of its tasks in it.
 pub(super) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
 
+/// The answer's header to a write that was tried out: how many hosts it reaches.
+const HOSTS: header::HeaderName = header::HeaderName::from_static("stemma-hosts");
+
 /// A request, whole.
 pub(super) struct Request {
     /// The method.
     pub method: Method,
-    /// The address as it was sent.
+    /// The address as it was sent, without `dry_run`.
     pub uri: Uri,
+    /// Whether the write is only tried out (`?dry_run=true`).
+    pub dry_run: bool,
     /// The parts of the path that its route leaves open, decoded, by name.
     pub path: Vec<(String, String)>,
     /// The headers.
@@ -92,6 +97,9 @@ impl Reply {
         }
         if let Some(warning) = &answer.warning {
             reply.set(header::WARNING, &format!("299 stemma \"{}\"", warning.replace(['"', '\\'], "'")));
+        }
+        if let Some(hosts) = answer.hosts {
+            reply.set(HOSTS, &hosts.to_string());
         }
         match version {
             Some(version) => reply.tagged(version),
@@ -233,7 +241,8 @@ impl Request {
             address: self.peer.as_ref().map(|peer| peer.address.to_string()).unwrap_or_default(),
             reason: self.text("stemma-reason").map(|reason| reason.chars().take(512).collect()),
             request_id: self.id.clone(),
-            mark: self.mark()?,
+            mark: if self.dry_run { None } else { self.mark()? },
+            dry_run: self.dry_run,
             principal,
         })
     }

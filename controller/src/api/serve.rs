@@ -17,7 +17,7 @@ use stemma_wire::serve::Peer;
 use stemma_wire::tls::Class;
 use uuid::Uuid;
 
-use super::request::{MOST_BODY_BYTES, Outcome, Reply, Request};
+use super::request::{MOST_BODY_BYTES, Outcome, Reply, Request, bad_query};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use super::{Api, dispatch};
 use crate::blobs;
@@ -117,10 +117,16 @@ impl Opened<'_> {
             let kind = if caller == Caller::Nobody { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
             return Err(ApiError::new(kind, kind.title()));
         }
+        let (uri, dry_run) = if is_write(endpoint) {
+            super::query::without_dry_run(self.uri).map_err(bad_query)?
+        } else {
+            (self.uri.clone(), false)
+        };
         let most = if endpoint == Endpoint::PutBlob { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
         let request = Request {
             method: self.method.clone(),
-            uri: self.uri.clone(),
+            uri,
+            dry_run,
             path,
             headers: self.headers.clone(),
             body: read(body, most).await?,
@@ -214,6 +220,11 @@ impl Opened<'_> {
             Found::Nothing => Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title())),
         }
     }
+}
+
+/// Whether it is a write of the model, which can be tried out. A file body is none: it is kept or it is not.
+fn is_write(endpoint: Endpoint) -> bool {
+    endpoint.route().method != Method::Get && endpoint != Endpoint::PutBlob
 }
 
 /// Whether the last segment is a map of an object.

@@ -163,6 +163,20 @@ pub(super) fn why_not_done(model: &Model, node: Uuid, task: &str) -> String {
     }
 }
 
+/// The first task that failed, of those that were released: the task, its sentence and since when.
+fn last_error(model: &Model, node: &Node) -> Option<String> {
+    let id = node.meta.uuid;
+    let (released, results) = (model.released.get(&id)?, model.results.get(&id)?);
+    let digest = released.digest();
+    let failed = runs(model, released).into_iter().find_map(|task| {
+        let outcome = results.tasks.get(&task)?;
+        let counts = outcome.result.task_set == digest && reported::is_failure(outcome.result.outcome);
+        counts.then_some(outcome)
+    })?;
+    let said = if failed.result.message.is_empty() { "no reason was given" } else { failed.result.message.as_str() };
+    Some(format!("task {}: {said} (since {})", failed.result.task, view::time(failed.at)))
+}
+
 /// Whether a task was only checked, and would change something.
 fn would_change(outcome: &reported::TaskOutcome) -> bool {
     outcome.result.outcome == stemma_wire::message::observed::Outcome::WouldChange
@@ -187,6 +201,8 @@ pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String,
     body.insert("reported_state".into(), said(model, node));
     body.insert("connected".into(), connected(api, model, node).into());
     body.insert("state".into(), word(api, model, node).into());
+    // Ironic's field, which its clients print.
+    body.insert("last_error".into(), json!(last_error(model, node)));
     if let Outcome::Complete(answer) = model.resolve(node.meta.uuid) {
         body.insert("mode".into(), json!(answer.mode().value));
         body.insert("findings".into(), json!(answer.findings()));

@@ -139,6 +139,7 @@ fn caller(principal: String, address: std::net::SocketAddr, reason: &str) -> Cal
         reason: Some(reason.to_owned()),
         request_id: String::new(),
         mark: None,
+        dry_run: false,
     }
 }
 

@@ -37,6 +37,8 @@ struct Wanted {
     uses: Option<u32>,
     ttl_seconds: Option<u64>,
     mode: Option<Mode>,
+    /// SHA-256 of a secret that the client made and keeps: then no answer, and nothing that is kept of one, holds it.
+    secret_sha256: Option<Hex<32>>,
 }
 
 /// A token that was shown.
@@ -69,8 +71,10 @@ pub(super) fn read(store: &dyn Store, id: &str) -> Result<Option<(TokenRecord, R
     Ok(Some((decode(&entry.key, &entry.value)?, entry.mod_revision)))
 }
 
-/// Makes a token: 201 with `{"id", "token", "expires_at", …}`. The one answer that holds the secret, so it is never kept, and an
-/// `Idempotency-Key` is not heeded: the same request again makes another token.
+/// Makes a token: 201 with `{"id", "token", "expires_at", …}`. A client that sent `secret_sha256` is answered without `token`: it
+/// puts `ID.SECRET` together itself, also from the answer to the same request sent again. Where the secret is made here it is
+/// told once, and the record of the request is without it: sent again, the request makes no second token, and the answer says
+/// in `warning` what to do.
 ///
 /// # Errors
 /// An unknown field or name, a number out of bounds, what the store says.
@@ -82,11 +86,9 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
     check_bounds("ttl_seconds", ttl_s, LONGEST_TTL_S)?;
     let id = stemma_core::digest::Hex(&super::random::<8>()?).to_string();
     let secret = URL_SAFE_NO_PAD.encode(super::random::<32>()?);
-    let secret_sha256 = Hex(Sha256::digest(secret.as_bytes()).into());
-    // The mark would keep the answer, and with it the secret, for a day.
-    let caller = Caller { mark: None, ..caller.clone() };
+    let secret_sha256 = wanted.secret_sha256.unwrap_or_else(|| Hex(Sha256::digest(secret.as_bytes()).into()));
     let answer = registry
-        .write(&caller, |sight| {
+        .write(caller, |sight| {
             let record = TokenRecord {
                 id: id.clone(),
                 secret_sha256,
@@ -102,17 +104,29 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             let mut work = Work::on(sight);
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
-            work.finish(Answer::json(201, view(sight.model, &record)))
+            let answer = Answer::json(201, view(sight.model, &record));
+            work.finish(Answer { location: Some(format!("/v1/join-tokens/{id}")), ..answer })
         })
         .await?;
-    Ok(with_secret(answer, &id, &secret))
+    Ok(match wanted.secret_sha256 {
+        Some(_) => answer,
+        None => with_secret(answer, caller, &id, &secret),
+    })
 }
 
-fn with_secret(mut answer: Answer, id: &str, secret: &str) -> Answer {
-    if let Value::Object(body) = &mut answer.body {
-        body.insert("token".into(), format!("{id}.{secret}").into());
+/// Adds the secret that was made here. Only what the registry keeps of an answer is without it.
+fn with_secret(mut answer: Answer, caller: &Caller, id: &str, secret: &str) -> Answer {
+    let Value::Object(body) = &mut answer.body else { return answer };
+    match body.get("id").and_then(Value::as_str).map(str::to_owned) {
+        _ if caller.dry_run => {}
+        Some(made) if made == id => drop(body.insert("token".into(), format!("{id}.{secret}").into())),
+        made => {
+            let made = made.unwrap_or_default();
+            answer.warning =
+                Some(format!("token {made} was made before and its secret is told once: delete it and make another"));
+        }
     }
-    Answer { location: Some(format!("/v1/join-tokens/{id}")), ..answer }
+    answer
 }
 
 /// All tokens that are still on record, the newest last: `{"tokens": […]}`.

@@ -44,5 +44,6 @@ fn caller() -> Caller {
         reason: Some("elected".to_owned()),
         request_id: String::new(),
         mark: None,
+        dry_run: false,
     }
 }

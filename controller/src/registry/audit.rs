@@ -24,6 +24,8 @@ pub struct Caller {
     pub request_id: String,
     /// The request's `Idempotency-Key`, when it has one.
     pub mark: Option<Mark>,
+    /// The write is tried out: decided and answered as ever, and not committed.
+    pub dry_run: bool,
 }
 
 /// A request that may be sent again.
@@ -98,6 +100,9 @@ pub struct Answer {
     /// revision of the commit, filled in once it is known.
     #[serde(default)]
     pub body: Value,
+    /// How many hosts it reaches, where it was only tried out. No record has it.
+    #[serde(skip)]
+    pub hosts: Option<usize>,
 }
 
 impl Answer {

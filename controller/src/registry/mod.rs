@@ -72,6 +72,8 @@ pub struct Sight<'a> {
     pub model: &'a Model,
     /// When the write is made.
     pub now: Timestamp,
+    /// Whether the write is only tried out.
+    pub dry_run: bool,
     store: &'a dyn Store,
 }
 
@@ -128,7 +130,7 @@ impl Registry {
     }
 
     /// Makes a write: decides it, commits it with its audit event and request record, and answers when a read sees
-    /// it. A request that was made before (by its mark) is not made again, and answers what it answered.
+    /// it. One that is only tried out is decided and answered at the present revision, and commits nothing. A request that was made before (by its mark) is not made again, and answers what it answered.
     ///
     /// # Errors
     /// What the decision refused; that the mark was used for another request; what the store says.
@@ -177,10 +179,11 @@ impl Registry {
     {
         let now = self.now();
         let model = self.cache.model();
-        let decision = decide(&Sight { model: &model, now, store: self.store.as_ref() })?;
+        let dry_run = caller.dry_run;
+        let decision = decide(&Sight { model: &model, now, dry_run, store: self.store.as_ref() })?;
         let revision = model.revision;
         drop(model);
-        if decision.draft.is_empty() {
+        if dry_run || decision.draft.is_empty() {
             return Ok((decision.answer.at(revision.get()), revision));
         }
         let transaction = with_record(caller, unmade, now, &decision);
@@ -312,6 +315,7 @@ mod tests {
             reason: None,
             request_id: String::new(),
             mark: Some(Mark { id, hash: "the same".to_owned() }),
+            dry_run: false,
         }
     }
 

@@ -9,9 +9,11 @@ mod order;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde_json::json;
 use stemma_core::name::TagName;
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, Meta, NodeGroupSpec, NodeId, NodeSpec, Object, Primary,
@@ -72,15 +74,26 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// The cycle, spelled out; [`Undecided::Behind`].
-    pub fn finish(mut self, answer: Answer) -> Result<Decision, Undecided> {
+    pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.forget()?;
         self.check_order()?;
+        answer.hosts = self.is_dry_run().then(|| self.reach.dirty.nodes().count());
         Ok(Decision { draft: self.draft, answer })
+    }
+
+    /// Whether the write is only tried out.
+    pub fn is_dry_run(&self) -> bool {
+        self.sight.dry_run
     }
 
     /// Whom the decision reaches so far.
     pub fn reach(&self) -> &Reach {
         &self.reach
+    }
+
+    /// What was written so far: each object's kind and uuid.
+    pub fn written(&self) -> impl Iterator<Item = (Kind, Uuid)> {
+        self.draft.touched().iter().map(|one| (one.kind, one.uuid))
     }
 
     /// What was done to which objects so far.
@@ -276,13 +289,16 @@ impl<'a> Work<'a> {
     }
 }
 
-/// The refusal of a release that does not compile: the first error, and behind it all the others.
+/// The refusal of a release that does not compile: the first error, behind it all the others, and for programs each with its
+/// field in `errors`.
 fn bad_release(errors: &[ReleaseError]) -> ApiError {
     let Some(first) = errors.first() else {
         return ApiError::new(ErrorType::ObjectInvalid, "the release does not compile");
     };
     let mut refusal = ApiError::new(ErrorType::ObjectInvalid, first.to_string());
-    refusal.field = first.field().map(str::to_owned);
+    refusal.field = first.field().map(Cow::into_owned);
+    let all = errors.iter().take(50).map(|error| json!({"field": error.field(), "message": error.to_string()}));
+    refusal.extra.insert("errors".to_owned(), all.collect());
     if errors.len() > 1 {
         let listed: Vec<String> = errors.iter().skip(1).take(20).map(ToString::to_string).collect();
         refusal.detail = Some(listed.join("\n"));

@@ -300,6 +300,7 @@ pub(crate) fn admin() -> Caller {
         reason: None,
         request_id: String::new(),
         mark: None,
+        dry_run: false,
     }
 }
 

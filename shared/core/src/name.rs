@@ -5,6 +5,7 @@
 //! words that selectors give a meaning to (`self`, `master`, `null`, `*`) and Fuel's `primary-…` are reserved
 //! where something is *declared* ([`Name::declare`]), not where it is written: a selector may well say `master`.
 
+mod near;
 mod release;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use uuid::Uuid;
 
+pub use near::{near, suggest};
 pub use release::{ReleaseRef, Version};
 
 /// The longest name of a role, tag or task, in bytes.

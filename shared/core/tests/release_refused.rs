@@ -88,7 +88,7 @@ fn a_template_that_reads_a_computed_key_is_refused_with_line_and_column() {
         |template| compile(&name("site@1"), &spec(&file(template)), &|_| None, &Reader).expect_err("a refusal");
     let errors = refused("one\n{{ labels[node.name] }}");
     assert!(errors[0].to_string().starts_with("task a parameters.template: line 2, column "), "{}", errors[0]);
-    assert_eq!(errors[0].field(), Some("task a parameters.template"));
+    assert_eq!(errors[0].field().as_deref(), Some("task a parameters.template"));
 }
 
 #[test]

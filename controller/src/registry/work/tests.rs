@@ -42,6 +42,7 @@ fn caller() -> Caller {
         reason: None,
         request_id: String::new(),
         mark: None,
+        dry_run: false,
     }
 }
 

@@ -112,8 +112,25 @@ pub fn read<T: DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> {
         let path = error.path().to_string();
         let reason = error.inner().to_string();
         let reason = reason.rsplit_once(" at line ").map_or(reason.as_str(), |(sentence, _)| sentence);
+        let reason = unknown_member(reason).unwrap_or_else(|| reason.to_owned());
         BodyError::new(if path == "." { "" } else { &path }, reason)
     })
+}
+
+/// serde's sentence about an unknown member, in ours: what was meant stands first.
+fn unknown_member(reason: &str) -> Option<String> {
+    let (name, known) = reason.strip_prefix("unknown field `")?.split_once('`')?;
+    let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+    Some(no_field("here", name, &known))
+}
+
+/// The sentence about a field that is not there: what was meant, else those that are.
+pub(super) fn no_field(place: &str, name: &str, known: &[&str]) -> String {
+    match crate::name::near(name, known.iter().copied()) {
+        Some(near) => format!("is no field {place} (did you mean {near:?}?): mend its spelling, or take it out"),
+        None if known.is_empty() => format!("is no field {place}: take it out"),
+        None => format!("is no field {place}: take it out, or take one of {}", known.join(", ")),
+    }
 }
 
 /// How deep the text is nested, strings left out. Counted before anything is parsed.

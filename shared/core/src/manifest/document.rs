@@ -99,14 +99,20 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
     Ok(Document { key, uuid, body })
 }
 
-fn kinds() -> &'static str {
-    "Release, ClusterTemplate, Cluster, NodeGroup, Node"
+/// The kinds that this version takes.
+const KINDS: [&str; 5] = ["Release", "ClusterTemplate", "Cluster", "NodeGroup", "Node"];
+
+fn kinds() -> String {
+    KINDS.join(", ")
 }
 
 fn unknown_kind(found: &str) -> String {
     match found {
         "Secret" | "Expectation" | "Namespace" | "InspectionRule" => format!("{found} is not taken by this version"),
-        _ => format!("{:?} is no kind: it is one of {}", crate::name::cut(found), kinds()),
+        _ => {
+            let near = crate::name::suggest(crate::name::near(found, KINDS));
+            format!("{:?} is no kind{near}: it is one of {}", crate::name::cut(found), kinds())
+        }
     }
 }
 

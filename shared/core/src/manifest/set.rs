@@ -121,7 +121,7 @@ fn object<S: Fields + Spec>(
     manager: &Manager,
     names: &SetNames,
 ) -> Result<Object<S>, BodyError> {
-    let author = Author::Apply { manager, force: false };
+    let author = Author::Apply { manager, force: false, adopt: None };
     write(&mut spec, &document.body, author, names, 0).map_err(|error| match error {
         WriteError::Body(error) => error,
         WriteError::Conflicts(_) => unreachable!("nobody has written a new object before"),

@@ -160,13 +160,17 @@ mod tests {
             (r#"[{"id": "a"}]"#, "[0]: missing field `type`"),
             (
                 r#"[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "colour": 1}]"#,
-                "[1].colour: unknown field `colour`",
+                "[1].colour: is no field here: take it out, or take one of id, type, tags",
             ),
             (
                 r#"[{"id": "a", "type": "x", "requires": [1]}]"#,
                 "[0].requires[0]: invalid type: integer `1`, expected a string",
             ),
             (r#"[{"id": "a", "type": "x", "refresh_on": []}]"#, "[0].refresh_on: is Fuel's own"),
+            (
+                r#"[{"id": "a", "type": "x", "require": ["b"]}]"#,
+                "[0].require: is no field here (did you mean \"requires\"?): mend its spelling, or take it out",
+            ),
             (r#"[{"id": "a", "type": "x", "role": "b", "roles": "c"}]"#, "[0].roles: stands there in two spellings"),
             (r#"[{"id": "a", "id": "b", "type": "x"}]"#, "[0].id: stands there twice"),
         ] {

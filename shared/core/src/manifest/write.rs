@@ -11,7 +11,7 @@ use std::fmt;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::body::{Body, BodyError, is_null, read};
+use super::body::{Body, BodyError, is_null, no_field, read};
 use super::fields::{Field, Fields, Names};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
 use crate::name::TagName;
@@ -27,6 +27,8 @@ pub enum Author<'a> {
         manager: &'a Manager,
         /// Whether others' values are taken over.
         force: bool,
+        /// Whose keys and fields, of those applied, become this manager's first.
+        adopt: Option<&'a Manager>,
     },
     /// A plain write of the fields that the body names.
     Update {
@@ -71,7 +73,11 @@ impl fmt::Display for WriteError {
                     .take(10)
                     .map(|one| format!("{}.{} is {} by {}", one.map, one.key, one.value, one.owner))
                     .collect();
-                write!(f, "{}: agree with them, leave it out, or force", shown.join("; "))
+                let more = match conflicts.len().saturating_sub(10) {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                write!(f, "{}{more}: agree with them, leave it out, or force", shown.join("; "))
             }
         }
     }
@@ -124,7 +130,10 @@ impl Author<'_> {
         V: Clone + PartialEq,
     {
         match self {
-            Self::Apply { manager, force } => owned.apply(manager, whole, *force),
+            Self::Apply { manager, force, adopt } => match adopt {
+                Some(from) => owned.adopt(from, manager, whole.keys()).apply(manager, whole, *force),
+                None => owned.apply(manager, whole, *force),
+            },
             Self::Update { manager, .. } => Ok(owned.update(manager, whole)),
         }
     }
@@ -138,16 +147,20 @@ fn check_known<S: Fields>(spec: &mut S, body: &Body) -> Result<(), BodyError> {
             || (leveled && LEVELED.contains(&name))
             || (node && OF_NODES.contains(&name));
         if !known {
-            return Err(BodyError::new(crate::name::cut(name), unknown(name)));
+            let own = S::FIELDS.iter().map(|field| field.name);
+            let others: &[&str] = if leveled { &LEVELED } else { &[] };
+            let of_nodes: &[&str] = if node { &OF_NODES } else { &[] };
+            let known: Vec<&str> = own.chain(others.iter().chain(of_nodes).copied()).collect();
+            return Err(BodyError::new(crate::name::cut(name), unknown(name, &known)));
         }
     }
     Ok(())
 }
 
-fn unknown(name: &str) -> String {
+fn unknown(name: &str, known: &[&str]) -> String {
     match name {
         "override_labels" | "labels_override" => "is called merge_labels".to_owned(),
-        _ => "is no field of this kind: take it out, or mend its spelling".to_owned(),
+        _ => no_field("of this kind", name, known),
     }
 }
 
@@ -171,7 +184,7 @@ fn write_fields<S: Fields>(
     }
     let owned = owned_fields(before, next.owners().clone(), names);
     let after = match author {
-        Author::Apply { manager, force } => match owned.apply(manager, &intent, force) {
+        Author::Apply { .. } => match author.write(&owned, &intent) {
             Ok(after) => after,
             Err(refused) => {
                 conflicts.extend(listed("fields", refused, Value::clone));
@@ -391,13 +404,36 @@ mod tests {
     fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
         let body = Body::parse(fields).unwrap();
         let manager = Manager::new(who).unwrap();
-        write(spec, &body, Author::Apply { manager: &manager, force: false }, &Nobody::default(), 7)
+        write(spec, &body, Author::Apply { manager: &manager, force: false, adopt: None }, &Nobody::default(), 7)
     }
 
     fn update<S: Fields>(spec: &mut S, who: &str, fields: &str, shape: BodyShape) -> Result<(), WriteError> {
         let body = Body::parse(fields).unwrap();
         let manager = Manager::new(who).unwrap();
         write(spec, &body, Author::Update { manager: &manager, shape }, &Nobody::default(), 7)
+    }
+
+    #[test]
+    fn what_is_adopted_is_applied_without_a_conflict() {
+        let mut spec = ClusterSpec::default();
+        apply(&mut spec, "ops", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
+        let (git, ops) = (Manager::new("git").unwrap(), Manager::new("ops").unwrap());
+        let body = Body::parse(r#"{"description": "b", "labels": {"tier": "iron"}}"#).unwrap();
+        let mut write_as = |adopt| {
+            let author = Author::Apply { manager: &git, force: false, adopt };
+            write(&mut spec, &body, author, &Nobody::default(), 7)
+        };
+        assert!(write_as(None).is_err());
+        write_as(Some(&ops)).unwrap();
+        let owners = |key: &str| -> Vec<String> {
+            let map = spec.inherited.labels.provided.as_ref().unwrap();
+            map.iter()
+                .filter(|(k, _)| &***k == key)
+                .flat_map(|(_, e)| e.owners.iter().map(ToString::to_string))
+                .collect()
+        };
+        assert_eq!((owners("tier"), owners("ntp")), (vec!["git:apply".to_owned()], vec!["ops:apply".to_owned()]));
+        assert_eq!((spec.description.as_str(), spec.owners["description"].len()), ("b", 1));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Why a release is refused.
 
+use std::borrow::Cow;
+
 use crate::condition::AuthorError;
 use crate::name::{InvalidName, ReleaseRef};
 use crate::release::select::InvalidPattern;
@@ -45,7 +47,7 @@ pub enum ReleaseError {
         path: Vec<ReleaseRef>,
     },
     /// A task that does not exist.
-    #[error("{field}: no task {name:?}{}; write the id of a task of this release or its imports", suggest(.near.as_deref()))]
+    #[error("{field}: no task {name:?}{}; write the id of a task of this release or its imports", crate::name::suggest(.near.as_deref()))]
     UnknownTask {
         /// The path of the field.
         field: String,
@@ -105,8 +107,9 @@ pub enum ReleaseError {
 }
 
 impl ReleaseError {
-    /// The path of the field that it is about, where it is about one.
-    pub fn field(&self) -> Option<&str> {
+    /// The path of the field that it is about, where it is about one. A task's begins with `task ID `; of a cycle it is the
+    /// first task's, of an id that stands twice the id's.
+    pub fn field(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Name { field, .. }
             | Self::UnknownTask { field, .. }
@@ -114,13 +117,11 @@ impl ReleaseError {
             | Self::GroupInGroup { field, .. }
             | Self::Pattern { field, .. }
             | Self::Author { field, .. }
-            | Self::Field { field, .. } => Some(field),
-            Self::UnknownImport(_) | Self::ImportCycle { .. } => Some("imports"),
-            Self::Twice { .. } | Self::Redeclared { .. } | Self::Cycle { .. } => None,
+            | Self::Field { field, .. } => Some(field.into()),
+            Self::UnknownImport(_) | Self::ImportCycle { .. } => Some("imports".into()),
+            Self::Twice { id, .. } => Some(format!("task {id} id").into()),
+            Self::Cycle { path } => path.first().map(|id| format!("task {id} requires").into()),
+            Self::Redeclared { what, name, .. } => Some(format!("{what}s.{name}").into()),
         }
     }
-}
-
-fn suggest(near: Option<&str>) -> String {
-    near.map_or(String::new(), |name| format!(" (did you mean {name:?}?)"))
 }

@@ -35,14 +35,7 @@ impl Library {
 
     /// A task of a like name, for an error.
     pub(super) fn near(&self, id: &str) -> Option<String> {
-        let fold = |text: &str| text.replace(['-', '_', '.'], "").to_ascii_lowercase();
-        let wanted = fold(id);
-        let mut ids = self.tasks.keys();
-        ids.find(|known| {
-            let known = fold(known);
-            known == wanted || (wanted.len() > 3 && (known.starts_with(&wanted) || wanted.starts_with(&known)))
-        })
-        .cloned()
+        crate::name::near(id, self.tasks.keys().map(String::as_str)).map(str::to_owned)
     }
 
     /// Whether a role selector can mean this name.

@@ -5,11 +5,13 @@
 //! templates, stands in one registry ([`types`]), from which the parser, the documents and the agent's dispatch are
 //! derived.
 
+mod parameters;
 mod types;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use parameters::{Form, Parameter, Parameters, judge};
 pub use types::{Exclusive, TASK_TYPES, TaskType, TemplateText, task_type};
 
 /// One task of a release, or a group of tasks (`type: group`).

@@ -5,6 +5,8 @@
 
 use serde_json::{Map, Value};
 
+use super::parameters::{self, Parameters};
+
 /// One task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskType {
@@ -16,6 +18,8 @@ pub struct TaskType {
     pub summary: &'static str,
     /// The parameters whose texts are templates, at any depth below them (lists and maps are walked).
     pub templates: &'static [&'static str],
+    /// What it takes; `None` where no agent of this version runs it, so that nothing is judged.
+    pub parameters: Option<&'static Parameters>,
     /// Whether it is alone on its host while it runs.
     pub exclusive: Exclusive,
     /// Whether it stands on a host at all, or only marks a place in the order.
@@ -32,7 +36,8 @@ pub enum Exclusive {
 }
 
 const fn plain(name: &'static str, templates: &'static [&'static str], summary: &'static str) -> TaskType {
-    TaskType { name, aliases: &[], summary, templates, exclusive: Exclusive::Shared, marker: false }
+    let (exclusive, marker) = (Exclusive::Shared, false);
+    TaskType { name, aliases: &[], summary, templates, parameters: None, exclusive, marker }
 }
 
 const fn alone(name: &'static str, templates: &'static [&'static str], summary: &'static str) -> TaskType {
@@ -47,15 +52,19 @@ const fn marker(name: &'static str, summary: &'static str) -> TaskType {
 pub const TASK_TYPES: &[TaskType] = &[
     TaskType {
         aliases: &["upload_file", "upload_files"],
+        parameters: Some(&parameters::FILE),
         ..plain("file", &["path", "template", "validate"], "a file from content, a template or a blob")
     },
     plain("copy_files", &[], "files of the release, copied to the host"),
     plain("sync", &["dst"], "a directory tree, with delete"),
-    plain(
-        "shell",
-        &["command", "script", "creates", "unless", "only_if", "cwd", "env"],
-        "a command without a shell, or a shell text",
-    ),
+    TaskType {
+        parameters: Some(&parameters::SHELL),
+        ..plain(
+            "shell",
+            &["command", "script", "creates", "unless", "only_if", "cwd", "env"],
+            "a command without a shell, or a shell text",
+        )
+    },
     plain("service", &["unit"], "a systemd unit: enabled, masked, running"),
     alone("package", &["name", "version"], "a package by apt or dnf: present, absent, a version"),
     plain("user", &["name", "home", "shell", "comment", "groups"], "a system user"),
