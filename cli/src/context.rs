@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
+use stemma_wire::client::Target;
 
 use crate::args::Global;
 
@@ -31,6 +32,9 @@ impl Context {
     /// When no file is there, or it can't be read as a context.
     pub(crate) fn load(global: &Global) -> Result<Self> {
         let plain = global.server.as_deref().filter(|url| url.starts_with("http://"));
+        if let Some(url) = &global.server {
+            url.parse::<Target>()?;
+        }
         if let Some(url) = plain {
             return Ok(Self { url: url.to_owned(), ca: None, cert: None, key: None });
         }

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::api::Refusal;
+
 /// Why the command did not end with 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -21,22 +23,36 @@ pub(crate) enum Exit {
 struct Failure {
     exit: Exit,
     sentence: String,
+    /// Whether writes of the same command were made before.
+    is_partial: bool,
 }
 
 impl Exit {
     /// With which status an error ends the command.
     pub(crate) fn of(error: &anyhow::Error) -> Self {
-        error.downcast_ref::<Failure>().map_or(Self::Error, |failure| failure.exit)
+        let refused = || error.downcast_ref::<Refusal>().map_or(Self::Error, Refusal::exit);
+        error.downcast_ref::<Failure>().map_or_else(refused, |failure| failure.exit)
     }
 
     /// An error that ends the command with this status.
     pub(crate) fn because(self, sentence: impl Into<String>) -> anyhow::Error {
-        Failure { exit: self, sentence: sentence.into() }.into()
+        Failure { exit: self, sentence: sentence.into(), is_partial: false }.into()
+    }
+
+    /// The same where writes of this command were made before, as the sentence says.
+    pub(crate) fn after_others(self, sentence: impl Into<String>) -> anyhow::Error {
+        Failure { exit: self, sentence: sentence.into(), is_partial: true }.into()
     }
 }
 
-/// Prints an error with its causes and gives its status.
-pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
-    ExitCode::from(Exit::of(error) as u8)
+/// Prints an error with its causes and gives its status. Of a command that writes it says that nothing was changed, once.
+pub(crate) fn report(error: &anyhow::Error, writes: bool) -> ExitCode {
+    let text = format!("{error:#}");
+    let exit = Exit::of(error);
+    let is_partial = error.downcast_ref::<Failure>().is_some_and(|failure| failure.is_partial);
+    eprintln!("error: {}", text.trim_end());
+    if writes && exit != Exit::Unknown && !is_partial && !text.contains("nothing was ") {
+        eprintln!("  nothing was changed");
+    }
+    ExitCode::from(exit as u8)
 }

@@ -4,64 +4,144 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::output::{cell, table};
+use crate::output::{cell, printable_lines, since, table, words};
 
 /// The line of descent of one label on one node.
 pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
-    let group = explained.get("group").and_then(Value::as_str).unwrap_or("unplaced");
     let mut text = match explained.get("value").and_then(Value::as_str) {
-        Some(value) => format!("{key} = {value}      {node} ({group})"),
-        None => format!("{key} is not set      {node} ({group})"),
+        Some(value) => format!("{key} = {value}      {}", place(node, explained)),
+        None => format!("{key} is not set      {}", place(node, explained)),
     };
     let levels = rows(explained, "levels", |line| {
         vec![
             cell(line.get("level")),
             cell(line.get("object")),
             says(line),
-            cell(line.get("owners")),
-            cell(line.get("since")),
+            cell(line.get("owners").filter(|owners| owners.as_array().is_none_or(|all| !all.is_empty()))),
+            since(line.get("since")),
             result(line),
         ]
     });
     let reported = rows(explained, "reported", |line| {
-        vec![
-            "(reported)".to_owned(),
-            node.to_owned(),
-            cell(line.get("value")),
-            cell(line.get("source")),
-            "-".to_owned(),
-            result(line),
-        ]
+        let source = format!("host {}", cell(line.get("source")));
+        vec!["(reported)".into(), node.into(), cell(line.get("value")), source, "-".into(), result(line)]
     });
     let lines = table(&["level", "object", "says", "owner", "since", "result"], levels.into_iter().chain(reported));
     let _ = write!(text, "\n  {}", lines.replace('\n', "\n  "));
-    for (title, field) in [("Used by  ", "used_by"), ("Flows to ", "flows_to")] {
-        if let Some(Value::Array(items)) =
-            explained.get(field).filter(|items| items.as_array().is_some_and(|all| !all.is_empty()))
-        {
-            let _ =
-                write!(text, "\n{title} {}", items.iter().map(|item| cell(Some(item))).collect::<Vec<_>>().join(", "));
-        }
+    if let Some(tasks) = listed(explained, "used_by") {
+        let _ = write!(text, "\nUsed by   task {tasks}");
     }
-    text
+    if let Some(flows) = listed(explained, "flows_to") {
+        let to_map = flows.contains("node label map");
+        let map = if to_map { "" } else { "; not the host label map (`host_labels` names no such key)" };
+        let _ = write!(text, "\nFlows to  {flows}{map}");
+    }
+    let _ = write!(text, "\nChange    stemma label {} {key}=…", winner(node, explained));
+    printable_lines(&text)
+}
+
+/// Where the label is changed: at the level that wins, or at the node itself.
+fn winner(node: &str, explained: &Value) -> String {
+    let levels = explained.get("levels").and_then(Value::as_array);
+    let wins = levels.into_iter().flatten().find(|line| line.get("result").and_then(Value::as_str) == Some("wins"));
+    wins.map_or_else(
+        || format!("node {node}"),
+        |line| format!("{} {}", cell(line.get("level")), cell(line.get("object"))),
+    )
+}
+
+fn place(node: &str, explained: &Value) -> String {
+    format!("{node} ({})", explained.get("group").and_then(Value::as_str).unwrap_or("unplaced"))
+}
+
+fn listed(explained: &Value, field: &str) -> Option<String> {
+    let items = explained.get(field)?.as_array().filter(|items| !items.is_empty())?;
+    Some(items.iter().map(|item| cell(Some(item))).collect::<Vec<_>>().join(", "))
 }
 
 fn rows(explained: &Value, field: &str, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
     explained.get(field).and_then(Value::as_array).into_iter().flatten().map(row).collect()
 }
 
-/// Why a tag, a task or a trait is there or not: what was asked first, then each thing that is known.
-pub(crate) fn other(what: &str, explained: &Value) -> String {
-    let row = |(key, value): (&String, &Value)| vec![key.clone(), cell(Some(value))];
-    let rest = explained.as_object().into_iter().flatten().filter(|(key, value)| *key != what && !value.is_null());
-    let asked = vec![what.to_owned(), cell(explained.get(what))];
-    table(&["", ""], std::iter::once(asked).chain(rest.map(row))).trim_start().to_owned()
+/// Why a task runs on a node or does not, what became of it, and what to do where it failed.
+pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
+    let is = |field: &str| explained.get(field).and_then(Value::as_bool) == Some(true);
+    let runs = if is("runs") { "runs on" } else { "does not run on" };
+    let mut text = format!("{id} {runs} {}", place(node, explained));
+    let mut line = |name: &str, what: &str| {
+        let _ = write!(text, "\n  {name:<9} {what}");
+    };
+    line("why", &cell(explained.get("why")));
+    if let Some(release) = explained.get("release") {
+        line("release", &cell(Some(release)));
+    }
+    if let Some(reads) = listed(explained, "reads") {
+        line("reads", &reads);
+    }
+    if is("runs") {
+        line(
+            "released",
+            if is("released") {
+                "yes: the host was told to run it"
+            } else {
+                "not yet: the host runs what it was told before"
+            },
+        );
+        match explained.get("last").filter(|last| last.is_object()) {
+            Some(last) => {
+                let outcome = words(&cell(last.get("outcome")));
+                let said = last.get("message").and_then(Value::as_str).filter(|said| !said.is_empty());
+                let said = said.map_or_else(String::new, |said| format!(": {said}"));
+                line("last", &format!("{outcome}, {}{said}", since(last.get("at"))));
+                if ["failed", "unknown", "unsupported", "dependency failed"].contains(&outcome.as_str()) {
+                    line(
+                        "next",
+                        &format!("stemma describe node {node}; on the host: stemma-agent status, stemma-agent check"),
+                    );
+                }
+            }
+            None => line("last", "the host has told nothing of it yet"),
+        }
+    }
+    printable_lines(&text)
 }
 
-/// The winner is seen at a glance.
+/// Why a node has a tag or has it not.
+pub(crate) fn tag(node: &str, name: &str, explained: &Value) -> String {
+    let is = |field: &str| explained.get(field).and_then(Value::as_bool) == Some(true);
+    let has = if is("has") { "is on" } else { "is not on" };
+    let primary = if is("primary") { ", as primary" } else { "" };
+    let change = if is("has") { "unassign" } else { "assign" };
+    let text = format!(
+        "tag {name} {has} {}{primary}\n  why       {}\n  change    stemma tag {change} {node} {name}",
+        place(node, explained),
+        cell(explained.get("why"))
+    );
+    printable_lines(&text)
+}
+
+/// Which sources gave a node a trait.
+pub(crate) fn node_trait(node: &str, name: &str, explained: &Value) -> String {
+    let is = |field: &str| explained.get(field).and_then(Value::as_bool) == Some(true);
+    let place = place(node, explained);
+    let sources = listed(explained, "sources");
+    let text = match (is("has"), sources) {
+        (true, sources) => format!("{place} has trait {name}\n  from      {}", sources.unwrap_or_default()),
+        (false, Some(sources)) if is("suppressed") => {
+            format!("{place} has no trait {name}\n  why       it was suppressed by hand, and is given by {sources}")
+        }
+        (false, _) => format!(
+            "{place} has no trait {name}\n  why       no operator gave it, and the host did not detect it\n  change    stemma trait add {node} {name}"
+        ),
+    };
+    printable_lines(&text)
+}
+
+/// The winner is seen at a glance; a level that is silent passes on what is above it.
 fn result(line: &Value) -> String {
     match line.get("result").and_then(Value::as_str) {
         Some("wins") => "WINS: nearest level that sets it".to_owned(),
+        Some("says nothing") => "merges".to_owned(),
         _ => cell(line.get("result")),
     }
 }
@@ -87,7 +167,7 @@ mod tests {
                 "levels": [
                     {"level": "clustertemplate", "object": "base", "says": "standard", "owners": ["site:apply"], "result": "overridden by nodegroup"},
                     {"level": "cluster", "object": "prod", "says": null, "owners": [], "result": null},
-                    {"level": "nodegroup", "object": "frontends", "says": "gold", "owners": ["site:apply"], "result": "WINS: nearest level that sets it"},
+                    {"level": "nodegroup", "object": "frontends", "says": "gold", "owners": ["site:apply"], "result": "wins"},
                     {"level": "node", "object": "web-1", "stops": true, "owners": ["ops:update"], "result": null}],
                 "reported": [{"value": "silver", "source": "labels.d/local:1", "result": "shadowed: cannot override an operator"}],
                 "used_by": ["site-conf"]}),
@@ -97,10 +177,36 @@ mod tests {
             "clustertemplate  base       standard",
             "WINS: nearest level that sets it",
             "null (not inherited)",
-            "labels.d/local:1",
-            "Used by   site-conf",
+            "host labels.d/local:1",
+            "Change    stemma label nodegroup frontends tier=…",
+            "Used by   task site-conf",
         ] {
             assert!(text.contains(line), "{line:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_failed_task_says_what_the_host_said_and_what_to_do() {
+        let explained = json!({"group": "prod/frontends", "task": "site-conf", "release": "site@1", "runs": true, "released": true,
+            "why": "it falls to this node by tags nginx", "reads": ["labels.tier"],
+            "last": {"at": "2026-11-20T09:41:00+00:00", "outcome": "Failed", "message": "no such user"}});
+        let text = task("web-1", "site-conf", &explained);
+        for line in [
+            "site-conf runs on web-1 (prod/frontends)\n  why       it falls to this node by tags nginx",
+            "  last      failed, 2026-11-20 09:41 (",
+            "): no such user\n  next      stemma describe node web-1;",
+        ] {
+            assert!(text.contains(line), "{line:?} in\n{text}");
+        }
+        assert!(!text.contains("at="), "{text}");
+        let never = task(
+            "db-1",
+            "x",
+            &json!({"runs": false, "why": "it does not fall to this node: it is placed by tags nginx"}),
+        );
+        assert_eq!(
+            never,
+            "x does not run on db-1 (unplaced)\n  why       it does not fall to this node: it is placed by tags nginx"
+        );
     }
 }

@@ -14,6 +14,7 @@ mod local;
 mod manifest;
 mod path;
 mod problem;
+mod radius;
 mod yaml;
 
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ use clap::{CommandFactory as _, Parser as _};
 use api::Api;
 use args::{Args, Command, Release, Token};
 use command::import::Import;
-use command::{apply, label, question, write};
+use command::{apply, describe, label, question, token, watch, write};
 
 /// The command line as clap knows it, for completions and man pages.
 pub fn command_line() -> clap::Command {
@@ -34,9 +35,10 @@ pub fn command_line() -> clap::Command {
 /// Runs the command as the process's arguments say.
 pub fn main() -> ExitCode {
     let args = Args::parse();
+    let writes = args.command.writes();
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit::report(&error),
+        Err(error) => exit::report(&error, writes),
     }
 }
 
@@ -62,29 +64,36 @@ async fn ask(global: args::Global, command: Command) -> Result<()> {
         say!("{}", api::ca_hash(&global)?);
         return Ok(());
     }
-    if let Command::Release(Release::Import { fuel, name, version, graph }) = &command {
-        let what = Import { path: fuel, graph, name, version: version.as_deref() };
+    if let Command::Release(Release::Import { fuel, name, version, graph, force }) = &command {
+        let what = Import { path: fuel, graph, name, version: version.as_deref(), force: *force };
         return command::import::release(&global, what).await;
     }
     let output = global.output;
     let api = &mut Api::new(&global)?;
     match command {
-        Command::Apply { files, force, adopt } => apply::apply(api, &files, force, adopt.as_deref(), output).await,
+        Command::Apply { files, force, adopt } => {
+            apply::apply(api, &files, apply::Overrule { force, adopt: adopt.as_deref() }, output).await
+        }
         Command::Get { raw: Some(path), .. } => question::raw(api, &path).await,
+        Command::Get { kind: Some(kind), names, filter, watch: true, .. } => {
+            watch::watch(api, watch::Watched { kind, names: &names, filter: &filter, output }).await
+        }
         Command::Get { kind: Some(kind), names, filter, .. } => question::get(api, kind, &names, &filter, output).await,
-        Command::Describe { kind, name } => question::describe(api, kind, &name, output).await,
-        Command::Explain { kind, name, question } => question::explain(api, kind, &name, &question, output).await,
-        Command::Create(what) => write::create(api, what).await,
-        Command::Delete { kind, name } => write::delete(api, kind, &name).await,
+        Command::Describe { kind, name } => describe::describe(api, kind, kind.bare(&name), output).await,
+        Command::Explain { kind, name, question } => {
+            question::explain(api, kind, kind.bare(&name), &question, output).await
+        }
+        Command::Create(what) => write::create(api, what, output).await,
+        Command::Delete { kind, name } => write::delete(api, kind, kind.bare(&name), output).await,
         Command::Label { kind, name, changes, not_inherited, merge, replace } => {
             let merge = if merge { Some(true) } else { replace.then_some(false) };
             let wanted = label::LabelChange { changes: &changes, not_inherited: &not_inherited, merge };
-            label::label(api, kind, &name, wanted).await
+            label::label(api, kind, kind.bare(&name), wanted, output).await
         }
         Command::Trait(what) => write::traits(api, what, output).await,
-        Command::Role(what) => write::role(api, what).await,
+        Command::Role(what) => write::role(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
-        Command::Token(what) => write::token(api, what, output).await,
+        Command::Token(what) => token::token(api, what, output).await,
         _ => unreachable!("clap gives `get` a kind or --raw, and what needs no controller was done before"),
     }
 }

@@ -56,12 +56,19 @@ pub(crate) struct Manifests {
 }
 
 impl Manifest {
-    /// `FILE:LINE` of one of its fields.
+    /// `FILE:LINE:COLUMN` of one of its fields. A task's may be named by its id, as `task ntp requires[0]`.
     pub(crate) fn place(&self, field: &str) -> String {
-        if let Some((included, field)) = self.included_field(field) {
-            return format!("{}:{}", included.file.display(), included.document.line_of(&field));
+        let by_id = field.strip_prefix("task ").and_then(|rest| rest.split_once(' '));
+        let field = match by_id {
+            Some((id, field)) => {
+                task_index(&self.json, id).map_or_else(|| "tasks".to_owned(), |index| format!("tasks[{index}].{field}"))
+            }
+            None => field.to_owned(),
+        };
+        if let Some((included, field)) = self.included_field(&field) {
+            return format!("{}:{}", included.file.display(), included.document.place_of(&field));
         }
-        format!("{}:{}", self.file.display(), self.document.line_of(field))
+        format!("{}:{}", self.file.display(), self.document.place_of(&field))
     }
 
     fn included_field(&self, field: &str) -> Option<(&Included, String)> {
@@ -70,6 +77,13 @@ impl Manifest {
         let included = self.included.iter().rev().find(|included| included.first <= at)?;
         Some((included, format!("{}[{}]{rest}", included.list, at - included.first)))
     }
+}
+
+/// The place of a task in its release; of two with one id the later, which is the one too many.
+fn task_index(json: &str, id: &str) -> Option<usize> {
+    let release: Value = serde_json::from_str(json).ok()?;
+    let is_it = |task: &Value| task.get("id").and_then(Value::as_str) == Some(id);
+    release.get("tasks")?.as_array()?.iter().rposition(is_it)
 }
 
 /// Reads every manifest below the paths.
@@ -93,7 +107,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
         }
     }
     if problems.is_empty() && manifests.objects.is_empty() {
-        problems.add(shown(paths), "no object here: manifests are *.yaml, *.yml or *.json");
+        problems.add(shown(paths), "no object here: a manifest is *.yaml, *.yml or *.json, right in the directory");
     }
     (manifests, problems)
 }
@@ -109,7 +123,7 @@ fn read_file(to: &mut Manifests, file: &Path, problems: &mut Problems) {
                 read_document(to, file, document, problems);
             }
         }
-        Err(error) => problems.add(format!("{}:{}", file.display(), error.line), error.what),
+        Err(error) => problems.add(format!("{}:{}", file.display(), error.at), error.what),
     }
 }
 
@@ -123,7 +137,7 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>> {
         return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(path)? {
+    for entry in std::fs::read_dir(path).map_err(|error| unreadable(&error))? {
         let file = entry?.path();
         let is_manifest = file.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
         if is_manifest && file.is_file() {
@@ -140,13 +154,30 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>> {
 /// When it can't be read, is no UTF-8, or is larger than `limit` bytes.
 pub(crate) fn text(file: &Path, limit: u64) -> Result<String> {
     if file == Path::new("-") {
-        return Ok(std::io::read_to_string(std::io::Read::take(std::io::stdin(), limit))?);
+        let text = std::io::read_to_string(std::io::Read::take(std::io::stdin(), limit + 1));
+        let text = text.map_err(|error| unreadable(&error))?;
+        if text.len() as u64 > limit {
+            bail!("standard input holds more than the {limit} bytes that are taken");
+        }
+        return Ok(text);
     }
-    let size = std::fs::metadata(file)?.len();
+    let size = std::fs::metadata(file).map_err(|error| unreadable(&error))?.len();
     if size > limit {
-        bail!("has {size} bytes, more than the {limit} that are taken");
+        bail!("has {size} bytes, more than the {limit} that are taken: split it");
     }
-    Ok(std::fs::read_to_string(file)?)
+    std::fs::read_to_string(file).map_err(|error| unreadable(&error))
+}
+
+/// Why a file can't be read, in words.
+fn unreadable(error: &std::io::Error) -> anyhow::Error {
+    use std::io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::NotFound => anyhow!("there is no such file or directory"),
+        Kind::PermissionDenied => anyhow!("it may not be read: {error}"),
+        Kind::InvalidData => anyhow!("it is no text in UTF-8"),
+        Kind::IsADirectory => anyhow!("it is a directory, and a file is meant"),
+        _ => anyhow!("it can't be read: {error}"),
+    }
 }
 
 /// A JSON file may hold one document or an array of them.
@@ -191,7 +222,8 @@ fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, (Stri
     }
     let tasks = release.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten();
     for (index, task) in tasks.enumerate() {
-        bring_in(to, manifest, index, task).map_err(at(&format!("tasks[{index}].parameters")))?;
+        bring_in(to, manifest, index, task)
+            .map_err(|(parameter, error)| (format!("tasks[{index}].parameters{parameter}"), error))?;
     }
     Ok(Value::Object(release).to_string())
 }
@@ -254,7 +286,13 @@ fn empty_like(value: &Value) -> Value {
 }
 
 /// Takes in the files that a task names, relative to the file that the task stands in.
-fn bring_in(to: &mut Manifests, manifest: &Manifest, index: usize, task: &mut Value) -> Result<()> {
+/// An error names the parameter, as `.source`.
+fn bring_in(
+    to: &mut Manifests,
+    manifest: &Manifest,
+    index: usize,
+    task: &mut Value,
+) -> Result<(), (&'static str, anyhow::Error)> {
     let field = format!("tasks[{index}]");
     let file = manifest.included_field(&field).map_or(&manifest.file, |(included, _)| &included.file);
     let dir = file.parent().unwrap_or(Path::new(".")).to_owned();
@@ -262,19 +300,23 @@ fn bring_in(to: &mut Manifests, manifest: &Manifest, index: usize, task: &mut Va
     let named = |name: &str, path: &Path| format!("task {id}: {name}: {}", path.display());
     let Some(parameters) = task.get_mut("parameters").and_then(Value::as_object_mut) else { return Ok(()) };
     if let Some(name) = parameters.remove("template_file") {
-        let path = dir.join(name.as_str().with_context(|| format!("task {id}: template_file takes a file's name"))?);
-        let template = text(&path, MAX_MANIFEST).with_context(|| named("template_file", &path))?;
+        let at = |error: anyhow::Error| (".template_file", error);
+        let name =
+            name.as_str().with_context(|| format!("task {id}: template_file takes a file's name")).map_err(at)?;
+        let path = dir.join(name);
+        let template = text(&path, MAX_MANIFEST).with_context(|| named("template_file", &path)).map_err(at)?;
         if parameters.insert("template".to_owned(), Value::String(template)).is_some() {
-            bail!("task {id}: template and template_file stand side by side: keep one of them");
+            return Err(at(anyhow!("task {id}: template and template_file stand side by side: keep one of them")));
         }
     }
     let source = parameters.get("source").and_then(Value::as_str).map(str::to_owned);
     if let Some(name) = source {
         if name.starts_with("sha256:") {
-            return Hash::of_source(&name).map(|_| ()).with_context(|| format!("task {id}: source {name:?}"));
+            let named = Hash::of_source(&name).with_context(|| format!("task {id}: source {name:?}"));
+            return named.map(|_| ()).map_err(|error| (".source", error));
         }
         let path = dir.join(&name);
-        let hash = hash(&path).with_context(|| named("source", &path))?;
+        let hash = hash(&path).with_context(|| named("source", &path)).map_err(|error| (".source", error))?;
         parameters.insert("source".to_owned(), Value::String(format!("sha256:{hash}")));
         to.blobs.insert(hash, path);
     }
@@ -282,11 +324,11 @@ fn bring_in(to: &mut Manifests, manifest: &Manifest, index: usize, task: &mut Va
 }
 
 fn hash(file: &Path) -> Result<String> {
-    let size = std::fs::metadata(file)?.len();
+    let size = std::fs::metadata(file).map_err(|error| unreadable(&error))?.len();
     if size > MAX_BLOB {
-        bail!("has {size} bytes, more than the {MAX_BLOB} that a blob may have");
+        bail!("has {size} bytes, more than the {MAX_BLOB} that a blob may have: fetch it on the host, by a shell task");
     }
-    let bytes = std::fs::read(file)?;
+    let bytes = std::fs::read(file).map_err(|error| unreadable(&error))?;
     Ok(Hex(&Sha256::digest(&bytes)).to_string())
 }
 
@@ -320,7 +362,7 @@ mod tests {
                 r#"{"kind":"Cluster","name":"d"}"#
             ]
         );
-        assert!(manifests.objects[3].place("name").ends_with("b.yml:6"));
+        assert!(manifests.objects[3].place("name").ends_with("b.yml:6:1"));
     }
 
     #[test]
@@ -349,7 +391,7 @@ mod tests {
         for (text, expected) in [
             ("kind: Release\nname: r\ntasks: [{id: a, parameters: {template_file: none.j2}}]\n", "task a"),
             ("kind: Release\nname: r\ninclude: [none.inc]\n", "none.inc"),
-            ("kind: Release\nversion: 2026.10\n", "m.yaml:2: version 2026.10 is a number"),
+            ("kind: Release\nversion: 2026.10\n", "m.yaml:2:1: version 2026.10 is a number"),
             (
                 "kind: Release\nname: r\ntasks: [{id: a, type: file, parameters: {source: 'sha256:AB'}}]\n",
                 "task a: source \"sha256:AB\": it names no blob",

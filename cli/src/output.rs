@@ -73,6 +73,39 @@ pub(crate) fn cell(value: Option<&Value>) -> String {
     }
 }
 
+/// A word of the wire as people read it: `DependencyFailed` is `dependency failed`.
+#[must_use]
+pub(crate) fn words(name: &str) -> String {
+    let mut text = String::new();
+    for (at, letter) in name.char_indices() {
+        if letter.is_ascii_uppercase() && at > 0 {
+            text.push(' ');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
+}
+
+/// A time of the API as people read it, with how long ago: `2026-11-20 09:41 (2 h)`, in UTC.
+#[must_use]
+pub(crate) fn since(time: Option<&Value>) -> String {
+    let Some(text) = time.and_then(Value::as_str) else { return "-".to_owned() };
+    let Ok(at) = text.parse::<jiff::Timestamp>() else { return printable(text) };
+    let seconds = jiff::Timestamp::now().as_second().saturating_sub(at.as_second());
+    let shown = at.strftime("%Y-%m-%d %H:%M");
+    if seconds < 0 { format!("{shown} (in {})", age(-seconds)) } else { format!("{shown} ({})", age(seconds)) }
+}
+
+/// A time's length in its largest unit.
+fn age(seconds: i64) -> String {
+    match seconds {
+        ..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
 /// Indented JSON.
 ///
 /// # Errors
@@ -157,6 +190,16 @@ mod tests {
             let back = &crate::yaml::documents(&text).unwrap()[0];
             assert_eq!(serde_json::from_str::<Value>(&back.json).unwrap(), value, "{text}");
         }
+    }
+
+    #[test]
+    fn a_length_of_time_is_told_in_its_largest_unit() {
+        for (seconds, expected) in [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 d")] {
+            assert_eq!(age(seconds), expected);
+        }
+        assert!(since(Some(&json!("2026-01-02T03:04:05+00:00"))).starts_with("2026-01-02 03:04 ("));
+        assert_eq!(words("DependencyFailed"), "dependency failed");
+        assert_eq!((since(None), since(Some(&json!("never")))), ("-".to_owned(), "never".to_owned()));
     }
 
     #[test]

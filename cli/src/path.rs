@@ -1,6 +1,6 @@
 //! Where an object stands in the API.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use crate::api::escaped;
 use crate::args::{Filter, Kind};
@@ -18,13 +18,39 @@ impl Kind {
         }
     }
 
+    /// A name without the kind that `-o name` prints before it.
+    pub(crate) fn bare(self, name: &str) -> &str {
+        let printed = name.strip_prefix(self.name()).and_then(|rest| rest.strip_prefix('/'));
+        printed.filter(|rest| self != Self::Nodegroup || rest.contains('/')).unwrap_or(name)
+    }
+
+    /// The kind that a manifest names.
+    pub(crate) fn of_manifest(kind: &str) -> Option<Self> {
+        match kind {
+            "Node" => Some(Self::Node),
+            "NodeGroup" => Some(Self::Nodegroup),
+            "Cluster" => Some(Self::Cluster),
+            "ClusterTemplate" => Some(Self::Clustertemplate),
+            "Release" => Some(Self::Release),
+            _ => None,
+        }
+    }
+
     /// The path of one object; a node group is `CLUSTER/GROUP`.
+    ///
+    /// # Errors
+    /// For an empty name, and for a group's without its cluster.
     pub(crate) fn path(self, name: &str) -> Result<String> {
+        let name = self.bare(name);
+        if name.is_empty() {
+            bail!("which {}? its name is empty", self.name());
+        }
         Ok(match self {
             Self::Node => format!("/v1/nodes/{}", escaped(name)),
             Self::Nodegroup => {
                 let (cluster, group) = name
                     .split_once('/')
+                    .filter(|(cluster, group)| !cluster.is_empty() && !group.is_empty())
                     .with_context(|| format!("a node group is named CLUSTER/GROUP, not {name:?}"))?;
                 format!("/v1/clusters/{}/nodegroups/{}", escaped(cluster), escaped(group))
             }
@@ -88,10 +114,16 @@ mod tests {
             (Kind::Node, "web-1", "/v1/nodes/web-1"),
             (Kind::Nodegroup, "prod/frontends", "/v1/clusters/prod/nodegroups/frontends"),
             (Kind::Release, "site@2026.11", "/v1/releases/site@2026.11"),
+            (Kind::Node, "node/web-1", "/v1/nodes/web-1"),
+            (Kind::Nodegroup, "nodegroup/prod/frontends", "/v1/clusters/prod/nodegroups/frontends"),
+            (Kind::Node, "../n9", "/v1/nodes/..%2Fn9"),
         ] {
             assert_eq!(kind.path(name).unwrap(), path);
         }
-        assert!(Kind::Nodegroup.path("frontends").unwrap_err().to_string().contains("CLUSTER/GROUP"));
+        for name in ["frontends", "prod/", "/web"] {
+            assert!(Kind::Nodegroup.path(name).unwrap_err().to_string().contains("CLUSTER/GROUP"), "{name}");
+        }
+        assert_eq!(Kind::Node.path("").unwrap_err().to_string(), "which node? its name is empty");
     }
 
     #[test]

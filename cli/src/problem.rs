@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// What is wrong, as `FILE:LINE: FIELD: REASON` a line.
+/// What is wrong, as `FILE:LINE:COLUMN: FIELD: REASON` a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Problems(Vec<String>);
 
 impl Problems {
-    /// One more, at `FILE:LINE` or at a file.
+    /// One more, at `FILE:LINE:COLUMN` or at a file.
     pub(crate) fn add(&mut self, place: impl fmt::Display, what: impl fmt::Display) {
         let line = crate::output::printable_lines(&format!("{place}: {what}"));
         if !self.0.contains(&line) {

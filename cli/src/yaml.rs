@@ -21,20 +21,34 @@ pub(crate) const MAX_DEPTH: usize = 64;
 pub(crate) struct Document {
     /// Its JSON text.
     pub(crate) json: String,
-    /// The line that it begins at, from 1.
-    pub(crate) line: usize,
-    /// The line of each field, by path (`tasks[2].id`).
-    pub(crate) lines: BTreeMap<String, usize>,
+    /// Where it begins.
+    pub(crate) at: Place,
+    /// Where each field stands, by path (`tasks[2].id`).
+    pub(crate) places: BTreeMap<String, Place>,
 }
 
-/// What is wrong with a file, and where.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {what}")]
-pub(crate) struct YamlError {
+/// A place in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
     /// From 1.
     pub(crate) line: usize,
     /// From 1.
     pub(crate) column: usize,
+}
+
+impl std::fmt::Display for Place {
+    /// `LINE:COLUMN`, as editors take it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// What is wrong with a file, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{at}: {what}")]
+pub(crate) struct YamlError {
+    /// Where.
+    pub(crate) at: Place,
     /// One sentence with what to do.
     pub(crate) what: String,
 }
@@ -44,21 +58,21 @@ impl Document {
     #[must_use]
     pub(crate) fn below(&self, path: &str) -> Self {
         let within = |own: &str| Some(own.strip_prefix(path)?.trim_start_matches('.').to_owned());
-        let lines = self.lines.iter().filter_map(|(own, line)| Some((within(own)?, *line))).collect();
-        Self { json: String::new(), line: self.line_of(path), lines }
+        let places = self.places.iter().filter_map(|(own, place)| Some((within(own)?, *place))).collect();
+        Self { json: String::new(), at: self.place_of(path), places }
     }
 
-    /// The line of a field, or of the nearest one around it that is known.
+    /// Where a field stands, or the nearest one around it that is known.
     #[must_use]
-    pub(crate) fn line_of(&self, path: &str) -> usize {
+    pub(crate) fn place_of(&self, path: &str) -> Place {
         let mut path = path;
         loop {
-            if let Some(line) = self.lines.get(path) {
-                return *line;
+            if let Some(place) = self.places.get(path) {
+                return *place;
             }
             match path.rfind(['.', '[']) {
                 Some(cut) => path = &path[..cut],
-                None => return self.line,
+                None => return self.at,
             }
         }
     }
@@ -69,7 +83,12 @@ impl Document {
 /// # Errors
 /// [`YamlError`] for text that is no YAML, for a key that stands twice or is no text, and past the limits.
 pub(crate) fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
-    let mut reader = Reader { events: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, position: (1, 1) };
+    let mut reader = Reader {
+        events: Parser::new_from_str(text),
+        anchors: HashMap::new(),
+        nodes: 0,
+        position: Place { line: 1, column: 1 },
+    };
     let mut documents = Vec::new();
     loop {
         match reader.next()? {
@@ -88,7 +107,7 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
 
 #[derive(Clone)]
 struct Node {
-    line: usize,
+    at: Place,
     value: Value,
 }
 
@@ -104,7 +123,7 @@ struct Reader<'input> {
     events: Parser<'input, saphyr_parser::StrInput<'input>>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
-    position: (usize, usize),
+    position: Place,
 }
 
 impl<'input> Reader<'input> {
@@ -116,14 +135,15 @@ impl<'input> Reader<'input> {
             }
             Some(Err(error)) => {
                 let marker = error.marker();
-                Err(YamlError { line: marker.line(), column: marker.col() + 1, what: error.info().to_owned() })
+                let at = Place { line: marker.line(), column: marker.col() + 1 };
+                Err(YamlError { at, what: unread(error.info()) })
             }
             None => Ok(Event::StreamEnd),
         }
     }
 
     fn error(&self, what: impl Into<String>) -> YamlError {
-        YamlError { line: self.position.0, column: self.position.1, what: what.into() }
+        YamlError { at: self.position, what: what.into() }
     }
 
     fn count(&mut self, more: usize) -> Result<(), YamlError> {
@@ -139,7 +159,7 @@ impl<'input> Reader<'input> {
             return Err(self.error(format!("nested deeper than {MAX_DEPTH} levels")));
         }
         self.count(1)?;
-        let line = self.position.0;
+        let at = self.position;
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
@@ -155,7 +175,7 @@ impl<'input> Reader<'input> {
             }
             _ => return Err(self.error("a value is missing here")),
         };
-        let node = Node { line, value };
+        let node = Node { at, value };
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
@@ -186,13 +206,13 @@ impl<'input> Reader<'input> {
             if twice {
                 return Err(self.error(format!("the key {key:?} stands twice in one map: keep one of them")));
             }
-            let line = self.position.0;
+            let at = self.position;
             let event = self.next()?;
             let mut node = self.node(event, depth + 1)?;
             if key == "<<" {
                 merged.push(node);
             } else {
-                node.line = line;
+                node.at = at;
                 entries.push((key, node));
             }
         }
@@ -229,14 +249,14 @@ impl Node {
     }
 
     fn document(&self) -> Document {
-        let mut document = Document { json: String::new(), line: self.line, lines: BTreeMap::new() };
+        let mut document = Document { json: String::new(), at: self.at, places: BTreeMap::new() };
         self.write(&mut String::new(), &mut document);
         document
     }
 
     fn write(&self, path: &mut String, to: &mut Document) {
         if !path.is_empty() {
-            to.lines.insert(path.clone(), self.line);
+            to.places.insert(path.clone(), self.at);
         }
         match &self.value {
             Value::Scalar(text) => to.json.push_str(text),
@@ -276,8 +296,23 @@ fn separate(json: &mut String, index: usize) {
     }
 }
 
-fn place(span: Span) -> (usize, usize) {
-    (span.start.line(), span.start.col() + 1)
+fn place(span: Span) -> Place {
+    Place { line: span.start.line(), column: span.start.col() + 1 }
+}
+
+/// The parser's reason, and what is most often behind it.
+fn unread(reason: &str) -> String {
+    let advice = match reason {
+        _ if reason.contains("tab") => "; indent with spaces",
+        _ if reason.contains("':' indicator") || reason.contains("mapping values") => {
+            "; put a text with a colon into quotes, and close what was opened before"
+        }
+        _ if reason.contains("flow sequence") || reason.contains("flow mapping") => {
+            "; is a bracket, comma or quote missing before?"
+        }
+        _ => "",
+    };
+    format!("no YAML: {reason}{advice}")
 }
 
 /// A scalar's JSON text.
@@ -359,22 +394,28 @@ mod tests {
     #[test]
     fn a_field_is_found_again_by_its_line() {
         let document = &documents("kind: Release\ntasks:\n  - id: a\n    tags: [x]\n  - id: b\n").unwrap()[0];
-        for (path, line) in
-            [("kind", 1), ("tasks", 2), ("tasks[0].tags[0]", 4), ("tasks[1].id", 5), ("tasks[1].nothing", 5), ("", 1)]
-        {
-            assert_eq!(document.line_of(path), line, "{path}");
+        for (path, place) in [
+            ("kind", "1:1"),
+            ("tasks", "2:1"),
+            ("tasks[0].tags[0]", "4:12"),
+            ("tasks[1].id", "5:5"),
+            ("tasks[1].nothing", "5:5"),
+            ("", "1:1"),
+        ] {
+            assert_eq!(document.place_of(path).to_string(), place, "{path}");
         }
     }
 
     #[test]
     fn what_is_wrong_is_said_with_its_place() {
         for (yaml, expected) in [
-            ("a: 1\na: 2", "line 2, column 1: the key \"a\" stands twice in one map: keep one of them"),
-            ("[x]: 1", "line 1, column 1: a key must be text"),
-            ("a: [1", "line 2, column 1: while parsing a flow sequence, expected ',' or ']'"),
+            ("a: 1\na: 2", "2:1: the key \"a\" stands twice in one map: keep one of them"),
+            ("[x]: 1", "1:1: a key must be text"),
+            ("a: [1", "2:1: no YAML: while parsing a flow sequence"),
+            ("a: b\n\tc: d", "1:4: no YAML: while scanning a plain scalar, found a tab; indent with spaces"),
         ] {
             let text = documents(yaml).unwrap_err().to_string();
-            assert!(text.starts_with(&expected[..22]), "{yaml}: {text}");
+            assert!(text.starts_with(expected), "{yaml}: {text}");
         }
         let bomb = format!("a: &a [x, x, x, x, x, x, x, x, x, x]\n{}", {
             let names: Vec<char> = ('a'..='i').collect();

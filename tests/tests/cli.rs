@@ -72,11 +72,14 @@ fn labels_change_in_one_write_and_losses_are_said_before() -> Result<()> {
     let output = fleet.cli(&["label", path[0], path[1], "--replace", "--dry-run"])?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(err.contains("warning: nodegroup prod/frontends: hosts lose the inherited labels site"), "{err}");
-    assert!(out.contains("would send PATCH /v1/clusters/prod/nodegroups/frontends"), "{out}");
+    assert!(out.contains("nodegroup prod/frontends labeled (dry run)"), "{out}");
+    assert!(err.contains("dry run: nothing was written; this would reach 1 host"), "{err}");
     assert_eq!(get(&fleet, &path)?["merge_labels"], true, "a dry run writes nothing");
     let (status, text) = fails(&fleet, &["label", "cluster", "prod", "a=b", "--max-nodes", "0"])?;
     assert!(
-        status == 1 && text.contains("this reaches 1 hosts, more than --max-nodes 0; nothing was changed"),
+        status == 1
+            && text.contains("this reaches 1 host, more than --max-nodes 0")
+            && text.contains("\n  nothing was changed"),
         "{text}"
     );
     Ok(())
@@ -125,6 +128,9 @@ fn two_managers_meet_and_one_adopts() -> Result<()> {
         status == 4 && text.contains("base.yaml:3") && text.contains("ntp") && text.contains("nothing was changed"),
         "{text}"
     );
+    for part in ["base.yaml:3:10: labels.ntp is \"ntp.example.net\", owned by ", "--force", "--adopt MANAGER"] {
+        assert!(text.contains(part), "{part:?} in {text}");
+    }
     let owners = get(&fleet, &["clustertemplate", "base"])?["label_owners"]["ntp"].clone();
     let owner = owners[0].as_str().and_then(|owner| owner.split_once(':')).context("an owner")?.0.to_owned();
     fleet.stemma(&["apply", "-f", &file, "--manager", "git", "--adopt", &owner])?;
@@ -143,7 +149,7 @@ fn each_failure_has_its_status_and_its_sentence() -> Result<()> {
     std::fs::write(&wrong, "kind: Cluster\nname: prod\n---\nkind: NodeGroup\ncluster: prod\nname: new\ncolour: red\n")?;
     for (arguments, status, expected) in [
         (&["get", "node", "nobody"][..], 3, "nobody"),
-        (&["apply", "-f", &wrong.to_string_lossy()], 1, "wrong.yaml:7"),
+        (&["apply", "-f", &wrong.to_string_lossy()], 1, "wrong.yaml:7:1: colour: is no field of this kind"),
         (&["label", "node", "nobody", "a=b"], 3, "nobody"),
         (&["get", "teapots"], 2, "teapots"),
         (&["delete", "clustertemplate", "base"], 4, "prod"),
@@ -151,6 +157,8 @@ fn each_failure_has_its_status_and_its_sentence() -> Result<()> {
     ] {
         let (found, text) = fails(&fleet, arguments)?;
         assert!(found == status && text.contains(expected), "{arguments:?}: {found} {text}");
+        let writes = !["get"].contains(&arguments[0]);
+        assert_eq!(text.matches("nothing was").count(), usize::from(writes), "{arguments:?}: {text}");
     }
     let nothing = get(&fleet, &["nodegroups", "--cluster", "prod"])?;
     assert!(!nothing.to_string().contains("\"new\""), "an apply is all or nothing: {nothing}");
@@ -166,13 +174,13 @@ fn lists_are_filtered_and_printed_as_asked() -> Result<()> {
     fleet.stemma(&["create", "node", "db-1", "--nodegroup", "prod/databases", "--labels", "tier=bronze"])?;
     fleet.stemma(&["trait", "add", "web-2", "CUSTOM_A"])?;
     for (filter, expected) in [
-        (&["-l", "tier=gold"][..], "web-1\nweb-2\n"),
-        (&["-l", "tier in (bronze,iron)"], "db-1\n"),
-        (&["--trait", "CUSTOM_A"], "web-2\n"),
-        (&["--not-trait", "CUSTOM_A", "--tag", "nginx"], "web-1\n"),
-        (&["--role", "db"], "db-1\n"),
-        (&["--nodegroup", "prod/databases"], "db-1\n"),
-        (&["--requirement", "tier s== gold", "--requirement", "trait:CUSTOM_A required"], "web-2\n"),
+        (&["-l", "tier=gold"][..], "node/web-1\nnode/web-2\n"),
+        (&["-l", "tier in (bronze,iron)"], "node/db-1\n"),
+        (&["--trait", "CUSTOM_A"], "node/web-2\n"),
+        (&["--not-trait", "CUSTOM_A", "--tag", "nginx"], "node/web-1\n"),
+        (&["--role", "db"], "node/db-1\n"),
+        (&["--nodegroup", "prod/databases"], "node/db-1\n"),
+        (&["--requirement", "tier s== gold", "--requirement", "trait:CUSTOM_A required"], "node/web-2\n"),
     ] {
         let arguments: Vec<&str> = ["get", "nodes", "-o", "name"].iter().chain(filter).copied().collect();
         assert_eq!(fleet.stemma(&arguments)?, expected, "{filter:?}");
@@ -181,4 +189,117 @@ fn lists_are_filtered_and_printed_as_asked() -> Result<()> {
     assert!(table.starts_with("NAME") && table.contains("tier=bronze") && !table.contains("MODE"), "{table}");
     assert!(!table.contains('\u{1b}'), "no colour where nobody looks");
     Ok(())
+}
+
+#[test]
+fn a_wrong_release_is_said_alike_with_and_without_a_controller() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("wrong.yaml");
+    std::fs::write(
+        &file,
+        "kind: Release\nname: site\nversion: \"1\"\nroles: {web: {}}\ntasks:\n  - id: conf\n    type: file\n    roles: [web]\n    \
+         requires: [base_conf]\n    parameters:\n      path: /x\n      template: \"{{ labels[node.name] }}\"\n  \
+         - {id: base-conf, type: file, roles: [web], parameters: {path: /y, content: y}}\n",
+    )?;
+    let file = file.to_string_lossy();
+    let (_, here) = fails(&fleet, &["validate", "-f", &file])?;
+    let (_, there) = fails(&fleet, &["apply", "-f", &file])?;
+    assert!(
+        here.contains("wrong.yaml:12:7: task conf parameters.template") && here.contains("wrong.yaml:9:16"),
+        "{here}"
+    );
+    assert_eq!(there, format!("{here}  nothing was changed\n"));
+    Ok(())
+}
+
+#[test]
+fn every_writing_verb_is_tried_out_and_changes_nothing() -> Result<()> {
+    let fleet = site()?;
+    fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
+    let before =
+        fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
+    for (arguments, hosts) in [
+        (&["label", "clustertemplate", "base", "ntp=x"][..], "1 host"),
+        (&["label", "node", "web-1", "a=b"], "1 host"),
+        (&["role", "add", "web-1", "db"], "1 host"),
+        (&["trait", "add", "web-1", "CUSTOM_A"], "1 host"),
+        (&["tag", "create", "canary", "--cluster", "prod"], "host"),
+        (&["tag", "unassign", "web-1", "nginx"], "1 host"),
+        (&["create", "cluster", "lab"], "0 hosts"),
+        (&["delete", "node", "web-1"], "1 host"),
+        (&["token", "create", "--nodegroup", "prod/frontends"], "0 hosts"),
+        (&["apply", "-f", SITE], "0 hosts"),
+    ] {
+        let output = fleet.cli(&[arguments, &["--dry-run", "--reason", "to see"]].concat())?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && told.contains("dry run: nothing was written"), "{arguments:?}: {told}");
+        assert!(told.contains(&format!("this would reach {hosts}")) || hosts == "host", "{arguments:?}: {told}");
+    }
+    let after =
+        fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
+    assert_eq!(before, after);
+    assert!(fleet.cli(&["get", "cluster", "lab"])?.status.code() == Some(3));
+    assert_eq!(fleet.stemma(&["token", "list", "-o", "name"])?, "");
+    Ok(())
+}
+
+#[test]
+fn a_write_that_reaches_more_than_ten_hosts_wants_a_yes() -> Result<()> {
+    let fleet = site()?;
+    for number in 1..=11 {
+        // Its peers name it in a file, so the eleventh reaches all of them.
+        fleet.stemma(&["create", "node", &format!("web-{number}"), "--nodegroup", "prod/frontends", "--yes"])?;
+    }
+    let write = ["label", "cluster", "prod", "a=b"];
+    let (status, text) = fails(&fleet, &write)?;
+    assert!(status == 1 && text.contains("this reaches 11 hosts, and nobody is at a terminal to be asked"), "{text}");
+    assert!(text.contains("say --yes, or --max-nodes 11\n  nothing was changed"), "{text}");
+    let (_, text) = fails(&fleet, &[&write[..], &["--yes", "--max-nodes", "10"]].concat())?;
+    assert!(text.contains("this reaches 11 hosts, more than --max-nodes 10"), "{text}");
+    fleet.stemma(&[&write[..], &["--max-nodes", "11"]].concat())?;
+    let output = fleet.cli(&[&["label", "cluster", "prod", "a=c"][..], &["--yes"]].concat())?;
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("this reaches 11 hosts"));
+    Ok(())
+}
+
+#[test]
+fn writes_print_what_was_asked_for() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let applied = fleet.stemma(&["apply", "-f", SITE, "-o", "name"])?;
+    assert_eq!(
+        applied,
+        "release/site@2026.11\nclustertemplate/base\ncluster/prod\nnodegroup/prod/frontends\nnodegroup/prod/databases\n"
+    );
+    for (arguments, expected) in [
+        (&["create", "nodegroup", "prod", "lab"][..], "nodegroup/prod/lab\n"),
+        (&["create", "node", "web-1", "--nodegroup", "prod/lab"], "node/web-1\n"),
+        (&["label", "node", "node/web-1", "a=b"], "node/web-1\n"),
+        (&["role", "add", "web-1", "db"], "node/web-1\n"),
+        (&["tag", "create", "canary", "--cluster", "prod"], "tag/canary\n"),
+        (&["tag", "assign", "web-1", "canary"], "node/web-1\n"),
+        (&["delete", "node", "web-1"], "node/web-1\n"),
+    ] {
+        assert_eq!(fleet.stemma(&[arguments, &["-o", "name"]].concat())?, expected, "{arguments:?}");
+    }
+    let made: Value =
+        serde_json::from_str(&fleet.stemma(&["create", "cluster", "lab", "--labels", "a=b", "-o", "json"])?)?;
+    assert_eq!((&made["name"], &made["labels"]["a"]), (&json!("lab"), &json!("b")));
+    let manifest = fleet.stemma(&["label", "cluster", "lab", "c=d", "-o", "manifest"])?;
+    assert!(manifest.starts_with("kind: Cluster\n") && manifest.contains("c: d"), "{manifest}");
+    Ok(())
+}
+
+#[test]
+fn fields_that_nobody_has_are_refused_and_a_watch_shows_what_changes() -> Result<()> {
+    let fleet = site()?;
+    fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
+    let (_, text) = fails(&fleet, &["get", "nodes", "--fields", "name,lables"])?;
+    assert!(text.contains("has no field \"lables\" (did you mean \"labels\"?)"), "{text}");
+    let watch = fleet.begin(&["get", "nodes", "--watch", "-o", "name"])?;
+    assert_eq!(watch.line()?.trim_end(), "node/web-1");
+    fleet.stemma(&["create", "node", "web-2", "--nodegroup", "prod/frontends"])?;
+    assert_eq!(watch.line()?.trim_end(), "node/web-2");
+    fleet.stemma(&["label", "node", "web-1", "a=b"])?;
+    assert_eq!(watch.line()?.trim_end(), "node/web-1");
+    watch.kill()
 }

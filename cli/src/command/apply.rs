@@ -4,117 +4,62 @@ use anyhow::{Context as _, Result};
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Body, Write};
+use crate::api::{Api, Body, Conflict, Refusal, Write, escaped};
 use crate::args::{Files, Kind, Output};
-use crate::command::{label, question};
-use crate::manifest::{self, Manifests};
-use crate::output::{cell, table};
+use crate::command::done::note_dry_run;
+use crate::command::{label, question, written};
+use crate::manifest::{self, Manifest, Manifests};
+use crate::output::{cell, printable_lines, table};
+use crate::problem::Problems;
+
+/// What stands in the way of an apply.
+pub(crate) struct Overrule<'a> {
+    /// Take over what another manager owns with another value.
+    pub(crate) force: bool,
+    /// Take over what this manager owns of what is applied.
+    pub(crate) adopt: Option<&'a str>,
+}
 
 /// Applies what the files hold.
 ///
 /// # Errors
-/// What is wrong with the files, and the controller's refusal with the file and line that it means.
-pub(crate) async fn apply(
-    api: &mut Api,
-    files: &Files,
-    force: bool,
-    adopt: Option<&str>,
-    output: Output,
-) -> Result<()> {
+/// What is wrong with the files, and the controller's refusal with the place in the files that it means.
+pub(crate) async fn apply(api: &mut Api, files: &Files, overrule: Overrule<'_>, output: Output) -> Result<()> {
     let manifests = manifest::read(&files.paths)?;
-    let present = present(api, &manifests).await?;
-    present.iter().for_each(Present::say_lost);
-    let objects: Vec<(Kind, String)> = present.iter().map(|one| (one.kind, one.name.clone())).collect();
-    api.within_radius_of(&objects).await?;
-    if let Some(from) = adopt {
-        adopt_keys(api, &present, from).await?;
+    for object in &manifests.objects {
+        say_lost(api, object).await?;
     }
     send_blobs(api, &manifests).await?;
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
     let body = format!("{{\"objects\":[{}]}}", objects.join(","));
-    let applied = api
-        .send(Write::text(Method::POST, format!("/v1/apply?force={force}"), Body::Json, body))
-        .await
-        .map_err(|error| placed(error, &manifests))?;
-    if api.is_dry() {
-        return Ok(());
+    let mut path = format!("/v1/apply?force={}", overrule.force);
+    if let Some(from) = overrule.adopt {
+        path.push_str(&format!("&adopt={}", escaped(from)));
     }
-    match output {
-        Output::Json | Output::Yaml => question::print(&applied, output),
-        _ => {
-            print_actions(&applied);
-            Ok(())
-        }
-    }
-}
-
-/// An object of the files that is there already.
-struct Present {
-    kind: Kind,
-    name: String,
-    /// As its file says it.
-    said: Value,
-    /// As the controller has it.
-    object: Value,
-}
-
-impl Present {
-    /// Says which inherited keys hosts lose; what other managers provide stays as it is.
-    fn say_lost(&self) {
-        let mut after = label::provided(&self.object);
-        after.extend(self.said.get("labels").and_then(Value::as_object).cloned().unwrap_or_default());
-        let merge = self.said.get("merge_labels").and_then(Value::as_bool);
-        label::say_lost(&format!("{} {}", self.kind.name(), self.name), &self.object, &after, merge);
-    }
-}
-
-/// Those that are there and stand on a level of labels.
-async fn present(api: &mut Api, manifests: &Manifests) -> Result<Vec<Present>> {
-    let mut present = Vec::new();
-    for manifest in &manifests.objects {
-        let said: Value = serde_json::from_str(&manifest.json)?;
-        let text = |field: &str| said.get(field).and_then(Value::as_str).unwrap_or_default();
-        let (kind, name) = match text("kind") {
-            "ClusterTemplate" => (Kind::Clustertemplate, text("name").to_owned()),
-            "Cluster" => (Kind::Cluster, text("name").to_owned()),
-            "NodeGroup" => (Kind::Nodegroup, format!("{}/{}", text("cluster"), text("name"))),
-            "Node" => (Kind::Node, text("name").to_owned()),
-            _ => continue,
-        };
-        if let Some(object) = api.find(&kind.path(&name)?).await? {
-            present.push(Present { kind, name, said, object });
-        }
-    }
-    Ok(present)
-}
-
-/// Hands the keys that the files name from one manager to this one, so that the apply meets no conflict over them.
-async fn adopt_keys(api: &mut Api, present: &[Present], from: &str) -> Result<()> {
-    let to = api.manager().context("--adopt takes keys over for a manager: say which with --manager")?.to_owned();
-    for one in present {
-        for (map, owners) in
-            [("labels", "label_owners"), ("annotations", "annotation_owners"), ("parameters", "parameter_owners")]
-        {
-            let said = one.said.get(map).and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key);
-            let owned = |key: &&String| {
-                let owners =
-                    one.object.get(owners).and_then(|owners| owners.get(key.as_str())).and_then(Value::as_array);
-                owners.into_iter().flatten().filter_map(Value::as_str).any(|owner| is_of(owner, from))
-            };
-            let keys: Vec<&String> = said.filter(owned).collect();
-            if !keys.is_empty() {
-                let path = format!("{}/{map}/owners", one.kind.path(&one.name)?);
-                let body = json!({"from": from, "to": to, "keys": keys});
-                api.send(Write::json(Method::POST, path, Body::Json, &body)).await?;
-            }
-        }
-    }
+    let applied = api.send(Write::text(Method::POST, path, Body::Json, body)).await;
+    let applied = applied.map_err(|error| placed(error, &manifests))?;
+    print_applied(api, &applied, output).await?;
+    note_dry_run(api);
     Ok(())
 }
 
-/// Whether an owner, as `git:apply`, is a manager's.
-fn is_of(owner: &str, manager: &str) -> bool {
-    owner == manager || owner.split_once(':').is_some_and(|(name, _)| name == manager)
+/// Says which inherited keys hosts lose; what other managers provide stays as it is.
+async fn say_lost(api: &mut Api, manifest: &Manifest) -> Result<()> {
+    let said: Value = serde_json::from_str(&manifest.json)?;
+    let text = |field: &str| said.get(field).and_then(Value::as_str).unwrap_or_default();
+    let Some(kind) = Kind::of_manifest(text("kind")).filter(|kind| *kind != Kind::Release) else { return Ok(()) };
+    let name = match kind {
+        Kind::Nodegroup => format!("{}/{}", text("cluster"), text("name")),
+        _ => text("name").to_owned(),
+    };
+    // What is not well named is the controller's to refuse, with its place.
+    let Ok(path) = kind.path(&name) else { return Ok(()) };
+    let Ok(Some(object)) = api.find(&path).await else { return Ok(()) };
+    let mut after = label::provided(&object);
+    after.extend(said.get("labels").and_then(Value::as_object).cloned().unwrap_or_default());
+    let merge = said.get("merge_labels").and_then(Value::as_bool);
+    label::say_lost(&format!("{} {name}", kind.name()), &object, &after, merge);
+    Ok(())
 }
 
 async fn send_blobs(api: &mut Api, manifests: &Manifests) -> Result<()> {
@@ -125,24 +70,73 @@ async fn send_blobs(api: &mut Api, manifests: &Manifests) -> Result<()> {
     Ok(())
 }
 
-/// An error about `objects[2].labels` with the file and line that it means.
-fn placed(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
-    let text = error.to_string();
-    let place = meant(&text).and_then(|(index, field)| Some(manifests.objects.get(index)?.place(&field)));
-    match place {
-        Some(place) => error.context(place),
-        None => error,
+async fn print_applied(api: &mut Api, applied: &Value, output: Output) -> Result<()> {
+    let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
+    let named = |object: &Value| {
+        let kind = Kind::of_manifest(object.get("kind").and_then(Value::as_str).unwrap_or_default());
+        Some((kind?, object.get("name").and_then(Value::as_str)?.to_owned()))
+    };
+    match output {
+        Output::Json | Output::Yaml => question::print(applied, output)?,
+        Output::Name => objects().filter_map(named).for_each(|(kind, name)| say!("{}/{name}", kind.name())),
+        Output::Manifest if !api.is_dry() => {
+            let mut texts = Vec::new();
+            for (kind, name) in objects().filter_map(named) {
+                texts.push(written::by_name(api, kind, &name).await?);
+            }
+            say_part!("{}", texts.join("---\n"));
+        }
+        Output::Manifest | Output::Table | Output::Wide => print_actions(applied),
     }
+    Ok(())
 }
 
-/// Which object an error means, and which field of it: its own, else the first key that it names.
-fn meant(text: &str) -> Option<(usize, String)> {
-    let (index, rest) = text.split_once("objects[")?.1.split_once(']')?;
-    let field: String = rest.trim_start_matches('.').chars().take_while(|letter| !": \n".contains(*letter)).collect();
-    let keyed = |word: &&str| ["labels.", "annotations.", "parameters."].iter().any(|map| word.starts_with(map));
-    let key = rest.split_whitespace().find(keyed).unwrap_or_default();
-    let field = if field.is_empty() { key.to_owned() } else { field };
-    Some((index.parse().ok()?, field))
+/// A refusal, each thing in it with the place in the files that it means.
+fn placed(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
+    let Some(refusal) = error.downcast_ref::<Refusal>() else { return error };
+    let Some((manifest, field)) = refusal.field.as_deref().and_then(|field| meant(field, manifests)) else {
+        return error;
+    };
+    if !refusal.conflicts.is_empty() {
+        let one = |conflict: &Conflict| format!("\n  {}: {conflict}", manifest.place(&conflict.field()));
+        let list: String = refusal.conflicts.iter().map(one).collect();
+        let advice = "agree with the owners or leave these out; or take them over: --force, or --adopt MANAGER for one manager's";
+        let sentence = format!("others own what this would change{}\n  {advice}", printable_lines(&list));
+        return refusal.exit().because(sentence);
+    }
+    let mut problems = Problems::default();
+    for (field, message) in &refusal.errors {
+        problems.add(manifest.place(field.as_deref().unwrap_or_default()), message);
+    }
+    if refusal.errors.is_empty() {
+        let detail = refusal.detail.iter().map(|detail| format!("\n  {}", detail.replace('\n', "\n  ")));
+        let sentence = own_words(&refusal.message, &field) + &detail.collect::<String>();
+        problems.add(manifest.place(&field), sentence);
+    }
+    refusal.exit().because(problems.to_string())
+}
+
+/// Which object an error means, and which field of it.
+fn meant<'a>(field: &str, manifests: &'a Manifests) -> Option<(&'a Manifest, String)> {
+    let (index, field) = field.strip_prefix("objects[")?.split_once(']')?;
+    let index: usize = index.parse().ok()?;
+    Some((manifests.objects.get(index)?, field.trim_start_matches('.').to_owned()))
+}
+
+/// The controller's sentence as `validate` would say it: which object and field it is about stands before it already.
+fn own_words(message: &str, field: &str) -> String {
+    let mut text = message;
+    let is_key = |head: &str| {
+        head.starts_with("object ")
+            || head.split_once('/').is_some_and(|(kind, _)| kind.chars().all(char::is_lowercase))
+    };
+    while let Some((_, rest)) = text.split_once(": ").filter(|(head, _)| {
+        is_key(head) || head.starts_with("Invalid input for ") || head.starts_with("Unknown attribute for ")
+    }) {
+        text = rest;
+    }
+    let text = text.strip_prefix(&format!("'{field}': ")).unwrap_or(text);
+    if field.is_empty() || text.starts_with(field) { text.to_owned() } else { format!("{field}: {text}") }
 }
 
 fn print_actions(applied: &Value) {
@@ -159,7 +153,14 @@ fn print_actions(applied: &Value) {
 /// Findings, the gravest first as they came.
 pub(crate) fn print_findings(findings: &Value) {
     for finding in findings.as_array().into_iter().flatten() {
-        say!("{} {}: {}", cell(finding.get("severity")), cell(finding.get("object")), cell(finding.get("message")));
+        let line = format!(
+            "{} {} {}: {}",
+            cell(finding.get("severity")),
+            cell(finding.get("code")),
+            cell(finding.get("object")),
+            cell(finding.get("message"))
+        );
+        say!("{}", crate::output::printable(&line));
     }
 }
 
@@ -168,15 +169,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_means_an_object_and_a_field() {
-        for (text, expected) in [
-            ("objects[2].labels: cluster/c: key x is none", Some((2, "labels"))),
-            ("objects[0].tasks[1].id: is missing", Some((0, "tasks[1].id"))),
-            ("objects[0]: clustertemplate/base: labels.ntp is \"a\" by git:apply", Some((0, "labels.ntp"))),
-            ("objects[1]: cluster/c is there twice", Some((1, ""))),
-            ("no such thing", None),
+    fn a_refusal_is_said_as_validate_says_it() {
+        for (message, field, expected) in [
+            (
+                "cluster/x: Unknown attribute for cluster: 'lables': is no field of this kind (did you mean \"labels\"?)",
+                "lables",
+                "lables: is no field of this kind (did you mean \"labels\"?)",
+            ),
+            (
+                "object 0: kind: \"Clutser\" is no kind: it is one of Release",
+                "kind",
+                "kind: \"Clutser\" is no kind: it is one of Release",
+            ),
+            ("release/x: Invalid input for release: tasks[0].id: is missing", "tasks[0].id", "tasks[0].id: is missing"),
+            ("nodegroup/prod/web: there is no cluster 'prod'", "cluster", "cluster: there is no cluster 'prod'"),
+            (
+                "cluster/c stands in this apply twice, as object 0 and object 1",
+                "",
+                "cluster/c stands in this apply twice, as object 0 and object 1",
+            ),
         ] {
-            assert_eq!(meant(text), expected.map(|(index, field)| (index, field.to_owned())), "{text}");
+            assert_eq!(own_words(message, field), expected);
         }
     }
 }

@@ -13,7 +13,7 @@ use stemma_core::name::ReleaseRef;
 use stemma_core::release::fuel::{self, FuelImport};
 use stemma_core::release::{CompiledRelease, compile};
 
-use crate::api::{Api, Body, Write};
+use crate::api::{Api, Body, Refusal, Write};
 use crate::args::{Global, Output};
 use crate::command::question;
 use crate::manifest::{MAX_MANIFEST, text};
@@ -36,6 +36,8 @@ pub(crate) struct Import<'a> {
     pub(crate) graph: &'a str,
     pub(crate) name: &'a str,
     pub(crate) version: Option<&'a str>,
+    /// Take over what another manager owns.
+    pub(crate) force: bool,
 }
 
 /// Translates, and stores the release, or prints it under `-o manifest`, `-o json` and `--dry-run`.
@@ -54,10 +56,24 @@ pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
         findings.for_each(|finding| eprintln!("{finding}"));
         return print(&manifest, &import, global.output);
     }
-    findings.for_each(|finding| say!("{finding}"));
+    match global.output {
+        Output::Name => findings.for_each(|finding| eprintln!("{finding}")),
+        _ => findings.for_each(|finding| say!("{finding}")),
+    }
     let mut api =
         Api::new(&Global { manager: Some(global.manager.clone().unwrap_or(MANAGER.to_owned())), ..global.clone() })?;
-    api.send(Write::json(Method::POST, "/v1/apply", Body::Json, &json!({"objects": [manifest]}))).await?;
+    let path = format!("/v1/apply?force={}", what.force);
+    let sent = api.send(Write::json(Method::POST, path, Body::Json, &json!({"objects": [manifest]}))).await;
+    sent.map_err(|error| match error.downcast_ref::<Refusal>() {
+        Some(refusal) if !refusal.conflicts.is_empty() => refusal
+            .exit()
+            .because(format!("{refusal}\n  --force takes them over; --manager NAME imports under the owner's name")),
+        _ => error,
+    })?;
+    if global.output == Output::Name {
+        say!("release/{name}");
+        return Ok(());
+    }
     say!(
         "release {name} stored: {} roles, {} tags, {} tasks",
         import.spec.roles.len(),

@@ -1,14 +1,14 @@
 //! `label`, and what every write of labels says before it is made: which inherited keys hosts would lose.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, bail};
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use crate::api::{Api, Body, Write};
-use crate::args::Kind;
-use crate::command::write::done;
+use crate::args::{Kind, Output};
+use crate::command::done::Done;
 
 /// What `label` is asked to do.
 pub(crate) struct LabelChange<'a> {
@@ -21,9 +21,15 @@ pub(crate) struct LabelChange<'a> {
 ///
 /// # Errors
 /// When nothing is asked for, and the controller's refusal.
-pub(crate) async fn label(api: &mut Api, kind: Kind, name: &str, wanted: LabelChange<'_>) -> Result<()> {
+pub(crate) async fn label(
+    api: &mut Api,
+    kind: Kind,
+    name: &str,
+    wanted: LabelChange<'_>,
+    output: Output,
+) -> Result<()> {
     let path = kind.path(name)?;
-    let patch = patch(wanted.changes)?;
+    let patch = patch(wanted.changes, wanted.not_inherited)?;
     if patch.is_empty() && wanted.not_inherited.is_empty() && wanted.merge.is_none() {
         bail!("nothing to do: say KEY=VALUE, KEY-, --not-inherited KEY, --merge or --replace");
     }
@@ -37,7 +43,6 @@ pub(crate) async fn label(api: &mut Api, kind: Kind, name: &str, wanted: LabelCh
     }
     after.extend(wanted.not_inherited.iter().map(|key| (key.clone(), Value::Null)));
     say_lost(&format!("{} {name}", kind.name()), &before, &after, wanted.merge);
-    api.within_radius(kind, name).await?;
     let write = match (patch.is_empty(), wanted.not_inherited.is_empty(), wanted.merge) {
         (false, true, None) => {
             Write::json(Method::PATCH, format!("{path}/labels"), Body::Merge, &json!({"labels": patch}))
@@ -57,25 +62,39 @@ pub(crate) async fn label(api: &mut Api, kind: Kind, name: &str, wanted: LabelCh
             Write::json(Method::PATCH, path, Body::Merge, &body).if_still_at(revision)
         }
     };
-    api.send(write).await?;
-    done(api, &format!("{} {name} labeled", kind.name()));
-    Ok(())
+    let answer = api.send(write).await?;
+    Done { kind: kind.name(), name, sentence: format!("{} {name} labeled", kind.name()), answer }.say(api, output).await
 }
 
 /// `KEY=VALUE` and `KEY-` as a merge patch.
 ///
 /// # Errors
-/// For a word that is neither.
-pub(crate) fn patch(changes: &[String]) -> Result<Map<String, Value>> {
-    let one = |change: &String| match change.split_once('=') {
-        Some((key, value)) => Ok((key.to_owned(), Value::from(value))),
-        None => {
-            let key =
-                change.strip_suffix('-').with_context(|| format!("{change:?} is no label: write KEY=VALUE or KEY-"))?;
-            Ok((key.to_owned(), Value::Null))
+/// For a word that is neither, and for a key about which two things are said, `--not-inherited` among them.
+pub(crate) fn patch(changes: &[String], not_inherited: &[String]) -> Result<Map<String, Value>> {
+    let mut said: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut patch = Map::new();
+    for change in changes {
+        let (key, value) = match change.split_once('=') {
+            Some((key, value)) => (key, Value::from(value)),
+            None => {
+                let key = change.strip_suffix('-');
+                (key.with_context(|| format!("{change:?} is no label: write KEY=VALUE or KEY-"))?, Value::Null)
+            }
+        };
+        if let Some(before) = said.insert(key, change) {
+            bail!("label {key} stands twice, as {before:?} and {change:?}: keep one of them");
         }
-    };
-    changes.iter().map(one).collect()
+        patch.insert(key.to_owned(), value);
+    }
+    for (at, key) in not_inherited.iter().enumerate() {
+        if let Some(before) = said.get(key.as_str()) {
+            bail!("label {key} stands twice, as {before:?} and --not-inherited {key}: keep one of them");
+        }
+        if not_inherited[..at].contains(key) {
+            bail!("label {key} stands twice, both times as --not-inherited: keep one of them");
+        }
+    }
+    Ok(patch)
 }
 
 /// What an object's own level provides.
@@ -118,9 +137,24 @@ mod tests {
     #[test]
     fn labels_are_set_and_taken_away() {
         let changes = ["tier=gold".to_owned(), "eq=a=b".to_owned(), "old-".to_owned(), "empty=".to_owned()];
-        let patch = Value::Object(patch(&changes).unwrap());
+        let patch = Value::Object(patch(&changes, &[]).unwrap());
         assert_eq!(patch, json!({"tier": "gold", "eq": "a=b", "old": null, "empty": ""}));
-        assert!(super::patch(&["bare".to_owned()]).unwrap_err().to_string().contains("write KEY=VALUE or KEY-"));
+        assert!(super::patch(&["bare".to_owned()], &[]).unwrap_err().to_string().contains("write KEY=VALUE or KEY-"));
+    }
+
+    #[test]
+    fn a_key_is_said_once() {
+        let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        for (changes, not_inherited, expected) in [
+            (&["a=x", "a=y"][..], &[][..], "label a stands twice, as \"a=x\" and \"a=y\": keep one of them"),
+            (&["a=x", "a=x"], &[], "label a stands twice, as \"a=x\" and \"a=x\": keep one of them"),
+            (&["k=v", "k-"], &[], "label k stands twice, as \"k=v\" and \"k-\": keep one of them"),
+            (&["k=v"], &["k"], "label k stands twice, as \"k=v\" and --not-inherited k: keep one of them"),
+            (&[], &["k", "k"], "label k stands twice, both times as --not-inherited: keep one of them"),
+        ] {
+            let error = patch(&texts(changes), &texts(not_inherited)).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! What each command does, by what it needs: nothing but manifests, questions to a controller, writes.
 
 pub(crate) mod apply;
+pub(crate) mod describe;
+pub(crate) mod done;
 pub(crate) mod import;
 pub(crate) mod label;
 pub(crate) mod question;
-pub(crate) mod radius;
+pub(crate) mod token;
+pub(crate) mod watch;
 pub(crate) mod write;
 pub(crate) mod written;

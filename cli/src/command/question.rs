@@ -1,16 +1,19 @@
 //! Questions: `get`, `describe`, `explain`.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, bail};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::api::{Api, escaped};
 use crate::args::{Filter, Kind, Output, Question};
 use crate::command::written;
-use crate::output::{cell, json, table, yaml};
+use crate::output::{cell, json, printable, table, yaml};
 
 /// `get`: a list, or some objects by name.
 pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Filter, output: Output) -> Result<()> {
-    let objects = if names.is_empty() { list(api, kind, filter).await? } else { each(api, kind, names).await? };
+    let objects = objects(api, kind, names, filter).await?;
+    check_fields(kind, &objects, &filter.fields)?;
     match output {
         Output::Json | Output::Yaml => {
             let value = match (names.len(), objects.len()) {
@@ -19,7 +22,7 @@ pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Fi
             };
             print(&value, output)?;
         }
-        Output::Name => objects.iter().for_each(|object| say!("{}", name(kind, object))),
+        Output::Name => objects.iter().for_each(|object| say!("{}/{}", kind.name(), printable(&name(kind, object)))),
         Output::Manifest => {
             let mut manifests = Vec::new();
             for object in &objects {
@@ -35,28 +38,26 @@ pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Fi
     Ok(())
 }
 
-/// `get --raw`: a path's answer as it is.
-pub(crate) async fn raw(api: &mut Api, path: &str) -> Result<()> {
-    say_part!("{}", String::from_utf8_lossy(&api.get_raw(path).await?));
+/// Refuses fields that no object of the kind has: a column of nothing would hide a slip.
+fn check_fields(kind: Kind, objects: &[Value], wanted: &[String]) -> Result<()> {
+    let known: BTreeSet<&str> =
+        objects.iter().filter_map(Value::as_object).flat_map(|map| map.keys().map(String::as_str)).collect();
+    let mut unknown = wanted.iter().filter(|field| !known.is_empty() && !known.contains(field.as_str()));
+    if let Some(field) = unknown.next() {
+        let near = stemma_core::name::suggest(stemma_core::name::near(field, known.iter().copied()));
+        bail!("--fields: a {} has no field {field:?}{near}; `-o json` shows all of them", kind.name());
+    }
     Ok(())
 }
 
-/// `describe`: what one object says and holds, with the owners of its labels beside them. What is unset is left out.
-pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Output) -> Result<()> {
-    let object = api.get(&kind.path(name)?).await?;
-    if matches!(output, Output::Json | Output::Yaml) {
-        return print(&object, output);
-    }
-    let Some(object) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
-    let is_told = |name: &str, value: &Value| name != "links" && !name.ends_with("_owners") && !is_empty(value);
-    let told = object.iter().filter(|(name, value)| is_told(name, value));
-    let (maps, plain): (Vec<_>, Vec<_>) = told.partition(|(_, value)| value.is_object());
-    let rows = plain.into_iter().map(|(key, value)| vec![key.clone(), cell(Some(value))]);
-    say!("{}", table(&[kind.name(), ""], rows));
-    for (section, value) in maps {
-        say!("\n{}", section.to_uppercase());
-        say!("{}", indented(&describe_section(object, section, value)));
-    }
+/// The objects that are asked for.
+pub(crate) async fn objects(api: &mut Api, kind: Kind, names: &[String], filter: &Filter) -> Result<Vec<Value>> {
+    if names.is_empty() { list(api, kind, filter).await } else { each(api, kind, names).await }
+}
+
+/// `get --raw`: a path's answer as it is.
+pub(crate) async fn raw(api: &mut Api, path: &str) -> Result<()> {
+    say_part!("{}", String::from_utf8_lossy(&api.get_raw(path).await?));
     Ok(())
 }
 
@@ -75,7 +76,9 @@ pub(crate) async fn explain(api: &mut Api, kind: Kind, name: &str, asked: &Quest
     match (output, asked) {
         (Output::Json | Output::Yaml, _) => print(&explained, output)?,
         (_, Question::Label { key }) => say!("{}", crate::explain::label(name, key, &explained)),
-        (_, _) => say!("{}", crate::explain::other(what, &explained)),
+        (_, Question::Task { id }) => say!("{}", crate::explain::task(name, id, &explained)),
+        (_, Question::Tag { name: tag }) => say!("{}", crate::explain::tag(name, tag, &explained)),
+        (_, Question::Trait { name: own }) => say!("{}", crate::explain::node_trait(name, own, &explained)),
     }
     Ok(())
 }
@@ -122,7 +125,8 @@ pub(crate) fn print(value: &Value, output: Output) -> Result<()> {
     Ok(())
 }
 
-fn fields(object: &Value, wanted: &[String]) -> Value {
+/// Of an object the fields that were asked for; all of them where none were.
+pub(crate) fn fields(object: &Value, wanted: &[String]) -> Value {
     match object {
         Value::Object(map) if !wanted.is_empty() => Value::Object(
             wanted.iter().map(|name| (name.clone(), map.get(name).cloned().unwrap_or(Value::Null))).collect(),
@@ -132,7 +136,7 @@ fn fields(object: &Value, wanted: &[String]) -> Value {
 }
 
 /// The name by which the object is asked for again.
-fn name(kind: Kind, object: &Value) -> String {
+pub(crate) fn name(kind: Kind, object: &Value) -> String {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     match kind {
         Kind::Nodegroup => format!("{}/{}", text("cluster"), text("name")),
@@ -143,7 +147,8 @@ fn name(kind: Kind, object: &Value) -> String {
     }
 }
 
-fn rows(kind: Kind, objects: &[Value], wanted: &[String], output: Output) -> String {
+/// A table of objects.
+pub(crate) fn rows(kind: Kind, objects: &[Value], wanted: &[String], output: Output) -> String {
     let head: Vec<&str> =
         if wanted.is_empty() { columns(kind, output).to_vec() } else { wanted.iter().map(String::as_str).collect() };
     table(&head, objects.iter().map(|object| head.iter().map(|column| column_cell(kind, object, column)).collect()))
@@ -163,30 +168,4 @@ fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
         (Kind::Release, _) => &["name", "task_count", "created_at"],
         (Kind::Token, _) => &["id", "nodegroup", "node", "uses_left", "expires_at"],
     }
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-/// A map as rows; of what is provided also the owners, and what is stopped here.
-fn describe_section(object: &Map<String, Value>, section: &str, value: &Value) -> String {
-    let owners = section.strip_prefix("provided_").map(|map| format!("{}_owners", map.trim_end_matches('s')));
-    let owners = owners.and_then(|owners| object.get(&owners));
-    let map = value.as_object().into_iter().flatten();
-    let Some(owners) = owners else {
-        return table(&["key", "value"], map.map(|(key, value)| vec![key.clone(), cell(Some(value))]));
-    };
-    let said = |value: &Value| if value.is_null() { "null (not inherited)".to_owned() } else { cell(Some(value)) };
-    table(&["key", "value", "owner"], map.map(|(key, value)| vec![key.clone(), said(value), cell(owners.get(key))]))
-}
-
-fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }

@@ -5,12 +5,12 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Body, Write, escaped};
-use crate::args::{Create, Kind, NewLabels, Output, Role, Tag, TagFields, TagOwner, Token, Trait};
+use crate::args::{Create, Kind, NewLabels, Output, Role, Tag, TagFields, TagOwner, Trait};
+use crate::command::done::Done;
 use crate::command::{label, question};
-use crate::exit::Exit;
 
 /// `create`.
-pub(crate) async fn create(api: &mut Api, what: Create) -> Result<()> {
+pub(crate) async fn create(api: &mut Api, what: Create, output: Output) -> Result<()> {
     let (kind, path, name, mut body, labels) = match what {
         Create::Clustertemplate { name, release, labels } => {
             ("clustertemplate", "/v1/clustertemplates".to_owned(), name, json!({"release": release}), labels)
@@ -19,38 +19,47 @@ pub(crate) async fn create(api: &mut Api, what: Create) -> Result<()> {
             ("cluster", "/v1/clusters".to_owned(), name, json!({"cluster_template_id": cluster_template}), labels)
         }
         Create::Nodegroup { cluster, name, roles, labels } => {
-            let path = format!("/v1/clusters/{}/nodegroups", escaped(&cluster));
-            ("nodegroup", path, name, json!({"roles": roles}), labels)
+            let path = format!("{}/nodegroups", Kind::Cluster.path(&cluster)?);
+            ("nodegroup", path, format!("{cluster}/{name}"), json!({"roles": roles}), labels)
         }
         Create::Node { name, nodegroup, labels } => {
             ("node", "/v1/nodes".to_owned(), name, json!({"nodegroup": nodegroup}), labels)
         }
     };
-    body["name"] = Value::from(name.as_str());
+    body["name"] =
+        Value::from(name.rsplit_once('/').filter(|_| kind == "nodegroup").map_or(name.as_str(), |(_, own)| own));
     add_labels(&mut body, &labels)?;
     let map = body.as_object_mut().expect("a body was made as a map");
     map.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|items| !items.is_empty()));
-    api.send(Write::json(Method::POST, path, Body::Json, &body)).await?;
-    done(api, &format!("{kind} {name} created"));
-    Ok(())
+    let answer = api.send(Write::json(Method::POST, path, Body::Json, &body)).await?;
+    Done { kind, name: &name, sentence: format!("{kind} {name} created"), answer }.say(api, output).await
 }
 
 /// `delete`.
-pub(crate) async fn delete(api: &mut Api, kind: Kind, name: &str) -> Result<()> {
-    api.within_radius(kind, name).await?;
-    api.send(Write::empty(Method::DELETE, kind.path(name)?)).await?;
-    done(api, &format!("{} {name} deleted", kind.name()));
-    Ok(())
+pub(crate) async fn delete(api: &mut Api, kind: Kind, name: &str, output: Output) -> Result<()> {
+    let answer = api.send(Write::empty(Method::DELETE, kind.path(name)?)).await?;
+    Done { kind: kind.name(), name, sentence: format!("{} {name} deleted", kind.name()), answer }.say(api, output).await
 }
 
 fn add_labels(body: &mut Value, labels: &NewLabels) -> Result<()> {
     if !labels.labels.is_empty() {
-        body["labels"] = Value::Object(label::patch(&labels.labels)?);
+        let given = label::patch(&labels.labels, &[])?;
+        if let Some((key, _)) = given.iter().find(|(_, value)| value.is_null()) {
+            bail!(
+                "--labels sets KEY=VALUE, and {key:?} has no value: `stemma label … --not-inherited {key}` stops one"
+            );
+        }
+        body["labels"] = Value::Object(given);
     }
     if labels.merge_labels {
         body["merge_labels"] = Value::Bool(true);
     }
     Ok(())
+}
+
+/// One line about a node.
+async fn of_node(api: &mut Api, node: &str, sentence: String, answer: Value, output: Output) -> Result<()> {
+    Done { kind: "node", name: Kind::Node.bare(node), sentence, answer }.say(api, output).await
 }
 
 /// `trait`.
@@ -59,121 +68,110 @@ pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result
         Trait::List { node } => list_traits(api, &node, output).await,
         Trait::Add { node, traits } => {
             for name in &traits {
-                api.send(Write::empty(Method::PUT, trait_path(&node, name))).await?;
+                api.send(Write::empty(Method::PUT, trait_path(&node, name)?)).await?;
             }
-            done(api, &format!("node {node} has {}", traits.join(", ")));
-            Ok(())
+            of_node(api, &node, format!("node {node} has {}", traits.join(", ")), Value::Null, output).await
         }
         Trait::Remove { node, all: true, .. } => {
             api.send(Write::empty(Method::DELETE, format!("{}/traits", Kind::Node.path(&node)?))).await?;
-            done(api, &format!("node {node}: all traits that operators gave are gone"));
-            Ok(())
+            let sentence = format!("node {node}: all traits that operators gave are gone");
+            of_node(api, &node, sentence, Value::Null, output).await
         }
         Trait::Remove { node, traits, all: false } => {
             if traits.is_empty() {
                 bail!("which? name traits, or say --all");
             }
             for name in &traits {
-                api.send(Write::empty(Method::DELETE, trait_path(&node, name))).await?;
+                api.send(Write::empty(Method::DELETE, trait_path(&node, name)?)).await?;
             }
-            done(api, &format!("node {node} no longer has {}", traits.join(", ")));
-            Ok(())
+            of_node(api, &node, format!("node {node} no longer has {}", traits.join(", ")), Value::Null, output).await
         }
-        Trait::Suppress { node, traits } => suppress(api, &node, traits).await,
+        Trait::Suppress { node, traits } => suppress(api, &node, traits, output).await,
     }
 }
 
 async fn list_traits(api: &mut Api, node: &str, output: Output) -> Result<()> {
     let object = api.get(&Kind::Node.path(node)?).await?;
     let sources = object.get("trait_sources").cloned().unwrap_or_default();
+    let rows = || sources.as_object().into_iter().flatten();
     match output {
-        Output::Json | Output::Yaml => question::print(&sources, output),
-        _ => {
-            let rows = sources
-                .as_object()
-                .into_iter()
-                .flatten()
-                .map(|(name, from)| vec![name.clone(), crate::output::cell(Some(from))]);
+        Output::Json | Output::Yaml => question::print(&sources, output)?,
+        Output::Name => rows().for_each(|(name, _)| say!("trait/{name}")),
+        Output::Table | Output::Wide | Output::Manifest => {
+            let rows = rows().map(|(name, from)| vec![name.clone(), crate::output::cell(Some(from))]);
             say!("{}", crate::output::table(&["trait", "from"], rows));
-            Ok(())
         }
     }
+    Ok(())
 }
 
-async fn suppress(api: &mut Api, node: &str, traits: Vec<String>) -> Result<()> {
+async fn suppress(api: &mut Api, node: &str, traits: Vec<String>, output: Output) -> Result<()> {
     let path = Kind::Node.path(node)?;
     let object = api.get(&path).await?;
     let present = object.get("suppressed_traits").and_then(Value::as_array).cloned().unwrap_or_default();
     let mut all: Vec<String> = present.iter().filter_map(Value::as_str).map(str::to_owned).chain(traits).collect();
     all.sort();
     all.dedup();
-    api.send(Write::json(Method::PATCH, path, Body::Merge, &json!({"suppressed_traits": all}))).await?;
-    done(api, &format!("node {node}: suppressed {}", all.join(", ")));
-    Ok(())
+    let answer = api.send(Write::json(Method::PATCH, path, Body::Merge, &json!({"suppressed_traits": all}))).await?;
+    of_node(api, node, format!("node {node}: suppressed {}", all.join(", ")), answer, output).await
 }
 
-fn trait_path(node: &str, name: &str) -> String {
-    format!("/v1/nodes/{}/traits/{}", escaped(node), escaped(name))
+fn trait_path(node: &str, name: &str) -> Result<String> {
+    Ok(format!("{}/traits/{}", Kind::Node.path(node)?, escaped(name)))
 }
 
 /// `role`.
-pub(crate) async fn role(api: &mut Api, what: Role) -> Result<()> {
-    match what {
-        Role::Add { node, roles } => {
-            let path = format!("{}/roles", Kind::Node.path(&node)?);
-            api.send(Write::json(Method::POST, path, Body::Json, &json!({"roles": roles}))).await?;
-            done(api, &format!("node {node} has role {}", roles.join(", ")));
-        }
-        Role::Remove { node, roles } => {
-            let path = format!("{}/roles", Kind::Node.path(&node)?);
-            api.send(Write::json(Method::DELETE, path, Body::Json, &json!({"roles": roles}))).await?;
-            done(api, &format!("node {node} no longer has role {}", roles.join(", ")));
-        }
-    }
-    Ok(())
+pub(crate) async fn role(api: &mut Api, what: Role, output: Output) -> Result<()> {
+    let (method, node, roles, has) = match what {
+        Role::Add { node, roles } => (Method::POST, node, roles, "has"),
+        Role::Remove { node, roles } => (Method::DELETE, node, roles, "no longer has"),
+    };
+    let path = format!("{}/roles", Kind::Node.path(&node)?);
+    let answer = api.send(Write::json(method, path, Body::Json, &json!({"roles": roles}))).await?;
+    of_node(api, &node, format!("node {node} {has} role {}", roles.join(", ")), answer, output).await
 }
 
 /// `tag`.
 pub(crate) async fn tag(api: &mut Api, what: Tag, output: Output) -> Result<()> {
-    match what {
-        Tag::List { owner } => {
-            let tags = api.get(&tags_path(&owner)).await?;
-            match output {
-                Output::Json | Output::Yaml => question::print(&tags, output)?,
-                _ => say!("{}", tag_table(&tags)),
-            }
-        }
+    let (write, name, became) = match what {
+        Tag::List { owner } => return list_tags(api, &owner, output).await,
+        Tag::Assign { node, tags } => return hand(api, Method::POST, &node, &tags, output).await,
+        Tag::Unassign { node, tags } => return hand(api, Method::DELETE, &node, &tags, output).await,
         Tag::Create { name, owner, fields } => {
-            let body = tag_body(&name, &fields);
-            api.send(Write::json(Method::POST, tags_path(&owner), Body::Json, &body)).await?;
-            done(api, &format!("tag {name} created"));
+            (Write::json(Method::POST, tags_path(&owner), Body::Json, &tag_body(&name, &fields)), name, "created")
         }
         Tag::Update { name, owner, fields } => {
             let path = format!("{}/{}", tags_path(&owner), escaped(&name));
-            api.send(Write::json(Method::PUT, path, Body::Json, &tag_body(&name, &fields))).await?;
-            done(api, &format!("tag {name} updated"));
+            (Write::json(Method::PUT, path, Body::Json, &tag_body(&name, &fields)), name, "updated")
         }
         Tag::Delete { name, owner } => {
-            api.send(Write::empty(Method::DELETE, format!("{}/{}", tags_path(&owner), escaped(&name)))).await?;
-            done(api, &format!("tag {name} deleted"));
+            (Write::empty(Method::DELETE, format!("{}/{}", tags_path(&owner), escaped(&name))), name, "deleted")
         }
-        Tag::Assign { node, tags } => {
-            hand(api, Method::POST, &node, &tags).await?;
-            done(api, &format!("node {node}: assigned {}", tags.join(", ")));
+    };
+    let answer = api.send(write).await?;
+    Done { kind: "tag", name: &name, sentence: format!("tag {name} {became}"), answer }.say(api, output).await
+}
+
+async fn list_tags(api: &mut Api, owner: &TagOwner, output: Output) -> Result<()> {
+    let tags = api.get(&tags_path(owner)).await?;
+    match output {
+        Output::Json | Output::Yaml => question::print(&tags, output)?,
+        Output::Name => {
+            let list = tags.as_object().and_then(|map| map.values().find_map(Value::as_array));
+            let names = list.into_iter().flatten().filter_map(|tag| tag.get("name")?.as_str());
+            names.for_each(|name| say!("tag/{}", crate::output::printable(name)));
         }
-        Tag::Unassign { node, tags } => {
-            hand(api, Method::DELETE, &node, &tags).await?;
-            done(api, &format!("node {node}: unassigned {}", tags.join(", ")));
-        }
+        Output::Table | Output::Wide | Output::Manifest => say!("{}", tag_table(&tags)),
     }
     Ok(())
 }
 
 /// Assigns or unassigns several tags by hand, all or none.
-async fn hand(api: &mut Api, method: Method, node: &str, tags: &[String]) -> Result<()> {
+async fn hand(api: &mut Api, method: Method, node: &str, tags: &[String], output: Output) -> Result<()> {
     let path = format!("{}/tags", Kind::Node.path(node)?);
-    api.send(Write::json(method, path, Body::Json, &json!({"tags": tags}))).await?;
-    Ok(())
+    let became = if method == Method::POST { "assigned" } else { "unassigned" };
+    let answer = api.send(Write::json(method, path, Body::Json, &json!({"tags": tags}))).await?;
+    of_node(api, node, format!("node {node}: {became} {}", tags.join(", ")), answer, output).await
 }
 
 fn tags_path(owner: &TagOwner) -> String {
@@ -194,34 +192,4 @@ fn tag_table(tags: &Value) -> String {
     let columns = ["name", "role", "has_primary", "title"];
     let row = |tag: &Value| columns.iter().map(|column| crate::output::cell(tag.get(column))).collect();
     crate::output::table(&columns, list.into_iter().flatten().map(row))
-}
-
-/// `token`.
-pub(crate) async fn token(api: &mut Api, what: Token, output: Output) -> Result<()> {
-    match what {
-        Token::Create { nodegroup, node, uses, ttl_seconds } => {
-            let mut body = json!({"nodegroup": nodegroup, "node": node, "uses": uses, "ttl_seconds": ttl_seconds});
-            body.as_object_mut().expect("made as a map").retain(|_, value| !value.is_null());
-            let made = api.send(Write::json(Method::POST, "/v1/join-tokens", Body::Json, &body)).await?;
-            match output {
-                Output::Json | Output::Yaml => question::print(&made, output)?,
-                _ if api.is_dry() => {}
-                _ => {
-                    let token = made.get("token").and_then(Value::as_str);
-                    say!("{}", token.ok_or_else(|| Exit::Error.because("the answer holds no token"))?);
-                }
-            }
-            Ok(())
-        }
-        Token::List => question::get(api, Kind::Token, &[], &crate::args::Filter::default(), output).await,
-        Token::Delete { id } => delete(api, Kind::Token, &id).await,
-        Token::CaHash => unreachable!("it needs no controller and was answered before"),
-    }
-}
-
-/// One line for people, once something was done.
-pub(crate) fn done(api: &Api, sentence: &str) {
-    if !api.is_dry() {
-        say!("{}", crate::output::printable(sentence));
-    }
 }

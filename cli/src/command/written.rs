@@ -10,6 +10,7 @@ use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeS
 
 use crate::api::Api;
 use crate::args::Kind;
+use crate::output::yaml;
 
 /// What a controller gives back for fields of Magnum's that nobody set.
 const FILLED: &[(&str, &str)] = &[
@@ -24,6 +25,15 @@ const FILLED: &[(&str, &str)] = &[
 
 /// Fields that Magnum computes and its clients send back.
 const COMPUTED: &[&str] = &["id", "is_default", "node_addresses", "stack_id", "status", "status_reason", "uuid"];
+
+/// The text of an object's manifest.
+///
+/// # Errors
+/// When it can't be read.
+pub(crate) async fn by_name(api: &mut Api, kind: Kind, name: &str) -> Result<String> {
+    let object = api.get(&kind.path(name)?).await?;
+    Ok(yaml(&manifest(api, kind, &object).await?))
+}
 
 /// The manifest of an object that a GET of its own has shown.
 ///
@@ -42,15 +52,33 @@ pub(crate) async fn manifest(api: &mut Api, kind: Kind, object: &Value) -> Resul
     Ok(Value::Object(manifest))
 }
 
+/// The fields that an author of a kind has, and those of other systems that are kept.
+pub(crate) fn known_of(kind: Kind) -> (Vec<&'static str>, Vec<&'static str>) {
+    match kind {
+        Kind::Node => known::<NodeSpec>(),
+        Kind::Nodegroup => known::<NodeGroupSpec>(),
+        Kind::Cluster => known::<ClusterSpec>(),
+        Kind::Clustertemplate => known::<ClusterTemplateSpec>(),
+        Kind::Release => known::<ReleaseSpec>(),
+        Kind::Token => (vec!["nodegroup", "node"], Vec::new()),
+    }
+}
+
+/// Whether a field of another system's stands as it is given back where nobody set it, or is computed.
+pub(crate) fn is_filled(field: &str, value: &Value) -> bool {
+    FILLED.contains(&(field, value.to_string().as_str())) || COMPUTED.contains(&field)
+}
+
 fn written(kind: Kind, object: &Value) -> Map<String, Value> {
-    let (name, (fields, extra)) = match kind {
-        Kind::Node => ("Node", known::<NodeSpec>()),
-        Kind::Nodegroup => ("NodeGroup", known::<NodeGroupSpec>()),
-        Kind::Cluster => ("Cluster", known::<ClusterSpec>()),
-        Kind::Clustertemplate => ("ClusterTemplate", known::<ClusterTemplateSpec>()),
-        Kind::Release => ("Release", known::<ReleaseSpec>()),
-        Kind::Token => ("JoinToken", (vec!["nodegroup", "node"], Vec::new())),
+    let name = match kind {
+        Kind::Node => "Node",
+        Kind::Nodegroup => "NodeGroup",
+        Kind::Cluster => "Cluster",
+        Kind::Clustertemplate => "ClusterTemplate",
+        Kind::Release => "Release",
+        Kind::Token => "JoinToken",
     };
+    let (fields, extra) = known_of(kind);
     let mut to = Map::from_iter([("kind".to_owned(), Value::from(name))]);
     let text = |field: &str| object.get(field).filter(|value| value.is_string());
     for field in ["name", "version", "cluster"] {
@@ -59,8 +87,7 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
     for field in fields.iter().filter(|field| **field != "name") {
         to.extend(object.get(field).filter(|value| is_said(value)).map(|value| ((*field).to_owned(), value.clone())));
     }
-    let is_filled = |field: &str, value: &Value| FILLED.contains(&(field, value.to_string().as_str()));
-    for field in extra.into_iter().filter(|field| !COMPUTED.contains(field)) {
+    for field in extra {
         let value = object.get(field).filter(|value| is_said(value) && !is_filled(field, value));
         to.extend(value.map(|value| (field.to_owned(), value.clone())));
     }
@@ -70,7 +97,6 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
     to
 }
 
-/// The fields that an author of a kind has, and those of other systems that are kept.
 fn known<S: Fields>() -> (Vec<&'static str>, Vec<&'static str>) {
     (S::FIELDS.iter().map(|field| field.name).collect(), S::EXTRA.to_vec())
 }

@@ -21,6 +21,7 @@ use stemma_core::object::{ClusterId, Object, Spec};
 use stemma_core::ownership::Manager;
 use stemma_core::release::{CompiledRelease, ReleaseError, compile_set};
 use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_node};
+use stemma_core::task::judge;
 use stemma_core::validate;
 
 use crate::manifest::{self, Manifest, Manifests};
@@ -41,6 +42,8 @@ pub(crate) struct Local {
     /// The order of each cluster, by the cluster's name.
     graphs: BTreeMap<ObjectName, ClusterGraph>,
     answers: Vec<Arc<Answer>>,
+    /// What is odd about the tasks' parameters.
+    parameters: Vec<Finding>,
 }
 
 /// Reads manifests and puts a fleet together of them.
@@ -56,8 +59,9 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Local> {
         Err(errors) => return Err(sources.of_bodies(errors, &manager).into()),
     };
     let releases = sources.compile(&objects)?;
+    let parameters = objects.releases.iter().flat_map(|one| judge(&one.meta.name, &one.spec.tasks)).collect();
     let fleet = fleet(objects, releases);
-    sources.check(fleet)
+    sources.check(fleet, parameters)
 }
 
 /// The documents with their files.
@@ -93,7 +97,7 @@ impl Sources {
         problems
     }
 
-    /// `FILE:LINE` of a field of the object with that key.
+    /// `FILE:LINE:COLUMN` of a field of the object with that key.
     fn place(&self, key: &Key, field: &str) -> String {
         let at = self.documents.iter().position(|document| document.key == *key);
         at.map_or_else(|| key.to_string(), |at| self.manifests[at].place(field))
@@ -116,25 +120,11 @@ impl Sources {
                 // An import that failed for reasons of its own is not missing.
                 let is_there = |error: &ReleaseError| matches!(error, ReleaseError::UnknownImport(import) if specs.contains_key(import));
                 for error in errors.iter().filter(|error| !is_there(error)) {
-                    problems.add(self.place(&key, &self.release_field(&key, error)), error);
+                    problems.add(self.place(&key, error.field().as_deref().unwrap_or_default()), error);
                 }
             }
             Releases::new()
         })
-    }
-
-    /// The path of the field in the release's own document: core names tasks by id, a document by place.
-    fn release_field(&self, key: &Key, error: &ReleaseError) -> String {
-        let named = match error {
-            ReleaseError::Cycle { path } => path.first().map(|id| format!("task {id} requires")),
-            ReleaseError::Twice { id, .. } => Some(format!("task {id} id")),
-            other => other.field().map(str::to_owned),
-        };
-        let Some(named) = named else { return String::new() };
-        let Some((id, field)) = named.strip_prefix("task ").and_then(|rest| rest.split_once(' ')) else { return named };
-        let at = self.documents.iter().position(|document| document.key == *key);
-        let index = at.and_then(|at| task_index(&self.manifests[at].json, id));
-        index.map_or_else(|| "tasks".to_owned(), |index| format!("tasks[{index}].{field}"))
     }
 
     /// Refuses a release that some level names and that is nowhere among the manifests.
@@ -160,7 +150,7 @@ impl Sources {
     }
 
     /// Resolves every node and orders every cluster.
-    fn check(&self, fleet: Fleet) -> Result<Local> {
+    fn check(&self, fleet: Fleet, parameters: Vec<Finding>) -> Result<Local> {
         let mut problems = Problems::default();
         let mut graphs = BTreeMap::new();
         for cluster in fleet.clusters() {
@@ -185,12 +175,17 @@ impl Sources {
             }
         }
         problems.check()?;
-        Ok(Local { fleet, graphs, answers })
+        Ok(Local { fleet, graphs, answers, parameters })
     }
 }
 
 impl Local {
-    /// What a person should know, each thing once; the gravest first, then by what it is about.
+    /// What `validate` tells: beside the rest, what the types of tasks do not take.
+    fn all_findings(&self) -> Vec<Finding> {
+        sorted(self.findings().into_iter().chain(self.parameters.iter().cloned()).collect())
+    }
+
+    /// What a person should know of the answer.
     fn findings(&self) -> Vec<Finding> {
         let of_releases = self.fleet.releases().flat_map(|release| release.findings.iter().cloned());
         let clusters =
@@ -198,11 +193,15 @@ impl Local {
         let of_clusters =
             clusters.flat_map(|(cluster, graph)| validate::cluster(&self.fleet, ClusterId(cluster.meta.uuid), graph));
         let of_nodes = self.answers.iter().flat_map(|answer| answer.findings());
-        let mut findings: Vec<Finding> = of_releases.chain(of_clusters).chain(of_nodes).collect();
-        findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
-        findings.dedup();
-        findings
+        sorted(of_releases.chain(of_clusters).chain(of_nodes).collect())
     }
+}
+
+/// Each thing once; the gravest first, then by what it is about.
+fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
+    findings.dedup();
+    findings
 }
 
 fn fleet(objects: Objects, releases: Releases) -> Fleet {
@@ -219,14 +218,4 @@ fn fleet(objects: Objects, releases: Releases) -> Fleet {
 
 fn shared<S: Spec>(objects: Vec<Object<S>>) -> impl Iterator<Item = Arc<Object<S>>> {
     objects.into_iter().map(Arc::new)
-}
-
-/// The place of a task in its release; of two with one id the later, which is the one too many.
-fn task_index(json: &str, id: &str) -> Option<usize> {
-    let release: serde_json::Value = serde_json::from_str(json).ok()?;
-    release
-        .get("tasks")?
-        .as_array()?
-        .iter()
-        .rposition(|task| task.get("id").and_then(serde_json::Value::as_str) == Some(id))
 }

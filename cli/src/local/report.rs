@@ -51,7 +51,7 @@ pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
 /// What is wrong with the manifests.
 pub(crate) fn validate_files(files: &Files, output: Output) -> Result<()> {
     let local = load(&files.paths)?;
-    let findings = local.findings();
+    let findings = local.all_findings();
     match output {
         Output::Json | Output::Yaml => question::print(&serde_json::to_value(&findings)?, output)?,
         _ if findings.is_empty() => say!("no findings: {} nodes resolve", local.answers.len()),

@@ -95,7 +95,7 @@ fn a_template_that_reads_a_computed_key_is_refused_with_line_and_column() {
 fn all_that_is_wrong_is_said_at_once() {
     let tasks = json!([task("a", &json!({"requires": ["x"], "subscribes": ["y"], "on_unassign": "z"}))]);
     let errors = compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).expect_err("refusals");
-    let fields: Vec<_> = errors.iter().filter_map(|error| error.field()).collect();
+    let fields: Vec<_> = errors.iter().filter_map(stemma_core::release::ReleaseError::field).collect();
     assert_eq!(fields, ["task a on_unassign", "task a subscribes[0]", "task a requires[0]"]);
 }
 

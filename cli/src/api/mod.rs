@@ -1,0 +1,339 @@
+//! The controller's HTTP API as the command uses it: one connection, JSON, an idempotency key on each write.
+
+mod network;
+mod refusal;
+mod trust;
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use hyper::{Method, Request, Response, StatusCode, header};
+use serde_json::Value;
+use stemma_wire::client::{Client, ClientError, ClientLimits, Outcome, Target};
+use uuid::Uuid;
+
+pub(crate) use refusal::{Conflict, Refusal};
+pub(crate) use trust::ca_hash;
+
+use crate::args::Global;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::radius::Radius;
+
+/// What a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// `application/json`.
+    Json,
+    /// RFC 7386.
+    Merge,
+    /// A file.
+    Bytes,
+}
+
+/// A write, before it is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    method: Method,
+    path: String,
+    kind: Body,
+    body: Bytes,
+    /// The revision that the object must still have.
+    revision: Option<u64>,
+}
+
+impl Write {
+    /// A write of a JSON value.
+    pub(crate) fn json(method: Method, path: impl Into<String>, kind: Body, body: &Value) -> Self {
+        Self { method, path: path.into(), kind, body: Bytes::from(body.to_string()), revision: None }
+    }
+
+    /// A write of a text that is JSON already, to the letter.
+    pub(crate) fn text(method: Method, path: impl Into<String>, kind: Body, body: String) -> Self {
+        Self { method, path: path.into(), kind, body: Bytes::from(body), revision: None }
+    }
+
+    /// A write without a body.
+    pub(crate) fn empty(method: Method, path: impl Into<String>) -> Self {
+        Self { method, path: path.into(), kind: Body::Json, body: Bytes::new(), revision: None }
+    }
+
+    /// Only if the object still has this revision.
+    pub(crate) fn if_still_at(self, revision: Option<u64>) -> Self {
+        Self { revision, ..self }
+    }
+
+    /// A file.
+    pub(crate) fn file(path: impl Into<String>, bytes: Vec<u8>) -> Self {
+        Self { method: Method::PUT, path: path.into(), kind: Body::Bytes, body: Bytes::from(bytes), revision: None }
+    }
+}
+
+/// A connection to a controller.
+pub(crate) struct Api {
+    client: Client,
+    manager: Option<String>,
+    reason: Option<header::HeaderValue>,
+    radius: Radius,
+    /// The writes that were made so far, each in a word.
+    made: Vec<String>,
+}
+
+impl Api {
+    /// Prepares to talk to the context's controller; nothing is sent yet.
+    ///
+    /// # Errors
+    /// When a file of the context can't be read, or the URL is none.
+    pub(crate) fn new(global: &Global) -> Result<Self> {
+        let context = Context::load(global)?;
+        let target: Target = context.url.parse()?;
+        let tls = if target.tls { Some(Arc::new(trust::tls(&context)?)) } else { None };
+        let reason = global.reason.as_ref().map(|reason| header::HeaderValue::from_bytes(reason.as_bytes()));
+        Ok(Self {
+            client: Client::new(target, tls, ClientLimits::default()),
+            manager: global.manager.clone(),
+            reason: reason.transpose().context("--reason takes one line of text")?,
+            radius: Radius::of(global),
+            made: Vec::new(),
+        })
+    }
+
+    /// Whether writes are only tried out.
+    pub(crate) fn is_dry(&self) -> bool {
+        self.radius.dry_run
+    }
+
+    /// Of a dry run: how many hosts its writes would reach.
+    pub(crate) fn would_reach(&self) -> usize {
+        self.radius.hosts
+    }
+
+    /// Reads a path as JSON.
+    ///
+    /// # Errors
+    /// [`Exit`] with the controller's own sentence.
+    pub(crate) async fn get(&mut self, path: &str) -> Result<Value> {
+        let text = self.get_raw(path).await?;
+        serde_json::from_slice(&text).with_context(|| format!("the answer to GET {path} is no JSON"))
+    }
+
+    /// Reads a path as JSON; `None`: nothing is there.
+    ///
+    /// # Errors
+    /// As [`Api::get`].
+    pub(crate) async fn find(&mut self, path: &str) -> Result<Option<Value>> {
+        match self.get(path).await {
+            Err(error) if Exit::of(&error) == Exit::NotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// Reads a path as it is.
+    ///
+    /// # Errors
+    /// [`Exit`] with the controller's own sentence.
+    pub(crate) async fn get_raw(&mut self, path: &str) -> Result<Bytes> {
+        let request = Request::get(path).header(header::ACCEPT, "application/json").body(Bytes::new())?;
+        let answer = self.client.send(request).await.map_err(|error| self.unsent(&error))?;
+        checked(answer, &Method::GET, path)
+    }
+
+    /// Makes a write, once it is known how many hosts it reaches and that it may; its answer's JSON, or `null` where it has
+    /// none. Under `--dry-run` it is only tried out.
+    ///
+    /// # Errors
+    /// [`Refusal`]; above `--max-nodes`, or when a person says no; with status 5 when the answer was lost and the record of
+    /// the request could not be read either.
+    pub(crate) async fn send(&mut self, write: Write) -> Result<Value> {
+        let done = self.send_one(&write).await;
+        if done.is_ok() {
+            self.made.push(format!("{} {}", write.method, write.path));
+        }
+        done.map_err(|error| match self.made.as_slice() {
+            made if made.is_empty() || self.is_dry() => error,
+            made => {
+                let sentence = format!("{error:#}\n  already done before it: {}", made.join(", "));
+                Exit::of(&error).after_others(sentence)
+            }
+        })
+    }
+
+    async fn send_one(&mut self, write: &Write) -> Result<Value> {
+        if write.kind == Body::Bytes {
+            return if self.is_dry() { Ok(Value::Null) } else { self.make(write).await };
+        }
+        let (tried, hosts) = self.try_out(write).await?;
+        if self.is_dry() {
+            self.radius.hosts += hosts;
+            return Ok(tried);
+        }
+        self.radius.check(hosts)?;
+        self.make(write).await
+    }
+
+    /// Has a write decided and not made: its answer, and how many hosts it reaches.
+    async fn try_out(&mut self, write: &Write) -> Result<(Value, usize)> {
+        let path = with_term(&self.with_manager(&write.path), "dry_run=true");
+        let request = self.request(write, &path, None)?;
+        let answer = self.client.send(request).await.map_err(|error| self.unsent(&error))?;
+        if self.is_dry() {
+            warn(&answer);
+        }
+        let hosts = answer.headers().get("stemma-hosts").and_then(|hosts| hosts.to_str().ok()?.parse().ok());
+        let body = parsed(&checked(answer, &write.method, &path)?)?;
+        Ok((body, hosts.unwrap_or(0)))
+    }
+
+    async fn make(&mut self, write: &Write) -> Result<Value> {
+        let path = self.with_manager(&write.path);
+        let key = Uuid::from_bytes(uuid_bytes()?);
+        let answer = match self.client.send(self.request(write, &path, Some(key))?).await {
+            Ok(answer) => answer,
+            Err(error) if network::outcome(&error) == Outcome::Unknown => {
+                self.became_of(write, &path, key, error).await?
+            }
+            Err(error) => return Err(self.unsent(&error)),
+        };
+        warn(&answer);
+        parsed(&checked(answer, &write.method, &path)?)
+    }
+
+    /// Why nothing came of a request, and what to look at.
+    fn unsent(&self, error: &ClientError) -> anyhow::Error {
+        Exit::Error.because(network::sentence(error, &self.client.target().to_string()))
+    }
+
+    fn request(&self, write: &Write, path: &str, key: Option<Uuid>) -> Result<Request<Bytes>> {
+        let kind = match write.kind {
+            Body::Json => "application/json",
+            Body::Merge => "application/merge-patch+json",
+            Body::Bytes => "application/octet-stream",
+        };
+        let mut request = Request::builder().method(&write.method).uri(path).header(header::ACCEPT, "application/json");
+        if let Some(key) = key {
+            request = request.header("Idempotency-Key", key.to_string());
+        }
+        if !write.body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, kind);
+        }
+        if let Some(revision) = write.revision {
+            request = request.header(header::IF_MATCH, format!("\"{revision}\""));
+        }
+        if let Some(reason) = &self.reason {
+            request = request.header("Stemma-Reason", reason);
+        }
+        Ok(request.body(write.body.clone())?)
+    }
+
+    fn with_manager(&self, path: &str) -> String {
+        match &self.manager {
+            Some(manager) => with_term(path, &format!("manager={}", escaped(manager))),
+            None => path.to_owned(),
+        }
+    }
+
+    /// The answer was lost: asks what became of the request. One that the controller never saw is sent again under
+    /// the same key, which makes it once whatever happened.
+    async fn became_of(&mut self, write: &Write, path: &str, key: Uuid, error: ClientError) -> Result<Response<Bytes>> {
+        self.client.close();
+        let url = self.client.target().to_string();
+        let unknown = |error: &ClientError| {
+            Exit::Unknown.because(format!(
+                "{}\n  whether it was carried out is not known; ask: stemma get --raw /v1/requests/{key}",
+                network::sentence(error, &url)
+            ))
+        };
+        let request = Request::get(format!("/v1/requests/{key}")).body(Bytes::new())?;
+        match self.client.send(request).await {
+            Ok(answer) if answer.status() == StatusCode::OK => recorded(answer.body()).ok_or_else(|| unknown(&error)),
+            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
+                self.client.send(self.request(write, path, Some(key))?).await.map_err(|error| unknown(&error))
+            }
+            Ok(_) | Err(_) => Err(unknown(&error)),
+        }
+    }
+}
+
+/// The answer that a write got, from the record of its request.
+fn recorded(record: &[u8]) -> Option<Response<Bytes>> {
+    let record: Value = serde_json::from_slice(record).ok()?;
+    let status = u16::try_from(record.get("status")?.as_u64()?).ok()?;
+    let body = record.get("body").filter(|body| !body.is_null()).map(|body| Bytes::from(body.to_string()));
+    Response::builder().status(status).body(body.unwrap_or_default()).ok()
+}
+
+/// A path segment or a query's value: what is not plainly a name is escaped.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut to = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~@:".contains(&byte) {
+            to.push(char::from(byte));
+        } else {
+            to.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    to
+}
+
+/// Random bytes of the system.
+///
+/// # Errors
+/// When it gives none.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom").context("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn uuid_bytes() -> Result<[u8; 16]> {
+    let mut bytes = random::<16>()?;
+    // A version 4 UUID, as RFC 9562 marks it.
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(bytes)
+}
+
+/// A write may be carried out and still have something to say (keys that hosts lose).
+fn warn(answer: &Response<Bytes>) {
+    for warning in answer.headers().get_all(header::WARNING) {
+        eprintln!("warning: {}", crate::output::printable(&String::from_utf8_lossy(warning.as_bytes())));
+    }
+}
+
+/// The body of a success; anything else as what it is.
+fn checked(answer: Response<Bytes>, method: &Method, path: &str) -> Result<Bytes> {
+    if answer.status().is_success() {
+        return Ok(answer.into_body());
+    }
+    Err(Refusal::of(&answer, method, path).into())
+}
+
+fn parsed(body: &Bytes) -> Result<Value> {
+    if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(body).context("the answer is no JSON") }
+}
+
+fn with_term(path: &str, term: &str) -> String {
+    format!("{path}{}{term}", if path.contains('?') { '&' } else { '?' })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_answer_is_read_from_its_record() {
+        let answer =
+            recorded(br#"{"id": "k", "revision": 7, "status": 201, "body": {"token": "t"}, "warning": null}"#).unwrap();
+        assert_eq!((answer.status(), &answer.body()[..]), (StatusCode::CREATED, &br#"{"token":"t"}"#[..]));
+        let empty = recorded(br#"{"status": 204, "body": null}"#).unwrap();
+        assert_eq!((empty.status(), empty.body().len()), (StatusCode::NO_CONTENT, 0));
+        assert!(recorded(b"{}").is_none());
+    }
+
+    #[test]
+    fn what_is_no_name_is_escaped() {
+        assert_eq!(escaped("a b/c?d&e=ü"), "a%20b%2Fc%3Fd%26e%3D%C3%BC");
+        assert_eq!(escaped("site@2026.11"), "site@2026.11");
+    }
+}

@@ -1,0 +1,152 @@
+//! What the controller refused, as a person reads it: the controller's own sentence, with field and detail.
+
+use std::fmt;
+
+use bytes::Bytes;
+use hyper::{Method, Response, StatusCode};
+use serde_json::Value;
+
+use crate::exit::Exit;
+
+/// An answer that is no success.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Refusal {
+    /// Its HTTP status.
+    status: u16,
+    /// The stable name of its kind, as `label.conflict`.
+    kind: String,
+    /// What was wrong this time.
+    pub(crate) message: String,
+    /// The path of the field.
+    pub(crate) field: Option<String>,
+    /// What there is more to say.
+    pub(crate) detail: Option<String>,
+    /// Of a release that does not compile: each error with its field.
+    pub(crate) errors: Vec<(Option<String>, String)>,
+    /// What others own.
+    pub(crate) conflicts: Vec<Conflict>,
+}
+
+/// A key or field that another manager owns with another value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Conflict {
+    /// `labels`, `annotations`, `parameters`, `traits`, `tags` or `fields`.
+    pub(crate) map: String,
+    /// The key, or the field's name.
+    pub(crate) key: String,
+    /// Who owns it, as `git:apply`.
+    pub(crate) owner: String,
+    /// Its present value, as JSON.
+    pub(crate) value: String,
+}
+
+impl Refusal {
+    /// Reads an answer; what is no error body of the API's is told by its status.
+    pub(super) fn of(answer: &Response<Bytes>, method: &Method, path: &str) -> Self {
+        let status = answer.status();
+        let body: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
+        let error = &body["error"];
+        let text = |name: &str| error[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let listed = |name: &str| body[name].as_array().into_iter().flatten();
+        Self {
+            status: status.as_u16(),
+            kind: text("type").unwrap_or_default(),
+            message: text("message").unwrap_or_else(|| format!("{method} {path}: {status}")),
+            field: text("field"),
+            detail: text("detail"),
+            errors: listed("errors").map(one_error).collect(),
+            conflicts: listed("conflicts").map(Conflict::of).collect(),
+        }
+    }
+
+    /// With which status it ends the command.
+    pub(crate) fn exit(&self) -> Exit {
+        match StatusCode::from_u16(self.status) {
+            _ if self.kind == "store.outcome_unknown" => Exit::Unknown,
+            Ok(StatusCode::NOT_FOUND) => Exit::NotFound,
+            Ok(StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED) => Exit::Conflict,
+            _ => Exit::Error,
+        }
+    }
+
+    /// What a person can do about who asks.
+    fn advice(&self) -> Option<&'static str> {
+        match self.kind.as_str() {
+            "auth.required" => Some("give `cert` and `key` in the context: `stemma-controller init` made an admin's"),
+            "auth.forbidden" => Some("ask as an admin: --context names another context"),
+            "auth.revoked" | "certificate_expired" => Some("ask an admin of this fleet for a new certificate"),
+            "path.unknown" => {
+                Some("is the controller of an older version? `stemma get --raw /openapi.json` lists its paths")
+            }
+            "request.too_large" => Some("split it: fewer objects an apply, `source:` in place of long texts"),
+            _ => None,
+        }
+    }
+}
+
+fn one_error(one: &Value) -> (Option<String>, String) {
+    (one["field"].as_str().map(str::to_owned), one["message"].as_str().unwrap_or_default().to_owned())
+}
+
+impl Conflict {
+    fn of(value: &Value) -> Self {
+        let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+        let present = if value["value"].is_null() { "set".to_owned() } else { value["value"].to_string() };
+        Self { map: text("map"), key: text("key"), owner: text("manager"), value: present }
+    }
+
+    /// The path of the field in a manifest.
+    pub(crate) fn field(&self) -> String {
+        if self.map == "fields" { self.key.clone() } else { format!("{}.{}", self.map, self.key) }
+    }
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, owned by {}", self.field(), self.value, self.owner)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let field = self.field.as_deref().filter(|field| !self.message.contains(field));
+        let mut text = field.map_or_else(|| self.message.clone(), |field| format!("{field}: {}", self.message));
+        let more = self.detail.iter().flat_map(|detail| detail.lines()).chain(self.advice());
+        more.for_each(|line| text.push_str(&format!("\n  {line}")));
+        self.conflicts.iter().for_each(|conflict| text.push_str(&format!("\n  {conflict}")));
+        f.write_str(&crate::output::printable_lines(&text))
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(status: StatusCode, body: &'static [u8]) -> Refusal {
+        let answer = Response::builder().status(status).body(Bytes::from_static(body)).unwrap();
+        Refusal::of(&answer, &Method::GET, "/v1/nodes")
+    }
+
+    #[test]
+    fn an_error_is_the_controllers_own_sentence() {
+        let conflict = refusal(
+            StatusCode::CONFLICT,
+            br#"{"error": {"code": 409, "type": "label.conflict", "title": "x", "message": "tier is owned by git", "field": "labels.tier",
+            "detail": "force it, or leave it out"}, "conflicts": [{"map": "labels", "key": "tier", "manager": "git:apply", "value": "gold"}]}"#,
+        );
+        assert_eq!(
+            conflict.to_string(),
+            "labels.tier: tier is owned by git\n  force it, or leave it out\n  labels.tier is \"gold\", owned by git:apply"
+        );
+        assert_eq!(conflict.exit(), Exit::Conflict);
+        let other = refusal(StatusCode::BAD_GATEWAY, b"<html>");
+        assert_eq!((other.to_string(), other.exit()), ("GET /v1/nodes: 502 Bad Gateway".to_owned(), Exit::Error));
+        let lost = refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            br#"{"error": {"type": "store.outcome_unknown", "message": "x"}}"#,
+        );
+        assert_eq!(lost.exit(), Exit::Unknown);
+    }
+}

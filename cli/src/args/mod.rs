@@ -1,0 +1,196 @@
+//! The command line, in the habits of kubectl.
+
+mod node;
+mod object;
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+pub(crate) use node::{Release, Role, Tag, TagFields, TagOwner, Token, Trait};
+pub(crate) use object::{Create, Filter, Kind, NewLabels};
+
+/// Labels, traits, tags and tasks of every host, and where each came from.
+#[derive(Debug, Parser)]
+#[command(name = "stemma", version, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Global {
+    /// Which controller and as whom: a context file, or the name of one below ~/.config/stemma.
+    #[arg(long, global = true, env = "STEMMA_CONTEXT", value_name = "FILE|NAME")]
+    pub(crate) context: Option<String>,
+    /// The controller's URL, in place of the context's.
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// Under which manager's name this writes; the principal's name unless said.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) manager: Option<String>,
+    /// How to print.
+    #[arg(long, short, global = true, value_enum, default_value = "table")]
+    pub(crate) output: Output,
+    /// Why, for the audit.
+    #[arg(long, global = true, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Have the controller decide a write and say what it would do and how many hosts it would reach; nothing is written.
+    #[arg(long, global = true)]
+    pub(crate) dry_run: bool,
+    /// Refuse a write that reaches more hosts than this. Unless said, one that reaches more than ten is asked about.
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) max_nodes: Option<usize>,
+    /// Do not ask, however many hosts a write reaches.
+    #[arg(long, short, global = true)]
+    pub(crate) yes: bool,
+}
+
+/// A form of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    Table,
+    Wide,
+    Json,
+    Yaml,
+    Name,
+    Manifest,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Resolve manifests without a controller and print what each node gets.
+    Resolve(Files),
+    /// Render the templates of a node's tasks without a controller.
+    Render {
+        #[command(flatten)]
+        files: Files,
+        /// The node's name.
+        node: String,
+        /// One task's id; all of them unless said.
+        task: Option<String>,
+    },
+    /// Check manifests without a controller and print the findings.
+    Validate(Files),
+    /// Print a shell's completion script.
+    Completion { shell: clap_complete::Shell },
+    /// Apply manifests: all of their objects, or none.
+    Apply {
+        #[command(flatten)]
+        files: Files,
+        /// Take over keys that another manager owns with another value.
+        #[arg(long)]
+        force: bool,
+        /// Take over what this manager owns of the keys applied.
+        #[arg(long, value_name = "MANAGER")]
+        adopt: Option<String>,
+    },
+    /// List objects, or show some by name.
+    Get {
+        #[arg(required_unless_present = "raw")]
+        kind: Option<Kind>,
+        names: Vec<String>,
+        /// A path of the API as it is, as `/metrics`.
+        #[arg(long, value_name = "PATH", conflicts_with = "kind")]
+        raw: Option<String>,
+        #[command(flatten)]
+        filter: Filter,
+        /// Go on and print what changes, until Ctrl-C.
+        #[arg(long, short, conflicts_with = "raw")]
+        watch: bool,
+    },
+    /// Everything about one object, for people.
+    Describe { kind: Kind, name: String },
+    /// Why a node has a label's value, a tag, a task or a trait.
+    Explain {
+        kind: Kind,
+        name: String,
+        #[command(subcommand)]
+        question: Question,
+    },
+    /// Make an object.
+    #[command(subcommand)]
+    Create(Create),
+    /// Delete an object.
+    Delete { kind: Kind, name: String },
+    /// Set (`k=v`), take away (`k-`) or stop (`--not-inherited k`) labels of an object.
+    Label {
+        kind: Kind,
+        name: String,
+        /// `KEY=VALUE` sets, `KEY-` takes away what is provided here.
+        changes: Vec<String>,
+        /// This key is not inherited here.
+        #[arg(long, value_name = "KEY")]
+        not_inherited: Vec<String>,
+        /// What is provided here is added to what is inherited.
+        #[arg(long, conflicts_with = "replace")]
+        merge: bool,
+        /// What is provided here is all there is.
+        #[arg(long)]
+        replace: bool,
+    },
+    /// A node's traits.
+    #[command(subcommand)]
+    Trait(Trait),
+    /// A node's roles.
+    #[command(subcommand)]
+    Role(Role),
+    /// Tags: user-defined ones, and a node's.
+    #[command(subcommand)]
+    Tag(Tag),
+    /// The task library.
+    #[command(subcommand)]
+    Release(Release),
+    /// Join tokens.
+    #[command(subcommand)]
+    Token(Token),
+}
+
+impl Command {
+    /// Whether it changes something at the controller, so that an error must say that it did not.
+    pub(crate) fn writes(&self) -> bool {
+        match self {
+            Self::Apply { .. }
+            | Self::Create(_)
+            | Self::Delete { .. }
+            | Self::Label { .. }
+            | Self::Role(_)
+            | Self::Release(Release::Import { .. }) => true,
+            Self::Trait(what) => !matches!(what, Trait::List { .. }),
+            Self::Tag(what) => !matches!(what, Tag::List { .. }),
+            Self::Token(what) => !matches!(what, Token::List | Token::CaHash),
+            Self::Resolve(_)
+            | Self::Render { .. }
+            | Self::Validate(_)
+            | Self::Completion { .. }
+            | Self::Get { .. }
+            | Self::Describe { .. }
+            | Self::Explain { .. } => false,
+        }
+    }
+}
+
+/// A question of `explain`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Question {
+    /// Where this label's value came from.
+    Label { key: String },
+    /// Why the node has this tag, or has it not.
+    Tag { name: String },
+    /// Why this task runs on the node, or does not.
+    Task { id: String },
+    /// Which source gave the node this trait.
+    Trait { name: String },
+}
+
+/// Manifests to read.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Files {
+    /// A manifest, or a directory of them (`*.yaml`, `*.yml`, `*.json`); `-` is standard input.
+    #[arg(long = "filename", short = 'f', required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+}

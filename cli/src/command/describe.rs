@@ -1,0 +1,181 @@
+//! `describe`: one object for a person who has to do something about it. What is wrong stands first, then what it is, then its
+//! maps with their owners. What is unset, and what only other systems' clients look for, is left out.
+
+use anyhow::{Result, bail};
+use serde_json::{Map, Value};
+
+use crate::api::Api;
+use crate::args::{Kind, Output};
+use crate::command::{question, written};
+use crate::output::{cell, since, table, words};
+
+/// What is computed of an object and worth knowing, beside what its author said.
+const TOLD: &[&str] = &[
+    "uuid",
+    "state",
+    "connected",
+    "tags",
+    "primary_tags",
+    "assigned_tags",
+    "unassigned_tags",
+    "roles",
+    "mode",
+    "nodegroup",
+    "cluster",
+    "version",
+    "task_count",
+    "merge_labels",
+    "generation",
+    "resource_version",
+    "created_at",
+    "updated_at",
+    "id",
+    "node",
+    "uses",
+    "uses_left",
+    "expires_at",
+    "created_by",
+];
+
+/// Shows one object.
+///
+/// # Errors
+/// That it is not there.
+pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Output) -> Result<()> {
+    let object = api.get(&kind.path(name)?).await?;
+    match output {
+        Output::Json | Output::Yaml => return question::print(&object, output),
+        Output::Name => {
+            say!("{}/{}", kind.name(), question::name(kind, &object));
+            return Ok(());
+        }
+        Output::Manifest => {
+            say_part!("{}", written::by_name(api, kind, name).await?);
+            return Ok(());
+        }
+        Output::Table | Output::Wide => {}
+    }
+    let Some(fields) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
+    say!("{} {}", kind.name(), crate::output::printable(&question::name(kind, &object)));
+    if fields.get("state").is_some_and(|state| state == "failed") {
+        let report = api.get(&format!("{}/report", kind.path(name)?)).await?;
+        if let Some(failed) = failed(&question::name(kind, &object), &report) {
+            say!("\n{failed}\n");
+        }
+    }
+    say!("{}", indented(&plain(kind, fields)));
+    for (section, value) in fields.iter().filter(|(name, value)| is_section(kind, name, value)) {
+        say!("\n{}", section.to_uppercase());
+        say!("{}", indented(&describe_section(fields, section, value)));
+    }
+    Ok(())
+}
+
+/// The tasks that failed: which, since when, what they said, and what to do next.
+fn failed(node: &str, report: &Value) -> Option<String> {
+    let results = report.get("results").and_then(Value::as_array)?;
+    let is_failure = |result: &&Value| {
+        let outcome = result.get("outcome").and_then(Value::as_str).unwrap_or_default();
+        ["Failed", "Unknown", "Unsupported", "DependencyFailed"].contains(&outcome)
+    };
+    let failed: Vec<&Value> = results.iter().filter(is_failure).collect();
+    let first = failed.iter().find(|result| result["outcome"] != "DependencyFailed").or(failed.first())?;
+    let rows = failed.iter().map(|result| {
+        let message = cell(result.get("message").filter(|message| message.as_str() != Some("")));
+        vec![cell(result.get("task")), words(&cell(result.get("outcome"))), since(result.get("at")), message]
+    });
+    let rows = table(&["task", "outcome", "since", "what it said"], rows);
+    let mut text = format!("FAILED\n{}", indented(&rows));
+    let output = first.get("output").and_then(Value::as_str).unwrap_or_default();
+    let last: Vec<&str> = output.lines().rev().take(5).collect();
+    if !last.is_empty() {
+        text.push_str(&format!("\n  the end of what {} printed:", cell(first.get("task"))));
+        last.iter().rev().for_each(|line| text.push_str(&format!("\n    {}", crate::output::printable(line))));
+    }
+    let task = cell(first.get("task"));
+    text.push_str(&format!(
+        "\n  next: stemma explain node {node} task {task}; on the host: stemma-agent status, stemma-agent check"
+    ));
+    Some(text)
+}
+
+/// What is no map: the author's fields and what is worth knowing of the rest.
+fn plain(kind: Kind, object: &Map<String, Value>) -> String {
+    let (said, other) = written::known_of(kind);
+    let rows = object.iter().filter(|(name, value)| {
+        let name = name.as_str();
+        let is_ours = said.contains(&name) || TOLD.contains(&name);
+        !value.is_object()
+            && !is_empty(value)
+            && (is_ours || (other.contains(&name) && !written::is_filled(name, value)))
+    });
+    let shown = |name: &str, value: &Value| match value {
+        Value::String(_) if name.ends_with("_at") => since(Some(value)),
+        Value::Array(items) if items.iter().any(Value::is_object) => format!("{} (-o json shows them)", items.len()),
+        other => cell(Some(other)),
+    };
+    let table = table(&["", ""], rows.map(|(name, value)| vec![name.clone(), shown(name, value)]));
+    table.lines().skip_while(|line| line.trim().is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+/// A map of an object that is shown; a release's own maps are in its manifest.
+fn is_section(kind: Kind, name: &str, value: &Value) -> bool {
+    let is_noise = ["links", "trait_sources", "driver_info", "clean_step", "deploy_step"].contains(&name);
+    value.is_object()
+        && !is_empty(value)
+        && !name.ends_with("_owners")
+        && !is_noise
+        && (kind != Kind::Node || name != "traits")
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(true) | Value::Number(_) => false,
+    }
+}
+
+/// A map as rows; of what is provided also the owners, and what is stopped here.
+fn describe_section(object: &Map<String, Value>, section: &str, value: &Value) -> String {
+    let owners = section.strip_prefix("provided_").map(|map| format!("{}_owners", map.trim_end_matches('s')));
+    let owners = owners.and_then(|owners| object.get(&owners));
+    let map = value.as_object().into_iter().flatten();
+    let Some(owners) = owners else {
+        return table(&["key", "value"], map.map(|(key, value)| vec![key.clone(), cell(Some(value))]));
+    };
+    let said = |value: &Value| if value.is_null() { "null (not inherited)".to_owned() } else { cell(Some(value)) };
+    table(&["key", "value", "owner"], map.map(|(key, value)| vec![key.clone(), said(value), cell(owners.get(key))]))
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_failed_node_says_which_task_and_what_to_do() {
+        let report = json!({"results": [
+            {"at": "2026-11-20T09:41:00+00:00", "task": "motd", "outcome": "Changed", "message": ""},
+            {"at": "2026-11-20T09:41:00+00:00", "task": "note", "outcome": "DependencyFailed", "message": "site-conf failed"},
+            {"at": "2026-11-20T09:41:00+00:00", "task": "site-conf", "outcome": "Failed", "message": "the command ended with status 1", "output": "a\nb: no such user\n"}]});
+        let text = failed("web-1", &report).unwrap();
+        for line in [
+            "site-conf  failed             2026-11-20 09:41",
+            "the command ended with status 1",
+            "the end of what site-conf printed:",
+            "b: no such user",
+            "next: stemma explain node web-1 task site-conf",
+        ] {
+            assert!(text.contains(line), "{line:?} in\n{text}");
+        }
+        assert!(!text.contains("motd"), "{text}");
+        assert_eq!(failed("web-1", &json!({"results": null})), None);
+    }
+}

@@ -1,0 +1,122 @@
+//! `get --watch`: the list, then what changes of it.
+//!
+//! The list is asked for again and compared, object by object: a node's state is no part of its revision, and a person who
+//! watches a node waits for its state. A controller that is away for a while is said once and asked again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::args::{Filter, Kind, Output};
+use crate::command::question::{self, fields, name, objects};
+use crate::output::printable;
+
+/// How long after an answer the list is asked for again.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// What is watched, and how it is shown.
+pub(crate) struct Watched<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) names: &'a [String],
+    pub(crate) filter: &'a Filter,
+    pub(crate) output: Output,
+}
+
+/// Prints the list, and then each change until Ctrl-C, which ends it well.
+///
+/// # Errors
+/// As `get`, for the first list; later only when standard output is gone.
+pub(crate) async fn watch(api: &mut Api, watched: Watched<'_>) -> Result<()> {
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+        ended = follow(api, &watched) => ended,
+    }
+}
+
+async fn follow(api: &mut Api, watched: &Watched<'_>) -> Result<()> {
+    let Watched { kind, names, filter, output } = *watched;
+    let mut known: BTreeMap<String, Value> = BTreeMap::new();
+    let mut is_first = true;
+    let mut is_away = false;
+    loop {
+        match objects(api, kind, names, filter).await {
+            Ok(objects) => {
+                is_away = false;
+                let now: BTreeMap<_, _> = objects.into_iter().map(|object| (name(kind, &object), object)).collect();
+                if is_first && matches!(output, Output::Table | Output::Wide) {
+                    let all: Vec<Value> = now.values().cloned().collect();
+                    say!("{}", question::rows(kind, &all, &filter.fields, output));
+                } else {
+                    changes(&known, &now).into_iter().try_for_each(|change| say_change(watched, &change))?;
+                }
+                (known, is_first) = (now, false);
+            }
+            Err(error) if is_first => return Err(error),
+            Err(error) => {
+                if !is_away {
+                    eprintln!("warning: {error:#}");
+                }
+                is_away = true;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// One object that came, changed or went.
+#[derive(Debug, PartialEq)]
+struct Change<'a> {
+    what: &'static str,
+    name: &'a str,
+    object: &'a Value,
+}
+
+fn changes<'a>(before: &'a BTreeMap<String, Value>, now: &'a BTreeMap<String, Value>) -> Vec<Change<'a>> {
+    let gone = before.iter().filter(|(name, _)| !now.contains_key(*name));
+    let gone = gone.map(|(name, object)| Change { what: "deleted", name, object });
+    let came = now.iter().filter_map(|(name, object)| match before.get(name) {
+        Some(same) if same == object => None,
+        Some(_) => Some(Change { what: "changed", name, object }),
+        None => Some(Change { what: "added", name, object }),
+    });
+    gone.chain(came).collect()
+}
+
+fn say_change(watched: &Watched<'_>, change: &Change<'_>) -> Result<()> {
+    let kind = watched.kind;
+    match watched.output {
+        Output::Name => say!("{}/{}", kind.name(), printable(change.name)),
+        Output::Json => {
+            say!("{}", json!({"change": change.what, "object": fields(change.object, &watched.filter.fields)}));
+        }
+        Output::Yaml | Output::Manifest => {
+            let value = json!({"change": change.what, "object": fields(change.object, &watched.filter.fields)});
+            say!("---");
+            question::print(&value, Output::Yaml)?;
+        }
+        Output::Table | Output::Wide => {
+            let row = question::rows(kind, std::slice::from_ref(change.object), &watched.filter.fields, watched.output);
+            say!("{:<8} {}", change.what, row.lines().skip(1).collect::<Vec<_>>().join("\n"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_changed_or_went_is_told_once() {
+        let list = |all: &[(&str, u64)]| -> BTreeMap<String, Value> {
+            all.iter().map(|(name, state)| ((*name).to_owned(), json!({"state": state}))).collect()
+        };
+        let (before, now) = (list(&[("a", 1), ("b", 1), ("c", 1)]), list(&[("a", 1), ("b", 2), ("d", 1)]));
+        let found: Vec<_> = changes(&before, &now).iter().map(|change| (change.what, change.name)).collect();
+        assert_eq!(found, [("deleted", "c"), ("changed", "b"), ("added", "d")]);
+        assert_eq!(changes(&now, &now), []);
+    }
+}

@@ -1,0 +1,101 @@
+//! How many hosts a write reaches: said, bounded by `--max-nodes`, and asked about.
+//!
+//! The controller counts them, by deciding the write without making it: by the same resolve, so that a level that a host
+//! overrides and a release that nobody runs are not guessed at here.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+
+use anyhow::{Result, bail};
+
+use crate::args::Global;
+use crate::exit::Exit;
+
+/// From here on a person is asked.
+const ASKS_ABOVE: usize = 10;
+
+/// What bounds the writes of one command.
+#[derive(Clone, Debug)]
+pub(crate) struct Radius {
+    /// Writes are only tried out.
+    pub(crate) dry_run: bool,
+    /// Of a dry run: how many hosts the writes would reach, so far.
+    pub(crate) hosts: usize,
+    max_nodes: Option<usize>,
+    /// Do not ask.
+    yes: bool,
+}
+
+impl Radius {
+    /// As the command line says.
+    pub(crate) fn of(global: &Global) -> Self {
+        Self { dry_run: global.dry_run, hosts: 0, max_nodes: global.max_nodes, yes: global.yes }
+    }
+
+    /// Whether a write may reach so many hosts; a person at a terminal is asked.
+    ///
+    /// # Errors
+    /// Above `--max-nodes`; above ten without a yes.
+    pub(crate) fn check(&self, hosts: usize) -> Result<()> {
+        match self.max_nodes {
+            Some(most) if hosts > most => Err(Exit::Error.because(format!(
+                "this reaches {}, more than --max-nodes {most}\n  raise it, or write to a level nearer to the hosts",
+                counted(hosts)
+            ))),
+            None if hosts > ASKS_ABOVE && self.yes => {
+                eprintln!("this reaches {}", counted(hosts));
+                Ok(())
+            }
+            None if hosts > ASKS_ABOVE => ask(hosts),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `1 host`, `7 hosts`.
+pub(crate) fn counted(hosts: usize) -> String {
+    if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts") }
+}
+
+fn ask(hosts: usize) -> Result<()> {
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        bail!(
+            "this reaches {}, and nobody is at a terminal to be asked\n  say --yes, or --max-nodes {hosts}",
+            counted(hosts)
+        );
+    }
+    eprint!("this reaches {}: go on? [y/N] ", counted(hosts));
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    if answer.trim().eq_ignore_ascii_case("y") || answer.trim().eq_ignore_ascii_case("yes") {
+        return Ok(());
+    }
+    bail!("it was not gone on with")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_bounded_by_what_was_said() {
+        for (max_nodes, yes, hosts, expected) in [
+            (None, false, 10, None),
+            (None, true, 3000, None),
+            (Some(11), false, 11, None),
+            (Some(0), true, 1, Some("this reaches 1 host, more than --max-nodes 0")),
+            (None, false, 11, Some("this reaches 11 hosts, and nobody is at a terminal")),
+        ] {
+            let radius = Radius { dry_run: false, hosts: 0, max_nodes, yes };
+            // Where the tests run at a terminal, the last one would ask.
+            if max_nodes.is_none() && !yes && hosts > ASKS_ABOVE && std::io::stdin().is_terminal() {
+                continue;
+            }
+            match (radius.check(hosts), expected) {
+                (Ok(()), None) => {}
+                (Err(error), Some(expected)) => assert!(error.to_string().starts_with(expected), "{error}"),
+                (found, expected) => panic!("{hosts}: {found:?}, not {expected:?}"),
+            }
+        }
+    }
+}
