@@ -90,6 +90,18 @@ pub trait Dir {
     /// [`HostError::Large`] beyond `limit` bytes.
     fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError>;
 
+    /// The bytes of a regular file, piece by piece, so that a large one never stands in memory whole; `false` when nothing
+    /// stands there.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and what `sink` says.
+    fn pieces(
+        &self,
+        name: &str,
+        limit: u64,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
+    ) -> Result<bool, HostError>;
+
     /// The names in it, sorted, without `.` and `..`.
     ///
     /// # Errors

@@ -19,6 +19,9 @@ mod spawn;
 const CONFINED: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
+/// How much of a file is read at once.
+const PIECE: usize = 16 * 1024;
+
 /// The machine that this process runs on, seen from a directory on.
 pub struct RealHost {
     root: PathBuf,
@@ -205,6 +208,30 @@ impl Dir for RealDir {
             return Err(HostError::Large { path: self.at(name), limit });
         }
         Ok(Some(bytes))
+    }
+
+    fn pieces(
+        &self,
+        name: &str,
+        limit: u64,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
+    ) -> Result<bool, HostError> {
+        let Some(fd) = self.open_file(name, OFlags::RDONLY)? else { return Ok(false) };
+        let (mut piece, mut taken) = ([0; PIECE], 0);
+        loop {
+            match rustix::io::read(&fd, &mut piece[..]) {
+                Ok(0) => return Ok(true),
+                Ok(length) => {
+                    taken += length as u64;
+                    if taken > limit {
+                        return Err(HostError::Large { path: self.at(name), limit });
+                    }
+                    sink(&piece[..length])?;
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return self.tried("read", name, Err(errno)),
+            }
+        }
     }
 
     fn names(&self) -> Result<Vec<String>, HostError> {

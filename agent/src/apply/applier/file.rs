@@ -9,21 +9,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use stemma_core::digest::sha256;
 use stemma_wire::message::Hash;
 
 use super::{Applier, parameters};
 use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
-use crate::host::atomic::{Attributes, Staged, ensure_dir, sweep};
+use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, sweep};
 use crate::host::{Command, Dir, HostPath, Kind, Pending, Stat};
 use crate::paths;
 
 /// The largest file that is written: a blob.
 const LARGEST: u64 = 64 * 1024 * 1024;
 
-/// The largest replaced file that is kept for undo.
-const KEPT: usize = 1024 * 1024;
+/// The largest file that stands in memory, is compared line by line, and is kept for undo when it is replaced.
+const IN_MEMORY: u64 = 1024 * 1024;
 
 /// How long `validate` may take.
 const VALIDATE: Duration = Duration::from_mins(1);
@@ -73,12 +75,20 @@ struct Situation {
 
 struct Present {
     stat: Stat,
-    bytes: Vec<u8>,
+    content: Content,
 }
 
 struct Wanted {
-    bytes: Vec<u8>,
+    content: Content,
     attributes: Attributes,
+}
+
+/// What a file holds.
+enum Content {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// What has this hash; too much to be kept in memory.
+    Large(Hash, u64),
 }
 
 impl Applier for File {
@@ -115,16 +125,17 @@ impl Situation {
     fn is_so(&self) -> bool {
         match (&self.present, &self.wanted) {
             (None, None) => true,
-            (Some(present), Some(wanted)) => present.bytes == wanted.bytes && wanted.attributes.describe(&present.stat),
+            (Some(present), Some(wanted)) => {
+                present.content.is(&wanted.content) && wanted.attributes.describe(&present.stat)
+            }
             (Some(_), None) | (None, Some(_)) => false,
         }
     }
 
     fn diff(&self) -> String {
-        let side = |bytes: &[u8], rights: String| difference::Side { bytes: bytes.to_vec(), rights };
         let old = self.present.as_ref().map(|present| {
             let stat = &present.stat;
-            side(&present.bytes, format!("mode {:04o}, owner {}:{}", stat.mode, stat.user, stat.group))
+            present.content.side(format!("mode {:04o}, owner {}:{}", stat.mode, stat.user, stat.group))
         });
         let new = self.wanted.as_ref().map(|wanted| {
             let was = self.present.as_ref().map(|present| present.stat);
@@ -134,9 +145,29 @@ impl Situation {
             let (user, group) = (was.map(|stat| stat.user), was.map(|stat| stat.group));
             let Attributes { user: to_user, group: to_group, mode } = wanted.attributes;
             let rights = format!("mode {mode:04o}, owner {}:{}", shown(to_user, user), shown(to_group, group));
-            side(&wanted.bytes, rights)
+            wanted.content.side(rights)
         });
         difference::unified(self.path.as_str(), old.as_ref(), new.as_ref())
+    }
+}
+
+impl Content {
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Bytes(one), Self::Bytes(other)) => one == other,
+            (Self::Large(one, _), Self::Large(other, _)) => one == other,
+            (Self::Bytes(bytes), Self::Large(hash, size)) | (Self::Large(hash, size), Self::Bytes(bytes)) => {
+                bytes.len() as u64 == *size && sha256(bytes) == hash.0
+            }
+        }
+    }
+
+    fn side(&self, rights: String) -> difference::Side<'_> {
+        let content = match self {
+            Self::Bytes(bytes) => difference::Content::Bytes(bytes),
+            Self::Large(hash, size) => difference::Content::Large(hash.0, *size),
+        };
+        difference::Side { content, rights }
     }
 }
 
@@ -161,9 +192,20 @@ fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
 
 fn present(dir: &dyn Dir, path: &HostPath) -> Result<Option<Present>, TaskError> {
     // Reading refuses what is no plain file of one name (S65); only then is anything replaced.
-    let Some(bytes) = dir.read(path.name(), LARGEST)? else { return Ok(None) };
-    let stat = dir.stat(path.name())?.filter(|stat| stat.kind == Kind::File);
-    Ok(stat.map(|stat| Present { stat, bytes }))
+    let (mut bytes, mut digest, mut size) = (Vec::new(), Sha256::new(), 0);
+    let there = dir.pieces(path.name(), LARGEST, &mut |piece| {
+        size += piece.len() as u64;
+        bytes.extend_from_slice(piece);
+        if size > IN_MEMORY {
+            digest.update(&bytes);
+            bytes.clear();
+        }
+        Ok(())
+    })?;
+    let Some(stat) = dir.stat(path.name())?.filter(|stat| there && stat.kind == Kind::File) else { return Ok(None) };
+    let is_large = size > IN_MEMORY;
+    let content = if is_large { Content::Large(Hash(digest.finalize().into()), size) } else { Content::Bytes(bytes) };
+    Ok(Some(Present { stat, content }))
 }
 
 fn wanted(
@@ -173,17 +215,16 @@ fn wanted(
     present: Option<&Present>,
 ) -> Result<Option<Wanted>, TaskError> {
     let Parameters { content, template, source, absent, .. } = parameters;
-    let bytes = match (content, template, source, absent) {
+    let content = match (content, template, source, absent) {
         (None, None, None, true) => return Ok(None),
-        (Some(content), None, None, false) => content.clone().into_bytes(),
-        (None, Some(template), None, false) => texts.text("parameters.template", template)?.into_bytes(),
+        (Some(content), None, None, false) => Content::Bytes(content.clone().into_bytes()),
+        (None, Some(template), None, false) => {
+            Content::Bytes(texts.text("parameters.template", template)?.into_bytes())
+        }
         (None, None, Some(source), false) => blob(site, source)?,
         _ => return Err(TaskError::new("parameters: exactly one of content, template, source and absent is given")),
     };
-    if bytes.len() as u64 > LARGEST {
-        return Err(TaskError::new(format!("the file would have {} bytes: at most 64 MiB are allowed", bytes.len())));
-    }
-    Ok(Some(Wanted { bytes, attributes: attributes(site, parameters, present)? }))
+    Ok(Some(Wanted { content, attributes: attributes(site, parameters, present)? }))
 }
 
 /// What an author does not say stays as it is; a new file is the agent's, readable by all.
@@ -208,12 +249,14 @@ fn attributes(site: &Site, parameters: &Parameters, present: Option<&Present>) -
     Ok(attributes)
 }
 
-fn blob(site: &Site, source: &str) -> Result<Vec<u8>, TaskError> {
+fn blob(site: &Site, source: &str) -> Result<Content, TaskError> {
     let hash =
         Hash::of_source(source).map_err(|error| TaskError::new(format!("parameters.source: {source:?}: {error}")))?;
-    site.ledger
-        .body(hash)?
-        .ok_or_else(|| TaskError::new(format!("parameters.source: the blob {source} is not on this host yet")))
+    let absent = || TaskError::new(format!("parameters.source: the blob {source} is not on this host yet"));
+    match site.ledger.body_size(hash)?.ok_or_else(absent)? {
+        size if size > IN_MEMORY => Ok(Content::Large(hash, size)),
+        _ => Ok(Content::Bytes(site.ledger.body(hash)?.ok_or_else(absent)?)),
+    }
 }
 
 async fn replace(site: &Site, task: &HostTask, situation: &Situation, wanted: &Wanted) -> Result<String, TaskError> {
@@ -228,7 +271,7 @@ async fn replace(site: &Site, task: &HostTask, situation: &Situation, wanted: &W
         (None, None) => unreachable!("the root is always there"),
     };
     sweep(host, dir)?;
-    let staged = Staged::write(host, dir, &wanted.bytes, wanted.attributes)?;
+    let staged = stage(site, dir, wanted)?;
     let output = match validate(site, situation, staged.name()).await {
         Ok(output) => output,
         Err(error) => {
@@ -242,6 +285,22 @@ async fn replace(site: &Site, task: &HostTask, situation: &Situation, wanted: &W
     }
     staged.commit(dir, situation.path.name())?;
     Ok(output)
+}
+
+fn stage(site: &Site, dir: &dyn Dir, wanted: &Wanted) -> Result<Staged, TaskError> {
+    let host = &*site.host;
+    let hash = match &wanted.content {
+        Content::Bytes(bytes) => return Ok(Staged::write(host, dir, bytes, wanted.attributes)?),
+        Content::Large(hash, _) => *hash,
+    };
+    let mut staging = Staging::begin(host, dir)?;
+    let lost = match site.ledger.copy_body(hash, &mut staging) {
+        Ok(true) => return Ok(staging.finish(dir, wanted.attributes)?),
+        Ok(false) => TaskError::new("parameters.source: the blob on this host has changed; it is fetched again"),
+        Err(error) => error.into(),
+    };
+    staging.discard(dir);
+    Err(lost)
 }
 
 /// Runs `validate` on the staged file; `{path}` in it is where that lies.
@@ -271,14 +330,17 @@ fn remove(site: &Site, task: &HostTask, situation: &Situation) -> Result<String,
 
 /// Keeps what is about to be replaced.
 fn keep(site: &Site, task: &HostTask, situation: &Situation) -> Result<(), TaskError> {
-    let present = situation.present.as_ref().filter(|present| present.bytes.len() <= KEPT);
-    if situation.present.is_some() && present.is_none() {
-        return Ok(());
-    }
+    let bytes = match situation.present.as_ref().map(|present| &present.content) {
+        // Too large to be kept.
+        Some(Content::Large(..)) => return Ok(()),
+        Some(Content::Bytes(bytes)) => Some(bytes.clone()),
+        None => None,
+    };
+    let present = situation.present.as_ref();
     site.ledger.keep_replaced(&UndoNote {
         task: task.task.id.clone(),
         path: situation.path.to_string(),
-        bytes: present.map(|present| present.bytes.clone()),
+        bytes,
         attributes: present.map(|present| (present.stat.user, present.stat.group, present.stat.mode)),
     })?;
     Ok(())

@@ -70,6 +70,34 @@ impl Ledger {
         Ok(self.bodies.stat(&hash.to_string())?.is_some())
     }
 
+    /// How large a body is; `None` where it is not here.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn body_size(&self, hash: Hash) -> Result<Option<u64>, HostError> {
+        Ok(self.bodies.stat(&hash.to_string())?.map(|stat| stat.size))
+    }
+
+    /// Writes a body into a file in the making, hashed on the way; `false` where it is not here, or no longer what its name
+    /// says (S68), and is taken away.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn copy_body(&self, hash: Hash, to: &mut Staging) -> Result<bool, HostError> {
+        let name = hash.to_string();
+        let mut digest = Sha256::new();
+        let there = self.bodies.pieces(&name, LARGEST, &mut |piece| {
+            digest.update(piece);
+            to.write(piece)
+        })?;
+        let is_whole = <[u8; 32]>::from(digest.finalize()) == hash.0;
+        if there && !is_whole {
+            warn!(hash:% = hash; "a body in the ledger has changed at rest; it is fetched again");
+            self.bodies.remove(&name)?;
+        }
+        Ok(there && is_whole)
+    }
+
     /// The beginning of a body: nothing of it is there yet.
     ///
     /// # Errors

@@ -72,6 +72,17 @@ impl Dir for MemoryDir {
         Ok(Some(now.clone()))
     }
 
+    fn pieces(
+        &self,
+        name: &str,
+        limit: u64,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
+    ) -> Result<bool, HostError> {
+        let Some(bytes) = self.read(name, limit)? else { return Ok(false) };
+        bytes.chunks(64 * 1024).try_for_each(sink)?;
+        Ok(true)
+    }
+
     fn names(&self) -> Result<Vec<String>, HostError> {
         self.host.alive(&self.path)?;
         Ok(match &self.host.0.nodes.borrow()[self.node].content {

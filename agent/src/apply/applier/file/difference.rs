@@ -8,29 +8,55 @@ const LONGEST: usize = 16 * 1024;
 /// Beyond this, lines are not compared: the answer would be worth less than the time.
 const COMPARED: usize = 512 * 1024;
 
-/// One side: bytes and rights.
-pub(super) struct Side {
-    pub(super) bytes: Vec<u8>,
+/// One side: content and rights.
+pub(super) struct Side<'a> {
+    pub(super) content: Content<'a>,
     pub(super) rights: String,
 }
 
+/// What a side holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// So much that only its hash and size are known.
+    Large([u8; 32], u64),
+}
+
+impl Content<'_> {
+    fn size(self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Large(_, size) => size,
+        }
+    }
+
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            Self::Large(..) => None,
+        }
+    }
+}
+
 /// What changes from one side to the other; a side that is not there is `None`.
-pub(super) fn unified(path: &str, old: Option<&Side>, new: Option<&Side>) -> String {
+pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>) -> String {
     let mut text = String::new();
-    let header =
-        |side: Option<&Side>| side.map_or_else(|| "/dev/null".to_owned(), |side| format!("{path} ({})", side.rights));
+    let header = |side: Option<&Side<'_>>| {
+        side.map_or_else(|| "/dev/null".to_owned(), |side| format!("{path} ({})", side.rights))
+    };
     let (before, after) = (header(old), header(new));
-    let empty: &[u8] = &[];
-    let (old, new) = (old.map_or(empty, |side| &side.bytes), new.map_or(empty, |side| &side.bytes));
+    let empty = Content::Bytes(&[]);
+    let (old, new) = (old.map_or(empty, |side| side.content), new.map_or(empty, |side| side.content));
     if old == new {
         return format!("--- {before}\n+++ {after}\n");
     }
-    match (std::str::from_utf8(old), std::str::from_utf8(new)) {
-        (Ok(old), Ok(new)) if old.len() + new.len() <= COMPARED => {
+    match (old.text(), new.text()) {
+        (Some(old), Some(new)) if old.len() + new.len() <= COMPARED => {
             let diff = TextDiff::from_lines(old, new);
             text.push_str(&diff.unified_diff().context_radius(3).header(&before, &after).to_string());
         }
-        _ => text = format!("--- {before}\n+++ {after}\n{} bytes become {}\n", old.len(), new.len()),
+        _ => text = format!("--- {before}\n+++ {after}\n{} bytes become {}\n", old.size(), new.size()),
     }
     cut(&text)
 }
@@ -58,8 +84,8 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn side(bytes: &[u8]) -> Side {
-        Side { bytes: bytes.to_vec(), rights: "mode 0644, owner 0:0".into() }
+    fn side(bytes: &[u8]) -> Side<'_> {
+        Side { content: Content::Bytes(bytes), rights: "mode 0644, owner 0:0".into() }
     }
 
     #[test]

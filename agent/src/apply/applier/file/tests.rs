@@ -122,6 +122,31 @@ fn fuels_spelling_is_taken() {
 }
 
 #[test]
+fn a_large_blob_is_copied_compared_and_mended_without_being_read_whole() {
+    let host = MemoryHost::new();
+    let body = "0123456789abcdef\n".repeat(200_000);
+    let hash = Hash(sha256(body.as_bytes()));
+    site(&host).ledger.store_body(hash, body.as_bytes()).unwrap();
+    let parameters = json!({"path": "/f", "source": format!("sha256:{hash}")});
+    apply(&host, &parameters).unwrap();
+    assert!(host.text("/f").as_deref() == Some(body.as_str()));
+    assert_eq!(check(&host, &parameters).unwrap(), Check::AsItShould);
+    for other in [body.replacen('0', "1", 1), "short\n".to_owned()] {
+        host.put("/f", &other);
+        let Check::Differs { diff, .. } = check(&host, &parameters).unwrap() else { panic!("it differs") };
+        assert!(diff.ends_with(&format!("{} bytes become {}\n", other.len(), body.len())), "{diff}");
+        apply(&host, &parameters).unwrap();
+        assert_eq!(check(&host, &parameters).unwrap(), Check::AsItShould);
+    }
+    let path = format!("/var/lib/stemma-agent/apply/bodies/{hash}");
+    host.put(&path, &body.replace('f', "x"));
+    host.put("/f", "short\n");
+    let error = apply(&host, &parameters).unwrap_err().message;
+    assert_eq!(error, "parameters.source: the blob on this host has changed; it is fetched again");
+    assert_eq!((host.text("/f").as_deref(), host.text(&path)), (Some("short\n"), None));
+}
+
+#[test]
 fn wrong_parameters_are_named() {
     let host = MemoryHost::new();
     for (parameters, said) in [
