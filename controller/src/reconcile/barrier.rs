@@ -385,21 +385,4 @@ pub(crate) fn shut(sight: Sight<'_>, node: NodeId) -> Vec<Shut> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_alone_is_waited_for_does_not_wait_for_itself() {
-        let (a, b) = (Waiting::For(NodeId(Uuid::from_u128(1))), Waiting::For(NodeId(Uuid::from_u128(2))));
-        for (one, other, both) in [
-            (Waiting::Nobody, Waiting::Nobody, Waiting::Nobody),
-            (Waiting::Nobody, a, a),
-            (a, a, a),
-            (a, b, Waiting::ForMore),
-            (Waiting::ForMore, Waiting::Nobody, Waiting::ForMore),
-        ] {
-            assert_eq!(one.and(other), both);
-            assert_eq!(other.and(one), both);
-        }
-    }
-}
+mod tests;
