@@ -5,6 +5,10 @@
 //! hosts), or do not apply, stand outside. A stage opens with all that it waits for. What is open is no part of a
 //! desired state's digest.
 //!
+//! The groups of a cluster may run different releases. A selector means a node by its names and a task of that id,
+//! whichever release it is of; a stage of one name is one stage. So a barrier waits for what the order waits for that is
+//! checked when nodes are placed, and that `resolve` prints.
+//!
 //! A wave is kept from pass to pass. It is looked at anew when a node of its cluster is resolved anew, and otherwise a
 //! result costs what it changes: the barriers of its task, and the nodes for which one of them opens or shuts.
 
@@ -113,13 +117,15 @@ fn key(release: &CompiledRelease, barrier: &Barrier) -> Key {
 /// One cluster's barriers.
 struct Wave {
     points: HashMap<Key, Point>,
-    /// The barriers of each task.
-    of_task: HashMap<(ReleaseHash, TaskIx), Vec<Key>>,
-    /// What each stage waits for.
-    stages: HashMap<(ReleaseHash, TaskIx), Box<[Barrier]>>,
+    /// The barriers of each task, by its id.
+    of_task: HashMap<String, Vec<Key>>,
+    /// What each stage waits for, by its id, each wait with the release that says so.
+    stages: HashMap<String, Vec<Wait>>,
     /// Barriers that a stage waits for: with one of them opens more than itself.
     of_stages: BTreeSet<Key>,
 }
+
+type Wait = (Arc<CompiledRelease>, Barrier);
 
 /// One barrier that waits for a task on nodes.
 struct Point {
@@ -149,8 +155,8 @@ impl Point {
 
     fn look(&mut self, sight: Sight<'_>, cluster: ClusterId) {
         let (mut waits_for, mut meant) = (BTreeSet::new(), 0);
-        for (profile, nodes) in sight.fleet.placed_in(cluster).filter(|(profile, _)| self.means(profile)) {
-            let task = profile.release.id(self.barrier.task);
+        for (_, nodes) in sight.fleet.placed_in(cluster).filter(|(profile, _)| self.means(profile)) {
+            let task = self.release.id(self.barrier.task);
             for node in nodes.iter().filter(|node| sight.fleet.takes_part(**node)) {
                 meant += 1;
                 if !sight.has_succeeded(*node, task) {
@@ -163,9 +169,14 @@ impl Point {
     }
 
     fn means(&self, profile: &Profile) -> bool {
-        profile.release.hash == self.release.hash
+        let is_own = profile.release.hash == self.release.hash;
+        let ix = match (is_own, &self.barrier.source) {
+            (true, _) => Some(self.barrier.task),
+            (false, Source::Stage | Source::Anywhere) => None,
+            (false, _) => profile.release.find(self.release.id(self.barrier.task)),
+        };
+        ix.is_some_and(|ix| profile.has(ix))
             && profile.place.is_source(self.release.matching.roles, &self.barrier.source)
-            && profile.has(self.barrier.task)
     }
 
     /// Takes in what became of the task on one node.
@@ -199,12 +210,7 @@ impl Point {
 
 impl Wave {
     fn of(sight: Sight<'_>, cluster: ClusterId) -> Self {
-        let mut wave = Self {
-            points: HashMap::new(),
-            of_task: HashMap::new(),
-            stages: HashMap::new(),
-            of_stages: BTreeSet::new(),
-        };
+        let mut wave = Self::empty();
         for (profile, _) in sight.fleet.placed_in(cluster) {
             for barrier in &profile.barriers {
                 wave.add(&profile.release, barrier, sight, cluster);
@@ -213,15 +219,20 @@ impl Wave {
         wave
     }
 
+    fn empty() -> Self {
+        let (points, of_task, stages) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { points, of_task, stages, of_stages: BTreeSet::new() }
+    }
+
     fn add(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier, sight: Sight<'_>, cluster: ClusterId) {
-        let task = (release.hash, barrier.task);
+        let task = release.id(barrier.task);
         if matches!(barrier.source, Source::Stage) {
-            if self.stages.contains_key(&task) {
+            if self.stages.contains_key(task) {
                 return;
             }
-            let waits: Box<[Barrier]> = release.stage_waits(barrier.task).into();
-            self.stages.insert(task, waits.clone());
-            for wait in &waits {
+            let waits = stage_waits(sight.fleet, cluster, task);
+            self.stages.insert(task.to_owned(), waits.clone());
+            for (release, wait) in &waits {
                 self.add(release, wait, sight, cluster);
                 self.of_stages.insert(key(release, wait));
             }
@@ -229,7 +240,7 @@ impl Wave {
         }
         let key = key(release, barrier);
         if !self.points.contains_key(&key) {
-            self.of_task.entry(task).or_default().push(key.clone());
+            self.of_task.entry(task.to_owned()).or_default().push(key.clone());
             self.points.insert(key, Point::new(release, barrier, sight, cluster));
         }
     }
@@ -237,9 +248,7 @@ impl Wave {
     /// Takes in what became of tasks on one node; gives those for whom something opened or shut by it.
     fn take(&mut self, sight: Sight<'_>, cluster: ClusterId, node: NodeId, tasks: &BTreeSet<String>) -> Told {
         let mut told = Told::These(BTreeSet::new());
-        let Some(release) = sight.fleet.profile(node).map(|profile| Arc::clone(&profile.release)) else { return told };
-        let found = tasks.iter().filter_map(|task| release.find(task));
-        for key in found.flat_map(|ix| self.of_task.get(&(release.hash, ix)).into_iter().flatten()) {
+        for key in tasks.iter().filter_map(|task| self.of_task.get(task)).flatten() {
             let Some(point) = self.points.get_mut(key) else { continue };
             let before = point.waiting();
             point.take(sight, cluster, node);
@@ -282,31 +291,42 @@ impl Wave {
 
     fn waiting(&self, release: &CompiledRelease, barrier: &Barrier) -> Waiting {
         let mut waiting = Waiting::Nobody;
-        self.each(release, barrier, &mut Vec::new(), &mut |point| waiting = waiting.and(point.waiting()));
+        self.each(release, barrier, &mut BTreeSet::new(), &mut |point| waiting = waiting.and(point.waiting()));
         waiting
     }
 
-    /// What a barrier waits for: itself, or all that its stage waits for. A round of stages was refused when the release was
-    /// stored.
+    /// What a barrier waits for: itself, or all that its stage waits for, each stage once.
     fn each<'a>(
         &'a self,
         release: &CompiledRelease,
         barrier: &Barrier,
-        stages: &mut Vec<TaskIx>,
+        stages: &mut BTreeSet<&'a str>,
         give: &mut dyn FnMut(&'a Point),
     ) {
         if !matches!(barrier.source, Source::Stage) {
             self.points.get(&key(release, barrier)).into_iter().for_each(give);
             return;
         }
-        if stages.contains(&barrier.task) {
-            return;
-        }
-        stages.push(barrier.task);
-        for wait in self.stages.get(&(release.hash, barrier.task)).into_iter().flatten() {
-            self.each(release, wait, stages, give);
+        let Some((stage, waits)) = self.stages.get_key_value(release.id(barrier.task)) else { return };
+        if stages.insert(stage) {
+            for (release, wait) in waits {
+                self.each(release, wait, stages, give);
+            }
         }
     }
+}
+
+/// What a stage waits for by every release of a cluster that has it.
+fn stage_waits(fleet: &Fleet, cluster: ClusterId, stage: &str) -> Vec<Wait> {
+    let folds = fleet.groups_of(cluster).filter_map(|group| fleet.fold(group).ok());
+    let releases: BTreeMap<ReleaseHash, &Arc<CompiledRelease>> =
+        folds.filter_map(|fold| fold.release.as_ref()).map(|release| (release.value.hash, &release.value)).collect();
+    let mut waits = Vec::new();
+    for release in releases.into_values() {
+        let own = release.stages.iter().filter(|ix| release.id(**ix) == stage);
+        waits.extend(own.flat_map(|ix| release.stage_waits(*ix)).map(|wait| (Arc::clone(release), wait)));
+    }
+    waits
 }
 
 impl Waiting {
@@ -363,8 +383,7 @@ pub(crate) fn shut(sight: Sight<'_>, node: NodeId) -> Vec<Shut> {
     let (Some(profile), Some(cluster)) = (sight.fleet.profile(node), cluster_of(sight.fleet, node)) else {
         return Vec::new();
     };
-    let mut wave =
-        Wave { points: HashMap::new(), of_task: HashMap::new(), stages: HashMap::new(), of_stages: BTreeSet::new() };
+    let mut wave = Wave::empty();
     let mut shut = Vec::new();
     for barrier in &profile.barriers {
         wave.add(&profile.release, barrier, sight, cluster);
@@ -372,7 +391,7 @@ pub(crate) fn shut(sight: Sight<'_>, node: NodeId) -> Vec<Shut> {
             continue;
         }
         let mut nodes = BTreeSet::new();
-        wave.each(&profile.release, barrier, &mut Vec::new(), &mut |point| {
+        wave.each(&profile.release, barrier, &mut BTreeSet::new(), &mut |point| {
             if point.waiting() != Waiting::Nobody {
                 nodes.extend(&point.waits_for);
             }

@@ -210,6 +210,37 @@ fn a_node_that_goes_leaves_no_barrier_shut() {
 }
 
 #[test]
+fn groups_that_run_different_releases_wait_for_each_other_as_the_order_says() {
+    let mut site = Site::new();
+    // The y nodes go on to another version, in which the stage waits for one more task.
+    let mut next = release();
+    let task = |of: serde_json::Value| serde_json::from_value(of).unwrap();
+    next.tasks.push(task(
+        json!({"id": "f", "type": "shell", "tags": ["y"], "required_for": ["pre"], "parameters": {"script": "true"}}),
+    ));
+    let name = ReleaseRef::new("site@2").unwrap();
+    put(&mut site.model, Uuid::from_u128(0xf), name.clone(), next);
+    let group = Arc::clone(site.model.groups.get(node(0xb)).unwrap());
+    let spec = NodeGroupSpec { release: Some(name), ..group.spec.clone() };
+    put(&mut site.model, node(0xb), group.meta.name.clone(), spec);
+
+    let open = |site: &Site| site.open(&Wave::of(site.sight(), CLUSTER))[&NodeId(node(6))].len();
+    let mut kept = Wave::of(site.sight(), CLUSTER);
+    assert_eq!(open(&site), 0, "nobody has done a");
+    for n in 1..=5 {
+        site.result(n, "a", Outcome::Changed);
+        kept.take(site.sight(), CLUSTER, NodeId(node(n)), &BTreeSet::from(["a".to_owned()]));
+    }
+    assert_eq!(open(&site), 2, "all of a and any of a; the stage waits for f too");
+    for n in 6..=8 {
+        site.result(n, "f", Outcome::Changed);
+        kept.take(site.sight(), CLUSTER, NodeId(node(n)), &BTreeSet::from(["f".to_owned()]));
+    }
+    assert_eq!(open(&site), 3);
+    assert_eq!(site.open(&kept), site.open(&Wave::of(site.sight(), CLUSTER)));
+}
+
+#[test]
 fn who_alone_is_waited_for_does_not_wait_for_itself() {
     let (a, b) = (Waiting::For(NodeId(node(1))), Waiting::For(NodeId(node(2))));
     for (one, other, both) in [
