@@ -29,7 +29,8 @@ pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
     let lines = table(&["level", "object", "says", "owner", "since", "result"], levels.into_iter().chain(reported));
     let _ = write!(text, "\n  {}", lines.replace('\n', "\n  "));
     if let Some(tasks) = listed(explained, "used_by") {
-        let _ = write!(text, "\nUsed by   task {tasks}");
+        let word = if tasks.contains(',') { "tasks" } else { "task" };
+        let _ = write!(text, "\nUsed by   {word} {tasks}");
     }
     if let Some(flows) = listed(explained, "flows_to") {
         let to_map = flows.contains("node label map");

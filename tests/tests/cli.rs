@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use stemma_tests::fleet::Fleet;
+use stemma_tests::program::{Running, eventually, succeed};
 
 const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
 
@@ -302,4 +303,85 @@ fn fields_that_nobody_has_are_refused_and_a_watch_shows_what_changes() -> Result
     fleet.stemma(&["label", "node", "web-1", "a=b"])?;
     assert_eq!(watch.line()?.trim_end(), "node/web-1");
     watch.kill()
+}
+
+/// Passes everything on to a plain listener, but for the first answer to a request that begins so, which is lost.
+fn losing(to: String, begins: &'static str) -> Result<String> {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let own = format!("http://{}", listener.local_addr()?);
+    std::thread::spawn(move || {
+        let mut has_lost = false;
+        for client in listener.incoming() {
+            let (Ok(mut client), Ok(mut server)) = (client, std::net::TcpStream::connect(&to)) else { return };
+            let mut buffer = vec![0; 64 * 1024];
+            // The command asks one thing after another, each small enough for one piece.
+            while let Ok(asked @ 1..) = client.read(&mut buffer) {
+                let is_it = buffer[..asked].starts_with(begins.as_bytes());
+                let host = String::from_utf8_lossy(&buffer[..asked]).into_owned();
+                if server.write_all(host.as_bytes()).is_err() {
+                    break;
+                }
+                let Ok(answered @ 1..) = server.read(&mut buffer) else { break };
+                if is_it && !has_lost {
+                    has_lost = true;
+                    break;
+                }
+                if client.write_all(&buffer[..answered]).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    Ok(own)
+}
+
+#[test]
+fn a_token_whose_answer_was_lost_is_made_once_and_still_told() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    let data = data.to_string_lossy();
+    succeed("stemma-controller", ["init", "--data-dir", &data])?;
+    let listen = ["--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
+    let controller = Running::start("stemma-controller", [&["run", "--data-dir", &data][..], &listen].concat())?;
+    let bound: Value = serde_json::from_str(&controller.line()?)?;
+    let admin = bound["admin"].as_str().context("the ready line")?.to_owned();
+    let proxy = losing(admin.trim_start_matches("http://").to_owned(), "POST /v1/join-tokens HTTP")?;
+
+    let token = succeed("stemma", ["--server", &proxy, "token", "create"])?;
+    let listed = succeed("stemma", ["--server", &admin, "token", "list", "-o", "name"])?;
+    let id = token.split_once('.').context("ID.SECRET")?.0;
+    assert_eq!(listed, format!("token/{id}\n"), "one token, and the one that was told");
+    let store = std::fs::read(format!("{data}/store.redb"))?;
+    let secret = token.trim().split_once('.').context("ID.SECRET")?.1.as_bytes().to_vec();
+    assert!(store.windows(id.len()).any(|bytes| bytes == id.as_bytes()), "the token is in the store");
+    assert!(!store.windows(secret.len()).any(|bytes| bytes == secret), "its secret is not");
+    controller.kill()
+}
+
+#[test]
+fn a_failed_node_says_which_task_failed_and_what_to_do() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("bad.yaml");
+    std::fs::write(
+        &file,
+        "kind: Release\nname: r\nroles: {web: {tags: [a]}}\ntags: {a: {}}\ntasks:\n  - {id: boom, type: shell, tags: [a], \
+         parameters: {script: \"echo no such user; exit 3\"}}\n---\nkind: Cluster\nname: c\nrelease: r\n---\nkind: NodeGroup\n\
+         cluster: c\nname: g\nroles: [web]\n",
+    )?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    let _agent = fleet.join("web-1", "c/g")?;
+    eventually("a failed task", || {
+        anyhow::ensure!(get(&fleet, &["node", "web-1"])?["state"] == "failed");
+        Ok(())
+    })?;
+    let error = get(&fleet, &["node", "web-1"])?["last_error"].clone();
+    assert!(error.as_str().is_some_and(|error| error.starts_with("task boom: ")), "{error}");
+    let told = fleet.stemma(&["describe", "node", "web-1"])?;
+    for part in ["FAILED", "boom  failed   2", "no such user", "next: stemma explain node web-1 task boom"] {
+        assert!(told.contains(part), "{part:?} in {told}");
+    }
+    let why = fleet.stemma(&["explain", "node", "web-1", "task", "boom"])?;
+    assert!(why.contains("last      failed, 2") && why.contains("next      stemma describe node web-1"), "{why}");
+    Ok(())
 }

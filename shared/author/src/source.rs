@@ -21,8 +21,11 @@ impl Source<'_> {
         (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(column).unwrap_or(u32::MAX))
     }
 
-    /// The text of a range, on one line and cut.
+    /// The text of a range, on one line and cut; an empty one means the text as a whole.
     fn quoted(self, range: Range<usize>) -> String {
+        if range.is_empty() {
+            return "the whole text".to_owned();
+        }
         let text = self.0.get(range).unwrap_or_default();
         let mut cut: String = text.chars().take(QUOTED).map(|c| if c.is_control() { ' ' } else { c }).collect();
         if text.chars().nth(QUOTED).is_some() {
@@ -56,5 +59,7 @@ mod tests {
         let error = Source(&text).refuse(0..text.len(), "why", "remedy");
         assert_eq!(error.what, format!("`a b{}…`", "x".repeat(61)));
         assert_eq!(error.to_string(), format!("line 1, column 1: `a b{}…`: why; remedy", "x".repeat(61)));
+        let whole = Source(&text).refuse(0..0, "it is too long", "split it");
+        assert_eq!(whole.to_string(), "line 1, column 1: the whole text: it is too long; split it");
     }
 }

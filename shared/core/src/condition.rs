@@ -48,7 +48,7 @@ pub enum ConditionError {
         limit: usize,
     },
     /// The interpreter's own error: a division by zero, a comparison of kinds that do not compare.
-    #[error("{reason}")]
+    #[error("failed: {reason}")]
     Failed {
         /// What it says, in one line.
         reason: String,
