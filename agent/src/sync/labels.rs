@@ -18,6 +18,9 @@ const LARGEST: u64 = 64 * 1024;
 /// The most labels that are reported.
 const MOST: usize = 256;
 
+/// The most findings that are said one by one.
+const MOST_FINDINGS: usize = 32;
+
 /// What the files say, and what is wrong with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LocalLabels {
@@ -52,7 +55,16 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
             Err(finding) => found.findings.push(format!("{DIR}/{name}: {finding}")),
         }
     }
+    bound(&mut found.findings);
     found
+}
+
+/// So many are said, and how many more there are.
+fn bound(findings: &mut Vec<String>) {
+    if let Some(more) = findings.len().checked_sub(MOST_FINDINGS).filter(|more| *more > 0) {
+        findings.truncate(MOST_FINDINGS);
+        findings.push(format!("{DIR}: {more} more lines or files cannot be used"));
+    }
 }
 
 /// Who may write the directory may put a file of somebody else's there.
@@ -101,7 +113,6 @@ fn read_lines(found: &mut LocalLabels, file: &str, text: &str) {
             Err(why) => found.findings.push(format!("{source}: {why}")),
         }
     }
-    found.findings.truncate(64);
 }
 
 fn label(line: &str) -> Result<(String, String), String> {
@@ -158,6 +169,17 @@ mod tests {
         {
             assert_eq!(written_by_others(&stat, 7).is_none(), trusted, "{stat:?}");
         }
+    }
+
+    #[test]
+    fn of_many_findings_the_number_is_said() {
+        let mut found = LocalLabels::default();
+        let lines: String = (0..300).map(|at| format!("k{at}=1\n")).collect();
+        read_lines(&mut found, "10-a", &lines);
+        bound(&mut found.findings);
+        assert_eq!((found.labels.len(), found.findings.len()), (256, 33));
+        assert_eq!(found.findings[0], "labels.d/10-a:257: more than 256 labels: this one is left out");
+        assert_eq!(found.findings[32], "/etc/stemma/labels.d: 12 more lines or files cannot be used");
     }
 
     #[test]
