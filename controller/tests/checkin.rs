@@ -180,6 +180,8 @@ async fn s38_of_what_a_host_detects_the_good_is_taken_and_the_rest_is_told() {
         "its host reports traits that are not taken: 'CUSTOM_\\u{{1b}}[2J', {longest}, 'HW_CPU_X86_NO_SUCH' (a standard name, or CUSTOM_ and \
          then capitals, digits and '_', at most 255 characters)"
     );
+    let principal = format!("node/{}", host.node);
+    fleet.audited(&principal, "trait.invalid", 1).await;
     let finding = json!({"severity": "warning", "code": "trait.refused", "object": "node/web-1", "message": message});
     assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
 }
@@ -205,6 +207,7 @@ async fn s38_51_detected_traits_block_no_operator_and_cost_no_host_its_fleet() {
     let (status, body) = fleet.ask(Method::PUT, "/v1/nodes/web-1/traits/CUSTOM_OWN_50", &Value::Null).await;
     assert_eq!((status, &body["error"]["type"]), (400, &json!("trait.invalid")), "an operator's own limit is his own");
     assert!(host.news(0).await.desired.is_some(), "the next good request");
+    fleet.audited(&format!("node/{}", host.node), "trait.invalid", 1).await;
 }
 
 #[tokio::test]
@@ -216,6 +219,7 @@ async fn an_observation_with_too_many_labels_does_not_cost_a_host_its_fleet() {
     let observation = Observation { labels, ..Observation::default() };
     fleet.publish(host.node, 5, state("gold", None, &[]));
     assert!(!observe(&mut host, &observation).await);
+    fleet.audited(&format!("node/{}", host.node), "report_refused", 1).await;
     assert!(host.news(0).await.desired.is_some(), "and the host is told all the same");
     let mut said = check_in(None, 0);
     said.observation_digest = fleet::digest_of(&observation);

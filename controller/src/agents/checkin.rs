@@ -19,11 +19,11 @@ use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
 use stemma_wire::message::observed::Observation;
 use stemma_wire::message::{PartDigest, digest_part};
-use stemma_wire::serve::Peer;
+use stemma_wire::serve::{Peer, Rejected};
 use tokio::time::{Instant, timeout_at};
 
 use super::desired::{DesiredTable, Signed};
-use super::intake::{Intake, IntakeError, Said, Seen};
+use super::intake::{Intake, IntakeError, Said, Seen, Taken};
 use super::slot::{Here, Look, Slot, Turn};
 
 /// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
@@ -38,6 +38,7 @@ pub(super) struct CheckIns {
     pub(super) desired: Arc<DesiredTable>,
     pub(super) intake: Arc<dyn Intake>,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) rejected: Arc<Rejected>,
 }
 
 /// An answer with what becomes of the connection.
@@ -80,7 +81,7 @@ impl CheckIns {
     pub(super) async fn answer(&self, slot: Arc<Slot>, peer: &Arc<Peer>, said: CheckIn) -> Result<Answered, ApiError> {
         let now = Instant::now();
         let deadline = now + Duration::from_millis(said.wait_ms.into()).min(MAX_WAIT);
-        let mut talk = self.take_in(slot, said, now).await?;
+        let mut talk = self.take_in(slot, peer, said, now).await?;
         // The usual answer is at once: nothing is set up for a wait that does not come.
         if let Some(answered) = self.look(&mut talk, peer, now >= deadline).await? {
             return Ok(answered);
@@ -106,7 +107,13 @@ impl CheckIns {
     }
 
     /// Begins the node's turn, and hands on what the host says beside its Observation.
-    async fn take_in(&self, slot: Arc<Slot>, said: CheckIn, now: Instant) -> Result<Conversation, ApiError> {
+    async fn take_in(
+        &self,
+        slot: Arc<Slot>,
+        peer: &Peer,
+        said: CheckIn,
+        now: Instant,
+    ) -> Result<Conversation, ApiError> {
         let node = slot.node();
         let CheckIn {
             boot_id, held, results, observation_digest, observation, report, wants, gives_back, local, ..
@@ -119,13 +126,13 @@ impl CheckIns {
         }
         if begun.says_news {
             // What could not be kept is taken in with the next check-in.
-            if let Kept::NotNow = kept(&slot, "local state", self.intake.said(node, words).await)? {
+            if let Kept::NotNow = self.kept(peer, &slot, "local state", self.intake.said(node, words).await)? {
                 slot.forget_said();
             }
         }
         if !results.is_empty() {
             let last = results.iter().map(|result| result.sequence).max();
-            let acknowledged = match kept(&slot, "results", self.intake.results(node, results).await)? {
+            let acknowledged = match self.kept(peer, &slot, "results", self.intake.results(node, results).await)? {
                 Kept::Yes(acknowledged) => Some(acknowledged),
                 // Acknowledged all the same, or the host would send it for ever.
                 Kept::Never => last,
@@ -137,7 +144,7 @@ impl CheckIns {
             }
         }
         if let Some(report) = report {
-            kept(&slot, "report", self.intake.report(node, report).await)?;
+            self.kept(peer, &slot, "report", self.intake.report(node, report).await)?;
         }
         if let Some(observation) = &observation {
             check_digest(observation, observation_digest)?;
@@ -150,7 +157,7 @@ impl CheckIns {
     /// Looks whether there is something to say; `over` says that an answer is due either way.
     async fn look(&self, talk: &mut Conversation, peer: &Arc<Peer>, over: bool) -> Result<Option<Answered>, ApiError> {
         if talk.observation.is_some() && talk.observation_due().is_none_or(|due| Instant::now() >= due) {
-            self.store_observation(talk).await?;
+            self.store_observation(talk, peer).await?;
         }
         let Here { desired, grants, grants_are_new, stored, lacks_observation } =
             match talk.slot.look(talk.turn, peer, talk.digest) {
@@ -203,11 +210,14 @@ impl CheckIns {
         Some(signed)
     }
 
-    async fn store_observation(&self, talk: &mut Conversation) -> Result<(), ApiError> {
+    async fn store_observation(&self, talk: &mut Conversation, peer: &Peer) -> Result<(), ApiError> {
         let Some(observation) = talk.observation.take() else { return Ok(()) };
         let observed = self.intake.observed(talk.slot.node(), talk.digest, observation).await;
-        match kept(&talk.slot, "observation", observed)? {
-            Kept::Yes(()) => {
+        match self.kept(peer, &talk.slot, "observation", observed)? {
+            Kept::Yes(taken) => {
+                if taken == Taken::InPart {
+                    self.rejected.refuse_peer(ErrorType::TraitInvalid.name(), peer);
+                }
                 talk.slot.note_observed(talk.digest, true);
                 talk.stored_something = true;
             }
@@ -216,6 +226,29 @@ impl CheckIns {
             Kept::NotNow => talk.may_ask = false,
         }
         Ok(())
+    }
+
+    /// What becomes of the check-in by what became of a part of it.
+    fn kept<T>(
+        &self,
+        peer: &Peer,
+        slot: &Slot,
+        what: &'static str,
+        result: Result<T, IntakeError>,
+    ) -> Result<Kept<T>, ApiError> {
+        let error = match result {
+            Ok(kept) => return Ok(Kept::Yes(kept)),
+            Err(error) => error,
+        };
+        log::warn!(node:% = slot.node(), kind = what, error:% = error; "what a host said was not kept");
+        match error {
+            IntakeError::Unavailable => Ok(Kept::NotNow),
+            IntakeError::Refused(_) => {
+                self.rejected.refuse_peer("report_refused", peer);
+                Ok(Kept::Never)
+            }
+            IntakeError::NoSuchNode => Err(ApiError::new(ErrorType::AuthRevoked, "the node was deleted")),
+        }
     }
 
     async fn silence_ended(&self, slot: &Slot) {
@@ -245,17 +278,4 @@ fn check_digest(observation: &Observation, digest: PartDigest) -> Result<(), Api
     }
     Err(ApiError::new(ErrorType::MessageMalformed, "the observation does not have the digest that was named")
         .field("observation_digest"))
-}
-
-fn kept<T>(slot: &Slot, what: &'static str, result: Result<T, IntakeError>) -> Result<Kept<T>, ApiError> {
-    let error = match result {
-        Ok(kept) => return Ok(Kept::Yes(kept)),
-        Err(error) => error,
-    };
-    log::warn!(node:% = slot.node(), kind = what, error:% = error; "what a host said was not kept");
-    match error {
-        IntakeError::Unavailable => Ok(Kept::NotNow),
-        IntakeError::Refused(_) => Ok(Kept::Never),
-        IntakeError::NoSuchNode => Err(ApiError::new(ErrorType::AuthRevoked, "the node was deleted")),
-    }
 }

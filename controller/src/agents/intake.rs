@@ -54,6 +54,15 @@ pub enum Seen {
     },
 }
 
+/// What became of an Observation that was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// All of it was taken, or what was not is known already.
+    Whole,
+    /// Some of its traits were not, and were not said before.
+    InPart,
+}
+
 /// Why something that a host said could not be kept. The host sends it again.
 #[derive(Debug, thiserror::Error)]
 pub enum IntakeError {
@@ -73,8 +82,12 @@ pub trait Intake: Send + Sync + 'static {
     /// What is stored of this node's words. From memory, without waiting.
     fn stored(&self, node: Uuid) -> Stored;
     /// The node's present Observation, whose digest has been checked. At most one a node in 10 s comes here.
-    fn observed(&self, node: Uuid, digest: PartDigest, observation: Observation)
-    -> Answer<'_, Result<(), IntakeError>>;
+    fn observed(
+        &self,
+        node: Uuid,
+        digest: PartDigest,
+        observation: Observation,
+    ) -> Answer<'_, Result<Taken, IntakeError>>;
     /// Task results in order; answers the sequence number up to which they are stored. Those at or below the
     /// stored number are repeats and are dropped.
     fn results(&self, node: Uuid, results: Vec<TaskResult>) -> Answer<'_, Result<u64, IntakeError>>;

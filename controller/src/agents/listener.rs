@@ -62,7 +62,7 @@ impl AgentsListener {
         rejected: Arc<Rejected>,
         counters: Arc<Counters>,
     ) -> Self {
-        let check_ins = CheckIns { desired, intake, clock: Arc::clone(&clock) };
+        let check_ins = CheckIns { desired, intake, clock: Arc::clone(&clock), rejected: Arc::clone(&rejected) };
         Self { check_ins, identities, enrolment, clock, rejected, counters }
     }
 

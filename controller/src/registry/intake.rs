@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::reported::{ObservationRecord, ReportRecord, ResultsRecord, SeenRecord};
 use super::{Registry, codec, key};
-use crate::agents::intake::{Answer, Intake, IntakeError, Said, Seen, Stored};
+use crate::agents::intake::{Answer, Intake, IntakeError, Said, Seen, Stored, Taken};
 use crate::blobs::Blobs;
 use crate::store::{Op, Precondition, Query, Revision, StoreError, Transaction};
 
@@ -100,10 +100,10 @@ impl Words {
         Ok(revision)
     }
 
-    async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<(), IntakeError> {
+    async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<Taken, IntakeError> {
         check_bounds(&said)?;
         let record = ObservationRecord::new(self.registry.now(), digest, said, &self.traits);
-        self.tell_refused(node, record.observation.refused_traits.as_deref());
+        let taken = self.tell_refused(node, record.observation.refused_traits.as_deref());
         let value = codec::encode(&record);
         let images = format!("{}/", key::of_node(key::OBSERVED, node));
         let mut transaction = Transaction::new()
@@ -113,16 +113,20 @@ impl Words {
         for old in self.surplus_images(&images)? {
             transaction.ops.push(Op::Delete { key: old });
         }
-        self.commit(transaction).await.map(drop).map_err(|error| refused(&error))
+        self.commit(transaction).await.map_err(|error| refused(&error))?;
+        Ok(taken)
     }
 
     /// Says once a change which traits of a host were not taken.
-    fn tell_refused(&self, node: Uuid, refused: Option<&RefusedTraits>) {
+    fn tell_refused(&self, node: Uuid, refused: Option<&RefusedTraits>) -> Taken {
         let model = self.registry.cache().model();
         let before = model.observations.get(&node).and_then(|record| record.observation.refused_traits.as_deref());
-        if let Some(refused) = refused.filter(|refused| before != Some(*refused)) {
-            let RefusedTraits { unknown, unknown_count, surplus } = refused;
-            log::warn!(node:% = node, traits = unknown.join(", "), count = unknown_count, surplus = surplus; "a host reports traits that are not taken");
+        match refused.filter(|refused| before != Some(*refused)) {
+            None => Taken::Whole,
+            Some(RefusedTraits { unknown, unknown_count, surplus }) => {
+                log::warn!(node:% = node, traits = unknown.join(", "), count = unknown_count, surplus = surplus; "a host reports traits that are not taken");
+                Taken::InPart
+            }
         }
     }
 
@@ -145,7 +149,7 @@ impl Intake for Words {
         }
     }
 
-    fn observed(&self, node: Uuid, digest: PartDigest, said: Observation) -> Answer<'_, Result<(), IntakeError>> {
+    fn observed(&self, node: Uuid, digest: PartDigest, said: Observation) -> Answer<'_, Result<Taken, IntakeError>> {
         Box::pin(self.observe(node, digest, said))
     }
 
