@@ -81,13 +81,46 @@ impl CheckIns {
     pub(super) async fn answer(&self, slot: Arc<Slot>, peer: &Arc<Peer>, said: CheckIn) -> Result<Answered, ApiError> {
         let now = Instant::now();
         let deadline = now + Duration::from_millis(said.wait_ms.into()).min(MAX_WAIT);
-        let mut talk = self.take_in(slot, peer, said, now).await?;
-        // The usual answer is at once: nothing is set up for a wait that does not come.
-        if let Some(answered) = self.look(&mut talk, peer, now >= deadline).await? {
+        let mut talk = self.begin(slot, peer, said, now).await?;
+        // The usual answer is at once: nothing is set up for a wait that does not come, nor carried for what is seldom said.
+        if talk.observation.is_none()
+            && let Some(answered) = self.look(&mut talk, peer, now >= deadline)?
+        {
             return Ok(answered);
         }
-        // A park is seldom, and its future is not to be carried by every answer.
         Box::pin(self.wait(talk, peer, deadline)).await
+    }
+
+    /// Begins the node's turn, and takes in what the host says, if it says anything new.
+    async fn begin(
+        &self,
+        slot: Arc<Slot>,
+        peer: &Peer,
+        mut said: CheckIn,
+        now: Instant,
+    ) -> Result<Conversation, ApiError> {
+        let words = Said {
+            boot_id: said.boot_id,
+            local: std::mem::take(&mut said.local),
+            wants: std::mem::take(&mut said.wants),
+            gives_back: std::mem::take(&mut said.gives_back),
+        };
+        let begun = slot.begin(now, &words, || self.intake.stored(slot.node()));
+        let mut talk = Conversation {
+            slot,
+            turn: begun.turn,
+            held: said.held,
+            digest: said.observation_digest,
+            observation: None,
+            stored_something: false,
+            may_ask: true,
+        };
+        let words = begun.says_news.then_some(words);
+        let is_more = !said.results.is_empty() || said.observation.is_some() || said.report.is_some();
+        if begun.silence_ended || words.is_some() || is_more {
+            Box::pin(self.take_in(&mut talk, peer, said, words, begun.silence_ended)).await?;
+        }
+        Ok(talk)
     }
 
     /// Holds a check-in until there is something to say.
@@ -97,7 +130,10 @@ impl CheckIns {
             let slot = Arc::clone(&talk.slot);
             let mut waking = std::pin::pin!(slot.waiting());
             waking.as_mut().enable();
-            if let Some(answered) = self.look(&mut talk, peer, Instant::now() >= deadline).await? {
+            if talk.observation.is_some() && talk.observation_due().is_none_or(|due| Instant::now() >= due) {
+                self.store_observation(&mut talk, peer).await?;
+            }
+            if let Some(answered) = self.look(&mut talk, peer, Instant::now() >= deadline)? {
                 return Ok(answered);
             }
             let until = talk.observation_due().map_or(deadline, |due| due.min(deadline));
@@ -106,25 +142,21 @@ impl CheckIns {
         }
     }
 
-    /// Begins the node's turn, and hands on what the host says beside its Observation.
+    /// Hands on what the host says beside its Observation, and keeps that until it may be stored.
     async fn take_in(
         &self,
-        slot: Arc<Slot>,
+        talk: &mut Conversation,
         peer: &Peer,
         said: CheckIn,
-        now: Instant,
-    ) -> Result<Conversation, ApiError> {
-        let node = slot.node();
-        let CheckIn {
-            boot_id, held, results, observation_digest, observation, report, wants, gives_back, local, ..
-        } = said;
-        let mut stored_something = false;
-        let words = Said { boot_id, local, wants, gives_back };
-        let begun = slot.begin(now, &words, || self.intake.stored(node));
-        if begun.silence_ended {
+        words: Option<Said>,
+        silence_ended: bool,
+    ) -> Result<(), ApiError> {
+        let (slot, node) = (Arc::clone(&talk.slot), talk.slot.node());
+        let CheckIn { results, observation, report, .. } = said;
+        if silence_ended {
             self.silence_ended(&slot).await;
         }
-        if begun.says_news {
+        if let Some(words) = words {
             // What could not be kept is taken in with the next check-in.
             if let Kept::NotNow = self.kept(peer, &slot, "local state", self.intake.said(node, words).await)? {
                 slot.forget_said();
@@ -140,25 +172,21 @@ impl CheckIns {
             };
             if let Some(acknowledged) = acknowledged {
                 slot.acknowledge(acknowledged);
-                stored_something = true;
+                talk.stored_something = true;
             }
         }
         if let Some(report) = report {
             self.kept(peer, &slot, "report", self.intake.report(node, report).await)?;
         }
         if let Some(observation) = &observation {
-            check_digest(observation, observation_digest)?;
+            check_digest(observation, talk.digest)?;
         }
-        let observation = observation.filter(|_| !slot.knows(observation_digest));
-        let (turn, digest) = (begun.turn, observation_digest);
-        Ok(Conversation { slot, turn, held, digest, observation, stored_something, may_ask: true })
+        talk.observation = observation.filter(|_| !slot.knows(talk.digest));
+        Ok(())
     }
 
     /// Looks whether there is something to say; `over` says that an answer is due either way.
-    async fn look(&self, talk: &mut Conversation, peer: &Arc<Peer>, over: bool) -> Result<Option<Answered>, ApiError> {
-        if talk.observation.is_some() && talk.observation_due().is_none_or(|due| Instant::now() >= due) {
-            self.store_observation(talk, peer).await?;
-        }
+    fn look(&self, talk: &mut Conversation, peer: &Arc<Peer>, over: bool) -> Result<Option<Answered>, ApiError> {
         let Here { desired, grants, grants_are_new, stored, lacks_observation } =
             match talk.slot.look(talk.turn, peer, talk.digest) {
                 Look::Superseded => return Ok(Some(Answered { answer: CheckInAnswer::Superseded, close: true })),

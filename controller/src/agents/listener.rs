@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use stemma_wire::clock::Clock;
 use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, find};
 use stemma_wire::error::{ApiError, ErrorType};
@@ -29,7 +29,7 @@ use crate::enrol::Enrolment;
 use crate::metrics::Counters;
 
 /// The path of nearly every request.
-const CHECK_IN: &str = "/agent/v1/checkin";
+pub(crate) const CHECK_IN: &str = "/agent/v1/checkin";
 
 /// The body of an answer to an agent.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl AgentsListener {
     /// Answers one request.
     pub async fn answer(self: Arc<Self>, peer: Arc<Peer>, request: Request<RequestBody>) -> Response<AgentBody> {
         let answered = if request.method() == Method::POST && request.uri().path() == CHECK_IN {
-            self.check_in(&peer, request).await
+            self.check_in(&peer, request.into_body()).await
         } else {
             // Rare, and larger: not to be carried by every parked check-in.
             Box::pin(self.other(&peer, request)).await
@@ -77,16 +77,13 @@ impl AgentsListener {
         answered.unwrap_or_else(|error| self.refuse(&peer, &error))
     }
 
-    async fn check_in(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Result<Response<AgentBody>, ApiError> {
+    async fn check_in(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.agent(peer)?;
-        let (head, body) = request.into_parts();
         let said = read::<CheckIn>(body).await?;
         self.counters.check_ins.inc();
         let answered = self.check_ins.answer(slot, peer, said).await?;
-        // No type of content, which no agent looks at, and the table of the request's own headers: hyper reads the
-        // next head into the table of the last answer, so none is made.
+        // No type of content: no agent looks at it.
         let mut response = Response::new(AgentBody(Content::Whole(Some(encode(&answered.answer).into()))));
-        *response.headers_mut() = emptied(head.headers);
         if answered.close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -112,7 +109,7 @@ impl AgentsListener {
                 Ok(message(&self.enrolment.enrol(peer.address, request).await?))
             }
             (Endpoint::Renew, _) => self.renew(peer, request.into_body()).await,
-            (Endpoint::CheckIn, _) => self.check_in(peer, request).await,
+            (Endpoint::CheckIn, _) => self.check_in(peer, request.into_body()).await,
             (Endpoint::AgentProfile, Some(hash)) => self.profile(peer, hash),
             (Endpoint::AgentBlob, Some(hash)) => self.blob(peer, hash).await,
             _ => Err(plain(ErrorType::PathUnknown)),
@@ -191,11 +188,6 @@ async fn read<M: Message>(body: RequestBody) -> Result<M, ApiError> {
         stemma_wire::message::DecodeError::Version { .. } => plain(ErrorType::MessageVersion),
         _ => plain(ErrorType::MessageMalformed),
     })
-}
-
-fn emptied(mut headers: HeaderMap) -> HeaderMap {
-    headers.clear();
-    headers
 }
 
 fn message<M: Message>(message: &M) -> Response<AgentBody> {

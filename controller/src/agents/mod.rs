@@ -12,6 +12,7 @@ mod listener;
 mod liveness;
 mod slot;
 
+pub(crate) use listener::CHECK_IN;
 pub(crate) use listener::plain;
 pub use listener::{AgentBody, AgentsListener};
 pub use liveness::watch_silence;

@@ -16,7 +16,7 @@ use super::thread::{self, Ended, Worker};
 use super::{Controller, Parts, StartError, admin};
 use crate::agents::desired::DesiredTable;
 use crate::agents::identity::Identities;
-use crate::agents::{AgentsListener, watch_silence};
+use crate::agents::{AgentsListener, CHECK_IN, watch_silence};
 use crate::blobs::Blobs;
 use crate::ca::{Authority, ServerName, files};
 use crate::cache::Cache;
@@ -281,7 +281,7 @@ impl AgentsThread {
             Arc::clone(parts.metrics.counters()),
         ));
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
-        let server = Server::new(socket, Some(self.tls.agents()), self.limits, clock, rejected).without_date();
+        let server = Server::new(socket, Some(self.tls.agents()), self.limits, clock, rejected).lean(CHECK_IN);
         let _asked_for = tell.send(Ok(Bound { address, connections: server.connections() }));
         let handler = move |peer: &Arc<stemma_wire::serve::Peer>, request: hyper::Request<RequestBody>| {
             Arc::clone(&listener).answer(Arc::clone(peer), request)

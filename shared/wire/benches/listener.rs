@@ -309,7 +309,7 @@ async fn serve_ours(config: ServerConfig) -> Result<()> {
     let source = Arc::new(move || Arc::clone(&config));
     let server =
         Server::new(listen, Some(source), Limits::default(), Arc::new(SystemClock), Arc::new(Rejected::default()))
-            .without_date();
+            .lean("/agent/v1/checkin");
     let body = Bytes::from(answer());
     let handler = move |_: &Arc<Peer>, request: Request<RequestBody>| {
         let body = body.clone();

@@ -11,7 +11,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::http::uri::PathAndQuery;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 
 use super::connections::Watch;
 use super::peer::Peer;
@@ -23,6 +24,8 @@ pub(super) struct Answerer<H> {
     pub(super) handler: Arc<H>,
     pub(super) peer: Arc<Peer>,
     pub(super) watch: Arc<Watch>,
+    /// The path of nearly every request, on a listener that hands them over without their headers.
+    pub(super) usual: Option<Uri>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -47,8 +50,9 @@ impl<H: Handler> Answerer<H> {
             // The guard made it nought when it took the body out; the body itself knows how long it is.
             request.headers_mut().remove(CONTENT_LENGTH);
         }
-        let request = request.map(|body| RequestBody::new(body, whole, Arc::clone(&self.watch), limit));
+        let mut request = request.map(|body| RequestBody::new(body, whole, Arc::clone(&self.watch), limit));
         let refused = self.refuse(&request);
+        let spare = self.usual.as_ref().map(|usual| detach(&mut request, usual));
         let this = Arc::clone(self);
         async move {
             let mut response = match refused {
@@ -58,6 +62,9 @@ impl<H: Handler> Answerer<H> {
                     Err(panic) => panicked(&this.shared.rejected, this.peer.address, &*panic),
                 },
             };
+            if let Some(spare) = spare.filter(|_| response.headers().is_empty()) {
+                *response.headers_mut() = spare;
+            }
             if last || this.watch.is_draining() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -83,6 +90,18 @@ impl<H: Handler> Answerer<H> {
         self.shared.rejected.refuse_peer(refusal_reason(kind), &self.peer);
         Some(kind)
     }
+}
+
+/// Takes the headers out of a request, and an address that is the usual one: each holds a part of the connection's buffer, and while one is there
+/// hyper makes a new buffer for the next read. Gives back the headers' table, empty: as the answer's it is what
+/// hyper reads the next head into.
+fn detach(request: &mut Request<RequestBody>, usual: &Uri) -> HeaderMap {
+    if request.uri().path_and_query().map(PathAndQuery::as_str) == usual.path_and_query().map(PathAndQuery::as_str) {
+        *request.uri_mut() = usual.clone();
+    }
+    let mut headers = std::mem::take(request.headers_mut());
+    headers.clear();
+    headers
 }
 
 fn refusal_reason(kind: ErrorType) -> &'static str {

@@ -102,6 +102,13 @@ impl Watch {
         self.deadline_ms.store(millis(deadline.duration_since(self.since)), Ordering::Relaxed);
     }
 
+    /// Waits for something for so long, from a time that the sweep took: never less, and half a second more at the most. It costs no look at
+    /// the clock, which each answer would pay for.
+    pub(super) fn expect_about(&self, awaited: Awaited, swept_ms: u64, within: Duration) {
+        self.awaited.store(awaited as u8, Ordering::Relaxed);
+        self.deadline_ms.store(swept_ms.saturating_add(millis(within + SWEEP)), Ordering::Relaxed);
+    }
+
     /// Waits for nothing from the peer: a handler is at work, or holds a check-in.
     pub(super) fn expect_nothing(&self) {
         self.deadline_ms.store(NEVER, Ordering::Relaxed);
@@ -152,6 +159,8 @@ pub struct Connections(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     began: Instant,
+    /// When the sweep looked last, since `began`.
+    swept_ms: AtomicU64,
     max_total: usize,
     max_of_address: usize,
     max_strangers_of_address: usize,
@@ -194,11 +203,17 @@ impl Connections {
     pub(super) fn new(limits: &Limits) -> Self {
         Self(Arc::new(Shared {
             began: Instant::now(),
+            swept_ms: AtomicU64::new(0),
             max_total: limits.connections,
             max_of_address: limits.connections_of_one_address,
             max_strangers_of_address: limits.strangers_of_one_address,
             open: Mutex::default(),
         }))
+    }
+
+    /// When the sweep looked last.
+    pub(super) fn swept_ms(&self) -> u64 {
+        self.0.swept_ms.load(Ordering::Relaxed)
     }
 
     /// How many are open.
@@ -256,6 +271,7 @@ impl Connections {
     }
 
     fn cut_overdue(&self, now: Instant) -> Vec<(IpAddr, Awaited)> {
+        self.0.swept_ms.store(millis(now.duration_since(self.0.began)), Ordering::Relaxed);
         let open = self.lock();
         let mut cut = Vec::new();
         for entry in open.by_id.values() {

@@ -160,7 +160,8 @@ impl<S: Stream> Guard<S> {
             Poll::Ready(_) => {
                 self.stalled = false;
                 if self.watch.answering.load(Ordering::Relaxed) && !self.watch.body_open.load(Ordering::Relaxed) {
-                    self.watch.expect(Awaited::Request, self.shared.limits.idle);
+                    let swept_ms = self.shared.connections.swept_ms();
+                    self.watch.expect_about(Awaited::Request, swept_ms, self.shared.limits.idle);
                 }
             }
         }

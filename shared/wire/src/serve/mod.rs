@@ -33,7 +33,7 @@ use bytes::Bytes;
 use hyper::body::Body;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
@@ -105,6 +105,14 @@ impl Default for Limits {
     }
 }
 
+/// What a listener makes of the first bytes of a connection, without one: the reason for which it would refuse them, by its stable name.
+///
+/// # Errors
+/// The reason.
+pub fn check_heads(bytes: &[u8]) -> Result<(), &'static str> {
+    head::HeadReader::new().feed(bytes).map_err(head::Fault::reason)
+}
+
 /// What answers the requests of a listener. Implemented by closures `Fn(&Arc<Peer>, Request<RequestBody>) -> Future`.
 pub trait Handler: Send + Sync + 'static {
     /// The body of its answers.
@@ -138,6 +146,7 @@ pub struct Server<L> {
     listen: L,
     tls: Option<TlsSource>,
     http: http1::Builder,
+    usual: Option<Uri>,
     shared: Arc<Shared>,
 }
 
@@ -161,13 +170,15 @@ impl<L: Listen> Server<L> {
         let mut http = http1::Builder::new();
         // Deadlines are the sweep's; hyper's own timer would cost an allocation for each request.
         http.header_read_timeout(None).max_buf_size(MAX_BUFFER);
-        Self { listen, tls, http, shared: Arc::new(Shared { limits, clock, rejected, connections }) }
+        Self { listen, tls, http, usual: None, shared: Arc::new(Shared { limits, clock, rejected, connections }) }
     }
 
-    /// Leaves `Date` out of the answers: for a listener whose clients are all of our own, which do not look at it.
+    /// For a listener whose clients are all of our own: no `Date` in the answers, which none of them looks at, and requests without their
+    /// headers, which hold the connection's buffer, so that it could not be used again while the handler is at work. `usual` is the path of nearly every request.
     #[must_use]
-    pub fn without_date(mut self) -> Self {
+    pub fn lean(mut self, usual: &'static str) -> Self {
         self.http.auto_date_header(false);
+        self.usual = Some(Uri::from_static(usual));
         self
     }
 
@@ -224,8 +235,14 @@ impl<L: Listen> Server<L> {
         };
         let id = place.id();
         let tls = self.tls.as_ref().map(|source| source());
-        let task =
-            Task { place, address, shared: Arc::clone(shared), http: self.http.clone(), handler: Arc::clone(handler) };
+        let task = Task {
+            place,
+            address,
+            shared: Arc::clone(shared),
+            http: self.http.clone(),
+            usual: self.usual.clone(),
+            handler: Arc::clone(handler),
+        };
         let task = tokio::spawn(task.run(stream, tls));
         Place::set_task(&shared.connections, id, task.abort_handle());
     }
@@ -246,6 +263,7 @@ struct Task<H> {
     address: std::net::SocketAddr,
     shared: Arc<Shared>,
     http: http1::Builder,
+    usual: Option<Uri>,
     handler: Arc<H>,
 }
 
@@ -275,8 +293,9 @@ impl<H: Handler> Task<H> {
         watch.expect(Awaited::Request, self.shared.limits.idle);
         let guard = Guard::new(stream, Arc::clone(&watch), Arc::clone(&self.shared), Arc::clone(&peer));
         let shared = Arc::clone(&self.shared);
+        let (handler, usual) = (self.handler, self.usual);
         let answerer =
-            Arc::new(Answerer { handler: self.handler, peer: Arc::clone(&peer), watch: Arc::clone(&watch), shared });
+            Arc::new(Answerer { handler, peer: Arc::clone(&peer), watch: Arc::clone(&watch), usual, shared });
         let service = service_fn(move |request| answerer.answer(request));
         let connection = self.http.serve_connection(TokioIo::new(guard), service);
         let ended = Drained { connection, watch, registered: false, told: false }.await;
