@@ -32,6 +32,17 @@ pub fn command_line() -> clap::Command {
     Args::command()
 }
 
+/// Reads the text of manifests as `-f` does, and says how many documents stand in it.
+///
+/// # Errors
+/// What is wrong with it, and in which line.
+pub fn read_manifests(text: &str) -> Result<usize> {
+    match yaml::documents(text) {
+        Ok(documents) => Ok(documents.len()),
+        Err(error) => anyhow::bail!("line {}: {}", error.line, error.what),
+    }
+}
+
 /// Runs the command as the process's arguments say.
 pub fn main() -> ExitCode {
     let args = Args::parse();

@@ -5,6 +5,7 @@
 
 pub mod chance;
 pub mod fleet;
+pub mod fuzz;
 pub mod program;
 pub mod proxy;
 pub mod shared;

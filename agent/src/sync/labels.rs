@@ -30,6 +30,13 @@ pub(super) struct LocalLabels {
     pub(super) findings: Vec<String>,
 }
 
+/// What the text of one file says, without a host: how many labels, and what is wrong with the others.
+pub fn read_label_lines(text: &str) -> (usize, Vec<String>) {
+    let mut found = LocalLabels::default();
+    read_lines(&mut found, "text", text);
+    (found.labels.len(), found.findings)
+}
+
 /// Reads every file.
 pub(super) fn read(host: &dyn Host) -> LocalLabels {
     let mut found = LocalLabels::default();

@@ -17,6 +17,7 @@ use crate::facts;
 use crate::host::Host;
 
 pub use checkin::{Sync, SyncError, run};
+pub use labels::read_label_lines;
 pub use state::{Credentials, StateError};
 
 /// What is wrong with the labels that the host's own files say, and with what it was seen to be, as it is now.

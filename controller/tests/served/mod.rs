@@ -1,5 +1,7 @@
 //! A controller's registry, cache and API over a store in a temporary directory.
 
+#![allow(dead_code, reason = "each test file uses its own part")]
+
 use std::sync::Arc;
 
 use axum::http::Request;
