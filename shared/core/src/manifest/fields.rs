@@ -33,10 +33,33 @@ pub trait Names {
     fn traits(&self) -> &TraitNames;
 }
 
+/// What a field's JSON is like, for whoever describes the API or writes a body. `null`, which is the default, goes for every one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A text.
+    Text,
+    /// True or false.
+    Flag,
+    /// A whole number.
+    Count,
+    /// An object.
+    Map,
+    /// A list of objects.
+    Objects,
+    /// A list of texts.
+    Names,
+    /// An object, or a list where one key stands twice.
+    MapOrList,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
+}
+
 /// One field of a kind.
 pub struct Field<S: 'static> {
     /// Its name in a body.
     pub name: &'static str,
+    /// What it is like there.
+    pub form: Form,
     /// Reads it into the spec; `null` is the default.
     pub read: fn(&mut S, &RawValue, &dyn Names) -> Result<(), BodyError>,
     /// Shows it as a body would say it; `null` at its default.
@@ -64,21 +87,25 @@ pub trait Fields: Sized + Clone + 'static {
     }
 }
 
+/// What a `mode` may be.
+const MODES: &[&str] = &["observe", "noop", "apply"];
+
 macro_rules! field {
     // A field of the body's own name, in serde's form.
-    ($spec:ty, $name:ident) => {
-        field!($spec, $name, stringify!($name))
+    ($spec:ty, $name:ident: $form:expr) => {
+        field!($spec, $name as stringify!($name) => $form)
     };
-    ($spec:ty, $name:ident, $text:expr) => {
+    ($spec:ty, $name:ident as $text:expr => $form:expr) => {
         Field {
             name: $text,
+            form: $form,
             read: |spec: &mut $spec, raw, _| plain(&mut spec.$name, raw),
             show: |spec: &$spec, _| shown(&spec.$name),
         }
     };
     // A field with a form of its own.
-    ($spec:ty, $text:expr, $read:expr, $show:expr) => {
-        Field { name: $text, read: $read, show: $show }
+    ($spec:ty, $text:literal: $form:expr, $read:expr, $show:expr) => {
+        Field { name: $text, form: $form, read: $read, show: $show }
     };
 }
 
@@ -86,6 +113,7 @@ macro_rules! lifecycle {
     ($spec:ty, $name:ident, $field:ident) => {
         Field {
             name: stringify!($name),
+            form: Form::Count,
             read: |spec: &mut $spec, raw, _| {
                 let seconds: Option<i64> = read(raw)?;
                 if let Some(seconds) = seconds {
@@ -120,9 +148,9 @@ macro_rules! leveled {
 
 impl Fields for ClusterTemplateSpec {
     const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description),
-        field!(Self, release),
-        field!(Self, host_labels),
+        field!(Self, description: Form::Text),
+        field!(Self, release: Form::Text),
+        field!(Self, host_labels: Form::Map),
         lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
         lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
         lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
@@ -133,17 +161,17 @@ impl Fields for ClusterTemplateSpec {
 
 impl Fields for ClusterSpec {
     const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description),
-        field!(Self, "cluster_template", read_template, |spec, names| {
+        field!(Self, description: Form::Text),
+        field!(Self, "cluster_template": Form::Text, read_template, |spec, names| {
             spec.cluster_template.map_or(Value::Null, |id| shown(&names.template_name(id).unwrap_or(id.to_string())))
         }),
-        field!(Self, release),
-        field!(Self, host_labels),
-        field!(Self, tags),
-        field!(Self, roles),
-        field!(Self, rollout),
-        field!(Self, paused),
-        field!(Self, primaries),
+        field!(Self, release: Form::Text),
+        field!(Self, host_labels: Form::Map),
+        field!(Self, tags: Form::Map),
+        field!(Self, roles: Form::Map),
+        field!(Self, rollout: Form::Map),
+        field!(Self, paused: Form::Flag),
+        field!(Self, primaries: Form::Map),
         lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
         lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
         lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
@@ -154,17 +182,17 @@ impl Fields for ClusterSpec {
 
 impl Fields for NodeGroupSpec {
     const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description),
-        field!(Self, release),
-        field!(Self, host_labels),
-        field!(Self, "roles", |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
-        field!(Self, requirements),
-        field!(Self, strategy),
-        field!(Self, paused),
-        field!(Self, mode),
-        field!(Self, mend_offline),
-        field!(Self, splay_seconds, "splay"),
-        field!(Self, silent_after_seconds, "silent_after"),
+        field!(Self, description: Form::Text),
+        field!(Self, release: Form::Text),
+        field!(Self, host_labels: Form::Map),
+        field!(Self, "roles": Form::Names, |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
+        field!(Self, requirements: Form::MapOrList),
+        field!(Self, strategy: Form::Map),
+        field!(Self, paused: Form::Flag),
+        field!(Self, mode: Form::OneOf(MODES)),
+        field!(Self, mend_offline: Form::Flag),
+        field!(Self, splay_seconds as "splay" => Form::Count),
+        field!(Self, silent_after_seconds as "silent_after" => Form::Count),
         lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
         lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
         lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
@@ -175,17 +203,17 @@ impl Fields for NodeGroupSpec {
 
 impl Fields for NodeSpec {
     const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description),
-        field!(Self, "nodegroup", read_group, |spec, names| {
+        field!(Self, description: Form::Text),
+        field!(Self, "nodegroup": Form::Text, read_group, |spec, names| {
             spec.nodegroup.map_or(Value::Null, |id| shown(&names.group_name(id).unwrap_or(id.to_string())))
         }),
-        field!(Self, "roles", |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
-        field!(Self, suppressed_traits),
-        field!(Self, properties),
-        field!(Self, instance_info),
-        field!(Self, mode),
-        field!(Self, hold),
-        field!(Self, parked),
+        field!(Self, "roles": Form::Names, |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
+        field!(Self, suppressed_traits: Form::Names),
+        field!(Self, properties: Form::Map),
+        field!(Self, instance_info: Form::Map),
+        field!(Self, mode: Form::OneOf(MODES)),
+        field!(Self, hold: Form::Map),
+        field!(Self, parked: Form::Flag),
         lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
         lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
         lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
@@ -199,26 +227,26 @@ impl Fields for NodeSpec {
 
 impl Fields for ReleaseSpec {
     const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description),
-        field!(Self, labels),
-        field!(Self, annotations),
-        field!(Self, imports),
-        field!(Self, "roles", |spec, raw, _| read_declared_roles(spec, raw), |spec, _| shown(&spec.roles)),
-        field!(Self, "tags", |spec, raw, _| read_declared_tags(spec, raw), |spec, _| shown(&spec.tags)),
+        field!(Self, description: Form::Text),
+        field!(Self, labels: Form::Map),
+        field!(Self, annotations: Form::Map),
+        field!(Self, imports: Form::Names),
+        field!(Self, "roles": Form::Map, |spec, raw, _| read_declared_roles(spec, raw), |spec, _| shown(&spec.roles)),
+        field!(Self, "tags": Form::Map, |spec, raw, _| read_declared_tags(spec, raw), |spec, _| shown(&spec.tags)),
         field!(
             Self,
-            "tasks",
+            "tasks": Form::Objects,
             |spec, raw, _| {
                 spec.tasks = task::read_tasks(raw)?;
                 Ok(())
             },
             |spec, _| shown(&spec.tasks)
         ),
-        field!(Self, "matching", |spec, raw, _| plain(&mut spec.matching, raw), |spec, _| {
+        field!(Self, "matching": Form::Map, |spec, raw, _| plain(&mut spec.matching, raw), |spec, _| {
             if spec.matching == Matching::default() { Value::Null } else { shown(&spec.matching) }
         }),
-        field!(Self, extensions),
-        field!(Self, foreign),
+        field!(Self, extensions: Form::Objects),
+        field!(Self, foreign: Form::Map),
     ];
     const EXTRA: &'static [&'static str] = &[];
     fn extra(&mut self) -> &mut Extra {
@@ -300,4 +328,88 @@ fn read_declared_tags(spec: &mut ReleaseSpec, raw: &RawValue) -> Result<(), Body
         TagName::declare(name).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Nothing is there by any name.
+    struct Nobody(TraitNames);
+
+    impl Names for Nobody {
+        fn template(&self, _: &str) -> Option<TemplateId> {
+            Some(TemplateId(uuid::Uuid::nil()))
+        }
+        fn cluster(&self, _: &str) -> Option<ClusterId> {
+            None
+        }
+        fn group(&self, _: &str, _: &str) -> Option<GroupId> {
+            Some(GroupId(uuid::Uuid::nil()))
+        }
+        fn template_name(&self, _: TemplateId) -> Option<String> {
+            None
+        }
+        fn group_name(&self, _: GroupId) -> Option<String> {
+            None
+        }
+        fn traits(&self) -> &TraitNames {
+            &self.0
+        }
+    }
+
+    /// A value of each form, by hand; for fields whose objects must have something in them there is none.
+    fn example(form: Form, name: &str) -> Option<Value> {
+        Some(match (form, name) {
+            (Form::Text, "nodegroup") => json!("prod/web"),
+            (Form::Text, _) => json!("a"),
+            (Form::Flag, _) => json!(true),
+            (Form::Count, _) => json!(60),
+            (Form::Map, "hold" | "strategy" | "rollout" | "host_labels") => return None,
+            (Form::Map | Form::MapOrList, _) => json!({}),
+            (Form::Objects, _) => json!([]),
+            (Form::Names, "suppressed_traits") => json!(["CUSTOM_A"]),
+            (Form::Names, _) => json!(["a"]),
+            (Form::OneOf(texts), _) => json!(texts[0]),
+        })
+    }
+
+    /// Whether the JSON of this form may be so, by its kind alone.
+    fn is_of(form: Form, value: &Value) -> bool {
+        match form {
+            Form::Text | Form::OneOf(_) => value.is_string(),
+            Form::Flag => value.is_boolean(),
+            Form::Count => value.is_u64(),
+            // serde reads an object with fixed members from a list of their values too.
+            Form::Map | Form::MapOrList => value.is_object() || value.is_array(),
+            Form::Objects | Form::Names => value.is_array(),
+        }
+    }
+
+    fn every_field_is_of_its_form<S: Fields + Default>() {
+        let names = Nobody(TraitNames::default());
+        for field in S::FIELDS {
+            let read = |value: &Value| {
+                let raw = RawValue::from_string(value.to_string()).expect("a value's text is JSON");
+                (field.read)(&mut S::default(), &raw, &names)
+            };
+            assert!(read(&Value::Null).is_ok(), "{}: null is the default", field.name);
+            if let Some(value) = example(field.form, field.name) {
+                assert!(read(&value).is_ok(), "{} takes {value}: {:?}", field.name, read(&value));
+            }
+            for other in [json!(true), json!(7), json!("?"), json!([7]), json!([[]]), json!({"?": [[7]]})] {
+                assert!(is_of(field.form, &other) || read(&other).is_err(), "{} takes {other}", field.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_field_reads_the_form_that_it_says() {
+        every_field_is_of_its_form::<ClusterTemplateSpec>();
+        every_field_is_of_its_form::<ClusterSpec>();
+        every_field_is_of_its_form::<NodeSpec>();
+        every_field_is_of_its_form::<ReleaseSpec>();
+    }
 }

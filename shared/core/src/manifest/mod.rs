@@ -15,7 +15,7 @@ mod write;
 
 pub use body::{Body, BodyError, MAX_DEPTH, is_null, read};
 pub use document::{Document, Key, read_document};
-pub use fields::{Field, Fields, Names};
+pub use fields::{Field, Fields, Form, Names};
 pub use set::{Objects, assemble};
 pub use task::read_tasks;
 pub use write::{Author, MapConflict, WriteError, write};

@@ -6,6 +6,7 @@
 //! one does not exist on the other.
 
 mod openapi;
+mod schema;
 mod table;
 
 use crate::tls::{Class, Identity};

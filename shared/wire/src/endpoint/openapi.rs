@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Caller, Content, Endpoint, Listener, Route};
+use super::{Caller, Content, Endpoint, Listener, Route, schema};
 
-/// The description of the admin listener's API (`OpenAPI` 3.1), without schemas; what the controller serves at `/openapi.json` and `docs/openapi.json` holds.
+/// The description of the admin listener's API (`OpenAPI` 3.1), with the schemas of its main bodies; what the controller serves at `/openapi.json`
+/// and `docs/openapi.json` holds.
 pub fn openapi(version: &str) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for endpoint in Endpoint::ALL.iter().filter(|endpoint| endpoint.route().listener == Listener::Admin) {
@@ -16,7 +17,7 @@ pub fn openapi(version: &str) -> Value {
         "openapi": "3.1.0",
         "info": {"title": "Stemma", "version": version},
         "paths": paths,
-        "components": {"schemas": {"Error": error_schema()}}
+        "components": {"schemas": schema::all()}
     })
 }
 
@@ -27,7 +28,7 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
         "summary": route.summary,
         "x-callers": callers,
         "responses": {
-            "2XX": {"description": "Done.", "content": content(route.answer)},
+            "2XX": {"description": "Done.", "content": content(route.answer, schema::of_answer(endpoint))},
             "default": {
                 "description": "An error; docs/errors.md lists the types.",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
@@ -35,13 +36,23 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
         }
     });
     if route.request != Content::Nothing {
-        operation["requestBody"] = json!({"content": content(route.request)});
+        operation["requestBody"] = json!({"content": content(route.request, schema::of_request(endpoint))});
     }
     operation
 }
 
-fn content(kind: Content) -> Value {
-    kind.media_types().iter().map(|media| ((*media).to_owned(), json!({}))).collect::<Map<_, _>>().into()
+/// The media types of a body, each with the schema that it has there.
+fn content(kind: Content, schema: Option<&'static str>) -> Value {
+    let described = |media: &&'static str| {
+        let schema = match (*media, kind) {
+            ("application/apply-patch+json", _) => Some("ApplyPatch"),
+            ("application/json-patch+json", _) | ("application/json", Content::AnyPatch) => Some("JsonPatch"),
+            _ => schema,
+        };
+        let body = schema.map_or_else(|| json!({}), |name| json!({"schema": schema::named(name)}));
+        ((*media).to_owned(), body)
+    };
+    kind.media_types().iter().map(described).collect::<Map<_, _>>().into()
 }
 
 fn parameters(path: &str) -> Vec<Value> {
@@ -58,21 +69,6 @@ fn name(caller: Caller) -> &'static str {
         Caller::Operator => "operator",
         Caller::Admin => "admin",
     }
-}
-
-fn error_schema() -> Value {
-    let text = json!({"type": "string"});
-    json!({
-        "type": "object",
-        "properties": {"error": {
-            "type": "object",
-            "required": ["code", "type", "title", "message"],
-            "properties": {
-                "code": {"type": "integer"}, "type": text, "title": text, "message": text,
-                "detail": text, "field": text, "request_id": text
-            }
-        }}
-    })
 }
 
 #[cfg(test)]
@@ -100,6 +96,15 @@ mod tests {
         assert!(
             api["paths"]["/v1/nodes/{node}"]["patch"]["requestBody"]["content"]["application/apply-patch+json"]
                 .is_object()
+        );
+        let of = |path: &str, method: &str| api["paths"][path][method].clone();
+        assert_eq!(
+            of("/v1/nodes", "post")["requestBody"]["content"]["application/json"]["schema"]["$ref"],
+            "#/components/schemas/Node"
+        );
+        assert_eq!(
+            of("/v1/clusters/{cluster}", "get")["responses"]["2XX"]["content"]["application/json"]["schema"]["$ref"],
+            "#/components/schemas/ShownCluster"
         );
         assert!(api["paths"].as_object().expect("paths").keys().all(|path| !path.starts_with("/agent/")));
     }

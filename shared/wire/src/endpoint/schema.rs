@@ -1,0 +1,212 @@
+//! The schemas of the API's main bodies. What fields a kind has, and what each is like, is core's registry of fields, from which the parser of
+//! bodies is made too; here it is said in JSON Schema, with what is owned key by key beside it.
+
+use serde_json::{Map, Value, json};
+use stemma_core::manifest::{Field, Fields, Form};
+use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+
+use super::Endpoint;
+
+/// A reference to a schema.
+pub(super) fn named(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+/// All schemas, by name. What a kind's write takes has the kind's name; what is shown of it begins with `Shown`.
+pub(super) fn all() -> Map<String, Value> {
+    let mut schemas = Map::new();
+    kind::<ClusterTemplateSpec>(&mut schemas, "ClusterTemplate", &leveled());
+    kind::<ClusterSpec>(&mut schemas, "Cluster", &leveled());
+    kind::<NodeGroupSpec>(&mut schemas, "NodeGroup", &[leveled(), vec![("cluster", text())]].concat());
+    kind::<NodeSpec>(&mut schemas, "Node", &[leveled(), of_nodes()].concat());
+    kind::<ReleaseSpec>(&mut schemas, "Release", &[("version", text())]);
+    for (name, schema) in [
+        ("Error", error()),
+        ("ApplyPatch", object(&[("labels", map()), ("annotations", map()), ("parameters", map())], &[])),
+        ("JsonPatch", json_patch()),
+        ("Apply", apply()),
+        ("Applied", applied()),
+    ] {
+        schemas.insert(name.to_owned(), schema);
+    }
+    schemas
+}
+
+/// What an operation takes.
+pub(super) fn of_request(endpoint: Endpoint) -> Option<&'static str> {
+    Some(match endpoint {
+        Endpoint::CreateTemplate | Endpoint::PatchTemplate => "ClusterTemplate",
+        Endpoint::CreateCluster | Endpoint::PatchCluster => "Cluster",
+        Endpoint::CreateGroup | Endpoint::PatchGroup => "NodeGroup",
+        Endpoint::CreateNode | Endpoint::PatchNode => "Node",
+        Endpoint::CreateRelease | Endpoint::PatchRelease => "Release",
+        Endpoint::Apply => "Apply",
+        _ => return None,
+    })
+}
+
+/// What an operation answers.
+pub(super) fn of_answer(endpoint: Endpoint) -> Option<&'static str> {
+    Some(match endpoint {
+        Endpoint::CreateTemplate | Endpoint::GetTemplate => "ShownClusterTemplate",
+        // A new or patched cluster is answered with its uuid alone, as Magnum does.
+        Endpoint::GetCluster => "ShownCluster",
+        Endpoint::CreateGroup | Endpoint::GetGroup => "ShownNodeGroup",
+        Endpoint::CreateNode | Endpoint::GetNode => "ShownNode",
+        Endpoint::CreateRelease | Endpoint::GetRelease => "ShownRelease",
+        Endpoint::Apply => "Applied",
+        _ => return None,
+    })
+}
+
+/// The two schemas of a kind.
+fn kind<S: Fields>(schemas: &mut Map<String, Value>, name: &str, beside: &[(&str, Value)]) {
+    let mut properties: Map<String, Value> =
+        S::FIELDS.iter().map(|field: &Field<S>| (field.name.to_owned(), of_form(field.form))).collect();
+    let kept = json!({"description": "Taken, kept and shown, and given no meaning."});
+    properties.extend(S::EXTRA.iter().map(|name| ((*name).to_owned(), kept.clone())));
+    properties.insert("name".to_owned(), text());
+    properties.extend(beside.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())));
+    schemas.insert(name.to_owned(), json!({"type": "object", "properties": properties}));
+    let shown = object(
+        &[
+            ("uuid", json!({"type": "string", "format": "uuid"})),
+            ("generation", json!({"type": "integer"})),
+            ("resource_version", json!({"type": "integer"})),
+        ],
+        &["uuid", "resource_version"],
+    );
+    schemas.insert(format!("Shown{name}"), json!({"allOf": [named(name), shown]}));
+}
+
+/// A field's schema: of its form, or `null`, which is its default.
+fn of_form(form: Form) -> Value {
+    match form {
+        Form::Text => text(),
+        Form::Flag => json!({"type": ["boolean", "null"]}),
+        Form::Count => json!({"type": ["integer", "null"], "minimum": 0}),
+        Form::Map => map(),
+        Form::Objects => json!({"type": ["array", "null"], "items": {"type": "object"}}),
+        Form::Names => json!({"type": ["array", "null"], "items": {"type": "string"}}),
+        Form::MapOrList => json!({"type": ["object", "array", "null"]}),
+        Form::OneOf(texts) => {
+            let values: Vec<Value> = texts.iter().map(|text| json!(text)).chain([Value::Null]).collect();
+            json!({"enum": values})
+        }
+    }
+}
+
+/// What every level has beside its fields, owned key by key.
+fn leveled() -> Vec<(&'static str, Value)> {
+    vec![
+        ("labels", map()),
+        ("merge_labels", json!({"type": ["boolean", "null"]})),
+        ("annotations", map()),
+        ("parameters", map()),
+    ]
+}
+
+fn of_nodes() -> Vec<(&'static str, Value)> {
+    vec![("uuid", text()), ("traits", of_form(Form::Names)), ("tags", map())]
+}
+
+fn text() -> Value {
+    json!({"type": ["string", "null"]})
+}
+
+fn map() -> Value {
+    json!({"type": ["object", "null"]})
+}
+
+fn object(properties: &[(&str, Value)], required: &[&str]) -> Value {
+    let properties: Map<String, Value> =
+        properties.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+    json!({"type": "object", "required": required, "properties": properties})
+}
+
+fn error() -> Value {
+    let text = json!({"type": "string"});
+    let error = object(
+        &[
+            ("code", json!({"type": "integer"})),
+            ("type", text.clone()),
+            ("title", text.clone()),
+            ("message", text.clone()),
+            ("detail", text.clone()),
+            ("field", text.clone()),
+            ("request_id", text),
+        ],
+        &["code", "type", "title", "message"],
+    );
+    object(&[("error", error)], &["error"])
+}
+
+fn json_patch() -> Value {
+    let operation = object(
+        &[
+            ("op", json!({"enum": ["add", "remove", "replace"]})),
+            ("path", json!({"type": "string"})),
+            ("value", json!({})),
+        ],
+        &["op", "path"],
+    );
+    json!({"type": "array", "items": operation})
+}
+
+fn apply() -> Value {
+    let kinds = ["ClusterTemplate", "Cluster", "NodeGroup", "Node", "Release"];
+    let kind = json!({"type": "object", "required": ["kind"], "properties": {"kind": {"enum": kinds}}});
+    let of_any = kinds.map(named);
+    let objects = json!({"type": "array", "items": {"allOf": [kind, {"anyOf": of_any}]}});
+    object(&[("objects", objects)], &["objects"])
+}
+
+fn applied() -> Value {
+    let text = json!({"type": "string"});
+    let row = object(
+        &[("kind", text.clone()), ("name", text.clone()), ("uuid", text.clone()), ("action", text)],
+        &["kind", "name", "uuid", "action"],
+    );
+    let rows = json!({"type": "array", "items": row});
+    let findings = json!({"type": "array", "items": {"type": "object"}});
+    object(
+        &[("revision", json!({"type": "integer"})), ("objects", rows), ("findings", findings)],
+        &["revision", "objects", "findings"],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kinds_schema_has_the_fields_that_its_parser_takes() {
+        let schemas = all();
+        let group = &schemas["NodeGroup"]["properties"];
+        for (field, schema) in [
+            ("splay", json!({"type": ["integer", "null"], "minimum": 0})),
+            ("mode", json!({"enum": ["observe", "noop", "apply", null]})),
+            ("requirements", json!({"type": ["object", "array", "null"]})),
+            ("roles", json!({"type": ["array", "null"], "items": {"type": "string"}})),
+            ("merge_labels", json!({"type": ["boolean", "null"]})),
+        ] {
+            assert_eq!(group[field], schema, "{field}");
+        }
+        assert!(group["flavor_id"].is_object() && group["rollout"].is_null());
+        assert_eq!(schemas["Release"]["properties"]["tasks"]["items"]["type"], "object");
+        assert!(schemas["Release"]["properties"]["merge_labels"].is_null(), "a release stands on no level");
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let schemas = all();
+        let text = serde_json::to_string(&schemas).expect("JSON");
+        for reference in text.split("#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap_or_default();
+            assert!(schemas.contains_key(name), "{name}");
+        }
+        for name in Endpoint::ALL.iter().flat_map(|endpoint| [of_request(*endpoint), of_answer(*endpoint)]).flatten() {
+            assert!(schemas.contains_key(name), "{name}");
+        }
+    }
+}
