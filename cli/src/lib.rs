@@ -39,7 +39,7 @@ pub fn command_line() -> clap::Command {
 pub fn read_manifests(text: &str) -> Result<usize> {
     match yaml::documents(text) {
         Ok(documents) => Ok(documents.len()),
-        Err(error) => anyhow::bail!("line {}: {}", error.line, error.what),
+        Err(error) => anyhow::bail!("line {}: {}", error.at.line, error.what),
     }
 }
 

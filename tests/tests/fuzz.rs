@@ -190,7 +190,9 @@ fn s51_manifests() {
         if let Some(document) = checked(read_document(text))
             && let Err(errors) = assemble(&[document], &manager)
         {
-            errors.iter().for_each(|(_, error)| said(error));
+            for (_, error) in &errors {
+                said(error);
+            }
         }
     });
     run_text("error-body", &[r#"{"error":{"code":400,"type":"a.b","message":"m"}}"#], |text| {
@@ -216,7 +218,9 @@ fn files_of_a_host_and_of_a_program() {
     run_text("labels.d", &["tier=gold\n# why\nsite.rack = r-1\n", "=\n==\nA=b"], |text| {
         let (labels, findings) = read_label_lines(text);
         assert!(labels <= 256 && findings.len() <= 64);
-        findings.iter().for_each(said);
+        for finding in &findings {
+            said(finding);
+        }
     });
     let agent = [
         "[host_label_map]\npath = \"/etc/stemma/node-labels\"\nformat = \"node_feature_discovery\"\n[schedule]\ndrift_seconds = 60\n",

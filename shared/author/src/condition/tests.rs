@@ -56,13 +56,13 @@ fn a_condition_reads_what_stands_in_it() {
     }
 }
 
-#[test]
-fn a_condition_is_what_its_inputs_make_it() {
+/// What one node's condition may read, with three inputs that are absent.
+fn of_a_node() -> Inputs {
     let nodes = json!([
         {"name": "web-1", "labels": {"zone": "a"}},
         {"name": "web-2", "labels": {}},
     ]);
-    let inputs = inputs(
+    inputs(
         &[
             ("labels.tier", json!("gold")),
             ("labels['a/b']", json!("x")),
@@ -79,7 +79,12 @@ fn a_condition_is_what_its_inputs_make_it() {
             ("labels_with_prefix('x/')", json!({"x/a": "1"})),
         ],
         &["labels.gone", "params.gone", "primary('db'){name}"],
-    );
+    )
+}
+
+#[test]
+fn a_condition_is_what_its_inputs_make_it() {
+    let inputs = of_a_node();
     for (text, expected) in [
         ("labels.tier == 'gold'", true),
         ("labels.tier == 'silver'", false),
@@ -113,6 +118,11 @@ fn a_condition_is_what_its_inputs_make_it() {
     ] {
         assert_eq!(condition(text).evaluate(&inputs), Ok(expected), "{text}");
     }
+}
+
+#[test]
+fn a_condition_without_an_answer_says_why() {
+    let inputs = of_a_node();
     for (text, says) in [
         ("labels.gone == 'x'", "reads `labels.gone`, which is absent; ask with `has(…)` first"),
         (

@@ -163,6 +163,7 @@ struct Shared {
     swept_ms: AtomicU64,
     max_total: usize,
     max_of_address: usize,
+    max_handshakes_of_address: usize,
     max_strangers_of_address: usize,
     open: Mutex<Open>,
 }
@@ -178,6 +179,8 @@ struct Open {
 #[derive(Debug, Default)]
 struct OfAddress {
     all: usize,
+    /// Those of which nothing is known yet.
+    handshakes: usize,
     strangers: usize,
 }
 
@@ -206,6 +209,7 @@ impl Connections {
             swept_ms: AtomicU64::new(0),
             max_total: limits.connections,
             max_of_address: limits.connections_of_one_address,
+            max_handshakes_of_address: limits.handshakes_of_one_address,
             max_strangers_of_address: limits.strangers_of_one_address,
             open: Mutex::default(),
         }))
@@ -238,7 +242,11 @@ impl Connections {
         if of_address.all >= self.0.max_of_address {
             return Err("too_many_connections_of_one_address");
         }
+        if of_address.handshakes >= self.0.max_handshakes_of_address {
+            return Err("too_many_handshakes_of_one_address");
+        }
         of_address.all += 1;
+        of_address.handshakes += 1;
         let id = open.next;
         open.next += 1;
         let watch = Arc::new(Watch::new(self.0.began));
@@ -318,8 +326,11 @@ impl Place {
 
     /// Who it is, once the handshake is made.
     pub(super) fn set_peer(&self, peer: Arc<Peer>) {
-        if let Some(entry) = self.connections.lock().by_id.get_mut(&self.id) {
-            entry.peer = Some(peer);
+        let mut open = self.connections.lock();
+        let Some(entry) = open.by_id.get_mut(&self.id) else { return };
+        let is_known_now = entry.peer.replace(peer).is_none();
+        if let Some(of_address) = open.by_address.get_mut(&self.address) {
+            of_address.handshakes -= usize::from(is_known_now);
         }
     }
 }
@@ -327,10 +338,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
-        let was_stranger = open.by_id.remove(&self.id).is_some_and(|entry| entry.is_stranger);
+        let Some(entry) = open.by_id.remove(&self.id) else { return };
         if let Some(of_address) = open.by_address.get_mut(&self.address) {
             of_address.all -= 1;
-            of_address.strangers -= usize::from(was_stranger);
+            of_address.handshakes -= usize::from(entry.peer.is_none());
+            of_address.strangers -= usize::from(entry.is_stranger);
             if of_address.all == 0 {
                 open.by_address.remove(&self.address);
             }

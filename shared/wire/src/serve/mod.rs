@@ -79,6 +79,8 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one address.
     pub connections_of_one_address: usize,
+    /// Connections of one address that have not finished their handshake. What somebody can hold who says nothing at all.
+    pub handshakes_of_one_address: usize,
     /// Connections of one address that showed no certificate, once their handshake is made. What a stranger can hold.
     pub strangers_of_one_address: usize,
     /// How long requests in hand may take after the listener was told to stop.
@@ -87,7 +89,8 @@ pub struct Limits {
 
 impl Default for Limits {
     /// docs/trust.md's timers; 64 MiB (the largest blob) a body; 18,000 connections, as a process has 20,000 descriptors, and all of them may
-    /// come from one address (a fleet behind one translator), but for those who show no certificate.
+    /// come from one address (a fleet behind one translator), but for those who show no certificate, and for those who have shown nothing yet:
+    /// of these a fleet that comes back at once has a few thousand, and one address never all of the places.
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(5),
@@ -99,6 +102,7 @@ impl Default for Limits {
             body_bytes: 64 * 1024 * 1024,
             connections: 18_000,
             connections_of_one_address: 18_000,
+            handshakes_of_one_address: 4096,
             strangers_of_one_address: 256,
             shutdown: Duration::from_secs(10),
         }

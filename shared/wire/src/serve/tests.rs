@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::client::{Client, ClientError, ClientLimits, Target};
+use crate::error::ErrorType;
 use crate::net::Connect;
 use crate::testing::{CONTROLLER, Fleeting, Leaf, NODE, PipeConnect, clock, fleet, pipe};
 use crate::tls::{Class, client_config, server_config};
@@ -201,6 +202,7 @@ async fn s46_header_bombs_are_refused() {
     for bomb in [many, long] {
         let (answer, _) = server.exchange(format!("GET / HTTP/1.1\r\nHost: h\r\n{bomb}\r\n").as_bytes()).await;
         assert_eq!(status(&answer), "431", "{answer}");
+        assert!(answer.ends_with(ErrorType::RequestHeadTooLarge.fixed_body()), "nothing of it is echoed: {answer}");
     }
     assert_eq!(server.rejected.count("head_too_large"), 2);
     server.still_serves().await;
@@ -230,6 +232,9 @@ async fn s43_bodies_are_measured_with_and_without_a_length() {
     ] {
         let (answer, _) = server.exchange(request.as_bytes()).await;
         assert_eq!(status(&answer), wanted, "{} bytes: {answer}", request.len());
+        let fixed = answer.ends_with(ErrorType::RequestTooLarge.fixed_body());
+        assert!(fixed == (wanted == "413"), "nothing of it is echoed: {answer}");
+        server.still_serves().await;
     }
     assert_eq!(server.rejected.count("body_too_large"), 2, "what the listener itself refused by its length");
     server.still_serves().await;
@@ -271,6 +276,8 @@ async fn s44_a_slow_header_is_cut_though_it_drips() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    assert_eq!(server.rejected.count("slow_header"), 1);
+    server.still_serves().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -298,6 +305,11 @@ async fn s44_who_does_not_read_is_cut() {
     tokio::time::sleep(Duration::from_secs(17)).await;
     assert_eq!(server.rejected.count("slow_reader"), 1);
     assert_eq!(server.connections.count(), 0);
+    let mut next = server.open().await;
+    next.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await.expect("the server reads");
+    let mut answer = Vec::new();
+    next.read_to_end(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with(b"HTTP/1.1 200 "), "who reads is served");
 }
 
 #[tokio::test(start_paused = true)]
@@ -362,6 +374,34 @@ async fn s45_one_address_has_its_share_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s45_who_says_nothing_holds_less_than_who_has_said_who_it_is() {
+    let of = Fleeting::new();
+    let server = agents_server_with(&of, Limits { handshakes_of_one_address: 3, ..Limits::default() });
+    let node = of.agents.issue(&Leaf::node());
+    let client = || {
+        let tls = client_config(&of.roots(), Some(fleet()), Some(node.identity()), clock()).expect("a config");
+        Client::over(server.connect.clone(), target(), Some(Arc::new(tls)), ClientLimits::default())
+    };
+    // Those who have finished theirs do not count.
+    let mut nodes: Vec<_> = (0..5).map(|_| client()).collect();
+    for node in &mut nodes {
+        node.send(get("/x")).await.expect("an answer");
+    }
+    let mut silent = Vec::new();
+    for _ in 0..3 {
+        silent.push(server.open().await);
+    }
+    tokio::task::yield_now().await;
+    assert!(client().send(get("/x")).await.is_err());
+    assert_eq!(server.rejected.count("too_many_handshakes_of_one_address"), 1);
+    assert!(nodes[0].send(get("/x")).await.is_ok(), "who is here already is not touched");
+    // They are cut after their time, and their places are free.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!((server.rejected.count("slow_handshake"), server.connections.count()), (3, 5));
+    assert!(client().send(get("/x")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn s45_strangers_hold_less_than_nodes() {
     let of = Fleeting::new();
     let server = agents_server_with(&of, Limits { strangers_of_one_address: 2, ..Limits::default() });
@@ -388,7 +428,10 @@ async fn s49_compressed_bodies_are_not_taken() {
         let request = format!(
             "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Encoding: {encoding}\r\nContent-Length: 2\r\n\r\nhi"
         );
-        assert_eq!(status(&server.exchange(request.as_bytes()).await.0), "415", "{encoding}");
+        let (answer, _) = server.exchange(request.as_bytes()).await;
+        assert_eq!(status(&answer), "415", "{encoding}");
+        assert!(answer.ends_with(ErrorType::RequestEncoding.fixed_body()), "{answer}");
+        server.still_serves().await;
     }
     assert_eq!(server.rejected.count("body_compressed"), 4);
     server.still_serves().await;
@@ -403,6 +446,7 @@ async fn s53_a_panic_costs_its_own_request() {
     assert!(!answer.contains("no such luck"), "{answer}");
     assert!(answer.ends_with("\r\n\r\n/ok "), "the same connection goes on: {answer}");
     assert_eq!(server.rejected.count("handler_panicked"), 1);
+    server.still_serves().await;
 }
 
 #[tokio::test(start_paused = true)]
