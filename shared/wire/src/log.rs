@@ -53,6 +53,7 @@ fields! {
     hash: "the hash that names a profile or blob";
     kind: "the kind of an object or message";
     lease: "a lease's kind";
+    lost: "how many were not kept";
     message_id: "the line's entry in the catalog (journalctl -x)";
     missing: "what a node lacks to be resolved";
     name: "an object's name";
@@ -70,11 +71,13 @@ fields! {
     revision: "a revision of the store";
     source: "where a value or fact came from";
     status: "an HTTP or exit status";
+    surplus: "how many are beyond the measure";
     tag: "a tag's name";
     task: "a task's id";
     to: "what it is now";
     token: "a join token's id, never its secret";
     trait_name: "a trait's name";
+    traits: "names of traits, with commas";
     unsaid: "how many like it were counted and not logged since the last one";
     url: "the address of a controller";
     version: "a version of a program or protocol";
