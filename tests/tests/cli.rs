@@ -385,3 +385,39 @@ fn a_failed_node_says_which_task_failed_and_what_to_do() -> Result<()> {
     assert!(why.contains("last      failed, 2") && why.contains("next      stemma describe node web-1"), "{why}");
     Ok(())
 }
+
+#[test]
+fn a_controller_that_cannot_be_asked_is_told_with_what_to_look_at() -> Result<()> {
+    let (fleet, other) = (Fleet::start()?, Fleet::start()?);
+    let own = std::fs::read_to_string(fleet.context())?;
+    let url =
+        |text: &str, to: &str| text.replace(&format!("url = \"{}\"", context_url(text)), &format!("url = \"{to}\""));
+    let foreign = std::fs::read_to_string(other.context())?;
+    let without: String =
+        own.lines().filter(|line| !line.starts_with("cert") && !line.starts_with("key")).collect::<Vec<_>>().join("\n");
+    for (context, expected) in [
+        (
+            url(&foreign, &fleet.bound().admin),
+            "is not trusted: it shows no certificate of this fleet's controller\n  is it the controller of another fleet",
+        ),
+        (url(&own, &fleet.bound().agents), "refused this client's certificate\n  is `cert` of this fleet"),
+        (
+            url(&without, &fleet.bound().admin),
+            "Who asks must be shown, by certificate or token.\n  give `cert` and `key` in the context",
+        ),
+        (url(&own, &fleet.bound().admin.replace("https", "http")), "does not speak plain HTTP\n  write https://"),
+    ] {
+        let file = fleet.dir().join("context.toml");
+        std::fs::write(&file, context)?;
+        let output =
+            stemma_tests::program::run("stemma", ["--context", &file.to_string_lossy(), "create", "cluster", "x"])?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && text.contains(expected), "{expected:?} in {text}");
+        assert!(text.ends_with("\n  nothing was changed\n"), "{text}");
+    }
+    Ok(())
+}
+
+fn context_url(context: &str) -> &str {
+    context.split('"').nth(1).unwrap_or_default()
+}

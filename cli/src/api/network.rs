@@ -21,6 +21,11 @@ pub(super) fn sentence(error: &ClientError, url: &str) -> String {
             told(error),
             "is the host up, and does a firewall let this port through? --context or --server names another controller",
         ),
+        // What another fleet's controller shows is found to be of no use here before its issuer is found to be unknown.
+        ClientError::Untrusted { source: Refusal::WrongUse, .. } => (
+            format!("{url} is not trusted: it shows no certificate of this fleet's controller"),
+            untrusted(&Refusal::WrongUse),
+        ),
         ClientError::Untrusted { source, .. } => (told(error), untrusted(source)),
         ClientError::Handshake { .. } if is_no_tls(error) => (
             format!("{url} does not speak TLS"),
