@@ -167,3 +167,24 @@ fn f13_a_host_whose_identity_is_damaged_says_so_and_keeps_what_it_holds() -> Res
     }
     Ok(())
 }
+
+#[test]
+fn a_file_of_three_mebibytes_arrives_in_pieces_and_nothing_is_asked_for_in_vain() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let body: Vec<u8> = (0..3 << 20).map(|at: u32| at.to_le_bytes()[1] ^ at.to_le_bytes()[0]).collect();
+    std::fs::write(fleet.dir().join("big.bin"), &body)?;
+    let task = "  - {id: big, type: file, tags: [x], parameters: {path: /opt/big.bin, source: big.bin}}\n";
+    let manifest = MANIFEST.replacen("  - {id: note", &format!("{task}  - {{id: note"), 1);
+    let file = fleet.dir().join("host.yaml");
+    std::fs::write(&file, manifest)?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    let agent = fleet.join("n1", "c/g")?;
+    eventually("the file", || {
+        let there = std::fs::read(agent.path("opt/big.bin")).with_context(|| agent.log())?;
+        ensure!(there == body, "{} bytes of {}", there.len(), body.len());
+        Ok(())
+    })?;
+    let metrics = fleet.stemma(&["get", "--raw", "/metrics"])?;
+    ensure!(metrics.contains("# TYPE stemma_rejected") && !metrics.contains("stemma_rejected_total{"), "{metrics}");
+    Ok(())
+}
