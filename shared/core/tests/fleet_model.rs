@@ -8,7 +8,9 @@ use stemma_author::Reader;
 use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::manifest::{Objects, assemble, read_document};
 use stemma_core::name::TagName;
-use stemma_core::object::{ClusterId, FactMap, Meta, Node, NodeId, Object, Observation, PrimarySpec, Timestamp};
+use stemma_core::object::{
+    ClusterId, FactMap, Meta, Node, NodeId, Object, Observation, PrimarySpec, RefusedTraits, SaidOnHost, Timestamp,
+};
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
 use stemma_core::resolve::{
@@ -359,6 +361,48 @@ fn a_node_that_moves_gives_back_its_primaries() {
     assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
     assert_eq!(made.plain("db-10").primary_tags.len(), 1);
     assert_eq!(made.plain("db-2").primary_tags.len(), 1, "it is the first of its new cluster");
+}
+
+#[test]
+fn a_node_parked_on_its_host_holds_no_primary_and_takes_no_part() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    let id = made.node("db-2").id();
+    let parked = SaidOnHost { parked: Some("re\npair".into()), ..SaidOnHost::default() };
+    let dirty = made.fleet.apply(Change::Said(id, Some(Arc::new(parked))));
+    assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
+    assert!(made.plain("db-2").primary_tags.is_empty());
+    assert_eq!(made.plain("db-10").primary_tags.len(), 1);
+    assert!(!made.fleet.takes_part(id) && !made.answer("db-2").is_parked(), "its spec says nothing");
+    let found = made.answer("db-2").findings();
+    assert_eq!(
+        found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["info host.parked node/db-2: it is parked on its host (re\\npair): barriers and primaries pass it over"]
+    );
+    let paused = SaidOnHost { paused: true, ..SaidOnHost::default() };
+    let dirty = made.fleet.apply(Change::Said(id, Some(Arc::new(paused))));
+    assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
+    assert!(made.fleet.takes_part(id), "what is paused is waited for");
+    assert_eq!(made.plain("db-2").primary_tags.len(), 1);
+    let dirty = made.fleet.apply(Change::Said(id, None));
+    assert_eq!(made.names(&dirty), ["db-2"], "who holds the tag stays as it is");
+    assert!(made.answer("db-2").findings().is_empty());
+}
+
+#[test]
+fn s38_traits_that_are_not_taken_are_a_finding_of_their_node() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    let id = made.node("web-1").id();
+    let refused = RefusedTraits { unknown: [Box::from("'NO_SUCH'")].into(), unknown_count: 3, surplus: 1 };
+    let seen = Observation { refused_traits: Some(Box::new(refused)), ..Observation::default() };
+    made.fleet.apply(Change::Observation(id, Arc::new(seen)));
+    assert_eq!(
+        made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "warning trait.refused node/web-1: its host reports traits that are not taken: 'NO_SUCH' and 2 more (a standard name, or \
+          CUSTOM_ and then capitals, digits and '_', at most 255 characters); 1 beyond the 50 that one source may give"
+        ]
+    );
+    assert_eq!(made.answer("web-1").traits().names().len(), 0);
 }
 
 #[test]
