@@ -132,20 +132,17 @@ fn once_on_a_paused_host_says_that_nothing_was_applied_and_what_to_do() -> Resul
 
 #[test]
 fn f13_a_host_whose_identity_is_damaged_says_so_and_keeps_what_it_holds() -> Result<()> {
-    let (_fleet, mut agent) = fleet()?;
+    let (fleet, mut agent) = fleet()?;
     let identity = agent.path("var/lib/stemma-agent/identity.json");
     let whole = std::fs::read(&identity)?;
     let credentials = agent.path("var/lib/stemma-agent/sync/credentials.json");
     for (name, path, bytes) in [
+        ("the key", &credentials, b"{}".to_vec()),
         ("empty", &identity, Vec::new()),
         ("torn", &identity, whole[..whole.len() / 2].to_vec()),
         ("from the future", &identity, br#"{"version": 9}"#.to_vec()),
-        ("the key", &credentials, b"{}".to_vec()),
     ] {
         agent.kill()?;
-        if path == &credentials {
-            std::fs::write(&identity, &whole)?;
-        }
         std::fs::write(path, bytes)?;
         std::fs::remove_file(agent.path("run/stemma/labels.json"))?;
         std::fs::remove_file(agent.path("begun"))?;
@@ -165,6 +162,14 @@ fn f13_a_host_whose_identity_is_damaged_says_so_and_keeps_what_it_holds() -> Res
         }
         ensure!(!said.contains("has not joined"), "{name}: {said}");
     }
+    // What it says to do.
+    agent.kill()?;
+    fleet.stemma(&["delete", "node", "n1"])?;
+    let again = fleet.join("n1", "c/g")?;
+    fleet.stemma(&["label", "nodegroup", "c/g", "tier=silver"])?;
+    eventually("an edit arrives again", || file_contains(&again.path("run/stemma/labels.json"), "silver"))
+        .with_context(|| again.log())?;
+    ensure!(again.path("var/lib/stemma-agent/identity.json.set-aside").exists());
     Ok(())
 }
 
