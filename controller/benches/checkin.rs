@@ -30,9 +30,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 const HOSTS: usize = 32;
 const ROUNDS: u32 = 10;
 /// Check-ins of each host in a round.
-const CHECK_INS: u32 = 400;
-/// For how long the load lets a server work on one request.
-const PAUSE: std::time::Duration = std::time::Duration::from_micros(40);
+const CHECK_INS: u32 = 600;
 /// New connections of each host in a round.
 const HANDSHAKES: u32 = 20;
 
@@ -120,9 +118,6 @@ async fn connect(at: SocketAddr, load: &Load) -> TlsStream<TcpStream> {
 
 async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, load: &Load, answer: &mut [u8]) {
     stream.write_all(&load.request).await.unwrap();
-    // The load sleeps outside of its poll meanwhile: or else the server's write would pay for waking it on its other processor,
-    // which no server does whose agents are elsewhere, and the slower one for a deeper sleep.
-    std::thread::sleep(PAUSE);
     stream.read_exact(answer).await.unwrap();
 }
 
