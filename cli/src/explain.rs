@@ -32,7 +32,8 @@ pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
         let word = if tasks.contains(',') { "tasks" } else { "task" };
         let _ = write!(text, "\nUsed by   {word} {tasks}");
     }
-    if let Some(flows) = listed(explained, "flows_to") {
+    let is_set = explained.get("value").is_some_and(Value::is_string);
+    if let Some(flows) = listed(explained, "flows_to").filter(|_| is_set) {
         let to_map = flows.contains("node label map");
         let map = if to_map { "" } else { "; not the host label map (`host_labels` names no such key)" };
         let _ = write!(text, "\nFlows to  {flows}{map}");
