@@ -34,6 +34,7 @@ pub(super) struct LocalLabels {
 pub fn read_label_lines(text: &str) -> (usize, Vec<String>) {
     let mut found = LocalLabels::default();
     read_lines(&mut found, "text", text);
+    bound(&mut found.findings);
     (found.labels.len(), found.findings)
 }
 

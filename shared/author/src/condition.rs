@@ -35,6 +35,9 @@ pub const MAX_STEPS: usize = 4_000_000;
 /// The most characters of the interpreter's own error that are kept.
 const MAX_REASON: usize = 200;
 
+/// The stack of the parser. It is reserved, and takes memory only as deep as it is used.
+const STACK_BYTES: usize = 32 * 1024 * 1024;
+
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 /// What a variable of the changed syntax tree stands for.
@@ -72,7 +75,7 @@ struct Cel {
 pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
     let source = Source(text);
     let written = bounds::check(source)?;
-    let program = Program::compile(&written).map_err(|errors| unparsed(source, &errors))?;
+    let program = parse(&written).map_err(|errors| unparsed(source, &errors))?;
     let found = walk::walk(source, &program)?;
     Ok(Arc::new(Cel {
         text: text.into(),
@@ -83,6 +86,16 @@ pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
         work: found.work,
         memo: Memo::default(),
     }))
+}
+
+/// Parses on a stack of its own. The parser descends through some ten functions for each bracket, and further where it looks for
+/// a way to go on after an error: what is within the bounds may still be too deep for the 2 MiB that threads have.
+fn parse(text: &str) -> Result<Program, cel::ParseErrors> {
+    std::thread::scope(|scope| {
+        let parsing = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || Program::compile(text));
+        let parsed = parsing.expect("a thread can be had: it is short, and one at a time for each reader").join();
+        parsed.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 fn unparsed(source: Source<'_>, errors: &cel::ParseErrors) -> AuthorError {
