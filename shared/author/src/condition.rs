@@ -92,7 +92,8 @@ pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
 /// a way to go on after an error: what is within the bounds may still be too deep for the 2 MiB that threads have.
 fn parse(text: &str) -> Result<Program, cel::ParseErrors> {
     std::thread::scope(|scope| {
-        let parsing = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || Program::compile(text));
+        let parsing =
+            std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || Program::compile(text));
         let parsed = parsing.expect("a thread can be had: it is short, and one at a time for each reader").join();
         parsed.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
