@@ -4,7 +4,11 @@
 //! systemd each key becomes a journal field (`journalctl NODE=web-17`), on a terminal it stands behind the message. [`FIELDS`] is the dictionary:
 //! a test reads the whole workspace and finds a key that it does not explain, so that one thing has one name everywhere.
 
+mod catalog;
+
 use log::LevelFilter;
+
+pub use catalog::{CATALOG, Entry, catalog_file, explained};
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +108,8 @@ pub fn init(program: &str, verbosity: Verbosity) -> Result<(), LogError> {
     let level = level_of(verbosity);
     if systemd_journal_logger::connected_to_journal() {
         let journal = systemd_journal_logger::JournalLog::empty().map_err(LogError::Journal)?;
-        journal.with_syslog_identifier(program.to_owned()).install()?;
+        let journal = journal.with_syslog_identifier(program.to_owned());
+        log::set_boxed_logger(Box::new(catalog::Explaining(journal)))?;
         log::set_max_level(level);
         return Ok(());
     }
@@ -191,6 +196,31 @@ mod tests {
             "explain these in shared/wire/src/log.rs, or use a name that is there: {unknown:?}"
         );
         assert!(found.iter().any(|(key, _)| key == "reason"), "the search finds what is there");
+    }
+
+    #[test]
+    fn every_line_that_is_explained_is_logged() {
+        let mut sources = String::new();
+        for directory in ["controller/src", "agent/src", "shared/wire/src/serve"] {
+            read_all(&Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(directory), &mut sources);
+        }
+        for entry in CATALOG {
+            assert!(sources.contains(&format!("\"{}\")", entry.message)), "nobody logs {:?}", entry.message);
+            let named = entry.subject.split('@').skip(1).step_by(2);
+            for field in named {
+                assert!(FIELDS.iter().any(|known| known.name == field.to_ascii_lowercase()), "{field}");
+            }
+        }
+    }
+
+    fn read_all(directory: &Path, sources: &mut String) {
+        for entry in std::fs::read_dir(directory).expect("the workspace").flatten() {
+            if entry.path().is_dir() {
+                read_all(&entry.path(), sources);
+            } else {
+                sources.push_str(&std::fs::read_to_string(entry.path()).expect("a source file"));
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,197 @@
+//! What the journal explains (`journalctl -x`): lines of the log that tell of something that begins, ends or wants a person, each with
+//! an id that never changes and a paragraph about it.
+//!
+//! A line is known by its message, which is constant, so that whoever logs it need not name an id. `systemd/stemma.catalog` is written
+//! from this table, for `/usr/lib/systemd/catalog`.
+
+use std::fmt::Write as _;
+
+use log::kv::{Error, Key, Source, Value, VisitSource};
+use log::{Log, Metadata, Record};
+
+/// A line that is explained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The constant message.
+    pub message: &'static str,
+    /// `MESSAGE_ID`: 32 hexadecimal digits, once and for all.
+    pub id: &'static str,
+    /// One line. Fields stand between `@`, in capitals.
+    pub subject: &'static str,
+    /// What it means and what to do.
+    pub text: &'static str,
+}
+
+macro_rules! catalog {
+    ($($message:literal $id:literal $subject:literal $text:literal;)*) => {
+        /// All entries.
+        pub const CATALOG: &[Entry] = &[$(Entry { message: $message, id: $id, subject: $subject, text: $text },)*];
+    };
+}
+
+catalog! {
+    "agent started" "f3a6c03ee5e044a89f943e3f7f411a50"
+        "The agent has started"
+        "It converges this host from what it holds, and checks in with its controllers.";
+    "desired state accepted" "6335fa783e94454aa847f2dbdf9328f7"
+        "This host is to be as revision @REVISION@ says"
+        "The state was verified: signature, order and digests. `stemma-agent status` shows what became of it.";
+    "the tasks of this host have been applied" "bfa67355d503462a9ec0028bd401af3a"
+        "All tasks of this host have ended well"
+        "stemma-applied.target is reached.";
+    "no controller serves this host" "3c76473453604513b2d502d65a3dfa39"
+        "No controller serves this host"
+        "The host keeps converging from what it holds, and asks again with growing pauses. The field ERROR says what was answered: look at the network, the controller, and this host's clock.";
+    "what a controller sent is refused" "756b169710ed44e0a37b81715272b6f0"
+        "A desired state was refused"
+        "Its signature, order or digests do not hold, as the field ERROR says; nothing was changed. A controller restored from an old backup, or somebody in between, can be the cause.";
+    "another agent with this host's certificate has checked in" "39f7db69141d4652808f8224073fa2cd"
+        "Another agent speaks with this host's certificate"
+        "A cloned disk has the same certificate. Delete the node on the controller and join each host with a token of its own.";
+    "the agent's own state cannot be kept; nothing is begun before it can" "c786c85939b5431fbe71a89e03180574"
+        "The agent's state directory cannot be written"
+        "A full or read-only disk: make room below /var/lib/stemma-agent. Labels and tasks stay as they are until then.";
+    "certificate renewed" "81f122c108b24ac18d8935e6f1c2968c"
+        "This host's certificate was renewed"
+        "Nothing is to be done.";
+    "serving agents" "b894ff1a6f274d1986f7d3a259446d77"
+        "The controller serves agents at @ADDRESS@"
+        "Nothing is to be done.";
+    "stopping" "35d585b32f55466e8108f4589deed400"
+        "The controller stops"
+        "Requests in hand are answered first. Hosts keep what they hold.";
+    "node joined" "a28498dc7b784ef690abb7a5b0ef68fe"
+        "Node @NAME@ joined with token @TOKEN@"
+        "Its certificate is good for 24 hours and renews itself.";
+    "node is silent" "10212f689c6a420dba926e6eeb812435"
+        "Node @NODE@ is silent"
+        "It has not checked in for longer than silent_after of its group. Tasks on other hosts that wait for it wait on.";
+    "node is back" "2c6fb0b741244263b69aed11e52ea279"
+        "Node @NODE@ is back"
+        "Nothing is to be done.";
+    "store write failed, the store is read-only until it is reopened" "2ba5b59cfb534c25954b581a309d55a2"
+        "The store cannot be written any more"
+        "The controller ends to be started anew. What was answered is stored; of the last write nobody knows. Look at the disk of the data directory.";
+    "a full resolve found something to do" "597d96b257c2400cabd2fd4ea8e36aa0"
+        "@NODES@ nodes were not as the store says"
+        "A change did not reach them when it was made, and did now. Please report it with the log around it.";
+    "certificate renewed after it had expired" "d1436d84c052425cb4104f489e47e28b"
+        "Node @NODE@ renewed an expired certificate"
+        "Its controllers or its network were gone for a day or more, or its disk was found: know which.";
+}
+
+/// The entry of a line.
+pub fn explained(message: &str) -> Option<&'static Entry> {
+    CATALOG.iter().find(|entry| entry.message == message)
+}
+
+/// The catalog's file, as `journalctl --update-catalog` reads it.
+pub fn catalog_file() -> String {
+    let mut file =
+        "# Explains lines of Stemma's log (journalctl -x). Written from shared/wire/src/log/catalog.rs.\n".to_owned();
+    for Entry { id, subject, text, .. } in CATALOG {
+        let _infallible = write!(file, "\n-- {id}\nSubject: {subject}\nDefined-By: Stemma\n\n{text}\n");
+    }
+    file
+}
+
+/// A logger that gives the lines which are explained their id.
+pub(super) struct Explaining<L>(pub(super) L);
+
+impl<L: Log> Log for Explaining<L> {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        match record.args().as_str().and_then(explained) {
+            Some(entry) => {
+                let fields = WithId { fields: record.key_values(), id: entry.id };
+                self.0.log(&record.to_builder().key_values(&fields).build());
+            }
+            None => self.0.log(record),
+        }
+    }
+
+    fn flush(&self) {
+        self.0.flush();
+    }
+}
+
+struct WithId<'a> {
+    fields: &'a dyn Source,
+    id: &'static str,
+}
+
+impl Source for WithId<'_> {
+    fn visit<'kvs>(&'kvs self, visitor: &mut dyn VisitSource<'kvs>) -> Result<(), Error> {
+        self.fields.visit(visitor)?;
+        visitor.visit_pair(Key::from_str("message_id"), Value::from(self.id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Keeps what it is given: message, then fields in their order.
+    struct Kept<'a>(&'a Mutex<Vec<String>>);
+
+    impl Log for Kept<'_> {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &Record<'_>) {
+            struct Fields(String);
+            impl<'kvs> VisitSource<'kvs> for Fields {
+                fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), Error> {
+                    let _infallible = write!(self.0, " {key}={value}");
+                    Ok(())
+                }
+            }
+            let mut fields = Fields(record.args().to_string());
+            record.key_values().visit(&mut fields).expect("nothing fails here");
+            self.0.lock().expect("nobody panics with it").push(fields.0);
+        }
+
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn a_line_that_is_explained_has_its_id_behind_its_fields() {
+        let kept = Mutex::default();
+        let logger = Explaining(Kept(&kept));
+        let fields = [("node", "n1")];
+        for message in [format_args!("node is back"), format_args!("node is hungry")] {
+            logger.log(&Record::builder().args(message).key_values(&fields).build());
+        }
+        let kept = kept.into_inner().expect("nobody panics with it");
+        assert_eq!(
+            kept,
+            ["node is back node=n1 message_id=2c6fb0b741244263b69aed11e52ea279", "node is hungry node=n1"]
+        );
+    }
+
+    #[test]
+    fn ids_are_ids_and_each_stands_once() {
+        let ids: BTreeSet<_> = CATALOG.iter().map(|entry| entry.id).collect();
+        assert_eq!(ids.len(), CATALOG.len());
+        assert!(
+            ids.iter().all(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)))
+        );
+    }
+
+    #[test]
+    fn the_file_of_the_units_is_this_one() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../systemd/stemma.catalog");
+        if std::env::var_os("STEMMA_WRITE_DOCS").is_some() {
+            std::fs::write(path, catalog_file()).expect("the units' directory");
+        }
+        let there = std::fs::read_to_string(path).expect("systemd/stemma.catalog");
+        assert!(there == catalog_file(), "write it anew: STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire catalog");
+    }
+}
