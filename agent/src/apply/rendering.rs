@@ -23,6 +23,9 @@ pub struct Texts<'a> {
     renderer: std::cell::OnceCell<Renderer>,
 }
 
+/// For what everyone sees.
+struct Unnamed;
+
 /// The credentials of this host.
 struct Credentials<'a>(&'a dyn Host);
 
@@ -44,6 +47,18 @@ impl<'a> Texts<'a> {
         named(field, self.renderer().text(template))
     }
 
+    /// The name of a file or a program. It is said in results and logs and seen by everyone on the host, so no secret
+    /// is part of one.
+    ///
+    /// # Errors
+    /// As [`Self::text`]; also where it reads a secret.
+    pub fn name(&self, field: &str, template: &str) -> Result<String, TaskError> {
+        if is_plain(template) {
+            return Ok(template.to_owned());
+        }
+        named(field, Renderer::new(&self.task.inputs, &Unnamed, Limits::default()).text(template))
+    }
+
     /// A shell text, in which each value is quoted for `sh` unless marked raw.
     ///
     /// # Errors
@@ -58,10 +73,13 @@ impl<'a> Texts<'a> {
     /// The items of a command, each rendered by itself: a value is one argument, whatever stands in it.
     ///
     /// # Errors
-    /// As [`Self::text`].
+    /// As [`Self::text`], and of the first, which names the program, as [`Self::name`].
     pub fn words(&self, field: &str, items: &[String]) -> Result<Vec<String>, TaskError> {
         if items.iter().all(|item| is_plain(item)) {
             return Ok(items.to_vec());
+        }
+        if let Some(program) = items.first() {
+            self.name(field, program)?;
         }
         named(field, self.renderer().command(items))
     }
@@ -79,6 +97,12 @@ fn is_plain(text: &str) -> bool {
 
 fn named<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskError> {
     rendered.map_err(|error| TaskError::new(format!("{field}: {error}")))
+}
+
+impl Secrets for Unnamed {
+    fn value(&self, _: &str, _: u64) -> Result<String, SecretUnavailable> {
+        Err(SecretUnavailable { reason: "the name of a file or a program would show it to everyone".into() })
+    }
 }
 
 impl Secrets for Credentials<'_> {

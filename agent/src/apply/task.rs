@@ -68,6 +68,19 @@ impl HostTask {
         }
         Ok(Self { task, inputs, content: content(profile, sent) })
     }
+
+    /// Whether a secret is among its inputs: whatever it makes may hold the value.
+    #[must_use]
+    pub fn reads_secrets(&self) -> bool {
+        self.inputs.iter().any(|(_, input)| matches!(input, Input::Secret { .. }))
+    }
+
+    /// Whether what it puts out and what it changes are kept from everyone: its author says so, or it reads a secret
+    /// (trust.md, rule 8).
+    #[must_use]
+    pub fn is_sensitive(&self) -> bool {
+        self.task.sensitive || self.reads_secrets()
+    }
 }
 
 /// An input as core knows it.

@@ -149,6 +149,14 @@ impl Set {
         self
     }
 
+    /// The last task reads a secret of this name.
+    pub(crate) fn reads_secret(mut self, name: &str) -> Self {
+        let reference = format!("secret('{name}')");
+        self.profile.tasks.last_mut().unwrap().references.push(reference.clone());
+        self.inputs.push((reference, InputValue::Secret { name: name.into(), version: 3 }));
+        self
+    }
+
     /// The last task waits for a barrier.
     pub(crate) fn behind(mut self, barrier: stemma_wire::message::desired::Barrier) -> Self {
         self.profile.tasks.last_mut().unwrap().barriers.push(barrier);

@@ -94,7 +94,7 @@ enum Content {
 impl Applier for File {
     fn keeps(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let parameters: Parameters = parameters::read(task).ok()?;
-        HostPath::parse(&Texts::new(site, task).text("parameters.path", &parameters.path).ok()?).ok()
+        HostPath::parse(&Texts::new(site, task).name("parameters.path", &parameters.path).ok()?).ok()
     }
 
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
@@ -174,7 +174,7 @@ impl Content {
 fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
     let parameters: Parameters = parameters::read(task)?;
     let texts = Texts::new(site, task);
-    let path = texts.text("parameters.path", &parameters.path)?;
+    let path = texts.name("parameters.path", &parameters.path)?;
     let path = HostPath::parse(&path).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
     if paths::is_own(&path) {
         return Err(TaskError::new(format!("parameters.path: {path} is the agent's own; no task writes there")));
@@ -184,7 +184,9 @@ fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
         None => Some(site.host.root()?),
     };
     let present = parent.as_deref().map(|dir| present(dir, &path)).transpose()?.flatten();
-    let wanted = wanted(site, &texts, &parameters, present.as_ref())?;
+    let new = if task.reads_secrets() { 0o600 } else { 0o644 };
+    let attributes = attributes(site, &parameters, present.as_ref(), new)?;
+    let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes });
     let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |mode| parameters::mode("dir_mode", mode))?;
     let validate = texts.words("parameters.validate", &parameters.validate)?;
     Ok(Situation { path, parent, present, wanted, dir_mode, validate })
@@ -208,14 +210,10 @@ fn present(dir: &dyn Dir, path: &HostPath) -> Result<Option<Present>, TaskError>
     Ok(Some(Present { stat, content }))
 }
 
-fn wanted(
-    site: &Site,
-    texts: &Texts<'_>,
-    parameters: &Parameters,
-    present: Option<&Present>,
-) -> Result<Option<Wanted>, TaskError> {
+/// What the file is to hold; `None`: it is to be gone.
+fn content(site: &Site, texts: &Texts<'_>, parameters: &Parameters) -> Result<Option<Content>, TaskError> {
     let Parameters { content, template, source, absent, .. } = parameters;
-    let content = match (content, template, source, absent) {
+    Ok(Some(match (content, template, source, absent) {
         (None, None, None, true) => return Ok(None),
         (Some(content), None, None, false) => Content::Bytes(content.clone().into_bytes()),
         (None, Some(template), None, false) => {
@@ -223,13 +221,18 @@ fn wanted(
         }
         (None, None, Some(source), false) => blob(site, source)?,
         _ => return Err(TaskError::new("parameters: exactly one of content, template, source and absent is given")),
-    };
-    Ok(Some(Wanted { content, attributes: attributes(site, parameters, present)? }))
+    }))
 }
 
-/// What an author does not say stays as it is; a new file is the agent's, readable by all.
-fn attributes(site: &Site, parameters: &Parameters, present: Option<&Present>) -> Result<Attributes, TaskError> {
-    let mut attributes = present.map_or(Attributes::mode(0o644), |present| Attributes::of(&present.stat));
+/// What an author does not say stays as it is; a new file is the agent's, with the mode `new`: readable by all, unless a
+/// secret is in it.
+fn attributes(
+    site: &Site,
+    parameters: &Parameters,
+    present: Option<&Present>,
+    new: u32,
+) -> Result<Attributes, TaskError> {
+    let mut attributes = present.map_or(Attributes::mode(new), |present| Attributes::of(&present.stat));
     if let Some(mode) = &parameters.mode {
         attributes.mode = parameters::mode("mode", mode)?;
     }
@@ -328,8 +331,11 @@ fn remove(site: &Site, task: &HostTask, situation: &Situation) -> Result<String,
     Ok(String::new())
 }
 
-/// Keeps what is about to be replaced.
+/// Keeps what is about to be replaced; not where that may hold an older value of a secret.
 fn keep(site: &Site, task: &HostTask, situation: &Situation) -> Result<(), TaskError> {
+    if task.reads_secrets() {
+        return Ok(());
+    }
     let bytes = match situation.present.as_ref().map(|present| &present.content) {
         // Too large to be kept.
         Some(Content::Large(..)) => return Ok(()),

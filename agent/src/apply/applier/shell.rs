@@ -240,7 +240,7 @@ fn shell(script: String) -> Result<Vec<String>, TaskError> {
 fn path(texts: &Texts<'_>, name: &str, text: Option<&str>) -> Result<Option<HostPath>, TaskError> {
     let Some(text) = text else { return Ok(None) };
     let field = format!("parameters.{name}");
-    let rendered = texts.text(&field, text)?;
+    let rendered = texts.name(&field, text)?;
     HostPath::parse(&rendered).map(Some).map_err(|error| TaskError::new(format!("{field}: {error}")))
 }
 

@@ -55,7 +55,7 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, leave:
             (Leave::Mend, OnDrift::Mend) | (Leave::Apply, _) => apply(site, applier, task).await,
         },
     };
-    if task.task.sensitive {
+    if task.is_sensitive() {
         ended.output.clear();
         ended.diff.clear();
     }

@@ -9,7 +9,7 @@ use super::*;
 use crate::apply::ledger::{Ledger, StepState};
 use crate::apply::testing::Set;
 use crate::host::memory::MemoryHost;
-use crate::host::{End, Finished};
+use crate::host::{Dir, End, Finished, Host as _};
 
 fn site(host: &MemoryHost) -> Site {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
@@ -193,4 +193,97 @@ fn what_something_else_changes_again_and_again_is_contended_and_left_until_an_ho
     assert_eq!(host.text("/f").as_deref(), Some("theirs"));
     host.pass(std::time::Duration::from_hours(1));
     assert_eq!(converge(&host, &set), pairs(&[("f", Outcome::Changed)]));
+}
+
+#[test]
+fn nothing_of_a_secret_is_told_or_kept_but_in_the_file_that_it_is_for() {
+    const VALUE: &str = "hunter2";
+    let secret = "{{ secret('db') }}";
+    for (kind, parameters, outcome, said, put) in [
+        ("file", json!({"path": "/f", "template": format!("password={secret}\n")}), Outcome::Changed, "", true),
+        (
+            "file",
+            json!({"path": "/f", "template": secret, "validate": ["no"]}),
+            Outcome::Failed,
+            "validate ended",
+            false,
+        ),
+        (
+            "file",
+            json!({"path": format!("/{secret}"), "content": ""}),
+            Outcome::Failed,
+            "parameters.path: line 1",
+            false,
+        ),
+        (
+            "file",
+            json!({"path": "/f", "template": "{{ secret('db') + 1 }}"}),
+            Outcome::Failed,
+            "parameters.template",
+            false,
+        ),
+        ("shell", json!({"script": format!("echo {secret}")}), Outcome::Changed, "", false),
+        ("shell", json!({"command": ["no", secret]}), Outcome::Failed, "the command ended", false),
+        ("shell", json!({"command": [secret]}), Outcome::Failed, "parameters.command: line 1", false),
+        (
+            "shell",
+            json!({"command": ["a"], "creates": format!("/{secret}")}),
+            Outcome::Failed,
+            "parameters.creates",
+            false,
+        ),
+        ("shell", json!({"command": ["a"], "unless": ["no", secret]}), Outcome::Changed, "", false),
+    ] {
+        let host = MemoryHost::new();
+        host.on_run(|_, command| Finished {
+            end: End::Status(i32::from(command.argv[0] == "no")),
+            output: command.argv.join(" "),
+        });
+        host.put("/run/credentials/stemma-agent.service/db", VALUE);
+        let set = Set::default().task("t", kind, &[], &json!({"parameters": parameters})).reads_secret("db");
+        // The second time it stands there already, with another value.
+        for round in ["first", "again"] {
+            let results = results(&host, &set);
+            let [result] = results.as_slice() else { panic!("{parameters} {round}: {results:?}") };
+            assert_eq!(result.outcome, outcome, "{parameters} {round}: {result:?}");
+            assert!(result.message.starts_with(said), "{result:?}");
+            assert_eq!((result.output.as_str(), result.diff.as_str()), ("", ""), "{parameters}");
+            assert!(!result.message.contains(VALUE), "{result:?}");
+            let expected = if put { vec!["/f"] } else { vec![] };
+            assert_eq!(holding(&*host.root().unwrap(), "", VALUE), expected, "{parameters} {round}");
+            if !put {
+                break;
+            }
+            let dir = host.root().unwrap();
+            assert_eq!(dir.stat("f").unwrap().unwrap().mode, 0o600, "a new file with a secret in it is its owner's");
+            host.put("/f", "password=hunter2, of the older kind\n");
+            host.chmod("/f", 0o600);
+        }
+    }
+}
+
+/// One run of a set to its end: what it tells, whole.
+fn results(host: &MemoryHost, set: &Set) -> Vec<TaskResult> {
+    let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
+    let mut run = Run::plan(site(host), &Ceiling::default(), &set.desired(), &profile, Purpose::Converge).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let open = BTreeSet::new();
+    runtime.block_on(async { while run.work(&open).await.unwrap() {} });
+    run.settle().unwrap()
+}
+
+/// The files below a directory that hold a text, but for the credentials.
+fn holding(dir: &dyn Dir, at: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for name in dir.names().unwrap() {
+        let path = format!("{at}/{name}");
+        if let Some(below) = dir.dir(&name).ok().flatten().filter(|_| path != "/run/credentials") {
+            found.extend(holding(&*below, &path, text));
+        } else if let Ok(Some(bytes)) = dir.read(&name, 1 << 20)
+            && String::from_utf8_lossy(&bytes).contains(text)
+        {
+            found.push(path);
+        }
+    }
+    found
 }
