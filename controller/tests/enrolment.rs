@@ -15,10 +15,11 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 use stemma_controller::agents::desired::{Batch, Change};
-use stemma_controller::enrol::record::agent_key;
+use stemma_controller::enrol::record::{KEYS, agent_key};
 use stemma_controller::enrol::{GuessLimits, forget, token};
 use stemma_controller::registry::work::Work;
 use stemma_controller::registry::{Answer, Decision};
+use stemma_controller::store::{Query, Revision as StoreRevision};
 use stemma_core::name::NodeName;
 use stemma_core::object::NodeSpec;
 use stemma_wire::message::Revision;
@@ -197,6 +198,58 @@ async fn s25_a_bad_signature_a_weak_key_and_another_nodes_key_are_refused() {
 }
 
 #[tokio::test]
+async fn two_hosts_with_one_name_that_join_a_group_at_once_are_one_and_a_refusal() {
+    let fleet = Arc::new(Fleet::start().await);
+    fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    for round in 0..300 {
+        let token = fleet.token(json!({"nodegroup": "c/g", "uses": 2})).await;
+        let racers = ["a", "b"].map(|_| {
+            let (fleet, token) = (Arc::clone(&fleet), token.clone());
+            let from = format!("127.0.0.1:{}", 1000 + round).parse().unwrap();
+            tokio::spawn(async move {
+                let request = EnrollRequest { token, csr: asking().csr, seal_key: [7; 32], name: format!("n{round}") };
+                fleet.parts().enrolment.enrol(from, request).await
+            })
+        });
+        let mut won = 0;
+        for racer in racers {
+            match racer.await.unwrap() {
+                Ok(_) => won += 1,
+                Err(error) => {
+                    assert_eq!(error.message, format!("the name 'n{round}' is taken: that node has joined already"));
+                }
+            }
+        }
+        assert_eq!((won, uses_left(&fleet, &token)), (1, json!(1)), "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn who_has_joined_and_whose_key_it_is_says_the_store_and_not_what_follows_it() {
+    let fleet = Fleet::start().await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let token = fleet.token(json!({"nodegroup": "c/g", "uses": 10})).await;
+    let taken = asking();
+    let node = fleet.enrol(&token, "web-1", &taken.csr).await.unwrap().node;
+    let mut other = fleet.join("web-3").await;
+    // What is known in memory comes after the commit: here, not yet.
+    let forgotten = || fleet.parts().identities.forget(node, StoreRevision::new(u64::MAX));
+    forgotten();
+    let got = fleet.enrol(&token, "web-2", &taken.csr).await.unwrap_err();
+    assert_eq!(got.message, "the certificate request is refused: its key is another node's; make a new one");
+    assert_eq!(other.renew(&taken.csr).await.unwrap_err().kind, "csr.invalid");
+    for token in [&token, &fleet.token(json!({"node": "web-1"})).await] {
+        forgotten();
+        let got = fleet.enrol(token, "web-1", &asking().csr).await.unwrap_err();
+        assert_eq!(
+            (got.status, got.message.as_str()),
+            (409, "the name 'web-1' is taken: that node has joined already")
+        );
+    }
+    assert_eq!(uses_left(&fleet, &token), 9);
+}
+
+#[tokio::test]
 async fn s26_a_deleted_nodes_certificate_is_dead_also_when_it_is_made_again() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
@@ -336,6 +389,9 @@ async fn what_is_over_is_forgotten_and_nothing_else() {
     let revision = fleet.revision();
     assert_eq!(forget().await.unwrap(), 1);
     assert_eq!((record(goes.node), record(stays.node).is_some()), (None, true));
+    let keys = parts.registry.store().snapshot().unwrap().list(&Query::prefix(KEYS)).unwrap().entries;
+    assert_eq!(keys.len(), 1, "the key of what is gone is nobody's");
+    assert_eq!(keys[0].value, stays.node.to_string());
     let mut known = parts.identities.over(u64::MAX, 10);
     while !known.is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -5,8 +5,8 @@
 
 use stemma_core::object::Timestamp;
 
-use super::decode;
 use super::record::{AgentRecord, TOKENS, TokenRecord, agent_key};
+use super::{decode, keys};
 use crate::agents::identity::Identities;
 use crate::store::{Entry, KeyRange, Op, Precondition, Query, Store, StoreError, Transaction};
 
@@ -40,10 +40,10 @@ async fn forget_tokens(store: &dyn Store, now: Timestamp) -> Result<usize, Store
             let token: TokenRecord = decode(&entry.key, &entry.value)?;
             let ended = token.spent_at.map_or(token.expires_at, |spent| spent.min(token.expires_at));
             if ended.0.saturating_add(SHOWN_MS) <= now.0 {
-                old.push(entry);
+                old.push(Old { entry, with: Vec::new() });
             }
         }
-        dropped += drop_unchanged(store, &old).await?;
+        dropped += drop_unchanged(store, old).await?;
         if !page.more {
             return Ok(dropped);
         }
@@ -62,22 +62,33 @@ async fn forget_agents(store: &dyn Store, identities: &Identities, now: Timestam
         };
         let record: AgentRecord = decode(&entry.key, &entry.value)?;
         if record.retired && record.over_s() <= now_s {
-            old.push(entry);
+            old.push(Old { with: keys::drop_all(snapshot.as_ref(), node, &record)?, entry });
         }
     }
     drop(snapshot);
     // Memory follows by the store's watch.
-    drop_unchanged(store, &old).await
+    drop_unchanged(store, old).await
 }
 
-async fn drop_unchanged(store: &dyn Store, old: &[Entry]) -> Result<usize, StoreError> {
+/// A record that is to go, and what goes with it.
+struct Old {
+    entry: Entry,
+    with: Vec<Op>,
+}
+
+async fn drop_unchanged(store: &dyn Store, old: Vec<Old>) -> Result<usize, StoreError> {
     let mut dropped = 0;
-    for some in old.chunks(AT_ONCE) {
-        let preconditions =
-            some.iter().map(|entry| Precondition::unchanged(entry.key.clone(), entry.mod_revision)).collect();
-        let ops = some.iter().map(|entry| Op::Delete { key: entry.key.clone() }).collect();
-        match store.commit(Transaction { preconditions, ops }).await {
-            Ok(_) => dropped += some.len(),
+    let mut old = old.into_iter().peekable();
+    while old.peek().is_some() {
+        let (mut transaction, mut count) = (Transaction::new(), 0);
+        for Old { entry, with } in old.by_ref().take(AT_ONCE) {
+            transaction = transaction.require(Precondition::unchanged(entry.key.clone(), entry.mod_revision));
+            transaction = transaction.delete(entry.key);
+            transaction.ops.extend(with);
+            count += 1;
+        }
+        match store.commit(transaction).await {
+            Ok(_) => dropped += count,
             // One of them was just written; the others are still old next time.
             Err(StoreError::PreconditionFailed(_)) => {}
             Err(error) => return Err(error),

@@ -13,7 +13,7 @@ use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
 use uuid::Uuid;
 
 use super::record::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
-use super::{Enrolment, caller, new_uuid, read_agent, token};
+use super::{Enrolment, caller, keys, new_uuid, read_agent, token};
 use crate::agents::plain;
 use crate::ca::csr::Request;
 use crate::cache::Model;
@@ -21,12 +21,18 @@ use crate::registry::work::Work;
 use crate::registry::{Answer, Decision, Sight, Undecided, codec, key, store_error};
 use crate::store::{Op, Precondition, Revision};
 
+/// Why a node's name is taken.
+const JOINED: &str = "that node has joined already";
+
 /// What an enrolment has made, once it is committed.
 struct Made {
     node: Uuid,
     chain: Vec<Vec<u8>>,
     record: AgentRecord,
 }
+
+/// An agent's record as it was read, with the revision that wrote it.
+type Known = Option<(AgentRecord, Revision)>;
 
 /// What an enrolment asks for, found good as far as it can be without the fleet.
 struct Asked<'a> {
@@ -112,12 +118,12 @@ impl Enrolment {
             .filter(|(token, _)| is_good(token, sight.now))
             .ok_or_else(|| plain(ErrorType::TokenInvalid))?;
         let mut work = Work::on(sight);
-        let node = match self.place(sight.model, &token, &asked.name)? {
-            Some(node) => {
+        let (node, earlier) = match self.place(sight.model, &token, &asked.name)? {
+            Some((node, earlier)) => {
                 take_over(&mut work, &node, &token)?;
-                node.meta.uuid
+                (node.meta.uuid, earlier)
             }
-            None => make_node(&mut work, asked.name.clone(), &token)?,
+            None => (make_node(&mut work, asked.name.clone(), &token)?, None),
         };
         let (chain, certificate) = self.issue(node, &asked.request, sight.now)?;
         let record = AgentRecord {
@@ -127,15 +133,21 @@ impl Enrolment {
             certificates: Vec::new(),
             retired: false,
         };
-        let earlier = read_agent(self.registry.store().as_ref(), node).map_err(|error| store_error(&error))?;
         let record = AgentRecord { certificates: retired_certificates(earlier.as_ref()), ..record }.with(certificate);
+        let before = earlier.as_ref().map(|(record, _)| record);
+        keys::follow(self.registry.store().as_ref(), work.draft(), node, before, &record)?;
         record_join(&mut work, node, &record, earlier.map(|(_, revision)| revision));
         consume(&mut work, token, written);
         Ok((work.finish(Answer::empty(201))?, Made { node, chain, record }))
     }
 
-    /// The node that is taken over; `None` when a new one is made.
-    fn place(&self, model: &Model, token: &TokenRecord, name: &NodeName) -> Result<Option<Arc<Node>>, ApiError> {
+    /// The node that is taken over, with its agent's record if it had one before; `None` when a new one is made.
+    fn place(
+        &self,
+        model: &Model,
+        token: &TokenRecord,
+        name: &NodeName,
+    ) -> Result<Option<(Arc<Node>, Known)>, ApiError> {
         let named = model.nodes.named(None, name.as_str());
         let taken = |why: &str| {
             let message = format!("the name {} is taken: {why}", quote(name.as_str()));
@@ -158,8 +170,7 @@ impl Enrolment {
                     Some(node) if node.spec.nodegroup != Some(GroupId(group)) => {
                         taken("that node is not in the token's group")
                     }
-                    Some(node) if self.identities.is_enrolled(node.meta.uuid) => taken("that node has joined already"),
-                    Some(node) => Ok(Some(Arc::clone(node))),
+                    Some(node) => self.not_joined(node)?.map_or_else(|| taken(JOINED), |found| Ok(Some(found))),
                 }
             }
             Bound::Node(uuid) => match model.nodes.get(uuid) {
@@ -167,10 +178,19 @@ impl Enrolment {
                 Some(node) if !answers_to(node, name) => {
                     elsewhere(format!("the token is bound to another node than {}", quote(name.as_str())))
                 }
-                Some(_) if self.identities.is_enrolled(uuid) => taken("that node has joined already"),
-                Some(node) => Ok(Some(Arc::clone(node))),
+                Some(node) => self.not_joined(node)?.map_or_else(|| taken(JOINED), |found| Ok(Some(found))),
             },
         }
+    }
+
+    /// A node whose agent has not joined, or is gone; `None` for one that has. It is judged by the record on whose revision the commit is
+    /// conditioned: what is known in memory comes after a commit, and of two hosts with one name who join at once both would
+    /// find nobody there.
+    fn not_joined(&self, node: &Arc<Node>) -> Result<Option<(Arc<Node>, Known)>, ApiError> {
+        let store = self.registry.store().as_ref();
+        let known = read_agent(store, node.meta.uuid).map_err(|error| store_error(&error))?;
+        let has_joined = known.as_ref().is_some_and(|(record, _)| !record.retired);
+        Ok((!has_joined).then(|| (Arc::clone(node), known)))
     }
 }
 

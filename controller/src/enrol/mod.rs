@@ -6,6 +6,7 @@
 pub mod forget;
 mod guess;
 mod join;
+mod keys;
 pub mod record;
 mod renew;
 pub mod token;
@@ -62,9 +63,8 @@ impl Enrolment {
         let request =
             csr::check(der).map_err(|error| refused(format!("the certificate request is refused: {error}")))?;
         match self.identities.holder_of_key(&request.spki_sha256) {
-            Some(holder) if Some(holder) != node => {
-                Err(refused("the certificate request is refused: its key is another node's; make a new one".to_owned()))
-            }
+            // Known early in the usual case; what counts is the entry in the store, when the commit is made.
+            Some(holder) if Some(holder) != node => Err(keys::taken()),
             _ => Ok(request),
         }
     }

@@ -14,6 +14,8 @@ use uuid::Uuid;
 
 /// Agents' records, by node.
 pub const AGENTS: &str = "agent/";
+/// Whose each key of a certificate is, by the SHA-256 of the key.
+pub const KEYS: &str = "agent-key/";
 /// Join tokens, by id.
 pub const TOKENS: &str = "token/";
 
@@ -29,6 +31,11 @@ pub fn agent_key(node: Uuid) -> String {
 /// The node of an agent's key.
 pub fn read_agent_key(key: &[u8]) -> Option<Uuid> {
     std::str::from_utf8(key).ok()?.strip_prefix(AGENTS)?.parse().ok()
+}
+
+/// The key under which it stands whose key of a certificate this is.
+pub fn key_key(spki_sha256: &Hex<32>) -> String {
+    format!("{KEYS}{}", stemma_core::digest::Hex(&spki_sha256.0))
 }
 
 /// The key of a token.

@@ -12,7 +12,7 @@ use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
 use super::record::{AgentRecord, CertificateRecord, MOST_CERTIFICATES, agent_key};
-use super::{Enrolment, caller, read_agent};
+use super::{Enrolment, caller, keys, read_agent};
 use crate::agents::plain;
 use crate::ca::csr::Request;
 use crate::registry::work::Work;
@@ -75,9 +75,10 @@ impl Enrolment {
             return Err(too_many().into());
         }
         let (chain, certificate) = self.issue(node, request, sight.now)?;
-        let record = record.with(certificate);
+        let (before, record) = (record.clone(), record.with(certificate));
         let at = agent_key(node);
         let mut work = Work::on(sight);
+        keys::follow(store, work.draft(), node, Some(&before), &record)?;
         work.draft().require(Precondition::unchanged(at.clone(), written));
         work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&record) });
         Ok((work.finish(Answer::empty(200))?, Renewed { chain, record }))
