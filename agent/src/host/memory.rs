@@ -46,6 +46,8 @@ struct Machine {
     dies_before: Cell<Option<usize>>,
     dead: Cell<bool>,
     full: Cell<bool>,
+    /// A file that cannot be read, and how many times more.
+    spoilt: RefCell<(String, usize)>,
     random: Cell<u64>,
     ran: RefCell<Vec<Command>>,
     answer: RefCell<Rc<Answer>>,
@@ -67,6 +69,7 @@ impl MemoryHost {
             dies_before: Cell::new(None),
             dead: Cell::new(false),
             full: Cell::new(false),
+            spoilt: RefCell::default(),
             random: Cell::new(1),
             ran: RefCell::default(),
             answer: RefCell::new(Rc::new(|_, _| Finished { end: End::Status(0), output: String::new() })),
@@ -108,6 +111,20 @@ impl MemoryHost {
     /// From now on the disk takes no new file and no more bytes, or takes them again.
     pub fn fill(&self, full: bool) {
         self.0.full.set(full);
+    }
+
+    /// The next so many times that this file is read, the disk says no.
+    pub fn spoil(&self, path: &str, times: usize) {
+        *self.0.spoilt.borrow_mut() = (path.to_owned(), times);
+    }
+
+    fn readable(&self, path: &str) -> Result<(), HostError> {
+        let mut spoilt = self.0.spoilt.borrow_mut();
+        if spoilt.0 != path || spoilt.1 == 0 {
+            return Ok(());
+        }
+        spoilt.1 -= 1;
+        Err(failed("read", path, io::ErrorKind::Other))
     }
 
     fn room(&self, path: &str) -> Result<(), HostError> {

@@ -15,7 +15,7 @@ use super::{Applier, parameters};
 use crate::apply::ledger::{Step, StepState};
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
-use crate::host::{Command, End, Finished, HostPath, Pending};
+use crate::host::{Command, End, Finished, HostError, HostPath, Pending};
 
 /// How long a command may take where nobody says: as Fuel's.
 const TIMEOUT_SECONDS: u64 = 300;
@@ -85,7 +85,10 @@ impl Applier for Shell {
             let finished = site.host.run(&ready.command).await;
             if !ready.is_guarded() {
                 let done = finished.as_ref().is_ok_and(|finished| finished.end.is_success());
-                site.ledger.set_step(&note(if done { StepState::Done } else { StepState::Failed }))?;
+                let kept = site.ledger.set_step(&note(if done { StepState::Done } else { StepState::Failed }));
+                if let Err(error) = kept {
+                    return Err(unnoted(finished, &error));
+                }
             }
             ended(finished?)
         })
@@ -164,6 +167,17 @@ async fn guard(site: &Site, name: &str, command: &Command) -> Result<bool, TaskE
             Err(TaskError { message, output: finished.output, unknown: false })
         }
     }
+}
+
+/// It has run, and the journal still says that it was begun: trying again now could run it twice.
+fn unnoted(finished: Result<Finished, HostError>, error: &HostError) -> TaskError {
+    let (how, output) = match finished {
+        Ok(finished) => (finished.end.sentence(), finished.output),
+        Err(failed) => (failed.sentence(), String::new()),
+    };
+    let message =
+        format!("the command {how}, which could not be written down ({}); it is not run again", error.sentence());
+    TaskError { unknown: true, message, output }
 }
 
 fn ended(finished: Finished) -> Result<Applied, TaskError> {

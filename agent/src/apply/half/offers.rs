@@ -1,5 +1,7 @@
 //! What comes from a controller: desired state and grants, each verified before it changes anything.
 
+use std::collections::BTreeSet;
+
 use log::{info, warn};
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::observed::Progress;
@@ -18,16 +20,22 @@ impl Half {
             Ok(accepted) => accepted,
             Err(refused) => return self.refuse(&refused).await,
         };
+        let now = accepted.desired();
+        if held.is_none_or(|held| held.held().task_set != now.digest) {
+            // What was opened for a task set was opened for its wave. When the same one comes back that is another wave: no
+            // barrier of it is open, and no grant from before opens one. Noted first: cut off between the two, nothing is open.
+            let (task_set, revision) = (now.digest, accepted.revision);
+            self.site.ledger.set_open_barriers(&OpenBarriers { task_set, revision, open: BTreeSet::new() })?;
+        }
         self.site.ledger.accept(&accepted)?;
+        // Accepted is accepted, whatever fails from here on: the next look goes by it.
+        let before = self.desired.replace(now.clone());
         self.end.send(&FromApply::Accepted(accepted.held())).await?;
-        let (before, now) = (self.desired.take(), accepted.desired());
         info!(revision = accepted.revision.0, count = now.known.labels.len(); "desired state accepted");
         self.findings.outputs = self.write_outputs(&now, before.as_ref().map(|before| &before.known));
-        self.tell_hooks(&now)?;
         let same_tasks = before.as_ref().is_some_and(|before| {
             before.digest == now.digest && before.mode() == now.mode() && before.known.parked == now.known.parked
         });
-        self.desired = Some(now.clone());
         if !same_tasks {
             self.failures = 0;
             // How far the last task set came says nothing of this one.
@@ -36,6 +44,7 @@ impl Half {
             self.want_bodies(&now).await?;
             self.plan(&now)?;
         }
+        self.tell_hooks(&now)?;
         Ok(())
     }
 

@@ -511,3 +511,72 @@ fn once_applies_what_is_held_and_ends_also_where_something_must_wait() {
     });
     assert_eq!((host.text("/f").as_deref(), host.text("/app")), (Some("x"), None));
 }
+
+#[test]
+fn a_task_set_that_comes_back_waits_at_its_barrier_again() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+    let set = |content: &str| Set::default().file("conf", &[], "/conf", content).behind(barrier.clone());
+    let (a, b) = (set("a"), set("b"));
+    let open = |revision: u64| {
+        let grant = Grant::Barriers { task_set: a.desired().digest, open: vec![barrier.clone()] };
+        vec![FromSync::Offer { desired: None, grants: vec![controller.grant(revision, grant)], acknowledged: 0 }]
+    };
+    for (messages, found, why) in [
+        (give(&controller, 1, &a), None, "it waits"),
+        (open(2), Some("a"), "it was opened"),
+        (vec![offer(&controller, 3, &a)], Some("a"), "of the same task set nothing is shut"),
+        (give(&controller, 4, &b), Some("a"), "another task set waits"),
+        (give(&controller, 9, &a), Some("by hand"), "so does the first when it comes back"),
+        (open(2), Some("by hand"), "a grant from before opens nothing"),
+        (Vec::new(), Some("by hand"), "nor does a restart"),
+        (open(9), Some("a"), "one for this wave does"),
+    ] {
+        host.revive();
+        runtime().block_on(offered(&host, &controller, messages));
+        assert_eq!(host.text("/conf").as_deref(), found, "{why}");
+        if why == "another task set waits" {
+            host.put("/conf", "by hand");
+        }
+    }
+}
+
+#[test]
+fn wherever_a_process_dies_while_a_task_set_comes_back_its_barrier_is_shut() {
+    let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+    let set = |content: &str| Set::default().file("conf", &[], "/conf", content).behind(barrier.clone());
+    let (a, b) = (set("a"), set("b"));
+    let controller = Controller::new();
+    let grant = Grant::Barriers { task_set: a.desired().digest, open: vec![barrier.clone()] };
+    let open = FromSync::Offer { desired: None, grants: vec![controller.grant(2, grant)], acknowledged: 0 };
+    for call in 0.. {
+        let host = MemoryHost::new();
+        let first = [give(&controller, 1, &a), vec![open.clone()], give(&controller, 3, &b)].concat();
+        runtime().block_on(offered(&host, &controller, first));
+        host.put("/conf", "by hand");
+        host.die_before(call);
+        runtime().block_on(offered(&host, &controller, give(&controller, 9, &a)));
+        let died = host.is_dead();
+        host.revive();
+        runtime().block_on(offered(&host, &controller, Vec::new()));
+        assert_eq!(host.text("/conf").as_deref(), Some("by hand"), "died before call {call}");
+        if !died {
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_was_accepted_is_applied_also_when_the_next_record_cannot_be_kept() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = Set::default().label("tier", "gold").file("f", &[], "/f", "x");
+    // What the hooks were told last cannot be read once.
+    host.spoil("/var/lib/stemma-agent/apply/told", 1);
+    let (sync, apply) = pair();
+    let half = half(&host, &controller, apply);
+    let messages = give(&controller, 1, &set);
+    runtime().block_on(async {
+        let (_, _) = tokio::join!(half.run(std::future::pending()), talk_for(sync, messages, Duration::from_mins(1)));
+    });
+    assert_eq!(host.text("/f").as_deref(), Some("x"), "without a restart");
+}

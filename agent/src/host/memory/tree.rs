@@ -31,6 +31,7 @@ impl MemoryDir {
 
     fn file(&self, name: &str) -> Result<Option<usize>, HostError> {
         self.host.alive(&self.path)?;
+        self.host.readable(&self.at(name))?;
         let Some(node) = self.host.child(self.node, name) else { return Ok(None) };
         let nodes = self.host.0.nodes.borrow();
         match (&nodes[node].content, nodes[node].links) {

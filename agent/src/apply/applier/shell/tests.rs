@@ -101,6 +101,23 @@ fn a_failure_is_journalled_as_one() {
 }
 
 #[test]
+fn what_ran_and_could_not_be_written_down_is_not_run_again() {
+    for status in [0, 1] {
+        let host = MemoryHost::new();
+        host.on_run(move |host, _| {
+            host.fill(true);
+            Finished { end: End::Status(status), output: "said".into() }
+        });
+        let task = task(&json!({"parameters": {"command": ["deploy"]}, "retries": 3}), "gold");
+        let error = apply(&host, &task).unwrap_err();
+        assert!(error.unknown && error.message.contains("could not be written down"), "{error:?}");
+        assert_eq!(error.output, "said");
+        host.fill(false);
+        assert!(check(&host, &task).unwrap_err().unknown, "nor after a restart");
+    }
+}
+
+#[test]
 fn guards_say_whether_there_is_something_to_do() {
     let host = MemoryHost::new();
     host.put("/made", "");
