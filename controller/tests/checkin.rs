@@ -6,9 +6,10 @@ mod fleet;
 
 use std::time::{Duration, Instant};
 
-use fleet::{Fleet, call, check_in, refused, send, state};
+use fleet::{Fleet, call, check_in, config, refused, send, state};
 use hyper::Method;
 use serde_json::{Value, json};
+use stemma_controller::run::{Options, Publishing, start};
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::message::checkin::CheckInAnswer;
 use stemma_wire::message::desired::{Known, Profile, ProfileTask};
@@ -208,6 +209,33 @@ async fn s38_51_detected_traits_block_no_operator_and_cost_no_host_its_fleet() {
     assert_eq!((status, &body["error"]["type"]), (400, &json!("trait.invalid")), "an operator's own limit is his own");
     assert!(host.news(0).await.desired.is_some(), "the next good request");
     fleet.audited(&format!("node/{}", host.node), "trait.invalid", 1).await;
+}
+
+#[tokio::test]
+async fn s39_facts_as_deep_as_a_check_in_carries_end_no_controller() {
+    let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let task = json!({"id": "a", "type": "file", "tags": ["x"], "parameters": {"path": "/a", "template": "{{ facts.cpu.count }}"}});
+    fleet
+        .apply(json!([
+            {"kind": "Release", "name": "site", "roles": {"r": {"tags": ["x"]}}, "tags": {"x": {}}, "tasks": [task]},
+            {"kind": "Cluster", "name": "c", "release": "site"},
+            {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["r"]},
+        ]))
+        .await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    let facts = [(format!("cpu.count{}", ".a".repeat(1_000_000)), "1".to_owned())].into();
+    assert!(observe(&mut host, &Observation { facts, ..Observation::default() }).await);
+    for _ in 0..2 {
+        let node = fleet.read("/v1/nodes/web-1").await;
+        let message = "its host reports more than is taken; left out: 1 facts (a path has at most 16 names and 255 bytes, a value 16384 \
+                       bytes, all together 262144)";
+        let finding =
+            json!({"severity": "warning", "code": "report.left_out", "object": "node/web-1", "message": message});
+        assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
+        fleet.controller.stop().await;
+        fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stemma_core::object::{Kind, RefusedTraits, SaidOnHost, Timestamp};
+use stemma_core::object::{self, Kind, NotTaken, RefusedTraits, SaidOnHost, Timestamp};
 use stemma_core::traits::TraitNames;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
 use uuid::Uuid;
 
+use super::pace::{Pace, Turn};
 use super::reported::{ObservationRecord, ReportRecord, ResultsRecord, SeenRecord};
 use super::{Registry, codec, key};
 use crate::agents::intake::{Answer, Intake, IntakeError, Said, Seen, Stored, Taken};
@@ -30,15 +31,32 @@ const MOST_REASON: usize = 256;
 /// Keeps what hosts say.
 pub struct Words {
     registry: Arc<Registry>,
+    records: Arc<Records>,
+    pace: Pace,
     blobs: Arc<Blobs>,
     /// The traits that are known at this site.
     traits: TraitNames,
 }
 
+/// The last word of each node of each kind, in the store.
+struct Records {
+    registry: Arc<Registry>,
+}
+
 impl Words {
     /// Over the registry's store and the kept bodies.
     pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>, traits: TraitNames) -> Self {
-        Self { registry, blobs, traits }
+        let records = Arc::new(Records { registry: Arc::clone(&registry) });
+        let late = Arc::clone(&records);
+        let pace = Pace::new(move |node, record| {
+            let records = Arc::clone(&late);
+            Box::pin(async move {
+                if let Err(error) = records.report(node, record).await {
+                    log::warn!(node:% = node, kind = "report", error:% = error; "what a host said was not kept");
+                }
+            })
+        });
+        Self { registry, records, pace, blobs, traits }
     }
 
     /// Keeps what is said on a host for as long as it is said. It is a state of now, and stored so that what it decides is the
@@ -54,12 +72,124 @@ impl Words {
             Some(said) => transaction.put(at, codec::encode(said)),
             None => transaction.delete(at),
         };
-        self.commit(transaction).await.map_err(|error| refused(&error))?;
+        self.records.commit(transaction).await.map_err(|error| refused(&error))?;
         let SaidOnHost { paused, hold, parked } = said.unwrap_or_default();
         log::info!(node:% = node, change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
         Ok(())
     }
 
+    async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<Taken, IntakeError> {
+        check_bounds(&said)?;
+        let record = ObservationRecord::new(self.registry.now(), digest, said, &self.traits);
+        let taken = self.tell_refused(node, &record.observation);
+        self.tell_left_out(node, &record.observation);
+        let value = codec::encode(&record);
+        let images = format!("{}/", key::of_node(key::OBSERVED, node));
+        let mut transaction = Transaction::new()
+            .require(Precondition::present(key::object(Kind::Node, node)))
+            .put(key::of_node(key::OBSERVATIONS, node), value.clone())
+            .put_at_revision(images.clone(), value);
+        for old in self.surplus_images(&images)? {
+            transaction.ops.push(Op::Delete { key: old });
+        }
+        self.records.commit(transaction).await.map_err(|error| refused(&error))?;
+        Ok(taken)
+    }
+
+    /// Says once a change which traits of a host were not taken.
+    fn tell_refused(&self, node: Uuid, said: &object::Observation) -> Taken {
+        let (model, refused) = (self.registry.cache().model(), said.refused_traits.as_deref());
+        let before = model.observations.get(&node).and_then(|record| record.observation.refused_traits.as_deref());
+        match refused.filter(|refused| before != Some(*refused)) {
+            None => Taken::Whole,
+            Some(RefusedTraits { unknown, unknown_count, surplus }) => {
+                log::warn!(node:% = node, traits = unknown.join(", "), count = unknown_count, surplus = surplus; "a host reports traits that are not taken");
+                Taken::InPart
+            }
+        }
+    }
+
+    /// Says once a change how much else was not taken.
+    fn tell_left_out(&self, node: Uuid, said: &object::Observation) {
+        let model = self.registry.cache().model();
+        let before = model.observations.get(&node).map(|record| record.observation.not_taken).unwrap_or_default();
+        let NotTaken { facts, labels } = said.not_taken;
+        if !said.not_taken.is_nothing() && said.not_taken != before {
+            log::warn!(node:% = node, facts, labels; "a host reports more than is taken");
+        }
+    }
+
+    /// The oldest images, which make room for a new one.
+    fn surplus_images(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, IntakeError> {
+        let query = Query::prefix(prefix.to_owned()).descending();
+        let list = self.registry.store().snapshot().and_then(|snapshot| snapshot.list(&query));
+        let entries = list.map_err(|error| refused(&error))?.entries;
+        Ok(entries.into_iter().skip(KEPT_OBSERVATIONS - 1).map(|entry| entry.key).collect())
+    }
+}
+
+impl Intake for Words {
+    fn stored(&self, node: Uuid) -> Stored {
+        let model = self.registry.cache().model();
+        Stored {
+            acknowledged: model.results.get(&node).map_or(0, |results| results.acknowledged),
+            observation: model.observations.get(&node).map(|observation| observation.digest),
+            silent: model.seen.get(&node).is_some_and(|seen| seen.lost),
+        }
+    }
+
+    fn observed(&self, node: Uuid, digest: PartDigest, said: Observation) -> Answer<'_, Result<Taken, IntakeError>> {
+        Box::pin(self.observe(node, digest, said))
+    }
+
+    fn results(&self, node: Uuid, results: Vec<TaskResult>) -> Answer<'_, Result<u64, IntakeError>> {
+        Box::pin(async move {
+            let now = self.registry.now();
+            let last = results.iter().map(|result| result.sequence).max().unwrap_or(0);
+            self.records
+                .change(key::RESULTS, node, |present: Option<ResultsRecord>| {
+                    let mut record = present.unwrap_or_default();
+                    let before = record.acknowledged;
+                    record.take(now, results.clone());
+                    (record.acknowledged > before).then_some(record)
+                })
+                .await?;
+            Ok(last.max(self.stored(node).acknowledged))
+        })
+    }
+
+    fn report(&self, node: Uuid, report: Report) -> Answer<'_, Result<(), IntakeError>> {
+        let record = ReportRecord::new(self.registry.now(), report);
+        Box::pin(async move {
+            let Turn::Now(record) = self.pace.admit(node, record) else { return Ok(()) };
+            self.records.report(node, record).await
+        })
+    }
+
+    fn said(&self, node: Uuid, said: Said) -> Answer<'_, Result<(), IntakeError>> {
+        Box::pin(self.keep_said(node, said.local))
+    }
+
+    fn seen(&self, node: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>> {
+        let record = match seen {
+            Seen::Connected { since_s } => SeenRecord { lost: false, since: Timestamp(since_s * 1000) },
+            Seen::Lost { since_s } => SeenRecord { lost: true, since: Timestamp(since_s * 1000) },
+        };
+        Box::pin(async move {
+            self.records
+                .change(key::SEEN, node, |present: Option<SeenRecord>| {
+                    (present.is_none_or(|present| present.lost != record.lost)).then_some(record)
+                })
+                .await
+        })
+    }
+
+    fn blob(&self, hash: Hash) -> std::io::Result<Option<File>> {
+        self.blobs.open(hash)
+    }
+}
+
+impl Records {
     /// Changes one record of a node; `change` answers `None` where nothing is to be written.
     async fn change<T, F>(&self, prefix: &str, node: Uuid, change: F) -> Result<(), IntakeError>
     where
@@ -100,104 +230,13 @@ impl Words {
         Ok(revision)
     }
 
-    async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<Taken, IntakeError> {
-        check_bounds(&said)?;
-        let record = ObservationRecord::new(self.registry.now(), digest, said, &self.traits);
-        let taken = self.tell_refused(node, record.observation.refused_traits.as_deref());
-        let value = codec::encode(&record);
-        let images = format!("{}/", key::of_node(key::OBSERVED, node));
-        let mut transaction = Transaction::new()
-            .require(Precondition::present(key::object(Kind::Node, node)))
-            .put(key::of_node(key::OBSERVATIONS, node), value.clone())
-            .put_at_revision(images.clone(), value);
-        for old in self.surplus_images(&images)? {
-            transaction.ops.push(Op::Delete { key: old });
-        }
-        self.commit(transaction).await.map_err(|error| refused(&error))?;
-        Ok(taken)
-    }
-
-    /// Says once a change which traits of a host were not taken.
-    fn tell_refused(&self, node: Uuid, refused: Option<&RefusedTraits>) -> Taken {
-        let model = self.registry.cache().model();
-        let before = model.observations.get(&node).and_then(|record| record.observation.refused_traits.as_deref());
-        match refused.filter(|refused| before != Some(*refused)) {
-            None => Taken::Whole,
-            Some(RefusedTraits { unknown, unknown_count, surplus }) => {
-                log::warn!(node:% = node, traits = unknown.join(", "), count = unknown_count, surplus = surplus; "a host reports traits that are not taken");
-                Taken::InPart
-            }
-        }
-    }
-
-    /// The oldest images, which make room for a new one.
-    fn surplus_images(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, IntakeError> {
-        let query = Query::prefix(prefix.to_owned()).descending();
-        let list = self.registry.store().snapshot().and_then(|snapshot| snapshot.list(&query));
-        let entries = list.map_err(|error| refused(&error))?.entries;
-        Ok(entries.into_iter().skip(KEPT_OBSERVATIONS - 1).map(|entry| entry.key).collect())
-    }
-}
-
-impl Intake for Words {
-    fn stored(&self, node: Uuid) -> Stored {
-        let model = self.registry.cache().model();
-        Stored {
-            acknowledged: model.results.get(&node).map_or(0, |results| results.acknowledged),
-            observation: model.observations.get(&node).map(|observation| observation.digest),
-            silent: model.seen.get(&node).is_some_and(|seen| seen.lost),
-        }
-    }
-
-    fn observed(&self, node: Uuid, digest: PartDigest, said: Observation) -> Answer<'_, Result<Taken, IntakeError>> {
-        Box::pin(self.observe(node, digest, said))
-    }
-
-    fn results(&self, node: Uuid, results: Vec<TaskResult>) -> Answer<'_, Result<u64, IntakeError>> {
-        Box::pin(async move {
-            let now = self.registry.now();
-            let last = results.iter().map(|result| result.sequence).max().unwrap_or(0);
-            self.change(key::RESULTS, node, |present: Option<ResultsRecord>| {
-                let mut record = present.unwrap_or_default();
-                let before = record.acknowledged;
-                record.take(now, results.clone());
-                (record.acknowledged > before).then_some(record)
-            })
-            .await?;
-            Ok(last.max(self.stored(node).acknowledged))
+    /// Keeps a node's last Report, unless it says the same.
+    async fn report(&self, node: Uuid, record: ReportRecord) -> Result<(), IntakeError> {
+        self.change(key::REPORTS, node, |present: Option<ReportRecord>| {
+            let same = present.is_some_and(|present| is_same_but_facts(&present.report, &record.report));
+            (!same).then(|| record.clone())
         })
-    }
-
-    fn report(&self, node: Uuid, report: Report) -> Answer<'_, Result<(), IntakeError>> {
-        Box::pin(async move {
-            let at = self.registry.now();
-            self.change(key::REPORTS, node, |present: Option<ReportRecord>| {
-                let same = present.is_some_and(|present| is_same_but_facts(&present.report, &report));
-                (!same).then(|| ReportRecord { at, report: report.clone() })
-            })
-            .await
-        })
-    }
-
-    fn said(&self, node: Uuid, said: Said) -> Answer<'_, Result<(), IntakeError>> {
-        Box::pin(self.keep_said(node, said.local))
-    }
-
-    fn seen(&self, node: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>> {
-        let record = match seen {
-            Seen::Connected { since_s } => SeenRecord { lost: false, since: Timestamp(since_s * 1000) },
-            Seen::Lost { since_s } => SeenRecord { lost: true, since: Timestamp(since_s * 1000) },
-        };
-        Box::pin(async move {
-            self.change(key::SEEN, node, |present: Option<SeenRecord>| {
-                (present.is_none_or(|present| present.lost != record.lost)).then_some(record)
-            })
-            .await
-        })
-    }
-
-    fn blob(&self, hash: Hash) -> std::io::Result<Option<File>> {
-        self.blobs.open(hash)
+        .await
     }
 }
 

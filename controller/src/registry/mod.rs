@@ -14,6 +14,7 @@ pub mod key;
 mod kinds;
 pub mod maps;
 pub mod names;
+mod pace;
 pub mod refusals;
 pub mod reported;
 pub mod work;

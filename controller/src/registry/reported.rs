@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use stemma_core::object::{self, FactMap, Observation, RefusedTraits, Timestamp, TraitSet};
+use stemma_core::key::{MAX_KEY_NAME, MAX_KEY_PREFIX, MAX_VALUE};
+use stemma_core::labels::MAX_EFFECTIVE;
+use stemma_core::object::{FactMap, NotTaken, Observation, RefusedTraits, ReportedLabel, Timestamp, TraitSet};
 use stemma_core::traits::{MAX_TRAITS, Trait, TraitNames};
 use stemma_wire::error::quote;
 use stemma_wire::message::desired::{Profile, TaskSet};
-use stemma_wire::message::observed::{Outcome, Report, TaskResult};
+use stemma_wire::message::observed::{self, LocalState, Outcome, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
 
 use crate::agents::desired::Encoded;
@@ -31,6 +33,22 @@ const MOST_NAMED: usize = 10;
 
 /// How many tasks' results are kept of a node: as many as a release may have, whatever ids its agent names.
 const MOST_RESULTS: usize = 4096;
+
+/// The bytes of messages, outputs and diffs that are kept of a node: those of the newest results. What became of each task
+/// is kept of all.
+const MOST_RESULT_TEXTS: usize = 1024 * 1024;
+
+/// The longest task id; no release has a longer one.
+const MOST_TASK_ID: usize = 1024;
+
+/// The longest sentence that a host says: a task's message, a finding, a reason. In bytes.
+const MOST_SENTENCE: usize = 1024;
+
+/// The longest key of a label, in bytes.
+const MAX_KEY: usize = MAX_KEY_PREFIX + 1 + MAX_KEY_NAME;
+
+/// The longest name of a place on a host at which a label stands, in bytes.
+const MOST_SOURCE: usize = 512;
 
 /// Where a node stands with the tasks of a task set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -108,24 +126,40 @@ pub struct ProfileRecord {
 
 impl ObservationRecord {
     /// Takes what came over the wire. A fact that is no JSON text is left out: it can't be an input. Of the traits the good ones
-    /// are taken, up to the limit of a source, standard names first; what becomes of the others is said.
-    pub fn new(
-        at: Timestamp,
-        digest: PartDigest,
-        said: stemma_wire::message::observed::Observation,
-        known: &TraitNames,
-    ) -> Self {
-        let label_sources = said.labels.iter().map(|(key, label)| (key.clone(), label.source.clone())).collect();
-        let labels = said.labels.into_iter().map(|(key, label)| object::ReportedLabel {
-            key: key.into(),
-            value: label.value.into(),
-            source: label.source.into(),
-        });
+    /// are taken, up to the limit of a source, standard names first; what becomes of the others is said, as it is of facts and
+    /// labels that are too much: one odd file on a host must not cost it all the rest.
+    pub fn new(at: Timestamp, digest: PartDigest, said: observed::Observation, known: &TraitNames) -> Self {
+        let (labels, refused_labels) = taken_labels(said.labels);
+        let label_sources = labels.iter().map(|label| (label.key.to_string(), label.source.to_string())).collect();
         let (traits, refused_traits) = taken_traits(&said.traits, known);
-        let facts = FactMap::from_texts(said.facts);
-        let observation = Observation { facts, traits: traits.into(), labels: labels.collect(), refused_traits };
+        let (facts, refused_facts) = FactMap::take_texts(said.facts);
+        let not_taken = NotTaken { facts: refused_facts, labels: refused_labels };
+        let observation =
+            Observation { facts, traits: traits.into(), labels: labels.into(), refused_traits, not_taken };
         Self { at, digest, observation, label_sources }
     }
+}
+
+/// The labels that are taken, and how many are not. A key may be any text, and none is longer than the longest label's.
+fn taken_labels(said: BTreeMap<String, observed::ReportedLabel>) -> (Vec<ReportedLabel>, u32) {
+    let (mut total, mut refused) = (0, 0);
+    let mut taken = Vec::new();
+    for (key, observed::ReportedLabel { value, source }) in said {
+        let bytes = key.len() + value.len();
+        if key.len() > MAX_KEY || value.len() > MAX_VALUE || total + bytes > MAX_EFFECTIVE {
+            refused += 1;
+            continue;
+        }
+        total += bytes;
+        taken.push(ReportedLabel { key: key.into(), value: value.into(), source: cut_to(source, MOST_SOURCE).into() });
+    }
+    (taken, refused)
+}
+
+/// The beginning of a text, at most so many bytes.
+fn cut_to(mut text: String, bytes: usize) -> String {
+    text.truncate(text.floor_char_boundary(bytes));
+    text
 }
 
 fn taken_traits(said: &[String], known: &TraitNames) -> (TraitSet, Option<Box<RefusedTraits>>) {
@@ -147,17 +181,57 @@ fn taken_traits(said: &[String], known: &TraitNames) -> (TraitSet, Option<Box<Re
     (taken, (refused != RefusedTraits::default()).then(|| Box::new(refused)))
 }
 
+impl ReportRecord {
+    /// Takes what came over the wire: sentences are cut, and facts are bounded as an Observation's are.
+    pub fn new(at: Timestamp, said: Report) -> Self {
+        let sentence = |text| cut_to(text, MOST_SENTENCE);
+        let LocalState { paused, hold, parked } = said.local;
+        let local = LocalState {
+            paused,
+            hold: hold.map(|(until, reason)| (until, sentence(reason))),
+            parked: parked.map(sentence),
+        };
+        let facts = FactMap::from_texts(said.facts);
+        let facts = facts.iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect();
+        let findings = said.findings.into_iter().map(sentence).collect();
+        Self { at, report: Report { local, facts, findings, ..said } }
+    }
+}
+
 impl ResultsRecord {
-    /// Adds results in their order; those that are stored already are dropped.
+    /// Adds results in their order; those that are stored already are dropped, as are those of tasks that no release can have.
     pub fn take(&mut self, at: Timestamp, results: Vec<TaskResult>) {
         for result in results {
             if result.sequence <= self.acknowledged {
                 continue;
             }
             self.acknowledged = result.sequence;
+            if result.task.len() > MOST_TASK_ID {
+                continue;
+            }
+            let result = TaskResult { message: cut_to(result.message, MOST_SENTENCE), ..result };
             self.tasks.insert(result.task.clone(), TaskOutcome { at, result });
         }
         self.drop_surplus();
+        self.drop_texts();
+    }
+
+    /// Drops what the oldest results say, until the rest is as much as is kept.
+    fn drop_texts(&mut self) {
+        let texts = |result: &TaskResult| result.message.len() + result.output.len() + result.diff.len();
+        let mut total: usize = self.tasks.values().map(|one| texts(&one.result)).sum();
+        if total <= MOST_RESULT_TEXTS {
+            return;
+        }
+        let mut oldest: Vec<_> = self.tasks.values_mut().map(|one| &mut one.result).collect();
+        oldest.sort_unstable_by_key(|result| result.sequence);
+        for result in oldest {
+            if total <= MOST_RESULT_TEXTS {
+                return;
+            }
+            total -= texts(result);
+            (result.message, result.output, result.diff) = Default::default();
+        }
     }
 
     /// Drops what is more than is kept: first results of other task sets than the newest, and of these the oldest.
@@ -237,5 +311,39 @@ mod tests {
         let gone: Vec<_> = (2..=6).filter(|n| !record.tasks.contains_key(&format!("old{n}"))).collect();
         assert_eq!(gone, [2, 3, 4]);
         assert!((4098..=4100).all(|n| record.tasks.contains_key(&format!("new{n}"))));
+    }
+    #[test]
+    fn s39_what_results_say_is_bounded_and_what_became_of_a_task_is_kept_of_all() {
+        let mut record = ResultsRecord::default();
+        let said = |n: u64| TaskResult { diff: "d".repeat(16384), ..result(n, 1, format!("t{n}")) };
+        record.take(Timestamp(0), (1..=70).map(said).collect());
+        let kept: Vec<u64> =
+            record.tasks.values().filter(|one| !one.result.diff.is_empty()).map(|one| one.result.sequence).collect();
+        assert_eq!((record.tasks.len(), kept.len(), kept.iter().min()), (70, 64, Some(&7)), "a mebibyte, the newest");
+        let long = TaskResult { message: "é".repeat(600), ..result(71, 1, "t71".into()) };
+        record.take(Timestamp(0), vec![long, result(72, 1, "x".repeat(1025))]);
+        assert_eq!((record.acknowledged, record.tasks.len()), (72, 71), "no release has such a task");
+        assert_eq!(record.tasks["t71"].result.message, "é".repeat(512));
+    }
+
+    #[test]
+    fn s39_labels_and_reports_are_bounded() {
+        let label = |bytes: usize| observed::ReportedLabel { value: "v".repeat(bytes), source: "s".repeat(600) };
+        let labels = (0..20).map(|n| (format!("l{n:02}"), label(4096)));
+        let labels = labels.chain([("long".to_owned(), label(4097)), ("k".repeat(318), label(1))]).collect();
+        let said = observed::Observation { labels, ..observed::Observation::default() };
+        let record = ObservationRecord::new(Timestamp(0), PartDigest([0; 32]), said, &TraitNames::default());
+        assert_eq!(record.observation.labels.len(), 15, "64 KiB together");
+        assert_eq!(record.observation.not_taken, NotTaken { facts: 0, labels: 7 });
+        assert!(record.label_sources.values().all(|source| source.len() == 512));
+
+        let long = "r".repeat(2000);
+        let local = LocalState { paused: true, hold: Some((7, long.clone())), parked: Some(long.clone()) };
+        let facts = [("up".to_owned(), "1".to_owned()), ("a.".repeat(99_999), "1".to_owned())].into();
+        let said = Report { findings: vec![long.clone()], facts, local, ..Report::default() };
+        let Report { findings, facts, local, .. } = ReportRecord::new(Timestamp(0), said).report;
+        assert_eq!(facts.len(), 1);
+        let sizes = [findings[0].len(), local.hold.unwrap().1.len(), local.parked.unwrap().len()];
+        assert_eq!(sizes, [1024; 3]);
     }
 }

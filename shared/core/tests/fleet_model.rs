@@ -9,7 +9,8 @@ use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::manifest::{Objects, assemble, read_document};
 use stemma_core::name::TagName;
 use stemma_core::object::{
-    ClusterId, FactMap, Meta, Node, NodeId, Object, Observation, PrimarySpec, RefusedTraits, SaidOnHost, Timestamp,
+    ClusterId, FactMap, Meta, Node, NodeId, NotTaken, Object, Observation, PrimarySpec, RefusedTraits, SaidOnHost,
+    Timestamp,
 };
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
@@ -403,6 +404,21 @@ fn s38_traits_that_are_not_taken_are_a_finding_of_their_node() {
         ]
     );
     assert_eq!(made.answer("web-1").traits().names().len(), 0);
+}
+
+#[test]
+fn s39_what_a_host_reports_beyond_the_bounds_is_a_finding_of_its_node() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    let id = made.node("web-1").id();
+    let seen = Observation { not_taken: NotTaken { facts: 2, labels: 1 }, ..Observation::default() };
+    made.fleet.apply(Change::Observation(id, Arc::new(seen)));
+    assert_eq!(
+        made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "warning report.left_out node/web-1: its host reports more than is taken; left out: 2 facts (a path has at most 16 names \
+          and 255 bytes, a value 16384 bytes, all together 262144); 1 labels (a value has at most 4096 bytes, all together 65536)"
+        ]
+    );
 }
 
 #[test]

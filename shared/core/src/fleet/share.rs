@@ -31,6 +31,7 @@ impl Shared {
             traits: keep(&mut self.traits, &seen.traits),
             labels: seen.labels.clone(),
             refused_traits: seen.refused_traits.clone(),
+            not_taken: seen.not_taken,
         }
     }
 

@@ -26,7 +26,10 @@ pub use cluster::{
     ClusterSpec, ClusterTemplateSpec, FreezeUntil, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange, Rollout,
     Strategy, StrategyType,
 };
-pub use node::{FactMap, Hold, NodeSpec, NodeTags, Observation, RefusedTraits, ReportedLabel, SaidOnHost};
+pub use node::{
+    FactMap, Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation, RefusedTraits,
+    ReportedLabel, SaidOnHost,
+};
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 

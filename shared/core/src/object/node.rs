@@ -8,11 +8,20 @@ use serde_json::{Map, Value};
 
 use super::{Extra, FieldOwners, GroupId, Inherited, TraitSet};
 use crate::digest::canonical_json;
-use crate::input::Path;
+use crate::input::{MAX_DEPTH, Path};
 use crate::name::{Name, TagName};
 use crate::ownership::OwnedSet;
 use crate::task::Mode;
 use crate::traits::Trait;
+
+/// The longest path of a fact, in bytes.
+pub const MAX_FACT_PATH: usize = 255;
+
+/// The longest value of a fact, in bytes as JSON.
+pub const MAX_FACT: usize = 16 * 1024;
+
+/// The facts of one host together, paths and values, in bytes.
+pub const MAX_FACTS: usize = 256 * 1024;
 
 /// What operators say of one host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -107,6 +116,26 @@ pub struct Observation {
     /// Traits that it gave and that are none, or too many; told as a finding, and nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_traits: Option<Box<RefusedTraits>>,
+    /// What else it gave and that is more than is taken; told as a finding, and nothing else.
+    #[serde(skip_serializing_if = "NotTaken::is_nothing")]
+    pub not_taken: NotTaken,
+}
+
+/// How much of what a host gave was left out, being too deep, too long, or too much together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotTaken {
+    /// So many facts, past the bounds of [`FactMap`].
+    pub facts: u32,
+    /// So many labels.
+    pub labels: u32,
+}
+
+impl NotTaken {
+    /// Whether all was taken.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Traits that a host gave and that were not taken.
@@ -152,6 +181,10 @@ pub struct ReportedLabel {
 ///
 /// Flat texts and not a tree, and paths apart from values: every node of a fleet has some twenty facts at the same
 /// paths, and most of their values are the same everywhere, so that a fleet can share them ([`FactMap::share`]).
+///
+/// Whatever it is made from, a host's word or an old store, it holds no path deeper than [`MAX_DEPTH`] or longer than
+/// [`MAX_FACT_PATH`], no value past [`MAX_FACT`] or nested deeper than [`MAX_DEPTH`], and together no more than [`MAX_FACTS`]:
+/// who reads it need not ask. What is more is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FactMap {
     paths: Arc<[Arc<str>]>,
@@ -167,8 +200,31 @@ impl Default for FactMap {
 impl FactMap {
     /// Facts by dotted path, each a JSON text; what is no JSON is left out.
     pub fn from_texts<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> Self {
+        Self::take_texts(facts).0
+    }
+
+    /// The same, with how many were left out as past a bound.
+    pub fn take_texts<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> (Self, u32) {
         let read = |(path, text): (K, V)| Some((path.as_ref().to_owned(), serde_json::from_str(text.as_ref()).ok()?));
-        facts.into_iter().filter_map(read).collect()
+        Self::bounded(facts.into_iter().filter_map(read))
+    }
+
+    fn bounded(facts: impl IntoIterator<Item = (String, Value)>) -> (Self, u32) {
+        let (mut total, mut left_out) = (0, 0);
+        let mut sorted: BTreeMap<String, String> = BTreeMap::new();
+        for (path, value) in facts {
+            let text = if is_within_depth(&value, MAX_DEPTH) { canonical_json(&value) } else { String::new() };
+            let fits = !text.is_empty() && text.len() <= MAX_FACT && is_fact_path(&path);
+            if fits && total + path.len() + text.len() <= MAX_FACTS {
+                total += path.len() + text.len();
+                sorted.insert(path, text);
+            } else {
+                left_out += 1;
+            }
+        }
+        let (paths, values): (Vec<Arc<str>>, Vec<Arc<str>>) =
+            sorted.into_iter().map(|(key, value)| (Arc::from(key), Arc::from(value))).unzip();
+        (Self { paths: paths.into(), values: values.into() }, left_out)
     }
 
     /// Facts as a tree of objects, as a manifest's `reports` writes them.
@@ -232,25 +288,35 @@ fn flatten(path: String, value: &Value, leaves: &mut Vec<(String, Value)>) {
     }
 }
 
+/// Puts a value at a dotted path, making the maps on the way. A loop: how deep it goes is a host's word.
 fn plant(tree: &mut Map<String, Value>, path: &str, value: Value) {
-    match path.split_once('.') {
-        None => drop(tree.insert(path.to_owned(), value)),
-        Some((first, rest)) => {
-            let inner = tree.entry(first.to_owned()).or_insert_with(|| Value::Object(Map::new()));
-            if let Value::Object(inner) = inner {
-                plant(inner, rest, value);
-            }
-        }
+    let mut here = tree;
+    let mut rest = path;
+    while let Some((first, below)) = rest.split_once('.') {
+        let inner = here.entry(first.to_owned()).or_insert_with(|| Value::Object(Map::new()));
+        let Value::Object(inner) = inner else { return };
+        (here, rest) = (inner, below);
+    }
+    here.insert(rest.to_owned(), value);
+}
+
+/// Whether a fact may stand at this dotted path.
+fn is_fact_path(path: &str) -> bool {
+    path.len() <= MAX_FACT_PATH && path.split('.').count() <= MAX_DEPTH
+}
+
+/// Whether lists and maps stand in each other at most so deep. What was read as JSON nests at most 128 deep.
+fn is_within_depth(value: &Value, depth: usize) -> bool {
+    match value {
+        Value::Array(list) => depth > 0 && list.iter().all(|one| is_within_depth(one, depth - 1)),
+        Value::Object(map) => depth > 0 && map.values().all(|one| is_within_depth(one, depth - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     }
 }
 
 impl FromIterator<(String, Value)> for FactMap {
     fn from_iter<I: IntoIterator<Item = (String, Value)>>(facts: I) -> Self {
-        let sorted: BTreeMap<String, String> =
-            facts.into_iter().map(|(key, value)| (key, canonical_json(&value))).collect();
-        let (paths, values): (Vec<Arc<str>>, Vec<Arc<str>>) =
-            sorted.into_iter().map(|(key, value)| (Arc::from(key), Arc::from(value))).unzip();
-        Self { paths: paths.into(), values: values.into() }
+        Self::bounded(facts).0
     }
 }
 
@@ -287,5 +353,42 @@ mod tests {
         }
         let text = serde_json::to_string(&facts).unwrap();
         assert_eq!(serde_json::from_str::<FactMap>(&text).unwrap(), facts);
+    }
+    #[test]
+    fn facts_are_bounded_whatever_they_are_made_from() {
+        let deep = |keys: usize| vec!["k"; keys].join(".");
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let text = |bytes: usize| format!("\"{}\"", "v".repeat(bytes - 2));
+        for (path, value, taken) in [
+            (deep(16), "1".to_owned(), true),
+            (deep(17), "1".to_owned(), false),
+            // What would have gone as deep into the stack: the largest that a check-in carries.
+            (deep(1_000_000), "1".to_owned(), false),
+            ("p".repeat(255), "1".to_owned(), true),
+            ("p".repeat(256), "1".to_owned(), false),
+            ("cpu.count".to_owned(), text(16 * 1024), true),
+            ("cpu.count".to_owned(), text(16 * 1024 + 1), false),
+            ("cpu.count".to_owned(), nested(16), true),
+            ("cpu.count".to_owned(), nested(17), false),
+        ] {
+            let shown = &path[..path.len().min(40)];
+            let (facts, left_out) = FactMap::take_texts([(&path, &value)]);
+            assert_eq!((facts.is_empty(), left_out), (!taken, u32::from(!taken)), "{shown} of {} bytes", path.len());
+            // A record that an earlier program stored.
+            let stored = serde_json::to_string(&BTreeMap::from([(&path, &value)])).unwrap();
+            assert_eq!(serde_json::from_str::<FactMap>(&stored).unwrap(), facts, "{shown}");
+        }
+        let many = (0..20).map(|n| (format!("f{n:02}"), text(16 * 1024 - 3)));
+        let (facts, left_out) = FactMap::take_texts(many);
+        assert_eq!((facts.iter().count(), left_out), (16, 4));
+    }
+
+    #[test]
+    fn a_tree_is_planted_without_going_down_the_stack() {
+        let mut tree = Map::new();
+        plant(&mut tree, "a.b", json!(1));
+        plant(&mut tree, "a.c.d", json!(2));
+        plant(&mut tree, "a.b.lost", json!(3));
+        assert_eq!(Value::Object(tree), json!({"a": {"b": 1, "c": {"d": 2}}}));
     }
 }

@@ -13,12 +13,14 @@ use crate::digest::TaskDigest;
 use crate::finding::Finding;
 use crate::fleet::GroupFold;
 use crate::host_labels::HostLabelRule;
-use crate::input::Inputs;
-use crate::labels::{Annotations, Fill, Labels, Parameters};
+use crate::input::{Inputs, MAX_DEPTH};
+use crate::key::MAX_VALUE;
+use crate::labels::{Annotations, Fill, Labels, MAX_EFFECTIVE, Parameters};
 use crate::lifecycle::Limits;
 use crate::name::{Name, ReleaseRef, TagName, cut};
 use crate::object::{
-    ClusterId, GroupId, Hold, Node, NodeId, Observation, RefusedTraits, SaidOnHost, TemplateId, TraitSet,
+    ClusterId, GroupId, Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, Node, NodeId, NotTaken, Observation, RefusedTraits,
+    SaidOnHost, TemplateId, TraitSet,
 };
 use crate::origin::{Level, Origin, Resolved};
 use crate::release::{Profile, TaskIx};
@@ -324,6 +326,7 @@ impl Answer {
         findings.extend(
             self.observation.iter().filter_map(|seen| Some(refused_traits(&object, seen.refused_traits.as_deref()?))),
         );
+        findings.extend(self.observation.iter().filter_map(|seen| not_taken(&object, seen.not_taken)));
         findings.extend(self.said().into_iter().flat_map(|said| said_findings(&object, said)));
         for unmet in self.unmet() {
             findings.push(Finding::error("requirement.unmet", object.as_str(), unmet.to_string()));
@@ -349,6 +352,22 @@ fn refused_traits(object: &str, refused: &RefusedTraits) -> Finding {
     }
     let message = format!("its host reports traits that are not taken: {}", parts.join("; "));
     Finding::warning("trait.refused", object, message)
+}
+
+fn not_taken(object: &str, left_out: NotTaken) -> Option<Finding> {
+    let NotTaken { facts, labels } = left_out;
+    let mut parts = Vec::new();
+    if facts > 0 {
+        parts.push(format!(
+            "{facts} facts (a path has at most {MAX_DEPTH} names and {MAX_FACT_PATH} bytes, a value {MAX_FACT} bytes, all together \
+             {MAX_FACTS})"
+        ));
+    }
+    if labels > 0 {
+        parts.push(format!("{labels} labels (a value has at most {MAX_VALUE} bytes, all together {MAX_EFFECTIVE})"));
+    }
+    let message = format!("its host reports more than is taken; left out: {}", parts.join("; "));
+    (!parts.is_empty()).then(|| Finding::warning("report.left_out", object, message))
 }
 
 fn said_findings(object: &str, said: &SaidOnHost) -> Vec<Finding> {

@@ -63,7 +63,7 @@ pub enum GiveBack {
     /// A lease of this kind.
     Lease(LeaseWanted),
     /// The primary of this tag: its tasks have ended here.
-    Primary(String),
+    Primary(#[serde(deserialize_with = "bounded::text::<_, 255>")] String),
 }
 
 /// The answer to a check-in.

@@ -21,7 +21,8 @@ pub struct SignedDesired {
     pub known_digest: PartDigest,
     /// Digest of the task set.
     pub task_set_digest: PartDigest,
-    /// The encoding of `desired::Known` ([`super::encode`], version byte first), as it was digested.
+    /// The encoding of `desired::Known`, as it was digested: postcard alone, without the version byte that stands before a
+    /// message ([`super::encode`]), since the message that carries it has one.
     #[serde(deserialize_with = "bounded::maybe_bytes::<_, { 1 << 20 }>")]
     pub known: Option<Vec<u8>>,
     /// The encoding of `desired::TaskSet`, as it was digested.

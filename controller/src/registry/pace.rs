@@ -1,0 +1,120 @@
+//! Reports are written at most once a node in ten seconds, and the last one wins.
+//!
+//! A Report decides nothing, and each that differs is a commit: a host that says something else with every check-in must not
+//! write the store full. One that comes too soon waits for its turn, and what comes meanwhile takes its place; so the last one
+//! is always written, and an agent need not say it again. What waits when the controller stops is lost, as a Report may be.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::reported::ReportRecord;
+
+/// Between two written Reports of a node.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+type Write = dyn Fn(Uuid, ReportRecord) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+
+/// When which node's Report may be written next, and what waits.
+pub(super) struct Pace {
+    nodes: Arc<Mutex<Nodes>>,
+    write: Arc<Write>,
+}
+
+/// The nodes whose last Report was written within the interval, each with the one that waits.
+type Nodes = HashMap<Uuid, Option<ReportRecord>>;
+
+/// What becomes of a Report.
+pub(super) enum Turn {
+    /// It is to be written now.
+    Now(ReportRecord),
+    /// It will be written, unless another takes its place.
+    Later,
+}
+
+impl Pace {
+    /// `write` is called for those that waited.
+    pub(super) fn new(
+        write: impl Fn(Uuid, ReportRecord) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { nodes: Arc::default(), write: Arc::new(write) }
+    }
+
+    /// Admits a Report, now or later. Within a runtime.
+    pub(super) fn admit(&self, node: Uuid, record: ReportRecord) -> Turn {
+        match lock(&self.nodes).entry(node) {
+            Entry::Occupied(mut waiting) => {
+                waiting.insert(Some(record));
+                return Turn::Later;
+            }
+            Entry::Vacant(free) => drop(free.insert(None)),
+        }
+        tokio::spawn(follow(node, Arc::clone(&self.nodes), Arc::clone(&self.write)));
+        Turn::Now(record)
+    }
+}
+
+/// Writes what waits at the end of each interval, until nothing does.
+async fn follow(node: Uuid, nodes: Arc<Mutex<Nodes>>, write: Arc<Write>) {
+    let mut due = Instant::now();
+    loop {
+        due += INTERVAL;
+        tokio::time::sleep_until(due).await;
+        let waited = {
+            let mut nodes = lock(&nodes);
+            let waited = nodes.get_mut(&node).and_then(Option::take);
+            if waited.is_none() {
+                nodes.remove(&node);
+            }
+            waited
+        };
+        let Some(record) = waited else { return };
+        write(node, record).await;
+    }
+}
+
+fn lock(nodes: &Mutex<Nodes>) -> MutexGuard<'_, Nodes> {
+    nodes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use stemma_core::object::Timestamp;
+    use stemma_wire::message::observed::Report;
+
+    use super::*;
+
+    fn report(n: u64) -> ReportRecord {
+        ReportRecord { at: Timestamp(n), report: Report::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s39_reports_are_written_at_most_each_ten_seconds_and_the_last_one_wins() {
+        let written: Arc<Mutex<Vec<(u128, u64)>>> = Arc::default();
+        let log = Arc::clone(&written);
+        let pace = Pace::new(move |node, record| {
+            log.lock().unwrap().push((node.as_u128(), record.at.0));
+            Box::pin(async {})
+        });
+        let say = |node: u128, n| matches!(pace.admit(Uuid::from_u128(node), report(n)), Turn::Now(_));
+        assert!(say(1, 1), "the first one at once");
+        assert!(!say(1, 2) && !say(1, 3));
+        assert!(say(2, 4), "another node waits for nobody");
+        tokio::time::sleep(Duration::from_millis(9_900)).await;
+        assert_eq!(*written.lock().unwrap(), []);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(*written.lock().unwrap(), [(1, 3)]);
+        assert!(!say(1, 5), "also after one that waited");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(*written.lock().unwrap(), [(1, 3), (1, 5)]);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(lock(&pace.nodes).is_empty(), "nothing is left of who is quiet");
+        assert!(say(1, 6));
+    }
+}
