@@ -11,7 +11,7 @@ use log::{info, warn};
 use serde::Serialize;
 
 use super::ledger::{Desired, Told};
-use crate::host::{Command, Host, HostError, Kind};
+use crate::host::{Command, Host, HostError, Kind, Stat};
 use crate::paths;
 
 /// What changed, as hooks read it on standard input.
@@ -111,18 +111,42 @@ fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
     let Some(dir) = host.dir(&paths::own(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
     let (mut names, mut findings) = (Vec::new(), Vec::new());
     let (own, _) = host.identity();
+    if let Some(open) = open_to_others(host)? {
+        findings.push(format!("{open} can be written by others, so no hook is run: chmod go-w, chown root"));
+        return Ok((names, findings));
+    }
     for name in dir.names()?.into_iter().filter(|name| !name.starts_with('.')) {
         let Some(stat) = dir.stat(&name)? else { continue };
         if stat.kind != Kind::File || stat.mode & 0o111 == 0 {
             continue;
         }
-        if stat.mode & 0o022 != 0 || (stat.user != own && stat.user != 0) {
+        if is_open(&stat, own) {
             findings.push(format!("hook {name} can be written by others and is not run: chmod go-w, chown root"));
         } else {
             names.push(name);
         }
     }
     Ok((names, findings))
+}
+
+/// The first directory on the way to the hooks that somebody without root's rights could write: whoever can may put another
+/// file in the place of one that was just looked at.
+fn open_to_others(host: &dyn Host) -> Result<Option<String>, HostError> {
+    let (own, _) = host.identity();
+    let (mut dir, mut at) = (host.root()?, String::new());
+    for name in paths::own(paths::HOOKS).names() {
+        at = format!("{at}/{name}");
+        if dir.stat(name)?.is_some_and(|stat| is_open(&stat, own)) {
+            return Ok(Some(at));
+        }
+        let Some(below) = dir.dir(name)? else { break };
+        dir = below;
+    }
+    Ok(None)
+}
+
+fn is_open(stat: &Stat, own: u32) -> bool {
+    stat.mode & 0o022 != 0 || (stat.user != own && stat.user != 0)
 }
 
 #[cfg(test)]
@@ -162,5 +186,21 @@ mod tests {
         assert_eq!(findings, ["hook 30-open can be written by others and is not run: chmod go-w, chown root"]);
         let input = host.last_run().unwrap().input;
         assert!(input.starts_with(b"{\"node\":\"\",\"labels\":{\"set\""));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn s71_no_hook_runs_from_a_directory_that_others_may_write() {
+        for open in ["/etc", "/etc/stemma", "/etc/stemma/hooks.d"] {
+            for (mode, user) in [(0o777, 0), (0o775, 0), (0o755, 1000), (0o1777, 0)] {
+                let host = MemoryHost::new();
+                host.put("/etc/stemma/hooks.d/10-a", "");
+                host.chmod("/etc/stemma/hooks.d/10-a", 0o755);
+                host.chmod(open, mode);
+                host.chown(open, user);
+                let findings = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+                let said = format!("{open} can be written by others, so no hook is run: chmod go-w, chown root");
+                assert_eq!((host.ran(), findings), (vec![], vec![said]), "{mode:o} {user}");
+            }
+        }
     }
 }

@@ -186,6 +186,12 @@ impl MemoryHost {
         self.0.nodes.borrow_mut()[node].mode = mode;
     }
 
+    /// Gives what is there to another user.
+    pub fn chown(&self, path: &str, user: u32) {
+        let node = self.find(path).expect("the file is there");
+        self.0.nodes.borrow_mut()[node].user = user;
+    }
+
     /// The text of a file; `None` when nothing is there.
     pub fn text(&self, path: &str) -> Option<String> {
         match &self.0.nodes.borrow()[self.find(path)?].content {

@@ -31,6 +31,8 @@ pub struct Plan {
     pub text: Option<String>,
     /// The keys that are owned from then on.
     pub owned: BTreeMap<String, String>,
+    /// The keys that are the agent's in the present text, with the values that they have there.
+    pub found: BTreeMap<String, String>,
     /// What people should know.
     pub findings: Vec<String>,
 }
@@ -57,7 +59,11 @@ pub fn plan(
     wanted: &BTreeMap<String, String>,
 ) -> Result<Plan, Unreadable> {
     let mut file = MapFile::parse(format, present.unwrap_or(""))?;
-    let mut next = Plan { text: None, owned: BTreeMap::new(), findings: Vec::new() };
+    let ours = record.owned.keys().chain(record.writing.keys());
+    let ours =
+        ours.filter_map(|key| Some((key, file.get(key)?))).filter(|(key, there)| is_owned(record, key, Some(there)));
+    let found = ours.map(|(key, there)| (key.clone(), there.to_owned())).collect();
+    let mut next = Plan { text: None, owned: BTreeMap::new(), found, findings: Vec::new() };
     for (key, value) in wanted {
         match (is_owned(record, key, file.get(key)), file.get(key)) {
             (false, Some(theirs)) if theirs == value => {
@@ -125,30 +131,82 @@ pub fn write(
     mode: Mode,
 ) -> Result<Vec<String>, HostError> {
     let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
-    let dir = match path.parent() {
-        Some(parent) => host.dir(&parent)?,
-        None => Some(host.root()?),
+    let mut findings = match ledger.host_map()? {
+        Some(old) if old.path != config.path && mode == Mode::Apply => leave(host, ledger, &old, &config.path)?,
+        _ => Vec::new(),
     };
-    let bytes = dir.as_ref().map(|dir| dir.read(path.name(), LARGEST)).transpose()?.flatten();
-    let Ok(present) = bytes.map(String::from_utf8).transpose() else {
-        return Ok(vec![format!("host label map {path} is no UTF-8 text and is left as it is")]);
+    let Ok(present) = read(host, &path)?.map(String::from_utf8).transpose() else {
+        findings.push(format!("host label map {path} is no UTF-8 text and is left as it is"));
+        return Ok(findings);
     };
     let record = record(ledger, config, present.as_deref(), acknowledged)?;
     let plan = match plan(config.format, present.as_deref(), &record, wanted) {
         Ok(plan) => plan,
-        Err(unreadable) => return Ok(vec![format!("{path}: {unreadable}")]),
+        Err(unreadable) => {
+            findings.push(format!("{path}: {unreadable}"));
+            return Ok(findings);
+        }
     };
     match mode {
-        Mode::Observe => Ok(Vec::new()),
+        Mode::Observe => return Ok(Vec::new()),
         Mode::Noop => {
             let would = plan.text.is_some().then(|| format!("noop: host label map {path} would be changed"));
-            Ok(plan.findings.into_iter().chain(would).collect())
+            findings.extend(plan.findings.into_iter().chain(would));
         }
         Mode::Apply => {
             apply(host, ledger, &path, &plan, record)?;
-            Ok(plan.findings)
+            findings.extend(plan.findings);
         }
     }
+    Ok(findings)
+}
+
+/// The bytes of a map; `None` where there is none.
+fn read(host: &dyn Host, path: &HostPath) -> Result<Option<Vec<u8>>, HostError> {
+    let dir = match path.parent() {
+        Some(parent) => host.dir(&parent)?,
+        None => Some(host.root()?),
+    };
+    Ok(dir.map(|dir| dir.read(path.name(), LARGEST)).transpose()?.flatten())
+}
+
+/// The configuration names another file: the agent's keys go from the old one before it is forgotten that they are its own.
+/// One that cannot be read as a map any more is said and left.
+fn leave(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, next: &str) -> Result<Vec<String>, HostError> {
+    let mut findings = Vec::new();
+    match HostPath::parse(&old.path).map(|path| (read(host, &path), path)) {
+        Ok((Ok(Some(bytes)), path)) => match String::from_utf8(bytes).ok().and_then(|text| without(&text, old)) {
+            Some(Some(text)) => put(host, &path, &text)?,
+            Some(None) => {}
+            None => findings.push(format!("{path}: no host label map any more; what the agent had there is left")),
+        },
+        Ok((Err(error), path)) if error.is_of_the_file() => {
+            findings.push(format!("{path}: {}; what the agent had there is left", error.sentence()));
+        }
+        Ok((Err(error), _)) => return Err(error),
+        // It is gone, and the keys with it.
+        Ok((Ok(None), _)) | Err(_) => {}
+    }
+    let (owned, writing) = (BTreeMap::new(), BTreeMap::new());
+    ledger.set_host_map(&HostMapRecord { path: next.into(), owned, writing })?;
+    Ok(findings)
+}
+
+/// A text without the agent's keys: `Some(None)` where none is in it, `None` where it is no map. Which format it had is not on
+/// record; what is no JSON is lines, and those are the same in both other formats.
+fn without(text: &str, record: &HostMapRecord) -> Option<Option<String>> {
+    let format = if text.trim_start().starts_with('{') { Format::Json } else { Format::Env };
+    plan(format, Some(text), record, &BTreeMap::new()).ok().map(|plan| plan.text)
+}
+
+/// Replaces a map, or makes it.
+fn put(host: &dyn Host, path: &HostPath, text: &str) -> Result<(), HostError> {
+    let dir = match path.parent() {
+        Some(parent) => ensure_dir(host, &parent, 0o755)?,
+        None => host.root()?,
+    };
+    let attributes = dir.stat(path.name())?.as_ref().map_or(Attributes::mode(0o644), Attributes::of);
+    replace(host, &*dir, path.name(), text.as_bytes(), attributes)
 }
 
 /// What other authors have in the map, as this host reports it: what is no label is theirs and no concern of ours. One that
@@ -162,11 +220,9 @@ pub fn others(
     config: &HostLabelMap,
 ) -> Result<BTreeMap<String, ReportedLabel>, HostError> {
     let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
-    let dir = match path.parent() {
-        Some(parent) => host.dir(&parent)?,
-        None => Some(host.root()?),
+    let Some(dir) = path.parent().map_or_else(|| host.root().map(Some), |parent| host.dir(&parent))? else {
+        return Ok(BTreeMap::new());
     };
-    let Some(dir) = dir else { return Ok(BTreeMap::new()) };
     let own = host.identity().0;
     let is_closed = |stat: Stat| stat.mode & 0o022 == 0 && (stat.user == 0 || stat.user == own);
     if !dir.stat(path.name())?.is_some_and(is_closed) {
@@ -185,7 +241,9 @@ pub fn others(
 }
 
 /// Writes the record around the map: a key stands in the record before it stands in the map and until it is gone
-/// from it, so that a crash between the two leaves no key without an owner.
+/// from it, so that a crash between the two leaves no key without an owner. What an earlier crash left is in the record as
+/// it was found, so a second one loses nothing of the first; and it is made durable before that is written, or a power cut
+/// would bring back a text that the record no longer knows.
 fn apply(
     host: &dyn Host,
     ledger: &Ledger,
@@ -193,14 +251,15 @@ fn apply(
     plan: &Plan,
     before: HostMapRecord,
 ) -> Result<(), HostError> {
+    if !before.writing.is_empty()
+        && let Some(dir) = path.parent().map_or_else(|| host.root().map(Some), |parent| host.dir(&parent))?
+    {
+        dir.sync()?;
+    }
     if let Some(text) = &plan.text {
-        ledger.set_host_map(&HostMapRecord { writing: plan.owned.clone(), ..before })?;
-        let dir = match path.parent() {
-            Some(parent) => ensure_dir(host, &parent, 0o755)?,
-            None => host.root()?,
-        };
-        let attributes = dir.stat(path.name())?.as_ref().map_or(Attributes::mode(0o644), Attributes::of);
-        replace(host, &*dir, path.name(), text.as_bytes(), attributes)?;
+        let (owned, writing) = (plan.found.clone(), plan.owned.clone());
+        ledger.set_host_map(&HostMapRecord { owned, writing, ..before })?;
+        put(host, path, text)?;
     }
     let writing = BTreeMap::new();
     ledger.set_host_map(&HostMapRecord { path: path.to_string(), owned: plan.owned.clone(), writing })

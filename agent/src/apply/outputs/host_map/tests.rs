@@ -145,3 +145,52 @@ fn a_crash_anywhere_leaves_no_key_without_an_owner() {
         }
     }
 }
+
+#[test]
+fn two_crashes_anywhere_leave_no_key_without_an_owner() {
+    for (first, second, power) in (0..30).flat_map(|a| (0..30).flat_map(move |b| [(a, b, false), (a, b, true)])) {
+        let host = MemoryHost::new();
+        host.put(PATH, "zone=a\n");
+        written(&host, &[("n/x", "1")], None, Mode::Apply);
+        host.revive();
+        for (call, wanted) in [(first, &[("n/x", "2"), ("n/y", "1")][..]), (second, &[("n/x", "3")])] {
+            host.die_before(call);
+            let ledger = Ledger::open(Rc::new(host.clone()));
+            let _ = ledger
+                .and_then(|ledger| write(&host, &ledger, &HostLabelMap::default(), &map(wanted), None, Mode::Apply));
+            // The power goes with the second.
+            if power && call == second { host.cut_power() } else { host.revive() }
+        }
+        written(&host, &[("n/x", "3")], None, Mode::Apply);
+        assert_eq!(host.text(PATH).unwrap(), "zone=a\nn/x=3\n", "died before {first}, then {second}, power {power}");
+    }
+}
+
+#[test]
+fn another_path_takes_the_agents_keys_along_and_leaves_the_rest() {
+    let next = "/etc/other-labels";
+    for (format, before, after) in [
+        (Format::Env, "zone=a\nn/theirs=1\n", "zone=a\nn/theirs=1\n"),
+        (Format::NodeFeatureDiscovery, "feature\n", "feature\n"),
+        (Format::Json, "{\"zone\": \"a\"}", "{\n  \"zone\": \"a\"\n}\n"),
+    ] {
+        let wanted = map(&[("n/x", "1"), ("n/theirs", "2")]);
+        for call in 0..20 {
+            let host = MemoryHost::new();
+            host.put(PATH, before);
+            let at = |path: &str, format, mode| {
+                let ledger = Ledger::open(Rc::new(host.clone()))?;
+                write(&host, &ledger, &HostLabelMap { path: path.into(), format }, &wanted, None, mode)
+            };
+            at(PATH, format, Mode::Apply).unwrap();
+            at(next, Format::Env, Mode::Noop).unwrap();
+            assert!(host.text(PATH).unwrap().contains("n/x"), "only mode apply changes it");
+            host.die_before(call);
+            let _ = at(next, Format::Env, Mode::Apply);
+            host.revive();
+            assert_eq!(at(next, Format::Env, Mode::Apply).unwrap(), [""; 0], "{format:?}");
+            assert_eq!(host.text(PATH).unwrap(), after, "{format:?}, died before {call}");
+            assert_eq!(host.text(next).unwrap(), "n/theirs=2\nn/x=1\n");
+        }
+    }
+}
