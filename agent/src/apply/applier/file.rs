@@ -18,7 +18,7 @@ use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, sweep};
-use crate::host::{Command, Dir, HostPath, Kind, Pending, Stat};
+use crate::host::{Command, Dir, HostError, HostPath, Kind, Pending, Stat};
 use crate::paths;
 
 /// The largest file that is written: a blob.
@@ -89,6 +89,8 @@ enum Content {
     Bytes(Vec<u8>),
     /// What has this hash; too much to be kept in memory.
     Large(Hash, u64),
+    /// More than any file that is written has, or than is kept of one that is to go: what it is makes no difference.
+    Unread(u64),
 }
 
 impl Applier for File {
@@ -156,6 +158,7 @@ impl Content {
         match (self, other) {
             (Self::Bytes(one), Self::Bytes(other)) => one == other,
             (Self::Large(one, _), Self::Large(other, _)) => one == other,
+            (Self::Unread(_), _) | (_, Self::Unread(_)) => false,
             (Self::Bytes(bytes), Self::Large(hash, size)) | (Self::Large(hash, size), Self::Bytes(bytes)) => {
                 bytes.len() as u64 == *size && sha256(bytes) == hash.0
             }
@@ -166,6 +169,7 @@ impl Content {
         let content = match self {
             Self::Bytes(bytes) => difference::Content::Bytes(bytes),
             Self::Large(hash, size) => difference::Content::Large(hash.0, *size),
+            Self::Unread(size) => difference::Content::Unread(*size),
         };
         difference::Side { content, rights }
     }
@@ -183,7 +187,7 @@ fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
         Some(parent) => site.host.dir(&parent)?,
         None => Some(site.host.root()?),
     };
-    let present = parent.as_deref().map(|dir| present(dir, &path)).transpose()?.flatten();
+    let present = parent.as_deref().map(|dir| present(dir, &path, parameters.absent)).transpose()?.flatten();
     let new = if task.reads_secrets() { 0o600 } else { 0o644 };
     let attributes = attributes(site, &parameters, present.as_ref(), new)?;
     let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes });
@@ -192,7 +196,15 @@ fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
     Ok(Situation { path, parent, present, wanted, dir_mode, validate })
 }
 
-fn present(dir: &dyn Dir, path: &HostPath) -> Result<Option<Present>, TaskError> {
+fn present(dir: &dyn Dir, path: &HostPath, is_to_go: bool) -> Result<Option<Present>, TaskError> {
+    let read = if is_to_go { IN_MEMORY } else { LARGEST };
+    if let Some(stat) = dir.stat(path.name())?.filter(|stat| stat.kind == Kind::File && stat.size > read) {
+        // Begun, so that what reading refuses is refused here too, and not ended.
+        return match dir.pieces(path.name(), 0, &mut |_| Ok(())) {
+            Ok(_) | Err(HostError::Large { .. }) => Ok(Some(Present { stat, content: Content::Unread(stat.size) })),
+            Err(error) => Err(error.into()),
+        };
+    }
     // Reading refuses what is no plain file of one name (S65); only then is anything replaced.
     let (mut bytes, mut digest, mut size) = (Vec::new(), Sha256::new(), 0);
     let there = dir.pieces(path.name(), LARGEST, &mut |piece| {
@@ -295,6 +307,7 @@ fn stage(site: &Site, dir: &dyn Dir, wanted: &Wanted) -> Result<Staged, TaskErro
     let hash = match &wanted.content {
         Content::Bytes(bytes) => return Ok(Staged::write(host, dir, bytes, wanted.attributes)?),
         Content::Large(hash, _) => *hash,
+        Content::Unread(_) => unreachable!("what a task wants is known"),
     };
     let mut staging = Staging::begin(host, dir)?;
     let lost = match site.ledger.copy_body(hash, &mut staging) {
@@ -338,7 +351,7 @@ fn keep(site: &Site, task: &HostTask, situation: &Situation) -> Result<(), TaskE
     }
     let bytes = match situation.present.as_ref().map(|present| &present.content) {
         // Too large to be kept.
-        Some(Content::Large(..)) => return Ok(()),
+        Some(Content::Large(..) | Content::Unread(_)) => return Ok(()),
         Some(Content::Bytes(bytes)) => Some(bytes.clone()),
         None => None,
     };

@@ -175,10 +175,13 @@ fn read(host: &dyn Host, path: &HostPath) -> Result<Option<Vec<u8>>, HostError> 
 fn leave(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, next: &str) -> Result<Vec<String>, HostError> {
     let mut findings = Vec::new();
     match HostPath::parse(&old.path).map(|path| (read(host, &path), path)) {
-        Ok((Ok(Some(bytes)), path)) => match String::from_utf8(bytes).ok().and_then(|text| without(&text, old)) {
-            Some(Some(text)) => put(host, &path, &text)?,
-            Some(None) => {}
-            None => findings.push(format!("{path}: no host label map any more; what the agent had there is left")),
+        Ok((Ok(Some(bytes)), path)) => match without(&String::from_utf8_lossy(&bytes), old) {
+            // Bytes that are no text would not come out as they went in.
+            Ok(Some(text)) if std::str::from_utf8(&bytes).is_ok() => put(host, &path, &text)?,
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => {
+                findings.push(format!("{path}: no host label map any more; what the agent had there is left"));
+            }
         },
         Ok((Err(error), path)) if error.is_of_the_file() => {
             findings.push(format!("{path}: {}; what the agent had there is left", error.sentence()));
@@ -192,11 +195,11 @@ fn leave(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, next: &str) -> R
     Ok(findings)
 }
 
-/// A text without the agent's keys: `Some(None)` where none is in it, `None` where it is no map. Which format it had is not on
-/// record; what is no JSON is lines, and those are the same in both other formats.
-fn without(text: &str, record: &HostMapRecord) -> Option<Option<String>> {
+/// A text without the agent's keys; `None` where none is in it. Which format it had is not on record; what is no JSON is
+/// lines, and those are the same in both other formats.
+fn without(text: &str, record: &HostMapRecord) -> Result<Option<String>, Unreadable> {
     let format = if text.trim_start().starts_with('{') { Format::Json } else { Format::Env };
-    plan(format, Some(text), record, &BTreeMap::new()).ok().map(|plan| plan.text)
+    Ok(plan(format, Some(text), record, &BTreeMap::new())?.text)
 }
 
 /// Replaces a map, or makes it.

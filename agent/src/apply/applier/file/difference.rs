@@ -21,20 +21,22 @@ pub(super) enum Content<'a> {
     Bytes(&'a [u8]),
     /// So much that only its hash and size are known.
     Large([u8; 32], u64),
+    /// So much that only its size is known.
+    Unread(u64),
 }
 
 impl Content<'_> {
     fn size(self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Large(_, size) => size,
+            Self::Large(_, size) | Self::Unread(size) => size,
         }
     }
 
     fn text(&self) -> Option<&str> {
         match self {
             Self::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
-            Self::Large(..) => None,
+            Self::Large(..) | Self::Unread(_) => None,
         }
     }
 }

@@ -204,3 +204,23 @@ fn s67_upper_mode_bits_are_set_after_the_owner_on_a_file_that_nobody_sees() {
     let stat = host.dir(&HostPath::own("/bin")).unwrap().unwrap().stat("tool").unwrap().unwrap();
     assert_eq!((stat.user, stat.mode), (33, 0o4755));
 }
+
+#[test]
+fn a_file_larger_than_any_that_is_written_is_replaced_and_removed() {
+    for (parameters, found) in [
+        (json!({"path": "/big", "content": "small"}), Some("small".to_owned())),
+        (json!({"path": "/big", "absent": true}), None),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/big", &"x".repeat(64 * 1024 * 1024 + 1));
+        host.put_hard_link("/big");
+        assert!(refusal(&host, &parameters).contains("2 hard links"), "it may be someone else's");
+        host.put("/big", &"x".repeat(64 * 1024 * 1024 + 1));
+        let Ok(Check::Differs { diff, .. }) = check(&host, &parameters) else { panic!("{parameters}") };
+        assert!(diff.contains("67108865 bytes become"), "{diff}");
+        apply(&host, &parameters).unwrap();
+        assert_eq!(host.text("/big"), found, "{parameters}");
+        assert_eq!(check(&host, &parameters), Ok(Check::AsItShould));
+        assert_eq!(site(&host).ledger.replaced("/big").unwrap(), None, "too large to be kept");
+    }
+}
