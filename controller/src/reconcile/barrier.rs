@@ -195,8 +195,8 @@ impl Point {
     fn waiting(&self) -> Waiting {
         match self.barrier.policy {
             Policy::Any if self.any => Waiting::Nobody,
-            Policy::Any => Waiting::ForMore,
-            Policy::All => {
+            // The only one that is meant does not wait for itself.
+            Policy::Any | Policy::All => {
                 let mut nodes = self.waits_for.iter();
                 match (nodes.next(), nodes.next()) {
                     (None, _) => Waiting::Nobody,

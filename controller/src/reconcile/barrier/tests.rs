@@ -242,6 +242,14 @@ fn groups_that_run_different_releases_wait_for_each_other_as_the_order_says() {
 
 #[test]
 fn who_alone_is_waited_for_does_not_wait_for_itself() {
+    let site = Site::new();
+    let (profile, _) = site.model.fleet.placed_in(CLUSTER).find(|(profile, _)| !profile.barriers.is_empty()).unwrap();
+    for policy in [Policy::All, Policy::Any] {
+        let barrier = profile.barriers.iter().find(|barrier| barrier.policy == policy).unwrap().clone();
+        let release = Arc::clone(&profile.release);
+        let only = Point { barrier, release, waits_for: [NodeId(node(1))].into(), any: false };
+        assert_eq!(only.waiting(), Waiting::For(NodeId(node(1))), "{policy:?}");
+    }
     let (a, b) = (Waiting::For(NodeId(node(1))), Waiting::For(NodeId(node(2))));
     for (one, other, both) in [
         (Waiting::Nobody, Waiting::Nobody, Waiting::Nobody),

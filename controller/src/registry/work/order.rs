@@ -5,8 +5,9 @@
 //! close a cycle. So a cluster has two marks in the store:
 //!
 //! - `placed` is written by every commit by which a node of the cluster gets a profile;
-//! - `order` is written by every commit that *extends* the cluster: by which it gets a profile that no node of it had, or
-//!   another node holds a tag as primary.
+//! - `order` is written by every commit that *extends* the cluster: by which it gets a profile that no node of it had, or the second
+//!   node of one whose task waits for itself on other nodes, or a release with stages that none of its groups named, or another node
+//!   holds a tag as primary.
 //!
 //! A commit that extends requires both unchanged, so it has seen whoever was placed before it. One that only places,
 //! under a profile that the cluster has, requires `order` unchanged, so the profiles that it counts on were checked
@@ -15,6 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stemma_core::digest::ReleaseHash;
 use stemma_core::fleet::Fleet;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::name::TagName;
@@ -26,6 +28,15 @@ use super::Work;
 use crate::registry::{Undecided, key};
 use crate::store::{Op, Precondition};
 
+/// What a write brings to a cluster.
+#[derive(Default)]
+struct Gained {
+    /// The profiles that its nodes get.
+    profiles: BTreeSet<ProfileHash>,
+    /// It gets a release with stages: they stand on no node, so they are in the order from then on.
+    has_stages: bool,
+}
+
 impl Work<'_> {
     /// Refuses a placement that goes round, and makes the commit depend on what that was found out from.
     ///
@@ -35,11 +46,10 @@ impl Work<'_> {
         for (cluster, gained) in self.gained() {
             let before = &self.sight.model.fleet;
             let elects = self.elected.contains(&cluster) || !have_same_holders(before, &self.model.fleet, cluster);
-            if (gained.is_empty() && !elects) || self.model.clusters.get(cluster.0).is_none() {
+            let is_new = gained.has_stages || self.close(cluster, &gained.profiles);
+            if (gained.profiles.is_empty() && !elects && !is_new) || self.model.clusters.get(cluster.0).is_none() {
                 continue;
             }
-            let known: BTreeSet<ProfileHash> = before.profiles_of(cluster).map(|profile| profile.hash).collect();
-            let is_new = !gained.is_subset(&known);
             self.mark(cluster, is_new || elects)?;
             if is_new {
                 ClusterGraph::of(&self.model.fleet, cluster).check().map_err(|cycle| {
@@ -50,11 +60,33 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The clusters whose placement the write touches, each with the profiles that its nodes get. Nodes of one profile are
-    /// one class in the order, so only a profile that is new to its cluster can close a cycle.
-    fn gained(&self) -> BTreeMap<ClusterId, BTreeSet<ProfileHash>> {
-        let mut clusters: BTreeMap<ClusterId, BTreeSet<ProfileHash>> =
-            self.elected.iter().map(|cluster| (*cluster, BTreeSet::new())).collect();
+    /// Whether nodes that get these profiles can close a cycle. Nodes of one profile are one class in the order, so only a profile
+    /// that is new to its cluster can, and one with a task that waits for itself on other nodes, when there come to be any.
+    fn close(&self, cluster: ClusterId, gained: &BTreeSet<ProfileHash>) -> bool {
+        let mut known: BTreeMap<ProfileHash, usize> = BTreeMap::new();
+        for (profile, nodes) in self.sight.model.fleet.placed_in(cluster) {
+            *known.entry(profile.hash).or_default() += nodes.len();
+        }
+        let waits_for_itself = |hash: &ProfileHash| {
+            self.model.fleet.profiles_of(cluster).any(|profile| profile.hash == *hash && profile.waits_for_itself())
+        };
+        gained.iter().any(|hash| match known.get(hash) {
+            None => true,
+            Some(1) => waits_for_itself(hash),
+            Some(_) => false,
+        })
+    }
+
+    /// The clusters whose placement the write touches, each with what it gets.
+    fn gained(&self) -> BTreeMap<ClusterId, Gained> {
+        let mut clusters: BTreeMap<ClusterId, Gained> =
+            self.elected.iter().map(|cluster| (*cluster, Gained::default())).collect();
+        for cluster in self.regrouped() {
+            let before = staged(&self.sight.model.fleet, cluster);
+            if !staged(&self.model.fleet, cluster).is_subset(&before) {
+                clusters.entry(cluster).or_default().has_stages = true;
+            }
+        }
         let hash = |fleet: &Fleet, node: NodeId| fleet.profile(node).map(|profile| profile.hash);
         for node in self.reach.dirty.nodes() {
             let before = (self.sight.model.cluster_of(node.0), hash(&self.sight.model.fleet, node));
@@ -66,7 +98,29 @@ impl Work<'_> {
                 clusters.entry(cluster).or_default();
             }
             if let (Some(cluster), profile) = after {
-                clusters.entry(cluster).or_default().extend(profile);
+                clusters.entry(cluster).or_default().profiles.extend(profile);
+            }
+        }
+        clusters
+    }
+
+    /// The clusters whose groups may name other releases now.
+    fn regrouped(&self) -> BTreeSet<ClusterId> {
+        let mut clusters = BTreeSet::new();
+        for (kind, uuid) in self.written() {
+            match kind {
+                Kind::Cluster => drop(clusters.insert(ClusterId(uuid))),
+                Kind::NodeGroup => clusters.extend(self.model.groups.get(uuid).map(|group| group.spec.cluster)),
+                Kind::Release | Kind::ReleaseTags | Kind::ClusterTemplate => {
+                    clusters.extend(self.model.clusters.iter().map(|cluster| ClusterId(cluster.meta.uuid)));
+                }
+                Kind::Node
+                | Kind::Primary
+                | Kind::Namespace
+                | Kind::InspectionRule
+                | Kind::Revision
+                | Kind::Secret
+                | Kind::Expectation => {}
             }
         }
         clusters
@@ -106,6 +160,13 @@ impl Work<'_> {
             self.elected.extend(cluster);
         }
     }
+}
+
+/// The releases with stages that a cluster's groups name.
+fn staged(fleet: &Fleet, cluster: ClusterId) -> BTreeSet<ReleaseHash> {
+    let folds = fleet.groups_of(cluster).filter_map(|group| fleet.fold(group).ok());
+    let releases = folds.filter_map(|fold| fold.release.as_ref()).map(|release| &release.value);
+    releases.filter(|release| !release.stages.is_empty()).map(|release| release.hash).collect()
 }
 
 fn have_same_holders(before: &Fleet, after: &Fleet, cluster: ClusterId) -> bool {

@@ -321,3 +321,83 @@ async fn an_unassignment_is_forgotten_with_the_last_role_that_produces_its_tag()
         }
     }
 }
+
+fn tasks(tasks: serde_json::Value) -> impl Fn(&mut Work<'_>) -> Result<(), Undecided> {
+    move |work| {
+        let before = Arc::clone(work.model.releases.get(Uuid::from_u128(1)).unwrap());
+        let tasks = serde_json::from_value(tasks.clone()).unwrap();
+        let spec = ReleaseSpec { tasks, ..before.spec.clone() };
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_second_node_of_a_profile_whose_task_waits_for_itself_is_refused() {
+    let itself = "tasks wait for each other: n1/ta -> n2/ta -> n1/ta; take one of these dependencies away, or place a task elsewhere; nothing was changed";
+    for (what, cross) in [
+        ("by a pattern", json!({"name": "/t.*/", "tags": ["a"]})),
+        ("by its name", json!({"name": "ta", "tags": ["a"]})),
+        ("on everybody", json!({"name": "ta"})),
+        ("for the first of them", json!({"name": "ta", "tags": ["a"], "policy": "any"})),
+    ] {
+        let site = Site::new().await;
+        let task = json!({"id": "ta", "type": "shell", "tags": ["a"], "cross_depends": [cross], "parameters": {"script": "true"}});
+        site.write(tasks(json!([task]))).await.unwrap();
+        site.write(add(1, "a")).await.unwrap();
+        site.write(add(3, "z")).await.unwrap();
+        let refused = site.write(add(2, "a")).await.unwrap_err();
+        assert_eq!(refused.message, itself, "{what}");
+        let refused = site.write(edit(3, |spec| spec.nodegroup = Some(group("a")))).await.unwrap_err();
+        assert_eq!(refused.message, itself.replace("n2", "n3"), "{what}");
+        site.write(add(4, "z")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn of_two_who_come_to_one_that_waits_for_itself_none_slips_by() {
+    // Both see a class of one node; the second of them would be the third.
+    let site = Site::new().await;
+    let task = json!({"id": "ta", "type": "shell", "tags": ["a"], "cross_depends": [{"name": "ta", "tags": ["a"]}], "parameters": {"script": "true"}});
+    site.write(tasks(json!([task]))).await.unwrap();
+    let (made, tried) = site.race(&(Box::new(add(1, "a")) as Write), &(Box::new(add(2, "a")) as Write)).await;
+    assert!(made.is_err() && tried == 1, "{made:?} after {tried}");
+}
+
+#[tokio::test]
+async fn a_group_without_nodes_brings_no_other_order_of_stages() {
+    let site = Site::new().await;
+    let stages = |first: &str, second: &str| -> ReleaseSpec {
+        let tasks = json!([{"id": first, "type": "stage"}, {"id": second, "type": "stage", "requires": [first]}]);
+        serde_json::from_value(json!({"roles": {}, "tags": {}, "tasks": tasks})).unwrap()
+    };
+    let release = |name: &str| ReleaseRef::new(name).unwrap();
+    site.write(|work| {
+        work.create(Uuid::from_u128(50), release("forth"), stages("s1", "s2"))?;
+        work.create(Uuid::from_u128(51), release("back"), stages("s2", "s1"))?;
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let named = |n: u128, name: &'static str| -> Write {
+        Box::new(move |work| {
+            let spec = NodeGroupSpec { release: Some(release(name)), ..NodeGroupSpec::new(ClusterId(CLUSTER)) };
+            work.create(Uuid::from_u128(n), stemma_core::name::ObjectName::new(name).unwrap(), spec)?;
+            Ok(())
+        })
+    };
+    let (forth, back) = (named(60, "forth"), named(61, "back"));
+    let (made, _) = site.race(&back, &forth).await;
+    let cycle = "tasks wait for each other: stage s1 -> stage s2 -> stage s1; take one of these dependencies away, or place a task elsewhere; nothing was changed";
+    assert_eq!(made.unwrap_err().message, cycle);
+    // Nor does an edit of the release that an empty group names, nor one of the cluster.
+    site.write(|work| {
+        let spec = NodeGroupSpec { release: Some(release("site")), ..NodeGroupSpec::new(ClusterId(CLUSTER)) };
+        work.create(Uuid::from_u128(62), stemma_core::name::ObjectName::new("empty").unwrap(), spec)?;
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let refused = site.write(tasks(json!(stages("s2", "s1").tasks))).await.unwrap_err();
+    assert_eq!(refused.message, cycle);
+}

@@ -226,6 +226,16 @@ impl Profile {
         self.tasks.contains(&ix)
     }
 
+    /// Whether one of its tasks waits for itself on other nodes of the same profile: with one node nobody waits, and each further
+    /// one closes a cycle.
+    pub fn waits_for_itself(&self) -> bool {
+        self.waits.iter().any(|(at, barrier)| {
+            let barrier = &self.barriers[*barrier as usize];
+            barrier.task == self.tasks[*at as usize]
+                && self.place.is_source(self.release.matching.roles, &barrier.source)
+        })
+    }
+
     /// Whether the nodes wait for that task on other nodes, or for that stage.
     pub fn waits_for(&self, ix: TaskIx) -> bool {
         self.barriers.iter().any(|barrier| barrier.task == ix)
