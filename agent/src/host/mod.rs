@@ -126,6 +126,12 @@ pub trait Dir {
     /// [`HostError::Io`], also when something stands there.
     fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError>;
 
+    /// Sets the mode of this directory itself.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn set_mode(&self, mode: u32) -> Result<(), HostError>;
+
     /// Gives what stands under `from` the name `to`, in place of what stood there.
     ///
     /// # Errors

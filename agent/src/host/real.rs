@@ -275,9 +275,16 @@ impl Dir for RealDir {
     }
 
     fn make_dir(&self, name: &str, mode: u32) -> Result<(), HostError> {
-        self.tried("make", name, rustix::fs::mkdirat(&self.fd, plain(name), Mode::from_raw_mode(0o700)))?;
+        let mode = Mode::from_raw_mode(mode);
+        // With its mode from the first moment: one that is left closed when the agent is killed here would stay so. The umask
+        // takes from it and never adds, and the second call gives that back.
+        self.tried("make", name, rustix::fs::mkdirat(&self.fd, plain(name), mode))?;
         let fd = self.tried("open", name, open_dir(self.fd.as_fd(), name))?;
-        self.tried("set the mode of", name, rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)))
+        self.tried("set the mode of", name, rustix::fs::fchmod(&fd, mode))
+    }
+
+    fn set_mode(&self, mode: u32) -> Result<(), HostError> {
+        self.tried("set the mode of", "", rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(mode)))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {

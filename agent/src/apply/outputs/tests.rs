@@ -51,3 +51,19 @@ fn what_was_put_in_the_place_of_an_output_goes() {
     assert_eq!(host.text("/run/stemma/labels.env").as_deref(), Some(""));
     assert_eq!(host.list("/run/stemma/tags"), Vec::<String>::new());
 }
+
+#[test]
+fn directories_that_were_left_closed_are_opened_to_readers() {
+    let host = MemoryHost::new();
+    write_run(&host, &known(&[]), &TaskSet::default()).unwrap();
+    for dir in ["/run/stemma", "/run/stemma/tags"] {
+        let path = HostPath::own(dir);
+        let mode = || {
+            let parent = path.parent().unwrap();
+            host.dir(&parent).unwrap().unwrap().stat(path.name()).unwrap().unwrap().mode
+        };
+        host.chmod(dir, 0o700);
+        write_run(&host, &known(&[]), &TaskSet::default()).unwrap();
+        assert_eq!(mode(), 0o755, "{dir}");
+    }
+}

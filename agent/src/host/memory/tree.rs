@@ -116,6 +116,12 @@ impl Dir for MemoryDir {
         self.change("make", |names| names.insert(name.into(), node).is_none().then_some(()))
     }
 
+    fn set_mode(&self, mode: u32) -> Result<(), HostError> {
+        self.host.call(&self.path)?;
+        self.host.0.nodes.borrow_mut()[self.node].mode = mode;
+        Ok(())
+    }
+
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {
         self.change("replace", |names| {
             let node = names.remove(from)?;

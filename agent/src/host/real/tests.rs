@@ -254,3 +254,15 @@ fn what_cannot_be_run_says_so() {
     let error = runtime.block_on(host.run(&command)).unwrap_err().sentence();
     assert_eq!(error, "cannot run /no/such/program: No such file or directory (os error 2)");
 }
+
+#[test]
+fn a_directory_has_the_mode_that_was_asked_for_whatever_the_umask_takes() {
+    let (root, host) = host();
+    for mode in [0o755, 0o700, 0o777] {
+        let made = ensure_dir(&host, &path(&format!("/{mode:o}/below")), mode).unwrap();
+        let found = || fs::metadata(root.path().join(format!("{mode:o}/below"))).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(found(), mode);
+        made.set_mode(0o750).unwrap();
+        assert_eq!(found(), 0o750);
+    }
+}
