@@ -343,3 +343,58 @@ async fn the_nil_uuid_names_no_node() {
     let none: Vec<Value> = Vec::new();
     assert_eq!(served.get("/v1/nodes").await["nodes"], json!(none));
 }
+
+/// Labels `KEY00`, `KEY01`, … of so many bytes each.
+fn labels(key: &str, count: usize, bytes: usize) -> Value {
+    (0..count).map(|n| (format!("{key}{n:02}"), json!("v".repeat(bytes)))).collect::<serde_json::Map<_, _>>().into()
+}
+
+#[tokio::test]
+async fn what_would_be_too_large_for_a_host_is_refused_where_it_becomes_so() {
+    let served = Served::start();
+    let apply = async |objects: Value| {
+        served.send("POST", "/v1/apply?force=true", &[], Some(&json!({"objects": objects}))).await
+    };
+    let refused = async |objects: Value, kind: &str, message: &str| {
+        let answer = apply(objects).await;
+        assert_eq!((answer.status, answer.kind(), answer.message()), (400, kind, message));
+        assert!(
+            answer.body["error"]["detail"]
+                .as_str()
+                .is_some_and(|detail| detail.contains("smaller") || detail.contains("shorter"))
+        );
+    };
+    let cluster = |labels: Value| json!({"kind": "Cluster", "name": "c", "labels": labels});
+    let group = |labels: Value| json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "labels": labels});
+    let node = |more: Value| {
+        let mut node = json!({"kind": "Node", "name": "n", "nodegroup": "c/g"});
+        node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        node
+    };
+    let limit = |bytes: usize, level: &str| {
+        format!(
+            "the effective labels have at most 65536 bytes together, these {bytes} of {level} would; nothing was changed"
+        )
+    };
+    refused(json!([cluster(labels("c", 99, 4096))]), "label.invalid", &limit(99 * 4099, "cluster c")).await;
+    assert_eq!(apply(json!([cluster(labels("c", 10, 4093)), group(json!({})), node(json!({}))])).await.status, 200);
+    refused(json!([group(labels("g", 10, 4093))]), "label.invalid", &limit(20 * 4096, "nodegroup c/g")).await;
+    refused(json!([node(json!({"labels": labels("n", 7, 4093)}))]), "label.invalid", &limit(17 * 4096, "node n")).await;
+    assert_eq!(apply(json!([group(labels("c", 10, 4094))])).await.status, 200, "what overrides adds nothing");
+    assert_eq!(apply(json!([node(json!({"labels": labels("n", 5, 4093)}))])).await.status, 200);
+    refused(
+        json!([cluster(labels("x", 10, 2048))]),
+        "label.invalid",
+        &limit(10 * 2051 + 10 * 4097 + 5 * 4096, "node n"),
+    )
+    .await;
+
+    let annotations = labels("a", 50, 4093);
+    let mut large = cluster(labels("c", 10, 4093));
+    large["annotations"] = annotations;
+    let answer = apply(json!([large])).await;
+    assert_eq!((answer.status, answer.kind()), (400, "object.invalid"));
+    assert!(answer.message().starts_with("node n: the desired state has 2"), "{}", answer.message());
+    assert!(answer.message().ends_with("at most 262144 are allowed; nothing was changed"), "{}", answer.message());
+    assert_eq!(served.get("/v1/clusters/c").await["annotations"], json!({}), "nothing was changed");
+}

@@ -4,6 +4,7 @@
 
 mod fleet;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use fleet::{Fleet, call, check_in, config, refused, send, state};
@@ -14,6 +15,7 @@ use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::message::checkin::CheckInAnswer;
 use stemma_wire::message::desired::{Known, Profile, ProfileTask};
 use stemma_wire::message::observed::{Observation, ReportedLabel};
+use stemma_wire::message::signed::SignedDesired;
 use stemma_wire::message::{Hash, hash_content};
 use stemma_wire::sign::Verifier;
 
@@ -236,6 +238,42 @@ async fn s39_facts_as_deep_as_a_check_in_carries_end_no_controller() {
         fleet.controller.stop().await;
         fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_desired_state_that_the_agent_would_refuse_is_not_published_and_is_a_finding() {
+    let fleet =
+        Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
+    let annotations = |bytes: usize| (0..50).map(|n| (format!("a{n}"), "v".repeat(bytes))).collect::<BTreeMap<_, _>>();
+    let accepted: Vec<String> = (0..15).map(|n| format!("l{n}")).collect();
+    let cluster = |bytes: usize| json!([{"kind": "Cluster", "name": "c", "annotations": annotations(bytes), "host_labels": {"accept": accepted}}]);
+    fleet.apply(cluster(4094)).await;
+    fleet.apply(json!([{"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    wait_until(|| fleet.parts().desired.published() > 0).await;
+    // No write of an operator made it so: the host's own labels do.
+    let label = ReportedLabel { value: "v".repeat(4090), source: "labels.d/x:1".into() };
+    let labels = (0..15).map(|n| (format!("l{n}"), label.clone())).collect();
+    assert!(observe(&mut host, &Observation { labels, ..Observation::default() }).await);
+    let node = fleet.read("/v1/nodes/web-1").await;
+    assert!(node["findings"].to_string().contains("desired.too_large"), "{}", node["findings"]);
+    let known: Known = postcard::from_bytes(&desired(&mut host).await.known.unwrap()).unwrap();
+    assert_eq!(known.labels.len(), 0, "what was published before it became too large");
+    fleet.apply(cluster(2000)).await;
+    let node = fleet.read("/v1/nodes/web-1").await;
+    assert!(!node["findings"].to_string().contains("desired.too_large"), "{}", node["findings"]);
+    let known: Known = postcard::from_bytes(&desired(&mut host).await.known.unwrap()).unwrap();
+    assert_eq!(known.labels.len(), 15);
+}
+
+/// The next desired state that it is told; a check-in may be answered before it for something else.
+async fn desired(host: &mut fleet::Host) -> SignedDesired {
+    for _ in 0..20 {
+        if let Some(desired) = host.news(500).await.desired {
+            return desired;
+        }
+    }
+    panic!("it is told nothing");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use stemma_core::{task, validate};
 use uuid::Uuid;
 
 use crate::cache::Model;
+use crate::reconcile::size;
 use crate::registry::work::Work;
 
 /// The most findings that one answer lists.
@@ -52,7 +53,7 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     for node in work.reach().dirty.nodes() {
         clusters.extend(work.model.cluster_of(node.0));
         if let Outcome::Complete(answer) = resolve_node(&work.model.fleet, &cache, node) {
-            findings.extend(answer.findings());
+            findings.extend(size::findings(&answer));
         }
     }
     for cluster in clusters {
@@ -79,7 +80,7 @@ pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
     let cache = ResolveCache::new();
     for node in model.fleet.nodes_of_cluster(cluster) {
         match resolve_node(&model.fleet, &cache, node) {
-            Outcome::Complete(answer) => findings.extend(answer.findings()),
+            Outcome::Complete(answer) => findings.extend(size::findings(&answer)),
             Outcome::Incomplete(missing) => findings.extend(
                 missing
                     .iter()

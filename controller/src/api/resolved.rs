@@ -14,7 +14,7 @@ use super::objects::Shown;
 use super::request::{Reply, Request};
 use super::{Api, request, state};
 use crate::cache::Model;
-use crate::reconcile::barrier;
+use crate::reconcile::{barrier, size};
 
 /// `GET /v1/nodes/{node}/resolved`.
 pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
@@ -59,7 +59,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
     body["host_labels"] = json!(answer.host_labels().decide(&answer.labels()).flows);
     body["unmet"] =
         answer.unmet().iter().map(|unmet| json!({"key": unmet.key, "expression": unmet.expression})).collect();
-    body["findings"] = json!(answer.findings());
+    body["findings"] = json!(size::findings(answer));
     let release = answer.fold().and_then(|fold| fold.release.as_ref());
     body["release"] = json!(
         release.map(|release| json!({"name": release.value.name.to_string(), "origin": release.origin.to_string()}))

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::{Api, view};
 use crate::cache::Model;
+use crate::reconcile::size;
 use crate::registry::names::group_path;
 use crate::registry::reported;
 
@@ -205,7 +206,7 @@ pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String,
     body.insert("last_error".into(), json!(last_error(model, node)));
     if let Outcome::Complete(answer) = model.resolve(node.meta.uuid) {
         body.insert("mode".into(), json!(answer.mode().value));
-        body.insert("findings".into(), json!(answer.findings()));
+        body.insert("findings".into(), json!(size::findings(&answer)));
     }
     body.insert("assigned_tags".into(), json!(node.spec.tags.assigned.members().collect::<Vec<_>>()));
     body.insert("unassigned_tags".into(), json!(node.spec.tags.unassigned.members().collect::<Vec<_>>()));

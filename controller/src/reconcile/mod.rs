@@ -16,6 +16,7 @@ mod encode;
 mod policy;
 mod primary;
 mod released;
+pub(crate) mod size;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -184,7 +185,10 @@ impl Reconciler {
             // By itself, so that the memory is not held while it is decided.
             let outcome = resolve_node(&fleet, &self.memory().resolve, NodeId(uuid));
             match outcome {
-                Outcome::Complete(answer) => decided.push((uuid, self.decide(model, &answer, revision))),
+                Outcome::Complete(answer) => match self.decide(model, &answer, revision) {
+                    Ok(decision) => decided.push((uuid, decision)),
+                    Err(error) => warn!(node:% = uuid, error:% = error; "a node is not told and stays as it is"),
+                },
                 Outcome::Incomplete(_) if model.nodes.get(uuid).is_none() => gone.push(uuid),
                 Outcome::Incomplete(missing) => {
                     let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
@@ -215,7 +219,7 @@ impl Reconciler {
         self.choose_primaries().await;
     }
 
-    fn decide(&self, model: &Model, answer: &Answer, revision: Revision) -> released::Decision {
+    fn decide(&self, model: &Model, answer: &Answer, revision: Revision) -> Result<released::Decision, size::TooLarge> {
         let mut memory = self.memory();
         released::decide(&*self.policy, &mut memory.profiles, model, answer, revision, self.registry.now())
     }

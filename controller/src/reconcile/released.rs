@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::encode::{self, EncodedProfile, Profiles};
 use super::policy::{Candidate, ReleasePolicy, Verdict};
+use super::size::{self, TooLarge};
 use crate::agents::desired::{Encoded, Released};
 use crate::cache::Model;
 use crate::registry::reported::{ProfileRecord, ReleasedRecord};
@@ -29,6 +30,9 @@ pub(super) struct Decision {
 }
 
 /// Decides for one node.
+///
+/// # Errors
+/// That what it would be told is too large for its agent: it is told nothing, and what was released holds.
 pub(super) fn decide(
     policy: &dyn ReleasePolicy,
     profiles: &mut Profiles,
@@ -36,29 +40,32 @@ pub(super) fn decide(
     answer: &Answer,
     revision: Revision,
     now: Timestamp,
-) -> Decision {
+) -> Result<Decision, TooLarge> {
     let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
     let next = encode::task_set(answer, profile.as_ref().map(|profile| profile.encoded.name));
     let known = encode::known(answer);
     let present = model.released.get(&answer.id().0).map(|record| &record.task_set);
     let is_same = present == Some(&next);
     let verdict = if is_same { Verdict::Hold } else { policy.judge(&Candidate { answer, present, next: &next, now }) };
-    match (verdict, present) {
+    let send = |task_set: &TaskSet, profile: Option<&EncodedProfile>| {
+        let released = super::assembled(revision, answer, &known, task_set, profile);
+        let sizes = (released.known.bytes.len(), released.task_set.bytes.len());
+        size::check(&known, task_set, sizes).map(|_| released)
+    };
+    Ok(match (verdict, present) {
         (Verdict::Release, _) => {
-            let released = super::assembled(revision, answer, &known, &next, profile.as_ref());
+            let released = send(&next, profile.as_ref())?;
             let release = answer.task_set().map(|set| set.profile.release.name.to_string());
             let record = ReleasedRecord { revision: revision.get(), at: now, task_set: next, release };
             Decision { released, record: Some((record, profile)) }
         }
         (Verdict::Hold, Some(present)) => {
             let kept = if is_same { profile } else { stored_profile(model, present) };
-            Decision { released: super::assembled(revision, answer, &known, present, kept.as_ref()), record: None }
+            Decision { released: send(present, kept.as_ref())?, record: None }
         }
         // Nothing was ever released: the node knows its labels and runs nothing.
-        (Verdict::Hold, None) => {
-            Decision { released: super::assembled(revision, answer, &known, &TaskSet::default(), None), record: None }
-        }
-    }
+        (Verdict::Hold, None) => Decision { released: send(&TaskSet::default(), None)?, record: None },
+    })
 }
 
 /// The profile of a task set that is held, as it was when it was released.

@@ -6,6 +6,7 @@
 
 mod forget;
 mod order;
+mod size;
 #[cfg(test)]
 mod tests;
 
@@ -73,9 +74,10 @@ impl<'a> Work<'a> {
     /// would stand.
     ///
     /// # Errors
-    /// The cycle, spelled out; [`Undecided::Behind`].
+    /// The cycle, spelled out; what would be too large for a host; [`Undecided::Behind`].
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.forget()?;
+        self.check_sizes()?;
         self.check_order()?;
         answer.hosts = self.is_dry_run().then(|| self.reach.dirty.nodes().count());
         Ok(Decision { draft: self.draft, answer })

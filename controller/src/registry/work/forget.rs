@@ -44,6 +44,18 @@ impl Work<'_> {
 
     /// The groups below what was written whose roles, or what these produce, are others now.
     fn changed_groups(&self) -> Vec<GroupId> {
+        let fleet = &self.model.fleet;
+        let changed = |group: &GroupId| match (self.sight.model.fleet.fold(*group), fleet.fold(*group)) {
+            (Ok(before), Ok(after)) => {
+                !Arc::ptr_eq(before, after) && (before.table != after.table || before.roles != after.roles)
+            }
+            _ => false,
+        };
+        self.groups_below().into_iter().filter(changed).collect()
+    }
+
+    /// The groups that were written, and those below what was.
+    pub(super) fn groups_below(&self) -> BTreeSet<GroupId> {
         let mut below: BTreeSet<GroupId> = BTreeSet::new();
         let fleet = &self.model.fleet;
         for touched in self.draft.touched() {
@@ -57,13 +69,7 @@ impl Work<'_> {
                 _ => {}
             }
         }
-        let changed = |group: &GroupId| match (self.sight.model.fleet.fold(*group), fleet.fold(*group)) {
-            (Ok(before), Ok(after)) => {
-                !Arc::ptr_eq(before, after) && (before.table != after.table || before.roles != after.roles)
-            }
-            _ => false,
-        };
-        below.into_iter().filter(changed).collect()
+        below
     }
 }
 

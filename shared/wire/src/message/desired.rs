@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::Hash;
 use super::bounded;
 
+/// The bytes of a desired state, both parts together: a controller sends no more, and an agent refuses what is more.
+pub const MAX_DESIRED: usize = 256 * 1024;
+
 /// The part that is replaced at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {

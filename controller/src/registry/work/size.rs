@@ -1,0 +1,151 @@
+//! That a write makes no host's labels or desired state larger than an agent takes.
+//!
+//! An agent refuses what is too large, and would go on with what it has while everybody believes that it was told. So the
+//! write that makes it so is refused, for what it reaches and where it is larger than before: a fleet that is too large
+//! already can be made smaller a step at a time.
+//!
+//! A write can reach a hundred thousand nodes. Labels are checked once for each fold; a desired state is worked out once for
+//! each group and profile, and then only of nodes whose own words could make a difference. What facts add, and what hosts say
+//! later, is left to reconcile, which publishes nothing that is too large.
+
+use std::collections::BTreeMap;
+
+use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
+use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, TemplateId};
+use stemma_core::origin::Level;
+use stemma_core::release::ProfileHash;
+use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
+use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::message::desired::MAX_DESIRED;
+use uuid::Uuid;
+
+use super::Work;
+use crate::cache::Model;
+use crate::reconcile::size::{TooLarge, of_answer};
+
+/// A value can stand in a desired state as a label and as the input of tasks, alone, within others and with its origin.
+const APPEARANCES: usize = 4;
+/// How much larger than the first node of its group one may be by its name, facts and tags.
+const SLACK: usize = 16 * 1024;
+
+impl Work<'_> {
+    /// Refuses a write that makes something too large.
+    ///
+    /// # Errors
+    /// The level or node, its size, and what to do.
+    pub(super) fn check_sizes(&self) -> Result<(), ApiError> {
+        for touched in self.draft.touched() {
+            match touched.kind {
+                Kind::Cluster => self.check_cluster(touched.uuid, &touched.name)?,
+                Kind::ClusterTemplate => self.check_template(touched.uuid, &touched.name)?,
+                _ => {}
+            }
+        }
+        self.check_groups()?;
+        self.check_nodes()
+    }
+
+    fn check_template(&self, uuid: Uuid, name: &str) -> Result<(), ApiError> {
+        let labels = |model: &Model| {
+            let template = model.fleet.template(TemplateId(uuid))?;
+            Some(folded(&Labels::default(), Level::ClusterTemplate, &template.spec.inherited))
+        };
+        let level = || format!("clustertemplate {name}");
+        check_labels(level, labels(self.sight.model).as_ref(), labels(&self.model).as_ref())
+    }
+
+    fn check_cluster(&self, uuid: Uuid, name: &str) -> Result<(), ApiError> {
+        let labels = |model: &Model| {
+            let cluster = model.fleet.cluster(ClusterId(uuid))?;
+            let template = cluster.spec.cluster_template.and_then(|id| model.fleet.template(id));
+            let above = template
+                .map(|template| folded(&Labels::default(), Level::ClusterTemplate, &template.spec.inherited))
+                .unwrap_or_default();
+            Some(folded(&above, Level::Cluster, &cluster.spec.inherited))
+        };
+        let level = || format!("cluster {name}");
+        check_labels(level, labels(self.sight.model).as_ref(), labels(&self.model).as_ref())
+    }
+
+    fn check_groups(&self) -> Result<(), ApiError> {
+        for group in self.groups_below() {
+            let labels = |model: &Model| model.fleet.fold(group).ok().map(|fold| fold.labels.clone());
+            let place = || match self.model.fleet.fold(group) {
+                Ok(fold) => format!("nodegroup {}", fold.place()),
+                Err(_) => format!("nodegroup {}", group.0),
+            };
+            check_labels(place, labels(self.sight.model).as_ref(), labels(&self.model).as_ref())?;
+        }
+        Ok(())
+    }
+
+    fn check_nodes(&self) -> Result<(), ApiError> {
+        let (cache, cache_before) = (ResolveCache::new(), ResolveCache::new());
+        let mut of_groups: BTreeMap<(Option<GroupId>, Option<ProfileHash>), usize> = BTreeMap::new();
+        for node in self.reach.dirty.nodes() {
+            let Some(object) = self.model.nodes.get(node.0) else { continue };
+            let alike = (object.spec.nodegroup, self.model.fleet.profile(node).map(|profile| profile.hash));
+            let own = self.own_bytes(node);
+            if of_groups.get(&alike).is_some_and(|first| first + APPEARANCES * own + SLACK <= MAX_DESIRED) {
+                continue;
+            }
+            let Outcome::Complete(answer) = resolve_node(&self.model.fleet, &cache, node) else { continue };
+            let before = resolve_node(&self.sight.model.fleet, &cache_before, node);
+            let name = || format!("node {}", object.display_name());
+            check_labels(name, before.answer().map(|before| before.labels()).as_ref(), Some(&answer.labels()))?;
+            match of_answer(&answer) {
+                Ok(bytes) => drop(of_groups.entry(alike).or_insert(bytes)),
+                Err(error) => {
+                    let before = before.answer().and_then(|before| of_answer(before).err());
+                    if before.is_none_or(|before| error.is_worse_than(&before)) {
+                        return Err(desired_too_large(&name(), &error));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes that a node adds to what comes down to it, at most.
+    fn own_bytes(&self, node: NodeId) -> usize {
+        let Some(object) = self.model.nodes.get(node.0) else { return 0 };
+        let Inherited { labels, annotations, parameters, .. } = &object.spec.inherited;
+        let seen = self.model.fleet.observation(node);
+        let reported = seen.iter().flat_map(|seen| seen.labels.iter()).map(|label| label.key.len() + label.value.len());
+        bytes(labels, |value| value.len())
+            + bytes(annotations, |value| value.len())
+            + bytes(parameters, |value| stemma_core::digest::canonical_json(value).len())
+            + reported.sum::<usize>()
+    }
+}
+
+fn folded(above: &Labels, level: Level, inherited: &Inherited) -> Labels {
+    above.below(level, &inherited.labels)
+}
+
+/// Keys and values of a level.
+fn bytes<K: Ord + std::ops::Deref<Target = str>, V>(layer: &Layer<K, V>, size: impl Fn(&V) -> usize) -> usize {
+    let entries = layer.provided.iter().flat_map(stemma_core::ownership::OwnedMap::iter);
+    entries.map(|(key, entry)| key.len() + entry.said.value().map_or(0, &size)).sum()
+}
+
+/// Refuses labels that are too large and were not so, or less so, before.
+fn check_labels(level: impl Fn() -> String, before: Option<&Labels>, after: Option<&Labels>) -> Result<(), ApiError> {
+    let Some(after) = after else { return Ok(()) };
+    if before.is_some_and(|before| before.is_same(after)) {
+        return Ok(());
+    }
+    let Err(EffectiveTooLarge { bytes }) = after.check_size() else { return Ok(()) };
+    if before.and_then(|before| before.check_size().err()).is_some_and(|before| before.bytes >= bytes) {
+        return Ok(());
+    }
+    let message = format!("{} of {} would; nothing was changed", EffectiveTooLarge { bytes }, level());
+    let advice = "make values shorter, or take labels away at this level or above it; larger values fit into annotations or parameters";
+    Err(ApiError::new(ErrorType::LabelInvalid, message).field("labels").detail(advice))
+}
+
+fn desired_too_large(name: &str, error: &TooLarge) -> ApiError {
+    let message = format!("{name}: {error}; nothing was changed");
+    let advice = "its agent would refuse it: make labels, annotations or parameters smaller, or let tasks read less";
+    ApiError::new(ErrorType::ObjectInvalid, message).detail(advice)
+}
