@@ -23,7 +23,8 @@ use stemma_wire::serve::{Peer, Rejected};
 use tokio::time::{Instant, timeout_at};
 
 use super::desired::{DesiredTable, Signed};
-use super::intake::{Intake, IntakeError, Said, Seen, Taken};
+use super::intake::{Intake, IntakeError, Said, Taken};
+use super::liveness::write_silence;
 use super::slot::{Here, Look, Slot, Turn};
 
 /// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
@@ -154,13 +155,11 @@ impl CheckIns {
         let (slot, node) = (Arc::clone(&talk.slot), talk.slot.node());
         let CheckIn { results, observation, report, .. } = said;
         if silence_ended {
-            self.silence_ended(&slot).await;
+            write_silence(&slot, self.intake.as_ref(), || self.clock.unix_seconds()).await;
         }
         if let Some(words) = words {
             // What could not be kept is taken in with the next check-in.
-            if let Kept::NotNow = self.kept(peer, &slot, "local state", self.intake.said(node, words).await)? {
-                slot.forget_said();
-            }
+            self.kept(peer, &slot, "local state", self.store_said(&slot, talk.turn, words).await)?;
         }
         if !results.is_empty() {
             let last = results.iter().map(|result| result.sequence).max();
@@ -226,9 +225,8 @@ impl CheckIns {
             // Without a signed change of epoch the agent would refuse it, and it is right to.
             return None;
         }
-        if held.revision > self.desired.resolved() {
+        if self.desired.is_behind(&talk.slot, held.revision) {
             // This controller knows less than the agent was told by another: it waits until it does not.
-            self.desired.wake_when_resolved(&talk.slot);
             return None;
         }
         if held.revision > signed.released.revision {
@@ -279,14 +277,22 @@ impl CheckIns {
         }
     }
 
-    async fn silence_ended(&self, slot: &Slot) {
-        let seen = Seen::Connected { since_s: self.clock.unix_seconds() };
-        if let Err(error) = self.intake.seen(slot.node(), seen).await {
-            slot.undo_silence(false);
-            log::warn!(node:% = slot.node(), error:% = error; "end of silence not written");
-        } else {
-            log::info!(node:% = slot.node(); "node is back");
-        }
+    /// Stores what is said beside results, unless a later check-in says it by now. It is a task of its own, so that it is noted as
+    /// stored when it is, and not before, also where the connection breaks meanwhile.
+    async fn store_said(&self, slot: &Arc<Slot>, turn: Turn, words: Said) -> Result<(), IntakeError> {
+        let (slot, intake) = (Arc::clone(slot), Arc::clone(&self.intake));
+        let written = tokio::spawn(async move {
+            let _alone = slot.writing().await;
+            if !slot.begin_said(turn, &words) {
+                return Ok(());
+            }
+            let written = intake.said(slot.node(), words.clone()).await;
+            if matches!(written, Ok(()) | Err(IntakeError::Refused(_))) {
+                slot.note_said(words);
+            }
+            written
+        });
+        written.await.unwrap_or(Err(IntakeError::Unavailable))
     }
 }
 
@@ -307,3 +313,6 @@ fn check_digest(observation: &Observation, digest: PartDigest) -> Result<(), Api
     Err(ApiError::new(ErrorType::MessageMalformed, "the observation does not have the digest that was named")
         .field("observation_digest"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -138,8 +138,8 @@ pub struct DesiredTable {
     publishing: Mutex<()>,
     /// All nodes are resolved as of this revision; zero before the first pass.
     resolved: AtomicU64,
-    /// Those whose agents named a later revision.
-    behind: Mutex<Vec<Arc<Slot>>>,
+    /// Those whose agents named a later revision than is resolved. Compared with `resolved`, and `resolved` moved on, under this lock.
+    behind: Mutex<HashMap<Uuid, Arc<Slot>>>,
     published: AtomicU64,
     sent: AtomicU64,
     stopping: AtomicBool,
@@ -180,8 +180,11 @@ impl DesiredTable {
         }
         self.published.fetch_add(new.len() as u64, Ordering::Relaxed);
         self.sign_and_tell(new);
+        let mut behind = lock(&self.behind);
         self.resolved.store(batch.revision.0, Ordering::Release);
-        for slot in std::mem::take(&mut *lock(&self.behind)) {
+        let waiting = std::mem::take(&mut *behind);
+        drop(behind);
+        for slot in waiting.into_values() {
             slot.wake();
         }
     }
@@ -293,6 +296,20 @@ impl DesiredTable {
         Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(Slot::new(node))))
     }
 
+    /// The place of a node whose agent is at work: where there is none it is made, and taken away again from one that is no longer
+    /// enrolled. It is made first and asked about then, because who deletes says so first and takes the place away then.
+    pub(super) fn slot_of_agent(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) -> Option<Arc<Slot>> {
+        if let Some(slot) = read(&self.slots).get(&node) {
+            return Some(Arc::clone(slot));
+        }
+        let slot = self.slot(node);
+        if is_enrolled() {
+            return Some(slot);
+        }
+        self.remove(node);
+        None
+    }
+
     /// Forgets a node: whoever is parked for it is let go.
     pub(crate) fn remove(&self, node: Uuid) {
         let slot = self.slots.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
@@ -301,9 +318,18 @@ impl DesiredTable {
         }
     }
 
-    /// Wakes this place when the next batch has come.
-    pub(super) fn wake_when_resolved(&self, slot: &Arc<Slot>) {
-        lock(&self.behind).push(Arc::clone(slot));
+    /// Whether this revision is later than what is resolved; then this place is woken when the next batch has come.
+    pub(super) fn is_behind(&self, slot: &Arc<Slot>, named: Revision) -> bool {
+        if named <= self.resolved() {
+            return false;
+        }
+        let mut behind = lock(&self.behind);
+        // Looked at again: a batch that came in between has woken whoever was here by then.
+        let is_behind = named > self.resolved();
+        if is_behind {
+            behind.insert(slot.node(), Arc::clone(slot));
+        }
+        is_behind
     }
 
     /// Signs a node's state anew as of what is resolved by now, for an agent that holds something else at a later revision than
@@ -386,5 +412,61 @@ mod tests {
         table.change_signer(signer(&authority, NOW_S));
         assert!(nodes.iter().all(|node| holds(*node, NOW_S)));
         assert_eq!(nodes.map(|node| table.slot(node).grants()[0].grant.clone()), before);
+    }
+
+    fn table() -> Arc<DesiredTable> {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(directory.path(), "example.com".parse().unwrap(), NOW_S).unwrap();
+        Arc::new(DesiredTable::new(Epoch([7; 16]), signer(&authority, NOW_S)))
+    }
+
+    fn pass(revision: u64) -> Batch {
+        Batch { revision: Revision(revision), changes: Vec::new() }
+    }
+
+    #[test]
+    fn who_names_a_later_revision_waits_once() {
+        let table = table();
+        let slot = table.slot(Uuid::from_u128(1));
+        table.publish(pass(5));
+        assert!(!table.is_behind(&slot, Revision(5)));
+        for _ in 0..3 {
+            assert!(table.is_behind(&slot, Revision(u64::MAX)));
+        }
+        assert_eq!(lock(&table.behind).len(), 1);
+        table.publish(pass(6));
+        assert_eq!(lock(&table.behind).len(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_revision_is_woken_by_it() {
+        let table = table();
+        let slot = table.slot(Uuid::from_u128(1));
+        for revision in 1..3000 {
+            let (other, go) = (Arc::clone(&table), Arc::new(std::sync::Barrier::new(2)));
+            let ready = Arc::clone(&go);
+            let publishing = std::thread::spawn(move || {
+                ready.wait();
+                other.publish(pass(revision));
+            });
+            let mut waking = std::pin::pin!(slot.waiting());
+            waking.as_mut().enable();
+            go.wait();
+            if table.is_behind(&slot, Revision(revision)) {
+                tokio::time::timeout(Duration::from_secs(5), waking).await.expect("woken");
+            }
+            publishing.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_is_enrolled_no_longer_gets_no_place_again() {
+        let table = table();
+        let node = Uuid::from_u128(1);
+        assert!(table.slot_of_agent(node, || true).is_some());
+        assert!(table.slot_of_agent(node, || panic!("asked about a place that is there")).is_some());
+        table.remove(node);
+        assert!(table.slot_of_agent(node, || false).is_none());
+        assert!(read(&table.slots).is_empty());
     }
 }

@@ -151,7 +151,10 @@ impl AgentsListener {
     fn agent(&self, peer: &Peer) -> Result<Arc<Slot>, ApiError> {
         let identity = peer.identity.as_ref().ok_or(plain(ErrorType::AuthRequired))?;
         match self.identities.judge(identity, self.clock.unix_seconds()).map_err(plain)? {
-            Standing::Good(node) => Ok(self.check_ins.desired.slot(node)),
+            Standing::Good(node) => {
+                let slot = self.check_ins.desired.slot_of_agent(node, || self.identities.is_enrolled(node));
+                slot.ok_or(plain(ErrorType::AuthRevoked))
+            }
             Standing::RenewOnly(_) => Err(plain(ErrorType::CertificateExpired)),
         }
     }

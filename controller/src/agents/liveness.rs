@@ -11,6 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::desired::DesiredTable;
 use super::identity::Identities;
 use super::intake::{Intake, Seen};
+use super::slot::Slot;
 
 /// How often it is looked who has become silent.
 const LOOK: Duration = Duration::from_secs(5);
@@ -28,17 +29,35 @@ pub async fn watch_silence(
     loop {
         ticks.tick().await;
         for node in identities.enrolled() {
-            let slot = desired.slot(node);
+            let Some(slot) = desired.slot_of_agent(node, || identities.is_enrolled(node)) else { continue };
             slot.stored(|| intake.stored(node));
-            let Some(quiet) = slot.silence_began(Instant::now()) else { continue };
-            let since_s = now_s().saturating_sub(quiet.as_secs());
-            match intake.seen(node, Seen::Lost { since_s }).await {
-                Ok(()) => log::warn!(node:% = node; "node is silent"),
-                Err(error) => {
-                    slot.undo_silence(true);
-                    log::warn!(node:% = node, error:% = error; "beginning of silence not written");
-                }
+            if slot.quiet(Instant::now()).is_some() {
+                write_silence(&slot, intake.as_ref(), &now_s).await;
             }
+        }
+    }
+}
+
+/// Writes whether a node is silent, as it is by then, if the store says another thing. There is one writer for each node, who looks
+/// again after each write: a beginning and an end that are both on their way would else pass each other, and the earlier one stay.
+pub(super) async fn write_silence(slot: &Slot, intake: &dyn Intake, now_s: impl Fn() -> u64) {
+    let _alone = slot.writing().await;
+    loop {
+        let quiet = slot.quiet(Instant::now());
+        if !slot.begin_silence(quiet.is_some()) {
+            return;
+        }
+        let since_s = now_s().saturating_sub(quiet.unwrap_or_default().as_secs());
+        let seen = if quiet.is_some() { Seen::Lost { since_s } } else { Seen::Connected { since_s } };
+        // After an error it is unknown, and written with the next look or check-in.
+        if let Err(error) = intake.seen(slot.node(), seen).await {
+            log::warn!(node:% = slot.node(), error:% = error; "silence, or its end, could not be written");
+            return;
+        }
+        slot.note_silence(quiet.is_some());
+        match seen {
+            Seen::Lost { .. } => log::warn!(node:% = slot.node(); "node is silent"),
+            Seen::Connected { .. } => log::info!(node:% = slot.node(); "node is back"),
         }
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::signed::{Grant, SignedGrant};
 use stemma_wire::serve::Peer;
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::sync::{MutexGuard, Notify};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -30,6 +30,8 @@ pub(super) struct Turn(u64);
 pub(crate) struct Slot {
     node: Uuid,
     wake: Notify,
+    /// Held by whoever stores what of this node is only a state: two writes of it would pass each other.
+    writing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -44,11 +46,31 @@ struct State {
     told: Weak<Peer>,
     silent_after: Duration,
     heard: Instant,
-    silent: Option<bool>,
+    silence: Written,
     stored: Option<Stored>,
     refused: Option<PartDigest>,
     observed: Option<Instant>,
+    /// What is stored of its words beside results; `None`: nobody knows.
     said: Option<Box<Said>>,
+}
+
+/// Whether the store says that the node is silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// It was not looked at yet.
+    Unasked,
+    /// It is being written, or its write ended nobody knows how.
+    Unknown,
+    /// It says so, or the contrary.
+    Silent(bool),
+}
+
+impl Written {
+    fn or_ask(&mut self, stored: Stored) {
+        if *self == Self::Unasked {
+            *self = Self::Silent(stored.silent);
+        }
+    }
 }
 
 /// What is known of a check-in at once.
@@ -57,7 +79,7 @@ pub(super) struct Begun {
     pub(super) turn: Turn,
     /// What it says beside results differs from what was said last.
     pub(super) says_news: bool,
-    /// The node was silent until now.
+    /// The node was silent until now, or nobody knows.
     pub(super) silence_ended: bool,
 }
 
@@ -98,13 +120,13 @@ impl Slot {
             told: Weak::new(),
             silent_after: SILENT_AFTER,
             heard: Instant::now(),
-            silent: None,
+            silence: Written::Unasked,
             stored: None,
             refused: None,
             observed: None,
             said: None,
         };
-        Self { node, wake: Notify::new(), state: Mutex::new(state) }
+        Self { node, wake: Notify::new(), writing: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
     pub(super) fn node(&self) -> Uuid {
@@ -113,19 +135,17 @@ impl Slot {
 
     /// A check-in has come: the one before it, if it is parked, is let go. What is stored of the node's words is asked of `ask` once.
     ///
-    /// All that is to be known at once is said at once, in one lock: a check-in in which nothing changed takes two.
+    /// All that is to be known at once is said at once, in one lock: a check-in in which nothing changed takes two. What it says is
+    /// noted when it is stored ([`Slot::note_said`]): a connection may break before.
     pub(super) fn begin(&self, now: Instant, said: &Said, ask: impl FnOnce() -> Stored) -> Begun {
         let mut state = lock(&self.state);
         state.turn += 1;
         state.heard = now;
         let stored = *state.stored.get_or_insert_with(ask);
-        let silent = *state.silent.get_or_insert(stored.silent);
-        state.silent = Some(false);
+        state.silence.or_ask(stored);
         let says_news = state.said.as_deref() != Some(said);
-        if says_news {
-            state.said = Some(Box::new(said.clone()));
-        }
-        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended: silent };
+        let silence_ended = state.silence != Written::Silent(false);
+        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended };
         if std::mem::take(&mut state.parked) {
             drop(state);
             self.wake.notify_waiters();
@@ -236,7 +256,7 @@ impl Slot {
     pub(super) fn stored(&self, ask: impl FnOnce() -> Stored) -> Stored {
         let mut state = lock(&self.state);
         let stored = *state.stored.get_or_insert_with(ask);
-        state.silent.get_or_insert(stored.silent);
+        state.silence.or_ask(stored);
         stored
     }
 
@@ -246,9 +266,25 @@ impl Slot {
         }
     }
 
-    /// Nothing was said, as far as it is known: whatever is said next is news.
-    pub(super) fn forget_said(&self) {
-        lock(&self.state).said = None;
+    /// The right to store what of this node is only a state, one after the other.
+    pub(super) async fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().await
+    }
+
+    /// Whether this is to be stored: it is the latest that the node says, and other than what is stored. From then on nobody knows what
+    /// is, until [`Slot::note_said`].
+    pub(super) fn begin_said(&self, turn: Turn, said: &Said) -> bool {
+        let mut state = lock(&self.state);
+        let is_news = state.turn == turn.0 && state.said.as_deref() != Some(said);
+        if is_news {
+            state.said = None;
+        }
+        is_news
+    }
+
+    /// What is stored of the node's words now.
+    pub(super) fn note_said(&self, said: Said) {
+        lock(&self.state).said = Some(Box::new(said));
     }
 
     /// An Observation was stored, or refused for good; it is not asked for again.
@@ -272,20 +308,27 @@ impl Slot {
         lock(&self.state).observed.map(|at| at + interval)
     }
 
-    /// Whether the node has become silent: how long ago it was heard of. Notes it.
-    pub(super) fn silence_began(&self, now: Instant) -> Option<Duration> {
-        let mut state = lock(&self.state);
+    /// For how long the node was not heard of, when that is silence.
+    pub(super) fn quiet(&self, now: Instant) -> Option<Duration> {
+        let state = lock(&self.state);
         let quiet = now.saturating_duration_since(state.heard);
-        if quiet < state.silent_after || state.silent != Some(false) {
-            return None;
-        }
-        state.silent = Some(true);
-        Some(quiet)
+        (quiet >= state.silent_after).then_some(quiet)
     }
 
-    /// The last write about silence did not succeed: it is tried again.
-    pub(super) fn undo_silence(&self, silent: bool) {
-        lock(&self.state).silent = Some(!silent);
+    /// Whether it is to be written that the node is silent, or no longer. From then on nobody knows what is written, until
+    /// [`Slot::note_silence`].
+    pub(super) fn begin_silence(&self, silent: bool) -> bool {
+        let mut state = lock(&self.state);
+        let is_news = state.silence != Written::Silent(silent);
+        if is_news {
+            state.silence = Written::Unknown;
+        }
+        is_news
+    }
+
+    /// What is written of the node's silence now.
+    pub(super) fn note_silence(&self, silent: bool) {
+        lock(&self.state).silence = Written::Silent(silent);
     }
 }
 

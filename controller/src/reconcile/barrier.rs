@@ -41,7 +41,12 @@ pub(crate) struct Sight<'a> {
 
 /// The waves of all clusters, as the passes so far left them.
 #[derive(Default)]
-pub(super) struct Waves(HashMap<ClusterId, Wave>);
+pub(super) struct Waves {
+    of: HashMap<ClusterId, Wave>,
+    /// Where each node stood when they last looked at it. Not what the pass before knew of it, which may have ended without a look
+    /// at the waves.
+    stood: HashMap<Uuid, ClusterId>,
+}
 
 /// What a pass touched.
 pub(super) struct Touched<'a> {
@@ -49,39 +54,44 @@ pub(super) struct Touched<'a> {
     pub(super) resolved: &'a BTreeSet<Uuid>,
     /// Nodes whose tasks went on, each with the tasks.
     pub(super) results: &'a BTreeMap<Uuid, BTreeSet<String>>,
-    /// The fleet of the pass before: where nodes stood that stand elsewhere now.
-    pub(super) before: &'a Fleet,
 }
 
 impl Waves {
     /// Opens what can be opened, by what was touched.
     pub(super) fn open(&mut self, sight: Sight<'_>, touched: &Touched<'_>, revision: Revision) {
-        let of = |fleet: &Fleet, node: &Uuid| cluster_of(fleet, NodeId(*node));
-        let both = |node| [of(touched.before, node), of(sight.fleet, node)];
-        let anew: BTreeSet<ClusterId> = touched.resolved.iter().flat_map(both).flatten().collect();
+        let of = |node: &Uuid| cluster_of(sight.fleet, NodeId(*node));
+        let mut anew = BTreeSet::new();
+        for node in touched.resolved {
+            let stands = of(node);
+            let stood = match stands {
+                Some(cluster) => self.stood.insert(*node, cluster),
+                None => self.stood.remove(node),
+            };
+            anew.extend(stands.into_iter().chain(stood));
+        }
         for cluster in &anew {
             if sight.fleet.cluster(*cluster).is_none() {
-                self.0.remove(cluster);
+                self.of.remove(cluster);
                 continue;
             }
             let wave = Wave::of(sight, *cluster);
             wave.tell(sight, *cluster, &Told::All, revision);
-            self.0.insert(*cluster, wave);
+            self.of.insert(*cluster, wave);
         }
         let mut told: BTreeMap<ClusterId, Told> = BTreeMap::new();
         for (node, tasks) in touched.results {
-            let Some(cluster) = of(sight.fleet, node).filter(|cluster| !anew.contains(cluster)) else { continue };
-            let news = match self.0.get_mut(&cluster) {
+            let Some(cluster) = of(node).filter(|cluster| !anew.contains(cluster)) else { continue };
+            let news = match self.of.get_mut(&cluster) {
                 Some(wave) => wave.take(sight, cluster, NodeId(*node), tasks),
                 None => {
-                    self.0.insert(cluster, Wave::of(sight, cluster));
+                    self.of.insert(cluster, Wave::of(sight, cluster));
                     Told::All
                 }
             };
             told.entry(cluster).or_insert_with(|| Told::These(BTreeSet::new())).extend(news);
         }
         for (cluster, told) in told {
-            self.0[&cluster].tell(sight, cluster, &told, revision);
+            self.of[&cluster].tell(sight, cluster, &told, revision);
         }
     }
 }

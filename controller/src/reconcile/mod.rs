@@ -210,8 +210,7 @@ impl Reconciler {
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
         let changes = changes.chain(gone.into_iter().map(|uuid| (uuid, Change::Gone))).collect();
         self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
-        let before = self.snapshot();
-        let touched = Touched { resolved: &resolved, results: &moved, before: &before.fleet };
+        let touched = Touched { resolved: &resolved, results: &moved };
         // With what was just stored.
         let sight = barrier::Sight { table: &self.table, model: &self.cache.model(), fleet: &fleet };
         self.memory().waves.open(sight, &touched, message::Revision(revision.get()));

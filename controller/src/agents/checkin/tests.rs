@@ -1,0 +1,149 @@
+//! What becomes of a host's words when its connection breaks, or when two of them are on their way at once.
+
+use std::sync::Mutex;
+
+use stemma_wire::clock::FixedClock;
+use stemma_wire::message::observed::{LocalState, Report, TaskResult};
+use stemma_wire::message::{Epoch, Hash};
+use stemma_wire::sign::Signer;
+use uuid::Uuid;
+
+use super::super::desired::lock;
+use super::super::intake::{Answer, Seen, Stored};
+use super::*;
+use crate::ca::Authority;
+
+const NOW_S: u64 = 1_900_000_000;
+const NODE: Uuid = Uuid::from_u128(1);
+
+/// A store whose writes take their time.
+#[derive(Default)]
+struct Slow {
+    said: Mutex<Vec<Option<String>>>,
+    seen: Mutex<Vec<Seen>>,
+}
+
+impl Intake for Slow {
+    fn stored(&self, _: Uuid) -> Stored {
+        Stored::default()
+    }
+
+    fn observed(&self, _: Uuid, _: PartDigest, _: Observation) -> Answer<'_, Result<Taken, IntakeError>> {
+        Box::pin(async { Ok(Taken::Whole) })
+    }
+
+    fn results(&self, _: Uuid, _: Vec<TaskResult>) -> Answer<'_, Result<u64, IntakeError>> {
+        Box::pin(async { Ok(0) })
+    }
+
+    fn report(&self, _: Uuid, _: Report) -> Answer<'_, Result<(), IntakeError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn said(&self, _: Uuid, said: Said) -> Answer<'_, Result<(), IntakeError>> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            lock(&self.said).push(said.local.parked);
+            Ok(())
+        })
+    }
+
+    fn seen(&self, _: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>> {
+        Box::pin(async move {
+            if let Seen::Lost { .. } = seen {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            lock(&self.seen).push(seen);
+            Ok(())
+        })
+    }
+
+    fn blob(&self, _: Hash) -> std::io::Result<Option<std::fs::File>> {
+        Ok(None)
+    }
+}
+
+struct Site {
+    check_ins: CheckIns,
+    slow: Arc<Slow>,
+    peer: Arc<Peer>,
+}
+
+impl Site {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::create(directory.path(), "example.com".parse().unwrap(), NOW_S).unwrap();
+        let issued = authority.issue_signer(Uuid::from_u128(1), NOW_S).unwrap();
+        let chain = issued.chain.iter().map(|certificate| certificate.to_vec()).collect();
+        let signer = Signer::new(issued.key.unwrap().secret_der(), chain).unwrap();
+        let slow = Arc::new(Slow::default());
+        let check_ins = CheckIns {
+            desired: Arc::new(DesiredTable::new(Epoch([7; 16]), signer)),
+            intake: Arc::clone(&slow) as _,
+            clock: Arc::new(FixedClock(NOW_S)),
+            rejected: Arc::default(),
+        };
+        let peer = Arc::new(Peer { address: "127.0.0.1:1".parse().unwrap(), identity: None });
+        Self { check_ins, slow, peer }
+    }
+
+    fn slot(&self) -> Arc<Slot> {
+        self.check_ins.desired.slot(NODE)
+    }
+
+    /// Says that the host is parked for this reason, or that it is not.
+    async fn say(&self, parked: Option<&str>) {
+        let said = CheckIn {
+            boot_id: [1; 16],
+            held: None,
+            results: vec![],
+            observation_digest: PartDigest([0; 32]),
+            observation: None,
+            report: None,
+            wants: vec![],
+            gives_back: vec![],
+            local: LocalState { parked: parked.map(str::to_owned), ..LocalState::default() },
+            wait_ms: 0,
+        };
+        self.check_ins.answer(self.slot(), &self.peer, said).await.unwrap();
+    }
+
+    /// The same, on a connection that breaks before it is stored.
+    async fn say_and_go(&self, parked: Option<&str>) {
+        let said = tokio::time::timeout(Duration::from_millis(100), self.say(parked)).await;
+        assert!(said.is_err(), "it takes a second to store");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_said_on_a_host_is_stored_after_a_connection_that_broke() {
+    let site = Site::new();
+    let swap = Some("disk swap");
+    site.say_and_go(swap).await;
+    site.say(swap).await;
+    assert_eq!(*lock(&site.slow.said), [swap.map(str::to_owned)], "once, and before the answer");
+    site.say(swap).await;
+    assert_eq!(lock(&site.slow.said).len(), 1, "it is no news any more");
+    // What was said and taken back in one moment is as it was said last.
+    site.say_and_go(None).await;
+    site.say_and_go(swap).await;
+    site.say(None).await;
+    site.say(None).await;
+    assert_eq!(lock(&site.slow.said).last(), Some(&None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_silence_does_not_pass_its_beginning() {
+    let site = Site::new();
+    site.say(None).await;
+    tokio::time::advance(Duration::from_mins(2)).await;
+    let slot = site.slot();
+    let lost = write_silence(&slot, site.slow.as_ref(), || NOW_S);
+    let back = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        site.say(None).await;
+    };
+    tokio::join!(lost, back);
+    let seen = lock(&site.slow.seen).clone();
+    assert_eq!(seen, [Seen::Lost { since_s: NOW_S - 120 - 1 }, Seen::Connected { since_s: NOW_S }]);
+}
