@@ -114,6 +114,26 @@ async fn s02_in_the_grace_only_the_newest_certificate_renews() {
 }
 
 #[tokio::test]
+async fn f21_a_renewal_whose_answer_was_lost_is_answered_again_past_its_end() {
+    let (fleet, mut host) = fleet_with_host().await;
+    fleet.clock.forward(25 * 3600);
+    // Made and stored, and never heard of.
+    let next = asking();
+    host.renew(&next.csr).await.unwrap();
+    let mut again = fleet.client(host.chain.clone(), host.key.clone_key());
+    let with = async |client: &mut _, csr: Vec<u8>| {
+        let request = stemma_wire::message::enroll::RenewRequest { csr };
+        send(client, Method::POST, "/agent/v1/renew", encode(&request)).await
+    };
+    let other = refused(&with(&mut again, asking().csr).await);
+    assert_eq!((other.status, other.kind.as_str()), (403, "certificate.superseded"), "a copied disk has another key");
+    let answer = with(&mut again, next.csr.clone()).await;
+    assert_eq!(answer.status(), 200, "{answer:?}");
+    let answer: stemma_wire::message::enroll::RenewAnswer = stemma_wire::message::decode(answer.body()).unwrap();
+    assert!(fleet.host(host.node, &next, answer.chain).check_in(0).await.is_ok());
+}
+
+#[tokio::test]
 async fn s03_a_certificate_that_is_not_yet_valid_is_refused() {
     let (fleet, mut host) = fleet_with_host().await;
     let client = Forged::for_uri(&uri_of(&fleet, &host)).valid(3600, 7200).client(&fleet);

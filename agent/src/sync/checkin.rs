@@ -30,10 +30,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::backoff::Backoff;
 use super::exchange::{ExchangeError, Place, Returned, check_in, fetch};
+use super::join::JoinError;
 use super::labels;
-use super::renew::{due_in, renewed};
+use super::renew::{PendingKey, due_in, renewed};
 use super::said::Said;
-use super::state::{Credentials, StateError};
+use super::state::{Credentials, StateError, drop_pending_key};
 use crate::channel::{ChannelError, SyncEnd};
 use crate::host::Host;
 use crate::identity::Identity;
@@ -52,6 +53,7 @@ const JUDGED: Duration = Duration::from_secs(30);
 const RENEW_AGAIN: Duration = Duration::from_mins(5);
 
 type InFlight<T> = Pin<Box<dyn Future<Output = Returned<T>>>>;
+type Renewing = Pin<Box<dyn Future<Output = Result<Credentials, JoinError>>>>;
 
 /// The network half.
 pub struct Sync {
@@ -75,6 +77,8 @@ pub struct Sync {
     /// When the next check-in is due; the parked one is superseded then.
     speak_at: Option<Instant>,
     renew_at: Instant,
+    /// A renewal that was asked for.
+    renewing: Option<Renewing>,
     connected: bool,
     /// A desired state was offered, and apply has not said yet what it makes of it: a check-in now would only bring it again.
     offered: bool,
@@ -125,6 +129,7 @@ pub async fn run(
         wanted: VecDeque::new(),
         speak_at: None,
         renew_at,
+        renewing: None,
         connected: false,
         offered: false,
         refusals: Backoff::default(),
@@ -176,7 +181,11 @@ impl Sync {
                     files.renew();
                     self.observe().await?;
                 }
-                () = sleep_until(self.renew_at) => self.renew().await,
+                () = sleep_until(self.renew_at), if self.renewing.is_none() => self.renew(),
+                renewed = renewal(&mut self.renewing) => {
+                    self.renewing = None;
+                    self.renewed(renewed);
+                }
             }
         }
     }
@@ -231,7 +240,7 @@ impl Sync {
             }
             Err(ExchangeError::Expired) => {
                 self.speak_at = Some(Instant::now() + self.backoff.fail());
-                self.renew().await;
+                self.renew();
             }
             Err(error) => self.failed(&error),
         }
@@ -363,18 +372,37 @@ impl Sync {
         self.tell(&FromSync::Observed(digest)).await
     }
 
-    /// Renews when a controller can be asked, and says when next. What cannot be used is not kept: the present
-    /// certificate still can.
-    async fn renew(&mut self) {
-        let mut client = self.client();
-        let renewed = renewed(&mut client, &self.credentials).await.and_then(|next| {
+    /// Asks for the next certificate, once at a time; both halves are listened to meanwhile.
+    fn renew(&mut self) {
+        if self.renewing.is_some() {
+            return;
+        }
+        self.renew_at = Instant::now() + RENEW_AGAIN;
+        match PendingKey::take_up(&*self.host, &self.credentials) {
+            Ok(key) => {
+                let controllers = self.credentials.controllers.clone();
+                self.renewing = Some(Box::pin(renewed(self.client(), controllers, key)));
+            }
+            Err(error) => warn!(error:% = chain(&error); "the certificate could not be renewed"),
+        }
+    }
+
+    /// Takes up the next certificate, and says when the one after it is due. What cannot be used is not kept: the present
+    /// one still can.
+    fn renewed(&mut self, renewed: Result<Credentials, JoinError>) {
+        let renewed = renewed.and_then(|next| {
             let tls = next.tls(&self.identity, self.clock.clone())?;
             Ok((next, tls))
         });
-        self.renew_at = Instant::now() + RENEW_AGAIN;
         let (next, tls) = match renewed {
             Ok(renewed) => renewed,
-            Err(error) => return warn!(error:% = chain(&error); "the certificate could not be renewed"),
+            Err(error) => {
+                if matches!(error, JoinError::Refused { status: 400, .. }) {
+                    // With this key there will never be one.
+                    self.forget_pending();
+                }
+                return warn!(error:% = chain(&error); "the certificate could not be renewed");
+            }
         };
         let kept = next.store(&*self.host);
         self.tls = tls;
@@ -383,11 +411,18 @@ impl Sync {
         self.speak_soon();
         match kept {
             Ok(()) => {
+                self.forget_pending();
                 self.renew_at = renew_at(&self.credentials, &*self.clock);
                 info!("certificate renewed");
             }
             // It serves until the next start; another is asked for, that may be kept.
             Err(error) => warn!(error:% = chain(&error); "the renewed certificate could not be kept"),
+        }
+    }
+
+    fn forget_pending(&self) {
+        if let Err(error) = drop_pending_key(&*self.host) {
+            warn!(error:% = chain(&error); "the key of a renewal that is over could not be taken away");
         }
     }
 
@@ -408,9 +443,19 @@ async fn in_flight<T>(slot: &mut Option<InFlight<T>>) -> Returned<T> {
     }
 }
 
+async fn renewal(slot: &mut Option<Renewing>) -> Result<Credentials, JoinError> {
+    match slot {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}
+
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Bytes;
+use log::warn;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use stemma_wire::client::Client;
+use stemma_wire::log::chain;
 use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
 use stemma_wire::message::{decode, encode};
 
 use super::backoff::within;
 use super::join::{JoinError, sentence, signing_request, validity};
-use super::state::Credentials;
+use super::state::{self, Credentials};
+use crate::host::Host;
 
 /// Longer than any certificate of a node lives; what stands on disk may say anything.
 const LONGEST_LIFE: u64 = 366 * 24 * 3600;
@@ -24,12 +27,48 @@ pub(super) fn due_in(validity: (u64, u64), now: u64) -> Duration {
     Duration::from_secs(at.saturating_sub(now).min(life)) + within(Duration::from_secs(life / 5))
 }
 
-/// Asks for the next certificate under a new key.
+/// The key that the next certificate is asked for with, until it has come.
+///
+/// It is on disk before it is asked with. An answer may be lost, also with the process: asked again with the same key, the
+/// controller knows the host that it has made a certificate for already, even when the present one has expired (F21).
+pub(super) struct PendingKey(Vec<u8>);
+
+impl PendingKey {
+    /// The one that was asked with before, or a new one. One that cannot be kept serves this process.
+    ///
+    /// # Errors
+    /// [`JoinError`] when no key can be made.
+    pub(super) fn take_up(host: &dyn Host, present: &Credentials) -> Result<Self, JoinError> {
+        let kept = state::pending_key(host).unwrap_or_else(|error| {
+            warn!(error:% = chain(&error); "the key of a renewal that was begun cannot be read; another is made");
+            None
+        });
+        // What has come is pending no more: a process ended between the two.
+        if let Some(key) = kept.filter(|key| *key != present.key && key_pair(key).is_some()) {
+            return Ok(Self(key));
+        }
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?.serialize_der();
+        if let Err(error) = state::keep_pending_key(host, &key) {
+            warn!(error:% = chain(&error); "the key of this renewal cannot be kept");
+        }
+        Ok(Self(key))
+    }
+}
+
+fn key_pair(der: &[u8]) -> Option<KeyPair> {
+    KeyPair::try_from(der).ok()
+}
+
+/// Asks for the next certificate with a key.
 ///
 /// # Errors
 /// [`JoinError`].
-pub(super) async fn renewed(client: &mut Client, present: &Credentials) -> Result<Credentials, JoinError> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+pub(super) async fn renewed(
+    mut client: Client,
+    controllers: Vec<String>,
+    PendingKey(key): PendingKey,
+) -> Result<Credentials, JoinError> {
+    let key = KeyPair::try_from(key.as_slice())?;
     let body = Bytes::from(encode(&RenewRequest { csr: signing_request(&key)? }));
     let post = Request::post("/agent/v1/renew").body(body).expect("the path is a path");
     let answer = client.send(post).await?;
@@ -39,12 +78,38 @@ pub(super) async fn renewed(client: &mut Client, present: &Credentials) -> Resul
     let RenewAnswer { chain } = decode(answer.body())?;
     let leaf = chain.first().ok_or(JoinError::Odd("it holds no certificate"))?;
     let validity = validity(leaf).ok_or(JoinError::Odd("its certificate cannot be read"))?;
-    Ok(Credentials { controllers: present.controllers.clone(), key: key.serialize_der(), chain, validity })
+    Ok(Credentials { controllers, key: key.serialize_der(), chain, validity })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::memory::MemoryHost;
+
+    fn credentials(key: Vec<u8>) -> Credentials {
+        Credentials { controllers: vec!["https://c:1".into()], key, chain: vec![vec![1]], validity: (1, 2) }
+    }
+
+    #[test]
+    fn f21_a_renewal_is_asked_for_with_the_same_key_until_its_certificate_has_come() {
+        let host = MemoryHost::new();
+        let present = credentials(vec![1]);
+        let PendingKey(first) = PendingKey::take_up(&host, &present).unwrap();
+        let PendingKey(again) = PendingKey::take_up(&host, &present).unwrap();
+        assert!(first == again, "also by another process");
+        let came = credentials(first.clone());
+        came.store(&host).unwrap();
+        let PendingKey(next) = PendingKey::take_up(&host, &came).unwrap();
+        assert!(next != first, "killed before it was taken away, it is not asked with again");
+        assert!(state::pending_key(&host).unwrap() == Some(next));
+        state::drop_pending_key(&host).unwrap();
+        assert!(state::pending_key(&host).unwrap().is_none());
+        state::drop_pending_key(&host).unwrap();
+        state::keep_pending_key(&host, b"no key").unwrap();
+        assert!(PendingKey::take_up(&host, &came).is_ok(), "a damaged one costs nothing");
+        host.fill(true);
+        assert!(PendingKey::take_up(&host, &came).is_ok(), "nor does a full disk");
+    }
 
     #[test]
     fn a_certificate_is_renewed_between_70_and_90_percent_of_its_life() {

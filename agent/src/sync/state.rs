@@ -17,6 +17,8 @@ use crate::paths;
 const DIR: &str = "/var/lib/stemma-agent/sync";
 /// The file with everything, so that key and certificate are always replaced together.
 const NAME: &str = "credentials.json";
+/// The key of a renewal that was begun and whose certificate has not come.
+const PENDING: &str = "pending-key";
 /// The largest file that is read.
 const LARGEST: u64 = 256 * 1024;
 
@@ -130,6 +132,36 @@ impl Credentials {
         let pin = Pin::Roots(vec![CertificateDer::from(identity.root.clone())]);
         Ok(Arc::new(client_config(&pin, Some(fleet), Some(own), clock)?))
     }
+}
+
+/// The key of a renewal that was begun, PKCS#8 DER.
+///
+/// # Errors
+/// [`HostError`].
+pub(super) fn pending_key(host: &dyn Host) -> Result<Option<Vec<u8>>, HostError> {
+    let Some(dir) = host.dir(&paths::own(DIR))? else { return Ok(None) };
+    dir.read(PENDING, LARGEST)
+}
+
+/// Keeps it, readable by nobody else.
+///
+/// # Errors
+/// [`HostError`].
+pub(super) fn keep_pending_key(host: &dyn Host, key: &[u8]) -> Result<(), HostError> {
+    let dir = ensure_dir(host, &paths::own(DIR), 0o700)?;
+    replace(host, &*dir, PENDING, key, Attributes::mode(0o600))
+}
+
+/// Takes it away: its certificate has come, and holds it.
+///
+/// # Errors
+/// [`HostError`].
+pub(super) fn drop_pending_key(host: &dyn Host) -> Result<(), HostError> {
+    let Some(dir) = host.dir(&paths::own(DIR))? else { return Ok(()) };
+    if dir.stat(PENDING)?.is_some() {
+        dir.remove(PENDING)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

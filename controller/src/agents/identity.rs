@@ -30,7 +30,8 @@ struct Known {
 #[derive(Debug)]
 struct Agent {
     written: Revision,
-    newest: Option<[u8; 16]>,
+    /// Those that may renew past their end: the newest, hardly ever one more.
+    renewable: Vec<[u8; 16]>,
     retired: bool,
     /// From this second on nobody can show any of its certificates.
     over_s: u64,
@@ -62,9 +63,9 @@ impl Identities {
         let denied = denied.map(|certificate| certificate.serial.0).collect();
         let keys: Vec<_> = record.certificates.iter().map(|certificate| certificate.spki_sha256.0).collect();
         known.keys.extend(keys.iter().map(|key| (*key, node)));
-        let newest = record.certificates.last().map(|certificate| certificate.serial.0);
+        let renewable = record.renewable().collect();
         let (retired, over_s) = (record.retired, record.over_s());
-        known.agents.insert(node, Agent { written, newest, retired, over_s, denied, keys });
+        known.agents.insert(node, Agent { written, renewable, retired, over_s, denied, keys });
     }
 
     /// Whether a node has certificates that were not taken back.
@@ -113,7 +114,11 @@ impl Identities {
         if !identity.expired_at(now_s) {
             return Ok(Standing::Good(node));
         }
-        if agent.newest == serial { Ok(Standing::RenewOnly(node)) } else { Err(ErrorType::CertificateSuperseded) }
+        if serial.is_some_and(|serial| agent.renewable.contains(&serial)) {
+            Ok(Standing::RenewOnly(node))
+        } else {
+            Err(ErrorType::CertificateSuperseded)
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Known> {

@@ -89,6 +89,17 @@ impl AgentRecord {
         self
     }
 
+    /// The serial numbers that may renew past their end: the newest's, and those after which certificates of one key alone were made.
+    /// The answers that brought these may have been lost, so the host asks with the same key again; whoever asks with another is
+    /// refused when the request is read.
+    pub fn renewable(&self) -> impl Iterator<Item = [u8; 16]> {
+        let all = &self.certificates;
+        let is_last = |at: usize| {
+            all[at + 1..].iter().all(|later| !later.revoked && later.spki_sha256 == all[all.len() - 1].spki_sha256)
+        };
+        all.iter().enumerate().filter(move |(at, _)| is_last(*at)).map(|(_, certificate)| certificate.serial.0)
+    }
+
     /// How many of its certificates can still be shown at this second.
     pub(super) fn showable(&self, now_s: u64) -> usize {
         self.certificates.iter().filter(|certificate| certificate.over_s() > now_s).count()

@@ -70,7 +70,7 @@ impl Enrolment {
         let store = self.registry.store().as_ref();
         let (record, written) = read_agent(store, node).map_err(|error| store_error(&error))?.ok_or_else(gone)?;
         // Judged before, in memory; but of two renewals at once only one still finds its certificate the newest.
-        may_renew(&record, identity, sight.now.0 / 1000).map_err(plain)?;
+        may_renew(&record, identity, &request.spki_sha256, sight.now.0 / 1000).map_err(plain)?;
         if record.showable(sight.now.0 / 1000) >= MOST_CERTIFICATES {
             return Err(too_many().into());
         }
@@ -92,16 +92,20 @@ fn too_many() -> ApiError {
         .detail("it renews without need; look for a second holder of its key, and revoke what is not its own")
 }
 
-/// Whether the holder of this certificate may have the next one, by what is recorded of its node.
-fn may_renew(record: &AgentRecord, identity: &Identity, now_s: u64) -> Result<(), ErrorType> {
+/// Whether the holder of this certificate may have the next one for this key, by what is recorded of its node. Past its end it may
+/// where nothing newer was made, or what was made is for the same key: then its answer was lost, and who has that key is the host
+/// that asked for it.
+fn may_renew(record: &AgentRecord, identity: &Identity, key: &[u8; 32], now_s: u64) -> Result<(), ErrorType> {
     let is_shown = |certificate: &CertificateRecord| certificate.serial.0[..] == *identity.serial;
     if record.retired || record.certificates.iter().any(|certificate| is_shown(certificate) && certificate.revoked) {
         return Err(ErrorType::AuthRevoked);
     }
-    if identity.expired_at(now_s) && !record.certificates.last().is_some_and(is_shown) {
-        return Err(ErrorType::CertificateSuperseded);
+    if !identity.expired_at(now_s) {
+        return Ok(());
     }
-    Ok(())
+    let shown = record.certificates.iter().position(is_shown).ok_or(ErrorType::CertificateSuperseded)?;
+    let is_lost = |later: &CertificateRecord| !later.revoked && later.spki_sha256.0 == *key;
+    if record.certificates[shown + 1..].iter().all(is_lost) { Ok(()) } else { Err(ErrorType::CertificateSuperseded) }
 }
 
 #[cfg(test)]
@@ -137,16 +141,25 @@ mod tests {
         let retired = AgentRecord { retired: true, ..record() };
         let superseded = Err(ErrorType::CertificateSuperseded);
         let dead = Err(ErrorType::AuthRevoked);
-        for (what, record, serial, now_s, expected) in [
-            ("the newest", record(), 2, 10, Ok(())),
-            ("an older one", record(), 1, 10, Ok(())),
-            ("one that a backup does not know", record(), 3, 10, Ok(())),
-            ("the newest, expired", record(), 2, 2000, Ok(())),
-            ("an older one, expired", record(), 1, 2000, superseded),
-            ("one that a backup does not know, expired", record(), 3, 2000, superseded),
-            ("a revoked one", revoked.clone(), 2, 10, dead),
-            ("a revoked one, expired", revoked, 2, 2000, dead),
-            ("one of a node that is gone", retired, 2, 10, dead),
+        let mut lost_twice = record();
+        lost_twice.certificates.push(CertificateRecord { serial: Hex([4; 16]), ..lost_twice.certificates[1].clone() });
+        let mut renewed = lost_twice.clone();
+        renewed.certificates.push(CertificateRecord { spki_sha256: Hex([5; 32]), ..record().certificates[1].clone() });
+        for (what, record, serial, key, now_s, expected) in [
+            ("the newest", record(), 2, 9, 10, Ok(())),
+            ("an older one", record(), 1, 9, 10, Ok(())),
+            ("one that a backup does not know", record(), 3, 9, 10, Ok(())),
+            ("the newest, expired", record(), 2, 9, 2000, Ok(())),
+            ("an older one, expired", record(), 1, 9, 2000, superseded),
+            ("the same with the key of the newer one: its answer was lost", record(), 1, 2, 2000, Ok(())),
+            ("and was lost again", lost_twice.clone(), 1, 2, 2000, Ok(())),
+            ("but not with another", lost_twice, 1, 9, 2000, superseded),
+            ("and not when that key has been renewed since", renewed, 1, 2, 2000, superseded),
+            ("one that a backup does not know, expired", record(), 3, 9, 2000, superseded),
+            ("an older one with the key of a revoked one, expired", revoked.clone(), 1, 2, 2000, superseded),
+            ("a revoked one", revoked.clone(), 2, 9, 10, dead),
+            ("a revoked one, expired", revoked, 2, 9, 2000, dead),
+            ("one of a node that is gone", retired, 2, 9, 10, dead),
         ] {
             let identity = Identity {
                 fleet: "example.com".parse().unwrap(),
@@ -156,7 +169,7 @@ mod tests {
                 not_after: 1000,
                 expired: false,
             };
-            assert_eq!(may_renew(&record, &identity, now_s), expected, "{what}");
+            assert_eq!(may_renew(&record, &identity, &[key; 32], now_s), expected, "{what}");
         }
     }
 }
