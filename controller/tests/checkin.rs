@@ -11,6 +11,7 @@ use fleet::{Fleet, call, check_in, config, refused, send, state};
 use hyper::Method;
 use serde_json::{Value, json};
 use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::store::Query;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::message::checkin::CheckInAnswer;
 use stemma_wire::message::desired::{Known, Profile, ProfileTask};
@@ -274,6 +275,43 @@ async fn desired(host: &mut fleet::Host) -> SignedDesired {
         }
     }
     panic!("it is told nothing");
+}
+
+#[tokio::test]
+async fn what_is_released_fixes_its_versions_and_a_node_that_is_deleted_leaves_nothing_it_said() {
+    let fleet =
+        Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
+    let release = |name: &str, more: Value| {
+        let mut release = json!({"kind": "Release", "name": name, "version": "1"});
+        release.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        release
+    };
+    fleet
+        .apply(json!([
+            release("lib", json!({})),
+            release("unused", json!({})),
+            release("site", json!({"imports": ["lib@1"], "roles": {"r": {"tags": ["x"]}}, "tags": {"x": {}}})),
+            {"kind": "Cluster", "name": "c", "release": "site@1"},
+            {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["r"]},
+        ]))
+        .await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    assert!(observe(&mut host, &Observation::default()).await);
+    desired(&mut host).await;
+    let keys = |prefix: &'static str| {
+        let list = fleet.parts().registry.store().snapshot().unwrap().list(&Query::prefix(prefix)).unwrap();
+        list.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("fixed/"), ["fixed/lib@1", "fixed/site@1"]);
+    assert_eq!((keys("observation/").len(), keys("observed/").len()), (1, 1));
+    let (status, body) = fleet.ask(Method::DELETE, "/v1/nodes/web-1", &Value::Null).await;
+    assert_eq!(status, 204, "{body}");
+    assert_eq!((keys("observation/"), keys("observed/")), (vec![], vec![]));
+    let edit =
+        json!({"objects": [release("lib", json!({"roles": {"late": {"tags": ["late"]}}, "tags": {"late": {}}}))]});
+    let (status, body) = fleet.ask(Method::POST, "/v1/apply?force=true", &edit).await;
+    assert_eq!((status, &body["error"]["type"]), (409, &json!("object.in_use")), "also when it runs nowhere: {body}");
+    fleet.apply(json!([release("unused", json!({"tags": {"late": {}}}))])).await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use stemma_core::finding::{Finding, Severity};
 use stemma_core::graph::ClusterGraph;
 use stemma_core::object::{ClusterId, Kind};
-use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
+use stemma_core::resolve::{Missing, Outcome, ResolveCache, resolve_node};
 use stemma_core::{task, validate};
 use uuid::Uuid;
 
@@ -81,15 +81,25 @@ pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
     for node in model.fleet.nodes_of_cluster(cluster) {
         match resolve_node(&model.fleet, &cache, node) {
             Outcome::Complete(answer) => findings.extend(size::findings(&answer)),
-            Outcome::Incomplete(missing) => findings.extend(
-                missing
-                    .iter()
-                    .map(|what| Finding::error("node.incomplete", format!("node/{}", node.0), what.to_string())),
-            ),
+            Outcome::Incomplete(missing) => {
+                let object = format!("node/{}", node.0);
+                findings
+                    .extend(missing.iter().map(|what| Finding::error("node.incomplete", &*object, what.to_string())));
+                findings.extend(missing.iter().filter_map(|what| broken(model, what)));
+            }
         }
     }
     let name = model.clusters.get(cluster.0).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default();
     findings.list(&format!("cluster/{name}"))
+}
+
+/// A release that is stored, and missing because it does not compile.
+fn broken(model: &Model, missing: &Missing) -> Option<Finding> {
+    let Missing::Release(name) = missing else { return None };
+    let reason = model.broken.get(name)?;
+    let message =
+        format!("it is stored and does not compile: {reason}; hosts that need it stay as they are until it is mended");
+    Some(Finding::error("release.broken", format!("release/{name}"), message))
 }
 
 fn of_order(model: &Model, cluster: ClusterId) -> Vec<Finding> {

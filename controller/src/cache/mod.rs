@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use log::error;
-use stemma_core::object::ClusterId;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
@@ -112,7 +111,6 @@ impl Cache {
         let is_gone = |node: &Uuid| model.nodes.get(*node).is_none();
         let reach = Reach {
             gone: self.model.load().nodes.iter().map(|node| node.meta.uuid).filter(is_gone).collect(),
-            elections: model.clusters.iter().map(|cluster| ClusterId(cluster.meta.uuid)).collect(),
             everything: true,
             ..Reach::default()
         };

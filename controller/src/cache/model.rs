@@ -16,7 +16,7 @@ use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, GroupId, NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec,
     ReleaseSpec, ReleaseTagsSpec, SaidOnHost, TemplateId,
 };
-use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_set};
+use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_each};
 use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
@@ -40,6 +40,8 @@ pub struct Model {
     pub fleet: Fleet,
     /// Releases, by `NAME@VERSION`.
     pub releases: Shelf<ReleaseSpec>,
+    /// Releases that are stored and do not compile, with the reasons.
+    pub broken: OrdMap<ReleaseRef, Arc<str>>,
     /// User-defined tags beside releases, by the release's name.
     pub release_tags: Shelf<ReleaseTagsSpec>,
     /// Cluster templates.
@@ -77,8 +79,6 @@ pub struct Reach {
     pub moved: BTreeMap<Uuid, BTreeSet<String>>,
     /// Nodes that are gone.
     pub gone: BTreeSet<Uuid>,
-    /// Clusters whose primaries may have to be chosen.
-    pub elections: BTreeSet<ClusterId>,
     /// Nobody knows what was touched: the store was read anew.
     pub everything: bool,
 }
@@ -91,7 +91,6 @@ impl Reach {
             self.moved.entry(node).or_default().extend(tasks);
         }
         self.gone.extend(other.gone);
-        self.elections.extend(other.elections);
         self.everything |= other.everything;
     }
 }
@@ -124,19 +123,24 @@ impl Model {
     /// What is wrong with a release; nothing was changed.
     pub fn put<S: Shelved>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<Reach, Vec<ReleaseError>> {
         let changes = S::put_changes(self, object)?;
-        let mut reach = self.apply(changes);
-        reach.elections.extend(S::cluster(self, object));
+        for change in &changes {
+            if let Change::Release(compiled) = change {
+                self.broken.remove(&compiled.name);
+            }
+        }
+        let reach = self.apply(changes);
         S::shelf_mut(self).put(made, Arc::clone(object));
-        reach.elections.extend(reach.dirty.nodes().filter_map(|node| self.cluster_of(node.0)).collect::<Vec<_>>());
         Ok(reach)
     }
 
     /// Takes an object away, here and from the fleet.
     pub fn remove<S: Shelved>(&mut self, uuid: Uuid) -> Option<(Arc<Object<S>>, Reach)> {
-        let cluster = S::shelf(self).get(uuid).and_then(|object| S::cluster(self, object));
         let object = S::shelf_mut(self).take(uuid)?;
-        let mut reach = self.apply(vec![S::remove_change(&object)]);
-        reach.elections.extend(cluster);
+        let change = S::remove_change(&object);
+        if let Change::RemoveRelease(name) = &change {
+            self.broken.remove(name);
+        }
+        let mut reach = self.apply(vec![change]);
         if S::KIND == stemma_core::object::Kind::Node {
             reach.gone.insert(uuid);
         }
@@ -148,17 +152,15 @@ impl Model {
         Reach { dirty, ..Reach::default() }
     }
 
-    /// Puts everything that was read at a start into the fleet, in one pass. A release that does not compile (which
-    /// admission does not let in) leaves its users incomplete, and says so.
+    /// Puts everything that was read at a start into the fleet, in one pass. A release that does not compile (another program
+    /// admitted it, by other rules) leaves its users incomplete and all others as they are; it is logged here, and is a finding
+    /// of each cluster that it is missing in.
     pub(super) fn settle(&mut self) {
         let specs = self.releases.iter().map(|o| (o.meta.name.clone(), o.spec.clone())).collect();
-        let compiled = compile_set(&specs, &Reader).unwrap_or_else(|failed| {
-            for (name, errors) in failed {
-                let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                log::error!(release:% = name, reason; "a stored release does not compile");
-            }
-            BTreeMap::new()
-        });
+        let (compiled, failed) = compile_each(&specs, &Reader);
+        for (name, errors) in failed {
+            self.note_broken(&name, &errors);
+        }
         let mut changes: Vec<Change> = compiled.into_values().map(Change::Release).collect();
         changes.extend(self.release_tags.iter().cloned().map(Change::ReleaseTags));
         changes.extend(self.templates.iter().cloned().map(Change::Template));
@@ -226,14 +228,21 @@ impl Model {
         let object = read_object::<S>(value, now)?;
         match self.put(now.made.get(), &object) {
             Ok(reach) => Ok(reach),
-            // Two writes that passed each other: an import was edited while its importer was stored. What was compiled before holds.
+            // Another program admitted it, by other rules. What was compiled before holds.
             Err(errors) => {
-                let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                log::error!(object:% = uuid, reason; "a stored release does not compile");
+                if let Some(name) = S::name_text(&object.meta.name).and_then(|name| ReleaseRef::new(&name).ok()) {
+                    self.note_broken(&name, &errors);
+                }
                 S::shelf_mut(self).put(now.made.get(), object);
                 Ok(Reach::default())
             }
         }
+    }
+
+    fn note_broken(&mut self, name: &ReleaseRef, errors: &[ReleaseError]) {
+        let reason = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        log::error!(release:% = name, reason; "a stored release does not compile");
+        self.broken.insert(name.clone(), reason.into());
     }
 
     fn take_record(&mut self, key: &[u8], now: &Now<'_>) -> Result<Reach, codec::BadRecord> {
@@ -255,7 +264,6 @@ impl Model {
         } else if let Some(node) = key::read_node(key::SAID, key) {
             set(&mut self.said, node, now)?;
             reach = self.apply(vec![Change::Said(NodeId(node), self.said.get(&node).cloned())]);
-            reach.elections.extend(self.cluster_of(node));
         } else if let Some(node) = key::read_node(key::RELEASED, key) {
             set(&mut self.released, node, now)?;
         } else if let Some(hash) = key::read_profile(key) {

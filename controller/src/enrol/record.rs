@@ -12,12 +12,7 @@ use stemma_core::task::Mode;
 use stemma_wire::tls::RENEW_GRACE_SECONDS;
 use uuid::Uuid;
 
-/// Agents' records, by node.
-pub const AGENTS: &str = "agent/";
-/// Whose each key of a certificate is, by the SHA-256 of the key.
-pub const KEYS: &str = "agent-key/";
-/// Join tokens, by id.
-pub const TOKENS: &str = "token/";
+pub use crate::registry::key::{AGENT_KEYS as KEYS, AGENTS, TOKENS};
 
 /// How many certificates one node may have that can still be shown. One that renews in time has 45 of them by the end of its first month; more than
 /// these it is not given, because each stays on record, to be named and taken back, until it is past its grace.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use log::error;
-use stemma_core::object::Timestamp;
+use stemma_core::object::{Kind, Timestamp};
 use stemma_core::resolve::Answer;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::TaskSet;
@@ -17,16 +17,32 @@ use crate::agents::desired::{Encoded, Released};
 use crate::cache::Model;
 use crate::registry::reported::{ProfileRecord, ReleasedRecord};
 use crate::registry::{codec, key};
-use crate::store::{Revision, Snapshot, Store, StoreError, Transaction};
+use crate::store::{Op, Precondition, Query, Revision, Snapshot, Store, StoreError, Transaction};
 
-/// Nodes to a commit: below every engine's limit of operations.
-const NODES: usize = 40;
+/// Nodes to a commit: with a profile each and the marks of their releases below every engine's limit of operations.
+const NODES: usize = 30;
+/// Nodes that are gone to a commit: each has up to ten images and six records.
+const GONE: usize = 5;
 
 /// What one node is told from now on.
 pub(super) struct Decision {
     pub(super) released: Released,
     /// What has to be stored first; `None`: it is stored already.
-    record: Option<(ReleasedRecord, Option<EncodedProfile>)>,
+    record: Option<NewRecord>,
+}
+
+/// What is stored of a task set that is released.
+struct NewRecord {
+    record: ReleasedRecord,
+    profile: Option<EncodedProfile>,
+    fixes: Vec<Fixed>,
+}
+
+/// A version of a release that a task set was made from: its name, and the object at the revision that was resolved.
+struct Fixed {
+    name: String,
+    object: String,
+    written: Revision,
 }
 
 /// Decides for one node.
@@ -57,7 +73,7 @@ pub(super) fn decide(
             let released = send(&next, profile.as_ref())?;
             let release = answer.task_set().map(|set| set.profile.release.name.to_string());
             let record = ReleasedRecord { revision: revision.get(), at: now, task_set: next, release };
-            Decision { released, record: Some((record, profile)) }
+            Decision { released, record: Some(NewRecord { record, profile, fixes: fixes(model, answer) }) }
         }
         (Verdict::Hold, Some(present)) => {
             let kept = if is_same { profile } else { stored_profile(model, present) };
@@ -66,6 +82,21 @@ pub(super) fn decide(
         // Nothing was ever released: the node knows its labels and runs nothing.
         (Verdict::Hold, None) => Decision { released: send(&TaskSet::default(), None)?, record: None },
     })
+}
+
+/// The versions whose content is fixed by a release to a node: that of its release, and those that it imports.
+fn fixes(model: &Model, answer: &Answer) -> Vec<Fixed> {
+    let Some(set) = answer.task_set() else { return Vec::new() };
+    let release = &set.profile.release;
+    let versions = release.all_imports.iter().chain([&release.name]).filter(|name| name.version.is_some());
+    versions
+        .filter_map(|name| {
+            let name = name.to_string();
+            let object = model.releases.named(None, &name)?;
+            let written = Revision::new(object.meta.resource_version);
+            Some(Fixed { name, object: key::object(Kind::Release, object.meta.uuid), written })
+        })
+        .collect()
 }
 
 /// The profile of a task set that is held, as it was when it was released.
@@ -97,19 +128,27 @@ pub(super) fn transactions(
     for some in new.chunks(NODES) {
         transactions.push(put(&*snapshot, some)?);
     }
-    for some in gone.chunks(NODES / 4) {
+    for some in gone.chunks(GONE) {
         transactions.push(forget(&*snapshot, some)?);
     }
     Ok(transactions)
 }
 
-type Record = (ReleasedRecord, Option<EncodedProfile>);
-
-fn put(snapshot: &dyn Snapshot, some: &[(Uuid, &Record)]) -> Result<Transaction, StoreError> {
+fn put(snapshot: &dyn Snapshot, some: &[(Uuid, &NewRecord)]) -> Result<Transaction, StoreError> {
     let mut transaction = Transaction::new();
     let mut profiles: Vec<Hash> = Vec::new();
-    for (node, (record, profile)) in some {
+    let mut fixed: BTreeSet<&str> = BTreeSet::new();
+    for (node, NewRecord { record, profile, fixes }) in some {
         transaction = transaction.put(key::of_node(key::RELEASED, *node), codec::encode(record));
+        for one in fixes {
+            let mark = key::fixed(&one.name);
+            // An edit requires the mark absent: with this condition, whichever of the two is second is decided again.
+            if fixed.insert(&one.name) && snapshot.get(mark.as_bytes())?.is_none() {
+                transaction = transaction
+                    .require(Precondition::unchanged(one.object.clone(), one.written))
+                    .put(mark, bytes::Bytes::new());
+            }
+        }
         let Some(profile) = profile else { continue };
         let hash = profile.encoded.name;
         if profiles.contains(&hash) {
@@ -137,11 +176,13 @@ pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
 fn forget(snapshot: &dyn Snapshot, gone: &[Uuid]) -> Result<Transaction, StoreError> {
     let mut transaction = Transaction::new();
     for node in gone {
-        for prefix in [key::RELEASED, key::RESULTS, key::OBSERVATIONS, key::SAID, key::REPORTS, key::SEEN] {
-            let at = key::of_node(prefix, *node);
+        for at in key::all_of_node(*node) {
             if snapshot.get(at.as_bytes())?.is_some() {
                 transaction = transaction.delete(at);
             }
+        }
+        for image in snapshot.list(&Query::prefix(key::observed(*node)))?.entries {
+            transaction.ops.push(Op::Delete { key: image.key });
         }
     }
     Ok(transaction)

@@ -1,5 +1,7 @@
 //! What must hold of an object for it to be stored, beyond what its fields say of themselves.
 
+use std::collections::BTreeSet;
+
 use stemma_core::manifest::{BodyError, MapConflict, WriteError};
 use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
 use stemma_core::object::{
@@ -10,7 +12,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::Stored;
-use super::work::unassignments_left;
+use super::work::{content_fixed, unassignments_left};
 use crate::cache::model::{Model, Shelved};
 
 /// A kind that operators write.
@@ -60,24 +62,21 @@ impl Admitted for ReleaseSpec {
         Ok(())
     }
 
-    /// A version's content is fixed from the first task set that was released with it; one without a version may be
-    /// edited, each edit being other content.
+    /// A version's content is fixed from the first task set that was released with it, or with a release that imports it; one
+    /// without a version may be edited, each edit being other content. What a store of before the marks says
+    /// ([`super::key::fixed`]) is found by what runs.
     fn check_change(&self, next: &Self, name: &ReleaseRef, model: &Model) -> Result<(), ApiError> {
-        let is_same = (&self.imports, &self.roles, &self.tags, &self.tasks, self.matching, &self.extensions)
-            == (&next.imports, &next.roles, &next.tags, &next.tasks, next.matching, &next.extensions);
-        if is_same || name.version.is_none() {
+        if self.has_content_of(next) || name.version.is_none() {
             return Ok(());
         }
         let full = name.to_string();
-        if !model.released.values().any(|released| released.release.as_deref() == Some(&full)) {
-            return Ok(());
-        }
-        let message = format!("the release {full} runs on hosts, so its content is fixed; nothing was changed");
-        let advice = format!(
-            "make the next version: put another `version` into the manifest of {} and `stemma apply -f` it",
-            name.name
-        );
-        Err(ApiError::new(ErrorType::ObjectInUse, message).detail(advice))
+        let imports = |running: &str| {
+            let running = ReleaseRef::new(running).ok().and_then(|running| model.fleet.release(&running));
+            running.is_some_and(|running| running.all_imports.contains(name))
+        };
+        let runs = |running: &str| running == full || imports(running);
+        let running: BTreeSet<&str> = model.released.values().filter_map(|one| one.release.as_deref()).collect();
+        if running.into_iter().any(runs) { Err(content_fixed(&full)) } else { Ok(()) }
     }
 }
 

@@ -161,7 +161,8 @@ impl Draft {
         }
     }
 
-    fn refer(&mut self, reference: &Reference) {
+    /// Marks something as referred to from now on, and requires that it is there.
+    pub(super) fn refer(&mut self, reference: &Reference) {
         let target = match reference.kind {
             Kind::Release => key::name(Kind::Release, None, &reference.id),
             kind => format!("{}{}/{}", key::OBJECTS, kind.word(), reference.id),

@@ -84,7 +84,7 @@ impl Words {
         let taken = self.tell_refused(node, &record.observation);
         self.tell_left_out(node, &record.observation);
         let value = codec::encode(&record);
-        let images = format!("{}/", key::of_node(key::OBSERVED, node));
+        let images = key::observed(node);
         let mut transaction = Transaction::new()
             .require(Precondition::present(key::object(Kind::Node, node)))
             .put(key::of_node(key::OBSERVATIONS, node), value.clone())

@@ -35,6 +35,15 @@ pub const SAID: &str = "said/";
 pub const SEEN: &str = "seen/";
 /// When a blob was put here, by its hash.
 pub const BLOBS: &str = "blob/";
+/// Agents' records, by node. They outlive the node (see [`crate::enrol`]).
+pub const AGENTS: &str = "agent/";
+/// Whose each key of a certificate is, by the SHA-256 of the key.
+pub const AGENT_KEYS: &str = "agent-key/";
+/// Join tokens, by id.
+pub const TOKENS: &str = "token/";
+
+/// The prefixes of entries by node that go with their node: what it said and what it was told.
+const OF_NODE: [&str; 6] = [OBSERVATIONS, SAID, RELEASED, RESULTS, REPORTS, SEEN];
 
 /// An object.
 pub fn object(kind: Kind, uuid: Uuid) -> String {
@@ -71,6 +80,12 @@ pub fn placed(cluster: Uuid) -> String {
     format!("placed/{cluster}")
 }
 
+/// Written with the first task set that was released with a version of a release, or with one that imports it: its content
+/// is fixed from then on. Goes with the release.
+pub fn fixed(release: &str) -> String {
+    format!("fixed/{release}")
+}
+
 /// The record of a request.
 pub fn request(principal: &str, id: Uuid) -> String {
     format!("{REQUESTS}{principal}/{id}")
@@ -79,6 +94,16 @@ pub fn request(principal: &str, id: Uuid) -> String {
 /// One node's entry under a prefix of entries by node.
 pub fn of_node(prefix: &str, node: Uuid) -> String {
     format!("{prefix}{node}")
+}
+
+/// All entries of a node that go with it, but for the images of its Observations ([`observed`]).
+pub fn all_of_node(node: Uuid) -> impl Iterator<Item = String> {
+    OF_NODE.into_iter().map(move |prefix| of_node(prefix, node))
+}
+
+/// The prefix of the images of a node's Observations, which go with it too.
+pub fn observed(node: Uuid) -> String {
+    format!("{OBSERVED}{node}/")
 }
 
 /// A profile.
@@ -133,10 +158,14 @@ mod tests {
             SAID,
             SEEN,
             BLOBS,
+            AGENTS,
+            AGENT_KEYS,
+            TOKENS,
             "name/",
             "referred/",
             "order/",
             "placed/",
+            "fixed/",
         ];
         for one in all {
             assert_eq!(all.iter().filter(|other| other.starts_with(one)).count(), 1, "{one}");

@@ -95,6 +95,15 @@ impl Sight<'_> {
         self.marked(&key::referred(kind, &id))
     }
 
+    /// The keys below a prefix of entries that no model holds.
+    ///
+    /// # Errors
+    /// What the store says.
+    fn keys_below(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, Undecided> {
+        let list = self.store.snapshot().and_then(|snapshot| snapshot.list(&Query::prefix(prefix.to_owned())));
+        Ok(list.map_err(|e| store_error(&e))?.entries.into_iter().map(|entry| entry.key).collect())
+    }
+
     /// When a mark was last written; `None`: never.
     ///
     /// # Errors

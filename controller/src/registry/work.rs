@@ -6,6 +6,7 @@
 
 mod forget;
 mod order;
+mod releases;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use crate::cache::model::{Model, Reach, Shelved};
 use crate::store::Op;
 
 pub(super) use forget::left as unassignments_left;
+pub(super) use releases::fixed as content_fixed;
 
 /// How many of those who refer to an object a refusal lists.
 const MOST_LISTED: usize = 10;
@@ -74,9 +76,10 @@ impl<'a> Work<'a> {
     /// would stand.
     ///
     /// # Errors
-    /// The cycle, spelled out; what would be too large for a host; [`Undecided::Behind`].
+    /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host; [`Undecided::Behind`].
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.forget()?;
+        self.check_releases()?;
         self.check_sizes()?;
         self.check_order()?;
         answer.hosts = self.is_dry_run().then(|| self.reach.dirty.nodes().count());
@@ -173,8 +176,11 @@ impl<'a> Work<'a> {
             self.delete::<PrimarySpec>(&primary)?;
         }
         crate::enrol::retire(self.sight.store, &mut self.draft, node.meta.uuid)?;
-        for prefix in [key::OBSERVATIONS, key::SAID, key::RELEASED, key::RESULTS, key::REPORTS, key::SEEN] {
-            self.draft.entry(Op::Delete { key: key::of_node(prefix, node.meta.uuid).into() });
+        for at in key::all_of_node(node.meta.uuid) {
+            self.draft.entry(Op::Delete { key: at.into() });
+        }
+        for image in self.sight.keys_below(&key::observed(node.meta.uuid))? {
+            self.draft.entry(Op::Delete { key: image });
         }
         self.delete(node)
     }

@@ -8,7 +8,7 @@ use stemma_core::manifest::{assemble, read_document};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::ReleaseSpec;
 use stemma_core::ownership::Manager;
-use stemma_core::release::{compile, compile_set};
+use stemma_core::release::{compile, compile_each, compile_set};
 
 fn spec(tasks: &Value) -> ReleaseSpec {
     let document = json!({
@@ -142,6 +142,18 @@ fn imports_bring_their_tasks_once() {
     let top = &compiled[&name("top@1")];
     assert_eq!(top.tasks.iter().map(|task| task.task.id.as_str()).collect::<Vec<_>>(), ["motd", "own"]);
     assert_ne!(top.hash, compiled[&name("left@1")].hash);
+}
+
+#[test]
+fn a_release_that_does_not_compile_takes_no_other_away() {
+    let set = [
+        library("bad", &json!([]), &json!([task("x", &json!({"requires": ["ghost"]}))])),
+        library("over", &json!(["bad@1"]), &json!([])),
+        library("good", &json!([]), &json!([task("y", &json!({}))])),
+    ];
+    let (compiled, failed) = compile_each(&BTreeMap::from(set), &Reader);
+    assert_eq!(compiled.keys().collect::<Vec<_>>(), [&name("good@1")]);
+    assert_eq!(failed.keys().collect::<Vec<_>>(), [&name("bad@1"), &name("over@1")]);
 }
 
 #[test]

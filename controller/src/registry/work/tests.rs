@@ -401,3 +401,99 @@ async fn a_group_without_nodes_brings_no_other_order_of_stages() {
     let refused = site.write(tasks(json!(stages("s2", "s1").tasks))).await.unwrap_err();
     assert_eq!(refused.message, cycle);
 }
+
+fn library(tasks: &serde_json::Value, imports: &[&str]) -> ReleaseSpec {
+    serde_json::from_value(json!({"imports": imports, "roles": {}, "tags": {}, "tasks": tasks})).unwrap()
+}
+
+fn make(n: u128, name: &'static str, spec: ReleaseSpec) -> Write {
+    Box::new(move |work| {
+        work.create(Uuid::from_u128(n), ReleaseRef::new(name).unwrap(), spec.clone())?;
+        Ok(())
+    })
+}
+
+fn set(n: u128, spec: ReleaseSpec) -> Write {
+    Box::new(move |work| {
+        let before = Arc::clone(work.model.releases.get(Uuid::from_u128(n)).unwrap());
+        work.update(&before, before.meta.name.clone(), spec.clone())?;
+        Ok(())
+    })
+}
+
+#[tokio::test]
+async fn a_release_and_what_it_imports_are_stored_only_as_they_compile_together() {
+    let stage = |id: &str| json!([{"id": id, "type": "stage"}]);
+    let app = library(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["lib"]);
+    let plain = library(&json!([]), &["mid"]);
+    let over_mid = library(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["mid"]);
+    // What is stored first, then the two writes: each decides before the other is committed.
+    let cases: [(&str, Vec<Write>, Write); 2] = [
+        ("a new one", vec![], make(52, "app", app)),
+        ("an edit, through another", vec![make(52, "app", plain)], set(52, over_mid)),
+    ];
+    for (what, before, write) in cases {
+        for edit_first in [false, true] {
+            let site = Site::new().await;
+            site.write(make(50, "lib", library(&stage("needed"), &[]))).await.unwrap();
+            site.write(make(51, "mid", library(&json!([]), &["lib"]))).await.unwrap();
+            for one in &before {
+                site.write(one).await.unwrap();
+            }
+            let edit = set(50, library(&stage("other"), &[]));
+            let (one, other) = if edit_first { (&edit, &write) } else { (&write, &edit) };
+            let (made, tried) = site.race(one, other).await;
+            let refusal = made.expect_err("the second one sees the first");
+            assert!(refusal.message.contains("needed"), "{what}: {}", refusal.message);
+            assert_eq!(tried, 1, "{what}: it decided once, and was refused when it decided again");
+            let model = site.registry.cache().model();
+            let again = Cache::load(site.registry.store().as_ref()).unwrap();
+            assert_eq!(again.model().fleet.releases().count(), model.releases.iter().count(), "{what}: all compile");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stored_release_that_does_not_compile_takes_no_other_away() {
+    let site = Site::new().await;
+    site.write(make(50, "bad", library(&json!([]), &[]))).await.unwrap();
+    let mut bad = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
+    bad.spec = library(&json!([{"id": "x", "type": "stage", "requires": ["ghost"]}]), &[]);
+    let at = key::object(Kind::Release, bad.meta.uuid);
+    let put = crate::store::Transaction::new().put(at, crate::registry::codec::encode(&bad));
+    site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
+    let again = Cache::load(site.registry.store().as_ref()).unwrap().model();
+    let names: Vec<String> = again.fleet.releases().map(|one| one.name.to_string()).collect();
+    assert_eq!(names, ["site"]);
+    let broken: Vec<String> = again.broken.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+    assert!(broken.len() == 1 && broken[0].starts_with("bad: ") && broken[0].contains("ghost"), "{broken:?}");
+}
+
+#[tokio::test]
+async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere() {
+    let (old, new) = (json!([{"id": "a", "type": "stage"}]), json!([{"id": "b", "type": "stage"}]));
+    for (what, marked) in [("what runs, in a store without marks", false), ("a mark", true)] {
+        let site = Site::new().await;
+        site.write(make(50, "lib@1", library(&old, &[]))).await.unwrap();
+        site.write(make(51, "app@1", library(&json!([]), &["lib@1"]))).await.unwrap();
+        site.write(set(50, library(&json!([]), &[]))).await.expect("nothing runs it");
+        let put = crate::store::Transaction::new();
+        let put = if marked {
+            put.put(key::fixed("lib@1"), bytes::Bytes::new())
+        } else {
+            let record = crate::registry::reported::ReleasedRecord {
+                revision: 1,
+                at: stemma_core::object::Timestamp(0),
+                task_set: stemma_wire::message::desired::TaskSet::default(),
+                release: Some("app@1".into()),
+            };
+            put.put(key::of_node(key::RELEASED, Uuid::from_u128(9)), crate::registry::codec::encode(&record))
+        };
+        site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
+        let refused = site.write(set(50, library(&new, &[]))).await.expect_err(what);
+        assert_eq!(refused.kind, ErrorType::ObjectInUse, "{what}");
+        assert!(refused.message.contains("the release lib@1"), "{what}: {}", refused.message);
+        let described = ReleaseSpec { description: "for people".into(), ..library(&json!([]), &[]) };
+        site.write(set(50, described)).await.expect("its content is the same");
+    }
+}

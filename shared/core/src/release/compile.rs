@@ -53,12 +53,21 @@ pub fn compile_set(
     specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
     author: &dyn Author,
 ) -> Result<BTreeMap<ReleaseRef, Arc<CompiledRelease>>, BTreeMap<ReleaseRef, Vec<ReleaseError>>> {
+    let (done, failed) = compile_each(specs, author);
+    if failed.is_empty() { Ok(done) } else { Err(failed) }
+}
+
+/// The same, with what compiles beside what does not and why: one that does not takes none away that does not import it.
+pub fn compile_each(
+    specs: &BTreeMap<ReleaseRef, ReleaseSpec>,
+    author: &dyn Author,
+) -> (BTreeMap<ReleaseRef, Arc<CompiledRelease>>, BTreeMap<ReleaseRef, Vec<ReleaseError>>) {
     let mut done = BTreeMap::new();
     let mut failed = BTreeMap::new();
     for name in specs.keys() {
         compile_into(name, specs, author, &mut Vec::new(), &mut done, &mut failed);
     }
-    if failed.is_empty() { Ok(done) } else { Err(failed) }
+    (done, failed)
 }
 
 fn compile_into(

@@ -15,7 +15,7 @@ pub mod select;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use compile::{compile, compile_set};
+pub use compile::{compile, compile_each, compile_set};
 pub use cycle::topological;
 pub use error::ReleaseError;
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};

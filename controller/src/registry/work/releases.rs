@@ -1,0 +1,91 @@
+//! That a release is stored only as it was compiled, and that a version which hosts were told of stays as it was.
+//!
+//! A release is compiled over those that it imports, so an edit of one of these can break it, and two writes of the two
+//! touch no common object. So whoever writes a release marks all that it imports, also through others, as referred to, and
+//! requires them as they were; and whoever edits one requires its own mark as it was.
+
+use stemma_core::name::ReleaseRef;
+use stemma_core::object::Kind;
+use stemma_wire::error::{ApiError, ErrorType};
+
+use super::Work;
+use crate::registry::draft::{Action, Reference};
+use crate::registry::{Undecided, key};
+use crate::store::{Op, Precondition, Revision};
+
+impl Work<'_> {
+    /// Makes the commit depend on what the releases that it writes were compiled from, and refuses to change a version's
+    /// content that hosts were told of.
+    ///
+    /// # Errors
+    /// That the content is fixed; [`Undecided::Behind`].
+    pub(super) fn check_releases(&mut self) -> Result<(), Undecided> {
+        let releases = self.draft.touched().iter().filter(|one| one.kind == Kind::Release);
+        let releases: Vec<(String, Action)> = releases.map(|one| (one.name.clone(), one.action)).collect();
+        for (name, action) in releases {
+            match action {
+                Action::Created => self.require_imports(&name),
+                Action::Updated => {
+                    self.require_imports(&name);
+                    let referred = key::referred(Kind::Release, &name);
+                    let known = self.sight.marked(&referred)?;
+                    self.require_as(referred, known);
+                    self.check_fixed(&name)?;
+                }
+                Action::Deleted => self.draft.entry(Op::Delete { key: key::fixed(&name).into() }),
+                Action::Unchanged => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn require_imports(&mut self, name: &str) {
+        let Some(compiled) = ReleaseRef::new(name).ok().and_then(|name| self.model.fleet.release(&name).cloned())
+        else {
+            return;
+        };
+        for import in &compiled.all_imports {
+            let id = import.to_string();
+            if self.draft.touched().iter().any(|one| one.kind == Kind::Release && one.name == id) {
+                continue;
+            }
+            let Some(object) = self.sight.model.releases.named(None, &id) else { continue };
+            let written = Revision::new(object.meta.resource_version);
+            self.draft.require(Precondition::unchanged(key::object(Kind::Release, object.meta.uuid), written));
+            self.draft.refer(&Reference { kind: Kind::Release, id });
+        }
+    }
+
+    /// Refuses another content of a version that hosts were told of, now or once.
+    fn check_fixed(&mut self, name: &str) -> Result<(), Undecided> {
+        let is_same = match (self.sight.model.releases.named(None, name), self.model.releases.named(None, name)) {
+            (Some(before), Some(after)) => before.spec.has_content_of(&after.spec),
+            _ => true,
+        };
+        if is_same || !name.contains('@') {
+            return Ok(());
+        }
+        let mark = key::fixed(name);
+        if self.sight.marked(&mark)?.is_some() {
+            return Err(fixed(name).into());
+        }
+        self.require_as(mark, None);
+        Ok(())
+    }
+
+    fn require_as(&mut self, mark: String, known: Option<Revision>) {
+        self.draft.require(match known {
+            Some(revision) => Precondition::unchanged(mark, revision),
+            None => Precondition::absent(mark),
+        });
+    }
+}
+
+/// The refusal of another content of a version.
+pub(in crate::registry) fn fixed(full: &str) -> ApiError {
+    let name = full.split('@').next().unwrap_or_default();
+    let message = format!("hosts were told of the release {full}, so its content is fixed; nothing was changed");
+    let advice =
+        format!("make the next version: put another `version` into the manifest of {name} and `stemma apply -f` it");
+    ApiError::new(ErrorType::ObjectInUse, message).detail(advice)
+}
