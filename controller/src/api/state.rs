@@ -88,7 +88,7 @@ pub(super) fn trait_sources(traits: &NodeTraits) -> Value {
 /// The labels that a host reported.
 pub(super) fn reported(model: &Model, node: &Node) -> BTreeMap<String, String> {
     let record = model.observations.get(&node.meta.uuid);
-    let labels = record.into_iter().flat_map(|record| &record.observation.labels);
+    let labels = record.into_iter().flat_map(|record| record.observation.labels.iter());
     labels.map(|label| (label.key.to_string(), label.value.to_string())).collect()
 }
 

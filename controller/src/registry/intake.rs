@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stemma_core::object::{self, Kind, NotTaken, RefusedTraits, SaidOnHost, Timestamp};
+use stemma_core::object::{self, Kind, RefusedTraits, SaidOnHost, Timestamp};
 use stemma_core::traits::TraitNames;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
@@ -98,9 +98,11 @@ impl Words {
 
     /// Says once a change which traits of a host were not taken.
     fn tell_refused(&self, node: Uuid, said: &object::Observation) -> Taken {
-        let (model, refused) = (self.registry.cache().model(), said.refused_traits.as_deref());
-        let before = model.observations.get(&node).and_then(|record| record.observation.refused_traits.as_deref());
-        match refused.filter(|refused| before != Some(*refused)) {
+        let model = self.registry.cache().model();
+        let before = model.observations.get(&node).and_then(|record| record.observation.not_taken.as_deref());
+        let refused =
+            said.not_taken.as_deref().map(|left_out| &left_out.traits).filter(|one| **one != RefusedTraits::default());
+        match refused.filter(|refused| before.map(|before| &before.traits) != Some(*refused)) {
             None => Taken::Whole,
             Some(RefusedTraits { unknown, unknown_count, surplus }) => {
                 log::warn!(node:% = node, traits = unknown.join(", "), count = unknown_count, surplus = surplus; "a host reports traits that are not taken");
@@ -112,9 +114,10 @@ impl Words {
     /// Says once a change how much else was not taken.
     fn tell_left_out(&self, node: Uuid, said: &object::Observation) {
         let model = self.registry.cache().model();
-        let before = model.observations.get(&node).map(|record| record.observation.not_taken).unwrap_or_default();
-        let NotTaken { facts, labels } = said.not_taken;
-        if !said.not_taken.is_nothing() && said.not_taken != before {
+        let count = |said: &object::Observation| said.not_taken.as_ref().map_or((0, 0), |one| (one.facts, one.labels));
+        let before = model.observations.get(&node).map(|record| count(&record.observation)).unwrap_or_default();
+        let (facts, labels) = count(said);
+        if (facts, labels) != (0, 0) && (facts, labels) != before {
             log::warn!(node:% = node, facts, labels; "a host reports more than is taken");
         }
     }

@@ -133,9 +133,9 @@ impl ObservationRecord {
         let label_sources = labels.iter().map(|label| (label.key.to_string(), label.source.to_string())).collect();
         let (traits, refused_traits) = taken_traits(&said.traits, known);
         let (facts, refused_facts) = FactMap::take_texts(said.facts);
-        let not_taken = NotTaken { facts: refused_facts, labels: refused_labels };
-        let observation =
-            Observation { facts, traits: traits.into(), labels: labels.into(), refused_traits, not_taken };
+        let not_taken = NotTaken { facts: refused_facts, labels: refused_labels, traits: refused_traits };
+        let labels = labels.into_iter().collect();
+        let observation = Observation { facts, traits: traits.into(), labels, not_taken: not_taken.boxed() };
         Self { at, digest, observation, label_sources }
     }
 }
@@ -162,7 +162,7 @@ fn cut_to(mut text: String, bytes: usize) -> String {
     text
 }
 
-fn taken_traits(said: &[String], known: &TraitNames) -> (TraitSet, Option<Box<RefusedTraits>>) {
+fn taken_traits(said: &[String], known: &TraitNames) -> (TraitSet, RefusedTraits) {
     let mut good: BTreeSet<(bool, Trait)> = BTreeSet::new();
     let mut unknown: BTreeSet<&str> = BTreeSet::new();
     for name in said {
@@ -178,7 +178,7 @@ fn taken_traits(said: &[String], known: &TraitNames) -> (TraitSet, Option<Box<Re
         unknown_count: unknown.len(),
         surplus,
     };
-    (taken, (refused != RefusedTraits::default()).then(|| Box::new(refused)))
+    (taken, refused)
 }
 
 impl ReportRecord {
@@ -334,7 +334,8 @@ mod tests {
         let said = observed::Observation { labels, ..observed::Observation::default() };
         let record = ObservationRecord::new(Timestamp(0), PartDigest([0; 32]), said, &TraitNames::default());
         assert_eq!(record.observation.labels.len(), 15, "64 KiB together");
-        assert_eq!(record.observation.not_taken, NotTaken { facts: 0, labels: 7 });
+        let seven = NotTaken { labels: 7, ..NotTaken::default() };
+        assert_eq!(record.observation.not_taken, seven.boxed());
         assert!(record.label_sources.values().all(|source| source.len() == 512));
 
         let long = "r".repeat(2000);

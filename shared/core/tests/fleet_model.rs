@@ -394,7 +394,8 @@ fn s38_traits_that_are_not_taken_are_a_finding_of_their_node() {
     let mut made = Made::of(&site(&json!({}), &tasks()));
     let id = made.node("web-1").id();
     let refused = RefusedTraits { unknown: [Box::from("'NO_SUCH'")].into(), unknown_count: 3, surplus: 1 };
-    let seen = Observation { refused_traits: Some(Box::new(refused)), ..Observation::default() };
+    let left_out = NotTaken { traits: refused, ..NotTaken::default() };
+    let seen = Observation { not_taken: left_out.boxed(), ..Observation::default() };
     made.fleet.apply(Change::Observation(id, Arc::new(seen)));
     assert_eq!(
         made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -410,7 +411,8 @@ fn s38_traits_that_are_not_taken_are_a_finding_of_their_node() {
 fn s39_what_a_host_reports_beyond_the_bounds_is_a_finding_of_its_node() {
     let mut made = Made::of(&site(&json!({}), &tasks()));
     let id = made.node("web-1").id();
-    let seen = Observation { not_taken: NotTaken { facts: 2, labels: 1 }, ..Observation::default() };
+    let left_out = NotTaken { facts: 2, labels: 1, ..NotTaken::default() };
+    let seen = Observation { not_taken: left_out.boxed(), ..Observation::default() };
     made.fleet.apply(Change::Observation(id, Arc::new(seen)));
     assert_eq!(
         made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -133,7 +133,7 @@ fn observed(node: NodeId, form: usize) -> Change {
     ];
     let facts = FactMap::from_tree(facts[form % 3].as_object().expect("facts"));
     let label = stemma_core::object::ReportedLabel { key: "z".into(), value: "host".into(), source: "f:1".into() };
-    let labels = if form >= 3 { vec![label].into() } else { Vec::new().into() };
+    let labels = (form >= 3).then_some(label).into_iter().collect();
     Change::Observation(node, Arc::new(Observation { facts, labels, ..Observation::default() }))
 }
 

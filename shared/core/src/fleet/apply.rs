@@ -217,6 +217,7 @@ impl Fleet {
         if let Some(name) = &old.node.meta.name {
             self.by_name.remove(name.as_str());
         }
+        self.said.remove(&id);
         self.nodes.remove(&id);
     }
 
@@ -255,12 +256,14 @@ impl Fleet {
 
     /// What is said on a host reaches its own node, and by a park whoever may hold a tag as primary in its place.
     fn put_said(&mut self, id: NodeId, said: Option<Arc<SaidOnHost>>, dirty: &mut Dirty) {
-        let Some(old) = self.nodes.get(&id).cloned().filter(|old| old.said != said) else { return };
+        let Some(entry) = self.nodes.get(&id).cloned().filter(|_| self.said.get(&id) != said.as_ref()) else { return };
         dirty.add(id);
-        let new = NodeEntry { said, ..NodeEntry::clone(&old) };
-        let is_moved = new.is_set_aside() != old.is_set_aside();
-        self.nodes.insert(id, Arc::new(new));
-        if is_moved {
+        let was_set_aside = self.is_set_aside(&entry);
+        match said {
+            Some(said) => drop(self.said.insert(id, said)),
+            None => drop(self.said.remove(&id)),
+        }
+        if self.is_set_aside(&entry) != was_set_aside {
             self.replace(&[id], dirty);
         }
     }

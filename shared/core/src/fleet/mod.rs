@@ -45,6 +45,8 @@ pub struct Fleet {
     clusters: OrdMap<ClusterId, ClusterEntry>,
     groups: OrdMap<GroupId, GroupEntry>,
     nodes: OrdMap<NodeId, Arc<NodeEntry>>,
+    /// What was said on hosts: seldom anything, so that a node has no room for it.
+    said: OrdMap<NodeId, Arc<SaidOnHost>>,
     by_name: OrdMap<NodeName, NodeId>,
     secrets: OrdMap<Arc<str>, u64>,
     shared: Shared,
@@ -98,11 +100,10 @@ struct ProfileUse {
 }
 
 /// A node with what follows for it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct NodeEntry {
     pub(crate) node: Arc<Node>,
     pub(crate) observation: Option<Arc<Observation>>,
-    pub(crate) said: Option<Arc<SaidOnHost>>,
     /// What it is placed by; `None`: unplaced, or not to be placed yet.
     pub(crate) profile: Option<Arc<Profile>>,
 }
@@ -256,14 +257,19 @@ impl Fleet {
 
     /// What was said on a host itself; `None`: nothing.
     pub fn said(&self, id: NodeId) -> Option<&Arc<SaidOnHost>> {
-        self.nodes.get(&id)?.said.as_ref()
+        self.said.get(&id)
     }
 
     /// Whether barriers wait for a node: it is parked neither by its spec nor on its host, and is to apply.
     pub fn takes_part(&self, id: NodeId) -> bool {
-        let Some(entry) = self.nodes.get(&id).filter(|entry| !entry.is_set_aside()) else { return false };
+        let Some(entry) = self.nodes.get(&id).filter(|entry| !self.is_set_aside(entry)) else { return false };
         let of_group = || self.group(entry.node.spec.nodegroup?)?.spec.mode;
         entry.node.spec.mode.or_else(of_group).unwrap_or(Mode::Apply) == Mode::Apply
+    }
+
+    /// Whether a node is out of budgets, barriers and primaries, by its spec or by what was said on its host.
+    fn is_set_aside(&self, entry: &NodeEntry) -> bool {
+        entry.node.spec.parked || self.said(entry.node.id()).is_some_and(|said| said.parked.is_some())
     }
 
     /// What a node is placed by; `None`: unplaced, or something above it is missing.
@@ -319,11 +325,6 @@ impl Fleet {
 
 impl NodeEntry {
     fn bare(node: Arc<Node>) -> Self {
-        Self { node, observation: None, said: None, profile: None }
-    }
-
-    /// Whether it is out of budgets, barriers and primaries, by its spec or by what was said on its host.
-    pub(crate) fn is_set_aside(&self) -> bool {
-        self.node.spec.parked || self.said.as_ref().is_some_and(|said| said.parked.is_some())
+        Self { node, observation: None, profile: None }
     }
 }

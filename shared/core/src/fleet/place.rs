@@ -54,7 +54,7 @@ impl Fleet {
         let ranked = Ranked::of(&entry.node);
         let before: BTreeSet<TagName> =
             entry.profile.iter().flat_map(|profile| profile.place.tags.iter().cloned()).collect();
-        let after = if entry.is_set_aside() { BTreeSet::new() } else { primaries_possible(&entry, &fold) };
+        let after = if self.is_set_aside(&entry) { BTreeSet::new() } else { primaries_possible(&entry, &fold) };
         let mut changed = Vec::new();
         for tag in before.difference(&after) {
             if self.drop_candidate(cluster, tag, &ranked) {

@@ -30,8 +30,7 @@ impl Shared {
             facts: seen.facts.share(|paths| keep(&mut self.paths, paths), |value| keep(&mut self.values, value)),
             traits: keep(&mut self.traits, &seen.traits),
             labels: seen.labels.clone(),
-            refused_traits: seen.refused_traits.clone(),
-            not_taken: seen.not_taken,
+            not_taken: seen.not_taken.clone(),
         }
     }
 

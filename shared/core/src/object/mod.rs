@@ -28,7 +28,7 @@ pub use cluster::{
 };
 pub use node::{
     FactMap, Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation, RefusedTraits,
-    ReportedLabel, SaidOnHost,
+    ReportedLabel, ReportedLabels, SaidOnHost,
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};

@@ -1,9 +1,10 @@
 //! The node: what operators say of a host, and beside it what the host says.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::{Extra, FieldOwners, GroupId, Inherited, TraitSet};
@@ -112,29 +113,28 @@ pub struct Observation {
     /// Traits that the agent detected. Shared: a fleet has few kinds of hosts.
     pub traits: Arc<TraitSet>,
     /// Labels that the host, or another program on it, gave; by key.
-    pub labels: Box<[ReportedLabel]>,
-    /// Traits that it gave and that are none, or too many; told as a finding, and nothing else.
+    pub labels: ReportedLabels,
+    /// What it gave and that is wrong, or more than is taken; told as a finding, and nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused_traits: Option<Box<RefusedTraits>>,
-    /// What else it gave and that is more than is taken; told as a finding, and nothing else.
-    #[serde(skip_serializing_if = "NotTaken::is_nothing")]
-    pub not_taken: NotTaken,
+    pub not_taken: Option<Box<NotTaken>>,
 }
 
-/// How much of what a host gave was left out, being too deep, too long, or too much together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What of a host's word was left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NotTaken {
     /// So many facts, past the bounds of [`FactMap`].
     pub facts: u32,
-    /// So many labels.
+    /// So many labels, being too long, or too much together.
     pub labels: u32,
+    /// Traits that are none, or too many.
+    pub traits: RefusedTraits,
 }
 
 impl NotTaken {
-    /// Whether all was taken.
-    pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
+    /// In its box, unless all was taken.
+    pub fn boxed(self) -> Option<Box<Self>> {
+        (self != Self::default()).then(|| Box::new(self))
     }
 }
 
@@ -175,6 +175,40 @@ pub struct ReportedLabel {
     pub value: Arc<str>,
     /// File and line, as `labels.d/10-local:3`.
     pub source: Arc<str>,
+}
+
+/// The labels of one host, by key. Most hosts give none: a fleet has room for one pointer a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReportedLabels(Option<Box<Given>>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Given(Box<[ReportedLabel]>);
+
+impl Deref for ReportedLabels {
+    type Target = [ReportedLabel];
+
+    fn deref(&self) -> &[ReportedLabel] {
+        self.0.as_ref().map_or(&[], |given| &given.0)
+    }
+}
+
+impl FromIterator<ReportedLabel> for ReportedLabels {
+    fn from_iter<I: IntoIterator<Item = ReportedLabel>>(labels: I) -> Self {
+        let labels: Box<[ReportedLabel]> = labels.into_iter().collect();
+        Self((!labels.is_empty()).then(|| Box::new(Given(labels))))
+    }
+}
+
+impl Serialize for ReportedLabels {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ReportedLabels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::deserialize(deserializer).map(Self::from_iter)
+    }
 }
 
 /// Facts by dotted path (`cpu.count`), each as canonical JSON text, in order.
@@ -321,13 +355,13 @@ impl FromIterator<(String, Value)> for FactMap {
 }
 
 impl Serialize for FactMap {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.iter())
     }
 }
 
 impl<'de> Deserialize<'de> for FactMap {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Self::from_texts(BTreeMap::<String, String>::deserialize(deserializer)?))
     }
 }

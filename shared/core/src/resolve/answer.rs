@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::digest::TaskDigest;
 use crate::finding::Finding;
-use crate::fleet::GroupFold;
+use crate::fleet::{GroupFold, NodeEntry};
 use crate::host_labels::HostLabelRule;
 use crate::input::{Inputs, MAX_DEPTH};
 use crate::key::MAX_VALUE;
@@ -69,8 +69,7 @@ impl fmt::Display for Missing {
 /// What one node is told, and where each value comes from.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    pub(crate) node: Arc<Node>,
-    pub(crate) observation: Option<Arc<Observation>>,
+    pub(crate) entry: Arc<NodeEntry>,
     pub(crate) said: Option<Arc<SaidOnHost>>,
     pub(crate) fold: Option<Arc<GroupFold>>,
     pub(crate) task_set: Option<Arc<TaskSet>>,
@@ -192,17 +191,17 @@ impl TaskSet {
 impl Answer {
     /// The node.
     pub fn id(&self) -> NodeId {
-        self.node.id()
+        self.entry.node.id()
     }
 
     /// The node's spec and meta.
     pub fn node(&self) -> &Arc<Node> {
-        &self.node
+        &self.entry.node
     }
 
     /// What the host said, if it ever did.
     pub fn observation(&self) -> Option<&Arc<Observation>> {
-        self.observation.as_ref()
+        self.entry.observation.as_ref()
     }
 
     /// What was said on the host itself; `None`: nothing.
@@ -232,19 +231,19 @@ impl Answer {
 
     /// The effective labels, each with its whole line of descent; what the host may fill is filled in.
     pub fn labels(&self) -> Labels {
-        labels(&self.node, self.fold.as_deref(), self.observation.as_deref())
+        labels(&self.entry.node, self.fold.as_deref(), self.entry.observation.as_deref())
     }
 
     /// The effective annotations.
     pub fn annotations(&self) -> Annotations {
         let above = self.fold.as_ref().map(|fold| fold.annotations.clone()).unwrap_or_default();
-        above.below(Level::Node, &self.node.spec.inherited.annotations)
+        above.below(Level::Node, &self.entry.node.spec.inherited.annotations)
     }
 
     /// The effective parameters.
     pub fn parameters(&self) -> Parameters {
         let above = self.fold.as_ref().map(|fold| fold.parameters.clone()).unwrap_or_default();
-        above.below(Level::Node, &self.node.spec.inherited.parameters)
+        above.below(Level::Node, &self.entry.node.spec.inherited.parameters)
     }
 
     /// Which labels flow to the host label map.
@@ -254,13 +253,13 @@ impl Answer {
 
     /// The traits, each with its sources.
     pub fn traits(&self) -> NodeTraits {
-        traits(&self.node, self.observation.as_deref())
+        traits(&self.entry.node, self.entry.observation.as_deref())
     }
 
     /// The lifecycle fields, each with its origin.
     pub fn limits(&self) -> Limits {
         let mut levels = self.fold.as_ref().map(|fold| fold.lifecycle()).unwrap_or_default();
-        levels.push((Level::Node, self.node.spec.inherited.lifecycle));
+        levels.push((Level::Node, self.entry.node.spec.inherited.lifecycle));
         Limits::resolve(&levels)
     }
 
@@ -268,7 +267,7 @@ impl Answer {
     pub fn mode(&self) -> Resolved<Mode> {
         let said = |level, mode: Option<Mode>| mode.map(|value| Resolved { value, origin: Origin::Level(level) });
         let group = self.fold.as_ref().and_then(|fold| fold.group.spec.mode);
-        said(Level::Node, self.node.spec.mode)
+        said(Level::Node, self.entry.node.spec.mode)
             .or_else(|| said(Level::NodeGroup, group))
             .unwrap_or(Resolved { value: Mode::Apply, origin: Origin::Default })
     }
@@ -285,12 +284,12 @@ impl Answer {
 
     /// Whether, until when and why the node keeps its task set.
     pub fn hold(&self) -> Option<&Hold> {
-        self.node.spec.hold.as_deref()
+        self.entry.node.spec.hold.as_deref()
     }
 
     /// Whether its spec says that the node is out of budgets, barriers and primaries. What its host says is [`Self::said`].
     pub fn is_parked(&self) -> bool {
-        self.node.spec.parked
+        self.entry.node.spec.parked
     }
 
     /// Whether group or cluster give no new lease.
@@ -300,7 +299,7 @@ impl Answer {
 
     /// The plain roles: the group's and the node's own.
     pub fn roles(&self) -> BTreeSet<Name> {
-        roles(&self.node, self.fold.as_deref())
+        roles(&self.entry.node, self.fold.as_deref())
     }
 
     /// The ready probes by tag, for the tags that have some.
@@ -313,20 +312,22 @@ impl Answer {
 
     /// All findings about the node: odd labels, conditions that failed, requirements that are not met.
     pub fn findings(&self) -> Vec<Finding> {
-        let object = format!("node/{}", self.node.display_name());
+        let object = format!("node/{}", self.entry.node.display_name());
         let mut findings = Vec::new();
         for key in self.host_labels().decide(&self.labels()).held_back {
             let message = format!("label {key} has no Kubernetes label value: it does not flow to the host label map");
             findings.push(Finding::warning("label.held_back", object.as_str(), message));
         }
-        for key in self.node.spec.inherited.labels.idle_tombstones() {
+        for key in self.entry.node.spec.inherited.labels.idle_tombstones() {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
             findings.push(Finding::warning("label.idle_null", object.as_str(), message));
         }
         findings.extend(
-            self.observation.iter().filter_map(|seen| Some(refused_traits(&object, seen.refused_traits.as_deref()?))),
+            self.observation()
+                .and_then(|seen| seen.not_taken.as_deref())
+                .into_iter()
+                .flat_map(|one| not_taken(&object, one)),
         );
-        findings.extend(self.observation.iter().filter_map(|seen| not_taken(&object, seen.not_taken)));
         findings.extend(self.said().into_iter().flat_map(|said| said_findings(&object, said)));
         for unmet in self.unmet() {
             findings.push(Finding::error("requirement.unmet", object.as_str(), unmet.to_string()));
@@ -335,6 +336,30 @@ impl Answer {
         findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one.clone() }));
         findings
     }
+}
+
+fn not_taken(object: &str, left_out: &NotTaken) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if left_out.traits != RefusedTraits::default() {
+        findings.push(refused_traits(object, &left_out.traits));
+    }
+    let mut parts = Vec::new();
+    if left_out.facts > 0 {
+        parts.push(format!(
+            "{} facts (a path has at most {MAX_DEPTH} names and {MAX_FACT_PATH} bytes, a value {MAX_FACT} bytes, all together \
+             {MAX_FACTS})",
+            left_out.facts
+        ));
+    }
+    if left_out.labels > 0 {
+        let most = format!("a value has at most {MAX_VALUE} bytes, all together {MAX_EFFECTIVE}");
+        parts.push(format!("{} labels ({most})", left_out.labels));
+    }
+    if !parts.is_empty() {
+        let message = format!("its host reports more than is taken; left out: {}", parts.join("; "));
+        findings.push(Finding::warning("report.left_out", object, message));
+    }
+    findings
 }
 
 fn refused_traits(object: &str, refused: &RefusedTraits) -> Finding {
@@ -352,22 +377,6 @@ fn refused_traits(object: &str, refused: &RefusedTraits) -> Finding {
     }
     let message = format!("its host reports traits that are not taken: {}", parts.join("; "));
     Finding::warning("trait.refused", object, message)
-}
-
-fn not_taken(object: &str, left_out: NotTaken) -> Option<Finding> {
-    let NotTaken { facts, labels } = left_out;
-    let mut parts = Vec::new();
-    if facts > 0 {
-        parts.push(format!(
-            "{facts} facts (a path has at most {MAX_DEPTH} names and {MAX_FACT_PATH} bytes, a value {MAX_FACT} bytes, all together \
-             {MAX_FACTS})"
-        ));
-    }
-    if labels > 0 {
-        parts.push(format!("{labels} labels (a value has at most {MAX_VALUE} bytes, all together {MAX_EFFECTIVE})"));
-    }
-    let message = format!("its host reports more than is taken; left out: {}", parts.join("; "));
-    (!parts.is_empty()).then(|| Finding::warning("report.left_out", object, message))
 }
 
 fn said_findings(object: &str, said: &SaidOnHost) -> Vec<Finding> {

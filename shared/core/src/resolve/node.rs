@@ -32,9 +32,8 @@ pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Outcome 
     let unmet: Vec<Unmet> =
         unmet.map(|one| Unmet { key: one.key(), expression: one.expression().to_owned() }).collect();
     Outcome::Complete(Arc::new(Answer {
-        node: Arc::clone(&entry.node),
-        observation: entry.observation.clone(),
-        said: entry.said.clone(),
+        entry: Arc::clone(entry),
+        said: fleet.said(id).cloned(),
         fold: fold.cloned(),
         task_set,
         unmet: (!unmet.is_empty()).then(|| Box::new(AllUnmet(unmet))),
@@ -45,6 +44,6 @@ pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Outcome 
 pub(super) fn pseudo_task_set(fleet: &Fleet, profile: &Arc<Profile>) -> TaskSet {
     let name = NodeName::new(MASTER).ok();
     let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
-    let entry = NodeEntry { node: Arc::new(node), observation: None, said: None, profile: Some(Arc::clone(profile)) };
+    let entry = NodeEntry { node: Arc::new(node), observation: None, profile: Some(Arc::clone(profile)) };
     Base::new(&Sight::new(fleet, &entry, None), profile, &Arc::default()).task_set(&[])
 }
