@@ -5,14 +5,16 @@
 
 use std::sync::Arc;
 
-use hyper::Request;
 use hyper::body::Bytes;
+use hyper::{Request, StatusCode};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
 use stemma_wire::client::{Client, ClientError, ClientLimits, Target};
 use stemma_wire::clock::Clock;
+use stemma_wire::error::{ErrorBody, ErrorType};
+use stemma_wire::log::chain;
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
 use stemma_wire::message::{DecodeError, Message, decode, encode};
-use stemma_wire::tls::{Pin, client_config, spki_sha256};
+use stemma_wire::tls::{Pin, Refusal, client_config, spki_sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::state::{Credentials, StateError};
@@ -52,6 +54,8 @@ pub enum JoinError {
     Refused {
         /// The HTTP status.
         status: u16,
+        /// The stable name of its reason; empty where another program answered.
+        kind: String,
         /// Its sentence.
         message: String,
     },
@@ -70,6 +74,73 @@ pub enum JoinError {
     /// The state directory.
     #[error(transparent)]
     State(#[from] StateError),
+}
+
+/// Where a controller says which of its addresses is which.
+const LISTENER: &str = "is this the agents' listener (the controller prints it as `agents`)?";
+const HASH: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
+
+impl JoinError {
+    /// An answer that is a refusal.
+    pub(super) fn refused(status: StatusCode, body: &[u8]) -> Self {
+        let kind = ErrorBody::parse(body).map(|body| body.kind).unwrap_or_default();
+        Self::Refused { status: status.as_u16(), kind, message: sentence(body) }
+    }
+
+    /// The error with its causes and what to do about it, for the person who joins a host.
+    #[must_use]
+    pub fn told(&self) -> String {
+        let said = match self {
+            Self::Asked(ClientError::Handshake { target, source }) if is_no_tls(source) => {
+                format!("no controller could be asked: what answers at {target} does not speak TLS")
+            }
+            error => chain(error),
+        };
+        match self.advice() {
+            Some(advice) => format!("{}; {advice}", said.trim_end_matches('.')),
+            None => said,
+        }
+    }
+
+    fn advice(&self) -> Option<&'static str> {
+        match self {
+            Self::Asked(error) => advice_on_call(error),
+            Self::Refused { kind, .. } if kind == ErrorType::TokenInvalid.name() => {
+                Some("make another with `stemma token create`")
+            }
+            Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(LISTENER),
+            Self::Refused { kind, .. } if kind.is_empty() => Some(LISTENER),
+            Self::Odd(_) => Some(HASH),
+            Self::Joined(_) | Self::Key(_) | Self::Refused { .. } | Self::Tls(_) | Self::Kept(_) | Self::State(_) => {
+                None
+            }
+        }
+    }
+}
+
+fn advice_on_call(error: &ClientError) -> Option<&'static str> {
+    match error {
+        ClientError::Untrusted { source: Refusal::Expired { .. } | Refusal::NotYetValid { .. }, .. } => {
+            Some("is this host's clock right?")
+        }
+        ClientError::Untrusted { source: Refusal::WrongName, .. } => {
+            Some("join by a name or address that the controller was given with `stemma-controller init --name`")
+        }
+        ClientError::Untrusted { source: Refusal::OtherRoot | Refusal::UnknownIssuer, .. } => Some(HASH),
+        ClientError::Untrusted { .. }
+        | ClientError::Unreachable { .. }
+        | ClientError::Handshake { .. }
+        | ClientError::ConnectTimeout { .. }
+        | ClientError::AnswerTimeout { .. }
+        | ClientError::Broken { .. } => Some(LISTENER),
+        ClientError::TooLarge { .. } | ClientError::NotTaken { .. } => None,
+    }
+}
+
+/// Whether the other side's first words were no TLS at all, as those of a plain HTTP server.
+fn is_no_tls(error: &std::io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidMessage(_)))
 }
 
 /// Joins and writes down identity and credentials; gives the identity.
@@ -128,7 +199,7 @@ async fn ask(
         match client.send(post).await {
             Ok(answer) if answer.status().is_success() => return Ok(decode(answer.body())?),
             Ok(answer) => {
-                return Err(JoinError::Refused { status: answer.status().as_u16(), message: sentence(answer.body()) });
+                return Err(JoinError::refused(answer.status(), answer.body()));
             }
             Err(error) => last = JoinError::Asked(error),
         }
@@ -157,10 +228,11 @@ pub(super) fn validity(certificate: &[u8]) -> Option<(u64, u64)> {
 /// The sentence of an error body, as the controller's API has it.
 pub(super) fn sentence(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let text = parsed.as_ref().and_then(|body| body.pointer("/error/message")).and_then(serde_json::Value::as_str);
-    let sentence: String =
-        text.unwrap_or("without a reason").chars().filter(|letter| !letter.is_control()).take(512).collect();
-    sentence
+    let part = |name: &str| parsed.as_ref()?.pointer(name)?.as_str();
+    let message = part("/error/message").unwrap_or("without a reason");
+    let detail = part("/error/detail").map(|detail| format!("; {detail}")).unwrap_or_default();
+    let text = format!("{message}{detail}");
+    text.chars().filter(|letter| !letter.is_control()).take(512).collect()
 }
 
 #[cfg(test)]
@@ -172,5 +244,31 @@ mod tests {
         let body = br#"{"error": {"message": "this token was used\u001b[31m already"}}"#;
         assert_eq!(sentence(body), "this token was used[31m already");
         assert_eq!(sentence(b"<html>"), "without a reason");
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let token = br#"{"error": {"code": 403, "type": "token.invalid", "message": "The join token is unknown."}}"#;
+        let name =
+            br#"{"error": {"code": 409, "type": "object.exists", "message": "it is taken", "detail": "take another"}}"#;
+        for (status, body, said) in [
+            (403, &token[..], "refused (403): The join token is unknown; make another with `stemma token create`"),
+            (409, name, "the controller refused (409): it is taken; take another"),
+            (404, b"<html>", "is this the agents' listener (the controller prints it as `agents`)?"),
+            (200, b"hello", "is this the agents' listener (the controller prints it as `agents`)?"),
+        ] {
+            let told = JoinError::refused(StatusCode::from_u16(status).unwrap(), body).told();
+            assert!(told.ends_with(said), "{told}");
+        }
+        let target: Target = "https://c:7443".parse().unwrap();
+        for (source, said) in [
+            (Refusal::OtherRoot, "compare --ca-hash with what `stemma token ca-hash` prints"),
+            (Refusal::WrongName, "was given with `stemma-controller init --name`"),
+            (Refusal::Expired { not_after: 1, now: 2 }, "is this host's clock right?"),
+            (Refusal::WrongUse, "is this the agents' listener (the controller prints it as `agents`)?"),
+        ] {
+            let told = JoinError::from(ClientError::Untrusted { target: target.clone(), source }).told();
+            assert!(told.ends_with(said), "{told}");
+        }
     }
 }

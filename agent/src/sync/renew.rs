@@ -12,7 +12,7 @@ use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
 use stemma_wire::message::{decode, encode};
 
 use super::backoff::within;
-use super::join::{JoinError, sentence, signing_request, validity};
+use super::join::{JoinError, signing_request, validity};
 use super::state::{self, Credentials};
 use crate::host::Host;
 
@@ -73,7 +73,7 @@ pub(super) async fn renewed(
     let post = Request::post("/agent/v1/renew").body(body).expect("the path is a path");
     let answer = client.send(post).await?;
     if !answer.status().is_success() {
-        return Err(JoinError::Refused { status: answer.status().as_u16(), message: sentence(answer.body()) });
+        return Err(JoinError::refused(answer.status(), answer.body()));
     }
     let RenewAnswer { chain } = decode(answer.body())?;
     let leaf = chain.first().ok_or(JoinError::Odd("it holds no certificate"))?;

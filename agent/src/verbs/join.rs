@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use stemma_wire::client::Target;
 use stemma_wire::clock::SystemClock;
 
@@ -37,7 +37,8 @@ pub fn join(root: &Path, wanted: &Join) -> Result<Exit> {
     };
     // So that the host's own labels can be watched from the first day.
     ensure_dir(&*local.host, &paths::own("/etc/stemma/labels.d"), 0o755)?;
-    let identity = super::converge::runtime()?.block_on(ask(&*local.host, invitation, Arc::new(SystemClock)))?;
+    let asked = super::converge::runtime()?.block_on(ask(&*local.host, invitation, Arc::new(SystemClock)));
+    let identity = asked.map_err(|error| anyhow!(error.told()))?;
     print(&format!("joined {} as node {}\n", identity.fleet, identity.node))?;
     Ok(Exit::Done)
 }

@@ -1,0 +1,61 @@
+//! What a person reads who joins a host and has one of the three things wrong: the token, the address, the hash. Each says
+//! what to do next.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+use anyhow::{Result, ensure};
+use stemma_tests::fleet::Fleet;
+use stemma_tests::program::run;
+
+const LISTENER: &str = "is this the agents' listener (the controller prints it as `agents`)?";
+const TOKEN: &str = "make another with `stemma token create`";
+const HASH: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
+
+#[test]
+fn what_is_wrong_with_a_join_is_said_with_what_to_do() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let token = fleet.stemma(&["token", "create"])?.trim().to_owned();
+    let hash = fleet.stemma(&["token", "ca-hash"])?.trim().to_owned();
+    let (agents, admin) = (fleet.bound().agents.clone(), fleet.bound().admin.clone());
+    let closed = format!("https://{}", TcpListener::bind("127.0.0.1:0")?.local_addr()?);
+    let plain = plain_http()?;
+    let spent = format!("{}.{}", token.split('.').next().unwrap_or_default(), "0".repeat(43));
+    let other_hash = "0".repeat(64);
+    for (what, url, token, hash, said, to_do) in [
+        ("a closed port", &closed, &token, &hash, "cannot be reached", LISTENER),
+        ("a plain HTTP server", &plain, &token, &hash, "does not speak TLS", LISTENER),
+        ("the admin's address", &admin.replace("http://", "https://"), &token, &hash, "", LISTENER),
+        ("another hash", &agents, &token, &other_hash, "is not trusted", HASH),
+        ("a wrong token", &agents, &spent, &hash, "refused (403)", TOKEN),
+        ("nothing", &agents, &token, &hash, "joined", ""),
+        ("a token that was used", &agents, &token, &hash, "refused (403)", TOKEN),
+    ] {
+        let root = fleet.dir().join(what.replace(' ', "-"));
+        std::fs::create_dir_all(&root)?;
+        let file = root.join("token");
+        std::fs::write(&file, token)?;
+        let (root, file) = (root.to_string_lossy(), file.to_string_lossy());
+        let words = ["--root", &root, "join", url, "--name", "web-1", "--token-file", &file, "--ca-hash", hash];
+        let output = run("stemma-agent", words)?;
+        let told = String::from_utf8([output.stdout, output.stderr].concat())?;
+        ensure!(told.contains(said) && told.trim_end().ends_with(to_do), "{what}: {told}");
+        ensure!(!told.contains("InvalidContentType"), "{what}: {told}");
+    }
+    Ok(())
+}
+
+/// A server that answers each connection in plain HTTP.
+fn plain_http() -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("https://{}", listener.local_addr()?);
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().map_while(Result::ok) {
+            let mut first = [0; 64];
+            // Whoever hangs up early is none of this test's concern.
+            let _ = connection.read(&mut first);
+            let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    Ok(url)
+}
