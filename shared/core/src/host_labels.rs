@@ -64,7 +64,7 @@ pub struct HostLabelMap {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHostLabels {
     /// A list is too long.
-    #[error("host_labels.{field} has at most {MAX_LISTED} entries, not {count}")]
+    #[error("a list has at most {MAX_LISTED} entries, not {count}")]
     TooMany {
         /// The list.
         field: &'static str,
@@ -72,27 +72,43 @@ pub enum InvalidHostLabels {
         count: usize,
     },
     /// A prefix is no DNS name.
-    #[error("host_labels.prefixes: {prefix:?} must be a lower-case DNS name without a slash, as 'example.com'")]
+    #[error("{prefix:?} must be a lower-case DNS name without a slash, as 'example.com'")]
     Prefix {
+        /// Its place in the list.
+        at: usize,
         /// The text, cut at 64 characters.
         prefix: String,
     },
     /// A pattern can't be compiled.
-    #[error("host_labels.{field}: {pattern:?} is no regular expression of at most {MAX_PATTERN} bytes: {reason}")]
+    #[error("{pattern:?} is no regular expression of at most {MAX_PATTERN} bytes: {reason}")]
     Pattern {
         /// The list.
         field: &'static str,
+        /// Its place in the list.
+        at: usize,
         /// The pattern, cut at 64 characters.
         pattern: String,
         /// Why.
         reason: String,
     },
     /// A key that no host may set.
-    #[error("host_labels.accept: {key} is restricted, no host may set it")]
+    #[error("{key} is restricted, no host may set it")]
     Restricted {
         /// The key.
         key: LabelKey,
     },
+}
+
+impl InvalidHostLabels {
+    /// Where it stands below `host_labels`, as `patterns[0]`.
+    pub fn field(&self) -> String {
+        match self {
+            Self::TooMany { field, .. } => (*field).to_owned(),
+            Self::Prefix { at, .. } => format!("prefixes[{at}]"),
+            Self::Pattern { field, at, .. } => format!("{field}[{at}]"),
+            Self::Restricted { .. } => "accept".to_owned(),
+        }
+    }
 }
 
 impl HostLabels {
@@ -104,8 +120,8 @@ impl HostLabels {
         let prefixes = self.prefixes.as_deref().unwrap_or_default();
         check_count("prefixes", prefixes.len())?;
         check_count("accept", self.accept.len())?;
-        if let Some(prefix) = prefixes.iter().find(|prefix| LabelKey::new(&format!("{prefix}/x")).is_err()) {
-            return Err(InvalidHostLabels::Prefix { prefix: crate::name::cut(prefix) });
+        if let Some(at) = prefixes.iter().position(|prefix| LabelKey::new(&format!("{prefix}/x")).is_err()) {
+            return Err(InvalidHostLabels::Prefix { at, prefix: crate::name::cut(&prefixes[at]) });
         }
         if let Some(key) = self.accept.iter().find(|key| is_restricted(key)) {
             return Err(InvalidHostLabels::Restricted { key: key.clone() });
@@ -182,18 +198,28 @@ fn check_count(field: &'static str, count: usize) -> Result<(), InvalidHostLabel
 
 fn compile_all(field: &'static str, patterns: &[String]) -> Result<Vec<Regex>, InvalidHostLabels> {
     check_count(field, patterns.len())?;
-    patterns.iter().map(|pattern| compile(field, pattern)).collect()
+    patterns
+        .iter()
+        .enumerate()
+        .map(|(at, pattern)| {
+            compile(pattern).map_err(|reason| InvalidHostLabels::Pattern {
+                field,
+                at,
+                pattern: crate::name::cut(pattern),
+                reason,
+            })
+        })
+        .collect()
 }
 
 /// Compiles a pattern so that it matches whole keys. It is compiled by itself first, so that one with an unbalanced
 /// parenthesis can't step out of the anchors.
-fn compile(field: &'static str, pattern: &str) -> Result<Regex, InvalidHostLabels> {
-    let wrong = |reason: String| InvalidHostLabels::Pattern { field, pattern: crate::name::cut(pattern), reason };
+fn compile(pattern: &str) -> Result<Regex, String> {
     if pattern.len() > MAX_PATTERN {
-        return Err(wrong(format!("it has {} bytes", pattern.len())));
+        return Err(format!("it has {} bytes", pattern.len()));
     }
     let build = |text: &str| RegexBuilder::new(text).size_limit(MAX_COMPILED).build();
-    build(pattern).and_then(|_| build(&format!("^(?:{pattern})$"))).map_err(|error| wrong(error.to_string()))
+    build(pattern).and_then(|_| build(&format!("^(?:{pattern})$"))).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -242,7 +268,7 @@ mod tests {
         }
         for bad in ["a)|(b", "(", "(?x) a # "] {
             let refused = rule(&format!("{{\"patterns\": [{bad:?}]}}")).unwrap_err();
-            assert!(refused.to_string().starts_with("host_labels.patterns: "), "{refused}");
+            assert_eq!(refused.field(), "patterns[0]", "{refused}");
         }
         assert!(rule(&format!("{{\"patterns\": [\"{}\"]}}", "a".repeat(257))).is_err());
         assert!(rule(r#"{"patterns": ["(a{1000}){1000}"]}"#).is_err());
@@ -268,7 +294,7 @@ mod tests {
     fn no_restricted_key_is_accepted_from_a_host() {
         assert_eq!(
             rule(r#"{"accept": ["rack", "node.stemma.io/pool"]}"#).unwrap_err().to_string(),
-            "host_labels.accept: node.stemma.io/pool is restricted, no host may set it"
+            "node.stemma.io/pool is restricted, no host may set it"
         );
         let site = rule(r#"{"accept": ["rack"]}"#).unwrap();
         assert!(site.accepts("rack") && !site.accepts("rac"));

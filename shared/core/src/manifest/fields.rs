@@ -8,9 +8,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::{BodyError, is_null, read};
-use super::{extra, task};
+use super::{extra, sound, task};
 use crate::lifecycle;
-use crate::name::{Name, TagName};
+use crate::name::Name;
 use crate::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, GroupId, Inherited, Matching, NodeGroupSpec,
     NodeSpec, ReleaseSpec, TemplateId,
@@ -150,7 +150,12 @@ impl Fields for ClusterTemplateSpec {
     const FIELDS: &'static [Field<Self>] = &[
         field!(Self, description: Form::Text),
         field!(Self, release: Form::Text),
-        field!(Self, host_labels: Form::Map),
+        field!(
+            Self,
+            "host_labels": Form::Map,
+            |spec, raw, _| sound::host_labels(&mut spec.host_labels, raw),
+            |spec, _| shown(&spec.host_labels)
+        ),
         lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
         lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
         lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
@@ -166,9 +171,19 @@ impl Fields for ClusterSpec {
             spec.cluster_template.map_or(Value::Null, |id| shown(&names.template_name(id).unwrap_or(id.to_string())))
         }),
         field!(Self, release: Form::Text),
-        field!(Self, host_labels: Form::Map),
-        field!(Self, tags: Form::Map),
-        field!(Self, roles: Form::Map),
+        field!(
+            Self,
+            "host_labels": Form::Map,
+            |spec, raw, _| sound::host_labels(&mut spec.host_labels, raw),
+            |spec, _| shown(&spec.host_labels)
+        ),
+        field!(Self, "tags": Form::Map, |spec, raw, _| sound::tags(&mut spec.tags, raw), |spec, _| shown(&spec.tags)),
+        field!(
+            Self,
+            "roles": Form::Map,
+            |spec, raw, _| sound::role_changes(&mut spec.roles, raw),
+            |spec, _| shown(&spec.roles)
+        ),
         field!(Self, rollout: Form::Map),
         field!(Self, paused: Form::Flag),
         field!(Self, primaries: Form::Map),
@@ -184,9 +199,19 @@ impl Fields for NodeGroupSpec {
     const FIELDS: &'static [Field<Self>] = &[
         field!(Self, description: Form::Text),
         field!(Self, release: Form::Text),
-        field!(Self, host_labels: Form::Map),
+        field!(
+            Self,
+            "host_labels": Form::Map,
+            |spec, raw, _| sound::host_labels(&mut spec.host_labels, raw),
+            |spec, _| shown(&spec.host_labels)
+        ),
         field!(Self, "roles": Form::Names, |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
-        field!(Self, requirements: Form::MapOrList),
+        field!(
+            Self,
+            "requirements": Form::MapOrList,
+            |spec, raw, names| sound::requirements(&mut spec.requirements, raw, names.traits()),
+            |spec, _| shown(&spec.requirements)
+        ),
         field!(Self, strategy: Form::Map),
         field!(Self, paused: Form::Flag),
         field!(Self, mode: Form::OneOf(MODES)),
@@ -208,9 +233,19 @@ impl Fields for NodeSpec {
             spec.nodegroup.map_or(Value::Null, |id| shown(&names.group_name(id).unwrap_or(id.to_string())))
         }),
         field!(Self, "roles": Form::Names, |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
-        field!(Self, suppressed_traits: Form::Names),
+        field!(
+            Self,
+            "suppressed_traits": Form::Names,
+            |spec, raw, names| sound::suppressed_traits(&mut spec.suppressed_traits, raw, names.traits()),
+            |spec, _| shown(&spec.suppressed_traits)
+        ),
         field!(Self, properties: Form::Map),
-        field!(Self, instance_info: Form::Map),
+        field!(
+            Self,
+            "instance_info": Form::Map,
+            |spec, raw, names| sound::instance_info(&mut spec.instance_info, raw, names.traits()),
+            |spec, _| shown(&spec.instance_info)
+        ),
         field!(Self, mode: Form::OneOf(MODES)),
         field!(Self, hold: Form::Map),
         field!(Self, parked: Form::Flag),
@@ -231,8 +266,8 @@ impl Fields for ReleaseSpec {
         field!(Self, labels: Form::Map),
         field!(Self, annotations: Form::Map),
         field!(Self, imports: Form::Names),
-        field!(Self, "roles": Form::Map, |spec, raw, _| read_declared_roles(spec, raw), |spec, _| shown(&spec.roles)),
-        field!(Self, "tags": Form::Map, |spec, raw, _| read_declared_tags(spec, raw), |spec, _| shown(&spec.tags)),
+        field!(Self, "roles": Form::Map, |spec, raw, _| sound::roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
+        field!(Self, "tags": Form::Map, |spec, raw, _| sound::tags(&mut spec.tags, raw), |spec, _| shown(&spec.tags)),
         field!(
             Self,
             "tasks": Form::Objects,
@@ -263,7 +298,7 @@ impl Fields for ReleaseSpec {
     }
 }
 
-fn plain<T: Default + serde::de::DeserializeOwned>(field: &mut T, raw: &RawValue) -> Result<(), BodyError> {
+pub(super) fn plain<T: Default + serde::de::DeserializeOwned>(field: &mut T, raw: &RawValue) -> Result<(), BodyError> {
     *field = if is_null(raw) { T::default() } else { read(raw)? };
     Ok(())
 }
@@ -310,23 +345,6 @@ fn read_roles(to: &mut Vec<Name>, raw: &RawValue) -> Result<(), BodyError> {
     roles.sort();
     roles.dedup();
     *to = roles;
-    Ok(())
-}
-
-fn read_declared_roles(spec: &mut ReleaseSpec, raw: &RawValue) -> Result<(), BodyError> {
-    plain(&mut spec.roles, raw)?;
-    for name in spec.roles.keys() {
-        Name::declare(name, crate::name::NameKind::Role)
-            .map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
-    }
-    Ok(())
-}
-
-fn read_declared_tags(spec: &mut ReleaseSpec, raw: &RawValue) -> Result<(), BodyError> {
-    plain(&mut spec.tags, raw)?;
-    for name in spec.tags.keys() {
-        TagName::declare(name).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
-    }
     Ok(())
 }
 

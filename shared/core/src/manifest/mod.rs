@@ -10,6 +10,7 @@ mod document;
 mod extra;
 mod fields;
 mod set;
+mod sound;
 mod task;
 mod write;
 
@@ -17,5 +18,6 @@ pub use body::{Body, BodyError, MAX_DEPTH, is_null, read};
 pub use document::{Document, Key, read_document};
 pub use fields::{Field, Fields, Form, Names};
 pub use set::{Objects, assemble};
+pub use sound::check_role_changes;
 pub use task::read_tasks;
 pub use write::{Author, MapConflict, WriteError, write};

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::body::{Body, BodyError, is_null, no_field, read};
 use super::fields::{Field, Fields, Names};
+use super::sound;
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
 use crate::name::TagName;
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags};
@@ -324,6 +325,8 @@ fn write_node(
     }
     if let Some(raw) = body.get("tags").filter(|raw| !is_null(raw)) {
         let tags: WrittenTags = read(raw).map_err(|error| error.within("tags"))?;
+        let by_hand = tags.assigned.iter().flatten();
+        sound::declared_tags(by_hand).map_err(|error| error.within("assigned").within("tags"))?;
         let NodeTags { assigned, unassigned } = &mut node.tags;
         for (owned, written) in [(assigned, tags.assigned), (unassigned, tags.unassigned)] {
             if let Some(written) = written {
@@ -501,6 +504,15 @@ mod tests {
         let traits: Vec<_> = node.traits.members().map(ToString::to_string).collect();
         assert_eq!(traits, ["CUSTOM_A", "CUSTOM_C"], "only what git put there goes");
         assert_eq!(node.tags.assigned.len(), 1, "a map that is not named is untouched");
+    }
+
+    #[test]
+    fn no_node_is_assigned_a_tag_that_stands_for_a_primary() {
+        let mut node = NodeSpec::default();
+        let error = apply(&mut node, "git", r#"{"tags": {"assigned": ["x", "primary-x"]}}"#).unwrap_err();
+        assert!(error.to_string().starts_with("tags.assigned[1]: tag \"primary-x\" is reserved: "), "{error}");
+        assert_eq!(node, NodeSpec::default());
+        apply(&mut node, "git", r#"{"tags": {"unassigned": ["primary-x"]}}"#).unwrap();
     }
 
     #[test]

@@ -1,0 +1,141 @@
+//! Fields whose form is right and whose content may still be none that could hold: names that are declared, traits
+//! that exist, patterns that compile. They are refused where they are written; further in nobody asks again.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::body::BodyError;
+use super::fields::plain;
+use crate::host_labels::HostLabels;
+use crate::name::{Name, NameKind, TagName};
+use crate::object::{Extra, RoleChange, RoleSpec, TagSpec, TraitSet};
+use crate::requirement::Requirements;
+use crate::traits::TraitNames;
+
+pub(super) fn host_labels(to: &mut Option<HostLabels>, raw: &RawValue) -> Result<(), BodyError> {
+    plain(to, raw)?;
+    let checked = to.as_ref().map_or(Ok(()), |rule| rule.compile().map(drop));
+    checked.map_err(|why| BodyError::new(why.field(), why.to_string()))
+}
+
+/// Tags that are declared, by a release or a cluster.
+pub(super) fn tags(to: &mut BTreeMap<TagName, TagSpec>, raw: &RawValue) -> Result<(), BodyError> {
+    plain(to, raw)?;
+    to.keys().try_for_each(|name| declared_tag(name).map_err(|error| error.within(name)))
+}
+
+/// The roles of a release: their own names, and what they produce.
+pub(super) fn roles(to: &mut BTreeMap<Name, RoleSpec>, raw: &RawValue) -> Result<(), BodyError> {
+    plain(to, raw)?;
+    to.iter().try_for_each(|(name, role)| {
+        Name::declare(name, NameKind::Role).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
+        declared_tags(role.tags.iter().flatten()).map_err(|error| error.within(&format!("{name}.tags")))
+    })
+}
+
+/// What a cluster changes of its release's roles.
+///
+/// # Errors
+/// [`BodyError`] with the role and the place in its list.
+pub fn check_role_changes(changes: &BTreeMap<Name, RoleChange>) -> Result<(), BodyError> {
+    changes.iter().try_for_each(|(name, change)| {
+        declared_tags(&change.add_tags).map_err(|error| error.within(&format!("{name}.add_tags")))
+    })
+}
+
+pub(super) fn role_changes(to: &mut BTreeMap<Name, RoleChange>, raw: &RawValue) -> Result<(), BodyError> {
+    plain(to, raw)?;
+    check_role_changes(to)
+}
+
+/// Tags that come to be by being named here: none of them may be a word that selectors give another meaning.
+pub(super) fn declared_tags<'a>(tags: impl IntoIterator<Item = &'a TagName>) -> Result<(), BodyError> {
+    let mut tags = tags.into_iter().enumerate();
+    tags.try_for_each(|(at, tag)| declared_tag(tag).map_err(|error| error.within(&format!("[{at}]"))))
+}
+
+fn declared_tag(name: &TagName) -> Result<(), BodyError> {
+    TagName::declare(name).map(drop).map_err(|why| BodyError::new("", why.to_string()))
+}
+
+pub(super) fn requirements(to: &mut Requirements, raw: &RawValue, known: &TraitNames) -> Result<(), BodyError> {
+    plain(to, raw)?;
+    to.check_traits(known).map_err(|why| BodyError::new("", why.to_string()))
+}
+
+pub(super) fn suppressed_traits(to: &mut TraitSet, raw: &RawValue, known: &TraitNames) -> Result<(), BodyError> {
+    plain(to, raw)?;
+    to.iter().try_for_each(|name| known.check(name)).map_err(|why| BodyError::new("", why.to_string()))
+}
+
+/// Ironic's `instance_info`: kept as it is, but for its traits, which are an instance's wish for traits that exist.
+pub(super) fn instance_info(to: &mut Extra, raw: &RawValue, known: &TraitNames) -> Result<(), BodyError> {
+    plain(to, raw)?;
+    let traits = to.get("traits").and_then(Value::as_array);
+    traits.into_iter().flatten().enumerate().try_for_each(|(at, name)| {
+        let wrong = |why: String| BodyError::new(format!("traits[{at}]"), why);
+        let name = name.as_str().ok_or_else(|| wrong("a trait is a text".to_owned()))?;
+        known.parse(name).map(drop).map_err(|why| wrong(why.to_string()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(json: &str) -> Box<RawValue> {
+        RawValue::from_string(json.to_owned()).unwrap()
+    }
+
+    fn says<T: Default>(json: &str, read: impl Fn(&mut T, &RawValue) -> Result<(), BodyError>) -> String {
+        read(&mut T::default(), &raw(json)).map_or_else(|error| error.to_string(), |()| "taken".to_owned())
+    }
+
+    #[test]
+    fn a_rule_that_does_not_compile_is_refused_with_its_place() {
+        for (json, begins) in [
+            (r#"{"patterns": ["a", "["]}"#, "patterns[1]: \"[\" is no regular expression of at most 256 bytes: "),
+            (r#"{"annotations": ["("]}"#, "annotations[0]: \"(\" is no regular expression"),
+            (r#"{"prefixes": [""]}"#, "prefixes[0]: \"\" must be a lower-case DNS name"),
+            (r#"{"accept": ["kubernetes.io/x"]}"#, "accept: kubernetes.io/x is restricted, no host may set it"),
+            (r#"{"patterns": ["a"]}"#, "taken"),
+            ("null", "taken"),
+        ] {
+            let said = says(json, host_labels);
+            assert!(said.starts_with(begins), "{json}: {said}");
+        }
+    }
+
+    #[test]
+    fn no_tag_comes_to_be_that_stands_for_a_primary() {
+        let reserved = "tag \"primary-x\" is reserved: 'primary-' stands for the primary holder of a tag; \
+             set has_primary instead";
+        assert_eq!(says(r#"{"primary-x": {}}"#, tags), format!("primary-x: {reserved}"));
+        assert_eq!(says(r#"{"db": {"tags": ["x", "primary-x"]}}"#, roles), format!("db.tags[1]: {reserved}"));
+        assert_eq!(says(r#"{"db": {"add_tags": ["primary-x"]}}"#, role_changes), format!("db.add_tags[0]: {reserved}"));
+        // Fuel's old releases have such roles, and to take one away does no harm.
+        assert_eq!(says(r#"{"primary-controller": {}}"#, roles), "taken");
+        assert_eq!(says(r#"{"db": {"remove_tags": ["primary-x"]}}"#, role_changes), "taken");
+    }
+
+    #[test]
+    fn a_trait_that_does_not_exist_is_refused_wherever_it_is_named() {
+        let known = TraitNames::default();
+        let of_group = |json| says(json, |to, raw| requirements(to, raw, &known));
+        let suppressed = |json| says(json, |to, raw| suppressed_traits(to, raw, &known));
+        let of_instance = |json| says(json, |to, raw| instance_info(to, raw, &known));
+        for (said, begins) in [
+            (of_group(r#"{"trait:TYPO_TRAIT": "required"}"#), "requirement: "),
+            (of_group(r#"{"trait:CUSTOM_A": "required", "trait:HW_CPU_X86_AVX2": "forbidden"}"#), "taken"),
+            (suppressed(r#"["NOPE"]"#), "\"NOPE\" is no trait: "),
+            (suppressed(r#"["HW_CPU_X86_AVX2"]"#), "taken"),
+            (of_instance(r#"{"traits": ["CUSTOM_A", "NOPE"]}"#), "traits[1]: "),
+            (of_instance(r#"{"traits": [1]}"#), "traits[0]: a trait is a text"),
+            (of_instance(r#"{"traits": ["CUSTOM_A"], "display_name": "x"}"#), "taken"),
+        ] {
+            assert!(said.starts_with(begins), "{said}");
+        }
+    }
+}
