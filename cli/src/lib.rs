@@ -6,6 +6,7 @@ mod output; // First, for its macros.
 
 mod api;
 mod args;
+mod beside;
 mod command;
 mod context;
 mod exit;

@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
 use stemma_wire::message::Hash;
 
+use crate::beside::beside;
 use crate::problem::Problems;
 use crate::yaml::{self, Document};
 
@@ -169,7 +170,7 @@ pub(crate) fn text(file: &Path, limit: u64) -> Result<String> {
 }
 
 /// Why a file can't be read, in words.
-fn unreadable(error: &std::io::Error) -> anyhow::Error {
+pub(crate) fn unreadable(error: &std::io::Error) -> anyhow::Error {
     use std::io::ErrorKind as Kind;
     match error.kind() {
         Kind::NotFound => anyhow!("there is no such file or directory"),
@@ -217,7 +218,10 @@ fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, (Stri
     let dir = manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     if let Some(include) = release.remove("include") {
         for part in names(&include).context("include").map_err(at("include"))? {
-            include_part(&mut release, manifest, &dir.join(part)).context("include").map_err(at("include"))?;
+            let path = dir.join(part);
+            let part = beside(&dir, &dir, part).with_context(|| path.display().to_string());
+            let included = part.and_then(|_| include_part(&mut release, manifest, &path));
+            included.context("include").map_err(at("include"))?;
         }
     }
     let tasks = release.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten();
@@ -295,6 +299,7 @@ fn bring_in(
 ) -> Result<(), (&'static str, anyhow::Error)> {
     let field = format!("tasks[{index}]");
     let file = manifest.included_field(&field).map_or(&manifest.file, |(included, _)| &included.file);
+    let root = manifest.file.parent().unwrap_or(Path::new("."));
     let dir = file.parent().unwrap_or(Path::new(".")).to_owned();
     let id = task.get("id").and_then(Value::as_str).unwrap_or("without an id").to_owned();
     let named = |name: &str, path: &Path| format!("task {id}: {name}: {}", path.display());
@@ -304,7 +309,8 @@ fn bring_in(
         let name =
             name.as_str().with_context(|| format!("task {id}: template_file takes a file's name")).map_err(at)?;
         let path = dir.join(name);
-        let template = text(&path, MAX_MANIFEST).with_context(|| named("template_file", &path)).map_err(at)?;
+        let template = beside(root, &dir, name).and_then(|file| text(&file, MAX_MANIFEST));
+        let template = template.with_context(|| named("template_file", &path)).map_err(at)?;
         if parameters.insert("template".to_owned(), Value::String(template)).is_some() {
             return Err(at(anyhow!("task {id}: template and template_file stand side by side: keep one of them")));
         }
@@ -316,9 +322,10 @@ fn bring_in(
             return named.map(|_| ()).map_err(|error| (".source", error));
         }
         let path = dir.join(&name);
-        let hash = hash(&path).with_context(|| named("source", &path)).map_err(|error| (".source", error))?;
+        let hashed = beside(root, &dir, &name).and_then(|file| Ok((hash(&file)?, file)));
+        let (hash, file) = hashed.with_context(|| named("source", &path)).map_err(|error| (".source", error))?;
         parameters.insert("source".to_owned(), Value::String(format!("sha256:{hash}")));
-        to.blobs.insert(hash, path);
+        to.blobs.insert(hash, file);
     }
     Ok(())
 }
@@ -398,6 +405,15 @@ mod tests {
             ),
             ("- 1\n", "an object is a map with a `kind`"),
             ("# nothing\n", "no object here"),
+            (
+                "kind: Release\nname: r\ntasks: [{id: a, type: file,\n parameters: {source: /etc/passwd}}]\n",
+                "m.yaml:4:15: task a: source: /etc/passwd: it is an absolute path",
+            ),
+            (
+                "kind: Release\nname: r\ntasks: [{id: a, parameters: {template_file: ../../etc/shadow}}]\n",
+                "it leads out of the manifest's directory",
+            ),
+            ("kind: Release\nname: r\ninclude: [../x.inc]\n", "it leads out of the manifest's directory"),
         ] {
             let dir = dir(&[("m.yaml", text)]);
             let error = format!("{:#}", read(&[dir.path().join("m.yaml")]).unwrap_err());

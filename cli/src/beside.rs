@@ -1,0 +1,100 @@
+//! Which files a manifest may bring in: those that stand beside it.
+//!
+//! Whoever applies a manifest sends what it names to every host of a fleet. So a manifest that came from elsewhere
+//! must not reach what its reader alone may see: `/etc/shadow` by its path, by `..`, or by a link. What is no regular
+//! file (a pipe would be waited for without end) is no part of a manifest either.
+
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::manifest::unreadable;
+
+/// The file of that name, relative to `dir`, links followed: a regular one at or below `root`.
+///
+/// # Errors
+/// When it is none, or can't be found.
+pub(crate) fn beside(root: &Path, dir: &Path, name: &str) -> Result<PathBuf> {
+    if Path::new(name).is_absolute() {
+        bail!("it is an absolute path: {ADVICE}");
+    }
+    if leads_out(dir.strip_prefix(root).unwrap_or(Path::new("")), Path::new(name)) {
+        bail!("it leads out of the manifest's directory: {ADVICE}");
+    }
+    let root = canonical(root).context("the manifest's directory")?;
+    let file = canonical(&dir.join(name))?;
+    if !file.starts_with(&root) {
+        bail!("it is a link that leads out of the manifest's directory: {ADVICE}");
+    }
+    let kind = std::fs::metadata(&file).map_err(|error| unreadable(&error))?.file_type();
+    match kind {
+        _ if kind.is_file() => Ok(file),
+        _ if kind.is_dir() => bail!("it is a directory, and a file is meant"),
+        _ => bail!("it is no regular file, and only such a file is taken"),
+    }
+}
+
+const ADVICE: &str = "put the file at or below the manifest's directory, and name it relative to the manifest";
+
+/// Whether the steps go above where the first path began.
+fn leads_out(below: &Path, name: &Path) -> bool {
+    let mut depth = below.components().count();
+    for step in name.components() {
+        match step {
+            Component::ParentDir if depth == 0 => return true,
+            Component::ParentDir => depth -= 1,
+            Component::Normal(_) => depth += 1,
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    false
+}
+
+fn canonical(path: &Path) -> Result<PathBuf> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    path.canonicalize().map_err(|error| unreadable(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_at_or_below_the_manifest_are_taken() {
+        let site = tempfile::tempdir().unwrap();
+        let root = site.path().join("site");
+        fs::create_dir_all(root.join("parts")).unwrap();
+        fs::write(site.path().join("outside"), "secret").unwrap();
+        fs::write(root.join("a.bin"), "a").unwrap();
+        fs::write(root.join("parts/b.bin"), "b").unwrap();
+        symlink("../outside", root.join("out")).unwrap();
+        symlink("..", root.join("up")).unwrap();
+        symlink("parts/b.bin", root.join("in")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
+        let from = |dir: &Path, name: &str| match beside(&root, dir, name) {
+            Ok(file) => file.strip_prefix(root.canonicalize().unwrap()).unwrap().display().to_string(),
+            Err(error) => format!("{error:#}"),
+        };
+        for (name, says) in [
+            ("a.bin", "a.bin"),
+            ("./parts/../a.bin", "a.bin"),
+            ("in", "parts/b.bin"),
+            ("/etc/passwd", "it is an absolute path: "),
+            ("../outside", "it leads out of the manifest's directory: "),
+            ("../../../../../../etc/shadow", "it leads out of the manifest's directory: "),
+            ("out", "it is a link that leads out of the manifest's directory: "),
+            ("up/outside", "it is a link that leads out of the manifest's directory: "),
+            ("socket", "it is no regular file"),
+            ("parts", "it is a directory"),
+            ("none", "there is no such file"),
+        ] {
+            let said = from(&root, name);
+            assert!(said.starts_with(says), "{name}: {said}");
+        }
+        assert_eq!(from(&root.join("parts"), "../a.bin"), "a.bin", "what was included stands below, and may look up");
+        assert!(from(&root.join("parts"), "../../outside").starts_with("it leads out"));
+    }
+}
