@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use stemma_wire::message::{Hash, hash_content};
@@ -21,6 +22,8 @@ pub struct Blobs {
     directory: PathBuf,
     /// Tells writers apart who put the same body at once.
     writers: AtomicU64,
+    /// Held while a body gets its name, is found to have it, or loses it: what is answered as known is there, durably, and stays.
+    naming: Mutex<()>,
 }
 
 /// What became of a body.
@@ -37,7 +40,7 @@ pub enum Put {
 impl Blobs {
     /// The bodies in a directory that `init` made.
     pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), writers: AtomicU64::new(0) }
+        Self { directory: directory.to_owned(), writers: AtomicU64::new(0), naming: Mutex::default() }
     }
 
     /// Keeps a body; it is durable when this returns. Blocks for the disk.
@@ -50,21 +53,32 @@ impl Blobs {
             return Ok(Put::OtherHash(found));
         }
         let path = self.path(hash);
-        if path.try_exists()? {
-            // Sent again, it is as new: whoever sends it is about to name it.
-            File::open(&path)?.set_modified(SystemTime::now())?;
+        if self.touch(&path)? {
             return Ok(Put::Known);
         }
         let writer = self.writers.fetch_add(1, Ordering::Relaxed);
         let beside = path.with_added_extension(format!("new{writer}"));
-        let written = write_durably(&beside, body).and_then(|()| fs::rename(&beside, &path));
+        let written = write_durably(&beside, body).and_then(|()| {
+            let _alone = self.naming();
+            fs::rename(&beside, &path)?;
+            File::open(&self.directory)?.sync_all()
+        });
         if let Err(error) = written {
             // Half a body under another name harms nobody; it is taken away as a courtesy.
             let _ = fs::remove_file(&beside);
             return Err(error);
         }
-        File::open(&self.directory)?.sync_all()?;
         Ok(Put::New)
+    }
+
+    /// Makes a body that is here as new, since whoever sends it again is about to name it; whether it is here.
+    fn touch(&self, path: &Path) -> io::Result<bool> {
+        let _alone = self.naming();
+        match File::open(path) {
+            Ok(file) => file.set_modified(SystemTime::now()).map(|()| true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// A body, open at its start; `None` when it is not kept.
@@ -90,12 +104,31 @@ impl Blobs {
             // What a writer left half done has no hash as its name, and goes when it is as old.
             let is_named =
                 entry.file_name().to_str().and_then(|name| name.parse().ok()).is_some_and(|hash| named.contains(&hash));
-            if !is_named && entry.metadata()?.modified()? < before {
-                fs::remove_file(entry.path())?;
+            if !is_named && self.drop_older(&entry.path(), before)? {
                 dropped += 1;
             }
         }
         Ok(dropped)
+    }
+
+    /// Drops a file that was last sent before a time; whether it did. It is looked at under the lock under which it would be sent
+    /// again.
+    fn drop_older(&self, path: &Path, before: SystemTime) -> io::Result<bool> {
+        let _alone = self.naming();
+        let is_old = match fs::metadata(path) {
+            Ok(metadata) => metadata.modified()? < before,
+            // A writer gave it its name meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        if is_old {
+            fs::remove_file(path)?;
+        }
+        Ok(is_old)
+    }
+
+    fn naming(&self) -> MutexGuard<'_, ()> {
+        self.naming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, hash: Hash) -> PathBuf {
@@ -150,5 +183,29 @@ mod tests {
         assert_eq!(blobs.drop_unnamed(&BTreeSet::from([named]), yesterday).unwrap(), 2);
         assert!(blobs.open(named).unwrap().is_some() && blobs.open(again).unwrap().is_some());
         assert!(blobs.open(old).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_answered_as_known_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let blobs = Blobs::new(directory.path());
+        let (hash, body) = (hash_content(b"body"), b"body");
+        let long_ago = SystemTime::now() - std::time::Duration::from_hours(48);
+        let yesterday = SystemTime::now() - std::time::Duration::from_hours(24);
+        for round in 0..100 {
+            blobs.put(hash, body).unwrap();
+            File::open(blobs.path(hash)).unwrap().set_modified(long_ago).unwrap();
+            let start = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                let sweep = scope.spawn(|| {
+                    start.wait();
+                    blobs.drop_unnamed(&BTreeSet::new(), yesterday)
+                });
+                start.wait();
+                blobs.put(hash, body).unwrap();
+                sweep.join().unwrap().unwrap();
+            });
+            assert!(blobs.open(hash).unwrap().is_some(), "round {round}: it was just sent again");
+        }
     }
 }

@@ -100,6 +100,9 @@ pub struct Answer {
     /// revision of the commit, filled in once it is known.
     #[serde(default)]
     pub body: Value,
+    /// Nothing was changed: an object's `resource_version` is its own, and stays as it is shown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unchanged: bool,
     /// How many hosts it reaches, where it was only tried out. No record has it.
     #[serde(skip)]
     pub hosts: Option<usize>,
@@ -120,8 +123,9 @@ impl Answer {
     #[must_use]
     pub fn at(mut self, revision: u64) -> Self {
         if let Value::Object(body) = &mut self.body {
-            for name in ["resource_version", "revision"] {
-                if let Some(place) = body.get_mut(name) {
+            let names = if self.unchanged { &["revision"][..] } else { &["resource_version", "revision"] };
+            for name in names {
+                if let Some(place) = body.get_mut(*name) {
                     *place = revision.into();
                 }
             }

@@ -30,15 +30,18 @@ pub use audit::{Answer, AuditEvent, AuditRecord, Caller, Mark, Refusal, RequestR
 pub use draft::{Action, Draft, Reference, Stored, Touched};
 
 use crate::cache::{Cache, Model};
-use crate::store::{Op, Precondition, Query, Revision, Store, StoreError, Transaction};
+use crate::store::{Entry, KeyRange, Op, Precondition, Query, Revision, Store, StoreError, Transaction};
 
 /// How often a write is decided again after others were faster, before it gives up.
 const MOST_ATTEMPTS: usize = 16;
+/// How many records of requests are read at once.
+const PAGE: usize = 1000;
 
 /// What a write decided: the commit, and what is answered when it is durable.
 #[derive(Debug)]
 pub struct Decision {
-    /// The commit; one that is empty writes nothing, and answers at the revision that was looked at.
+    /// The commit. One that is empty writes nothing but the record of a marked request, and without a mark answers at the revision that
+    /// was looked at.
     pub draft: Draft,
     /// The answer, but for its revision.
     pub answer: Answer,
@@ -190,10 +193,11 @@ impl Registry {
         let now = self.now();
         let model = self.cache.model();
         let dry_run = caller.dry_run;
-        let decision = decide(&Sight { model: &model, now, dry_run, store: self.store.as_ref() })?;
+        let mut decision = decide(&Sight { model: &model, now, dry_run, store: self.store.as_ref() })?;
+        decision.answer.unchanged = decision.draft.is_empty();
         let revision = model.revision;
         drop(model);
-        if dry_run || decision.draft.is_empty() {
+        if dry_run || (decision.draft.is_empty() && unmade.is_none()) {
             return Ok((decision.answer.at(revision.get()), revision));
         }
         let transaction = with_record(caller, unmade, now, &decision);
@@ -251,9 +255,22 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub async fn forget_requests(&self) -> Result<usize, StoreError> {
-        let list = self.store.snapshot()?.list(&Query::prefix(key::REQUESTS))?;
         let old = |value: &[u8]| codec::decode(value).is_ok_and(|record: RequestRecord| !self.is_kept(&record));
-        let entries: Vec<_> = list.entries.into_iter().filter(|e| old(&e.value)).collect();
+        let mut range = KeyRange::prefix(key::REQUESTS);
+        let mut dropped = 0;
+        loop {
+            let page = self.store.snapshot()?.list(&Query::range(range.clone()).limit(PAGE))?;
+            let Some(last) = page.entries.last() else { return Ok(dropped) };
+            range = range.after(&last.key);
+            let entries: Vec<_> = page.entries.into_iter().filter(|entry| old(&entry.value)).collect();
+            dropped += self.drop_unchanged(&entries).await?;
+            if !page.more {
+                return Ok(dropped);
+            }
+        }
+    }
+
+    async fn drop_unchanged(&self, entries: &[Entry]) -> Result<usize, StoreError> {
         let mut dropped = 0;
         for some in entries.chunks(50) {
             let preconditions = some.iter().map(|e| Precondition::unchanged(e.key.clone(), e.mod_revision)).collect();
@@ -269,11 +286,14 @@ impl Registry {
     }
 }
 
-/// Adds to a decision's commit what every commit holds: its audit event and, for a marked request, its record.
+/// Adds to a decision's commit what every commit holds: its audit event, if it changes anything, and, for a marked request, its record.
 fn with_record(caller: &Caller, unmade: Option<Precondition>, now: Timestamp, decision: &Decision) -> Transaction {
     let draft = decision.draft.clone();
-    let event = AuditRecord::Commit(AuditEvent::new(caller, now, draft.touched().to_vec()));
-    let mut transaction = draft.into_transaction().put_at_revision(key::AUDIT, codec::encode(&event));
+    let event = (!draft.is_empty()).then(|| AuditEvent::new(caller, now, draft.touched().to_vec()));
+    let mut transaction = draft.into_transaction();
+    if let Some(event) = event {
+        transaction = transaction.put_at_revision(key::AUDIT, codec::encode(&AuditRecord::Commit(event)));
+    }
     if let (Some(mark), Some(unmade)) = (&caller.mark, unmade) {
         let at = key::request(&caller.principal, mark.id);
         let record = RequestRecord { at: now, hash: mark.hash.clone(), answer: decision.answer.clone() };
@@ -341,15 +361,67 @@ mod tests {
         revision
     }
 
-    #[tokio::test]
-    async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
-        let directory = tempfile::tempdir().unwrap();
+    fn followed(directory: &tempfile::TempDir) -> (Arc<dyn Store>, Arc<Cache>) {
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
         let store: Arc<dyn Store> =
             Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
         let cache = Arc::new(Cache::load(store.as_ref()).unwrap());
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
         tokio::spawn(async move { following.follow(followed.as_ref()).await });
+        (store, cache)
+    }
+
+    #[tokio::test]
+    async fn a_request_that_changes_nothing_is_made_once_as_well() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, cache) = followed(&directory);
+        let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
+        let id = Uuid::from_u128(1);
+        let nothing = |_: &Sight<'_>| {
+            Ok(Decision {
+                draft: Draft::default(),
+                answer: Answer::json(200, json!({"resource_version": 1, "revision": null})),
+            })
+        };
+        let (answer, made) = registry.write_at(&marked(id), nothing).await.unwrap();
+        assert_eq!(
+            answer.body,
+            json!({"resource_version": 1, "revision": made.get()}),
+            "the object's revision is its own"
+        );
+        let (record, at) = registry.request("admin/test", id).unwrap().expect("it is on record");
+        assert_eq!((&record.answer.at(at.get()), at), (&answer, made));
+        assert_eq!(registry.write_at(&marked(id), nothing).await.unwrap(), (answer, made), "sent again");
+        let other = Caller { mark: Some(Mark { id, hash: "another".to_owned() }), ..marked(id) };
+        assert_eq!(registry.write(&other, nothing).await.unwrap_err().kind, ErrorType::RequestReused);
+        let tried = Caller { dry_run: true, ..marked(Uuid::from_u128(2)) };
+        registry.write(&tried, nothing).await.unwrap();
+        registry.write(&Caller { mark: None, ..tried }, nothing).await.unwrap();
+        let snapshot = store.snapshot().unwrap();
+        assert_eq!(snapshot.revision(), made, "nothing else is written");
+        assert_eq!(snapshot.list(&Query::prefix(key::AUDIT)).unwrap().entries.len(), 0, "no object changed");
+    }
+
+    #[tokio::test]
+    async fn more_records_than_are_read_at_once_are_all_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, cache) = followed(&directory);
+        let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(25 * 3600)));
+        let record = |hour: u64| {
+            let (at, hash) = (Timestamp(hour * 3_600_000), String::new());
+            codec::encode(&RequestRecord { at, hash, answer: Answer::empty(200) })
+        };
+        let all = (0..2500_u64).map(|n| (key::request("admin/test", Uuid::from_u128(n.into())), record(n % 2 * 2)));
+        let put = all.fold(Transaction::new(), |transaction, (at, record)| transaction.put(at, record));
+        store.commit(put).await.unwrap();
+        assert_eq!(registry.forget_requests().await.unwrap(), 1250);
+        assert_eq!(registry.forget_requests().await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, cache) = followed(&directory);
         let at = |hour: u64| Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(hour * 3600)));
 
         let id = Uuid::from_u128(1);

@@ -27,7 +27,7 @@ use crate::metrics::{Counters, Metrics};
 use crate::reconcile::{AtOnce, Reconciler, ReleasePolicy};
 use crate::registry::Registry;
 use crate::registry::intake::Words;
-use crate::registry::refusals::Refusals;
+use crate::registry::refusals;
 use crate::store::{RedbOptions, RedbStore, Revision, Store};
 
 /// What a test or bench may want otherwise.
@@ -218,7 +218,7 @@ impl Serving {
         parts.metrics.watch_connections(agent_connections.clone(), server.connections());
         let handler = admin::handler(&parts, &config, traits);
         let admin_task = tokio::spawn(server.run(handler, until(stopped.clone())));
-        let refusals = Refusals::watch(&parts.rejected, Arc::clone(&parts.clock));
+        let refusals = refusals::watch(&parts.rejected, Arc::clone(&parts.clock));
         let mut tasks = Tasks::begin(&parts, keys, sides, from);
         let store = Arc::clone(parts.registry.store());
         tasks.spawn(async move {
