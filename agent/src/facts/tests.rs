@@ -77,67 +77,64 @@ const CPUINFO: &str = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: 
     flags\t\t: fpu sse sse2 ht vmx ssse3 sse4_2 aes avx avx2\n";
 const V6_ROUTE: &str = "fe800000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 1 0 00000001     eth0\n";
 
-#[test]
-fn a_server() {
-    let files: Files<'_> = &[
-        ("proc/cpuinfo", CPUINFO),
-        (
-            "proc/meminfo",
-            "MemTotal:       527968736 kB\nMemAvailable:   500000000 kB\nSwapTotal: 8388604 kB\nSwapFree: 8388604 kB\n",
-        ),
-        ("proc/uptime", "351735.47 234388.90\n"),
-        ("proc/loadavg", "0.52 0.58 1.59 1/467 12345\n"),
-        ("proc/net/route", "Iface\tDestination\nbond0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"),
-        (
-            "proc/net/if_inet6",
-            "20010db8000000000000000000000010 05 40 00 80    bond0\n20010db80000000000000000000000ff 05 40 00 01    bond0\nfe80000000000000a6bf01fffe000001 05 40 20 80    bond0\n00000000000000000000000000000001 01 80 10 80       lo\n",
-        ),
-        ("sys/devices/system/cpu/online", "0-3\n"),
-        ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,2\n"),
-        ("sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "1,3\n"),
-        ("sys/devices/system/cpu/cpu2/topology/thread_siblings_list", "0,2\n"),
-        ("sys/devices/system/cpu/cpu3/topology/thread_siblings_list", "1,3\n"),
-        ("sys/class/dmi/id/sys_vendor", "Dell Inc.\n"),
-        ("sys/class/dmi/id/product_name", "PowerEdge R750\n"),
-        ("sys/class/dmi/id/board_name", "0PJ80M\n"),
-        ("sys/class/dmi/id/product_serial", "\n"),
-        ("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\u{6}\0\0\0\u{1}"),
-        ("sys/firmware/dmi/", ""),
-        ("sys/class/tpm/tpm0/tpm_version_major", "2\n"),
-        ("sys/class/tpm/tpm0/device/driver -> ../../bus/acpi/drivers/tpm_crb", ""),
-        ("sys/class/net/lo/mtu", "65536\n"),
-        ("sys/class/net/eno1/mtu", "9000\n"),
-        ("sys/class/net/eno1/address", "b0:7b:25:00:00:01\n"),
-        ("sys/class/net/eno1/addr_assign_type", "0\n"),
-        ("sys/class/net/eno1/device/sriov_totalvfs", "64\n"),
-        ("sys/class/net/bond0/mtu", "9000\n"),
-        ("sys/class/net/bond0/address", "b0:7b:25:00:00:01\n"),
-        ("sys/class/net/bond0/uevent", "DEVTYPE=bond\nINTERFACE=bond0\n"),
-        ("sys/class/net/bond0/lower_eno1 -> ../eno1", ""),
-        ("sys/class/net/docker0/address", "02:42:00:00:00:01\n"),
-        ("sys/class/net/docker0/uevent", "DEVTYPE=bridge\n"),
-        ("sys/block/sda/device/model", "ST8000NM000A-2KE\n"),
-        ("sys/block/sda/queue/rotational", "1\n"),
-        ("sys/block/sda/size", "15628053168\n"),
-        ("sys/block/nvme0n1/device/model", "SAMSUNG MZQL2960HCJR-00A07              \n"),
-        ("sys/block/nvme0n1/queue/rotational", "0\n"),
-        ("sys/block/nvme0n1/size", "1875385008\n"),
-        ("sys/block/loop0/size", "8\n"),
-        ("sys/block/sr0/device/model", "DVD\n"),
-        ("sys/block/sr0/removable", "1\n"),
-        ("sys/block/sr0/size", "2097151\n"),
-        (
-            "etc/os-release",
-            "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\nVERSION_CODENAME=bookworm\nID=debian\n",
-        ),
-        ("etc/hosts", "127.0.0.1 localhost\n10.0.0.10 db-1.example.net db-1\n"),
-        ("etc/localtime -> /usr/share/zoneinfo/Europe/Berlin", ""),
-    ];
-    let addresses = [("lo", "127.0.0.1"), ("bond0", "10.0.0.10"), ("docker0", "172.17.0.1")];
-    let seen = see(files, &asked("x86_64", "db-1", &addresses, "10.0.0.10"));
-    assert_eq!(
-        stable(&seen),
-        r#"architecture = "x86_64"
+/// The files of a server of two disks, a bonded network card and UEFI.
+const SERVER: Files<'static> = &[
+    ("proc/cpuinfo", CPUINFO),
+    (
+        "proc/meminfo",
+        "MemTotal:       527968736 kB\nMemAvailable:   500000000 kB\nSwapTotal: 8388604 kB\nSwapFree: 8388604 kB\n",
+    ),
+    ("proc/uptime", "351735.47 234388.90\n"),
+    ("proc/loadavg", "0.52 0.58 1.59 1/467 12345\n"),
+    ("proc/net/route", "Iface\tDestination\nbond0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"),
+    (
+        "proc/net/if_inet6",
+        "20010db8000000000000000000000010 05 40 00 80    bond0\n20010db80000000000000000000000ff 05 40 00 01    bond0\nfe80000000000000a6bf01fffe000001 05 40 20 80    bond0\n00000000000000000000000000000001 01 80 10 80       lo\n",
+    ),
+    ("sys/devices/system/cpu/online", "0-3\n"),
+    ("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,2\n"),
+    ("sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "1,3\n"),
+    ("sys/devices/system/cpu/cpu2/topology/thread_siblings_list", "0,2\n"),
+    ("sys/devices/system/cpu/cpu3/topology/thread_siblings_list", "1,3\n"),
+    ("sys/class/dmi/id/sys_vendor", "Dell Inc.\n"),
+    ("sys/class/dmi/id/product_name", "PowerEdge R750\n"),
+    ("sys/class/dmi/id/board_name", "0PJ80M\n"),
+    ("sys/class/dmi/id/product_serial", "\n"),
+    ("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\u{6}\0\0\0\u{1}"),
+    ("sys/firmware/dmi/", ""),
+    ("sys/class/tpm/tpm0/tpm_version_major", "2\n"),
+    ("sys/class/tpm/tpm0/device/driver -> ../../bus/acpi/drivers/tpm_crb", ""),
+    ("sys/class/net/lo/mtu", "65536\n"),
+    ("sys/class/net/eno1/mtu", "9000\n"),
+    ("sys/class/net/eno1/address", "b0:7b:25:00:00:01\n"),
+    ("sys/class/net/eno1/addr_assign_type", "0\n"),
+    ("sys/class/net/eno1/device/sriov_totalvfs", "64\n"),
+    ("sys/class/net/bond0/mtu", "9000\n"),
+    ("sys/class/net/bond0/address", "b0:7b:25:00:00:01\n"),
+    ("sys/class/net/bond0/uevent", "DEVTYPE=bond\nINTERFACE=bond0\n"),
+    ("sys/class/net/bond0/lower_eno1 -> ../eno1", ""),
+    ("sys/class/net/docker0/address", "02:42:00:00:00:01\n"),
+    ("sys/class/net/docker0/uevent", "DEVTYPE=bridge\n"),
+    ("sys/block/sda/device/model", "ST8000NM000A-2KE\n"),
+    ("sys/block/sda/queue/rotational", "1\n"),
+    ("sys/block/sda/size", "15628053168\n"),
+    ("sys/block/nvme0n1/device/model", "SAMSUNG MZQL2960HCJR-00A07              \n"),
+    ("sys/block/nvme0n1/queue/rotational", "0\n"),
+    ("sys/block/nvme0n1/size", "1875385008\n"),
+    ("sys/block/loop0/size", "8\n"),
+    ("sys/block/sr0/device/model", "DVD\n"),
+    ("sys/block/sr0/removable", "1\n"),
+    ("sys/block/sr0/size", "2097151\n"),
+    (
+        "etc/os-release",
+        "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\nVERSION_CODENAME=bookworm\nID=debian\n",
+    ),
+    ("etc/hosts", "127.0.0.1 localhost\n10.0.0.10 db-1.example.net db-1\n"),
+    ("etc/localtime -> /usr/share/zoneinfo/Europe/Berlin", ""),
+];
+
+/// What is stable of it.
+const SERVER_STABLE: &str = r#"architecture = "x86_64"
 cpu.cores = 2
 cpu.count = 4
 cpu.model = "Intel(R) Xeon(R) Gold 6430"
@@ -171,44 +168,49 @@ os.version = "12"
 swap.total_bytes = 8589930496
 timezone = "Europe/Berlin"
 virtualization = "none"
-"#
-    );
+"#;
+
+/// What changes by itself.
+const SERVER_PASSING: &[&str] = &[
+    "load.15m=1.59",
+    "load.1m=0.52",
+    "load.5m=0.58",
+    "memory.available_bytes=512000000000",
+    "swap.free_bytes=8589930496",
+    "uptime_seconds=351735",
+];
+
+/// Its traits.
+const SERVER_TRAITS: &[&str] = &[
+    "COMPUTE_ARCH_X86_64",
+    "COMPUTE_FIRMWARE_UEFI",
+    "COMPUTE_SECURITY_TPM_2_0",
+    "COMPUTE_SECURITY_TPM_CRB",
+    "COMPUTE_SECURITY_UEFI_SECURE_BOOT",
+    "HW_ARCH_X86_64",
+    "HW_CPU_HYPERTHREADING",
+    "HW_CPU_X86_AESNI",
+    "HW_CPU_X86_AVX",
+    "HW_CPU_X86_AVX2",
+    "HW_CPU_X86_INTEL_VMX",
+    "HW_CPU_X86_SSE",
+    "HW_CPU_X86_SSE2",
+    "HW_CPU_X86_SSE42",
+    "HW_CPU_X86_SSSE3",
+    "HW_CPU_X86_VMX",
+    "HW_NIC_SRIOV",
+    "STORAGE_DISK_HDD",
+    "STORAGE_DISK_SSD",
+];
+
+#[test]
+fn a_server() {
+    let addresses = [("lo", "127.0.0.1"), ("bond0", "10.0.0.10"), ("docker0", "172.17.0.1")];
+    let seen = see(SERVER, &asked("x86_64", "db-1", &addresses, "10.0.0.10"));
+    assert_eq!(stable(&seen), SERVER_STABLE);
     let passing: Vec<String> = seen.passing.iter().map(|(path, text)| format!("{path}={text}")).collect();
-    assert_eq!(
-        passing,
-        [
-            "load.15m=1.59",
-            "load.1m=0.52",
-            "load.5m=0.58",
-            "memory.available_bytes=512000000000",
-            "swap.free_bytes=8589930496",
-            "uptime_seconds=351735",
-        ]
-    );
-    assert_eq!(
-        seen.traits,
-        [
-            "COMPUTE_ARCH_X86_64",
-            "COMPUTE_FIRMWARE_UEFI",
-            "COMPUTE_SECURITY_TPM_2_0",
-            "COMPUTE_SECURITY_TPM_CRB",
-            "COMPUTE_SECURITY_UEFI_SECURE_BOOT",
-            "HW_ARCH_X86_64",
-            "HW_CPU_HYPERTHREADING",
-            "HW_CPU_X86_AESNI",
-            "HW_CPU_X86_AVX",
-            "HW_CPU_X86_AVX2",
-            "HW_CPU_X86_INTEL_VMX",
-            "HW_CPU_X86_SSE",
-            "HW_CPU_X86_SSE2",
-            "HW_CPU_X86_SSE42",
-            "HW_CPU_X86_SSSE3",
-            "HW_CPU_X86_VMX",
-            "HW_NIC_SRIOV",
-            "STORAGE_DISK_HDD",
-            "STORAGE_DISK_SSD",
-        ]
-    );
+    assert_eq!(passing, SERVER_PASSING);
+    assert_eq!(seen.traits, SERVER_TRAITS);
     assert!(seen.findings.is_empty());
 }
 
