@@ -398,3 +398,35 @@ async fn what_would_be_too_large_for_a_host_is_refused_where_it_becomes_so() {
     assert!(answer.message().ends_with("at most 262144 are allowed; nothing was changed"), "{}", answer.message());
     assert_eq!(served.get("/v1/clusters/c").await["annotations"], json!({}), "nothing was changed");
 }
+
+#[tokio::test]
+async fn maps_are_bounded_read_and_merged_alike_by_every_form_of_a_write() {
+    let served = Served::start();
+    let apply = [("content-type", "application/apply-patch+json")];
+    let merge = [("content-type", "application/merge-patch+json")];
+    served.expect("POST", "/v1/clustertemplates", &json!({"name": "t"}), 201).await;
+    let at = "/v1/clustertemplates/t";
+    for (sent, stored) in [
+        (r#"{"v": 1.50, "b": true}"#, json!({"v": "1.50", "b": "true"})),
+        (r#"{"labels": {"v": 2.50}}"#, json!({"v": "2.50", "b": "true"})),
+    ] {
+        let answer = served.send_text("PATCH", &format!("{at}/labels"), &merge, sent).await;
+        assert_eq!((answer.status, &answer.body["labels"]), (200, &stored), "{sent}: {}", answer.body);
+    }
+    let large = labels("a", 70, 4096);
+    let answer =
+        served.send("POST", "/v1/clustertemplates", &[], Some(&json!({"name": "u", "annotations": large}))).await;
+    assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{}", answer.body);
+    assert_eq!(answer.body["error"]["field"], "annotations");
+    let body = json!({"objects": [{"kind": "Cluster", "name": "c"}]});
+    served.expect("POST", "/v1/apply", &body, 200).await;
+    let at = "/v1/clusters/c";
+    for (sent, merges) in [(json!(false), false), (json!(true), true)] {
+        let body = json!({"labels": {"v": "3"}, "merge_labels": sent});
+        let answer = served.send("PATCH", &format!("{at}?force=true"), &apply, Some(&body)).await;
+        assert_eq!((answer.status, &answer.body["merge_labels"]), (200, &json!(merges)), "{}", answer.body);
+    }
+    let body = json!({"labels": {"v": "3"}, "merge_labels": "perhaps"});
+    let answer = served.send("PATCH", &format!("{at}?force=true"), &apply, Some(&body)).await;
+    assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{}", answer.body);
+}

@@ -1,6 +1,6 @@
 //! Writes: create, delete, labels, traits, roles, tags, tokens.
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -67,8 +67,9 @@ pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result
     match what {
         Trait::List { node } => list_traits(api, &node, output).await,
         Trait::Add { node, traits } => {
-            for name in &traits {
-                api.send(Write::empty(Method::PUT, trait_path(&node, name)?)).await?;
+            for (at, name) in traits.iter().enumerate() {
+                let given = api.send(Write::empty(Method::PUT, trait_path(&node, name)?)).await;
+                given.with_context(|| half_done(&node, "was given", &traits[..at], name))?;
             }
             of_node(api, &node, format!("node {node} has {}", traits.join(", ")), Value::Null, output).await
         }
@@ -81,12 +82,22 @@ pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result
             if traits.is_empty() {
                 bail!("which? name traits, or say --all");
             }
-            for name in &traits {
-                api.send(Write::empty(Method::DELETE, trait_path(&node, name)?)).await?;
+            for (at, name) in traits.iter().enumerate() {
+                let taken = api.send(Write::empty(Method::DELETE, trait_path(&node, name)?)).await;
+                taken.with_context(|| half_done(&node, "has lost", &traits[..at], name))?;
             }
             of_node(api, &node, format!("node {node} no longer has {}", traits.join(", ")), Value::Null, output).await
         }
         Trait::Suppress { node, traits } => suppress(api, &node, traits, output).await,
+    }
+}
+
+/// What was done before a request that failed: each trait is a request of its own.
+fn half_done(node: &str, what: &str, done: &[String], failed: &str) -> String {
+    if done.is_empty() {
+        format!("trait {failed}")
+    } else {
+        format!("node {node} {what} {}, but not {failed}", done.join(", "))
     }
 }
 
@@ -112,7 +123,10 @@ async fn suppress(api: &mut Api, node: &str, traits: Vec<String>, output: Output
     let mut all: Vec<String> = present.iter().filter_map(Value::as_str).map(str::to_owned).chain(traits).collect();
     all.sort();
     all.dedup();
-    let answer = api.send(Write::json(Method::PATCH, path, Body::Merge, &json!({"suppressed_traits": all}))).await?;
+    let body = json!({"suppressed_traits": all});
+    let revision = object.get("resource_version").and_then(Value::as_u64);
+    // The whole list, unless someone else wrote meanwhile.
+    let answer = api.send(Write::json(Method::PATCH, path, Body::Merge, &body).if_still_at(revision)).await?;
     of_node(api, node, format!("node {node}: suppressed {}", all.join(", ")), answer, output).await
 }
 

@@ -38,6 +38,8 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
             let row = apply_one(api, &mut work, document, author).map_err(|e| within(e, *at, document))?;
             rows.push(row);
         }
+        // With what the write ends on nodes that it does not name.
+        work.forget()?;
         let findings = super::findings::of_write(&work);
         let order: Vec<Value> = rows.into_iter().map(Row::into_json).collect();
         work.finish(Answer::json(200, json!({"revision": null, "objects": order, "findings": findings})))

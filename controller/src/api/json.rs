@@ -39,6 +39,15 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, BadJson> {
     Ok(value)
 }
 
+/// Reads one document that is a map of text itself: numbers and booleans become their text.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
+    let raw: &RawValue = serde_json::from_slice(bytes).map_err(|e| BadJson { reason: e.to_string() })?;
+    text_map(raw).map_err(|e| BadJson { reason: e.to_string() })
+}
+
 /// Where a value stands, as far as the maps of text are concerned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {

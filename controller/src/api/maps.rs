@@ -41,6 +41,8 @@ impl MapBody {
             MapCall::Replace => Self::Replace(raw(&wrapped(&mut body, map)?)),
             MapCall::Merge => match body.len() {
                 1 if body.get(map.name()).is_some_and(Value::is_object) => Self::Merge(raw(&wrapped(&mut body, map)?)),
+                // Their values are text, whatever is written there.
+                _ if map != MapName::Parameters => Self::Merge(raw(&request.texts()?)),
                 _ => Self::Merge(raw(&body.into())),
             },
             MapCall::Tombstones => Self::Stop(take_keys(&mut body)?),

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use stemma_core::labels::BodyShape;
+use stemma_core::labels::{BodyShape, read_merge};
 use stemma_core::manifest::{Author, write};
-use stemma_core::object::{Inherited, Object};
+use stemma_core::object::{Inherited, Kind, Object};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{Shown, lost, raw, read_body, shown_fields, update};
@@ -81,7 +81,8 @@ fn apply_maps<S: Shown>(
 ) -> Result<S, ApiError> {
     let mut named = Map::new();
     for (name, map) in maps {
-        if MapName::named(name).is_none() && name != "merge_labels" {
+        let is_merge = name == "merge_labels" && S::KIND != Kind::ClusterTemplate;
+        if MapName::named(name).is_none() && !is_merge {
             let message =
                 format!("an apply of an object names labels, annotations and parameters, not {}", quote(name));
             let advice = "other fields are applied with POST /v1/apply, or changed with a merge patch";
@@ -97,11 +98,18 @@ fn apply_maps<S: Shown>(
             .map_err(bad_body::<S>)?;
         return Ok(next);
     }
+    let sent = named.get("merge_labels").map(|sent| read_merge(&raw(sent))).transpose().map_err(|e| {
+        let message = format!("Invalid input for {}: {e}", S::KIND.word());
+        ApiError::new(ErrorType::FieldInvalid, message).field("merge_labels")
+    })?;
     for (name, map) in named.iter().filter(|(_, map)| !map.is_null()) {
         if let (Some(map_name), Some(inherited)) = (MapName::named(name), next.inherited()) {
             let raw = raw(map);
             map_name.write(inherited, MapWrite::Apply { map: &raw, force }, &caller.manager, work.now())?;
         }
+    }
+    if let (Some(sent), Some(inherited)) = (sent.flatten(), next.inherited()) {
+        inherited.labels.merge = Some(sent);
     }
     Ok(next)
 }

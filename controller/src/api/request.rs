@@ -149,6 +149,14 @@ impl Request {
         json::parse(&self.body).map_err(|e| ApiError::new(ErrorType::RequestMalformed, e.to_string()))
     }
 
+    /// The body as a map of text.
+    ///
+    /// # Errors
+    /// As [`Self::json`].
+    pub(super) fn texts(&self) -> Result<Value, ApiError> {
+        json::parse_texts(&self.body).map_err(|e| ApiError::new(ErrorType::RequestMalformed, e.to_string()))
+    }
+
     /// The body as a JSON object.
     ///
     /// # Errors

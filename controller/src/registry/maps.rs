@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use stemma_core::key::check_annotations;
 use stemma_core::labels::{BodyShape, FromJson, InvalidEntry, Layer, Written, check_parameters, merge_after, removing};
+use stemma_core::manifest::check_own_annotations;
 use stemma_core::object::{Inherited, Timestamp};
 use stemma_core::ownership::{Conflicts, Intent, Manager, OwnedMap, Party, Said};
 use stemma_wire::error::{ApiError, ErrorType};
@@ -90,10 +90,7 @@ impl MapName {
             }
             Self::Annotations => {
                 inherited.annotations = change(self, &inherited.annotations, write, manager, now)?;
-                let entries = inherited.annotations.provided.iter().flat_map(OwnedMap::iter);
-                let texts: Vec<_> =
-                    entries.map(|(key, entry)| (&**key, entry.said.value().map_or("", |v| &**v))).collect();
-                check_annotations(texts).map_err(|e| self.refused(e))?;
+                check_own_annotations(inherited).map_err(|e| self.refused(e))?;
             }
             Self::Parameters => {
                 inherited.parameters = change(self, &inherited.parameters, write, manager, now)?;

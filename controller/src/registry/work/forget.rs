@@ -25,7 +25,7 @@ impl Work<'_> {
     ///
     /// # Errors
     /// [`Undecided`].
-    pub(super) fn forget(&mut self) -> Result<(), Undecided> {
+    pub(crate) fn forget(&mut self) -> Result<(), Undecided> {
         let nodes = self.draft.touched().iter().filter(|one| one.kind == Kind::Node);
         let written: BTreeSet<Uuid> = nodes.map(|one| one.uuid).collect();
         let mut nodes: Vec<NodeId> = Vec::new();

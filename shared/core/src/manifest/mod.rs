@@ -20,4 +20,4 @@ pub use fields::{Field, Fields, Form, Names};
 pub use set::{Objects, assemble};
 pub use sound::check_role_changes;
 pub use task::read_tasks;
-pub use write::{Author, MapConflict, WriteError, write};
+pub use write::{Author, MapConflict, WriteError, check_own_annotations, write};

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use super::body::{Body, BodyError, is_null, no_field, read};
 use super::fields::{Field, Fields, Names};
 use super::sound;
+use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
 use crate::name::TagName;
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags};
@@ -265,10 +266,21 @@ fn write_inherited(
     inherited.labels.merge = merge_after(inherited.labels.merge, sent, provides, shape);
     write_layer(&mut inherited.annotations, "annotations", body, author, now_ms, conflicts)?;
     write_layer(&mut inherited.parameters, "parameters", body, author, now_ms, conflicts)?;
+    check_own_annotations(inherited).map_err(|why| BodyError::new("annotations", why.to_string()))?;
     if let Some(provided) = &inherited.parameters.provided {
         check_parameters(provided).map_err(|why| BodyError::new("parameters", why.to_string()))?;
     }
     Ok(())
+}
+
+/// Checks the sum of the annotations that one object provides.
+///
+/// # Errors
+/// [`AnnotationsTooLarge`].
+pub fn check_own_annotations(inherited: &Inherited) -> Result<(), AnnotationsTooLarge> {
+    let entries = inherited.annotations.provided.iter().flat_map(OwnedMap::iter);
+    let texts = entries.map(|(key, entry)| (&**key, entry.said.value().map_or("", |value| &**value)));
+    check_annotations(texts)
 }
 
 /// One map of a level; whether the body provides it.
