@@ -430,3 +430,23 @@ async fn maps_are_bounded_read_and_merged_alike_by_every_form_of_a_write() {
     let answer = served.send("PATCH", &format!("{at}?force=true"), &apply, Some(&body)).await;
     assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{}", answer.body);
 }
+
+#[tokio::test]
+async fn forty_writers_of_one_object_are_all_answered() {
+    let served = std::sync::Arc::new(Served::start());
+    served.expect("POST", "/v1/clustertemplates", &json!({"name": "busy"}), 201).await;
+    let mut writers = tokio::task::JoinSet::new();
+    for n in 0..40 {
+        let served = std::sync::Arc::clone(&served);
+        writers.spawn(async move {
+            let body = json!({format!("w{n}"): n.to_string()});
+            let headers = [("content-type", "application/merge-patch+json")];
+            served.send("PATCH", "/v1/clustertemplates/busy/labels", &headers, Some(&body)).await
+        });
+    }
+    for answer in writers.join_all().await {
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let labels = served.get("/v1/clustertemplates/busy").await["labels"].clone();
+    assert_eq!(labels.as_object().map(serde_json::Map::len), Some(40), "{labels}");
+}

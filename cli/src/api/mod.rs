@@ -1,6 +1,7 @@
 //! The controller's HTTP API as the command uses it: one connection, JSON, an idempotency key on each write.
 
 mod network;
+mod patience;
 mod refusal;
 mod trust;
 
@@ -13,6 +14,7 @@ use serde_json::Value;
 use stemma_wire::client::{Client, ClientError, ClientLimits, Outcome, Target};
 use uuid::Uuid;
 
+use patience::Patience;
 pub(crate) use refusal::{Conflict, Refusal};
 pub(crate) use trust::ca_hash;
 
@@ -135,7 +137,7 @@ impl Api {
     /// [`Exit`] with the controller's own sentence.
     pub(crate) async fn get_raw(&mut self, path: &str) -> Result<Bytes> {
         let request = Request::get(path).header(header::ACCEPT, "application/json").body(Bytes::new())?;
-        let answer = self.client.send(request).await.map_err(|error| self.unsent(&error))?;
+        let answer = self.patiently(request).await.map_err(|error| self.unsent(&error))?;
         checked(answer, &Method::GET, path)
     }
 
@@ -176,7 +178,7 @@ impl Api {
     async fn try_out(&mut self, write: &Write) -> Result<(Value, usize)> {
         let path = with_term(&self.with_manager(&write.path), "dry_run=true");
         let request = self.request(write, &path, None)?;
-        let answer = self.client.send(request).await.map_err(|error| self.unsent(&error))?;
+        let answer = self.patiently(request).await.map_err(|error| self.unsent(&error))?;
         if self.is_dry() {
             warn(&answer);
         }
@@ -188,7 +190,7 @@ impl Api {
     async fn make(&mut self, write: &Write) -> Result<Value> {
         let path = self.with_manager(&write.path);
         let key = Uuid::from_bytes(uuid_bytes()?);
-        let answer = match self.client.send(self.request(write, &path, Some(key))?).await {
+        let answer = match self.patiently(self.request(write, &path, Some(key))?).await {
             Ok(answer) => answer,
             Err(error) if network::outcome(&error) == Outcome::Unknown => {
                 self.became_of(write, &path, key, error).await?
@@ -197,6 +199,16 @@ impl Api {
         };
         warn(&answer);
         parsed(&checked(answer, &write.method, &path)?)
+    }
+
+    /// Sends a request, and again as it is (under the same key) while the controller says that it is busy.
+    async fn patiently(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
+        let mut patience = Patience::default();
+        loop {
+            let answer = self.client.send(request.clone()).await?;
+            let Some(wait) = patience.wait(&answer) else { return Ok(answer) };
+            tokio::time::sleep(wait).await;
+        }
     }
 
     /// Why nothing came of a request, and what to look at.
@@ -248,7 +260,7 @@ impl Api {
         match self.client.send(request).await {
             Ok(answer) if answer.status() == StatusCode::OK => recorded(answer.body()).ok_or_else(|| unknown(&error)),
             Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
-                self.client.send(self.request(write, path, Some(key))?).await.map_err(|error| unknown(&error))
+                self.patiently(self.request(write, path, Some(key))?).await.map_err(|error| unknown(&error))
             }
             Ok(_) | Err(_) => Err(unknown(&error)),
         }

@@ -46,13 +46,8 @@ where
     let outcome = match &versions {
         Err(refused) => Err(not_acceptable(refused)),
         Ok(versions) => {
-            let opened = Opened {
-                id: &id,
-                method: &parts.method,
-                uri: &parts.uri,
-                headers: &parts.headers,
-                versions: *versions,
-            };
+            let opened =
+                Opened { id: &id, method: &parts.method, uri: &parts.uri, headers: &parts.headers, versions: *versions };
             opened.answer(&api, peer.clone(), body).await
         }
     };
@@ -313,7 +308,21 @@ fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
     if let Some(allow) = &refusal.allow {
         reply.set(header::ALLOW, allow);
     }
+    if let Some(seconds) = retry_after_s(refusal.kind) {
+        reply.headers.insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
+    }
     reply
+}
+
+/// After how many seconds a request can be sent again as it is; `None` where that would be of no use, or is not known to be
+/// of none the first time.
+fn retry_after_s(kind: ErrorType) -> Option<&'static str> {
+    match kind {
+        ErrorType::ServerBusy => Some("1"),
+        // By then the service is started anew.
+        ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some("10"),
+        _ => None,
+    }
 }
 
 /// An answer to come.
@@ -331,6 +340,20 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_not_served_now_is_told_when_to_ask_again() {
+        for (kind, seconds) in [
+            (ErrorType::ServerBusy, Some("1")),
+            (ErrorType::StoreReadOnly, Some("10")),
+            (ErrorType::OutcomeUnknown, None),
+            (ErrorType::LabelConflict, None),
+        ] {
+            let response = render(Err(ApiError::new(kind, "x")), "req-1", None);
+            let told = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
+            assert_eq!(told, seconds, "{}", kind.name());
+        }
+    }
 
     #[test]
     fn segments_are_decoded_once_and_bounded() {

@@ -1,13 +1,14 @@
 //! The registry: what may be stored, and how a commit is made of it.
 //!
 //! A write is decided on a snapshot of the cache by code that has no effects, and committed under the condition
-//! that what it was decided on is still so; when it is not, it is decided again on what is there now. So there is
-//! no lock around a write, any number of them share one durable commit of the store, and a decision is a function
-//! that a test can call. Handlers talk to the registry and to the cache, never to the store.
+//! that what it was decided on is still so; when it is not, it is decided again on what is there now, in the turn of
+//! those who lost over the same entry (`contended`). So there is no lock around a write that nobody disturbs, any number
+//! of them share one durable commit of the store, and a decision is a function that a test can call. Handlers talk to the registry and to the cache, never to the store.
 
 pub mod admit;
 pub mod audit;
 pub mod codec;
+mod contended;
 pub mod draft;
 pub mod intake;
 pub mod key;
@@ -19,14 +20,19 @@ pub mod refusals;
 pub mod reported;
 pub mod work;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use stemma_core::object::{Kind, Timestamp};
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 pub use audit::{Answer, AuditEvent, AuditRecord, Caller, Mark, Refusal, RequestRecord};
+use contended::Contended;
 pub use draft::{Action, Draft, Reference, Stored, Touched};
 
 use crate::cache::{Cache, Model};
@@ -36,6 +42,8 @@ use crate::store::{Entry, KeyRange, Op, Precondition, Query, Revision, Store, St
 const MOST_ATTEMPTS: usize = 16;
 /// How many records of requests are read at once.
 const PAGE: usize = 1000;
+/// How long it may take before it gives up: less than a client waits for an answer.
+const MOST_WAITING: Duration = Duration::from_secs(20);
 
 /// What a write decided: the commit, and what is answered when it is durable.
 #[derive(Debug)]
@@ -54,6 +62,8 @@ pub enum Undecided {
     Refused(Box<ApiError>),
     /// The snapshot is older than something that the decision rests on; it is made again at this revision.
     Behind(Revision),
+    /// Others write, or wait to write, one of these entries: it is made again at this revision, in its turn.
+    Contended(BTreeSet<Bytes>, Revision),
 }
 
 impl From<ApiError> for Undecided {
@@ -86,6 +96,7 @@ pub struct Registry {
     store: Arc<dyn Store>,
     cache: Arc<Cache>,
     clock: Arc<dyn Clock>,
+    contended: Contended,
 }
 
 impl Sight<'_> {
@@ -102,7 +113,7 @@ impl Sight<'_> {
     ///
     /// # Errors
     /// What the store says.
-    fn keys_below(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, Undecided> {
+    fn keys_below(&self, prefix: &str) -> Result<Vec<Bytes>, Undecided> {
         let list = self.store.snapshot().and_then(|snapshot| snapshot.list(&Query::prefix(prefix.to_owned())));
         Ok(list.map_err(|e| store_error(&e))?.entries.into_iter().map(|entry| entry.key).collect())
     }
@@ -124,7 +135,7 @@ impl Sight<'_> {
 impl Registry {
     /// A registry over a store and the cache that follows it.
     pub fn new(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, cache, clock }
+        Self { store, cache, clock, contended: Contended::default() }
     }
 
     /// The cache that it decides on.
@@ -162,7 +173,11 @@ impl Registry {
     where
         F: Fn(&Sight<'_>) -> Result<Decision, Undecided>,
     {
+        let mut entries = BTreeSet::new();
+        let until = Instant::now() + MOST_WAITING;
         for _ in 0..MOST_ATTEMPTS {
+            // Only the waiting is given up: a commit that is under way is waited for.
+            let Ok(_turn) = timeout_at(until, self.contended.turn(&entries)).await else { break };
             let unmade = match &caller.mark {
                 None => None,
                 Some(mark) => match self.earlier(&caller.principal, mark)? {
@@ -170,14 +185,17 @@ impl Registry {
                     Earlier::Unmade(precondition) => Some(precondition),
                 },
             };
-            match self.attempt(caller, unmade, &decide).await {
+            match self.attempt(caller, unmade, &decide, &entries).await {
                 Ok(made) => return Ok(made),
                 Err(Undecided::Refused(refusal)) => return Err(*refusal),
                 Err(Undecided::Behind(revision)) => self.cache.reached(revision).await,
+                Err(Undecided::Contended(met, revision)) => {
+                    entries.extend(met);
+                    self.cache.reached(revision).await;
+                }
             }
         }
-        let message =
-            format!("others changed the same objects {MOST_ATTEMPTS} times meanwhile; nothing was written, try again");
+        let message = "others write the same objects all the time; nothing was written, try again";
         Err(ApiError::new(ErrorType::ServerBusy, message))
     }
 
@@ -186,6 +204,7 @@ impl Registry {
         caller: &Caller,
         unmade: Option<Precondition>,
         decide: &F,
+        queued: &BTreeSet<Bytes>,
     ) -> Result<(Answer, Revision), Undecided>
     where
         F: Fn(&Sight<'_>) -> Result<Decision, Undecided>,
@@ -201,12 +220,19 @@ impl Registry {
             return Ok((decision.answer.at(revision.get()), revision));
         }
         let transaction = with_record(caller, unmade, now, &decision);
+        // Who comes now would only make those lose once more who wait already.
+        let met = self.contended.met(&transaction);
+        if !met.is_subset(queued) {
+            return Err(Undecided::Contended(met, revision));
+        }
         match self.store.commit(transaction).await {
             Ok(revision) => {
                 self.cache.reached(revision).await;
                 Ok((decision.answer.at(revision.get()), revision))
             }
-            Err(StoreError::PreconditionFailed(unmet)) => Err(Undecided::Behind(unmet.at)),
+            Err(StoreError::PreconditionFailed(unmet)) => {
+                Err(Undecided::Contended(BTreeSet::from([unmet.precondition.key().clone()]), unmet.at))
+            }
             Err(error) => Err(store_error(&error).into()),
         }
     }
