@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Parts;
 use super::keys::{Keys, Sides};
 use crate::enrol::{decode, forget, record};
-use crate::store::{EventKind, Query, Revision, StoreError, WatchError};
+use crate::store::{EventKind, Health, Query, Revision, Store, StoreError, WatchError};
 
 /// How often it is looked whether a certificate of our own is old.
 const LOOK_AT_KEYS: Duration = Duration::from_hours(1);
@@ -24,6 +24,10 @@ const SERVER_AGE_S: u64 = 60 * 24 * 3600;
 const BLOB_KEPT: Duration = Duration::from_hours(24);
 /// How often what is over is forgotten.
 const FORGET: Duration = Duration::from_hours(1);
+/// How often it is looked whether the store still takes writes.
+const LOOK_AT_STORE: Duration = Duration::from_secs(1);
+/// How long a controller whose store does not still answers: `/readyz` and every refused write say why meanwhile.
+const READ_ONLY: Duration = Duration::from_secs(5);
 
 /// The tasks of a controller. They end when it does, and not before: one that ends by itself has failed.
 pub(super) struct Tasks(JoinSet<String>);
@@ -41,6 +45,7 @@ impl Tasks {
         tasks.spawn(async move { ended("the list of certificates", follow_identities(&these, from).await) });
         tasks.spawn(renew_keys(Arc::clone(parts), keys, sides));
         tasks.spawn(forget_old(Arc::clone(parts)));
+        tasks.spawn(outlive_store(Arc::clone(parts.registry.store())));
         tasks
     }
 
@@ -61,6 +66,24 @@ impl Tasks {
     /// Ends them all.
     pub(super) async fn end(mut self) {
         self.0.shutdown().await;
+    }
+}
+
+/// Ends a while after the store takes no writes any more. Only opening it anew clears that, and whoever started the controller
+/// does so when it fails; to go on would be to tell a fleet the same for ever.
+async fn outlive_store(store: Arc<dyn Store>) -> String {
+    let mut ticks = interval(LOOK_AT_STORE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Health::ReadOnly { reason } = store.health() {
+            log::error!(error = reason; "the store takes no writes; the controller ends soon, to be started anew");
+            tokio::time::sleep(READ_ONLY).await;
+            return format!(
+                "the store takes no writes ({reason}): is there room on its disk, and is it sound? the controller must be started anew, \
+                 which the service does by itself"
+            );
+        }
     }
 }
 
@@ -186,4 +209,30 @@ async fn drop_blobs(parts: &Arc<Parts>) {
 /// The blob that a task's parameters name.
 fn source(parameters: &serde_json::Map<String, serde_json::Value>) -> Option<Hash> {
     Hash::of_source(parameters.get("source")?.as_str()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::store::faulty::{Fault, FaultyStore};
+    use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Transaction};
+
+    #[tokio::test(start_paused = true)]
+    async fn f06_a_controller_whose_store_became_read_only_says_so_for_a_while_and_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
+        let inner = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap();
+        let store = Arc::new(FaultyStore::new(Arc::new(inner)));
+        let mut end = tokio::spawn(outlive_store(Arc::clone(&store) as _));
+        let hour = Duration::from_hours(1);
+        assert!(tokio::time::timeout(hour, &mut end).await.is_err(), "it goes on while writes are taken");
+        store.plan_commits([Some(Fault::BecomesReadOnly)]);
+        store.commit(Transaction::new().put("a", "b")).await.unwrap_err();
+        let since = tokio::time::Instant::now();
+        let reason = end.await.unwrap();
+        assert!(reason.starts_with("the store takes no writes ("), "{reason}");
+        assert!(since.elapsed() >= READ_ONLY && since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    }
 }
