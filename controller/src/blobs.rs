@@ -1,20 +1,28 @@
 //! Bodies of files, named by their hash, in a directory beside the store: up to 64 MiB each, so never in the store itself.
 //!
-//! A body is there whole or not at all, and what stands under a name has that hash: it is checked before it gets the name. When one was
-//! put here, and who still names it, is the registry's affair.
+//! A body is there whole or not at all, and what stands under a name has that hash: it is checked before it gets the name, and again
+//! before it is given out where the file is not as it was last checked (a disk forgets; somebody edits). One that has another hash is
+//! set aside, so that it can be sent again. When one was put here, and who still names it, is the registry's affair.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Seek as _, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use prometheus_client::metrics::counter::Counter;
+use sha2::{Digest as _, Sha256};
 use stemma_wire::message::{Hash, hash_content};
 
 /// The largest body, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
+/// Of so many bodies it is remembered that they were checked.
+const MOST_REMEMBERED: usize = 65_536;
+/// How much of a body is read at once while it is checked.
+const PIECE: usize = 64 * 1024;
 
 /// The kept bodies.
 #[derive(Debug)]
@@ -24,6 +32,9 @@ pub struct Blobs {
     writers: AtomicU64,
     /// Held while a body gets its name, is found to have it, or loses it: what is answered as known is there, durably, and stays.
     naming: Mutex<()>,
+    /// How each body's file looked when its hash was checked last: its length and when it was written.
+    checked: Mutex<BTreeMap<Hash, (u64, SystemTime)>>,
+    damaged: Counter,
 }
 
 /// What became of a body.
@@ -40,7 +51,27 @@ pub enum Put {
 impl Blobs {
     /// The bodies in a directory that `init` made.
     pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), writers: AtomicU64::new(0), naming: Mutex::default() }
+        Self {
+            directory: directory.to_owned(),
+            writers: AtomicU64::new(0),
+            naming: Mutex::default(),
+            checked: Mutex::default(),
+            damaged: Counter::default(),
+        }
+    }
+
+    /// The same, which counts the bodies that it found damaged there.
+    #[must_use]
+    pub fn counted(self, damaged: Counter) -> Self {
+        Self { damaged, ..self }
+    }
+
+    /// Whether there is a body of this name; whether it is sound is seen when it is opened.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn has(&self, hash: Hash) -> io::Result<bool> {
+        self.path(hash).try_exists()
     }
 
     /// Keeps a body; it is durable when this returns. Blocks for the disk.
@@ -52,6 +83,8 @@ impl Blobs {
         if found != hash {
             return Ok(Put::OtherHash(found));
         }
+        // One that is here and damaged makes room for this one.
+        drop(self.open(hash)?);
         let path = self.path(hash);
         if self.touch(&path)? {
             return Ok(Put::Known);
@@ -81,16 +114,65 @@ impl Blobs {
         }
     }
 
-    /// A body, open at its start; `None` when it is not kept.
+    /// A body, open at its start; `None` when it is not kept, or was found damaged and set aside. Blocks for the disk.
     ///
     /// # Errors
     /// What the system says.
     pub fn open(&self, hash: Hash) -> io::Result<Option<File>> {
-        match File::open(self.path(hash)) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+        let mut file = match File::open(self.path(hash)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if self.is_sound(hash, &mut file)? {
+            return Ok(Some(file));
         }
+        self.set_aside(hash, &file)?;
+        Ok(None)
+    }
+
+    /// Whether a file has the hash that it is named by; it is read only where it is not as it was last checked.
+    fn is_sound(&self, hash: Hash, file: &mut File) -> io::Result<bool> {
+        let metadata = file.metadata()?;
+        let looks = (metadata.len(), metadata.modified()?);
+        if self.checked.lock().unwrap_or_else(PoisonError::into_inner).get(&hash) == Some(&looks) {
+            return Ok(true);
+        }
+        let (mut digest, mut piece) = (Sha256::new(), vec![0; PIECE]);
+        loop {
+            match file.read(&mut piece)? {
+                0 => break,
+                read => digest.update(&piece[..read]),
+            }
+        }
+        file.rewind()?;
+        let is_sound = Hash(digest.finalize().into()) == hash;
+        if is_sound {
+            let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+            if checked.len() >= MOST_REMEMBERED {
+                checked.clear();
+            }
+            checked.insert(hash, looks);
+        }
+        Ok(is_sound)
+    }
+
+    /// Takes a damaged file's name from it. It goes with what nothing names; until then a person can look at it.
+    fn set_aside(&self, hash: Hash, file: &File) -> io::Result<()> {
+        let path = self.path(hash);
+        let _alone = self.naming();
+        // Whoever sent it again meanwhile has put another file there.
+        match fs::metadata(&path) {
+            Ok(present) if present.ino() == file.metadata()?.ino() => {}
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let aside = path.with_added_extension("damaged");
+        fs::rename(&path, &aside)?;
+        self.damaged.inc();
+        log::error!(hash:% = hash, path:% = aside.display(); "a file body is damaged and was set aside; apply its manifest again to send it anew");
+        Ok(())
     }
 
     /// Drops the bodies that were last sent before a time and that nothing names; gives how many. Blocks for the disk.
@@ -145,8 +227,6 @@ fn write_durably(path: &Path, body: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
 
     #[test]
@@ -163,6 +243,34 @@ mod tests {
         blobs.open(hash).unwrap().unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "body");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_damaged_body_is_set_aside_and_taken_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let damage = |hash: Hash| {
+            let mut file = OpenOptions::new().append(true).open(directory.path().join(hash.to_string())).unwrap();
+            file.write_all(b"x").unwrap();
+        };
+        let count = Counter::default();
+        let blobs = Blobs::new(directory.path()).counted(count.clone());
+        let (hash, other) = (hash_content(b"body"), hash_content(b"other"));
+        for (hash, body) in [(hash, &b"body"[..]), (other, b"other")] {
+            blobs.put(hash, body).unwrap();
+            assert!(blobs.open(hash).unwrap().is_some());
+        }
+        damage(hash);
+        assert!(blobs.has(hash).unwrap());
+        assert!(blobs.open(hash).unwrap().is_none(), "it is not given out");
+        assert!(!blobs.has(hash).unwrap());
+        assert!(directory.path().join(format!("{hash}.damaged")).exists());
+        assert_eq!(blobs.put(hash, b"body").unwrap(), Put::New);
+        assert!(blobs.open(hash).unwrap().is_some());
+        damage(other);
+        assert_eq!(blobs.put(other, b"other").unwrap(), Put::New, "what is damaged is not known");
+        let mut text = String::new();
+        blobs.open(other).unwrap().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), count.get()), ("other", 2));
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct Counters {
     pub resolved: Counter,
     /// Full resolves on the slow timer, which must find nothing to do, that found something.
     pub missed: Counter,
+    /// File bodies that were found damaged.
+    pub damaged_blobs: Counter,
 }
 
 /// Everything that `/metrics` shows.
@@ -63,6 +65,7 @@ impl Metrics {
             ("stemma_enrolments", "Agents that joined", &counters.enrolments),
             ("stemma_renewals", "Certificates that agents renewed", &counters.renewals),
             ("stemma_nodes_resolved", "Nodes resolved", &counters.resolved),
+            ("stemma_blobs_damaged", "File bodies that were found damaged and set aside", &counters.damaged_blobs),
             ("stemma_reconcile_missed", "Slow full resolves that found something to do", &counters.missed),
         ] {
             registry.register(name, help, counter.clone());

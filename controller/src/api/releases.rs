@@ -70,7 +70,7 @@ impl Shown for ReleaseSpec {
                 let message = format!("the source {} of task {}: {error}", quote(source), quote(&task.id));
                 ApiError::new(ErrorType::FieldInvalid, message).field(field.clone())
             })?;
-            if !matches!(api.blobs.open(hash), Ok(Some(_))) {
+            if !matches!(api.blobs.has(hash), Ok(true)) {
                 let message = format!("the file body {source} of task {} was not sent", quote(&task.id));
                 let advice = format!("PUT /v1/blobs/{hash} first; `stemma apply` does so by itself");
                 return Err(ApiError::new(ErrorType::BlobMissing, message).field(field).detail(advice));
