@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 use stemma_wire::client::Target;
+use stemma_wire::config::{self, ConfigError, Holds};
 
 use crate::args::Global;
 
@@ -47,11 +48,13 @@ impl Context {
     }
 
     fn read(file: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(file).with_context(|| {
-            format!(
+        let text = config::read(file, Holds::Settings).map_err(|error| match error {
+            ConfigError::Read { source, .. } => anyhow::Error::new(source).context(format!(
                 "no context at {}: name one with --context FILE or STEMMA_CONTEXT (init writes one to DATA_DIR/admin/context.toml)",
                 file.display()
-            )
+            )),
+            // Whoever may write it says whom we trust and which key we show.
+            refused => refused.into(),
         })?;
         let mut context: Self = toml::from_str(&text).with_context(|| format!("{} is no context", file.display()))?;
         let dir = file.parent().unwrap_or(Path::new("."));
@@ -76,6 +79,25 @@ fn file(said: &str) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn s71_a_context_that_others_may_write_is_refused_with_the_fixing_command() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = std::env::temp_dir().join(format!("stemma-open-context-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("c.toml");
+        std::fs::write(&file, "url = \"https://x:1\"\n").unwrap();
+        for (mode, refused) in [(0o600, false), (0o644, false), (0o666, true), (0o664, true)] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            let said = Context::read(&file).err().map(|error| format!("{error:#}"));
+            let shown = file.display();
+            let sentence = format!(
+                "{shown}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {shown}"
+            );
+            assert_eq!(said, refused.then_some(sentence), "{mode:o}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn paths_are_relative_to_the_file_and_unknown_fields_are_refused() {

@@ -70,6 +70,36 @@ impl Layout {
     pub fn blobs(&self) -> PathBuf {
         self.directory.join("blobs")
     }
+
+    /// Refuses a fleet of whose files one is open to others: keys and the store to be read, anything to be written, a directory to
+    /// have its files replaced (S71). What is not there is for those to tell who need it: the root's key may be kept elsewhere.
+    ///
+    /// # Errors
+    /// [`FileError`], with the command that mends it.
+    pub fn check(&self) -> Result<(), FileError> {
+        for directory in [self.trust(), self.admin(), self.blobs()] {
+            if directory.exists() {
+                files::check_directory(&directory)?;
+            }
+        }
+        check_file(&self.store(), Holds::Secret)?;
+        check_file(&self.root(), Holds::Settings)?;
+        for directory in [self.trust(), self.admin()] {
+            for path in files::listed(&directory)? {
+                let is_key = path.extension().is_some_and(|extension| extension == "key");
+                check_file(&path, if is_key { Holds::Secret } else { Holds::Settings })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks at who else may touch a file, if it is there.
+fn check_file(path: &Path, holds: Holds) -> Result<(), FileError> {
+    if !path.is_file() {
+        return Ok(());
+    }
+    Ok(stemma_wire::config::check_access(path, holds)?)
 }
 
 /// What the store says of the fleet, written once by `init`.

@@ -112,14 +112,63 @@ async fn a_second_controller_on_one_store_is_refused() {
     let directory = new_fleet();
     let data = directory.path().join("data");
     let first = start(config(data.clone()), Options::default()).await.unwrap();
+    let (store, began) = (data.join("store.redb").display().to_string(), std::time::Instant::now());
     assert_eq!(
         refusal(config(data.clone())).await,
         format!(
-            "the store {} is held by another process: one controller at a time may run on it; stop the other one first",
-            data.join("store.redb").display()
+            "the store {store} is held by another process: one controller at a time may run on it; stop the other one first (`fuser {store}` \
+             shows which)"
         )
     );
+    assert!(began.elapsed() >= std::time::Duration::from_secs(3), "it was not waited for");
     first.stop().await;
+    start(config(data), Options::default()).await.unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn a_store_that_another_controller_lets_go_of_soon_is_waited_for() {
+    let directory = new_fleet();
+    let data = directory.path().join("data");
+    let first = start(config(data.clone()), Options::default()).await.unwrap();
+    let ends = async {
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        first.stop().await;
+    };
+    let (second, ()) = tokio::join!(start(config(data), Options::default()), ends);
+    second.unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn s71_every_file_of_the_data_directory_is_looked_at_before_it_is_served() {
+    let directory = new_fleet();
+    let data = directory.path().join("data");
+    let writable = |shown: &str, mode: u32| {
+        format!("{shown}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {shown}")
+    };
+    let readable = |shown: &str, mode: u32| {
+        format!("{shown}: others may read it (mode {mode:04o}), and it holds a secret; run: chmod 0600 {shown}")
+    };
+    for (name, is_secret) in [
+        ("store.redb", true),
+        ("ca.pem", false),
+        ("trust/root.key", true),
+        ("trust/root.pem", false),
+        ("trust/agents.key", true),
+        ("trust/signers.pem", false),
+        ("admin/admin.key", true),
+        ("admin/admin.pem", false),
+        ("admin/context.toml", false),
+    ] {
+        let path = data.join(name);
+        let (shown, before) = (path.display().to_string(), fs::metadata(&path).unwrap().permissions());
+        set_mode(&path, 0o666);
+        assert_eq!(refusal(config(data.clone())).await, writable(&shown, 0o666), "{name}");
+        if is_secret {
+            set_mode(&path, 0o644);
+            assert_eq!(refusal(config(data.clone())).await, readable(&shown, 0o644), "{name}");
+        }
+        fs::set_permissions(&path, before).unwrap();
+    }
     start(config(data), Options::default()).await.unwrap().stop().await;
 }
 

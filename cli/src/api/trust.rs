@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, anyhow};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use stemma_wire::clock::SystemClock;
+use stemma_wire::config::{self, Holds};
 use stemma_wire::tls::{ClientIdentity, Pin, client_config};
 
 use crate::args::Global;
@@ -33,17 +34,46 @@ pub(super) fn tls(context: &Context) -> Result<rustls::ClientConfig> {
     let ca = context.ca.as_ref().context("the context names no `ca`, which https needs")?;
     let roots = certificates(ca)?;
     let own = match (&context.cert, &context.key) {
-        (Some(cert), Some(key)) => {
-            let key_der = PrivateKeyDer::from_pem_file(key).with_context(|| format!("{} is no key", key.display()))?;
-            Some(ClientIdentity { chain: certificates(cert)?, key: key_der })
-        }
+        (Some(cert), Some(key)) => Some(ClientIdentity { chain: certificates(cert)?, key: secret_key(key)? }),
         (None, None) => None,
         _ => return Err(anyhow!("the context names one of `cert` and `key`: it takes both or neither")),
     };
     Ok(client_config(&Pin::Roots(roots), None, own, Arc::new(SystemClock))?)
 }
 
+/// The client's own key, unless others may have read or replaced it (S71).
+fn secret_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
+    let text = config::read(file, Holds::Secret)?;
+    PrivateKeyDer::from_pem_slice(text.as_bytes()).with_context(|| format!("{} is no key", file.display()))
+}
+
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read = || CertificateDer::pem_file_iter(file)?.collect::<std::result::Result<Vec<_>, _>>();
-    read().with_context(|| format!("{} holds no certificate", file.display()))
+    let text = config::read(file, Holds::Settings)?;
+    let read = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<std::result::Result<Vec<_>, _>>();
+    read.with_context(|| format!("{} holds no certificate", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn s71_a_key_that_others_may_touch_is_refused_with_the_fixing_command() {
+        let file = std::env::temp_dir().join(format!("stemma-key-{}.key", std::process::id()));
+        std::fs::write(&file, "").unwrap();
+        let shown = file.display();
+        for (mode, sentence) in [
+            (0o600, format!("{shown} is no key")),
+            (0o644, format!("{shown}: others may read it (mode 0644), and it holds a secret; run: chmod 0600 {shown}")),
+            (0o666, format!("{shown}: others may write it (mode 0666), so it is not trusted; run: chmod go-w {shown}")),
+        ] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(secret_key(&file).unwrap_err().to_string(), sentence);
+        }
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(certificates(&file).unwrap_err().to_string().contains("others may write it"));
+        std::fs::remove_file(&file).unwrap();
+    }
 }

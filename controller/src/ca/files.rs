@@ -72,6 +72,21 @@ pub fn check_directory(path: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
+/// What is in a directory, by name; nothing where there is none.
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn listed(path: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let failed = |source| FileError::Io { path: path.to_owned(), what: "list", source };
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    paths.sort();
+    Ok(paths)
+}
+
 fn mode_of(holds: Holds) -> u32 {
     match holds {
         Holds::Secret => 0o600,

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stemma_core::traits::{Trait, TraitNames};
 use stemma_wire::clock::{Clock, SystemClock};
@@ -9,6 +10,7 @@ use stemma_wire::message::Epoch;
 use stemma_wire::net::{Listen, TcpListen};
 use stemma_wire::serve::{Connections, Limits, Rejected, RequestBody, Server};
 use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep};
 
 use super::keys::{Keys, Sides};
 use super::tasks::Tasks;
@@ -28,7 +30,12 @@ use crate::reconcile::{AtOnce, Reconciler, ReleasePolicy};
 use crate::registry::Registry;
 use crate::registry::intake::Words;
 use crate::registry::refusals;
-use crate::store::{RedbOptions, RedbStore, Revision, Store};
+use crate::store::{OpenError, RedbOptions, RedbStore, Revision, Store};
+
+/// How long it is waited for another controller to let go of the store, as an agent does for its state.
+const STORE_HELD: Duration = Duration::from_secs(3);
+/// How often it is tried meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What a test or bench may want otherwise.
 #[derive(Clone, Debug)]
@@ -81,7 +88,8 @@ pub async fn start(config: Config, options: Options) -> Result<Controller, Start
     if layout.directory().exists() {
         files::check_directory(layout.directory())?;
     }
-    let store = RedbStore::open(&layout.store(), RedbOptions::default())?;
+    layout.check()?;
+    let store = open_store(&layout).await?;
     let record = FleetRecord::decode(&store.identity().fleet);
     let record = record.map_err(|_| StartError::NoFleet { path: layout.store() })?;
     let fleet = record.fleet.parse().map_err(|_| StartError::NoFleet { path: layout.store() })?;
@@ -96,6 +104,17 @@ pub async fn start(config: Config, options: Options) -> Result<Controller, Start
     let admin = bind("admin_listen", config.admin.address()).await?;
     let (parts, from) = build(layout, Arc::new(store), authority, &keys, &traits, &options)?;
     Serving { config, options, traits, parts, sides, keys, from }.begin(admin).await
+}
+
+/// Opens the store. One that was just killed, or is about to end, still holds it for a moment.
+async fn open_store(layout: &Layout) -> Result<RedbStore, StartError> {
+    let until = Instant::now() + STORE_HELD;
+    loop {
+        match RedbStore::open(&layout.store(), RedbOptions::default()) {
+            Err(OpenError::Locked { .. }) if Instant::now() < until => sleep(LOOK_AGAIN).await,
+            opened => return Ok(opened?),
+        }
+    }
 }
 
 /// The traits that are taken for standard ones.
@@ -151,7 +170,7 @@ fn build(
         Arc::new(Registry::new(Arc::clone(&store), Arc::new(Cache::load(store.as_ref())?), Arc::clone(&clock)));
     let desired = Arc::new(DesiredTable::new(Epoch(*store.identity().epoch.as_bytes()), keys.signer()?));
     let (rejected, counters) = (Arc::new(Rejected::default()), Arc::new(Counters::default()));
-    let blobs = Arc::new(Blobs::new(&layout.blobs()));
+    let blobs = Arc::new(Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()));
     let enrolment = Enrolment::new(
         Arc::clone(&registry),
         Arc::clone(&authority),

@@ -113,8 +113,9 @@ pub enum OpenError {
     },
     /// Another process has it open.
     #[error(
-        "the store {} is held by another process: one controller at a time may run on it; stop the other one first",
-        path.display()
+        "the store {} is held by another process: one controller at a time may run on it; stop the other one first (`fuser {}` \
+         shows which)",
+        path.display(), path.display()
     )]
     Locked {
         /// Which file.

@@ -114,7 +114,24 @@ pub fn read(path: &Path, holds: Holds) -> Result<String, ConfigError> {
     Ok(text)
 }
 
+/// Refuses a file that others may touch, whatever is in it: a store, a certificate that another program reads.
+///
+/// # Errors
+/// [`ConfigError`], but for those of its text.
+pub fn check_access(path: &Path, holds: Holds) -> Result<(), ConfigError> {
+    let metadata = std::fs::metadata(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    check_owned(path, &metadata, holds)
+}
+
 fn check(path: &Path, metadata: &Metadata, holds: Holds) -> Result<(), ConfigError> {
+    check_owned(path, metadata, holds)?;
+    if metadata.len() > MAX_BYTES {
+        return Err(ConfigError::TooLarge { path: path.to_owned(), bytes: metadata.len() });
+    }
+    Ok(())
+}
+
+fn check_owned(path: &Path, metadata: &Metadata, holds: Holds) -> Result<(), ConfigError> {
     let path = || path.to_owned();
     if !metadata.is_file() {
         return Err(ConfigError::NotAFile { path: path() });
@@ -129,9 +146,6 @@ fn check(path: &Path, metadata: &Metadata, holds: Holds) -> Result<(), ConfigErr
     let user = rustix::process::geteuid().as_raw();
     if metadata.uid() != 0 && metadata.uid() != user {
         return Err(ConfigError::Owner { path: path(), owner: metadata.uid(), user });
-    }
-    if metadata.len() > MAX_BYTES {
-        return Err(ConfigError::TooLarge { path: path(), bytes: metadata.len() });
     }
     Ok(())
 }

@@ -105,7 +105,7 @@ async fn f30_a_second_controller_on_one_store_is_refused() {
     assert_eq!(
         text(&refusal(&path), &path),
         "the store DIR/store.redb is held by another process: one controller at a time may run on it; \
-         stop the other one first"
+         stop the other one first (`fuser DIR/store.redb` shows which)"
     );
     assert_eq!(store.commit(Transaction::new().put("a", "2")).await.unwrap(), Revision::new(2));
     drop(store);
