@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use stemma_core::finding::{Finding, Severity};
 use stemma_core::labels::{Labels, Parameters};
 use stemma_core::name::{Name, TagName};
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::origin::Level;
 use stemma_core::resolve::Outcome;
 use stemma_core::traits::{NodeTraits, TraitInputs, TraitSource};
+use stemma_wire::message::observed::Outcome as TaskResult;
 use uuid::Uuid;
 
 use super::{Api, view};
@@ -119,29 +121,57 @@ pub(super) fn runs(model: &Model, released: &reported::ReleasedRecord) -> Vec<St
     released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
 }
 
-/// Where a node stands, in a word.
-pub(super) fn word(api: &Api, model: &Model, node: &Node) -> &'static str {
+/// Where a node stands, in a word; docs/concepts.md lists them. What keeps it from being told or from running comes before
+/// what became of its tasks.
+fn word(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> &'static str {
     let id = node.meta.uuid;
+    let said = model.said.get(&id);
+    let (is_parked, is_paused) = match answer {
+        Outcome::Complete(answer) => (answer.is_parked(), answer.is_paused()),
+        Outcome::Incomplete(_) => (node.spec.parked, false),
+    };
     if node.spec.nodegroup.is_none() {
         return "unplaced";
+    }
+    if is_parked || said.is_some_and(|said| said.parked.is_some()) {
+        return "parked";
     }
     if model.seen.get(&id).is_some_and(|seen| seen.lost) {
         return "silent";
     }
+    let of_tasks = word_of_tasks(api, model, node);
+    if of_tasks == "failed" || findings.iter().any(|finding| finding.severity == Severity::Error) {
+        return "failed";
+    }
+    if is_paused || said.is_some_and(|said| said.paused) { "paused" } else { of_tasks }
+}
+
+/// What became of the tasks that were released to a node, in a word.
+fn word_of_tasks(api: &Api, model: &Model, node: &Node) -> &'static str {
+    let id = node.meta.uuid;
     let Some(released) = model.released.get(&id) else { return "waiting" };
     let runs = runs(model, released);
     let Some(results) = model.results.get(&id) else {
         return if runs.is_empty() && connected(api, model, node) { "converged" } else { "waiting" };
     };
     let digest = released.digest();
-    let states = runs.iter().map(|task| results.tasks.get(task).filter(|outcome| outcome.result.task_set == digest));
-    let outcomes: Vec<_> = states.collect();
-    if outcomes.iter().flatten().any(|outcome| reported::is_failure(outcome.result.outcome)) {
+    let present = |task: &String| {
+        results.tasks.get(task).filter(|one| one.result.task_set == digest).map(|one| one.result.outcome)
+    };
+    of_outcomes(&runs.iter().map(present).collect::<Vec<_>>())
+}
+
+/// The word for the outcomes of all tasks; `None`: not known yet.
+fn of_outcomes(outcomes: &[Option<TaskResult>]) -> &'static str {
+    let known = || outcomes.iter().flatten().copied();
+    let is_whole = known().count() == outcomes.len();
+    if known().any(reported::is_failure) {
         "failed"
-    } else if outcomes.iter().all(|outcome| outcome.is_some_and(|outcome| reported::is_success(outcome.result.outcome)))
-    {
+    } else if known().any(|outcome| outcome == TaskResult::Drifted) {
+        "drifted"
+    } else if is_whole && known().all(reported::is_success) {
         "converged"
-    } else if outcomes.iter().all(Option::is_some) && outcomes.iter().flatten().any(|one| would_change(one)) {
+    } else if is_whole {
         "noop"
     } else {
         "changing"
@@ -178,11 +208,6 @@ fn last_error(model: &Model, node: &Node) -> Option<String> {
     Some(format!("task {}: {said} (since {})", failed.result.task, view::time(failed.at)))
 }
 
-/// Whether a task was only checked, and would change something.
-fn would_change(outcome: &reported::TaskOutcome) -> bool {
-    outcome.result.outcome == stemma_wire::message::observed::Outcome::WouldChange
-}
-
 /// Adds to a node's body what Stemma knows of it.
 pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String, Value>) {
     let traits = traits(model, node);
@@ -201,12 +226,17 @@ pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String,
     );
     body.insert("reported_state".into(), said(model, node));
     body.insert("connected".into(), connected(api, model, node).into());
-    body.insert("state".into(), word(api, model, node).into());
+    let answer = model.resolve(node.meta.uuid);
+    let findings = match &answer {
+        Outcome::Complete(answer) => size::findings(answer),
+        Outcome::Incomplete(_) => Vec::new(),
+    };
+    body.insert("state".into(), word(api, model, node, &answer, &findings).into());
     // Ironic's field, which its clients print.
     body.insert("last_error".into(), json!(last_error(model, node)));
-    if let Outcome::Complete(answer) = model.resolve(node.meta.uuid) {
+    if let Outcome::Complete(answer) = &answer {
         body.insert("mode".into(), json!(answer.mode().value));
-        body.insert("findings".into(), json!(size::findings(&answer)));
+        body.insert("findings".into(), json!(findings));
     }
     body.insert("assigned_tags".into(), json!(node.spec.tags.assigned.members().collect::<Vec<_>>()));
     body.insert("unassigned_tags".into(), json!(node.spec.tags.unassigned.members().collect::<Vec<_>>()));
@@ -231,4 +261,25 @@ pub(super) fn report(model: &Model, node: &Node) -> Value {
             "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms,
         })).collect::<Vec<_>>()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_was_given_up_is_no_change_under_way() {
+        use TaskResult::{Changed, Drifted, Failed, Unchanged, WouldChange};
+        for (outcomes, word) in [
+            (&[][..], "converged"),
+            (&[Some(Unchanged), Some(Changed)], "converged"),
+            (&[Some(Unchanged), None], "changing"),
+            (&[Some(Unchanged), Some(WouldChange)], "noop"),
+            // What depends on it never runs, so nothing more is to come.
+            (&[Some(Drifted), None], "drifted"),
+            (&[Some(Drifted), Some(Failed)], "failed"),
+        ] {
+            assert_eq!(of_outcomes(outcomes), word, "{outcomes:?}");
+        }
+    }
 }
