@@ -450,3 +450,39 @@ async fn forty_writers_of_one_object_are_all_answered() {
     let labels = served.get("/v1/clustertemplates/busy").await["labels"].clone();
     assert_eq!(labels.as_object().map(serde_json::Map::len), Some(40), "{labels}");
 }
+
+#[tokio::test]
+async fn a_head_is_answered_as_its_get_without_the_body() {
+    let served = Served::start();
+    for (path, status) in [("/v1/nodes", 200), ("/healthz", 200), ("/v1/nodes/absent", 404)] {
+        let get = served.send("GET", path, &[], None).await;
+        let head = served.send("HEAD", path, &[], None).await;
+        assert_eq!((get.status, head.status), (status, status), "{path}");
+        assert!(head.body.is_null(), "{path}: {}", head.body);
+    }
+    assert_eq!(served.send("HEAD", "/v1/apply", &[], None).await.status, 405);
+}
+
+#[tokio::test]
+async fn a_uuid_never_changes_and_a_patch_of_it_says_so() {
+    let served = Served::start();
+    served.expect("POST", "/v1/nodes", &json!({"name": "n1"}), 201).await;
+    let patch = json!([{"op": "replace", "path": "/uuid", "value": "6f1e2b1e-0000-4000-8000-000000000001"}]);
+    let headers = [("content-type", "application/json-patch+json")];
+    let answer = served.send("PATCH", "/v1/nodes/n1", &headers, Some(&patch)).await;
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    assert!(answer.message().starts_with("/uuid never changes"), "{}", answer.message());
+}
+
+#[tokio::test]
+async fn trait_filters_are_there_from_version_1_37_on() {
+    let served = Served::start();
+    for name in ["traits", "traits-any", "not-traits", "not-traits-any"] {
+        for (version, status) in [("1.36", 406), ("1.37", 200)] {
+            let headers = [("x-openstack-ironic-api-version", version)];
+            let answer = served.send("GET", &format!("/v1/nodes?{name}=CUSTOM_A"), &headers, None).await;
+            assert_eq!(answer.status, status, "{name} at {version}: {}", answer.body);
+        }
+        assert_eq!(served.send("GET", &format!("/v1/nodes?{name}=CUSTOM_A"), &[], None).await.status, 200);
+    }
+}

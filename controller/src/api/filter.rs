@@ -11,8 +11,10 @@ use stemma_core::selector::Selector;
 use stemma_core::traits::{NodeTraits, Trait};
 use stemma_wire::error::{ApiError, ErrorType};
 
+use super::nodes::TRAITS;
 use super::query::{BadQuery, Parameters};
 use super::request::bad_query;
+use super::version::Minor;
 use super::{Api, lists, state};
 use crate::cache::Model;
 use crate::registry::names::group_path;
@@ -64,9 +66,10 @@ impl Filter {
     /// Reads the filters.
     ///
     /// # Errors
-    /// A list that is empty, a name that is none, an expression that can't be evaluated.
-    pub(super) fn read(api: &Api, _model: &Model, parameters: &Parameters) -> Result<Self, ApiError> {
-        let traits = |name| traits(api, parameters, name);
+    /// A list that is empty, a name that is none, an expression that can't be evaluated, a filter that the client's version does
+    /// not have yet.
+    pub(super) fn read(api: &Api, version: Minor, parameters: &Parameters) -> Result<Self, ApiError> {
+        let traits = |name| traits(api, version, parameters, name);
         let names = |name| parameters.list(name).map_err(bad_query).map(Option::unwrap_or_default);
         let kept = KEPT.into_iter().filter_map(|name| {
             parameters.one(name).map(|v| v.map(|v| (name, v.to_owned()))).map_err(bad_query).transpose()
@@ -145,8 +148,17 @@ impl Filter {
     }
 }
 
-fn traits(api: &Api, parameters: &Parameters, name: &'static str) -> Result<Option<Vec<Trait>>, ApiError> {
+fn traits(
+    api: &Api,
+    version: Minor,
+    parameters: &Parameters,
+    name: &'static str,
+) -> Result<Option<Vec<Trait>>, ApiError> {
     let Some(names) = parameters.list(name).map_err(bad_query)? else { return Ok(None) };
+    if version < TRAITS {
+        let message = format!("{name}: nodes are filtered by traits from version 1.{} on", TRAITS.0);
+        return Err(ApiError::new(ErrorType::RequestNotAcceptable, message).field(name));
+    }
     names
         .into_iter()
         .map(|text| api.traits.parse(text).map_err(|e| bad(name, text, &e)))

@@ -33,7 +33,7 @@ const OWN: &[&str] =
 const NAMES: Minor = Minor(5);
 const FIELDS: Minor = Minor(8);
 const RESOURCE_CLASS: Minor = Minor(21);
-const TRAITS: Minor = Minor(37);
+pub(super) const TRAITS: Minor = Minor(37);
 const DETAIL: Minor = Minor(43);
 const ALLOCATIONS: Minor = Minor(52);
 
@@ -233,7 +233,7 @@ pub(super) fn list(api: &Api, request: &Request, detail_path: bool) -> Outcome {
     let model = api.cache().model();
     let columns = columns(api, &model, request, &parameters, detail_path)?;
     check_marker(&page)?;
-    let filter = Filter::read(api, &model, &parameters)?;
+    let filter = Filter::read(api, request.ironic(), &parameters)?;
     let deleting = parameters.flag("deleting").map_err(bad_query)?.unwrap_or(false);
     let mut rows: Vec<_> =
         model.nodes.iter().filter(|node| !deleting && filter.keeps(api, &model, node)).cloned().collect();

@@ -46,6 +46,12 @@ pub(super) enum BadPatch {
         /// `removed` or `replaced`.
         done: &'static str,
     },
+    /// What names the object for good.
+    #[error("{path} never changes: an object keeps it for as long as it is there; make another object in its place")]
+    Fixed {
+        /// The path, as it was sent.
+        path: String,
+    },
     /// An attribute that is set cannot be added (as Magnum).
     #[error("{path} is set already; use \"replace\" in place of \"add\"")]
     Existing {
@@ -100,6 +106,9 @@ impl Operation {
     }
 
     fn apply(&self, document: &mut Map<String, Value>) -> Result<(), BadPatch> {
+        if self.path.first().is_some_and(|root| root == "uuid") {
+            return Err(BadPatch::Fixed { path: self.pointer() });
+        }
         let (last, way) = self.path.split_last().expect("a pointer has at least one member");
         let Some((root, way)) = way.split_first() else { return self.on_object(document, last) };
         let mut place = match document.get_mut(root) {

@@ -43,11 +43,13 @@ where
     let (parts, body) = request.into_parts();
     let service = Service::of_path(parts.uri.path());
     let versions = negotiate(parts.uri.path(), &parts.headers);
+    let is_head = parts.method == axum::http::Method::HEAD;
+    let method = if is_head { axum::http::Method::GET } else { parts.method };
     let outcome = match &versions {
         Err(refused) => Err(not_acceptable(refused)),
         Ok(versions) => {
             let opened =
-                Opened { id: &id, method: &parts.method, uri: &parts.uri, headers: &parts.headers, versions: *versions };
+                Opened { id: &id, method: &method, uri: &parts.uri, headers: &parts.headers, versions: *versions };
             opened.answer(&api, peer.clone(), body).await
         }
     };
@@ -59,6 +61,14 @@ where
         Ok(versions) => versions.write(response.headers_mut()),
         Err(refused) => refused.write(response.headers_mut()),
     }
+    if is_head { without_body(response) } else { response }
+}
+
+/// The head of an answer alone, with the length that its body would have (RFC 9110, 9.3.2).
+fn without_body(response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+    let length = response.body().size_hint().exact().unwrap_or_default();
+    let mut response = response.map(|_| Full::default());
+    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     response
 }
 
