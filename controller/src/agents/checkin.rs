@@ -199,6 +199,8 @@ impl CheckIns {
         if !(over || stopping || asks || talk.stored_something || desired.is_some() || grants_are_new) {
             return Ok(None);
         }
+        // A state that was signed anew has its grants signed with it.
+        let grants = if desired.is_some() { talk.slot.grants() } else { grants };
         if grants_are_new {
             talk.slot.told(peer);
         }

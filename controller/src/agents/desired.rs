@@ -197,14 +197,19 @@ impl DesiredTable {
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
         let state = |slot: &Arc<Slot>| slot.desired().map(|signed| (Arc::clone(slot), signed.released.clone()));
         self.sign(slots.iter().filter_map(state).collect());
-        self.sign_grants_anew(&slots);
+        self.sign_grants_anew(&slots, |given| given.revision);
     }
 
-    fn sign_grants_anew(&self, slots: &[Arc<Slot>]) {
-        let given: Vec<_> = slots
-            .iter()
-            .flat_map(|slot| slot.grants().iter().cloned().map(|given| (slot, given)).collect::<Vec<_>>())
-            .collect();
+    fn sign_grants_anew(&self, slots: &[Arc<Slot>], revision: impl Fn(&SignedGrant) -> Revision) {
+        let mut given: Vec<(&Arc<Slot>, SignedGrant)> = Vec::new();
+        for slot in slots {
+            let of_slot = slot
+                .grants()
+                .iter()
+                .map(|one| SignedGrant { revision: revision(one), ..one.clone() })
+                .collect::<Vec<_>>();
+            given.extend(of_slot.into_iter().map(|one| (slot, one)));
+        }
         if given.is_empty() {
             return;
         }
@@ -333,12 +338,13 @@ impl DesiredTable {
     }
 
     /// Signs a node's state anew as of what is resolved by now, for an agent that holds something else at a later revision than
-    /// the state was made at.
+    /// the state was made at; and its grants with it, which the agent takes for older than the state otherwise.
     pub(super) fn restamp(&self, slot: &Arc<Slot>) {
         let _one_at_a_time = lock(&self.publishing);
         if let Some(signed) = slot.desired() {
             let revision = self.resolved();
             self.sign(vec![(Arc::clone(slot), Released { revision, ..signed.released.clone() })]);
+            self.sign_grants_anew(std::slice::from_ref(slot), |_| revision);
         }
     }
 
@@ -422,6 +428,29 @@ mod tests {
 
     fn pass(revision: u64) -> Batch {
         Batch { revision: Revision(revision), changes: Vec::new() }
+    }
+
+    #[test]
+    fn a_state_signed_anew_has_its_grants_at_its_own_revision() {
+        let (table, node) = (table(), Uuid::from_u128(1));
+        let part = |text: &str| Arc::new(Encoded::part(&text));
+        let state = Released {
+            revision: Revision(5),
+            known: part("known"),
+            task_set: part("tasks"),
+            profile: None,
+            blobs: [].into(),
+            silent_after: Duration::from_secs(90),
+        };
+        let task_set = state.task_set.name;
+        table.publish(Batch { revision: Revision(5), changes: vec![(node, Change::Release(Box::new(state)))] });
+        let open = vec![Barrier { task: "t".to_owned(), selector: "tags=x".to_owned() }];
+        table.open_barriers(node, Revision(6), task_set, open);
+        table.publish(pass(9));
+        let slot = table.slot(node);
+        table.restamp(&slot);
+        assert_eq!(slot.desired().unwrap().released.revision, Revision(9));
+        assert_eq!(slot.grants().iter().map(|given| given.revision).collect::<Vec<_>>(), [Revision(9)]);
     }
 
     #[test]
