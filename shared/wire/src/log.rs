@@ -56,6 +56,7 @@ fields! {
     group: "a node group, as CLUSTER/GROUP";
     hash: "the hash that names a profile or blob";
     kind: "the kind of an object or message";
+    late: "how many could not be written when they came, and are counted";
     lease: "a lease's kind";
     lost: "how many were not kept";
     message_id: "the line's entry in the catalog (journalctl -x)";
