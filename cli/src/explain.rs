@@ -84,11 +84,14 @@ pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
         line(
             "released",
             if is("released") {
-                "yes: the host was told to run it"
+                "yes: the host was told of it"
             } else {
                 "not yet: the host runs what it was told before"
             },
         );
+        for said in explained.get("set_aside").and_then(Value::as_array).into_iter().flatten() {
+            line("but", &cell(Some(said)));
+        }
         match explained.get("last").filter(|last| last.is_object()) {
             Some(last) => {
                 let outcome = words(&cell(last.get("outcome")));
@@ -113,12 +116,16 @@ pub(crate) fn tag(node: &str, name: &str, explained: &Value) -> String {
     let is = |field: &str| explained.get(field).and_then(Value::as_bool) == Some(true);
     let has = if is("has") { "is on" } else { "is not on" };
     let primary = if is("primary") { ", as primary" } else { "" };
-    let change = if is("has") { "unassign" } else { "assign" };
-    let text = format!(
-        "tag {name} {has} {}{primary}\n  why       {}\n  change    stemma tag {change} {node} {name}",
-        place(node, explained),
-        cell(explained.get("why"))
-    );
+    let mut text =
+        format!("tag {name} {has} {}{primary}\n  why       {}", place(node, explained), cell(explained.get("why")));
+    if let Some(holder) = explained.get("holder").and_then(Value::as_str) {
+        let _ = write!(text, "\n  primary   {holder} holds it");
+    }
+    // Who is primary is elected, not assigned.
+    if explained.get("primary_of").is_none_or(Value::is_null) {
+        let change = if is("has") { "unassign" } else { "assign" };
+        let _ = write!(text, "\n  change    stemma tag {change} {node} {name}");
+    }
     printable_lines(&text)
 }
 
@@ -130,8 +137,13 @@ pub(crate) fn node_trait(node: &str, name: &str, explained: &Value) -> String {
     let text = match (is("has"), sources) {
         (true, sources) => format!("{place} has trait {name}\n  from      {}", sources.unwrap_or_default()),
         (false, Some(sources)) if is("suppressed") => {
-            format!("{place} has no trait {name}\n  why       it was suppressed by hand, and is given by {sources}")
+            format!(
+                "{place} has no trait {name}\n  why       an operator suppressed it; it is given by: {sources}\n  change    stemma trait add {node} {name}"
+            )
         }
+        (false, _) if is("suppressed") => format!(
+            "{place} has no trait {name}\n  why       an operator suppressed it, and nothing gives it now\n  change    stemma trait add {node} {name}"
+        ),
         (false, _) => format!(
             "{place} has no trait {name}\n  why       no operator gave it, and the host did not detect it\n  change    stemma trait add {node} {name}"
         ),
@@ -185,6 +197,38 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_name_of_a_primary_is_answered_as_selectors_match_it() {
+        let text = tag(
+            "db-1",
+            "primary-mysql",
+            &json!({"group": "prod/databases", "has": true, "primary": true, "primary_of": "mysql", "holder": "db-1",
+                "why": "it holds mysql as primary, and selectors match it by both names"}),
+        );
+        assert!(text.starts_with("tag primary-mysql is on db-1 (prod/databases), as primary"), "{text}");
+        assert!(text.ends_with("\n  primary   db-1 holds it"), "no tag of that name is assigned: {text}");
+    }
+
+    #[test]
+    fn a_suppressed_trait_says_so_and_who_gives_it() {
+        let has_none = |sources| json!({"group": "prod/web", "has": false, "suppressed": true, "sources": sources});
+        let text = node_trait("web-1", "CUSTOM_A", &has_none(json!(["detected"])));
+        assert!(text.contains("why       an operator suppressed it; it is given by: detected"), "{text}");
+        let text = node_trait("web-1", "CUSTOM_A", &has_none(json!([])));
+        assert!(text.contains("why       an operator suppressed it, and nothing gives it now"), "{text}");
+    }
+
+    #[test]
+    fn what_keeps_a_task_from_running_is_said() {
+        let explained = json!({"runs": true, "released": true, "why": "x",
+            "set_aside": ["it is paused on its host, which applies nothing until it is resumed there"]});
+        let text = task("web-1", "a", &explained);
+        assert!(
+            text.contains("released  yes: the host was told of it\n  but       it is paused on its host"),
+            "{text}"
+        );
     }
 
     #[test]

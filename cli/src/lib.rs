@@ -61,7 +61,7 @@ fn run(args: Args) -> Result<()> {
             Ok(())
         }
         Command::Resolve(files) => local::resolve(&files, args.global.output),
-        Command::Validate(files) => local::validate_files(&files, args.global.output),
+        Command::Validate { files, strict } => local::validate_files(&files, strict, args.global.output),
         Command::Render { files, node, task } => local::render(&files, &node, task.as_deref(), args.global.output),
         command => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -118,6 +118,12 @@ fn read_file(to: &mut Manifests, file: &Path, problems: &mut Problems) {
         Ok(text) => text,
         Err(error) => return problems.add(file.display(), format!("{error:#}")),
     };
+    if let Err(error) = check_json(file, &text) {
+        let place = format!("{}:{}:{}", file.display(), error.line(), error.column());
+        let reason = error.to_string();
+        let reason = reason.rsplit_once(" at line ").map_or(reason.as_str(), |(sentence, _)| sentence);
+        return problems.add(place, format!("no JSON: {reason}; a file that ends with .json is JSON alone"));
+    }
     match yaml::documents(&text) {
         Ok(documents) => {
             for document in documents {
@@ -126,6 +132,12 @@ fn read_file(to: &mut Manifests, file: &Path, problems: &mut Problems) {
         }
         Err(error) => problems.add(format!("{}:{}", file.display(), error.at), error.what),
     }
+}
+
+/// A file that is called JSON must be some: YAML takes more, as a comma after the last member.
+fn check_json(file: &Path, text: &str) -> Result<(), serde_json::Error> {
+    let is_json = file.extension().is_some_and(|end| end == "json") && !text.trim().is_empty();
+    if is_json { serde_json::from_str::<Value>(text).map(drop) } else { Ok(()) }
 }
 
 fn shown(paths: &[PathBuf]) -> String {
@@ -370,6 +382,13 @@ mod tests {
             ]
         );
         assert!(manifests.objects[3].place("name").ends_with("b.yml:6:1"));
+    }
+
+    #[test]
+    fn a_file_that_is_called_json_is_json() {
+        let dir = dir(&[("a.json", "{\"kind\": \"Node\", \"name\": \"x\",}\n")]);
+        let error = read(&[dir.path().join("a.json")]).unwrap_err().to_string();
+        assert!(error.contains("a.json:1:30: no JSON: trailing comma; "), "{error}");
     }
 
     #[test]

@@ -119,6 +119,39 @@ fn roles_tags_and_traits_are_given_and_taken() -> Result<()> {
 }
 
 #[test]
+fn what_was_set_aside_suppressed_or_is_not_there_is_said() -> Result<()> {
+    let fleet = site()?;
+    let node = fleet.dir().join("node.yaml");
+    std::fs::write(
+        &node,
+        "kind: Node\nname: web-1\nnodegroup: prod/frontends\nparked: true\nhold: {reason: a disk is changed}\n\
+         suppressed_traits: [HW_CPU_X86_AVX2]\nlabels: {rack: \"7\"}\n",
+    )?;
+    fleet.stemma(&["apply", "-f", &node.to_string_lossy()])?;
+    for (question, expected) in [
+        (["trait", "HW_CPU_X86_AVX2"], &["an operator suppressed it, and nothing gives it now"][..]),
+        (["task", "site-conf"], &["but       it is held (a disk is changed)", "but       it is parked"]),
+        (["tag", "primary-mysql"], &["is not on web-1", "no node of the cluster holds mysql as primary"]),
+    ] {
+        let explained = fleet.stemma(&["explain", "node", "web-1", question[0], question[1]])?;
+        assert!(expected.iter().all(|part| explained.contains(part)), "{question:?}: {explained}");
+        assert!(!explained.contains("tag assign"), "{explained}");
+    }
+    let said = fleet.stemma(&["label", "node", "web-1", "nokey-"])?;
+    assert_eq!(said, "node web-1 unchanged: no label nokey is provided there\n");
+    assert_eq!(fleet.stemma(&["label", "node", "web-1", "rack-"])?, "node web-1 labeled\n");
+    for (ttl, listed) in [("1", 0), ("600", 1)] {
+        fleet.stemma(&["token", "create", "--nodegroup", "prod/frontends", "--ttl-seconds", ttl])?;
+        eventually("only what can still be used is listed", || {
+            let tokens = fleet.stemma(&["token", "list", "-o", "name"])?;
+            anyhow::ensure!(tokens.lines().count() == listed, "{tokens}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
 fn two_managers_meet_and_one_adopts() -> Result<()> {
     let fleet = site()?;
     let file = fleet.dir().join("base.yaml");

@@ -35,14 +35,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     why(&fleet)?;
     written(&agents[0])?;
     edit(&fleet, &agents)?;
+    if options.exit {
+        return Ok(());
+    }
     println!("\nNow you:  export STEMMA_CONTEXT={}", fleet.context().display());
     println!("  {0} get nodes -o wide      {0} describe node web-1", shown_path());
     println!("  {0} label node web-2 tier=bronze      {0} explain node web-2 label tier", shown_path());
-    if !options.exit {
-        println!("Ctrl-C ends it and removes {}", fleet.dir().display());
-        wait_for_interrupt()?;
-    }
-    Ok(())
+    println!("Ctrl-C ends it and removes {}", fleet.dir().display());
+    wait_for_interrupt()
 }
 
 fn apply(fleet: &Fleet) -> Result<()> {

@@ -75,7 +75,13 @@ pub(crate) enum Command {
         task: Option<String>,
     },
     /// Check manifests without a controller and print the findings.
-    Validate(Files),
+    Validate {
+        #[command(flatten)]
+        files: Files,
+        /// End with status 1 where one of the findings is an error; otherwise findings end with 0.
+        #[arg(long)]
+        strict: bool,
+    },
     /// Print a shell's completion script.
     Completion { shell: clap_complete::Shell },
     /// Apply manifests: all of their objects, or none.
@@ -165,7 +171,7 @@ impl Command {
             Self::Token(what) => !matches!(what, Token::List | Token::CaHash),
             Self::Resolve(_)
             | Self::Render { .. }
-            | Self::Validate(_)
+            | Self::Validate { .. }
             | Self::Completion { .. }
             | Self::Get { .. }
             | Self::Describe { .. }

@@ -35,6 +35,15 @@ pub(crate) async fn label(
     }
     let before = api.get(&path).await?;
     let mut after = provided(&before);
+    let absent: Vec<&str> = absent(&patch, &after);
+    if !absent.is_empty() && absent.len() == patch.len() && wanted.not_inherited.is_empty() && wanted.merge.is_none() {
+        let sentence = format!("{} {name} unchanged: no label {} is provided there", kind.name(), absent.join(", "));
+        return Done { kind: kind.name(), name, sentence, answer: before }.say(api, output).await;
+    }
+    if !absent.is_empty() {
+        let keys = crate::output::printable(&absent.join(", "));
+        eprintln!("warning: {} {name}: no label {keys} is provided there: nothing to take away", kind.name());
+    }
     for (key, value) in &patch {
         match value {
             Value::Null => drop(after.remove(key)),
@@ -95,6 +104,12 @@ pub(crate) fn patch(changes: &[String], not_inherited: &[String]) -> Result<Map<
         }
     }
     Ok(patch)
+}
+
+/// The keys that are to be taken away and are not there.
+fn absent<'a>(patch: &'a Map<String, Value>, provided: &Map<String, Value>) -> Vec<&'a str> {
+    let is_absent = |(key, value): &(&String, &Value)| value.is_null() && !provided.contains_key(*key);
+    patch.iter().filter(is_absent).map(|(key, _)| key.as_str()).collect()
 }
 
 /// What an object's own level provides.

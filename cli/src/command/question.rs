@@ -13,7 +13,19 @@ use crate::output::{cell, json, printable, table, yaml};
 /// `get`: a list, or some objects by name.
 pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Filter, output: Output) -> Result<()> {
     let objects = objects(api, kind, names, filter).await?;
-    check_fields(kind, &objects, &filter.fields)?;
+    show(api, kind, names, &objects, filter, output).await
+}
+
+/// Prints objects that were asked for.
+pub(crate) async fn show(
+    api: &mut Api,
+    kind: Kind,
+    names: &[String],
+    objects: &[Value],
+    filter: &Filter,
+    output: Output,
+) -> Result<()> {
+    check_fields(kind, objects, &filter.fields)?;
     match output {
         Output::Json | Output::Yaml => {
             let value = match (names.len(), objects.len()) {
@@ -25,7 +37,7 @@ pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Fi
         Output::Name => objects.iter().for_each(|object| say!("{}/{}", kind.name(), printable(&name(kind, object)))),
         Output::Manifest => {
             let mut manifests = Vec::new();
-            for object in &objects {
+            for object in objects {
                 // A list shows less than an object of its own.
                 let whole =
                     if names.is_empty() { api.get(&kind.path(&name(kind, object))?).await? } else { object.clone() };
@@ -33,7 +45,7 @@ pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Fi
             }
             say_part!("{}", manifests.join("---\n"));
         }
-        Output::Table | Output::Wide => say!("{}", rows(kind, &objects, &filter.fields, output)),
+        Output::Table | Output::Wide => say!("{}", rows(kind, objects, &filter.fields, output)),
     }
     Ok(())
 }
@@ -151,12 +163,30 @@ pub(crate) fn name(kind: Kind, object: &Value) -> String {
 pub(crate) fn rows(kind: Kind, objects: &[Value], wanted: &[String], output: Output) -> String {
     let head: Vec<&str> =
         if wanted.is_empty() { columns(kind, output).to_vec() } else { wanted.iter().map(String::as_str).collect() };
-    table(&head, objects.iter().map(|object| head.iter().map(|column| column_cell(kind, object, column)).collect()))
+    let shown = |object: &Value, column: &str| match column {
+        "traits" if wanted.is_empty() => first_few(object.get(column)),
+        _ => column_cell(kind, object, column),
+    };
+    table(&head, objects.iter().map(|object| head.iter().map(|column| shown(object, column)).collect()))
 }
 
 fn column_cell(kind: Kind, object: &Value, column: &str) -> String {
     if column == "name" { name(kind, object) } else { cell(object.get(column)) }
 }
+
+/// How many there are, and the first ones: a host may have more than a terminal has columns.
+fn first_few(items: Option<&Value>) -> String {
+    match items.and_then(Value::as_array) {
+        Some(all) if all.len() > FEW => {
+            let first: Vec<String> = all.iter().take(FEW).map(|item| cell(Some(item))).collect();
+            format!("{}: {},…", all.len(), first.join(","))
+        }
+        _ => cell(items),
+    }
+}
+
+/// How many entries of a long list a table shows.
+const FEW: usize = 2;
 
 fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
     match (kind, output) {
@@ -167,5 +197,24 @@ fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
         (Kind::Clustertemplate, _) => &["name", "release", "labels"],
         (Kind::Release, _) => &["name", "task_count", "created_at"],
         (Kind::Token, _) => &["id", "nodegroup", "node", "uses_left", "expires_at"],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_long_list_of_traits_is_counted() {
+        let node = |traits: Value| json!({"name": "web-1", "traits": traits});
+        let few = rows(Kind::Node, &[node(json!(["CUSTOM_A", "CUSTOM_B"]))], &[], Output::Wide);
+        assert!(few.contains("CUSTOM_A,CUSTOM_B") && !few.contains('…'), "{few}");
+        let many = node(json!(["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"]));
+        let shown = rows(Kind::Node, std::slice::from_ref(&many), &[], Output::Wide);
+        assert!(shown.contains("3: CUSTOM_A,CUSTOM_B,…"), "{shown}");
+        let asked = rows(Kind::Node, &[many], &["traits".to_owned()], Output::Wide);
+        assert!(asked.contains("CUSTOM_A,CUSTOM_B,CUSTOM_C"), "who asks for the field has all of it: {asked}");
     }
 }

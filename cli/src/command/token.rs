@@ -19,10 +19,23 @@ pub(crate) async fn token(api: &mut Api, what: Token, output: Output) -> Result<
             let body = json!({"nodegroup": nodegroup, "node": node, "uses": uses, "ttl_seconds": ttl_seconds});
             create(api, body, output).await
         }
-        Token::List => question::get(api, Kind::Token, &[], &Filter::default(), output).await,
+        Token::List => {
+            let filter = Filter::default();
+            let mut tokens = question::list(api, Kind::Token, &filter).await?;
+            let now = jiff::Timestamp::now();
+            tokens.retain(|token| is_good(token, now));
+            question::show(api, Kind::Token, &[], &tokens, &filter, output).await
+        }
         Token::Delete { id } => write::delete(api, Kind::Token, &id, output).await,
         Token::CaHash => unreachable!("it needs no controller and was answered before"),
     }
+}
+
+/// Whether it can still be used. The controller keeps others for a day, so that it can be seen what became of them: `get tokens`.
+fn is_good(token: &Value, now: jiff::Timestamp) -> bool {
+    let is_left = token.get("uses_left").and_then(Value::as_u64).is_none_or(|left| left > 0);
+    let expires = token.get("expires_at").and_then(Value::as_str).and_then(|at| at.parse::<jiff::Timestamp>().ok());
+    is_left && expires.is_none_or(|at| at > now)
 }
 
 async fn create(api: &mut Api, mut body: Value, output: Output) -> Result<()> {
@@ -43,4 +56,22 @@ async fn create(api: &mut Api, mut body: Value, output: Output) -> Result<()> {
         Output::Table | Output::Wide | Output::Manifest => say!("{id}.{secret}"),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_up_or_over_is_no_good() {
+        let now: jiff::Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        for (left, expires_at, good) in [
+            (1, "2026-11-21T12:00:01+00:00", true),
+            (0, "2026-11-21T12:30:00+00:00", false),
+            (1, "2026-11-21T12:00:00+00:00", false),
+        ] {
+            let token = json!({"id": "a", "uses_left": left, "expires_at": expires_at});
+            assert_eq!(is_good(&token, now), good, "{token}");
+        }
+    }
 }

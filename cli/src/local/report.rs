@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
-use stemma_core::finding::Finding;
+use stemma_core::finding::{Finding, Severity};
 use stemma_core::graph::{Class, Pair};
 use stemma_core::release::select::MASTER;
 use stemma_core::resolve::PlainAnswer;
@@ -48,8 +48,8 @@ pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
 /// `validate`: the findings alone.
 ///
 /// # Errors
-/// What is wrong with the manifests.
-pub(crate) fn validate_files(files: &Files, output: Output) -> Result<()> {
+/// What is wrong with the manifests; where it is to be strict, findings that are errors.
+pub(crate) fn validate_files(files: &Files, is_strict: bool, output: Output) -> Result<()> {
     let local = load(&files.paths)?;
     let findings = local.all_findings();
     match output {
@@ -57,7 +57,15 @@ pub(crate) fn validate_files(files: &Files, output: Output) -> Result<()> {
         _ if findings.is_empty() => say!("no findings: {} nodes resolve", local.answers.len()),
         _ => print_findings(&findings),
     }
-    Ok(())
+    if is_strict { check_strictly(&findings) } else { Ok(()) }
+}
+
+fn check_strictly(findings: &[Finding]) -> Result<()> {
+    match findings.iter().filter(|finding| finding.severity == Severity::Error).count() {
+        0 => Ok(()),
+        1 => bail!("one of the findings is an error (--strict)"),
+        errors => bail!("{errors} of the findings are errors (--strict)"),
+    }
 }
 
 impl Resolved {
@@ -129,5 +137,39 @@ fn print_order(resolved: &Resolved) {
 fn print_findings(findings: &[Finding]) {
     for finding in findings {
         say!("{}", printable(&finding.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_that_only_the_cluster_names_is_a_finding() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("site.yaml");
+        let text = "kind: Release\nname: r\nroles: {web: {}}\n---\nkind: Cluster\nname: prod\nrelease: r\n\
+             roles: {web: {add_tags: [a]}, nope: {add_tags: [b]}}\ntags: {x: {role: gone}, y: {role: web}}\n---\n\
+             kind: NodeGroup\ncluster: prod\nname: all\n";
+        std::fs::write(&file, text).unwrap();
+        let findings = load(&[file]).unwrap().all_findings();
+        let unknown = findings.iter().filter(|finding| finding.code == "role.unknown");
+        let messages: Vec<&str> = unknown.map(|finding| finding.message.as_str()).collect();
+        assert_eq!(
+            messages,
+            [
+                "roles: nope is declared by no release of its groups: is its name misspelled?",
+                "tags: x is to be produced by role gone, which no release of its groups declares"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_strict_check_ends_badly_for_errors_alone() {
+        let (warning, error) = (Finding::warning("a", "x", "y"), Finding::error("b", "x", "y"));
+        assert!(check_strictly(&[]).is_ok());
+        assert!(check_strictly(std::slice::from_ref(&warning)).is_ok());
+        let refused = check_strictly(&[warning, error.clone(), error]).unwrap_err();
+        assert_eq!(refused.to_string(), "2 of the findings are errors (--strict)");
     }
 }

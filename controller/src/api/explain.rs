@@ -5,10 +5,13 @@ use serde_json::{Value, json};
 use stemma_core::input::Read;
 use stemma_core::key::LabelValue;
 use stemma_core::labels::{Line, Outcome as Came};
-use stemma_core::object::NodeSpec;
+use stemma_core::name::PRIMARY_PREFIX;
+use stemma_core::object::{NodeId, NodeSpec};
 use stemma_core::origin::Level;
 use stemma_core::resolve::{Answer, Outcome};
 use stemma_core::role::TagOrigin;
+use stemma_core::task::Mode;
+use stemma_core::traits::TraitSource;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::Shown;
@@ -28,7 +31,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
     let asked = |name| parameters.one(name).map_err(bad_query);
     let mut body = match (asked("label")?, asked("tag")?, asked("task")?, asked("trait")?) {
         (Some(key), None, None, None) => label(&model, &answer, key),
-        (None, Some(tag), None, None) => explain_tag(&answer, tag),
+        (None, Some(tag), None, None) => explain_tag(&model, &answer, tag),
         (None, None, Some(task), None) => explain_task(&model, &answer, task)?,
         (None, None, None, Some(name)) => explain_trait(&answer, name),
         _ => {
@@ -116,14 +119,17 @@ fn used_by(answer: &Answer, key: &str) -> Vec<String> {
     using.map(|ix| release.id(*ix).to_owned()).collect()
 }
 
-fn explain_tag(answer: &Answer, tag: &str) -> Value {
+fn explain_tag(model: &Model, answer: &Answer, tag: &str) -> Value {
+    if let Some(plain) = tag.strip_prefix(PRIMARY_PREFIX) {
+        return explain_primary(model, answer, tag, plain);
+    }
     let node = answer.node();
     let table = answer.fold().and_then(|fold| fold.table.as_ref());
     let effective = table.map(|table| table.effective_tags(&answer.roles(), &node.spec.tags)).unwrap_or_default();
     let origin = effective.iter().find(|(name, _)| ***name == *tag).map(|(_, origin)| origin);
     let unassigned = node.spec.tags.unassigned.members().any(|name| **name == *tag);
     let primary = answer.task_set().is_some_and(|set| set.primary_tags().iter().any(|name| **name == *tag));
-    let why = match origin {
+    let mut why = match origin {
         Some(TagOrigin::Roles(roles)) => {
             let names: Vec<&str> = roles.iter().map(stemma_core::name::Name::as_str).collect();
             format!("the node has {}, which produce it", names.join(", "))
@@ -132,7 +138,75 @@ fn explain_tag(answer: &Answer, tag: &str) -> Value {
         None if unassigned => "a role produces it, and it was unassigned by hand".to_owned(),
         None => "no role of the node produces it, and it was not assigned".to_owned(),
     };
-    json!({"tag": tag, "has": origin.is_some(), "primary": primary, "origin": origin.map(resolved::tag_origin), "why": why})
+    if primary && !is_matched(answer, tag) {
+        why += &format!("; selectors match it as {PRIMARY_PREFIX}{tag}, in the place of {tag}");
+    }
+    json!({"tag": tag, "has": origin.is_some(), "primary": primary, "holder": holder(model, answer, tag), "origin": origin.map(resolved::tag_origin), "why": why})
+}
+
+/// A name that selectors know and nobody assigns: it is where the tag behind it is held as primary.
+fn explain_primary(model: &Model, answer: &Answer, tag: &str, plain: &str) -> Value {
+    let has = is_matched(answer, tag);
+    let holder = holder(model, answer, plain);
+    let why = match &holder {
+        _ if has && is_matched(answer, plain) => {
+            format!("it holds {plain} as primary, and selectors match it by both names")
+        }
+        _ if has => format!("it holds {plain} as primary, and selectors match {tag} in the place of {plain}"),
+        Some(holder) => format!("{holder} holds {plain} as primary"),
+        None => format!("no node of the cluster holds {plain} as primary"),
+    };
+    json!({"tag": tag, "has": has, "primary": has, "primary_of": plain, "holder": holder, "origin": null, "why": why})
+}
+
+/// Whether a tag selector of this name matches the node.
+fn is_matched(answer: &Answer, tag: &str) -> bool {
+    answer.task_set().is_some_and(|set| set.profile.place.names.tag_names().any(|name| name == tag))
+}
+
+/// The node of the same cluster that holds the tag as primary.
+fn holder(model: &Model, answer: &Answer, tag: &str) -> Option<String> {
+    let cluster = answer.fold()?.cluster_id();
+    let holds = |id: &NodeId| match model.resolve(id.0) {
+        Outcome::Complete(answer) => {
+            answer.task_set().is_some_and(|set| set.primary_tags().iter().any(|own| **own == *tag))
+        }
+        Outcome::Incomplete(_) => false,
+    };
+    let chosen: Vec<NodeId> = model.fleet.primaries(cluster).map(|primary| primary.spec.node).collect();
+    let holder = chosen.into_iter().chain([answer.id()]).find(holds)?;
+    model.nodes.get(holder.0).map(|node| node.display_name())
+}
+
+/// What keeps a host from running what it was told to, or from being told more, a sentence each.
+fn set_aside(answer: &Answer) -> Vec<String> {
+    let because = |reason: &str| if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+    let mut said = Vec::new();
+    let on_host = answer.said();
+    if on_host.is_some_and(|said| said.paused) {
+        said.push("it is paused on its host, which applies nothing until it is resumed there".to_owned());
+    }
+    if let Some(hold) = answer.hold() {
+        said.push(format!("it is held{}: it keeps the task set that it has", because(&hold.reason)));
+    }
+    if let Some((_, reason)) = on_host.and_then(|said| said.hold.as_ref()) {
+        said.push(format!("it is held on its host{}: it keeps the task set that it has", because(reason)));
+    }
+    if answer.is_parked() {
+        said.push("it is parked: out of budgets, barriers and primaries".to_owned());
+    }
+    if let Some(reason) = on_host.and_then(|said| said.parked.as_ref()) {
+        said.push(format!("it is parked on its host{}: out of budgets, barriers and primaries", because(reason)));
+    }
+    if answer.is_paused() {
+        said.push("its node group or cluster is paused: no new task set is given".to_owned());
+    }
+    match answer.mode().value {
+        Mode::Observe => said.push("its mode is observe: no task is even checked".to_owned()),
+        Mode::Noop => said.push("its mode is noop: tasks are checked, and nothing is changed".to_owned()),
+        Mode::Apply => {}
+    }
+    said
 }
 
 fn explain_task(model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiError> {
@@ -155,18 +229,23 @@ fn explain_task(model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiEr
     Ok(json!({
         "task": id, "release": release.name.to_string(), "runs": falls && left_out.is_none(), "why": why, "reads": references,
         "released": model.released.get(&answer.node().meta.uuid).is_some_and(|released| state::runs(model, released).iter().any(|task| task == id)),
+        "set_aside": set_aside(answer),
         "last": outcome.map(|o| json!({"at": super::view::time(o.at), "outcome": o.result.outcome, "message": o.result.message})),
     }))
 }
 
 fn explain_trait(answer: &Answer, name: &str) -> Value {
     let traits = answer.traits();
-    let sources: Vec<String> = traits
+    let mut sources: Vec<String> = traits
         .sources()
         .iter()
         .filter(|(own, _)| ***own == *name)
         .flat_map(|(_, sources)| sources.iter().map(state::source))
         .collect();
     let suppressed = answer.node().spec.suppressed_traits.iter().any(|own| **own == *name);
+    let detected = answer.observation().is_some_and(|seen| seen.traits.iter().any(|own| **own == *name));
+    if suppressed && sources.is_empty() && detected {
+        sources.push(state::source(&TraitSource::Detected));
+    }
     json!({"trait": name, "has": traits.has(name), "sources": sources, "suppressed": suppressed})
 }

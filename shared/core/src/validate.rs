@@ -24,6 +24,7 @@ pub fn cluster(fleet: &Fleet, id: ClusterId, graph: &ClusterGraph) -> Vec<Findin
     check.findings.extend(graph.findings(&cluster.meta.name));
     check.levels(&folds);
     check.primaries(graph);
+    check.changed_roles(&folds);
     let holders = check.roles(&folds);
     // Without nodes nothing falls anywhere yet, and to say so of every task helps nobody.
     if graph.classes.iter().any(|class| !class.profile.place.is_master) {
@@ -80,6 +81,28 @@ impl Check<'_> {
                     "primaries: {tag} is to be held by {name}, which does not have it: the first by name holds it"
                 );
                 self.warn("primary.unknown", self.object.clone(), message);
+            }
+        }
+    }
+
+    /// Roles that the cluster changes, or that its tags name, and that no release of its groups declares.
+    fn changed_roles(&mut self, folds: &[&Arc<GroupFold>]) {
+        let releases = releases(folds);
+        if releases.is_empty() {
+            return;
+        }
+        let declared = |role: &Name| releases.iter().any(|release| release.roles.contains_key(role));
+        let cluster = Arc::clone(self.cluster);
+        for role in cluster.spec.roles.keys().filter(|role| !declared(role)) {
+            let message = format!("roles: {role} is declared by no release of its groups: is its name misspelled?");
+            self.warn("role.unknown", self.object.clone(), message);
+        }
+        for (tag, spec) in &cluster.spec.tags {
+            let Some(role) = spec.role.as_ref().filter(|role| !declared(role)) else { continue };
+            if !cluster.spec.roles.contains_key(role) {
+                let message =
+                    format!("tags: {tag} is to be produced by role {role}, which no release of its groups declares");
+                self.warn("role.unknown", self.object.clone(), message);
             }
         }
     }

@@ -112,7 +112,7 @@ pub fn read<T: DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> {
         let path = error.path().to_string();
         let reason = error.inner().to_string();
         let reason = reason.rsplit_once(" at line ").map_or(reason.as_str(), |(sentence, _)| sentence);
-        let reason = unknown_member(reason).unwrap_or_else(|| reason.to_owned());
+        let reason = unknown_member(reason).or_else(|| wrong_type(reason)).unwrap_or_else(|| reason.to_owned());
         BodyError::new(if path == "." { "" } else { &path }, reason)
     })
 }
@@ -122,6 +122,40 @@ fn unknown_member(reason: &str) -> Option<String> {
     let (name, known) = reason.strip_prefix("unknown field `")?.split_once('`')?;
     let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
     Some(no_field("here", name, &known))
+}
+
+/// serde's sentence about a value of another type, without Rust's names for types.
+fn wrong_type(reason: &str) -> Option<String> {
+    let told = reason.strip_prefix("invalid type: ").or_else(|| reason.strip_prefix("invalid value: "))?;
+    let (found, expected) = told.rsplit_once(", expected ")?;
+    let quoted = |text: &str| text.trim_matches('`').to_owned();
+    let (found, is_bare) = match found.split_once(' ') {
+        Some(("integer", number)) => (format!("the number {}", quoted(number)), true),
+        Some(("floating", number)) => (format!("the number {}", quoted(number.trim_start_matches("point "))), true),
+        Some(("boolean", flag)) => (quoted(flag), true),
+        Some(("string", text)) => (format!("the text {text}"), false),
+        _ => match found {
+            "sequence" => ("a list".to_owned(), false),
+            "unit value" => ("null".to_owned(), false),
+            "map" => ("a map".to_owned(), false),
+            other => (other.to_owned(), false),
+        },
+    };
+    let wanted = match expected {
+        "a string" | "string" if is_bare => "a text is meant: quote it",
+        "a string" | "string" => "a text is meant",
+        "u8" => "a whole number from 0 to 255 is meant",
+        "u16" => "a whole number from 0 to 65535 is meant",
+        "u32" => "a whole number from 0 to 4294967295 is meant",
+        "u64" | "usize" => "a whole number from 0 on is meant",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number is meant",
+        "f32" | "f64" => "a number is meant",
+        "a boolean" => "true or false is meant",
+        "a sequence" => "a list is meant",
+        _ if expected.starts_with("struct ") => "a map of its fields is meant",
+        other => return Some(format!("is {found}, and {other} is meant")),
+    };
+    Some(format!("is {found}, and {wanted}"))
 }
 
 /// The sentence about a field that is not there: what was meant, else those that are.
@@ -190,6 +224,30 @@ mod tests {
         ] {
             assert_eq!(Body::parse(json).unwrap_err().to_string(), says);
         }
-        assert_eq!(body.text("a").unwrap_err().to_string(), "a: invalid type: floating point `1.1`, expected a string");
+        assert_eq!(body.text("a").unwrap_err().to_string(), "a: is the number 1.1, and a text is meant: quote it");
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_told_of_in_a_persons_words() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Hold {
+            #[expect(dead_code, reason = "what is read is of no matter here")]
+            until: String,
+        }
+        fn says<T: DeserializeOwned + fmt::Debug>(json: &str) -> String {
+            read::<T>(&RawValue::from_string(json.to_owned()).unwrap()).unwrap_err().to_string()
+        }
+        for (said, expected) in [
+            (says::<Hold>("true"), "is true, and a map of its fields is meant"),
+            (says::<u32>("-1"), "is the number -1, and a whole number from 0 to 4294967295 is meant"),
+            (says::<u32>("\"a\""), "is the text \"a\", and a whole number from 0 to 4294967295 is meant"),
+            (says::<i64>("{}"), "is a map, and a whole number is meant"),
+            (says::<String>("123"), "is the number 123, and a text is meant: quote it"),
+            (says::<Vec<String>>("[false]"), "[0]: is false, and a text is meant: quote it"),
+            (says::<bool>("[]"), "is a list, and true or false is meant"),
+            (says::<Vec<u8>>("null"), "is null, and a list is meant"),
+        ] {
+            assert_eq!(said, expected);
+        }
     }
 }

@@ -108,7 +108,9 @@ fn kinds() -> String {
 
 fn unknown_kind(found: &str) -> String {
     match found {
-        "Secret" | "Expectation" | "Namespace" | "InspectionRule" => format!("{found} is not taken by this version"),
+        "Secret" | "Expectation" | "Namespace" | "InspectionRule" => {
+            format!("{found} is not taken by this version; it takes {}", kinds())
+        }
         _ => {
             let near = crate::name::suggest(crate::name::near(found, KINDS));
             format!("{:?} is no kind{near}: it is one of {}", crate::name::cut(found), kinds())
@@ -163,7 +165,10 @@ mod tests {
         for (json, says) in [
             (r#"{"name": "x"}"#, "kind: is missing: it is one of"),
             (r#"{"kind": "Widget", "name": "x"}"#, "kind: \"Widget\" is no kind: it is one of"),
-            (r#"{"kind": "Secret", "name": "x"}"#, "kind: Secret is not taken by this version"),
+            (
+                r#"{"kind": "Secret", "name": "x"}"#,
+                "kind: Secret is not taken by this version; it takes Release, ClusterTemplate, Cluster, NodeGroup, Node",
+            ),
             (r#"{"kind": "Cluster"}"#, "name: is missing"),
             (r#"{"kind": "NodeGroup", "name": "x"}"#, "cluster: is missing"),
             (r#"{"kind": "Release", "name": "x", "version": 2026.10}"#, "version: 2026.10 is no text"),

@@ -164,7 +164,7 @@ mod tests {
             ),
             (
                 r#"[{"id": "a", "type": "x", "requires": [1]}]"#,
-                "[0].requires[0]: invalid type: integer `1`, expected a string",
+                "[0].requires[0]: is the number 1, and a text is meant: quote it",
             ),
             (r#"[{"id": "a", "type": "x", "refresh_on": []}]"#, "[0].refresh_on: is Fuel's own"),
             (

@@ -161,7 +161,7 @@ fn check_known<S: Fields>(spec: &mut S, body: &Body) -> Result<(), BodyError> {
 
 fn unknown(name: &str, known: &[&str]) -> String {
     match name {
-        "override_labels" | "labels_override" => "is called merge_labels".to_owned(),
+        "override_labels" | "override-labels" | "labels_override" => "is called merge_labels".to_owned(),
         _ => no_field("of this kind", name, known),
     }
 }
@@ -532,6 +532,8 @@ mod tests {
         let mut spec = ClusterSpec::default();
         let error = apply(&mut spec, "git", r#"{"override_labels": true}"#).unwrap_err();
         assert_eq!(error.to_string(), "override_labels: is called merge_labels");
+        let error = apply(&mut spec, "git", r#"{"override-labels": true}"#).unwrap_err();
+        assert_eq!(error.to_string(), "override-labels: is called merge_labels");
         assert!(read_document(r#"{"kind": "Cluster", "name": "c"}"#).is_ok());
     }
 }
