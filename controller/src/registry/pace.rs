@@ -1,8 +1,9 @@
-//! Reports are written at most once a node in ten seconds, and the last one wins.
+//! Reports are written at most once a node in ten seconds, after a few at once, and the last one wins.
 //!
 //! A Report decides nothing, and each that differs is a commit: a host that says something else with every check-in must not
-//! write the store full. One that comes too soon waits for its turn, and what comes meanwhile takes its place; so the last one
-//! is always written, and an agent need not say it again. What waits when the controller stops is lost, as a Report may be.
+//! write the store full. A host that joins or converges says a few things in a row, and people watch: those are written at
+//! once. One that comes too soon after them waits for its turn, and what comes meanwhile takes its place; so the last one is
+//! always written, and an agent need not say it again. What waits when the controller stops is lost, as a Report may be.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,6 +20,9 @@ use super::reported::ReportRecord;
 /// Between two written Reports of a node.
 const INTERVAL: Duration = Duration::from_secs(10);
 
+/// So many are written at once; one more for each interval without any.
+const AT_ONCE: u32 = 6;
+
 type Write = dyn Fn(Uuid, ReportRecord) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
 /// When which node's Report may be written next, and what waits.
@@ -27,8 +31,14 @@ pub(super) struct Pace {
     write: Arc<Write>,
 }
 
-/// The nodes whose last Report was written within the interval, each with the one that waits.
-type Nodes = HashMap<Uuid, Option<ReportRecord>>;
+/// The nodes that have not all of their Reports at once.
+type Nodes = HashMap<Uuid, Place>;
+
+/// A node's place: how many may still be written at once, and the one that waits.
+struct Place {
+    left: u32,
+    waiting: Option<ReportRecord>,
+}
 
 /// What becomes of a Report.
 pub(super) enum Turn {
@@ -49,18 +59,22 @@ impl Pace {
     /// Admits a Report, now or later. Within a runtime.
     pub(super) fn admit(&self, node: Uuid, record: ReportRecord) -> Turn {
         match lock(&self.nodes).entry(node) {
-            Entry::Occupied(mut waiting) => {
-                waiting.insert(Some(record));
+            Entry::Occupied(mut place) if place.get().left == 0 => {
+                place.get_mut().waiting = Some(record);
                 return Turn::Later;
             }
-            Entry::Vacant(free) => drop(free.insert(None)),
+            Entry::Occupied(mut place) => {
+                place.get_mut().left -= 1;
+                return Turn::Now(record);
+            }
+            Entry::Vacant(free) => drop(free.insert(Place { left: AT_ONCE - 1, waiting: None })),
         }
         tokio::spawn(follow(node, Arc::clone(&self.nodes), Arc::clone(&self.write)));
         Turn::Now(record)
     }
 }
 
-/// Writes what waits at the end of each interval, until nothing does.
+/// Writes what waits at the end of each interval, until a node has all of its Reports at once again.
 async fn follow(node: Uuid, nodes: Arc<Mutex<Nodes>>, write: Arc<Write>) {
     let mut due = Instant::now();
     loop {
@@ -68,14 +82,18 @@ async fn follow(node: Uuid, nodes: Arc<Mutex<Nodes>>, write: Arc<Write>) {
         tokio::time::sleep_until(due).await;
         let waited = {
             let mut nodes = lock(&nodes);
-            let waited = nodes.get_mut(&node).and_then(Option::take);
-            if waited.is_none() {
+            let Some(place) = nodes.get_mut(&node) else { return };
+            let waited = place.waiting.take();
+            place.left += u32::from(waited.is_none());
+            if place.left == AT_ONCE {
                 nodes.remove(&node);
+                return;
             }
             waited
         };
-        let Some(record) = waited else { return };
-        write(node, record).await;
+        if let Some(record) = waited {
+            write(node, record).await;
+        }
     }
 }
 
@@ -103,18 +121,20 @@ mod tests {
             Box::pin(async {})
         });
         let say = |node: u128, n| matches!(pace.admit(Uuid::from_u128(node), report(n)), Turn::Now(_));
-        assert!(say(1, 1), "the first one at once");
-        assert!(!say(1, 2) && !say(1, 3));
-        assert!(say(2, 4), "another node waits for nobody");
+        assert!((0..u64::from(AT_ONCE)).all(|n| say(1, n)), "a few at once");
+        assert!(!say(1, 12) && !say(1, 13));
+        assert!(say(2, 14), "another node waits for nobody");
         tokio::time::sleep(Duration::from_millis(9_900)).await;
         assert_eq!(*written.lock().unwrap(), []);
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(*written.lock().unwrap(), [(1, 3)]);
-        assert!(!say(1, 5), "also after one that waited");
+        assert_eq!(*written.lock().unwrap(), [(1, 13)]);
+        assert!(!say(1, 15), "also after one that waited");
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(*written.lock().unwrap(), [(1, 3), (1, 5)]);
-        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(*written.lock().unwrap(), [(1, 13), (1, 15)]);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!(say(1, 16) && !say(1, 17), "one more for an interval without any");
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        assert_eq!(written.lock().unwrap().last(), Some(&(1, 17)));
         assert!(lock(&pace.nodes).is_empty(), "nothing is left of who is quiet");
-        assert!(say(1, 6));
     }
 }
