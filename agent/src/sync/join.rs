@@ -40,7 +40,8 @@ pub struct Invitation {
 pub enum JoinError {
     /// It is a member already.
     #[error(
-        "this host has joined already, as node {0}; to join anew, stop the agent and remove /var/lib/stemma-agent first"
+        "this host has joined already, as node {0}; to join anew, stop this agent and remove its own state directory first: \
+         /var/lib/stemma-agent, and with --root DIR the one below DIR"
     )]
     Joined(uuid::Uuid),
     /// No key could be made.
