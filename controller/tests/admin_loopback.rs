@@ -1,4 +1,5 @@
-//! The plain-HTTP admin listener (docs/trust.md, S75): on loopback beside agents on loopback, for a loopback `Host` and no foreign `Origin`.
+//! The plain-HTTP admin listener (docs/trust.md, S75): on loopback beside agents on loopback, for a loopback `Host`
+//! and no foreign `Origin`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 

@@ -1,8 +1,9 @@
 //! Bytes that nobody meant, for every decoder that takes bytes from outside.
 //!
-//! No fuzzer that wants a nightly compiler: a target is a function over bytes, run on what is kept (the cases that a target names, and
-//! the files below `corpus/TARGET`, where whatever once broke it is put), on mutations of it and on random bytes, for two seconds, or for 30 with
-//! `STEMMA_TEST_LONG=1`. A failure says its case's seed; `STEMMA_SEED` begins with that case.
+//! No fuzzer that wants a nightly compiler: a target is a function over bytes, run on what is kept (the cases that a
+//! target names, and the files below `corpus/TARGET`, where whatever once broke it is put), on mutations of it and on
+//! random bytes, for two seconds, or for 30 with `STEMMA_TEST_LONG=1`. A failure says its case's seed; `STEMMA_SEED`
+//! begins with that case.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Forgets what is over, so that a store does not grow with each host that ever joined: tokens, and the records of deleted nodes.
 //!
-//! A sweep is bounded in what it reads at once and in what it drops; what is left is the next one's. It writes nothing when there is nothing
-//! to drop, and it drops nothing that changed since it looked.
+//! A sweep is bounded in what it reads at once and in what it drops; what is left is the next one's. It writes
+//! nothing when there is nothing to drop, and it drops nothing that changed since it looked.
 
 use stemma_core::object::Timestamp;
 

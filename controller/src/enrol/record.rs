@@ -14,8 +14,9 @@ use uuid::Uuid;
 
 pub use crate::registry::key::{AGENT_KEYS as KEYS, AGENTS, TOKENS};
 
-/// How many certificates one node may have that can still be shown. One that renews in time has 45 of them by the end of its first month; more than
-/// these it is not given, because each stays on record, to be named and taken back, until it is past its grace.
+/// How many certificates one node may have that can still be shown. One that renews in time has 45 of them by the end
+/// of its first month; more than these it is not given, because each stays on record, to be named and taken back,
+/// until it is past its grace.
 pub(super) const MOST_CERTIFICATES: usize = 256;
 
 /// The key of an agent's record.

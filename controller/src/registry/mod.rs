@@ -1,9 +1,10 @@
 //! The registry: what may be stored, and how a commit is made of it.
 //!
-//! A write is decided on a snapshot of the cache by code that has no effects, and committed under the condition
-//! that what it was decided on is still so; when it is not, it is decided again on what is there now, in the turn of
-//! those who lost over the same entry (`contended`). So there is no lock around a write that nobody disturbs, any number
-//! of them share one durable commit of the store, and a decision is a function that a test can call. Handlers talk to the registry and to the cache, never to the store.
+//! A write is decided on a snapshot of the cache by code that has no effects, and committed under the condition that
+//! what it was decided on is still so; when it is not, it is decided again on what is there now, in the turn of those
+//! who lost over the same entry (`contended`). So there is no lock around a write that nobody disturbs, any number of
+//! them share one durable commit of the store, and a decision is a function that a test can call. Handlers talk to
+//! the registry and to the cache, never to the store.
 
 pub mod admit;
 pub mod audit;
@@ -154,7 +155,8 @@ impl Registry {
     }
 
     /// Makes a write: decides it, commits it with its audit event and request record, and answers when a read sees
-    /// it. One that is only tried out is decided and answered at the present revision, and commits nothing. A request that was made before (by its mark) is not made again, and answers what it answered.
+    /// it. One that is only tried out is decided and answered at the present revision, and commits nothing. A request
+    /// that was made before (by its mark) is not made again, and answers what it answered.
     ///
     /// # Errors
     /// What the decision refused; that the mark was used for another request; what the store says.

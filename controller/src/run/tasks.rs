@@ -173,7 +173,8 @@ impl Renewed {
     }
 }
 
-/// Forgets records that are over: of requests after a day, of tokens a day after their end, of deleted nodes' certificates with the last of them.
+/// Forgets records that are over: of requests after a day, of tokens a day after their end, of deleted nodes'
+/// certificates with the last of them.
 async fn forget_old(parts: Arc<Parts>) -> String {
     let mut ticks = interval(FORGET);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -95,8 +95,8 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     })
 }
 
-/// Reads a file's text, if it is a regular file that nobody else may write (or read, where it holds a secret), owned by root or by the user that runs this. What
-/// was checked is what is read: the open file, not its name.
+/// Reads a file's text, if it is a regular file that nobody else may write (or read, where it holds a secret), owned
+/// by root or by the user that runs this. What was checked is what is read: the open file, not its name.
 ///
 /// # Errors
 /// [`ConfigError`].

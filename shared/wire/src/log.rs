@@ -1,8 +1,9 @@
 //! Where log lines go, and what their fields are called.
 //!
-//! A program uses the `log` macros with a constant message and key-values (`info!(node:% = name, revision = r; "task set released")`). Under
-//! systemd each key becomes a journal field (`journalctl NODE=web-17`), on a terminal it stands behind the message. [`FIELDS`] is the dictionary:
-//! a test reads the whole workspace and finds a key that it does not explain, so that one thing has one name everywhere.
+//! A program uses the `log` macros with a constant message and key-values (`info!(node:% = name, revision = r; "task
+//! set released")`). Under systemd each key becomes a journal field (`journalctl NODE=web-17`), on a terminal it
+//! stands behind the message. [`FIELDS`] is the dictionary: a test reads the whole workspace and finds a key that it
+//! does not explain, so that one thing has one name everywhere.
 
 mod catalog;
 

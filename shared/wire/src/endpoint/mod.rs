@@ -85,7 +85,8 @@ pub struct Route {
     pub listener: Listener,
     /// The method.
     pub method: Method,
-    /// The path, with parameters in braces, as axum has them. Without a slash at its end; one there is taken too, as Magnum's client sends it.
+    /// The path, with parameters in braces, as axum has them. Without a slash at its end; one there is taken too, as
+    /// Magnum's client sends it.
     pub path: &'static str,
     /// Who may call.
     pub callers: Callers,
@@ -196,7 +197,8 @@ impl Endpoint {
     }
 }
 
-/// Looks a request up on a listener. Of several templates that match, the one with the fewest parameters wins: `/v1/nodes/detail` is no node.
+/// Looks a request up on a listener. Of several templates that match, the one with the fewest parameters wins:
+/// `/v1/nodes/detail` is no node.
 pub fn find<'a>(listener: Listener, method: &str, path: &'a str) -> Found<'a> {
     let path = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
     let mut best: Option<(Endpoint, Parameters<'a>)> = None;

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Caller, Content, Endpoint, Listener, Route, schema};
 
-/// The description of the admin listener's API (`OpenAPI` 3.1), with the schemas of its main bodies; what the controller serves at `/openapi.json`
-/// and `docs/openapi.json` holds.
+/// The description of the admin listener's API (`OpenAPI` 3.1), with the schemas of its main bodies; what the
+/// controller serves at `/openapi.json` and `docs/openapi.json` holds.
 pub fn openapi(version: &str) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for endpoint in Endpoint::ALL.iter().filter(|endpoint| endpoint.route().listener == Listener::Admin) {

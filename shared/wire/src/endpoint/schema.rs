@@ -1,5 +1,6 @@
-//! The schemas of the API's main bodies. What fields a kind has, and what each is like, is core's registry of fields, from which the parser of
-//! bodies is made too; here it is said in JSON Schema, with what is owned key by key beside it.
+//! The schemas of the API's main bodies. What fields a kind has, and what each is like, is core's registry of fields,
+//! from which the parser of bodies is made too; here it is said in JSON Schema, with what is owned key by key beside
+//! it.
 
 use serde_json::{Map, Value, json};
 use stemma_core::manifest::{Field, Fields, Form};

@@ -17,7 +17,8 @@ const ADMIN: Callers = Callers::ADMIN;
 
 macro_rules! endpoints {
     ($($listener:ident { $($name:ident $method:ident $path:literal $callers:ident $request:ident $answer:ident $summary:literal;)+ })+) => {
-        /// Every route of both listeners. Handlers are chosen by an exhaustive `match` on it, so that a route without one does not compile.
+        /// Every route of both listeners. Handlers are chosen by an exhaustive `match` on it, so that a route without
+        /// one does not compile.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Endpoint {
             $($(#[doc = $summary] $name,)+)+

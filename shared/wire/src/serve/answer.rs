@@ -92,9 +92,9 @@ impl<H: Handler> Answerer<H> {
     }
 }
 
-/// Takes the headers out of a request, and an address that is the usual one: each holds a part of the connection's buffer, and while one is there
-/// hyper makes a new buffer for the next read. Gives back the headers' table, empty: as the answer's it is what
-/// hyper reads the next head into.
+/// Takes the headers out of a request, and an address that is the usual one: each holds a part of the connection's
+/// buffer, and while one is there hyper makes a new buffer for the next read. Gives back the headers' table, empty:
+/// as the answer's it is what hyper reads the next head into.
 fn detach(request: &mut Request<RequestBody>, usual: &Uri) -> HeaderMap {
     if request.uri().path_and_query().map(PathAndQuery::as_str) == usual.path_and_query().map(PathAndQuery::as_str) {
         *request.uri_mut() = usual.clone();

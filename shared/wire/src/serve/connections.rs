@@ -102,8 +102,8 @@ impl Watch {
         self.deadline_ms.store(millis(deadline.duration_since(self.since)), Ordering::Relaxed);
     }
 
-    /// Waits for something for so long, from a time that the sweep took: never less, and half a second more at the most. It costs no look at
-    /// the clock, which each answer would pay for.
+    /// Waits for something for so long, from a time that the sweep took: never less, and half a second more at the
+    /// most. It costs no look at the clock, which each answer would pay for.
     pub(super) fn expect_about(&self, awaited: Awaited, swept_ms: u64, within: Duration) {
         self.awaited.store(awaited as u8, Ordering::Relaxed);
         self.deadline_ms.store(swept_ms.saturating_add(millis(within + SWEEP)), Ordering::Relaxed);

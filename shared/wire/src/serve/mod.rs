@@ -6,8 +6,8 @@
 //! does not make. A handler is given who asks ([`Peer`]) and the request, and answers; the agents' side matches its few paths itself, the
 //! admin side hands the request to its router.
 //!
-//! A handler runs in its connection's task: when the peer goes away, the handler's future is dropped where it stands. What must not be left
-//! half done is spawned, or sent to who does it.
+//! A handler runs in its connection's task: when the peer goes away, the handler's future is dropped where it stands.
+//! What must not be left half done is spawned, or sent to who does it.
 
 mod answer;
 mod body;
@@ -88,9 +88,10 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// docs/trust.md's timers; 64 MiB (the largest blob) a body; 18,000 connections, as a process has 20,000 descriptors, and all of them may
-    /// come from one address (a fleet behind one translator), but for those who show no certificate, and for those who have shown nothing yet:
-    /// of these a fleet that comes back at once has a few thousand, and one address never all of the places.
+    /// docs/trust.md's timers; 64 MiB (the largest blob) a body; 18,000 connections, as a process has 20,000
+    /// descriptors, and all of them may come from one address (a fleet behind one translator), but for those who show
+    /// no certificate, and for those who have shown nothing yet: of these a fleet that comes back at once has a few
+    /// thousand, and one address never all of the places.
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(5),
@@ -177,8 +178,9 @@ impl<L: Listen> Server<L> {
         Self { listen, tls, http, usual: None, shared: Arc::new(Shared { limits, clock, rejected, connections }) }
     }
 
-    /// For a listener whose clients are all of our own: no `Date` in the answers, which none of them looks at, and requests without their
-    /// headers, which hold the connection's buffer, so that it could not be used again while the handler is at work. `usual` is the path of nearly every request.
+    /// For a listener whose clients are all of our own: no `Date` in the answers, which none of them looks at, and
+    /// requests without their headers, which hold the connection's buffer, so that it could not be used again while
+    /// the handler is at work. `usual` is the path of nearly every request.
     #[must_use]
     pub fn lean(mut self, usual: &'static str) -> Self {
         self.http.auto_date_header(false);

@@ -42,7 +42,8 @@ struct Tally {
 impl Rejected {
     /// Counts one refusal, and says so in the journal: ten times a minute for a reason, then as a number.
     ///
-    /// `reason` is a stable name in lower case with underscores; it becomes the metric's label, so it never has anything of the request in it.
+    /// `reason` is a stable name in lower case with underscores; it becomes the metric's label, so it never has
+    /// anything of the request in it.
     pub fn refuse(&self, reason: &'static str, from: Option<IpAddr>) {
         let now = Instant::now();
         let Some(unsaid) = self.tally(reason, now) else { return };

@@ -24,7 +24,8 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Builds the tree over at least one leaf. Joining neighbours level by level, with the odd one at the end carried up as it is, is the RFC's tree.
+    /// Builds the tree over at least one leaf. Joining neighbours level by level, with the odd one at the end carried
+    /// up as it is, is the RFC's tree.
     pub(super) fn build(leaves: &[Leaf]) -> Self {
         let mut levels = vec![leaves.iter().map(|leaf| leaf.0).collect::<Vec<_>>()];
         while let Some(below) = levels.last().filter(|level| level.len() > 1) {

@@ -1,14 +1,18 @@
 //! What a controller signs and an agent's root half checks (docs/trust.md, rule 6). Wire format, from the first version on.
 //!
-//! A signature costs 17 to 25 µs and a hash 0.1 to 0.4, and one template label may reach 10,000 hosts at once: so a batch
-//! is signed, not a state. Each state (or grant) is a [`Leaf`]; the leaves of one pass of the reconciler are a Merkle tree in RFC 6962's form,
-//! and its root is signed once. An answer carries the leaf's index, its path and that signature.
+//! A signature costs 17 to 25 µs and a hash 0.1 to 0.4, and one template label may reach 10,000 hosts at once: so a
+//! batch is signed, not a state. Each state (or grant) is a [`Leaf`]; the leaves of one pass of the reconciler are a
+//! Merkle tree in RFC 6962's form, and its root is signed once. An answer carries the leaf's index, its path and that
+//! signature.
 //!
 //! # Bytes
-//! Integers are big-endian; `tag(x)` is the ASCII text `stemma/x/v1` and a zero byte, so that no signature or leaf of one kind is one of another.
+//! Integers are big-endian; `tag(x)` is the ASCII text `stemma/x/v1` and a zero byte, so that no signature or leaf of
+//! one kind is one of another.
 //!
-//! - leaf of a desired state: SHA-256 of `00`, `tag(desired)`, node (16), epoch (16), revision (8), known digest (32), task set digest (32)
-//! - leaf of open barriers: SHA-256 of `00`, `tag(barriers)`, node, epoch, revision, task set digest, their number (4), and for each: length (4) and text of the task, length (4) and text of the selector
+//! - leaf of a desired state: SHA-256 of `00`, `tag(desired)`, node (16), epoch (16), revision (8), known digest
+//!   (32), task set digest (32)
+//! - leaf of open barriers: SHA-256 of `00`, `tag(barriers)`, node, epoch, revision, task set digest, their number
+//!   (4), and for each: length (4) and text of the task, length (4) and text of the selector
 //! - leaf of a lease: SHA-256 of `00`, `tag(lease)`, node, epoch, revision, kind (1: mend 1, reboot 2), seconds (4)
 //! - inner node: SHA-256 of `01`, left, right
 //! - signed for a batch: `tag(batch)`, number of leaves (8), root (32)

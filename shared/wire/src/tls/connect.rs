@@ -21,7 +21,8 @@ const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 pub enum Pin {
     /// The root's certificate; two while one follows the other.
     Roots(Vec<CertificateDer<'static>>),
-    /// SHA-256 of the root's public key (`SubjectPublicKeyInfo`), as `--ca-hash` gives it. The root is then taken from the chain that the server sends.
+    /// SHA-256 of the root's public key (`SubjectPublicKeyInfo`), as `--ca-hash` gives it. The root is then taken
+    /// from the chain that the server sends.
     KeyHash([u8; 32]),
 }
 

@@ -54,8 +54,8 @@ pub struct Identity {
     pub spki_sha256: [u8; 32],
     /// The last second of validity, since 1970.
     pub not_after: u64,
-    /// Whether it had expired when the handshake was made, and was admitted to renew (docs/trust.md, rule 5). A connection may outlive its
-    /// certificate: for a request ask [`Identity::expired_at`].
+    /// Whether it had expired when the handshake was made, and was admitted to renew (docs/trust.md, rule 5). A
+    /// connection may outlive its certificate: for a request ask [`Identity::expired_at`].
     pub expired: bool,
 }
 
