@@ -9,4 +9,5 @@ pub mod fuzz;
 pub mod program;
 pub mod proxy;
 pub mod shared;
+pub mod site;
 pub mod transcript;

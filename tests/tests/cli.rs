@@ -4,8 +4,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use stemma_tests::fleet::Fleet;
 use stemma_tests::program::{Running, eventually, succeed};
-
-const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
+use stemma_tests::site::SITE;
 
 fn get(fleet: &Fleet, arguments: &[&str]) -> Result<Value> {
     let arguments: Vec<&str> = ["get"].iter().chain(arguments).chain(&["-o", "json"]).copied().collect();

@@ -10,8 +10,8 @@ use serde_json::Value;
 use stemma_tests::chance::Chance;
 use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::program::{eventually, file_contains};
+use stemma_tests::site::{SITE, whole};
 
-const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
 /// How often something is killed.
 const KILLS: u64 = 100;
 /// Somewhere in this time after a write began.
@@ -69,12 +69,4 @@ fn number_of(fleet: &Fleet) -> Result<u64> {
 /// The host's files as a reader finds them: whole, or not there yet.
 fn whole_if_there(web: &Agent) -> Result<()> {
     if web.path("run/stemma/labels.json").exists() { whole(web) } else { Ok(()) }
-}
-
-fn whole(web: &Agent) -> Result<()> {
-    let labels = std::fs::read_to_string(web.path("run/stemma/labels.json"))?;
-    let _whole: Value = serde_json::from_str(&labels).with_context(|| format!("torn: {labels:?}"))?;
-    let conf = std::fs::read_to_string(web.path("etc/nginx/conf.d/site.conf"))?;
-    ensure!(conf.starts_with("# tier ") && conf.ends_with("server_tokens off;\n"), "torn: {conf:?}");
-    Ok(())
 }

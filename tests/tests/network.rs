@@ -4,13 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
 use stemma_tests::chance::Chance;
-use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::fleet::Fleet;
 use stemma_tests::program::{eventually, file_contains};
 use stemma_tests::proxy::Proxy;
+use stemma_tests::site::{SITE, whole};
 
-const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
 /// How often something is edited while connections are cut.
 const EDITS: usize = 40;
 /// So long at most between two edits.
@@ -51,14 +50,5 @@ fn connections_cut_at_any_byte_lose_and_tear_nothing() -> Result<()> {
     ran.dedup();
     ensure!(ran.len() == runs, "a command ran twice for one value:\n{notes}");
     ensure!(proxy.cuts() > 3, "only {} connections were cut", proxy.cuts());
-    Ok(())
-}
-
-/// The host's files as a reader finds them.
-fn whole(web: &Agent) -> Result<()> {
-    let labels = std::fs::read_to_string(web.path("run/stemma/labels.json"))?;
-    let _whole: Value = serde_json::from_str(&labels).with_context(|| format!("torn: {labels:?}"))?;
-    let conf = std::fs::read_to_string(web.path("etc/nginx/conf.d/site.conf"))?;
-    ensure!(conf.starts_with("# tier ") && conf.ends_with("server_tokens off;\n"), "torn: {conf:?}");
     Ok(())
 }

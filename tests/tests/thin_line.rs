@@ -8,8 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::program::{eventually, file_contains};
-
-const SITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/site");
+use stemma_tests::site::SITE;
 
 fn three(fleet: &Fleet) -> Result<[Agent; 3]> {
     fleet.stemma(&["apply", "-f", SITE])?;

@@ -4,13 +4,9 @@
 use stemma_core::finding::Finding;
 use stemma_core::resolve::Answer;
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::{Known, MAX_DESIRED, TaskSet};
+use stemma_wire::message::desired::{Known, MAX_DESIRED, MAX_ENTRIES, MAX_LISTED, TaskSet};
 
 use super::encode;
-
-/// The most entries of a task set's lists, and of its maps, that an agent takes (see [`TaskSet`]).
-const MOST_LISTED: usize = 1024;
-const MOST_ENTRIES: usize = 16_384;
 
 /// A desired state that no agent takes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,12 +66,12 @@ pub(crate) fn of_answer(answer: &Answer) -> Result<usize, TooLarge> {
 /// Checks the parts of a desired state, and their sizes in bytes as they are sent.
 pub(super) fn check(known: &Known, task_set: &TaskSet, sizes: (usize, usize)) -> Result<usize, TooLarge> {
     let counts = [
-        ("tags", task_set.tags.len(), MOST_LISTED),
-        ("tags held as primary", task_set.primaries.len(), MOST_LISTED),
-        ("traits", known.traits.len(), MOST_LISTED),
-        ("ready probes", known.ready.len(), MOST_LISTED),
-        ("tasks that are left out", task_set.left_out.len(), MOST_ENTRIES),
-        ("values that tasks read", task_set.inputs.len(), MOST_ENTRIES),
+        ("tags", task_set.tags.len(), MAX_LISTED),
+        ("tags held as primary", task_set.primaries.len(), MAX_LISTED),
+        ("traits", known.traits.len(), MAX_LISTED),
+        ("ready probes", known.ready.len(), MAX_LISTED),
+        ("tasks that are left out", task_set.left_out.len(), MAX_ENTRIES),
+        ("values that tasks read", task_set.inputs.len(), MAX_ENTRIES),
     ];
     if let Some((what, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
         return Err(TooLarge::Count { what, count, most });

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use stemma_core::labels::MAX_KEYS;
 use stemma_core::object::{self, Kind, RefusedTraits, SaidOnHost, Timestamp};
 use stemma_core::traits::TraitNames;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
@@ -23,8 +24,6 @@ use crate::store::{Op, Precondition, Query, Revision, StoreError, Transaction};
 const KEPT_OBSERVATIONS: usize = 10;
 /// How often a record is written again after another write came between.
 const MOST_ATTEMPTS: usize = 8;
-/// The most labels that one source gives.
-const MOST_LABELS: usize = 256;
 /// How much of a reason that was said on a host is kept, in characters.
 const MOST_REASON: usize = 256;
 
@@ -260,8 +259,8 @@ fn said_on_host(local: LocalState) -> Option<SaidOnHost> {
 /// What is more than a node may have is refused whole; traits that are none, or too many, are left out one by one.
 fn check_bounds(said: &Observation) -> Result<(), IntakeError> {
     let count = said.labels.len();
-    if count > MOST_LABELS {
-        return Err(IntakeError::Refused(format!("an observation has {count} labels, and may have {MOST_LABELS}")));
+    if count > MAX_KEYS {
+        return Err(IntakeError::Refused(format!("an observation has {count} labels, and may have {MAX_KEYS}")));
     }
     Ok(())
 }

@@ -49,10 +49,14 @@ async fn talk_for(mut sync: SyncEnd, offers: Vec<FromSync>, quiet: Duration) -> 
 }
 
 fn half(host: &MemoryHost, controller: &Controller, apply: ApplyEnd) -> Half {
+    half_until(host, controller, apply, Until::Stopped)
+}
+
+fn half_until(host: &MemoryHost, controller: &Controller, apply: ApplyEnd, until: Until) -> Half {
     let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
     let site = Site { host: Rc::new(host.clone()), ledger };
     let trust = Trust::new(&controller.identity()).ok();
-    Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap()
+    Half::new(site, Config::default(), trust, apply, Pokes::never(), until).unwrap()
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -412,10 +416,7 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
     let offers = give(&controller, 1, &slow);
     let said = runtime().block_on(async {
         let (sync, apply) = pair();
-        let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
-        let site = Site { host: Rc::new(host.clone()), ledger };
-        let trust = Trust::new(&controller.identity()).ok();
-        let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap();
+        let half = half(&host, &controller, apply);
         let talk = async {
             let mut sync = sync;
             for offer in &offers {
@@ -449,10 +450,7 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
     host.on_run(|host, _| Finished { end: End::Status(i32::from(host.ran().len() == 1)), output: String::new() });
     runtime().block_on(async {
         let (sync, apply) = pair();
-        let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
-        let site = Site { host: Rc::new(host.clone()), ledger };
-        let trust = Trust::new(&controller.identity()).ok();
-        let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped).unwrap();
+        let half = half(&host, &controller, apply);
         let talk = async {
             let mut sync = sync;
             for offer in give(&controller, 1, &set("gold", 1)) {
@@ -501,10 +499,7 @@ fn once_applies_what_is_held_and_ends_also_where_something_must_wait() {
     host.put("/f", "edited");
     runtime().block_on(async {
         let (mut sync, apply) = pair();
-        let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
-        let site = Site { host: Rc::new(host.clone()), ledger };
-        let trust = Trust::new(&controller.identity()).ok();
-        let half = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Quiet).unwrap();
+        let half = half_until(&host, &controller, apply, Until::Quiet);
         let listen = async { while sync.receive().await.is_ok() {} };
         let (ended, ()) = tokio::join!(half.run(std::future::pending()), listen);
         ended.unwrap();

@@ -402,7 +402,7 @@ async fn a_group_without_nodes_brings_no_other_order_of_stages() {
     assert_eq!(refused.message, cycle);
 }
 
-fn library(tasks: &serde_json::Value, imports: &[&str]) -> ReleaseSpec {
+fn release_of(tasks: &serde_json::Value, imports: &[&str]) -> ReleaseSpec {
     serde_json::from_value(json!({"imports": imports, "roles": {}, "tags": {}, "tasks": tasks})).unwrap()
 }
 
@@ -424,9 +424,9 @@ fn set(n: u128, spec: ReleaseSpec) -> Write {
 #[tokio::test]
 async fn a_release_and_what_it_imports_are_stored_only_as_they_compile_together() {
     let stage = |id: &str| json!([{"id": id, "type": "stage"}]);
-    let app = library(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["lib"]);
-    let plain = library(&json!([]), &["mid"]);
-    let over_mid = library(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["mid"]);
+    let app = release_of(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["lib"]);
+    let plain = release_of(&json!([]), &["mid"]);
+    let over_mid = release_of(&json!([{"id": "own", "type": "stage", "requires": ["needed"]}]), &["mid"]);
     // What is stored first, then the two writes: each decides before the other is committed.
     let cases: [(&str, Vec<Write>, Write); 2] = [
         ("a new one", vec![], make(52, "app", app)),
@@ -435,12 +435,12 @@ async fn a_release_and_what_it_imports_are_stored_only_as_they_compile_together(
     for (what, before, write) in cases {
         for edit_first in [false, true] {
             let site = Site::new().await;
-            site.write(make(50, "lib", library(&stage("needed"), &[]))).await.unwrap();
-            site.write(make(51, "mid", library(&json!([]), &["lib"]))).await.unwrap();
+            site.write(make(50, "lib", release_of(&stage("needed"), &[]))).await.unwrap();
+            site.write(make(51, "mid", release_of(&json!([]), &["lib"]))).await.unwrap();
             for one in &before {
                 site.write(one).await.unwrap();
             }
-            let edit = set(50, library(&stage("other"), &[]));
+            let edit = set(50, release_of(&stage("other"), &[]));
             let (one, other) = if edit_first { (&edit, &write) } else { (&write, &edit) };
             let (made, tried) = site.race(one, other).await;
             let refusal = made.expect_err("the second one sees the first");
@@ -456,9 +456,9 @@ async fn a_release_and_what_it_imports_are_stored_only_as_they_compile_together(
 #[tokio::test]
 async fn a_stored_release_that_does_not_compile_takes_no_other_away() {
     let site = Site::new().await;
-    site.write(make(50, "bad", library(&json!([]), &[]))).await.unwrap();
+    site.write(make(50, "bad", release_of(&json!([]), &[]))).await.unwrap();
     let mut bad = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
-    bad.spec = library(&json!([{"id": "x", "type": "stage", "requires": ["ghost"]}]), &[]);
+    bad.spec = release_of(&json!([{"id": "x", "type": "stage", "requires": ["ghost"]}]), &[]);
     let at = key::object(Kind::Release, bad.meta.uuid);
     let put = crate::store::Transaction::new().put(at, crate::registry::codec::encode(&bad));
     site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
@@ -474,9 +474,9 @@ async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere(
     let (old, new) = (json!([{"id": "a", "type": "stage"}]), json!([{"id": "b", "type": "stage"}]));
     for (what, marked) in [("what runs, in a store without marks", false), ("a mark", true)] {
         let site = Site::new().await;
-        site.write(make(50, "lib@1", library(&old, &[]))).await.unwrap();
-        site.write(make(51, "app@1", library(&json!([]), &["lib@1"]))).await.unwrap();
-        site.write(set(50, library(&json!([]), &[]))).await.expect("nothing runs it");
+        site.write(make(50, "lib@1", release_of(&old, &[]))).await.unwrap();
+        site.write(make(51, "app@1", release_of(&json!([]), &["lib@1"]))).await.unwrap();
+        site.write(set(50, release_of(&json!([]), &[]))).await.expect("nothing runs it");
         let put = crate::store::Transaction::new();
         let put = if marked {
             put.put(key::fixed("lib@1"), bytes::Bytes::new())
@@ -490,10 +490,10 @@ async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere(
             put.put(key::of_node(key::RELEASED, Uuid::from_u128(9)), crate::registry::codec::encode(&record))
         };
         site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
-        let refused = site.write(set(50, library(&new, &[]))).await.expect_err(what);
+        let refused = site.write(set(50, release_of(&new, &[]))).await.expect_err(what);
         assert_eq!(refused.kind, ErrorType::ObjectInUse, "{what}");
         assert!(refused.message.contains("the release lib@1"), "{what}: {}", refused.message);
-        let described = ReleaseSpec { description: "for people".into(), ..library(&json!([]), &[]) };
+        let described = ReleaseSpec { description: "for people".into(), ..release_of(&json!([]), &[]) };
         site.write(set(50, described)).await.expect("its content is the same");
     }
 }

@@ -109,6 +109,24 @@ macro_rules! field {
     };
 }
 
+macro_rules! host_labels {
+    ($spec:ty) => {
+        field!(
+            $spec,
+            "host_labels": Form::Map,
+            |spec, raw, _| sound::host_labels(&mut spec.host_labels, raw),
+            |spec, _| shown(&spec.host_labels)
+        )
+    };
+}
+
+/// The roles of a group or node.
+macro_rules! roles {
+    ($spec:ty) => {
+        field!($spec, "roles": Form::Names, |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles))
+    };
+}
+
 macro_rules! lifecycle {
     ($spec:ty, $name:ident, $field:ident) => {
         Field {
@@ -150,12 +168,7 @@ impl Fields for ClusterTemplateSpec {
     const FIELDS: &'static [Field<Self>] = &[
         field!(Self, description: Form::Text),
         field!(Self, release: Form::Text),
-        field!(
-            Self,
-            "host_labels": Form::Map,
-            |spec, raw, _| sound::host_labels(&mut spec.host_labels, raw),
-            |spec, _| shown(&spec.host_labels)
-        ),
+        host_labels!(Self),
         lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
         lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
         lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
@@ -171,12 +184,7 @@ impl Fields for ClusterSpec {
             spec.cluster_template.map_or(Value::Null, |id| shown(&names.template_name(id).unwrap_or(id.to_string())))
         }),
         field!(Self, release: Form::Text),
-        field!(
-            Self,
-            "host_labels": Form::Map,
-            |spec, raw, _| sound::host_labels(&mut spec.host_labels, raw),
-            |spec, _| shown(&spec.host_labels)
-        ),
+        host_labels!(Self),
         field!(Self, "tags": Form::Map, |spec, raw, _| sound::tags(&mut spec.tags, raw), |spec, _| shown(&spec.tags)),
         field!(
             Self,
@@ -199,13 +207,8 @@ impl Fields for NodeGroupSpec {
     const FIELDS: &'static [Field<Self>] = &[
         field!(Self, description: Form::Text),
         field!(Self, release: Form::Text),
-        field!(
-            Self,
-            "host_labels": Form::Map,
-            |spec, raw, _| sound::host_labels(&mut spec.host_labels, raw),
-            |spec, _| shown(&spec.host_labels)
-        ),
-        field!(Self, "roles": Form::Names, |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
+        host_labels!(Self),
+        roles!(Self),
         field!(
             Self,
             "requirements": Form::MapOrList,
@@ -232,7 +235,7 @@ impl Fields for NodeSpec {
         field!(Self, "nodegroup": Form::Text, read_group, |spec, names| {
             spec.nodegroup.map_or(Value::Null, |id| shown(&names.group_name(id).unwrap_or(id.to_string())))
         }),
-        field!(Self, "roles": Form::Names, |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
+        roles!(Self),
         field!(
             Self,
             "suppressed_traits": Form::Names,
@@ -354,30 +357,6 @@ mod tests {
 
     use super::*;
 
-    /// Nothing is there by any name.
-    struct Nobody(TraitNames);
-
-    impl Names for Nobody {
-        fn template(&self, _: &str) -> Option<TemplateId> {
-            Some(TemplateId(uuid::Uuid::nil()))
-        }
-        fn cluster(&self, _: &str) -> Option<ClusterId> {
-            None
-        }
-        fn group(&self, _: &str, _: &str) -> Option<GroupId> {
-            Some(GroupId(uuid::Uuid::nil()))
-        }
-        fn template_name(&self, _: TemplateId) -> Option<String> {
-            None
-        }
-        fn group_name(&self, _: GroupId) -> Option<String> {
-            None
-        }
-        fn traits(&self) -> &TraitNames {
-            &self.0
-        }
-    }
-
     /// A value of each form, by hand; for fields whose objects must have something in them there is none.
     fn example(form: Form, name: &str) -> Option<Value> {
         Some(match (form, name) {
@@ -407,7 +386,7 @@ mod tests {
     }
 
     fn every_field_is_of_its_form<S: Fields + Default>() {
-        let names = Nobody(TraitNames::default());
+        let names = Anybody(TraitNames::default());
         for field in S::FIELDS {
             let read = |value: &Value| {
                 let raw = RawValue::from_string(value.to_string()).expect("a value's text is JSON");

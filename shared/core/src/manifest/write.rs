@@ -392,40 +392,16 @@ mod tests {
     use crate::object::{ClusterId, ClusterSpec, GroupId, TemplateId};
     use crate::traits::TraitNames;
 
-    #[derive(Default)]
-    struct Nobody(TraitNames);
-
-    impl Names for Nobody {
-        fn template(&self, _: &str) -> Option<TemplateId> {
-            None
-        }
-        fn cluster(&self, _: &str) -> Option<ClusterId> {
-            None
-        }
-        fn group(&self, _: &str, _: &str) -> Option<GroupId> {
-            None
-        }
-        fn template_name(&self, _: TemplateId) -> Option<String> {
-            None
-        }
-        fn group_name(&self, _: GroupId) -> Option<String> {
-            None
-        }
-        fn traits(&self) -> &TraitNames {
-            &self.0
-        }
-    }
-
     fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
         let body = Body::parse(fields).unwrap();
         let manager = Manager::new(who).unwrap();
-        write(spec, &body, Author::Apply { manager: &manager, force: false, adopt: None }, &Nobody::default(), 7)
+        write(spec, &body, Author::Apply { manager: &manager, force: false, adopt: None }, &Anybody::default(), 7)
     }
 
     fn update<S: Fields>(spec: &mut S, who: &str, fields: &str, shape: BodyShape) -> Result<(), WriteError> {
         let body = Body::parse(fields).unwrap();
         let manager = Manager::new(who).unwrap();
-        write(spec, &body, Author::Update { manager: &manager, shape }, &Nobody::default(), 7)
+        write(spec, &body, Author::Update { manager: &manager, shape }, &Anybody::default(), 7)
     }
 
     #[test]
@@ -436,7 +412,7 @@ mod tests {
         let body = Body::parse(r#"{"description": "b", "labels": {"tier": "iron"}}"#).unwrap();
         let mut write_as = |adopt| {
             let author = Author::Apply { manager: &git, force: false, adopt };
-            write(&mut spec, &body, author, &Nobody::default(), 7)
+            write(&mut spec, &body, author, &Anybody::default(), 7)
         };
         assert!(write_as(None).is_err());
         write_as(Some(&ops)).unwrap();

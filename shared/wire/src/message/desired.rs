@@ -12,6 +12,10 @@ use super::bounded;
 
 /// The bytes of a desired state, both parts together: a controller sends no more, and an agent refuses what is more.
 pub const MAX_DESIRED: usize = 256 * 1024;
+/// The most tags, primaries, traits and probes, of each, that an agent reads.
+pub const MAX_LISTED: usize = 1024;
+/// The most tasks, values that they read, and tasks that are left out, of each, that an agent reads.
+pub const MAX_ENTRIES: usize = 16_384;
 
 /// The part that is replaced at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +33,7 @@ pub struct Known {
     #[serde(deserialize_with = "bounded::map::<_, _, _, 4096>")]
     pub annotations: BTreeMap<String, String>,
     /// The union of traits, less the suppressed ones, sorted.
-    #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub traits: Vec<String>,
     /// Lifecycle fields in seconds by their manifest name; one that is not limited is left out.
     #[serde(deserialize_with = "bounded::map::<_, _, _, 16>")]
@@ -45,7 +49,7 @@ pub struct Known {
     /// No new lease in group or cluster.
     pub paused: bool,
     /// Ready probes by tag, each a canonical JSON text.
-    #[serde(deserialize_with = "bounded::map::<_, _, _, 1024>")]
+    #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_LISTED>")]
     pub ready: BTreeMap<String, String>,
 }
 
@@ -86,16 +90,16 @@ pub struct TaskSet {
     /// The profile that holds the definitions; `None`: no tasks.
     pub profile: Option<Hash>,
     /// Effective tags, sorted, with `NAME:VALUE` where one has a value; written to `/run/stemma/tags`.
-    #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub tags: Vec<String>,
     /// Plain names of the tags held as primary, sorted.
-    #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_LISTED>")]
     pub primaries: Vec<String>,
     /// Task ids that stand in the profile and do not run here, with the reason.
-    #[serde(deserialize_with = "bounded::map::<_, _, _, 16384>")]
+    #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub left_out: BTreeMap<String, String>,
     /// Each reference's value, by the reference's canonical text.
-    #[serde(deserialize_with = "bounded::map::<_, _, _, 16384>")]
+    #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub inputs: BTreeMap<String, InputValue>,
 }
 
@@ -120,7 +124,7 @@ pub enum InputValue {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// Tasks in a valid order on the host (a dependency stands before its dependants).
-    #[serde(deserialize_with = "bounded::list::<_, _, 16384>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub tasks: Vec<ProfileTask>,
 }
 
@@ -135,7 +139,7 @@ pub struct ProfileTask {
     #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
     pub references: Vec<String>,
     /// Indices into `tasks` of what must have ended well first on this host, each lower than its own.
-    #[serde(deserialize_with = "bounded::list::<_, _, 16384>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub after: Vec<u16>,
     /// Barriers that must be open before it starts.
     #[serde(deserialize_with = "bounded::list::<_, _, 4096>")]
