@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use stemma_wire::serve::{Connections, Rejected};
 
-use crate::agents::desired::DesiredTable;
+use crate::desired::DesiredTable;
 use crate::store::{Health, Store};
 
 /// What is counted here, since the start of the process.

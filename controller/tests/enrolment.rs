@@ -14,9 +14,9 @@ use rcgen::{
     PKCS_ECDSA_P384_SHA384, SanType,
 };
 use serde_json::{Value, json};
-use stemma_controller::agents::desired::{Batch, Change};
-use stemma_controller::enrol::record::{KEYS, agent_key};
+use stemma_controller::desired::{Batch, Change};
 use stemma_controller::enrol::{GuessLimits, forget, token};
+use stemma_controller::records::enrolled::{KEYS, agent_key};
 use stemma_controller::registry::work::Work;
 use stemma_controller::registry::{Answer, Decision};
 use stemma_controller::store::{Query, Revision as StoreRevision};

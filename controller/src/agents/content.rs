@@ -13,7 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use stemma_wire::message::Hash;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::slot::Slot;
+use crate::desired::slot::Slot;
 
 /// How much of a file is read at once.
 const PIECE: usize = 64 * 1024;

@@ -21,11 +21,11 @@ use stemma_wire::serve::{Peer, Rejected, RequestBody};
 
 use super::checkin::CheckIns;
 use super::content::{self, FileBody};
-use super::desired::DesiredTable;
-use super::identity::{Identities, Standing};
-use super::intake::Intake;
-use super::slot::Slot;
+use crate::desired::DesiredTable;
+use crate::desired::slot::Slot;
 use crate::enrol::Enrolment;
+use crate::identity::{Identities, Standing};
+use crate::intake::Intake;
 use crate::metrics::Counters;
 
 /// The path of nearly every request.

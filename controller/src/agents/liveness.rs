@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::desired::DesiredTable;
-use super::identity::Identities;
-use super::intake::{Intake, Seen};
-use super::slot::Slot;
+use crate::desired::DesiredTable;
+use crate::desired::slot::Slot;
+use crate::identity::Identities;
+use crate::intake::{Intake, Seen};
 
 /// How often it is looked who has become silent.
 const LOOK: Duration = Duration::from_secs(5);

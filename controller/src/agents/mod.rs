@@ -5,12 +5,8 @@
 
 mod checkin;
 mod content;
-pub mod desired;
-pub mod identity;
-pub mod intake;
 mod listener;
 mod liveness;
-mod slot;
 
 pub(crate) use listener::CHECK_IN;
 pub(crate) use listener::plain;

@@ -43,10 +43,10 @@ use stemma_wire::serve::Rejected;
 
 pub use serve::{Guarding, answer, handler};
 
-use crate::agents::desired::DesiredTable;
-use crate::agents::identity::Identities;
 use crate::blobs::Blobs;
 use crate::cache::Cache;
+use crate::desired::DesiredTable;
+use crate::identity::Identities;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::registry::admit::Admitted;

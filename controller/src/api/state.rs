@@ -16,8 +16,8 @@ use uuid::Uuid;
 use super::{Api, view};
 use crate::cache::Model;
 use crate::reconcile::size;
+use crate::records::reported;
 use crate::registry::names::group_path;
-use crate::registry::reported;
 
 /// What resolve says of a node.
 pub(super) struct Resolved {

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 pub use model::{Model, Reach};
 
-use crate::registry::key;
+use crate::records::key;
 use crate::store::{Change, EventKind, KeyRange, Query, Revision, Store, StoreError, WatchError};
 use model::Now;
 

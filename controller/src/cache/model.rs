@@ -22,10 +22,11 @@ use stemma_wire::message::Hash;
 use uuid::Uuid;
 
 use super::shelf::Shelf;
-use crate::registry::reported::{
+use crate::records::Stored;
+use crate::records::reported::{
     ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, TaskOutcome,
 };
-use crate::registry::{Stored, codec, key};
+use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
 
 /// Records by node.

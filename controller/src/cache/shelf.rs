@@ -7,7 +7,7 @@ use imbl::OrdMap;
 use stemma_core::object::Object;
 use uuid::Uuid;
 
-use crate::registry::Stored;
+use crate::records::Stored;
 
 /// The objects of one kind.
 pub struct Shelf<S: Stored> {

@@ -5,9 +5,9 @@
 
 use stemma_core::object::Timestamp;
 
-use super::record::{AgentRecord, TOKENS, TokenRecord, agent_key};
 use super::{decode, keys};
-use crate::agents::identity::Identities;
+use crate::identity::Identities;
+use crate::records::enrolled::{AgentRecord, TOKENS, TokenRecord, agent_key};
 use crate::store::{Entry, KeyRange, Op, Precondition, Query, Store, StoreError, Transaction};
 
 /// A token that is spent or expired is still shown for so long.

@@ -12,13 +12,14 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
 use uuid::Uuid;
 
-use super::record::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
 use super::{Enrolment, caller, keys, new_uuid, read_agent, token};
 use crate::agents::plain;
 use crate::ca::csr::Request;
 use crate::cache::Model;
+use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
+use crate::records::{codec, key};
 use crate::registry::work::Work;
-use crate::registry::{Answer, Decision, Sight, Undecided, codec, key, store_error};
+use crate::registry::{Answer, Decision, Sight, Undecided, store_error};
 use crate::store::{Op, Precondition, Revision};
 
 /// Why a node's name is taken.

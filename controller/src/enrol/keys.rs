@@ -8,7 +8,7 @@
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::record::{AgentRecord, Hex, key_key};
+use crate::records::enrolled::{AgentRecord, Hex, key_key};
 use crate::registry::{Draft, store_error};
 use crate::store::{Op, Precondition, Snapshot, Store, StoreError};
 

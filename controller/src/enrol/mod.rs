@@ -7,7 +7,6 @@ pub mod forget;
 mod guess;
 mod join;
 mod keys;
-pub mod record;
 mod renew;
 pub mod token;
 
@@ -21,14 +20,15 @@ use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::Rejected;
 use uuid::Uuid;
 
-use crate::agents::identity::Identities;
 use crate::ca::Authority;
 use crate::ca::csr::{self, Request};
+use crate::identity::Identities;
 use crate::metrics::Counters;
-use crate::registry::{Caller, Draft, Registry, codec, store_error};
+use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex};
+use crate::records::{codec, enrolled};
+use crate::registry::{Caller, Draft, Registry, store_error};
 use crate::store::{Op, Precondition, Snapshot, Store, StoreError};
 use guess::Guesses;
-use record::{AgentRecord, CertificateRecord, Hex};
 
 pub use guess::GuessLimits;
 
@@ -96,9 +96,9 @@ impl Enrolment {
 /// # Errors
 /// What the store says; [`StoreError::Corrupt`] for a record that cannot be read.
 pub fn load_identities(snapshot: &dyn Snapshot, into: &Identities) -> Result<(), StoreError> {
-    let list = snapshot.list(&crate::store::Query::prefix(record::AGENTS))?;
+    let list = snapshot.list(&crate::store::Query::prefix(enrolled::AGENTS))?;
     for entry in list.entries {
-        let Some(node) = record::read_agent_key(&entry.key) else { continue };
+        let Some(node) = enrolled::read_agent_key(&entry.key) else { continue };
         into.put(node, &decode(&entry.key, &entry.value)?, entry.mod_revision);
     }
     Ok(())
@@ -108,10 +108,10 @@ pub fn load_identities(snapshot: &dyn Snapshot, into: &Identities) -> Result<(),
 pub(crate) fn retire(store: &dyn Store, draft: &mut Draft, node: Uuid) -> Result<(), ApiError> {
     let Some((record, written)) = read_agent(store, node).map_err(|error| store_error(&error))? else {
         // Whoever joins as it meanwhile must not outlive it.
-        draft.require(Precondition::absent(record::agent_key(node)));
+        draft.require(Precondition::absent(enrolled::agent_key(node)));
         return Ok(());
     };
-    let at = record::agent_key(node);
+    let at = enrolled::agent_key(node);
     draft.require(Precondition::unchanged(at.clone(), written));
     let record = AgentRecord { retired: true, ..record };
     draft.entry(Op::Put { key: at.into(), value: codec::encode(&record) });
@@ -120,7 +120,7 @@ pub(crate) fn retire(store: &dyn Store, draft: &mut Draft, node: Uuid) -> Result
 
 /// An agent's record as it stands in the store, with the revision that wrote it.
 fn read_agent(store: &dyn Store, node: Uuid) -> Result<Option<(AgentRecord, crate::store::Revision)>, StoreError> {
-    let key = record::agent_key(node);
+    let key = enrolled::agent_key(node);
     let Some(entry) = store.snapshot()?.get(key.as_bytes())? else { return Ok(None) };
     Ok(Some((decode(&entry.key, &entry.value)?, entry.mod_revision)))
 }

@@ -11,12 +11,13 @@ use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
 use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
-use super::record::{AgentRecord, CertificateRecord, MOST_CERTIFICATES, agent_key};
 use super::{Enrolment, caller, keys, read_agent};
 use crate::agents::plain;
 use crate::ca::csr::Request;
+use crate::records::codec;
+use crate::records::enrolled::{AgentRecord, CertificateRecord, MOST_CERTIFICATES, agent_key};
 use crate::registry::work::Work;
-use crate::registry::{Answer, Decision, Sight, Undecided, codec, store_error};
+use crate::registry::{Answer, Decision, Sight, Undecided, store_error};
 use crate::store::{Op, Precondition};
 
 /// What a renewal has made, once it is committed.
@@ -113,8 +114,8 @@ mod tests {
     use stemma_core::object::Timestamp;
     use stemma_wire::tls::Class;
 
-    use super::super::record::Hex;
     use super::*;
+    use crate::records::enrolled::Hex;
 
     /// Two certificates, the older of them with serial 1, both until second 1000.
     fn record() -> AgentRecord {

@@ -11,10 +11,11 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use subtle::ConstantTimeEq;
 
 use super::decode;
-use super::record::{Bound, Hex, TOKENS, TokenRecord, token_key};
 use crate::cache::Model;
+use crate::records::codec;
+use crate::records::enrolled::{Bound, Hex, TOKENS, TokenRecord, token_key};
 use crate::registry::work::Work;
-use crate::registry::{Answer, Caller, Registry, codec, store_error};
+use crate::registry::{Answer, Caller, Registry, store_error};
 use crate::store::{Op, Precondition, Query, Revision, Store, StoreError};
 
 /// How often a token may be used, unless said otherwise.

@@ -15,7 +15,7 @@ use stemma_core::task::Policy;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, TaskSet};
 
-use crate::agents::desired::Encoded;
+use crate::desired::Encoded;
 
 /// A profile as it is sent, with the blobs that it names.
 #[derive(Clone, Debug)]

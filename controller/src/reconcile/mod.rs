@@ -34,8 +34,8 @@ use uuid::Uuid;
 
 pub use policy::{AtOnce, Candidate, ReleasePolicy, Verdict};
 
-use crate::agents::desired::{Batch, Change, DesiredTable, Released};
 use crate::cache::{Cache, Model};
+use crate::desired::{Batch, Change, DesiredTable, Released};
 use crate::metrics::Counters;
 use crate::registry::Registry;
 use crate::store::{Revision, StoreError};
@@ -265,7 +265,7 @@ fn assembled(
     task_set: &message::desired::TaskSet,
     profile: Option<&encode::EncodedProfile>,
 ) -> Released {
-    use crate::agents::desired::Encoded;
+    use crate::desired::Encoded;
     Released {
         revision: message::Revision(revision.get()),
         known: Arc::new(Encoded::part(known)),

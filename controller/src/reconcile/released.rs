@@ -13,10 +13,10 @@ use uuid::Uuid;
 use super::encode::{self, EncodedProfile, Profiles};
 use super::policy::{Candidate, ReleasePolicy, Verdict};
 use super::size::{self, TooLarge};
-use crate::agents::desired::{Encoded, Released};
 use crate::cache::Model;
-use crate::registry::reported::{ProfileRecord, ReleasedRecord};
-use crate::registry::{codec, key};
+use crate::desired::{Encoded, Released};
+use crate::records::reported::{ProfileRecord, ReleasedRecord};
+use crate::records::{codec, key};
 use crate::store::{Op, Precondition, Query, Revision, Snapshot, Store, StoreError, Transaction};
 
 /// Nodes to a commit: with a profile each and the marks of their releases below every engine's limit of operations.

@@ -11,9 +11,9 @@ use stemma_core::traits::MAX_TRAITS;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::Stored;
 use super::work::{content_fixed, unassignments_left};
 use crate::cache::model::{Model, Shelved};
+use crate::records::Stored;
 
 /// A kind that operators write.
 pub trait Admitted: Shelved {
@@ -64,7 +64,7 @@ impl Admitted for ReleaseSpec {
 
     /// A version's content is fixed from the first task set that was released with it, or with a release that imports it; one
     /// without a version may be edited, each edit being other content. What a store of before the marks says
-    /// ([`super::key::fixed`]) is found by what runs.
+    /// ([`crate::records::key::fixed`]) is found by what runs.
     fn check_change(&self, next: &Self, name: &ReleaseRef, model: &Model) -> Result<(), ApiError> {
         if self.has_content_of(next) || name.version.is_none() {
             return Ok(());

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use stemma_core::object::{Kind, Object, Spec};
 use uuid::Uuid;
 
-use super::{codec, key};
+use crate::records::{Reference, Stored, codec, key};
 use crate::store::{Op, Precondition, Revision, Transaction};
 
 /// What became of an object.
@@ -40,27 +40,6 @@ pub struct Touched {
     pub action: Action,
     /// The revision of its image before; `None` for a new one.
     pub before: Option<u64>,
-}
-
-/// What an object refers to: the kind, and the uuid or (of a release) the name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Reference {
-    /// The kind referred to.
-    pub kind: Kind,
-    /// Its uuid, or a release's name.
-    pub id: String,
-}
-
-/// What the registry has to know of a kind.
-pub trait Stored: Spec {
-    /// The name as text; `None` for a node without one.
-    fn name_text(name: &Self::Name) -> Option<String>;
-    /// Within what the name is unique; `None`: in the whole fleet.
-    fn scope(&self) -> Option<Uuid> {
-        None
-    }
-    /// What it refers to. Each must exist, and can't be deleted while it does.
-    fn references(&self) -> Vec<Reference>;
 }
 
 /// A commit in the making.

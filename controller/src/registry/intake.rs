@@ -13,11 +13,12 @@ use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult
 use stemma_wire::message::{Hash, PartDigest};
 use uuid::Uuid;
 
+use super::Registry;
 use super::pace::{Pace, Turn};
-use super::reported::{ObservationRecord, ReportRecord, ResultsRecord, SeenRecord};
-use super::{Registry, codec, key};
-use crate::agents::intake::{Answer, Intake, IntakeError, Said, Seen, Stored, Taken};
 use crate::blobs::Blobs;
+use crate::intake::{Answer, Intake, IntakeError, Said, Seen, Stored, Taken};
+use crate::records::reported::{ObservationRecord, ReportRecord, ResultsRecord, SeenRecord};
+use crate::records::{codec, key};
 use crate::store::{Op, Precondition, Query, Revision, StoreError, Transaction};
 
 /// How many images of a node's Observation are kept.

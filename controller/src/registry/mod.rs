@@ -8,17 +8,13 @@
 
 pub mod admit;
 pub mod audit;
-pub mod codec;
 mod contended;
 pub mod draft;
 pub mod intake;
-pub mod key;
-mod kinds;
 pub mod maps;
 pub mod names;
 mod pace;
 pub mod refusals;
-pub mod reported;
 pub mod work;
 
 use std::collections::BTreeSet;
@@ -34,9 +30,10 @@ use uuid::Uuid;
 
 pub use audit::{Answer, AuditEvent, AuditRecord, Caller, Mark, Refusal, RequestRecord};
 use contended::Contended;
-pub use draft::{Action, Draft, Reference, Stored, Touched};
+pub use draft::{Action, Draft, Touched};
 
 use crate::cache::{Cache, Model};
+use crate::records::{codec, key};
 use crate::store::{Entry, KeyRange, Op, Precondition, Query, Revision, Store, StoreError, Transaction};
 
 /// How often a write is decided again after others were faster, before it gives up.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::reported::ReportRecord;
+use crate::records::reported::ReportRecord;
 
 /// Between two written Reports of a node.
 const INTERVAL: Duration = Duration::from_secs(10);

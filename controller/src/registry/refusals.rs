@@ -18,7 +18,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{AuditRecord, Refusal, codec, key};
+use super::{AuditRecord, Refusal};
+use crate::records::{codec, key};
 use crate::store::{KeyRange, Op, Query, Store, StoreError, Transaction};
 
 /// Entries a minute for one principal and reason.

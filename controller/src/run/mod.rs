@@ -27,13 +27,13 @@ use stemma_wire::serve::{Connections, Rejected};
 use stemma_wire::tls::Fleet;
 use tokio::sync::watch;
 
-use crate::agents::desired::DesiredTable;
-use crate::agents::identity::Identities;
 use crate::blobs::Blobs;
 use crate::ca::files::FileError;
 use crate::ca::{Authority, CaError};
 use crate::config::{Config, Url};
+use crate::desired::DesiredTable;
 use crate::enrol::Enrolment;
+use crate::identity::Identities;
 use crate::init::Layout;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconciler;

@@ -11,7 +11,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Parts;
 use super::keys::{Keys, Sides};
-use crate::enrol::{decode, forget, record};
+use crate::enrol::{decode, forget};
+use crate::records::enrolled as record;
 use crate::store::{EventKind, Health, Query, Revision, Store, StoreError, WatchError};
 
 /// How often it is looked whether a certificate of our own is old.

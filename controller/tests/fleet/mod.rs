@@ -18,13 +18,14 @@ use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA25
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
-use stemma_controller::agents::desired::{Batch, Change, Encoded, Released};
 use stemma_controller::args;
 use stemma_controller::ca::csr;
 use stemma_controller::config::Config;
+use stemma_controller::desired::{Batch, Change, Encoded, Released};
 use stemma_controller::enrol::token;
 use stemma_controller::init::init;
-use stemma_controller::registry::{Answer, AuditRecord, Caller, Refusal, codec};
+use stemma_controller::records::codec;
+use stemma_controller::registry::{Answer, AuditRecord, Caller, Refusal};
 use stemma_controller::run::{Controller, Options, Parts, Publishing, start};
 use stemma_controller::store::{Query, Snapshot};
 use stemma_core::ownership::Manager;

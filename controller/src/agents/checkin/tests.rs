@@ -8,10 +8,10 @@ use stemma_wire::message::{Epoch, Hash};
 use stemma_wire::sign::Signer;
 use uuid::Uuid;
 
-use super::super::desired::lock;
-use super::super::intake::{Answer, Seen, Stored};
 use super::*;
 use crate::ca::Authority;
+use crate::desired::lock;
+use crate::intake::{Answer, Seen, Stored};
 
 const NOW_S: u64 = 1_900_000_000;
 const NODE: Uuid = Uuid::from_u128(1);

@@ -11,9 +11,9 @@ use stemma_wire::message::{Epoch, PartDigest};
 use stemma_wire::sign::Signer;
 
 use super::*;
-use crate::agents::desired::{Batch, Change, Encoded, Released};
 use crate::ca::Authority;
-use crate::registry::reported::ResultsRecord;
+use crate::desired::{Batch, Change, Encoded, Released};
+use crate::records::reported::ResultsRecord;
 
 const CLUSTER: ClusterId = ClusterId(Uuid::from_u128(0xc));
 

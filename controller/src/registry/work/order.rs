@@ -25,7 +25,8 @@ use stemma_core::release::ProfileHash;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
-use crate::registry::{Undecided, key};
+use crate::records::key;
+use crate::registry::Undecided;
 use crate::store::{Op, Precondition};
 
 /// What a write brings to a cluster.

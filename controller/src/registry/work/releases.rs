@@ -9,8 +9,10 @@ use stemma_core::object::Kind;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
-use crate::registry::draft::{Action, Reference};
-use crate::registry::{Undecided, key};
+use crate::records::Reference;
+use crate::records::key;
+use crate::registry::Undecided;
+use crate::registry::draft::Action;
 use crate::store::{Op, Precondition, Revision};
 
 impl Work<'_> {

@@ -460,7 +460,7 @@ async fn a_stored_release_that_does_not_compile_takes_no_other_away() {
     let mut bad = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
     bad.spec = release_of(&json!([{"id": "x", "type": "stage", "requires": ["ghost"]}]), &[]);
     let at = key::object(Kind::Release, bad.meta.uuid);
-    let put = crate::store::Transaction::new().put(at, crate::registry::codec::encode(&bad));
+    let put = crate::store::Transaction::new().put(at, crate::records::codec::encode(&bad));
     site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
     let again = Cache::load(site.registry.store().as_ref()).unwrap().model();
     let names: Vec<String> = again.fleet.releases().map(|one| one.name.to_string()).collect();
@@ -481,13 +481,13 @@ async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere(
         let put = if marked {
             put.put(key::fixed("lib@1"), bytes::Bytes::new())
         } else {
-            let record = crate::registry::reported::ReleasedRecord {
+            let record = crate::records::reported::ReleasedRecord {
                 revision: 1,
                 at: stemma_core::object::Timestamp(0),
                 task_set: stemma_wire::message::desired::TaskSet::default(),
                 release: Some("app@1".into()),
             };
-            put.put(key::of_node(key::RELEASED, Uuid::from_u128(9)), crate::registry::codec::encode(&record))
+            put.put(key::of_node(key::RELEASED, Uuid::from_u128(9)), crate::records::codec::encode(&record))
         };
         site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
         let refused = site.write(set(50, release_of(&new, &[]))).await.expect_err(what);

@@ -355,6 +355,7 @@ fn read_roles(to: &mut Vec<Name>, raw: &RawValue) -> Result<(), BodyError> {
 mod tests {
     use serde_json::json;
 
+    use super::super::testing::Anybody;
     use super::*;
 
     /// A value of each form, by hand; for fields whose objects must have something in them there is none.
@@ -386,7 +387,7 @@ mod tests {
     }
 
     fn every_field_is_of_its_form<S: Fields + Default>() {
-        let names = Anybody(TraitNames::default());
+        let names = Anybody::default();
         for field in S::FIELDS {
             let read = |value: &Value| {
                 let raw = RawValue::from_string(value.to_string()).expect("a value's text is JSON");

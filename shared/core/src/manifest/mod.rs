@@ -12,6 +12,8 @@ mod fields;
 mod set;
 mod sound;
 mod task;
+#[cfg(test)]
+mod testing;
 mod write;
 
 pub use body::{Body, BodyError, MAX_DEPTH, is_null, read};

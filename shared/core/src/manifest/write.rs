@@ -388,9 +388,9 @@ fn listed<K: fmt::Display, V>(
 #[cfg(test)]
 mod tests {
     use super::super::document::read_document;
+    use super::super::testing::Anybody;
     use super::*;
-    use crate::object::{ClusterId, ClusterSpec, GroupId, TemplateId};
-    use crate::traits::TraitNames;
+    use crate::object::ClusterSpec;
 
     fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
         let body = Body::parse(fields).unwrap();

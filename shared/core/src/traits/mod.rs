@@ -174,7 +174,7 @@ pub fn check_count(count: usize) -> Result<(), TooManyTraits> {
 
 /// The standard names, sorted.
 pub fn standard() -> &'static [&'static str] {
-    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| include_str!("traits/standard.txt").lines().collect());
+    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| include_str!("standard.txt").lines().collect());
     &NAMES
 }
 

@@ -24,9 +24,9 @@ use stemma_wire::message::{Revision, desired};
 use uuid::Uuid;
 
 use super::encode;
-use crate::agents::desired::DesiredTable;
 use crate::cache::Model;
-use crate::registry::reported::is_success;
+use crate::desired::DesiredTable;
+use crate::records::reported::is_success;
 
 /// What is looked at.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 //! Secrets are never stored: of a token its hash, of a certificate its serial number and the hash of its key. The record of
 //! an agent outlives its node: a node that is deleted and made again under the same uuid must not bring the old certificate back to life
 //! (S26), so the record stays, retired, until the last of its certificates is past its grace; then nobody can show one, and the sweep
-//! ([`super::forget`]) drops it, as it drops tokens a day after they are spent or expired.
+//! ([`crate::enrol::forget`]) drops it, as it drops tokens a day after they are spent or expired.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -12,12 +12,12 @@ use stemma_core::task::Mode;
 use stemma_wire::tls::RENEW_GRACE_SECONDS;
 use uuid::Uuid;
 
-pub use crate::registry::key::{AGENT_KEYS as KEYS, AGENTS, TOKENS};
+pub use super::key::{AGENT_KEYS as KEYS, AGENTS, TOKENS};
 
 /// How many certificates one node may have that can still be shown. One that renews in time has 45 of them by the end
 /// of its first month; more than these it is not given, because each stays on record, to be named and taken back,
 /// until it is past its grace.
-pub(super) const MOST_CERTIFICATES: usize = 256;
+pub(crate) const MOST_CERTIFICATES: usize = 256;
 
 /// The key of an agent's record.
 pub fn agent_key(node: Uuid) -> String {
@@ -97,7 +97,7 @@ impl AgentRecord {
     }
 
     /// How many of its certificates can still be shown at this second.
-    pub(super) fn showable(&self, now_s: u64) -> usize {
+    pub(crate) fn showable(&self, now_s: u64) -> usize {
         self.certificates.iter().filter(|certificate| certificate.over_s() > now_s).count()
     }
 

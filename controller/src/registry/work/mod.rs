@@ -26,8 +26,10 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::admit::Admitted;
-use super::{Action, Answer, Decision, Draft, Sight, Stored, Undecided, key};
+use super::{Action, Answer, Decision, Draft, Sight, Undecided};
 use crate::cache::model::{Model, Reach, Shelved};
+use crate::records::key;
+use crate::records::{Reference, Stored};
 use crate::store::Op;
 
 pub(super) use forget::left as unassignments_left;
@@ -237,8 +239,7 @@ impl<'a> Work<'a> {
     pub fn delete_release(&mut self, release: &Arc<Object<ReleaseSpec>>) -> Result<(), Undecided> {
         let id = release.meta.name.to_string();
         let model = &self.model;
-        let refers =
-            |references: Vec<super::Reference>| references.iter().any(|r| r.kind == Kind::Release && r.id == id);
+        let refers = |references: Vec<Reference>| references.iter().any(|r| r.kind == Kind::Release && r.id == id);
         let users = (model
             .templates
             .iter()

@@ -5,6 +5,8 @@
 //! nobody. The table is memory: what must survive (what was released to whom) is in the store, and a restarted
 //! controller publishes it again before an agent is told anything.
 
+pub(crate) mod slot;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -20,7 +22,7 @@ use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, digest_part, hash_
 use stemma_wire::sign::{Leaf, SignedBatch, Signer};
 use uuid::Uuid;
 
-use super::slot::Slot;
+use slot::Slot;
 
 /// Bytes that are sent as they are, with their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,15 +99,15 @@ pub struct Batch {
 
 /// A node's desired state with its place in a signed batch.
 #[derive(Debug)]
-pub(super) struct Signed {
-    pub(super) released: Released,
+pub(crate) struct Signed {
+    pub(crate) released: Released,
     batch: Arc<SignedBatch>,
     index: usize,
 }
 
 impl Signed {
     /// The message for an agent that holds `held`: parts that it has are left out, their digests never.
-    pub(super) fn message(&self, epoch: Epoch, held: Option<&Held>) -> SignedDesired {
+    pub(crate) fn message(&self, epoch: Epoch, held: Option<&Held>) -> SignedDesired {
         let (known, task_set) = (&self.released.known, &self.released.task_set);
         let held = held.filter(|held| held.epoch == epoch);
         let unless_held = |part: &Encoded<PartDigest>, digest: Option<PartDigest>| {
@@ -124,7 +126,7 @@ impl Signed {
     }
 
     /// Whether an agent that holds `held` has all of it.
-    pub(super) fn is_held(&self, epoch: Epoch, held: &Held) -> bool {
+    pub(crate) fn is_held(&self, epoch: Epoch, held: &Held) -> bool {
         held.epoch == epoch && held.known == self.released.known.name && held.task_set == self.released.task_set.name
     }
 }
@@ -258,7 +260,7 @@ impl DesiredTable {
         self.sent.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_sent(&self) {
+    pub(crate) fn count_sent(&self) {
         self.sent.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -284,16 +286,16 @@ impl DesiredTable {
         read(&self.slots).values().for_each(|slot| slot.wake());
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    pub(super) fn epoch(&self) -> Epoch {
+    pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
     /// The node's place, made when there is none: an agent may be here before its first desired state.
-    pub(super) fn slot(&self, node: Uuid) -> Arc<Slot> {
+    pub(crate) fn slot(&self, node: Uuid) -> Arc<Slot> {
         if let Some(slot) = read(&self.slots).get(&node) {
             return Arc::clone(slot);
         }
@@ -303,7 +305,7 @@ impl DesiredTable {
 
     /// The place of a node whose agent is at work: where there is none it is made, and taken away again from one that is no longer
     /// enrolled. It is made first and asked about then, because who deletes says so first and takes the place away then.
-    pub(super) fn slot_of_agent(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) -> Option<Arc<Slot>> {
+    pub(crate) fn slot_of_agent(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) -> Option<Arc<Slot>> {
         if let Some(slot) = read(&self.slots).get(&node) {
             return Some(Arc::clone(slot));
         }
@@ -324,7 +326,7 @@ impl DesiredTable {
     }
 
     /// Whether this revision is later than what is resolved; then this place is woken when the next batch has come.
-    pub(super) fn is_behind(&self, slot: &Arc<Slot>, named: Revision) -> bool {
+    pub(crate) fn is_behind(&self, slot: &Arc<Slot>, named: Revision) -> bool {
         if named <= self.resolved() {
             return false;
         }
@@ -339,7 +341,7 @@ impl DesiredTable {
 
     /// Signs a node's state anew as of what is resolved by now, for an agent that holds something else at a later revision than
     /// the state was made at; and its grants with it, which the agent takes for older than the state otherwise.
-    pub(super) fn restamp(&self, slot: &Arc<Slot>) {
+    pub(crate) fn restamp(&self, slot: &Arc<Slot>) {
         let _one_at_a_time = lock(&self.publishing);
         if let Some(signed) = slot.desired() {
             let revision = self.resolved();
@@ -370,7 +372,7 @@ impl DesiredTable {
     }
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -22,10 +22,10 @@ use stemma_wire::message::{PartDigest, digest_part};
 use stemma_wire::serve::{Peer, Rejected};
 use tokio::time::{Instant, timeout_at};
 
-use super::desired::{DesiredTable, Signed};
-use super::intake::{Intake, IntakeError, Said, Taken};
 use super::liveness::write_silence;
-use super::slot::{Here, Look, Slot, Turn};
+use crate::desired::slot::{Here, Look, Slot, Turn};
+use crate::desired::{DesiredTable, Signed};
+use crate::intake::{Intake, IntakeError, Said, Taken};
 
 /// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
 /// next one not coming.

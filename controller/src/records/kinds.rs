@@ -2,11 +2,30 @@
 
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
-    ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, PrimarySpec, ReleaseSpec, ReleaseTagsSpec,
+    ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, PrimarySpec, ReleaseSpec, ReleaseTagsSpec, Spec,
 };
 use uuid::Uuid;
 
-use super::draft::{Reference, Stored};
+/// What an object refers to: the kind, and the uuid or (of a release) the name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reference {
+    /// The kind referred to.
+    pub kind: Kind,
+    /// Its uuid, or a release's name.
+    pub id: String,
+}
+
+/// What the registry has to know of a kind.
+pub trait Stored: Spec {
+    /// The name as text; `None` for a node without one.
+    fn name_text(name: &Self::Name) -> Option<String>;
+    /// Within what the name is unique; `None`: in the whole fleet.
+    fn scope(&self) -> Option<Uuid> {
+        None
+    }
+    /// What it refers to. Each must exist, and can't be deleted while it does.
+    fn references(&self) -> Vec<Reference>;
+}
 
 impl Stored for ReleaseSpec {
     fn name_text(name: &Self::Name) -> Option<String> {

@@ -13,7 +13,7 @@ use stemma_wire::message::desired::{Profile, TaskSet};
 use stemma_wire::message::observed::{self, LocalState, Outcome, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
 
-use crate::agents::desired::Encoded;
+use crate::desired::Encoded;
 
 /// A node's Observation, as it was last stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -15,15 +15,15 @@ use tokio::sync::{MutexGuard, Notify};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::desired::{Released, Signed, lock};
-use super::intake::{Said, Stored};
+use super::{Released, Signed, lock};
+use crate::intake::{Said, Stored};
 
 /// After so long without a check-in a node is silent, unless its group says otherwise.
-pub(super) const SILENT_AFTER: Duration = Duration::from_secs(90);
+pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(90);
 
 /// Which check-in of a node this is; a later one supersedes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turn(u64);
+pub(crate) struct Turn(u64);
 
 /// One node's place.
 #[derive(Debug)]
@@ -75,17 +75,17 @@ impl Written {
 
 /// What is known of a check-in at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Begun {
-    pub(super) turn: Turn,
+pub(crate) struct Begun {
+    pub(crate) turn: Turn,
     /// What it says beside results differs from what was said last.
-    pub(super) says_news: bool,
+    pub(crate) says_news: bool,
     /// The node was silent until now, or nobody knows.
-    pub(super) silence_ended: bool,
+    pub(crate) silence_ended: bool,
 }
 
 /// What a check-in finds.
 #[derive(Debug)]
-pub(super) enum Look {
+pub(crate) enum Look {
     /// A later check-in of the same node is here.
     Superseded,
     /// The node is gone.
@@ -96,21 +96,21 @@ pub(super) enum Look {
 
 /// What there is for the latest check-in of a node.
 #[derive(Debug)]
-pub(super) struct Here {
+pub(crate) struct Here {
     /// What the node is to be.
-    pub(super) desired: Option<Arc<Signed>>,
+    pub(crate) desired: Option<Arc<Signed>>,
     /// What is given to it.
-    pub(super) grants: Arc<[SignedGrant]>,
+    pub(crate) grants: Arc<[SignedGrant]>,
     /// The grants were not told on this connection.
-    pub(super) grants_are_new: bool,
+    pub(crate) grants_are_new: bool,
     /// What of the node's words is stored.
-    pub(super) stored: Stored,
+    pub(crate) stored: Stored,
     /// The host's Observation is to be had: it is neither stored nor refused.
-    pub(super) lacks_observation: bool,
+    pub(crate) lacks_observation: bool,
 }
 
 impl Slot {
-    pub(super) fn new(node: Uuid) -> Self {
+    pub(crate) fn new(node: Uuid) -> Self {
         let state = State {
             turn: 0,
             parked: false,
@@ -129,7 +129,7 @@ impl Slot {
         Self { node, wake: Notify::new(), writing: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
 
-    pub(super) fn node(&self) -> Uuid {
+    pub(crate) fn node(&self) -> Uuid {
         self.node
     }
 
@@ -137,7 +137,7 @@ impl Slot {
     ///
     /// All that is to be known at once is said at once, in one lock: a check-in in which nothing changed takes two. What it says is
     /// noted when it is stored ([`Slot::note_said`]): a connection may break before.
-    pub(super) fn begin(&self, now: Instant, said: &Said, ask: impl FnOnce() -> Stored) -> Begun {
+    pub(crate) fn begin(&self, now: Instant, said: &Said, ask: impl FnOnce() -> Stored) -> Begun {
         let mut state = lock(&self.state);
         state.turn += 1;
         state.heard = now;
@@ -154,7 +154,7 @@ impl Slot {
     }
 
     /// What is there for this check-in now.
-    pub(super) fn look(&self, turn: Turn, peer: &Arc<Peer>, observation: PartDigest) -> Look {
+    pub(crate) fn look(&self, turn: Turn, peer: &Arc<Peer>, observation: PartDigest) -> Look {
         let state = lock(&self.state);
         let stored = state.stored.unwrap_or_default();
         if state.ended {
@@ -173,12 +173,12 @@ impl Slot {
     }
 
     /// Gets ready to be woken; what changes after this wakes.
-    pub(super) fn waiting(&self) -> Notified<'_> {
+    pub(crate) fn waiting(&self) -> Notified<'_> {
         self.wake.notified()
     }
 
     /// Notes that this check-in is held. Gives back what says that it no longer is.
-    pub(super) fn park(self: &Arc<Self>, turn: Turn) -> Parked {
+    pub(crate) fn park(self: &Arc<Self>, turn: Turn) -> Parked {
         let mut state = lock(&self.state);
         if state.turn == turn.0 {
             state.parked = true;
@@ -187,29 +187,29 @@ impl Slot {
     }
 
     /// Notes that the present grants go out on this connection.
-    pub(super) fn told(&self, peer: &Arc<Peer>) {
+    pub(crate) fn told(&self, peer: &Arc<Peer>) {
         lock(&self.state).told = Arc::downgrade(peer);
     }
 
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.wake.notify_waiters();
     }
 
-    pub(super) fn is_parked(&self) -> bool {
+    pub(crate) fn is_parked(&self) -> bool {
         lock(&self.state).parked
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         lock(&self.state).ended = true;
         self.wake();
     }
 
-    pub(super) fn desired(&self) -> Option<Arc<Signed>> {
+    pub(crate) fn desired(&self) -> Option<Arc<Signed>> {
         lock(&self.state).desired.clone()
     }
 
     /// Whether this is other than what is published. What needs no telling is taken over at once.
-    pub(super) fn differs(&self, released: &Released) -> bool {
+    pub(crate) fn differs(&self, released: &Released) -> bool {
         let mut state = lock(&self.state);
         state.silent_after = released.silent_after;
         state.desired.as_ref().is_none_or(|signed| {
@@ -218,7 +218,7 @@ impl Slot {
     }
 
     /// What was given for another task set is given no longer.
-    pub(super) fn set_desired(&self, signed: Arc<Signed>) {
+    pub(crate) fn set_desired(&self, signed: Arc<Signed>) {
         let mut state = lock(&self.state);
         let task_set = |signed: &Signed| signed.released.task_set.name;
         if state.desired.as_deref().map(task_set) != Some(task_set(&signed)) {
@@ -227,7 +227,7 @@ impl Slot {
         state.desired = Some(signed);
     }
 
-    pub(super) fn has_grant(&self, grant: &Grant) -> bool {
+    pub(crate) fn has_grant(&self, grant: &Grant) -> bool {
         let state = lock(&self.state);
         match grant {
             Grant::Barriers { open, .. } if open.is_empty() && state.grants.is_empty() => true,
@@ -235,16 +235,16 @@ impl Slot {
         }
     }
 
-    pub(super) fn grants(&self) -> Arc<[SignedGrant]> {
+    pub(crate) fn grants(&self) -> Arc<[SignedGrant]> {
         Arc::clone(&lock(&self.state).grants)
     }
 
     /// The same grants under another signature: whoever was told of them need not hear it again.
-    pub(super) fn replace_grants(&self, grants: Vec<SignedGrant>) {
+    pub(crate) fn replace_grants(&self, grants: Vec<SignedGrant>) {
         lock(&self.state).grants = grants.into();
     }
 
-    pub(super) fn set_grants(&self, grants: Vec<SignedGrant>) {
+    pub(crate) fn set_grants(&self, grants: Vec<SignedGrant>) {
         let mut state = lock(&self.state);
         state.grants = grants.into();
         state.told = Weak::new();
@@ -253,27 +253,27 @@ impl Slot {
     }
 
     /// What of the node's words is stored; asked of `ask` once.
-    pub(super) fn stored(&self, ask: impl FnOnce() -> Stored) -> Stored {
+    pub(crate) fn stored(&self, ask: impl FnOnce() -> Stored) -> Stored {
         let mut state = lock(&self.state);
         let stored = *state.stored.get_or_insert_with(ask);
         state.silence.or_ask(stored);
         stored
     }
 
-    pub(super) fn acknowledge(&self, sequence: u64) {
+    pub(crate) fn acknowledge(&self, sequence: u64) {
         if let Some(stored) = &mut lock(&self.state).stored {
             stored.acknowledged = sequence;
         }
     }
 
     /// The right to store what of this node is only a state, one after the other.
-    pub(super) async fn writing(&self) -> MutexGuard<'_, ()> {
+    pub(crate) async fn writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().await
     }
 
     /// Whether this is to be stored: it is the latest that the node says, and other than what is stored. From then on nobody knows what
     /// is, until [`Slot::note_said`].
-    pub(super) fn begin_said(&self, turn: Turn, said: &Said) -> bool {
+    pub(crate) fn begin_said(&self, turn: Turn, said: &Said) -> bool {
         let mut state = lock(&self.state);
         let is_news = state.turn == turn.0 && state.said.as_deref() != Some(said);
         if is_news {
@@ -283,12 +283,12 @@ impl Slot {
     }
 
     /// What is stored of the node's words now.
-    pub(super) fn note_said(&self, said: Said) {
+    pub(crate) fn note_said(&self, said: Said) {
         lock(&self.state).said = Some(Box::new(said));
     }
 
     /// An Observation was stored, or refused for good; it is not asked for again.
-    pub(super) fn note_observed(&self, digest: PartDigest, taken: bool) {
+    pub(crate) fn note_observed(&self, digest: PartDigest, taken: bool) {
         let mut state = lock(&self.state);
         state.observed = Some(Instant::now());
         state.refused = (!taken).then_some(digest);
@@ -298,18 +298,18 @@ impl Slot {
     }
 
     /// Whether this Observation is stored, or was refused: neither is stored again.
-    pub(super) fn knows(&self, digest: PartDigest) -> bool {
+    pub(crate) fn knows(&self, digest: PartDigest) -> bool {
         let state = lock(&self.state);
         state.refused == Some(digest) || state.stored.is_some_and(|stored| stored.observation == Some(digest))
     }
 
     /// When the next Observation may be stored.
-    pub(super) fn observation_due(&self, interval: Duration) -> Option<Instant> {
+    pub(crate) fn observation_due(&self, interval: Duration) -> Option<Instant> {
         lock(&self.state).observed.map(|at| at + interval)
     }
 
     /// For how long the node was not heard of, when that is silence.
-    pub(super) fn quiet(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn quiet(&self, now: Instant) -> Option<Duration> {
         let state = lock(&self.state);
         let quiet = now.saturating_duration_since(state.heard);
         (quiet >= state.silent_after).then_some(quiet)
@@ -317,7 +317,7 @@ impl Slot {
 
     /// Whether it is to be written that the node is silent, or no longer. From then on nobody knows what is written, until
     /// [`Slot::note_silence`].
-    pub(super) fn begin_silence(&self, silent: bool) -> bool {
+    pub(crate) fn begin_silence(&self, silent: bool) -> bool {
         let mut state = lock(&self.state);
         let is_news = state.silence != Written::Silent(silent);
         if is_news {
@@ -327,14 +327,14 @@ impl Slot {
     }
 
     /// What is written of the node's silence now.
-    pub(super) fn note_silence(&self, silent: bool) {
+    pub(crate) fn note_silence(&self, silent: bool) {
         lock(&self.state).silence = Written::Silent(silent);
     }
 }
 
 /// A check-in that is held; when it is dropped, by an answer or because its connection broke, it is no longer.
 #[derive(Debug)]
-pub(super) struct Parked {
+pub(crate) struct Parked {
     slot: Arc<Slot>,
     turn: Turn,
 }

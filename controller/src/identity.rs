@@ -12,7 +12,7 @@ use stemma_wire::error::ErrorType;
 use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
-use crate::enrol::record::AgentRecord;
+use crate::records::enrolled::AgentRecord;
 use crate::store::Revision;
 
 /// What is known of every agent's certificates, in memory, as of the store.
@@ -145,7 +145,7 @@ mod tests {
     use stemma_wire::tls::Class;
 
     use super::*;
-    use crate::enrol::record::{CertificateRecord, Hex};
+    use crate::records::enrolled::{CertificateRecord, Hex};
 
     #[test]
     fn s26_a_late_record_does_not_bring_a_deleted_node_back() {

@@ -1,0 +1,11 @@
+//! What stands in the store, and how: keys, encoding, and the stored form of everything that is no object.
+//!
+//! The floor below cache and registry: both read these, and neither is known here.
+
+pub mod codec;
+pub mod enrolled;
+pub mod key;
+mod kinds;
+pub mod reported;
+
+pub use kinds::{Reference, Stored};
