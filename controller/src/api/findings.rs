@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use stemma_core::finding::{Finding, Severity};
+use stemma_core::fleet::Missing;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::object::{ClusterId, Kind};
-use stemma_core::resolve::{Missing, Outcome, ResolveCache, resolve_node};
+use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
 use stemma_core::{task, validate};
 use uuid::Uuid;
 

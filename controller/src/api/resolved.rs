@@ -3,10 +3,11 @@
 
 use serde_json::{Map, Value, json};
 use stemma_core::digest::TaskDigest;
+use stemma_core::fleet::Missing;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::lifecycle;
 use stemma_core::object::{ClusterId, ClusterSpec, NodeId, NodeSpec};
-use stemma_core::resolve::{Answer, Missing, Outcome, PlainAnswer};
+use stemma_core::resolve::{Answer, Outcome, PlainAnswer};
 use stemma_core::role::TagOrigin;
 use stemma_wire::error::{ApiError, ErrorType};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_author::Reader;
-use stemma_core::fleet::{Change, Dirty, Fleet};
+use stemma_core::fleet::{Change, Dirty, Fleet, Missing};
 use stemma_core::manifest::{Objects, assemble, read_document};
 use stemma_core::name::TagName;
 use stemma_core::object::{
@@ -14,9 +14,7 @@ use stemma_core::object::{
 };
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
-use stemma_core::resolve::{
-    Answer, Missing, Outcome, PlainAnswer, ResolveCache, resolve_cluster, resolve_fleet, resolve_node,
-};
+use stemma_core::resolve::{Answer, Outcome, PlainAnswer, ResolveCache, resolve_cluster, resolve_fleet, resolve_node};
 use uuid::Uuid;
 
 /// A fleet of manifests, with the changes that made it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fold::Parts;
-use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, NodeEntry, Stamp};
+use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, Missing, NodeEntry, Stamp};
 use crate::input::{Path, Read};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
@@ -11,7 +11,6 @@ use crate::object::{
     SaidOnHost, TemplateId,
 };
 use crate::release::CompiledRelease;
-use crate::resolve::Missing;
 
 impl Parts for Fleet {
     fn release(&self, name: &ReleaseRef) -> Option<Arc<CompiledRelease>> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::Missing;
 use crate::host_labels::HostLabelRule;
 use crate::key::{LabelKey, LabelValue};
 use crate::labels::{Annotations, Labels, Parameters};
@@ -11,7 +12,6 @@ use crate::name::{Name, ReleaseRef};
 use crate::object::{Cluster, ClusterId, ClusterTemplate, Inherited, NodeGroup, Observation, ReleaseTags};
 use crate::origin::{Level, Origin, Resolved, nearest};
 use crate::release::CompiledRelease;
-use crate::resolve::Missing;
 use crate::role::RoleTable;
 
 /// What the levels above its nodes make of one group.

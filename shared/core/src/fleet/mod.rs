@@ -12,6 +12,9 @@ mod apply;
 mod change;
 mod elect;
 mod fold;
+pub(crate) mod lookup;
+mod missing;
+mod node;
 mod place;
 mod readers;
 mod share;
@@ -23,6 +26,8 @@ use imbl::{OrdMap, OrdSet};
 
 pub use change::{Change, Dirty};
 pub use fold::GroupFold;
+pub use missing::Missing;
+pub(crate) use node::NodeEntry;
 use share::Shared;
 
 use crate::name::{Name, NodeName, ReleaseRef, TagName};
@@ -31,7 +36,6 @@ use crate::object::{
     SaidOnHost, TemplateId,
 };
 use crate::release::{CompiledRelease, Profile, ProfileHash};
-use crate::resolve::Missing;
 use crate::role::natural_cmp;
 use crate::task::Mode;
 
@@ -97,15 +101,6 @@ struct GroupEntry {
 struct ProfileUse {
     profile: Arc<Profile>,
     nodes: OrdSet<NodeId>,
-}
-
-/// A node with what follows for it.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeEntry {
-    pub(crate) node: Arc<Node>,
-    pub(crate) observation: Option<Arc<Observation>>,
-    /// What it is placed by; `None`: unplaced, or not to be placed yet.
-    pub(crate) profile: Option<Arc<Profile>>,
 }
 
 /// A node in the order of names, digits compared as numbers.
@@ -320,11 +315,5 @@ impl Fleet {
 
     pub(crate) fn holder(&self, cluster: ClusterId, tag: &str) -> Option<NodeId> {
         self.clusters.get(&cluster)?.holders.get(tag).copied()
-    }
-}
-
-impl NodeEntry {
-    fn bare(node: Arc<Node>) -> Self {
-        Self { node, observation: None, profile: None }
     }
 }

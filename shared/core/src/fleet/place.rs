@@ -10,7 +10,6 @@ use crate::name::TagName;
 use crate::object::{ClusterId, GroupId, NodeId};
 use crate::release::select::MASTER;
 use crate::release::{Place, Profile, ProfileHash};
-use crate::resolve::roles;
 use crate::role::MatchNames;
 
 impl Fleet {
@@ -102,7 +101,7 @@ impl Fleet {
     fn profile_for(&self, entry: &NodeEntry, fold: &GroupFold) -> Option<Arc<Profile>> {
         let release = &fold.release.as_ref()?.value;
         let table = fold.table.as_ref()?;
-        let roles = roles(&entry.node, Some(fold));
+        let roles = entry.roles(Some(fold));
         let tags = table.effective_tags(&roles, &entry.node.spec.tags);
         let id = entry.node.id();
         let cluster = fold.cluster_id();
@@ -187,6 +186,6 @@ impl Fleet {
 /// The tags of a node that have a primary.
 fn primaries_possible(entry: &NodeEntry, fold: &GroupFold) -> BTreeSet<TagName> {
     let Some(table) = &fold.table else { return BTreeSet::new() };
-    let tags = table.effective_tags(&roles(&entry.node, Some(fold)), &entry.node.spec.tags);
+    let tags = table.effective_tags(&entry.roles(Some(fold)), &entry.node.spec.tags);
     tags.into_keys().filter(|tag| table.has_primary(tag)).collect()
 }

@@ -7,13 +7,12 @@ use std::collections::BTreeSet;
 
 use imbl::OrdSet;
 
-use super::{Dirty, Fleet, GroupFold};
+use super::{Dirty, Fleet, GroupFold, lookup};
 use crate::input::{Read, Reference};
 use crate::key::LabelKey;
 use crate::labels::{Folded, Line};
 use crate::object::{ClusterId, GroupId, NodeId};
 use crate::release::{Profile, TaskIx};
-use crate::resolve::lookup;
 
 impl Fleet {
     /// The nodes of a cluster whose tasks read something, by uuid.

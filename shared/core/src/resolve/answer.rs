@@ -11,16 +11,15 @@ use serde_json::Value;
 
 use crate::digest::TaskDigest;
 use crate::finding::Finding;
-use crate::fleet::{GroupFold, NodeEntry};
+use crate::fleet::{GroupFold, Missing, NodeEntry};
 use crate::host_labels::HostLabelRule;
 use crate::input::{Inputs, MAX_DEPTH};
 use crate::key::MAX_VALUE;
-use crate::labels::{Annotations, Fill, Labels, MAX_EFFECTIVE, Parameters};
+use crate::labels::{Annotations, Labels, MAX_EFFECTIVE, Parameters};
 use crate::lifecycle::Limits;
-use crate::name::{Name, ReleaseRef, TagName, cut};
+use crate::name::{Name, TagName, cut};
 use crate::object::{
-    ClusterId, GroupId, Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, Node, NodeId, NotTaken, Observation, RefusedTraits,
-    SaidOnHost, TemplateId, TraitSet,
+    Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, Node, NodeId, NotTaken, Observation, RefusedTraits, SaidOnHost, TraitSet,
 };
 use crate::origin::{Level, Origin, Resolved};
 use crate::release::{Profile, TaskIx};
@@ -34,36 +33,6 @@ pub enum Outcome {
     Complete(Arc<Answer>),
     /// Something is missing: the host stays as it is, and this is a finding.
     Incomplete(Vec<Missing>),
-}
-
-/// What is missing.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Missing {
-    /// The store is still being read.
-    Store,
-    /// No node of that uuid.
-    Node(NodeId),
-    /// The node's group.
-    NodeGroup(GroupId),
-    /// The group's cluster.
-    Cluster(ClusterId),
-    /// The cluster's template.
-    ClusterTemplate(TemplateId),
-    /// The release that the nearest level names.
-    Release(ReleaseRef),
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Store => f.write_str("the store is still being read"),
-            Self::Node(id) => write!(f, "node {id} is not there"),
-            Self::NodeGroup(id) => write!(f, "its node group {id} is not there"),
-            Self::Cluster(id) => write!(f, "its cluster {id} is not there"),
-            Self::ClusterTemplate(id) => write!(f, "its cluster template {id} is not there"),
-            Self::Release(name) => write!(f, "release {name} is not there"),
-        }
-    }
 }
 
 /// What one node is told, and where each value comes from.
@@ -231,7 +200,7 @@ impl Answer {
 
     /// The effective labels, each with its whole line of descent; what the host may fill is filled in.
     pub fn labels(&self) -> Labels {
-        labels(&self.entry.node, self.fold.as_deref(), self.entry.observation.as_deref())
+        self.entry.labels(self.fold.as_deref())
     }
 
     /// The effective annotations.
@@ -299,7 +268,7 @@ impl Answer {
 
     /// The plain roles: the group's and the node's own.
     pub fn roles(&self) -> BTreeSet<Name> {
-        roles(&self.entry.node, self.fold.as_deref())
+        self.entry.roles(self.fold.as_deref())
     }
 
     /// The ready probes by tag, for the tags that have some.
@@ -398,17 +367,6 @@ fn said_findings(object: &str, said: &SaidOnHost) -> Vec<Finding> {
     findings
 }
 
-/// A node's effective labels.
-pub(crate) fn labels(node: &Node, fold: Option<&GroupFold>, observation: Option<&Observation>) -> Labels {
-    let above = fold.map(|fold| fold.labels.clone()).unwrap_or_default();
-    let own = above.below(Level::Node, &node.spec.inherited.labels);
-    let accepted = fold.zip(observation).map(|(fold, seen)| fold.accepted(seen)).unwrap_or_default();
-    if accepted.is_empty() {
-        return own;
-    }
-    own.fill(&Fill { origin: Origin::Host, grants: false, labels: &accepted })
-}
-
 /// A node's traits with their sources.
 fn traits(node: &Node, observation: Option<&Observation>) -> NodeTraits {
     let none = TraitSet::new();
@@ -419,9 +377,4 @@ fn traits(node: &Node, observation: Option<&Observation>) -> NodeTraits {
         suppressed: &node.spec.suppressed_traits,
     };
     inputs.resolve()
-}
-
-/// A node's plain roles: its group's and its own together.
-pub(crate) fn roles(node: &Node, fold: Option<&GroupFold>) -> BTreeSet<Name> {
-    fold.iter().flat_map(|fold| &fold.group.spec.roles).chain(&node.spec.roles).cloned().collect()
 }

@@ -4,7 +4,6 @@
 //! missing: only the first can be encoded and sent, so nothing is ever removed from a host on incomplete knowledge.
 
 mod answer;
-pub(crate) mod lookup;
 mod memory;
 mod node;
 mod odd;
@@ -12,9 +11,7 @@ mod plain;
 mod sight;
 mod whole;
 
-pub use answer::{Answer, LeftOut, Missing, Outcome, TaskSet, Unmet};
+pub use answer::{Answer, LeftOut, Outcome, TaskSet, Unmet};
 pub use node::{ResolveCache, resolve_node};
 pub use plain::PlainAnswer;
 pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet};
-
-pub(crate) use answer::{labels, roles};

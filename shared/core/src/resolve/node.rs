@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::answer::{AllUnmet, Answer, Missing, Outcome, TaskSet, Unmet};
+use super::answer::{AllUnmet, Answer, Outcome, TaskSet, Unmet};
 use super::memory::Base;
 use super::sight::Sight;
-use crate::fleet::{Fleet, NodeEntry};
+use crate::fleet::{Fleet, Missing, NodeEntry};
 use crate::name::NodeName;
 use crate::object::{Meta, NodeId, NodeSpec, Object, Timestamp};
 use crate::release::Profile;

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::answer::roles;
 use crate::finding::Finding;
 use crate::fleet::Fleet;
 use crate::graph::{ClusterGraph, releases};
@@ -54,9 +53,10 @@ pub(super) fn of_cluster(fleet: &Fleet, id: ClusterId, name: &str, graph: &Clust
 fn of_roles(fleet: &Fleet, id: ClusterId, object: &str, release: &CompiledRelease) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut counts: BTreeMap<Name, u64> = BTreeMap::new();
-    for node in fleet.nodes_of_cluster(id).filter_map(|id| fleet.node(id)) {
+    for entry in fleet.nodes_of_cluster(id).filter_map(|id| fleet.entry(id)) {
+        let node = &entry.node;
         let fold = node.spec.nodegroup.and_then(|group| fleet.fold(group).ok());
-        let own = roles(node, fold.map(|fold| &**fold));
+        let own = entry.roles(fold.map(|fold| &**fold));
         for role in &own {
             *counts.entry(role.clone()).or_default() += 1;
             let known = release.roles.get(role);

@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::lookup;
-use crate::fleet::{Fleet, GroupFold, NodeEntry};
+use crate::fleet::{Fleet, GroupFold, NodeEntry, lookup};
 use crate::input::{Input, Path, Read, Reference};
 use crate::name::Name;
 use crate::ownership::Said;
@@ -40,7 +39,7 @@ impl<'a> Sight<'a> {
         match reference.read() {
             Read::Label(key) => Input::from(self.label(key)),
             Read::LabelsWithPrefix(prefix) => {
-                let labels = super::labels(&self.entry.node, self.fold, self.entry.observation.as_deref());
+                let labels = self.entry.labels(self.fold);
                 let below = labels.iter().filter(|(key, _)| key.starts_with(&**prefix));
                 Input::Value(below.map(|(key, said)| (key.to_string(), Value::from(said.value.as_str()))).collect())
             }
@@ -85,7 +84,7 @@ impl<'a> Sight<'a> {
     /// [`crate::labels::Folded::below`], of which this is one key.
     fn label(&self, key: &str) -> Option<Value> {
         if self.fills {
-            let labels = super::labels(&self.entry.node, self.fold, self.entry.observation.as_deref());
+            let labels = self.entry.labels(self.fold);
             return labels.get(key).map(|value| value.as_str().into());
         }
         let own = &self.entry.node.spec.inherited.labels;
@@ -118,7 +117,7 @@ impl<'a> Sight<'a> {
     }
 
     fn roles(&self) -> BTreeSet<Name> {
-        super::roles(&self.entry.node, self.fold)
+        self.entry.roles(self.fold)
     }
 
     fn node_field(&self, path: &Path) -> Option<Value> {

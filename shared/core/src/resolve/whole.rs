@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::PlainAnswer;
-use super::answer::{Answer, Missing, Outcome};
+use super::answer::{Answer, Outcome};
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
 use super::odd;
 use crate::finding::Finding;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
 use crate::object::{ClusterId, Node};
 use crate::release::select::MASTER;

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use crate::fleet::{Fleet, NodeEntry};
+use super::{Fleet, NodeEntry};
 use crate::input::facts::stable;
 use crate::input::{Fields, Names, Path, Query};
 use crate::name::Name;
@@ -14,7 +14,6 @@ use crate::object::{ClusterId, NodeId, Observation};
 use crate::origin::Origin;
 use crate::release::Place;
 use crate::release::select::Pattern;
-use crate::resolve::{labels, roles};
 use crate::role::natural_cmp;
 
 /// One node as a look-up of its cluster sees it; `None`: it is not in the cluster, or the query does not mean it.
@@ -32,7 +31,7 @@ pub(crate) fn view(
 }
 
 /// The nodes of a cluster that a query means, by name (digits compared as numbers). Profiles are asked, not nodes.
-pub(super) fn nodes(fleet: &Fleet, cluster: ClusterId, query: &Query, fields: &Fields) -> Value {
+pub(crate) fn nodes(fleet: &Fleet, cluster: ClusterId, query: &Query, fields: &Fields) -> Value {
     let patterns = Patterns::new(query);
     let mut meant: Vec<(String, NodeId)> = Vec::new();
     fleet.each_profile(cluster, &mut |profile, nodes| {
@@ -46,7 +45,7 @@ pub(super) fn nodes(fleet: &Fleet, cluster: ClusterId, query: &Query, fields: &F
 }
 
 /// The node of a cluster that holds a tag as primary.
-pub(super) fn primary(fleet: &Fleet, cluster: ClusterId, tag: &str, fields: &Fields) -> Option<Value> {
+pub(crate) fn primary(fleet: &Fleet, cluster: ClusterId, tag: &str, fields: &Fields) -> Option<Value> {
     view(fleet, cluster, fleet.holder(cluster, tag)?, None, fields)
 }
 
@@ -87,11 +86,11 @@ fn field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
         ("name", _) => Some(entry.node.display_name().into()),
         ("uuid", _) => Some(entry.node.meta.uuid.to_string().into()),
         ("nodegroup", _) => fold.map(|fold| fold.group.meta.name.as_str().into()),
-        ("roles", _) => Some(roles(&entry.node, fold.map(|fold| &**fold)).iter().map(Name::as_str).collect()),
+        ("roles", _) => Some(entry.roles(fold.map(|fold| &**fold)).iter().map(Name::as_str).collect()),
         ("address", _) => fact(seen?, &["network", "address"]),
         ("hostname", _) => fact(seen?, &["hostname"]),
         ("labels", [_, key]) => {
-            let labels = labels(&entry.node, fold.map(|fold| &**fold), seen);
+            let labels = entry.labels(fold.map(|fold| &**fold));
             let said = labels.line(&**key)?.effective()?;
             (said.origin != Origin::Host).then(|| said.value.as_str().into())
         }
