@@ -148,7 +148,7 @@ fn graph(scenario: &Value) -> (Vec<[String; 2]>, Vec<(usize, usize)>) {
 fn orders_and_cycles_are_those_of_the_vectors() {
     for scenario in scenarios("graph_order.json") {
         let (instances, edges) = graph(&scenario);
-        let found = stemma_core::graph::topological(instances.len(), &edges, |at| at);
+        let found = stemma_core::release::topological(instances.len(), &edges, |at| at);
         let expected = &scenario["expected"];
         match found {
             Ok(order) => {

@@ -19,10 +19,9 @@ use crate::finding::Finding;
 use crate::fleet::Fleet;
 use crate::object::{ClusterId, NodeId};
 use crate::release::select::MASTER;
-use crate::release::{CompiledRelease, Place, Profile};
+use crate::release::{CompiledRelease, Place, Profile, topological};
 use crate::role::natural_cmp;
 
-pub use crate::release::topological;
 use build::Places;
 pub use build::{ClassEdge, Point, Reach};
 

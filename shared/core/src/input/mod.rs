@@ -9,6 +9,7 @@
 pub mod facts;
 pub mod fields;
 mod path;
+mod read;
 mod reference;
 pub mod shell;
 mod syntax;
@@ -26,7 +27,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 pub use path::{MAX_DEPTH, Path};
-pub use reference::{Fields, MAX_LITERAL, MAX_NAMES, Names, Query, Read, Reference, ReferenceError};
+pub use read::{Fields, MAX_LITERAL, MAX_NAMES, Names, Query, Read, ReferenceError};
+pub use reference::Reference;
 use unite::Wider;
 
 pub use unite::unite;

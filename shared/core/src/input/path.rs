@@ -6,8 +6,6 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::syntax;
-
 /// The most keys in a path: the depth that parameters may have.
 pub const MAX_DEPTH: usize = 16;
 
@@ -76,8 +74,35 @@ fn walk<'a>(keys: &[Box<str>], value: &'a Value) -> Option<&'a Value> {
 /// As in a template after the root: `.x['a/b']`.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|key| syntax::write_key(f, key))
+        self.0.iter().try_for_each(|key| write_key(f, key))
     }
+}
+
+/// Whether a key can stand after a dot.
+pub(super) fn is_identifier(key: &str) -> bool {
+    let mut bytes = key.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+pub(super) fn write_key(out: &mut impl fmt::Write, key: &str) -> fmt::Result {
+    if is_identifier(key) {
+        return write!(out, ".{key}");
+    }
+    out.write_char('[')?;
+    write_literal(out, key)?;
+    out.write_char(']')
+}
+
+pub(super) fn write_literal(out: &mut impl fmt::Write, text: &str) -> fmt::Result {
+    out.write_char('\'')?;
+    for c in text.chars() {
+        if matches!(c, '\'' | '\\') {
+            out.write_char('\\')?;
+        }
+        out.write_char(c)?;
+    }
+    out.write_char('\'')
 }
 
 #[cfg(test)]

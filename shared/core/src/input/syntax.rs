@@ -6,35 +6,8 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
-use super::path::Path;
-use super::reference::{Fields, Names, Query, Read};
-
-/// Whether a key can stand after a dot.
-pub(super) fn is_identifier(key: &str) -> bool {
-    let mut bytes = key.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
-}
-
-pub(super) fn write_key(out: &mut impl fmt::Write, key: &str) -> fmt::Result {
-    if is_identifier(key) {
-        return write!(out, ".{key}");
-    }
-    out.write_char('[')?;
-    write_literal(out, key)?;
-    out.write_char(']')
-}
-
-pub(super) fn write_literal(out: &mut impl fmt::Write, text: &str) -> fmt::Result {
-    out.write_char('\'')?;
-    for c in text.chars() {
-        if matches!(c, '\'' | '\\') {
-            out.write_char('\\')?;
-        }
-        out.write_char(c)?;
-    }
-    out.write_char('\'')
-}
+use super::path::{Path, is_identifier, write_key, write_literal};
+use super::read::{Fields, Names, Query, Read};
 
 fn write_names(out: &mut impl fmt::Write, names: &Names) -> fmt::Result {
     if let [name] = names.as_slice() {

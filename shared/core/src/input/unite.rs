@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::path::Path;
-use super::reference::{Fields, Read, Reference, ReferenceError, outermost};
+use super::read::{Fields, Read, ReferenceError, outermost};
+use super::reference::Reference;
 use super::syntax;
 
 /// What several templates of one task read, as one sorted list: look-ups of the same nodes become one with
