@@ -1,47 +1,21 @@
 //! The operators' side over HTTP.
 //!
-//! Which paths there are, who may call them and with what stands in `stemma_wire::endpoint`; here each is given what it does, by an
-//! exhaustive match. Handlers read the cache and write through the registry: none of them sees the store, a socket or a clock.
+//! It has two floors. [`http`] is the protocol: it opens a request, finds its row of `stemma_wire::endpoint`, and renders the
+//! answer. [`resource`] gives each row what it does, by an exhaustive match. A resource uses the protocol; the protocol knows no
+//! resource. Handlers read the cache and write through the registry: none of them sees the store, a socket or a clock.
 
-mod apply;
-mod clusters;
-mod dispatch;
-mod explain;
-mod filter;
-mod findings;
-mod groups;
-mod json;
-mod kept;
-mod lists;
-mod machine;
-mod maps;
-mod nodes;
-mod objects;
-mod patch;
-mod patching;
-mod place;
-mod query;
-mod releases;
-mod request;
-mod resolved;
-mod roles;
-mod serve;
-mod state;
-mod tags;
-mod templates;
-mod traits;
-mod version;
-mod view;
-mod writes;
+mod http;
+mod resource;
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Request, Response, body::Body};
 use stemma_core::traits::TraitNames;
-use stemma_wire::error::{ApiError, ErrorType, quote};
-use stemma_wire::serve::Rejected;
+use stemma_wire::serve::{BoxError, Peer, Rejected};
 
-pub use serve::{Guarding, answer, handler};
+pub use http::serve::{Answering, Guarding};
 
 use crate::blobs::Blobs;
 use crate::cache::Cache;
@@ -49,7 +23,6 @@ use crate::desired::DesiredTable;
 use crate::identity::Identities;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
-use crate::registry::admit::Admitted;
 
 /// What the handlers share.
 pub struct Api {
@@ -78,25 +51,20 @@ impl Api {
     }
 }
 
-/// Takes the name out of the body of a new object.
-///
-/// # Errors
-/// That there is none, or that it is none.
-fn name_of_new<S: Admitted>(fields: &mut Map<String, Value>) -> Result<S::Name, ApiError> {
-    match fields.remove("name") {
-        Some(Value::String(name)) => S::parse_name(&name),
-        None | Some(Value::Null) => {
-            Err(ApiError::new(ErrorType::FieldMissing, format!("a {} needs a name", S::KIND.word())).field("name"))
-        }
-        Some(other) => {
-            let other: String = other.to_string().chars().take(64).collect();
-            Err(ApiError::new(ErrorType::FieldInvalid, format!("a {}'s name is a text, not {other}", S::KIND.word()))
-                .field("name"))
-        }
-    }
+/// Answers one request. Never fails: what goes wrong is an answer.
+pub async fn answer<B>(api: Arc<Api>, peer: Option<Arc<Peer>>, request: Request<B>) -> Response<Full<Bytes>>
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
+{
+    http::serve::answer(api, peer, request).await
 }
 
-/// The refusal of a field, with what is meant instead.
-fn unknown_field(name: &str, advice: &str) -> ApiError {
-    ApiError::new(ErrorType::FieldUnknown, format!("Unknown attribute {}", quote(name))).field(name).detail(advice)
+/// The handler of a listener.
+pub fn handler<B>(api: Arc<Api>) -> impl Fn(&Arc<Peer>, Request<B>) -> Answering + Send + Sync + 'static
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    move |peer, request| Box::pin(answer(Arc::clone(&api), Some(Arc::clone(peer)), request))
 }

@@ -1,21 +1,14 @@
 //! The admin listener's side: what is served there.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::{Request, Response};
+use hyper::Request;
 use stemma_core::traits::TraitNames;
 use stemma_wire::serve::{Peer, RequestBody};
 
 use super::Parts;
-use crate::api::{Api, Guarding};
+use crate::api::{Answering, Api, Guarding};
 use crate::config::{AdminListen, Config};
-
-/// An answer to come.
-type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
 
 /// What answers operators.
 pub(super) fn handler(

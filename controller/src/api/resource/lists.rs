@@ -9,8 +9,8 @@ use stemma_core::selector::Selector;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::Shown;
-use super::query::{BadQuery, Page, Parameters};
-use super::request::bad_query;
+use crate::api::http::query::{BadQuery, Page, Parameters};
+use crate::api::http::request::bad_query;
 
 /// Reads `selector`.
 ///

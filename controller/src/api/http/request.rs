@@ -18,13 +18,13 @@ use super::version::{Minor, Negotiated};
 use crate::registry::{Answer, Caller, Mark};
 
 /// The largest body of everything but a blob: a release with all of its tasks in it.
-pub(super) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 /// The answer's header to a write that was tried out: how many hosts it reaches.
 const HOSTS: header::HeaderName = header::HeaderName::from_static("stemma-hosts");
 
 /// A request, whole.
-pub(super) struct Request {
+pub(crate) struct Request {
     /// The method.
     pub method: Method,
     /// The address as it was sent, without `dry_run`.
@@ -49,7 +49,7 @@ pub(super) struct Request {
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     /// The status.
     pub status: StatusCode,
     /// Headers beside those that every answer has.
@@ -59,35 +59,35 @@ pub(super) struct Reply {
 }
 
 /// What a handler answers.
-pub(super) type Outcome = Result<Reply, ApiError>;
+pub(crate) type Outcome = Result<Reply, ApiError>;
 
 impl Reply {
     /// A body with status 200.
-    pub(super) fn ok(body: Value) -> Self {
+    pub(crate) fn ok(body: Value) -> Self {
         Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Some(body) }
     }
 
     /// No body.
-    pub(super) fn empty(status: StatusCode) -> Self {
+    pub(crate) fn empty(status: StatusCode) -> Self {
         Self { status, headers: HeaderMap::new(), body: None }
     }
 
     /// The same, with the tag of what was read, for the next `If-Match`.
     #[must_use]
-    pub(super) fn tagged(mut self, resource_version: u64) -> Self {
+    pub(crate) fn tagged(mut self, resource_version: u64) -> Self {
         self.set(header::ETAG, &format!("\"{resource_version}\""));
         self
     }
 
     /// Sets a header; text that no header can carry is left out.
-    pub(super) fn set(&mut self, name: header::HeaderName, value: &str) {
+    pub(crate) fn set(&mut self, name: header::HeaderName, value: &str) {
         if let Ok(value) = header::HeaderValue::from_str(value) {
             self.headers.insert(name, value);
         }
     }
 
     /// The answer of a write. Its location is a path, which the client's own address for this server precedes.
-    pub(super) fn written(answer: Answer, base: &str) -> Self {
+    pub(crate) fn written(answer: Answer, base: &str) -> Self {
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
         let body = (!answer.body.is_null()).then_some(answer.body);
         let version = body.as_ref().and_then(|body| body.get("resource_version")).and_then(Value::as_u64);
@@ -110,7 +110,7 @@ impl Reply {
 
 /// The kinds of bodies that a PATCH may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PatchKind {
+pub(crate) enum PatchKind {
     /// A list of operations, as Ironic's and Magnum's clients send.
     Json,
     /// RFC 7396.
@@ -121,12 +121,12 @@ pub(super) enum PatchKind {
 
 impl Request {
     /// A part of the path.
-    pub(super) fn part(&self, name: &str) -> &str {
+    pub(crate) fn part(&self, name: &str) -> &str {
         self.path.iter().find(|(n, _)| n == name).map_or("", |(_, value)| value)
     }
 
     /// The path, without the query.
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("{}{}", self.base, self.uri.path().trim_end_matches('/'))
     }
 
@@ -134,7 +134,7 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestQuery`].
-    pub(super) fn query(&self, known: &[&[&'static str]]) -> Result<Parameters, ApiError> {
+    pub(crate) fn query(&self, known: &[&[&'static str]]) -> Result<Parameters, ApiError> {
         Parameters::read(&self.uri, known).map_err(bad_query)
     }
 
@@ -142,7 +142,7 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestMalformed`] for an empty one, or one that is no JSON document that is taken.
-    pub(super) fn json(&self) -> Result<Value, ApiError> {
+    pub(crate) fn json(&self) -> Result<Value, ApiError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Err(ApiError::new(ErrorType::RequestMalformed, "this request needs a JSON body, and has none"));
         }
@@ -153,7 +153,7 @@ impl Request {
     ///
     /// # Errors
     /// As [`Self::json`].
-    pub(super) fn texts(&self) -> Result<Value, ApiError> {
+    pub(crate) fn texts(&self) -> Result<Value, ApiError> {
         json::parse_texts(&self.body).map_err(|e| ApiError::new(ErrorType::RequestMalformed, e.to_string()))
     }
 
@@ -161,7 +161,7 @@ impl Request {
     ///
     /// # Errors
     /// As [`Self::json`], and for anything else than an object.
-    pub(super) fn object(&self) -> Result<Map<String, Value>, ApiError> {
+    pub(crate) fn object(&self) -> Result<Map<String, Value>, ApiError> {
         match self.json()? {
             Value::Object(object) => Ok(object),
             other => {
@@ -175,7 +175,7 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestMalformed`].
-    pub(super) fn no_body(&self) -> Result<(), ApiError> {
+    pub(crate) fn no_body(&self) -> Result<(), ApiError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Ok(());
         }
@@ -190,7 +190,7 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestMediaType`].
-    pub(super) fn patch_kind(&self) -> Result<PatchKind, ApiError> {
+    pub(crate) fn patch_kind(&self) -> Result<PatchKind, ApiError> {
         let sent = self.text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
         match sent.split(';').next().unwrap_or_default().trim() {
             "" | "application/json" | "application/json-patch+json" | "application/openstack-json-patch+json" => {
@@ -209,7 +209,7 @@ impl Request {
     ///
     /// # Errors
     /// [`ErrorType::RequestMalformed`] for a tag that no answer had.
-    pub(super) fn presumed(&self) -> Result<Option<u64>, ApiError> {
+    pub(crate) fn presumed(&self) -> Result<Option<u64>, ApiError> {
         let Some(tag) = self.text(header::IF_MATCH.as_str()) else { return Ok(None) };
         if tag.trim() == "*" {
             return Ok(None);
@@ -222,17 +222,17 @@ impl Request {
     }
 
     /// A header as text.
-    pub(super) fn text(&self, name: &str) -> Option<String> {
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
     }
 
     /// Magnum's minor version.
-    pub(super) fn magnum(&self) -> Minor {
+    pub(crate) fn magnum(&self) -> Minor {
         self.versions.container_infra
     }
 
     /// Ironic's minor version.
-    pub(super) fn ironic(&self) -> Minor {
+    pub(crate) fn ironic(&self) -> Minor {
         self.versions.baremetal
     }
 
@@ -240,7 +240,7 @@ impl Request {
     ///
     /// # Errors
     /// A manager, or an `Idempotency-Key`, that is none.
-    pub(super) fn caller(&self, manager: Option<&str>) -> Result<Caller, ApiError> {
+    pub(crate) fn caller(&self, manager: Option<&str>) -> Result<Caller, ApiError> {
         let principal = self.principal();
         let manager = Manager::new(manager.unwrap_or(&principal))
             .map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
@@ -282,7 +282,7 @@ impl Request {
 
 /// The refusal of a query.
 #[allow(clippy::needless_pass_by_value)] // It stands in `map_err`.
-pub(super) fn bad_query(bad: BadQuery) -> ApiError {
+pub(crate) fn bad_query(bad: BadQuery) -> ApiError {
     let error = ApiError::new(ErrorType::RequestQuery, bad.to_string());
     match bad.name() {
         Some(name) => error.field(name),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(crate) enum Verb {
     /// Sets a member, or inserts into a list.
     Add,
     /// Takes a member away that is there.
@@ -18,7 +18,7 @@ pub(super) enum Verb {
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Operation {
+pub(crate) struct Operation {
     /// What it does.
     pub verb: Verb,
     /// The members on the way, unescaped, at least one.
@@ -29,7 +29,7 @@ pub(super) struct Operation {
 
 /// A patch that cannot be read, or does not fit the object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadPatch {
+pub(crate) enum BadPatch {
     /// It has another form.
     #[error(
         "a JSON patch is a list of {{\"op\": \"add\"|\"remove\"|\"replace\", \"path\": \"/…\", \"value\": …}}; {what}"
@@ -70,7 +70,7 @@ const MOST_OPERATIONS: usize = 512;
 
 impl Operation {
     /// The path as text.
-    pub(super) fn pointer(&self) -> String {
+    pub(crate) fn pointer(&self) -> String {
         let escaped = self.path.iter().map(|part| part.replace('~', "~0").replace('/', "~1"));
         escaped.fold(String::new(), |text, part| text + "/" + &part)
     }
@@ -166,14 +166,14 @@ impl Operation {
 
 /// A list of operations, in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Patch(pub Vec<Operation>);
+pub(crate) struct Patch(pub Vec<Operation>);
 
 impl Patch {
     /// Reads a body.
     ///
     /// # Errors
     /// [`BadPatch::Malformed`].
-    pub(super) fn read(body: Value) -> Result<Self, BadPatch> {
+    pub(crate) fn read(body: Value) -> Result<Self, BadPatch> {
         let Value::Array(operations) = body else { return Err(malformed("this is no list")) };
         if operations.len() > MOST_OPERATIONS {
             return Err(malformed(format!("at most {MOST_OPERATIONS} operations are taken at once")));
@@ -182,7 +182,7 @@ impl Patch {
     }
 
     /// Takes out the operations on one root attribute.
-    pub(super) fn split(&mut self, root: &str) -> Vec<Operation> {
+    pub(crate) fn split(&mut self, root: &str) -> Vec<Operation> {
         let (taken, kept) = std::mem::take(&mut self.0).into_iter().partition(|o| o.path[0] == root);
         self.0 = kept;
         taken
@@ -192,14 +192,14 @@ impl Patch {
     ///
     /// # Errors
     /// [`BadPatch`], of the first operation that does not fit.
-    pub(super) fn apply(&self, document: &mut Map<String, Value>) -> Result<(), BadPatch> {
+    pub(crate) fn apply(&self, document: &mut Map<String, Value>) -> Result<(), BadPatch> {
         self.0.iter().try_for_each(|operation| operation.apply(document))
     }
 }
 
 /// Reads a whole map that came as text: JSON, or Python's form of a dictionary, which is what Magnum's
 /// command line makes of `replace labels=a=1,b=2`. Only strings, numbers and booleans stand in it.
-pub(super) fn map_from_text(text: &str) -> Option<Map<String, Value>> {
+pub(crate) fn map_from_text(text: &str) -> Option<Map<String, Value>> {
     if let Ok(Value::Object(map)) = super::json::parse(format!("{{\"labels\":{text}}}").as_bytes())
         && let Some(Value::Object(labels)) = map.get("labels")
     {

@@ -1,23 +1,21 @@
-//! Releases: the task library, its tags, and the tags beside it.
+//! Releases: the task library.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
-use stemma_core::name::TagName;
-use stemma_core::object::{Kind, Release, ReleaseSpec, ReleaseTags, ReleaseTagsSpec, TagSpec};
+use stemma_core::object::{Kind, Release, ReleaseSpec};
 use stemma_core::origin::Level;
 use stemma_core::task::task_type;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::Hash;
-use uuid::Uuid;
 
 use super::maps::MapCall;
 use super::objects::{self, Shown, read_body};
-use super::query::{PAGE, Page};
-use super::request::{Outcome, Reply, Request, bad_query};
-use super::{Api, lists, patching, view, writes};
+use super::{lists, patching, view, writes};
+use crate::api::Api;
+use crate::api::http::query::{PAGE, Page};
+use crate::api::http::request::{Outcome, Reply, Request, bad_query};
 use crate::cache::Model;
 use crate::registry::admit::Admitted;
 use crate::registry::names::ModelNames;
@@ -136,159 +134,6 @@ pub(super) fn tasks(api: &Api, request: &Request) -> Outcome {
     request.query(&[&["at_least"]])?;
     let release = ReleaseSpec::locate(&api.cache().model(), request)?;
     Ok(Reply::ok(json!({"tasks": release.spec.tasks})).tagged(release.meta.resource_version))
-}
-
-/// The tags beside a release, whatever its version.
-fn beside<'a>(model: &'a Model, release: &Release) -> Option<&'a Arc<ReleaseTags>> {
-    model.release_tags.named(None, &release.meta.name.name)
-}
-
-fn shown_tag(name: &TagName, tag: &TagSpec, predefined: bool) -> Value {
-    let mut body = json!(tag);
-    body["name"] = json!(name);
-    body["has_primary"] = tag.has_primary.into();
-    body["predefined"] = predefined.into();
-    body
-}
-
-/// `GET /v1/releases/{release}/tags`.
-pub(super) fn tags(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
-    let model = api.cache().model();
-    let release = ReleaseSpec::locate(&model, request)?;
-    let mut tags: BTreeMap<&TagName, Value> =
-        release.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, true))).collect();
-    if let Some(beside) = beside(&model, &release) {
-        tags.extend(beside.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, false))));
-    }
-    Ok(Reply::ok(json!({"tags": tags.into_values().collect::<Vec<_>>()})))
-}
-
-/// `GET /v1/releases/{release}/tags/{tag}`.
-pub(super) fn tag(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
-    let model = api.cache().model();
-    let release = ReleaseSpec::locate(&model, request)?;
-    let name = request.part("tag");
-    let own = release.spec.tags.iter().find(|(tag, _)| ***tag == *name).map(|(name, tag)| shown_tag(name, tag, true));
-    let beside = || {
-        beside(&model, &release)?
-            .spec
-            .tags
-            .iter()
-            .find(|(tag, _)| ***tag == *name)
-            .map(|(name, tag)| shown_tag(name, tag, false))
-    };
-    own.or_else(beside).map(Reply::ok).ok_or_else(|| no_tag(name))
-}
-
-fn no_tag(name: &str) -> ApiError {
-    ApiError::new(ErrorType::ObjectNotFound, format!("Tag {} could not be found.", quote(name)))
-}
-
-/// What is done to the tags beside a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TagCall {
-    /// `POST …/tags`.
-    Create,
-    /// `PUT …/tags/{tag}`.
-    Put,
-    /// `DELETE …/tags/{tag}`.
-    Delete,
-}
-
-/// Changes the user-defined tags beside a release: they are no part of its content.
-pub(super) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
-    let caller = objects::caller(request)?;
-    let (name, tag) = read_tag(request, call)?;
-    let new_uuid = Uuid::now_v7();
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let release = ReleaseSpec::locate(&work.model, request)?;
-        if release.spec.tags.contains_key(&name) {
-            return Err(predefined(&name).into());
-        }
-        let before = beside(&work.model, &release).cloned();
-        let mut spec = before.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
-        change_tags(&mut spec.tags, &name, tag.clone(), call)?;
-        if call == TagCall::Delete {
-            super::tags::refuse_assigned(&work.model, &name, |node| {
-                super::place::release_of(&work.model, node).is_some_and(|r| r.name == release.meta.name.name)
-            })?;
-        }
-        match before {
-            Some(before) => drop(work.update::<ReleaseTagsSpec>(&before, before.meta.name.clone(), spec)?),
-            None => drop(work.create::<ReleaseTagsSpec>(new_uuid, release.meta.name.name.clone(), spec)?),
-        }
-        work.finish(tag_answer(call, &name, tag.as_ref()))
-    });
-    Ok(Reply::written(answer.await?, &request.base))
-}
-
-/// Reads the tag of a call: from its path, its body or both.
-pub(super) fn read_tag(request: &Request, call: TagCall) -> Result<(TagName, Option<TagSpec>), ApiError> {
-    if call == TagCall::Delete {
-        return Ok((tag_name(request.part("tag"))?, None));
-    }
-    let mut fields = request.object()?;
-    let name = match (call, fields.remove("name")) {
-        (TagCall::Create, Some(Value::String(name))) => name,
-        (TagCall::Create, _) => {
-            return Err(ApiError::new(ErrorType::FieldMissing, "a tag needs a name, a text").field("name"));
-        }
-        (_, Some(Value::String(name))) if name != request.part("tag") => {
-            return Err(
-                ApiError::new(ErrorType::FieldInvalid, "a tag can't be renamed; create another one").field("name")
-            );
-        }
-        _ => request.part("tag").to_owned(),
-    };
-    fields.remove("predefined");
-    let tag = serde_json::from_value(Value::Object(fields))
-        .map_err(|e| ApiError::new(ErrorType::FieldInvalid, format!("tag: {e}")))?;
-    Ok((tag_name(&name)?, Some(tag)))
-}
-
-fn tag_name(text: &str) -> Result<TagName, ApiError> {
-    TagName::declare(text).map_err(|e| ApiError::new(ErrorType::FieldInvalid, e.to_string()).field("name"))
-}
-
-/// Adds, replaces or removes a user-defined tag.
-pub(super) fn change_tags(
-    tags: &mut BTreeMap<TagName, TagSpec>,
-    name: &TagName,
-    tag: Option<TagSpec>,
-    call: TagCall,
-) -> Result<(), ApiError> {
-    match (call, tag) {
-        (TagCall::Create, Some(_)) if tags.contains_key(name) => {
-            Err(ApiError::new(ErrorType::ObjectExists, format!("A tag with name {name} already exists.")))
-        }
-        (TagCall::Put | TagCall::Delete, _) if !tags.contains_key(name) => Err(no_tag(name)),
-        (_, Some(tag)) => {
-            tags.insert(name.clone(), tag);
-            Ok(())
-        }
-        (_, None) => {
-            tags.remove(name);
-            Ok(())
-        }
-    }
-}
-
-/// The refusal to change a predefined tag.
-pub(super) fn predefined(name: &TagName) -> ApiError {
-    let message = format!("the tag {name} is predefined in the release's content and can't be changed or deleted");
-    ApiError::new(ErrorType::ObjectInvalid, message).detail("change it in the next version of the release")
-}
-
-/// What a call of a tag answers.
-pub(super) fn tag_answer(call: TagCall, name: &TagName, tag: Option<&TagSpec>) -> Answer {
-    match (call, tag) {
-        (TagCall::Create, Some(tag)) => Answer::json(201, shown_tag(name, tag, false)),
-        (_, Some(tag)) => Answer::json(200, shown_tag(name, tag, false)),
-        (_, None) => Answer::empty(204),
-    }
 }
 
 /// The calls of a release's own labels and annotations: plain maps, inherited by nobody, owned as one field each.

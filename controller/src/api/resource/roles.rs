@@ -10,8 +10,9 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{self, Shown};
 use super::place::{roles_of, table_of};
-use super::request::{Outcome, Reply, Request};
-use super::{Api, writes};
+use super::writes;
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::registry::Answer;
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use stemma_core::object::{ClusterTemplate, ClusterTemplateSpec, Kind};
 use stemma_core::origin::Level;
-use stemma_wire::error::ApiError;
+use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
 use super::objects::{self, Shown};
-use super::query::{PAGE, Page};
-use super::request::{Outcome, Reply, Request, bad_query};
-use super::{Api, kept, lists, view, writes};
+use super::{kept, lists, view, writes};
+use crate::api::Api;
+use crate::api::http::query::{PAGE, Page};
+use crate::api::http::request::{Outcome, Reply, Request, bad_query};
 use crate::cache::Model;
 use crate::registry::Undecided;
 use crate::registry::names::ModelNames;
@@ -61,10 +62,10 @@ impl Shown for ClusterTemplateSpec {
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         // Magnum's templates have no such flag, and its API refuses it; as the top level they have nothing to merge with.
         if body.contains_key("merge_labels") {
-            return Err(super::unknown_field(
-                "merge_labels",
-                "a template is the top level: there is nothing that its labels could merge with",
-            ));
+            let advice = "a template is the top level: there is nothing that its labels could merge with";
+            return Err(ApiError::new(ErrorType::FieldUnknown, "Unknown attribute merge_labels")
+                .field("merge_labels")
+                .detail(advice));
         }
         body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links"));
         Ok(())
@@ -90,6 +91,6 @@ pub(super) fn list(api: &Api, request: &Request) -> Outcome {
 /// `POST /v1/clustertemplates`.
 pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
     let mut fields = request.object()?;
-    let name = super::name_of_new::<ClusterTemplateSpec>(&mut fields)?;
+    let name = writes::name_of_new::<ClusterTemplateSpec>(&mut fields)?;
     writes::post::<ClusterTemplateSpec>(api, request, name, fields).await
 }

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::Api;
-use super::request::{Outcome, Reply, Request};
-use super::version::Service;
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::version::Service;
 use crate::store::Health;
 
 fn version_1(base: &str) -> Value {

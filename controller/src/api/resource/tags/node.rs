@@ -1,27 +1,24 @@
-//! Tags over HTTP: assigned to a node and unassigned, and those that are a cluster's own.
+//! The tags of a node: assigned and unassigned.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use stemma_core::name::{Name, TagName};
-use stemma_core::object::{Cluster, ClusterSpec, Node, NodeSpec, TagSpec};
+use stemma_core::object::{Node, NodeSpec};
 use stemma_core::ownership::Manager;
 use stemma_core::role::RoleTable;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{self, Shown};
-use super::place::{declared, roles_of, table_of, table_of_cluster, visible};
-use super::releases::{self, TagCall};
-use super::request::{Outcome, Reply, Request};
-use super::{Api, state, writes};
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::resource::objects::{self, Shown};
+use crate::api::resource::place::{roles_of, table_of, visible};
+use crate::api::resource::{state, writes};
 use crate::cache::Model;
 use crate::registry::Answer;
 
-/// How many nodes a refusal lists.
-const MOST_LISTED: usize = 10;
-
 /// `GET /v1/nodes/{node}/tags`: each with its origin; those that are unassigned too.
-pub(super) fn tags(api: &Api, request: &Request) -> Outcome {
+pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
     request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
@@ -61,7 +58,7 @@ struct TagWrite {
 
 /// How a request says what is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeTagCall {
+pub(crate) enum NodeTagCall {
     /// `POST …/tags`: `{"assign": […], "unassign": […]}`.
     Both,
     /// `DELETE …/tags`: `{"tags": […]}`.
@@ -107,7 +104,7 @@ fn tag_name(text: &str) -> Result<TagName, ApiError> {
 }
 
 /// Assigns and unassigns tags of a node, all or none.
-pub(super) async fn write_tags(api: &Api, request: &Request, call: NodeTagCall) -> Outcome {
+pub(crate) async fn write_tags(api: &Api, request: &Request, call: NodeTagCall) -> Outcome {
     let write = TagWrite::read(request, call)?;
     let caller = objects::caller(request)?;
     let next = |model: &Model, node: &Node| write_by_hand(model, node, &write, &caller.manager);
@@ -152,76 +149,4 @@ fn not_visible(model: &Model, node: &Node, tag: &TagName) -> ApiError {
     );
     let advice = "a tag is predefined in the release, or created with `stemma tag create`";
     ApiError::new(ErrorType::TagUnknown, message).field("tags").detail(advice)
-}
-
-/// `GET /v1/clusters/{cluster}/tags`: the tags that are visible there.
-pub(super) fn cluster_tags(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
-    let model = api.cache().model();
-    let cluster = ClusterSpec::locate(&model, request)?;
-    let tags = visible(&table_of_cluster(&model, &cluster));
-    let rows: Vec<Value> =
-        tags.iter().map(|(name, tag)| shown_tag(name, tag, declared(&model, &cluster, name))).collect();
-    Ok(Reply::ok(json!({"tags": rows})))
-}
-
-fn shown_tag(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
-    let mut row = json!(tag);
-    row["name"] = json!(name);
-    row["has_primary"] = tag.has_primary.into();
-    row["declared"] = json!(declared);
-    row["predefined"] = (declared == "release").into();
-    row
-}
-
-/// `GET /v1/clusters/{cluster}/tags/{tag}`.
-pub(super) fn cluster_tag(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
-    let model = api.cache().model();
-    let cluster = ClusterSpec::locate(&model, request)?;
-    let name = request.part("tag");
-    let tags = visible(&table_of_cluster(&model, &cluster));
-    let found = tags
-        .iter()
-        .find(|(tag, _)| ***tag == *name)
-        .map(|(name, tag)| Reply::ok(shown_tag(name, tag, declared(&model, &cluster, name))));
-    found.ok_or_else(|| ApiError::new(ErrorType::ObjectNotFound, format!("Tag {} could not be found.", quote(name))))
-}
-
-/// Changes the user-defined tags of a cluster.
-pub(super) async fn write_cluster_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
-    let caller = objects::caller(request)?;
-    let (name, tag) = releases::read_tag(request, call)?;
-    let next = |model: &Model, cluster: &Cluster| {
-        let is_known = visible(&table_of_cluster(model, cluster)).contains_key(&name);
-        if is_known && declared(model, cluster, &name) == "release" {
-            return Err(releases::predefined(&name));
-        }
-        let mut spec = cluster.spec.clone();
-        releases::change_tags(&mut spec.tags, &name, tag.clone(), call)?;
-        if call == TagCall::Delete {
-            refuse_assigned(model, &name, |node| {
-                let group = node.spec.nodegroup.and_then(|id| model.groups.get(id.0));
-                group.is_some_and(|g| g.spec.cluster.0 == cluster.meta.uuid)
-            })?;
-        }
-        Ok(spec)
-    };
-    let answer = |_: &Model, _: &Cluster| releases::tag_answer(call, &name, tag.as_ref());
-    writes::change(api, request, &caller, next, answer).await
-}
-
-/// Refuses to delete a tag that is assigned, and names the nodes.
-pub(super) fn refuse_assigned(model: &Model, tag: &TagName, sees_it: impl Fn(&Node) -> bool) -> Result<(), ApiError> {
-    let holders = model.nodes.iter().filter(|node| node.spec.tags.assigned.get(tag).is_some() && sees_it(node));
-    let names: Vec<String> = holders.map(|node| node.display_name()).collect();
-    if names.is_empty() {
-        return Ok(());
-    }
-    let listed = names.iter().take(MOST_LISTED).cloned().collect::<Vec<_>>().join(", ");
-    let more =
-        if names.len() > MOST_LISTED { format!(" and {} more", names.len() - MOST_LISTED) } else { String::new() };
-    let message = format!("the tag {tag} is assigned to {listed}{more}; nothing was deleted");
-    Err(ApiError::new(ErrorType::ObjectInUse, message)
-        .detail("unassign it there first: `stemma tag unassign NODE TAG`"))
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Number, Value};
 
 /// How deep arrays and objects may stand in each other. The deepest thing that an author writes is a
 /// parameter (depth 16) in a task in a release in an apply.
-pub(super) const MAX_DEPTH: u16 = 24;
+pub(crate) const MAX_DEPTH: u16 = 24;
 
 /// The maps whose values are text, where they stand directly in an object's body.
 const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
@@ -21,7 +21,7 @@ const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
 /// The body is no JSON document that is taken.
 #[derive(Debug, thiserror::Error)]
 #[error("the body is not JSON that can be taken: {reason}")]
-pub(super) struct BadJson {
+pub(crate) struct BadJson {
     /// What is wrong and, where known, the line and column.
     pub reason: String,
 }
@@ -31,7 +31,7 @@ pub(super) struct BadJson {
 /// # Errors
 /// [`BadJson`] for a syntax error, a key twice in one object, more than [`MAX_DEPTH`] levels, a number that no
 /// 64-bit float holds, or text after the document.
-pub(super) fn parse(bytes: &[u8]) -> Result<Value, BadJson> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<Value, BadJson> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let seed = Strict { depth: 0, place: Place::Body };
     let value = seed.deserialize(&mut reader).map_err(|e| BadJson { reason: e.to_string() })?;
@@ -43,7 +43,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, BadJson> {
 ///
 /// # Errors
 /// As [`parse`].
-pub(super) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
+pub(crate) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
     let raw: &RawValue = serde_json::from_slice(bytes).map_err(|e| BadJson { reason: e.to_string() })?;
     text_map(raw).map_err(|e| BadJson { reason: e.to_string() })
 }

@@ -11,13 +11,16 @@ use stemma_core::selector::Selector;
 use stemma_core::traits::{NodeTraits, Trait};
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::nodes::TRAITS;
-use super::query::{BadQuery, Parameters};
-use super::request::bad_query;
-use super::version::Minor;
-use super::{Api, lists, state};
+use super::{lists, state};
+use crate::api::Api;
+use crate::api::http::query::{BadQuery, Parameters};
+use crate::api::http::request::bad_query;
+use crate::api::http::version::Minor;
 use crate::cache::Model;
 use crate::registry::names::group_path;
+
+/// Ironic has traits from here on.
+pub(super) const TRAITS: Minor = Minor(37);
 
 /// The names of the filters.
 pub(super) const FILTERS: &[&str] = &[

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use stemma_core::ownership::Party;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::Api;
 use super::objects::{Shown, caller, lost, raw};
-use super::request::{Outcome, Reply, Request};
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::registry::Answer;
 use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::work::{Work, check_presumed};

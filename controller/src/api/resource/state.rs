@@ -13,7 +13,8 @@ use stemma_core::traits::{NodeTraits, TraitInputs, TraitSource};
 use stemma_wire::message::observed::Outcome as TaskResult;
 use uuid::Uuid;
 
-use super::{Api, view};
+use super::view;
+use crate::api::Api;
 use crate::cache::Model;
 use crate::reconcile::size;
 use crate::records::reported;

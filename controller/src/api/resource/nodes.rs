@@ -12,13 +12,14 @@ use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::filter::{FILTERS, Filter};
+use super::filter::{FILTERS, Filter, TRAITS};
 use super::objects::{self, Shown, read_body};
-use super::query::{BadQuery, PAGE, Page, Parameters};
-use super::request::{Outcome, Reply, Request, bad_query};
-use super::version::{IRONIC_VERSION, Minor};
 use super::writes::{New, create, shown_new};
-use super::{Api, kept, lists, state, view};
+use super::{kept, lists, state, view};
+use crate::api::Api;
+use crate::api::http::query::{BadQuery, PAGE, Page, Parameters};
+use crate::api::http::request::{Outcome, Reply, Request, bad_query};
+use crate::api::http::version::{IRONIC_VERSION, Minor};
 use crate::cache::Model;
 use crate::registry::Undecided;
 use crate::registry::names::ModelNames;
@@ -33,7 +34,6 @@ const OWN: &[&str] =
 const NAMES: Minor = Minor(5);
 const FIELDS: Minor = Minor(8);
 const RESOURCE_CLASS: Minor = Minor(21);
-pub(super) const TRAITS: Minor = Minor(37);
 const DETAIL: Minor = Minor(43);
 const ALLOCATIONS: Minor = Minor(52);
 

@@ -12,8 +12,10 @@ use stemma_core::role::TagOrigin;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::Shown;
-use super::request::{Reply, Request};
-use super::{Api, request, state};
+use super::state;
+use crate::api::Api;
+use crate::api::http::request;
+use crate::api::http::request::{Reply, Request};
 use crate::cache::Model;
 use crate::reconcile::{barrier, size};
 

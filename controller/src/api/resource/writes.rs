@@ -4,13 +4,14 @@ use serde_json::{Map, Value};
 use stemma_core::labels::BodyShape;
 use stemma_core::manifest::Body;
 use stemma_core::object::Object;
-use stemma_wire::error::ApiError;
+use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::Api;
 use super::objects::{self, Shown, read_body, update};
-use super::request::{Outcome, Reply, Request};
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
+use crate::registry::admit::Admitted;
 use crate::registry::work::{Work, Written, check_presumed};
 use crate::registry::{Answer, Caller};
 
@@ -106,4 +107,22 @@ pub(super) struct New<'a, S: Shown> {
     pub caller: &'a Caller,
     /// What `merge_labels` left out means.
     pub shape: BodyShape,
+}
+
+/// Takes the name out of the body of a new object.
+///
+/// # Errors
+/// That there is none, or that it is none.
+pub(super) fn name_of_new<S: Admitted>(fields: &mut Map<String, Value>) -> Result<S::Name, ApiError> {
+    match fields.remove("name") {
+        Some(Value::String(name)) => S::parse_name(&name),
+        None | Some(Value::Null) => {
+            Err(ApiError::new(ErrorType::FieldMissing, format!("a {} needs a name", S::KIND.word())).field("name"))
+        }
+        Some(other) => {
+            let other: String = other.to_string().chars().take(64).collect();
+            Err(ApiError::new(ErrorType::FieldInvalid, format!("a {}'s name is a text, not {other}", S::KIND.word()))
+                .field("name"))
+        }
+    }
 }

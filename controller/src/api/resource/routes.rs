@@ -6,20 +6,37 @@ use axum::http::StatusCode;
 use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
 use stemma_wire::endpoint::{Endpoint, openapi};
 use stemma_wire::error::{ApiError, ErrorType, quote};
+use stemma_wire::serve::Rejected;
 
 use super::maps::{self, MapCall};
 use super::objects::{self, Shown};
-use super::releases::{self, TagCall};
-use super::request::{Outcome, Reply, Request};
+use super::releases;
 use super::roles::{self, RoleCall};
-use super::tags::{self, NodeTagCall};
-use super::{Api, apply, clusters, explain, groups, machine, nodes, patching, resolved, templates, traits, writes};
-use crate::api::query::Parameters;
+use super::tags::node::NodeTagCall;
+use super::tags::{self, TagCall};
+use super::{apply, clusters, explain, groups, machine, nodes, patching, resolved, templates, traits, writes};
+use crate::api::Api;
+use crate::api::http::query::Parameters;
+use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::serve::{Guarding, Operations};
 use crate::blobs::Put;
 use crate::enrol::token;
 
-/// Does what a route is for.
-pub(super) async fn call(api: &Api, endpoint: Endpoint, request: &Request) -> Outcome {
+impl Operations for Api {
+    fn guarding(&self) -> Guarding {
+        self.guarding
+    }
+
+    fn rejected(&self) -> &Rejected {
+        &self.rejected
+    }
+
+    async fn call(&self, endpoint: Endpoint, request: &Request) -> Outcome {
+        call(self, endpoint, request).await
+    }
+}
+
+async fn call(api: &Api, endpoint: Endpoint, request: &Request) -> Outcome {
     wait_at_least(api, request).await?;
     match endpoint {
         Endpoint::Enroll | Endpoint::Renew | Endpoint::CheckIn | Endpoint::AgentProfile | Endpoint::AgentBlob => {
@@ -68,11 +85,11 @@ async fn call_object(api: &Api, endpoint: Endpoint, request: &Request) -> Outcom
         Endpoint::GetCluster => objects::get::<ClusterSpec>(api, request),
         Endpoint::PatchCluster => patching::patch::<ClusterSpec>(api, request).await,
         Endpoint::DeleteCluster => writes::delete::<ClusterSpec>(api, request).await,
-        Endpoint::ListClusterTags => tags::cluster_tags(api, request),
-        Endpoint::CreateClusterTag => tags::write_cluster_tag(api, request, TagCall::Create).await,
-        Endpoint::GetClusterTag => tags::cluster_tag(api, request),
-        Endpoint::PutClusterTag => tags::write_cluster_tag(api, request, TagCall::Put).await,
-        Endpoint::DeleteClusterTag => tags::write_cluster_tag(api, request, TagCall::Delete).await,
+        Endpoint::ListClusterTags => tags::cluster::tags(api, request),
+        Endpoint::CreateClusterTag => tags::cluster::write_tag(api, request, TagCall::Create).await,
+        Endpoint::GetClusterTag => tags::cluster::tag(api, request),
+        Endpoint::PutClusterTag => tags::cluster::write_tag(api, request, TagCall::Put).await,
+        Endpoint::DeleteClusterTag => tags::cluster::write_tag(api, request, TagCall::Delete).await,
         Endpoint::ListClusterRoles => roles::cluster_roles(api, request),
         Endpoint::PutClusterRoles => roles::write_cluster_roles(api, request).await,
         Endpoint::ValidateCluster => resolved::validate_cluster(api, request),
@@ -104,11 +121,11 @@ async fn call_release(api: &Api, endpoint: Endpoint, request: &Request) -> Outco
         Endpoint::PatchReleaseMap => releases::write_map(api, request, MapCall::Merge).await,
         Endpoint::OwnersRelease => releases::write_map(api, request, MapCall::Owners).await,
         Endpoint::ListReleaseTasks => releases::tasks(api, request),
-        Endpoint::ListReleaseTags => releases::tags(api, request),
-        Endpoint::CreateReleaseTag => releases::write_tag(api, request, TagCall::Create).await,
-        Endpoint::GetReleaseTag => releases::tag(api, request),
-        Endpoint::PutReleaseTag => releases::write_tag(api, request, TagCall::Put).await,
-        Endpoint::DeleteReleaseTag => releases::write_tag(api, request, TagCall::Delete).await,
+        Endpoint::ListReleaseTags => tags::release::tags(api, request),
+        Endpoint::CreateReleaseTag => tags::release::write_tag(api, request, TagCall::Create).await,
+        Endpoint::GetReleaseTag => tags::release::tag(api, request),
+        Endpoint::PutReleaseTag => tags::release::write_tag(api, request, TagCall::Put).await,
+        Endpoint::DeleteReleaseTag => tags::release::write_tag(api, request, TagCall::Delete).await,
         other => call_node(api, other, request).await,
     }
 }
@@ -130,11 +147,11 @@ async fn call_node(api: &Api, endpoint: Endpoint, request: &Request) -> Outcome 
         Endpoint::GiveNodeRoles => roles::write_roles(api, request, RoleCall::Give).await,
         Endpoint::ReplaceNodeRoles => roles::write_roles(api, request, RoleCall::Replace).await,
         Endpoint::TakeNodeRoles => roles::write_roles(api, request, RoleCall::Take).await,
-        Endpoint::ListNodeTags => tags::tags(api, request),
-        Endpoint::AssignNodeTags => tags::write_tags(api, request, NodeTagCall::Both).await,
-        Endpoint::UnassignNodeTags => tags::write_tags(api, request, NodeTagCall::Unassign).await,
-        Endpoint::AssignNodeTag => tags::write_tags(api, request, NodeTagCall::AssignOne).await,
-        Endpoint::UnassignNodeTag => tags::write_tags(api, request, NodeTagCall::UnassignOne).await,
+        Endpoint::ListNodeTags => tags::node::tags(api, request),
+        Endpoint::AssignNodeTags => tags::node::write_tags(api, request, NodeTagCall::Both).await,
+        Endpoint::UnassignNodeTags => tags::node::write_tags(api, request, NodeTagCall::Unassign).await,
+        Endpoint::AssignNodeTag => tags::node::write_tags(api, request, NodeTagCall::AssignOne).await,
+        Endpoint::UnassignNodeTag => tags::node::write_tags(api, request, NodeTagCall::UnassignOne).await,
         Endpoint::ResolvedNode => resolved::get(api, request),
         Endpoint::NodeReport => nodes::report(api, request),
         Endpoint::ExplainNode => explain::get(api, request),
@@ -156,7 +173,7 @@ async fn wait_at_least(api: &Api, request: &Request) -> Result<(), ApiError> {
         return Ok(());
     }
     let Ok(parameters) = Parameters::read_any(&request.uri) else { return Ok(()) };
-    let Some(text) = parameters.one("at_least").map_err(super::request::bad_query)? else { return Ok(()) };
+    let Some(text) = parameters.one("at_least").map_err(crate::api::http::request::bad_query)? else { return Ok(()) };
     let refused =
         || ApiError::new(ErrorType::RequestQuery, format!("at_least={} is no revision", quote(text))).field("at_least");
     let wanted: u64 = text.parse().map_err(|_| refused())?;

@@ -8,11 +8,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The minor version of an API whose major version is 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Minor(pub u16);
+pub(crate) struct Minor(pub u16);
 
 /// An API that Stemma speaks beside its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Service {
+pub(crate) enum Service {
     /// Ironic: nodes, traits, allocations, inspection rules.
     Baremetal,
     /// Magnum: cluster templates, clusters, node groups.
@@ -21,7 +21,7 @@ pub(super) enum Service {
 
 /// What a request negotiated; an API whose routes are not asked for stands at its newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Negotiated {
+pub(crate) struct Negotiated {
     /// The service that the path belongs to; none for the documents and for what is Stemma's own.
     pub service: Option<Service>,
     /// Ironic's minor version.
@@ -32,7 +32,7 @@ pub(super) struct Negotiated {
 
 /// A version that is not offered, or not one at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NotAcceptable {
+pub(crate) enum NotAcceptable {
     /// It can be read and lies outside of what is offered.
     #[error("version {asked} of {} is not offered; 1.{} to 1.{} are", service.name(), service.range().0.0, service.range().1.0)]
     OutOfRange {
@@ -54,13 +54,13 @@ pub(super) enum NotAcceptable {
 }
 
 /// The header of Ironic's clients.
-pub(super) const IRONIC_VERSION: &str = "x-openstack-ironic-api-version";
+pub(crate) const IRONIC_VERSION: &str = "x-openstack-ironic-api-version";
 const OPENSTACK_VERSION: &str = "openstack-api-version";
 const MAGNUM_NAMES: [&str; 3] = ["container-infra", "container-infrastructure", "container-infrastructure-management"];
 
 impl Service {
     /// Oldest and newest minor version.
-    pub(super) const fn range(self) -> (Minor, Minor) {
+    pub(crate) const fn range(self) -> (Minor, Minor) {
         match self {
             Self::Baremetal => (Minor(1), Minor(115)),
             Self::ContainerInfra => (Minor(1), Minor(14)),
@@ -68,7 +68,7 @@ impl Service {
     }
 
     /// The service type in version headers.
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Baremetal => "baremetal",
             Self::ContainerInfra => "container-infra",
@@ -83,7 +83,7 @@ impl Service {
     }
 
     /// Whose paths begin so.
-    pub(super) fn of_path(path: &str) -> Option<Self> {
+    pub(crate) fn of_path(path: &str) -> Option<Self> {
         let root = path.strip_prefix("/v1/")?.split('/').next()?;
         match root {
             "nodes" | "allocations" | "inspection_rules" => Some(Self::Baremetal),
@@ -122,7 +122,7 @@ impl Service {
 ///
 /// # Errors
 /// [`NotAcceptable`]: answered with 406.
-pub(super) fn negotiate(path: &str, headers: &HeaderMap) -> Result<Negotiated, NotAcceptable> {
+pub(crate) fn negotiate(path: &str, headers: &HeaderMap) -> Result<Negotiated, NotAcceptable> {
     let service = Service::of_path(path);
     let is_document = matches!(path, "/" | "/v1" | "/v1/");
     let mut negotiated = Negotiated {
@@ -174,7 +174,7 @@ fn magnum_version(headers: &HeaderMap, is_document: bool) -> Result<Minor, NotAc
 
 impl Negotiated {
     /// The headers that the clients read, of the service whose path was asked for (of both for a document).
-    pub(super) fn write(self, headers: &mut HeaderMap) {
+    pub(crate) fn write(self, headers: &mut HeaderMap) {
         if self.service != Some(Service::ContainerInfra) {
             limits(headers, Service::Baremetal);
             set(headers, IRONIC_VERSION, format!("1.{}", self.baremetal.0));
@@ -189,7 +189,7 @@ impl Negotiated {
 
 impl NotAcceptable {
     /// What a client needs to ask again: the range, where the version itself could be read.
-    pub(super) fn write(&self, headers: &mut HeaderMap) {
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
         if let Self::OutOfRange { service, .. } = self {
             limits(headers, *service);
         }

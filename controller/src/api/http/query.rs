@@ -4,17 +4,17 @@ use axum::extract::Query;
 use axum::http::Uri;
 
 /// The most that one page holds, and what it holds where no `limit` is given (as Ironic and Magnum).
-pub(super) const MOST_A_PAGE: usize = 1_000;
+pub(crate) const MOST_A_PAGE: usize = 1_000;
 
 const MOST_PARAMETERS: usize = 64;
 
 /// A query string, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parameters(Vec<(String, String)>);
+pub(crate) struct Parameters(Vec<(String, String)>);
 
 /// Why a query is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadQuery {
+pub(crate) enum BadQuery {
     /// It cannot be decoded.
     #[error(
         "the query string can't be read: it must be NAME=VALUE pairs of percent-encoded UTF-8, at most {MOST_PARAMETERS}"
@@ -50,7 +50,7 @@ pub(super) enum BadQuery {
 
 impl BadQuery {
     /// The name of the parameter, for the error body's `field`.
-    pub(super) fn name(&self) -> Option<&str> {
+    pub(crate) fn name(&self) -> Option<&str> {
         match self {
             Self::Undecodable => None,
             Self::Unknown { name, .. } => Some(name),
@@ -59,7 +59,7 @@ impl BadQuery {
     }
 
     /// A value that is not taken, and the rule.
-    pub(super) fn value(name: &'static str, value: &str, rule: impl Into<String>) -> Self {
+    pub(crate) fn value(name: &'static str, value: &str, rule: impl Into<String>) -> Self {
         Self::BadValue { name, value: value.chars().take(64).collect(), rule: rule.into() }
     }
 }
@@ -68,7 +68,7 @@ impl BadQuery {
 ///
 /// # Errors
 /// [`BadQuery`] when it is given twice, or is no truth value.
-pub(super) fn without_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
+pub(crate) fn without_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
     let query = uri.query().unwrap_or_default();
     let is_it = |pair: &&str| *pair == "dry_run" || pair.starts_with("dry_run=");
     if !query.split('&').any(|pair| is_it(&pair)) {
@@ -85,7 +85,7 @@ impl Parameters {
     ///
     /// # Errors
     /// [`BadQuery::Undecodable`] and [`BadQuery::Unknown`].
-    pub(super) fn read(uri: &Uri, known: &[&[&'static str]]) -> Result<Self, BadQuery> {
+    pub(crate) fn read(uri: &Uri, known: &[&[&'static str]]) -> Result<Self, BadQuery> {
         let Self(pairs) = Self::read_any(uri)?;
         let names = || known.iter().copied().flatten();
         if let Some((name, _)) = pairs.iter().find(|(name, _)| !names().any(|known| known == name)) {
@@ -99,7 +99,7 @@ impl Parameters {
     ///
     /// # Errors
     /// [`BadQuery::Undecodable`].
-    pub(super) fn read_any(uri: &Uri) -> Result<Self, BadQuery> {
+    pub(crate) fn read_any(uri: &Uri) -> Result<Self, BadQuery> {
         let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|_| BadQuery::Undecodable)?;
         if pairs.len() > MOST_PARAMETERS { Err(BadQuery::Undecodable) } else { Ok(Self(pairs)) }
     }
@@ -108,7 +108,7 @@ impl Parameters {
     ///
     /// # Errors
     /// [`BadQuery::Repeated`].
-    pub(super) fn one(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
+    pub(crate) fn one(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
         let mut values = self.all(name);
         match (values.next(), values.count()) {
             (value, 0) => Ok(value),
@@ -117,7 +117,7 @@ impl Parameters {
     }
 
     /// All values of a parameter.
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
@@ -125,7 +125,7 @@ impl Parameters {
     ///
     /// # Errors
     /// [`BadQuery::BadValue`] for an empty list or an empty member.
-    pub(super) fn list(&self, name: &'static str) -> Result<Option<Vec<&str>>, BadQuery> {
+    pub(crate) fn list(&self, name: &'static str) -> Result<Option<Vec<&str>>, BadQuery> {
         let mut members = Vec::new();
         let mut given = false;
         for value in self.all(name) {
@@ -146,14 +146,14 @@ impl Parameters {
     ///
     /// # Errors
     /// [`BadQuery`].
-    pub(super) fn flag(&self, name: &'static str) -> Result<Option<bool>, BadQuery> {
+    pub(crate) fn flag(&self, name: &'static str) -> Result<Option<bool>, BadQuery> {
         let Some(value) = self.one(name)? else { return Ok(None) };
         truth(value).map(Some).ok_or_else(|| BadQuery::value(name, value, "it is true or false"))
     }
 }
 
 /// Reads a truth value as `OpenStack` does: `1 t true on y yes`, `0 f false off n no`, in any case, trimmed.
-pub(super) fn truth(text: &str) -> Option<bool> {
+pub(crate) fn truth(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "t" | "true" | "on" | "y" | "yes" => Some(true),
         "0" | "f" | "false" | "off" | "n" | "no" => Some(false),
@@ -162,11 +162,11 @@ pub(super) fn truth(text: &str) -> Option<bool> {
 }
 
 /// The names of the parameters of a page.
-pub(super) const PAGE: &[&str] = &["limit", "marker", "sort_key", "sort_dir"];
+pub(crate) const PAGE: &[&str] = &["limit", "marker", "sort_key", "sort_dir"];
 
 /// Which part of a list is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Page {
+pub(crate) struct Page {
     /// At most so many rows.
     pub limit: usize,
     /// Begin behind the row of this uuid.
@@ -182,7 +182,7 @@ impl Page {
     ///
     /// # Errors
     /// [`BadQuery`].
-    pub(super) fn read(parameters: &Parameters) -> Result<Self, BadQuery> {
+    pub(crate) fn read(parameters: &Parameters) -> Result<Self, BadQuery> {
         let limit = match parameters.one("limit")? {
             None => MOST_A_PAGE,
             Some(text) => match text.parse::<usize>() {
@@ -200,7 +200,7 @@ impl Page {
     }
 
     /// Cuts the page out of sorted rows. `None` when no row has the marker.
-    pub(super) fn cut<T>(&self, rows: Vec<T>, uuid_of: impl Fn(&T) -> String) -> Option<Vec<T>> {
+    pub(crate) fn cut<T>(&self, rows: Vec<T>, uuid_of: impl Fn(&T) -> String) -> Option<Vec<T>> {
         let mut rows = rows;
         if self.descending {
             rows.reverse();
@@ -214,7 +214,7 @@ impl Page {
 
     /// The address of the next page, when this one is full: every parameter of the request, and its last row
     /// as marker.
-    pub(super) fn next(&self, url: &str, parameters: &Parameters, rows: usize, last: Option<String>) -> Option<String> {
+    pub(crate) fn next(&self, url: &str, parameters: &Parameters, rows: usize, last: Option<String>) -> Option<String> {
         let last = last.filter(|_| rows == self.limit)?;
         let key = self.sort_key.as_deref().unwrap_or("id");
         let direction = if self.descending { "desc" } else { "asc" };

@@ -13,13 +13,12 @@ use log::error;
 use serde_json::{Value, json};
 use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, Method, find};
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::serve::Peer;
+use stemma_wire::serve::{BoxError, Peer, Rejected};
 use stemma_wire::tls::Class;
 use uuid::Uuid;
 
 use super::request::{MOST_BODY_BYTES, Outcome, Reply, Request, bad_query};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
-use super::{Api, dispatch};
 use crate::blobs;
 use crate::registry::maps::MapName;
 
@@ -33,11 +32,22 @@ pub enum Guarding {
     Loopback,
 }
 
+/// What stands behind a listener.
+pub(crate) trait Operations: Send + Sync {
+    /// Which requests the listener takes.
+    fn guarding(&self) -> Guarding;
+    /// Where refusals are counted.
+    fn rejected(&self) -> &Rejected;
+    /// Does what a row of the endpoint table is for.
+    fn call(&self, endpoint: Endpoint, request: &Request) -> impl Future<Output = Outcome> + Send;
+}
+
 /// Answers one request. Never fails: what goes wrong is an answer.
-pub async fn answer<B>(api: Arc<Api>, peer: Option<Arc<Peer>>, request: HttpRequest<B>) -> Response<Full<Bytes>>
+pub(crate) async fn answer<A, B>(api: Arc<A>, peer: Option<Arc<Peer>>, request: HttpRequest<B>) -> Response<Full<Bytes>>
 where
+    A: Operations,
     B: Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Error: Into<BoxError>,
 {
     let id = format!("req-{}", Uuid::new_v4());
     let (parts, body) = request.into_parts();
@@ -54,7 +64,7 @@ where
         }
     };
     if let Err(refusal) = &outcome {
-        note_refusal(&api, peer.as_deref(), parts.uri.path(), refusal);
+        note_refusal(&*api, peer.as_deref(), parts.uri.path(), refusal);
     }
     let mut response = render(outcome, &id, service);
     match &versions {
@@ -73,21 +83,21 @@ fn without_body(response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
 }
 
 /// Counts what is refused, and tells of it where who asks is known: on the plain listener that is whoever is let in.
-fn note_refusal(api: &Api, peer: Option<&Peer>, path: &str, refusal: &ApiError) {
+fn note_refusal(api: &impl Operations, peer: Option<&Peer>, path: &str, refusal: &ApiError) {
     let is_refusal = refusal.kind.is_refusal() || (refusal.status() < 500 && has_odd_segment(path));
     if !is_refusal {
         return;
     }
     let reason = refusal.kind.name();
     match peer {
-        Some(peer) if api.guarding == Guarding::Loopback => {
-            api.rejected.refuse(reason, Some(peer.address.ip()));
+        Some(peer) if api.guarding() == Guarding::Loopback => {
+            api.rejected().refuse(reason, Some(peer.address.ip()));
             if !matches!(refusal.kind, ErrorType::RequestHost | ErrorType::RequestOrigin) {
-                api.rejected.tell(reason, "admin", peer.address);
+                api.rejected().tell(reason, "admin", peer.address);
             }
         }
-        Some(peer) => api.rejected.refuse_peer(reason, peer),
-        None => api.rejected.refuse(reason, None),
+        Some(peer) => api.rejected().refuse_peer(reason, peer),
+        None => api.rejected().refuse(reason, None),
     }
 }
 
@@ -107,13 +117,14 @@ struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    async fn answer<B>(&self, api: &Arc<Api>, peer: Option<Arc<Peer>>, body: B) -> Outcome
+    async fn answer<A, B>(&self, api: &Arc<A>, peer: Option<Arc<Peer>>, body: B) -> Outcome
     where
+        A: Operations,
         B: Body<Data = Bytes> + Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B::Error: Into<BoxError>,
     {
         let host = self.host()?;
-        let caller = self.caller(api, peer.as_deref(), &host)?;
+        let caller = self.caller(&**api, peer.as_deref(), &host)?;
         let (endpoint, path) = self.route()?;
         if self.versions.service == Some(Service::Baremetal) {
             self.check_accept()?;
@@ -138,9 +149,9 @@ impl Opened<'_> {
             versions: self.versions,
             peer,
             id: self.id.to_owned(),
-            base: format!("{}://{host}", if api.guarding == Guarding::Loopback { "http" } else { "https" }),
+            base: format!("{}://{host}", if api.guarding() == Guarding::Loopback { "http" } else { "https" }),
         };
-        Box::pin(dispatch::call(api, endpoint, &request)).await
+        Box::pin(api.call(endpoint, &request)).await
     }
 
     fn host(&self) -> Result<String, ApiError> {
@@ -150,8 +161,8 @@ impl Opened<'_> {
     }
 
     /// The class of who asks.
-    fn caller(&self, api: &Api, peer: Option<&Peer>, host: &str) -> Result<Caller, ApiError> {
-        if api.guarding == Guarding::Loopback {
+    fn caller(&self, api: &impl Operations, peer: Option<&Peer>, host: &str) -> Result<Caller, ApiError> {
+        if api.guarding() == Guarding::Loopback {
             self.check_loopback(host)?;
             return Ok(Caller::Admin);
         }
@@ -246,7 +257,7 @@ fn is_of_maps(path: &str) -> bool {
 async fn read<B>(body: B, most: usize) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Error: Into<BoxError>,
 {
     match Limited::new(Box::pin(body), most).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
@@ -336,16 +347,7 @@ fn retry_after_s(kind: ErrorType) -> Option<&'static str> {
 }
 
 /// An answer to come.
-pub(super) type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
-
-/// The handler of a listener.
-pub fn handler<B>(api: Arc<Api>) -> impl Fn(&Arc<Peer>, HttpRequest<B>) -> Answering + Send + Sync + 'static
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    move |peer, request| Box::pin(answer(Arc::clone(&api), Some(Arc::clone(peer)), request))
-}
+pub type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
 
 #[cfg(test)]
 mod tests {

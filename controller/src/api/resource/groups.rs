@@ -11,11 +11,12 @@ use uuid::Uuid;
 
 use super::clusters::needs;
 use super::objects::{self, Shown, read_body};
-use super::query::{PAGE, Page};
-use super::request::{Outcome, Reply, Request, bad_query};
-use super::version::Minor;
 use super::writes::{self, New, create, shown_new};
-use super::{Api, kept, lists, view};
+use super::{kept, lists, view};
+use crate::api::Api;
+use crate::api::http::query::{PAGE, Page};
+use crate::api::http::request::{Outcome, Reply, Request, bad_query};
+use crate::api::http::version::Minor;
 use crate::cache::Model;
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, not_found};
@@ -171,7 +172,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
     needs(request, NODEGROUPS)?;
     let caller = objects::caller(request)?;
     let mut fields = request.object()?;
-    let name = super::name_of_new::<NodeGroupSpec>(&mut fields)?;
+    let name = writes::name_of_new::<NodeGroupSpec>(&mut fields)?;
     let body = read_body::<NodeGroupSpec>(fields)?;
     let uuid = Uuid::now_v7();
     let answer = api.registry.write(&caller, |sight| {

@@ -11,11 +11,12 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::objects::{self, Shown, read_body};
-use super::query::{PAGE, Page};
-use super::request::{Outcome, Reply, Request, bad_query};
-use super::version::{Minor, Service};
 use super::writes::{New, create};
-use super::{Api, kept, lists, view};
+use super::{kept, lists, view};
+use crate::api::Api;
+use crate::api::http::query::{PAGE, Page};
+use crate::api::http::request::{Outcome, Reply, Request, bad_query};
+use crate::api::http::version::{Minor, Service};
 use crate::cache::Model;
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, not_found};

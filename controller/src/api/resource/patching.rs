@@ -9,10 +9,11 @@ use stemma_core::manifest::{Author, write};
 use stemma_core::object::{Inherited, Kind, Object};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
+use super::kept;
 use super::objects::{Shown, lost, raw, read_body, shown_fields, update};
-use super::patch::{BadPatch, Operation, Patch, Verb, map_from_text};
-use super::request::{Outcome, PatchKind, Reply, Request, bad_query};
-use super::{Api, kept};
+use crate::api::Api;
+use crate::api::http::patch::{BadPatch, Operation, Patch, Verb, map_from_text};
+use crate::api::http::request::{Outcome, PatchKind, Reply, Request, bad_query};
 use crate::registry::admit::bad_body;
 use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::names::ModelNames;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use stemma_core::object::Kind;
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::query::truth;
+use crate::api::http::query::truth;
 
 /// What a kept field may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use stemma_core::ownership::{InvalidOwner, Manager};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::Api;
 use super::objects::Shown;
-use super::request::{Outcome, Reply, Request, bad_query};
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request, bad_query};
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;

@@ -15,8 +15,9 @@ use stemma_core::traits::TraitSource;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::Shown;
-use super::request::{self, Reply, Request, bad_query};
-use super::{Api, resolved, state};
+use super::{resolved, state};
+use crate::api::Api;
+use crate::api::http::request::{self, Reply, Request, bad_query};
 use crate::cache::Model;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.

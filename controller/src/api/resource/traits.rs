@@ -8,9 +8,10 @@ use stemma_core::traits::{Removal, Trait};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{self, Shown};
-use super::request::{Outcome, Reply, Request};
-use super::version::{IRONIC_VERSION, Minor};
-use super::{Api, state, writes};
+use super::{state, writes};
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::version::{IRONIC_VERSION, Minor};
 use crate::registry::Answer;
 
 /// Ironic has traits from here on.

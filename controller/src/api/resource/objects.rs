@@ -12,9 +12,10 @@ use stemma_core::object::{Inherited, Object};
 use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::query::{Page, Parameters};
-use super::request::{Outcome, Reply, Request, bad_query};
-use super::{Api, kept, view};
+use super::{kept, view};
+use crate::api::Api;
+use crate::api::http::query::{Page, Parameters};
+use crate::api::http::request::{Outcome, Reply, Request, bad_query};
 use crate::cache::Model;
 use crate::registry::admit::{Admitted, bad_body, bad_field};
 use crate::registry::names::ModelNames;

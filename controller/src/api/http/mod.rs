@@ -1,0 +1,8 @@
+//! The protocol: from a request on the wire to an answer on it. It knows what the endpoint table says of a row, and no resource.
+
+pub(crate) mod json;
+pub(crate) mod patch;
+pub(crate) mod query;
+pub(crate) mod request;
+pub(crate) mod serve;
+pub(crate) mod version;

@@ -1,0 +1,70 @@
+//! The tags that are visible in a cluster, and those of its own.
+
+use serde_json::{Value, json};
+use stemma_core::name::TagName;
+use stemma_core::object::{Cluster, ClusterSpec, TagSpec};
+
+use super::declared::{TagCall, change_tags, no_tag, predefined, read_tag, refuse_assigned, tag_answer};
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::resource::objects::{self, Shown};
+use crate::api::resource::place::{declared, table_of_cluster, visible};
+use crate::api::resource::writes;
+use crate::cache::Model;
+
+/// `GET /v1/clusters/{cluster}/tags`: the tags that are visible there.
+pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let cluster = ClusterSpec::locate(&model, request)?;
+    let tags = visible(&table_of_cluster(&model, &cluster));
+    let rows: Vec<Value> =
+        tags.iter().map(|(name, tag)| shown_tag(name, tag, declared(&model, &cluster, name))).collect();
+    Ok(Reply::ok(json!({"tags": rows})))
+}
+
+fn shown_tag(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
+    let mut row = json!(tag);
+    row["name"] = json!(name);
+    row["has_primary"] = tag.has_primary.into();
+    row["declared"] = json!(declared);
+    row["predefined"] = (declared == "release").into();
+    row
+}
+
+/// `GET /v1/clusters/{cluster}/tags/{tag}`.
+pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let cluster = ClusterSpec::locate(&model, request)?;
+    let name = request.part("tag");
+    let tags = visible(&table_of_cluster(&model, &cluster));
+    let found = tags
+        .iter()
+        .find(|(tag, _)| ***tag == *name)
+        .map(|(name, tag)| Reply::ok(shown_tag(name, tag, declared(&model, &cluster, name))));
+    found.ok_or_else(|| no_tag(name))
+}
+
+/// Changes the user-defined tags of a cluster.
+pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
+    let caller = objects::caller(request)?;
+    let (name, tag) = read_tag(request, call)?;
+    let next = |model: &Model, cluster: &Cluster| {
+        let is_known = visible(&table_of_cluster(model, cluster)).contains_key(&name);
+        if is_known && declared(model, cluster, &name) == "release" {
+            return Err(predefined(&name));
+        }
+        let mut spec = cluster.spec.clone();
+        change_tags(&mut spec.tags, &name, tag.clone(), call)?;
+        if call == TagCall::Delete {
+            refuse_assigned(model, &name, |node| {
+                let group = node.spec.nodegroup.and_then(|id| model.groups.get(id.0));
+                group.is_some_and(|g| g.spec.cluster.0 == cluster.meta.uuid)
+            })?;
+        }
+        Ok(spec)
+    };
+    let answer = |_: &Model, _: &Cluster| tag_answer(call, &name, tag.as_ref());
+    writes::change(api, request, &caller, next, answer).await
+}

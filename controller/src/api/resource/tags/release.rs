@@ -1,0 +1,81 @@
+//! The tags of a release: those of its content, and those that people declare beside it, whatever its version.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stemma_core::name::TagName;
+use stemma_core::object::{Release, ReleaseSpec, ReleaseTags, ReleaseTagsSpec};
+use uuid::Uuid;
+
+use super::declared::{TagCall, change_tags, no_tag, predefined, read_tag, refuse_assigned, shown_tag, tag_answer};
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::resource::objects::{self, Shown};
+use crate::api::resource::place::release_of;
+use crate::cache::Model;
+use crate::registry::work::Work;
+
+/// The tags beside a release, whatever its version.
+fn beside<'a>(model: &'a Model, release: &Release) -> Option<&'a Arc<ReleaseTags>> {
+    model.release_tags.named(None, &release.meta.name.name)
+}
+
+/// `GET /v1/releases/{release}/tags`.
+pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let release = ReleaseSpec::locate(&model, request)?;
+    let mut tags: BTreeMap<&TagName, Value> =
+        release.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, true))).collect();
+    if let Some(beside) = beside(&model, &release) {
+        tags.extend(beside.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, false))));
+    }
+    Ok(Reply::ok(json!({"tags": tags.into_values().collect::<Vec<_>>()})))
+}
+
+/// `GET /v1/releases/{release}/tags/{tag}`.
+pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
+    request.query(&[&["at_least"]])?;
+    let model = api.cache().model();
+    let release = ReleaseSpec::locate(&model, request)?;
+    let name = request.part("tag");
+    let own = release.spec.tags.iter().find(|(tag, _)| ***tag == *name).map(|(name, tag)| shown_tag(name, tag, true));
+    let beside = || {
+        beside(&model, &release)?
+            .spec
+            .tags
+            .iter()
+            .find(|(tag, _)| ***tag == *name)
+            .map(|(name, tag)| shown_tag(name, tag, false))
+    };
+    own.or_else(beside).map(Reply::ok).ok_or_else(|| no_tag(name))
+}
+
+/// Changes the user-defined tags beside a release: they are no part of its content.
+pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
+    let caller = objects::caller(request)?;
+    let (name, tag) = read_tag(request, call)?;
+    let new_uuid = Uuid::now_v7();
+    let answer = api.registry.write(&caller, |sight| {
+        let mut work = Work::on(sight);
+        let release = ReleaseSpec::locate(&work.model, request)?;
+        if release.spec.tags.contains_key(&name) {
+            return Err(predefined(&name).into());
+        }
+        let before = beside(&work.model, &release).cloned();
+        let mut spec = before.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
+        change_tags(&mut spec.tags, &name, tag.clone(), call)?;
+        if call == TagCall::Delete {
+            refuse_assigned(&work.model, &name, |node| {
+                release_of(&work.model, node).is_some_and(|r| r.name == release.meta.name.name)
+            })?;
+        }
+        match before {
+            Some(before) => drop(work.update::<ReleaseTagsSpec>(&before, before.meta.name.clone(), spec)?),
+            None => drop(work.create::<ReleaseTagsSpec>(new_uuid, release.meta.name.name.clone(), spec)?),
+        }
+        work.finish(tag_answer(call, &name, tag.as_ref()))
+    });
+    Ok(Reply::written(answer.await?, &request.base))
+}
