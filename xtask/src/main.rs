@@ -1,12 +1,15 @@
 //! The project's own tasks, in Rust so that a machine with cargo needs nothing else to run them.
 //!
 //! `cargo xtask test` is what CI runs, `cargo xtask demo` is what a newcomer runs, `cargo xtask bench` prints
-//! the figures of `docs/performance.md`.
+//! the figures of `docs/performance.md`, `cargo xtask size` how much code there is.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A task talks to the person at the terminal.
 
 mod bench;
 mod cargo;
 mod demo;
+mod modules;
+mod size;
+mod source;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -26,6 +29,10 @@ enum Task {
     Test(test::Options),
     /// The figures of docs/performance.md, each beside its baseline.
     Bench(bench::Options),
+    /// Whether each crate's modules keep the order that its manifest declares, and none form a circle.
+    Modules,
+    /// Lines, public items and longest functions of each crate, tests left out.
+    Size(size::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -33,5 +40,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Modules => modules::run(&cargo::root()),
+        Task::Size(options) => size::run(&options),
     }
 }
