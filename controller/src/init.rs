@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use ring::rand::{SecureRandom, SystemRandom};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use stemma_core::digest::Hex;
 use stemma_wire::tls::Fleet;
 use uuid::Uuid;
 
 use crate::ca::files::{self, FileError, Holds};
 use crate::ca::{self, Authority, BadServerName, CaError, ServerName};
+use crate::records::fleet::FleetRecord;
 use crate::store::{CreateOptions, Epoch, OpenError, RedbOptions, RedbStore, Revision};
 
 /// The name of the first admin, as their certificate has it.
@@ -100,27 +101,6 @@ fn check_file(path: &Path, holds: Holds) -> Result<(), FileError> {
         return Ok(());
     }
     Ok(stemma_wire::config::check_access(path, holds)?)
-}
-
-/// What the store says of the fleet, written once by `init`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FleetRecord {
-    /// The fleet's name, as in every certificate.
-    pub fleet: String,
-    /// This controller, as in its certificates.
-    pub controller: Uuid,
-    /// The names that `init --name` was given.
-    pub names: Vec<String>,
-}
-
-impl FleetRecord {
-    /// Reads what the store holds.
-    ///
-    /// # Errors
-    /// When it is not what `init` wrote.
-    pub fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(bytes)
-    }
 }
 
 /// Why no fleet was made.

@@ -94,15 +94,17 @@ impl AgentsListener {
         let path = request.uri().path().to_owned();
         let (endpoint, parameters) = match find(Listener::Agents, request.method().as_str(), &path) {
             Found::Route(endpoint, parameters) => (endpoint, parameters),
-            Found::OtherMethods(_) => return Err(plain(ErrorType::RequestMethod)),
-            Found::Nothing => return Err(plain(ErrorType::PathUnknown)),
+            Found::OtherMethods(_) => return Err(ApiError::from(ErrorType::RequestMethod)),
+            Found::Nothing => return Err(ApiError::from(ErrorType::PathUnknown)),
         };
         if !endpoint.allows(Caller::at_agents_listener(peer.identity.as_ref())) {
             let kind = if peer.identity.is_none() { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
-            return Err(plain(kind));
+            return Err(ApiError::from(kind));
         }
-        let hash =
-            parameters.first().map(|text| text.parse().map_err(|_| plain(ErrorType::PathUnknown))).transpose()?;
+        let hash = parameters
+            .first()
+            .map(|text| text.parse().map_err(|_| ApiError::from(ErrorType::PathUnknown)))
+            .transpose()?;
         match (endpoint, hash) {
             (Endpoint::Enroll, _) => {
                 let request = read(request.into_body()).await?;
@@ -112,50 +114,50 @@ impl AgentsListener {
             (Endpoint::CheckIn, _) => self.check_in(peer, request.into_body()).await,
             (Endpoint::AgentProfile, Some(hash)) => self.profile(peer, hash),
             (Endpoint::AgentBlob, Some(hash)) => self.blob(peer, hash).await,
-            _ => Err(plain(ErrorType::PathUnknown)),
+            _ => Err(ApiError::from(ErrorType::PathUnknown)),
         }
     }
 
     async fn renew(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
-        let identity = peer.identity.as_ref().ok_or(plain(ErrorType::AuthRequired))?;
+        let identity = peer.identity.as_ref().ok_or(ApiError::from(ErrorType::AuthRequired))?;
         let (Standing::Good(node) | Standing::RenewOnly(node)) =
-            self.identities.judge(identity, self.clock.unix_seconds()).map_err(plain)?;
+            self.identities.judge(identity, self.clock.unix_seconds()).map_err(ApiError::from)?;
         let request = read(body).await?;
         Ok(message(&self.enrolment.renew(node, identity, peer.address, request).await?))
     }
 
     fn profile(&self, peer: &Peer, hash: Hash) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.agent(peer)?;
-        let bytes = content::profile(&slot, hash).ok_or(plain(ErrorType::ObjectNotFound))?;
+        let bytes = content::profile(&slot, hash).ok_or(ApiError::from(ErrorType::ObjectNotFound))?;
         Ok(answer(Endpoint::AgentProfile, Content::Whole(Some(bytes))))
     }
 
     async fn blob(&self, peer: &Peer, hash: Hash) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.agent(peer)?;
         if !content::may_have_blob(&slot, hash) {
-            return Err(plain(ErrorType::ObjectNotFound));
+            return Err(ApiError::from(ErrorType::ObjectNotFound));
         }
         let intake = Arc::clone(&self.check_ins.intake);
         let opened = tokio::task::spawn_blocking(move || intake.blob(hash)?.map(FileBody::new).transpose()).await;
         match opened.map_err(io::Error::other).flatten() {
             Ok(Some(body)) => Ok(answer(Endpoint::AgentBlob, Content::File(body))),
-            Ok(None) => Err(plain(ErrorType::ObjectNotFound)),
+            Ok(None) => Err(ApiError::from(ErrorType::ObjectNotFound)),
             Err(error) => {
                 log::error!(hash:% = hash, error:% = error; "blob cannot be read");
-                Err(plain(ErrorType::ServerInternal))
+                Err(ApiError::from(ErrorType::ServerInternal))
             }
         }
     }
 
     /// The place of the agent who asks: by its certificate, which is still good, and by nothing else.
     fn agent(&self, peer: &Peer) -> Result<Arc<Slot>, ApiError> {
-        let identity = peer.identity.as_ref().ok_or(plain(ErrorType::AuthRequired))?;
-        match self.identities.judge(identity, self.clock.unix_seconds()).map_err(plain)? {
+        let identity = peer.identity.as_ref().ok_or(ApiError::from(ErrorType::AuthRequired))?;
+        match self.identities.judge(identity, self.clock.unix_seconds()).map_err(ApiError::from)? {
             Standing::Good(node) => {
                 let slot = self.check_ins.desired.slot_of_agent(node, || self.identities.is_enrolled(node));
-                slot.ok_or(plain(ErrorType::AuthRevoked))
+                slot.ok_or(ApiError::from(ErrorType::AuthRevoked))
             }
-            Standing::RenewOnly(_) => Err(plain(ErrorType::CertificateExpired)),
+            Standing::RenewOnly(_) => Err(ApiError::from(ErrorType::CertificateExpired)),
         }
     }
 
@@ -180,16 +182,11 @@ impl AgentsListener {
     }
 }
 
-/// An error that says nothing of the request.
-pub(crate) fn plain(kind: ErrorType) -> ApiError {
-    ApiError::new(kind, kind.title())
-}
-
 async fn read<M: Message>(body: RequestBody) -> Result<M, ApiError> {
-    let bytes = body.collect(M::MAX_BYTES as u64).await.map_err(|error| plain(error.kind()))?;
+    let bytes = body.collect(M::MAX_BYTES as u64).await.map_err(|error| ApiError::from(error.kind()))?;
     decode(&bytes).map_err(|error| match error {
-        stemma_wire::message::DecodeError::Version { .. } => plain(ErrorType::MessageVersion),
-        _ => plain(ErrorType::MessageMalformed),
+        stemma_wire::message::DecodeError::Version { .. } => ApiError::from(ErrorType::MessageVersion),
+        _ => ApiError::from(ErrorType::MessageMalformed),
     })
 }
 

@@ -9,6 +9,5 @@ mod listener;
 mod liveness;
 
 pub(crate) use listener::CHECK_IN;
-pub(crate) use listener::plain;
 pub use listener::{AgentBody, AgentsListener};
 pub use liveness::watch_silence;

@@ -13,7 +13,6 @@ use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
 use uuid::Uuid;
 
 use super::{Enrolment, caller, keys, new_uuid, read_agent, token};
-use crate::agents::plain;
 use crate::ca::csr::Request;
 use crate::cache::Model;
 use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
@@ -52,7 +51,7 @@ impl Enrolment {
         let now_s = self.clock.unix_seconds();
         if !self.guesses.allowed(from.ip(), now_s) {
             self.rejected.refuse("token_guesses", Some(from.ip()));
-            return Err(plain(ErrorType::ServerBusy));
+            return Err(ApiError::from(ErrorType::ServerBusy));
         }
         let token = self.good_token(&request.token, from)?;
         let joined = self.enrol_with(&token, from, request).await;
@@ -107,17 +106,17 @@ impl Enrolment {
             token::Found::Wrong => self.guesses.note(from.ip(), now_s),
         };
         if told {
-            return Err(plain(ErrorType::TokenInvalid));
+            return Err(ApiError::from(ErrorType::TokenInvalid));
         }
         self.rejected.refuse("token_guesses", Some(from.ip()));
-        Err(plain(ErrorType::ServerBusy))
+        Err(ApiError::from(ErrorType::ServerBusy))
     }
 
     fn decide(&self, sight: &Sight<'_>, asked: &Asked<'_>) -> Result<(Decision, Made), Undecided> {
         let (token, written) = token::read(self.registry.store().as_ref(), asked.token)
             .map_err(|error| store_error(&error))?
             .filter(|(token, _)| is_good(token, sight.now))
-            .ok_or_else(|| plain(ErrorType::TokenInvalid))?;
+            .ok_or_else(|| ApiError::from(ErrorType::TokenInvalid))?;
         let mut work = Work::on(sight);
         let (node, earlier) = match self.place(sight.model, &token, &asked.name)? {
             Some((node, earlier)) => {

@@ -26,8 +26,8 @@ use crate::identity::Identities;
 use crate::metrics::Counters;
 use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex};
 use crate::records::{codec, enrolled};
-use crate::registry::{Caller, Draft, Registry, store_error};
-use crate::store::{Op, Precondition, Snapshot, Store, StoreError};
+use crate::registry::{Caller, Registry};
+use crate::store::{Snapshot, Store, StoreError};
 use guess::Guesses;
 
 pub use guess::GuessLimits;
@@ -78,7 +78,7 @@ impl Enrolment {
     ) -> Result<(Vec<Vec<u8>>, CertificateRecord), ApiError> {
         let issued = self.authority.issue_node(node, request, now.0 / 1000).map_err(|error| {
             log::error!(node:% = node, error = stemma_wire::log::chain(&error); "certificate could not be made");
-            ApiError::new(ErrorType::ServerInternal, ErrorType::ServerInternal.title())
+            ApiError::from(ErrorType::ServerInternal)
         })?;
         let certificate = CertificateRecord {
             serial: Hex(issued.serial),
@@ -101,20 +101,6 @@ pub fn load_identities(snapshot: &dyn Snapshot, into: &Identities) -> Result<(),
         let Some(node) = enrolled::read_agent_key(&entry.key) else { continue };
         into.put(node, &decode(&entry.key, &entry.value)?, entry.mod_revision);
     }
-    Ok(())
-}
-
-/// Adds to the commit that deletes a node that none of its certificates is good any more (S26).
-pub(crate) fn retire(store: &dyn Store, draft: &mut Draft, node: Uuid) -> Result<(), ApiError> {
-    let Some((record, written)) = read_agent(store, node).map_err(|error| store_error(&error))? else {
-        // Whoever joins as it meanwhile must not outlive it.
-        draft.require(Precondition::absent(enrolled::agent_key(node)));
-        return Ok(());
-    };
-    let at = enrolled::agent_key(node);
-    draft.require(Precondition::unchanged(at.clone(), written));
-    let record = AgentRecord { retired: true, ..record };
-    draft.entry(Op::Put { key: at.into(), value: codec::encode(&record) });
     Ok(())
 }
 

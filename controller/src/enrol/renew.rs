@@ -12,7 +12,6 @@ use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
 use super::{Enrolment, caller, keys, read_agent};
-use crate::agents::plain;
 use crate::ca::csr::Request;
 use crate::records::codec;
 use crate::records::enrolled::{AgentRecord, CertificateRecord, MOST_CERTIFICATES, agent_key};
@@ -67,11 +66,11 @@ impl Enrolment {
         identity: &Identity,
         request: &Request,
     ) -> Result<(Decision, Renewed), Undecided> {
-        let gone = || plain(ErrorType::AuthRevoked);
+        let gone = || ApiError::from(ErrorType::AuthRevoked);
         let store = self.registry.store().as_ref();
         let (record, written) = read_agent(store, node).map_err(|error| store_error(&error))?.ok_or_else(gone)?;
         // Judged before, in memory; but of two renewals at once only one still finds its certificate the newest.
-        may_renew(&record, identity, &request.spki_sha256, sight.now.0 / 1000).map_err(plain)?;
+        may_renew(&record, identity, &request.spki_sha256, sight.now.0 / 1000).map_err(ApiError::from)?;
         if record.showable(sight.now.0 / 1000) >= MOST_CERTIFICATES {
             return Err(too_many().into());
         }

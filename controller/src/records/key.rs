@@ -33,9 +33,7 @@ pub const REPORTS: &str = "report/";
 pub const SAID: &str = "said/";
 /// When a node's silence began or ended.
 pub const SEEN: &str = "seen/";
-/// When a blob was put here, by its hash.
-pub const BLOBS: &str = "blob/";
-/// Agents' records, by node. They outlive the node (see [`crate::enrol`]).
+/// Agents' records, by node. They outlive the node (see [`super::enrolled`]).
 pub const AGENTS: &str = "agent/";
 /// Whose each key of a certificate is, by the SHA-256 of the key.
 pub const AGENT_KEYS: &str = "agent-key/";
@@ -69,8 +67,8 @@ pub fn referred(kind: Kind, id: &dyn fmt::Display) -> String {
     format!("referred/{}/{id}", kind.word())
 }
 
-/// Written by whoever extends what stands in a cluster, and required unchanged by whoever counts on it (see
-/// [`super::work`]).
+/// Written by whoever extends what stands in a cluster, and required unchanged by whoever counts on it: by a
+/// write that places nodes there.
 pub fn order(cluster: Uuid) -> String {
     format!("order/{cluster}")
 }
@@ -157,7 +155,6 @@ mod tests {
             REPORTS,
             SAID,
             SEEN,
-            BLOBS,
             AGENTS,
             AGENT_KEYS,
             TOKENS,

@@ -2,10 +2,13 @@
 //!
 //! The floor below cache and registry: both read these, and neither is known here.
 
+pub mod audit;
 pub mod codec;
 pub mod enrolled;
+pub mod fleet;
 pub mod key;
 mod kinds;
 pub mod reported;
+pub mod request;
 
 pub use kinds::{Reference, Stored};

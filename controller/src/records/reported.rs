@@ -1,19 +1,13 @@
 //! What is stored of what hosts say, and of what they were told. None of it is an object: it has no generation and
 //! no audit event, and no operator writes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use stemma_core::key::{MAX_KEY_NAME, MAX_KEY_PREFIX, MAX_VALUE};
-use stemma_core::labels::MAX_EFFECTIVE;
-use stemma_core::object::{FactMap, NotTaken, Observation, RefusedTraits, ReportedLabel, Timestamp, TraitSet};
-use stemma_core::traits::{MAX_TRAITS, Trait, TraitNames};
-use stemma_wire::error::quote;
+use stemma_core::object::{Observation, Timestamp};
 use stemma_wire::message::desired::{Profile, TaskSet};
-use stemma_wire::message::observed::{self, LocalState, Outcome, Report, TaskResult};
-use stemma_wire::message::{Hash, PartDigest};
-
-use crate::desired::Encoded;
+use stemma_wire::message::observed::{Outcome, Report, TaskResult};
+use stemma_wire::message::{Hash, PartDigest, digest_part};
 
 /// A node's Observation, as it was last stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,28 +21,6 @@ pub struct ObservationRecord {
     /// Where each reported label stands on the host.
     pub label_sources: BTreeMap<String, String>,
 }
-
-/// How many of the traits that were not taken are named.
-const MOST_NAMED: usize = 10;
-
-/// How many tasks' results are kept of a node: as many as a release may have, whatever ids its agent names.
-const MOST_RESULTS: usize = 4096;
-
-/// The bytes of messages, outputs and diffs that are kept of a node: those of the newest results. What became of each task
-/// is kept of all.
-const MOST_RESULT_TEXTS: usize = 1024 * 1024;
-
-/// The longest task id; no release has a longer one.
-const MOST_TASK_ID: usize = 1024;
-
-/// The longest sentence that a host says: a task's message, a finding, a reason. In bytes.
-const MOST_SENTENCE: usize = 1024;
-
-/// The longest key of a label, in bytes.
-const MAX_KEY: usize = MAX_KEY_PREFIX + 1 + MAX_KEY_NAME;
-
-/// The longest name of a place on a host at which a label stands, in bytes.
-const MOST_SOURCE: usize = 512;
 
 /// Where a node stands with the tasks of a task set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -102,7 +74,9 @@ pub struct ReleasedRecord {
 impl ReleasedRecord {
     /// The digest of the task set, as it is sent.
     pub fn digest(&self) -> PartDigest {
-        Encoded::part(&self.task_set).name
+        let bytes = postcard::to_stdvec(&self.task_set)
+            .expect("a vector takes all bytes, and the message holds no type that postcard refuses");
+        digest_part(&bytes)
     }
 
     /// The ids of the tasks that run, in order. `profile` is the one that the task set names.
@@ -124,141 +98,6 @@ pub struct ProfileRecord {
     pub blobs: Vec<Hash>,
 }
 
-impl ObservationRecord {
-    /// Takes what came over the wire. A fact that is no JSON text is left out: it can't be an input. Of the traits the good ones
-    /// are taken, up to the limit of a source, standard names first; what becomes of the others is said, as it is of facts and
-    /// labels that are too much: one odd file on a host must not cost it all the rest.
-    pub fn new(at: Timestamp, digest: PartDigest, said: observed::Observation, known: &TraitNames) -> Self {
-        let (labels, refused_labels) = taken_labels(said.labels);
-        let label_sources = labels.iter().map(|label| (label.key.to_string(), label.source.to_string())).collect();
-        let (traits, refused_traits) = taken_traits(&said.traits, known);
-        let (facts, refused_facts) = FactMap::take_texts(said.facts);
-        let not_taken = NotTaken { facts: refused_facts, labels: refused_labels, traits: refused_traits };
-        let labels = labels.into_iter().collect();
-        let observation = Observation { facts, traits: traits.into(), labels, not_taken: not_taken.boxed() };
-        Self { at, digest, observation, label_sources }
-    }
-}
-
-/// The labels that are taken, and how many are not. A key may be any text, and none is longer than the longest label's.
-fn taken_labels(said: BTreeMap<String, observed::ReportedLabel>) -> (Vec<ReportedLabel>, u32) {
-    let (mut total, mut refused) = (0, 0);
-    let mut taken = Vec::new();
-    for (key, observed::ReportedLabel { value, source }) in said {
-        let bytes = key.len() + value.len();
-        if key.len() > MAX_KEY || value.len() > MAX_VALUE || total + bytes > MAX_EFFECTIVE {
-            refused += 1;
-            continue;
-        }
-        total += bytes;
-        taken.push(ReportedLabel { key: key.into(), value: value.into(), source: cut_to(source, MOST_SOURCE).into() });
-    }
-    (taken, refused)
-}
-
-/// The beginning of a text, at most so many bytes.
-fn cut_to(mut text: String, bytes: usize) -> String {
-    text.truncate(text.floor_char_boundary(bytes));
-    text
-}
-
-fn taken_traits(said: &[String], known: &TraitNames) -> (TraitSet, RefusedTraits) {
-    let mut good: BTreeSet<(bool, Trait)> = BTreeSet::new();
-    let mut unknown: BTreeSet<&str> = BTreeSet::new();
-    for name in said {
-        match known.parse(name) {
-            Ok(name) => drop(good.insert((name.is_custom(), name))),
-            Err(_) => drop(unknown.insert(name)),
-        }
-    }
-    let surplus = good.len().saturating_sub(MAX_TRAITS);
-    let taken = good.into_iter().take(MAX_TRAITS).map(|(_, name)| name).collect();
-    let refused = RefusedTraits {
-        unknown: unknown.iter().take(MOST_NAMED).map(|name| quote(name).into()).collect(),
-        unknown_count: unknown.len(),
-        surplus,
-    };
-    (taken, refused)
-}
-
-impl ReportRecord {
-    /// Takes what came over the wire: sentences are cut, and facts are bounded as an Observation's are.
-    pub fn new(at: Timestamp, said: Report) -> Self {
-        let sentence = |text| cut_to(text, MOST_SENTENCE);
-        let LocalState { paused, hold, parked } = said.local;
-        let local = LocalState {
-            paused,
-            hold: hold.map(|(until, reason)| (until, sentence(reason))),
-            parked: parked.map(sentence),
-        };
-        let facts = FactMap::from_texts(said.facts);
-        let facts = facts.iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect();
-        let findings = said.findings.into_iter().map(sentence).collect();
-        Self { at, report: Report { local, facts, findings, ..said } }
-    }
-}
-
-impl ResultsRecord {
-    /// Adds results in their order; those that are stored already are dropped, as are those of tasks that no release can have.
-    pub fn take(&mut self, at: Timestamp, results: Vec<TaskResult>) {
-        for result in results {
-            if result.sequence <= self.acknowledged {
-                continue;
-            }
-            self.acknowledged = result.sequence;
-            if result.task.len() > MOST_TASK_ID {
-                continue;
-            }
-            let result = TaskResult { message: cut_to(result.message, MOST_SENTENCE), ..result };
-            self.tasks.insert(result.task.clone(), TaskOutcome { at, result });
-        }
-        self.drop_surplus();
-        self.drop_texts();
-    }
-
-    /// Drops what the oldest results say, until the rest is as much as is kept.
-    fn drop_texts(&mut self) {
-        let texts = |result: &TaskResult| result.message.len() + result.output.len() + result.diff.len();
-        let mut total: usize = self.tasks.values().map(|one| texts(&one.result)).sum();
-        if total <= MOST_RESULT_TEXTS {
-            return;
-        }
-        let mut oldest: Vec<_> = self.tasks.values_mut().map(|one| &mut one.result).collect();
-        oldest.sort_unstable_by_key(|result| result.sequence);
-        for result in oldest {
-            if total <= MOST_RESULT_TEXTS {
-                return;
-            }
-            total -= texts(result);
-            (result.message, result.output, result.diff) = Default::default();
-        }
-    }
-
-    /// Drops what is more than is kept: first results of other task sets than the newest, and of these the oldest.
-    fn drop_surplus(&mut self) {
-        let surplus = self.tasks.len().saturating_sub(MOST_RESULTS);
-        if surplus == 0 {
-            return;
-        }
-        let newest = self.tasks.values().max_by_key(|one| one.result.sequence).map(|one| one.result.task_set);
-        let mut all: Vec<_> = self
-            .tasks
-            .values()
-            .map(|TaskOutcome { result, .. }| (Some(result.task_set) == newest, result.sequence, result.task.clone()))
-            .collect();
-        all.sort_unstable();
-        for (_, _, task) in all.into_iter().take(surplus) {
-            self.tasks.remove(&task);
-        }
-    }
-
-    /// Whether a task has ended well within a task set. What was so already counts, as does what a check found
-    /// to be so.
-    pub fn succeeded(&self, task: &str, task_set: PartDigest) -> bool {
-        self.tasks.get(task).is_some_and(|one| one.result.task_set == task_set && is_success(one.result.outcome))
-    }
-}
-
 /// Whether what depends on a task may start after this outcome.
 pub fn is_success(outcome: Outcome) -> bool {
     match outcome {
@@ -277,74 +116,5 @@ pub fn is_failure(outcome: Outcome) -> bool {
     match outcome {
         Outcome::Failed | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown => true,
         Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn result(sequence: u64, task_set: u8, task: String) -> TaskResult {
-        TaskResult {
-            sequence,
-            task_set: PartDigest([task_set; 32]),
-            task,
-            outcome: Outcome::Changed,
-            message: String::new(),
-            output: String::new(),
-            diff: String::new(),
-            duration_ms: 0,
-        }
-    }
-
-    #[test]
-    fn results_are_bounded_and_those_of_the_newest_task_set_go_last() {
-        let mut record = ResultsRecord::default();
-        record.take(Timestamp(0), vec![result(1, 2, "kept".into())]);
-        record.take(Timestamp(0), (2..=4097).map(|n| result(n, 1, format!("old{n}"))).collect());
-        assert_eq!(record.tasks.len(), 4096);
-        assert!(!record.tasks.contains_key("kept"), "the only one of another task set than the newest");
-
-        record.take(Timestamp(0), (4098..=4100).map(|n| result(n, 3, format!("new{n}"))).collect());
-        assert_eq!(record.tasks.len(), 4096);
-        assert_eq!(record.acknowledged, 4100);
-        let gone: Vec<_> = (2..=6).filter(|n| !record.tasks.contains_key(&format!("old{n}"))).collect();
-        assert_eq!(gone, [2, 3, 4]);
-        assert!((4098..=4100).all(|n| record.tasks.contains_key(&format!("new{n}"))));
-    }
-    #[test]
-    fn s39_what_results_say_is_bounded_and_what_became_of_a_task_is_kept_of_all() {
-        let mut record = ResultsRecord::default();
-        let said = |n: u64| TaskResult { diff: "d".repeat(16384), ..result(n, 1, format!("t{n}")) };
-        record.take(Timestamp(0), (1..=70).map(said).collect());
-        let kept: Vec<u64> =
-            record.tasks.values().filter(|one| !one.result.diff.is_empty()).map(|one| one.result.sequence).collect();
-        assert_eq!((record.tasks.len(), kept.len(), kept.iter().min()), (70, 64, Some(&7)), "a mebibyte, the newest");
-        let long = TaskResult { message: "é".repeat(600), ..result(71, 1, "t71".into()) };
-        record.take(Timestamp(0), vec![long, result(72, 1, "x".repeat(1025))]);
-        assert_eq!((record.acknowledged, record.tasks.len()), (72, 71), "no release has such a task");
-        assert_eq!(record.tasks["t71"].result.message, "é".repeat(512));
-    }
-
-    #[test]
-    fn s39_labels_and_reports_are_bounded() {
-        let label = |bytes: usize| observed::ReportedLabel { value: "v".repeat(bytes), source: "s".repeat(600) };
-        let labels = (0..20).map(|n| (format!("l{n:02}"), label(4096)));
-        let labels = labels.chain([("long".to_owned(), label(4097)), ("k".repeat(318), label(1))]).collect();
-        let said = observed::Observation { labels, ..observed::Observation::default() };
-        let record = ObservationRecord::new(Timestamp(0), PartDigest([0; 32]), said, &TraitNames::default());
-        assert_eq!(record.observation.labels.len(), 15, "64 KiB together");
-        let seven = NotTaken { labels: 7, ..NotTaken::default() };
-        assert_eq!(record.observation.not_taken, seven.boxed());
-        assert!(record.label_sources.values().all(|source| source.len() == 512));
-
-        let long = "r".repeat(2000);
-        let local = LocalState { paused: true, hold: Some((7, long.clone())), parked: Some(long.clone()) };
-        let facts = [("up".to_owned(), "1".to_owned()), ("a.".repeat(99_999), "1".to_owned())].into();
-        let said = Report { findings: vec![long.clone()], facts, local, ..Report::default() };
-        let Report { findings, facts, local, .. } = ReportRecord::new(Timestamp(0), said).report;
-        assert_eq!(facts.len(), 1);
-        let sizes = [findings[0].len(), local.hold.unwrap().1.len(), local.parked.unwrap().len()];
-        assert_eq!(sizes, [1024; 3]);
     }
 }

@@ -5,42 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
 use stemma_core::object::{Kind, Object, Spec};
-use uuid::Uuid;
 
+use crate::records::audit::{Action, Touched};
 use crate::records::{Reference, Stored, codec, key};
 use crate::store::{Op, Precondition, Revision, Transaction};
-
-/// What became of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// It is new.
-    Created,
-    /// Its spec changed.
-    Updated,
-    /// It is gone.
-    Deleted,
-    /// It was so already.
-    Unchanged,
-}
-
-/// One object's part in a commit, as the audit event has it. What it was before and after stands in the history
-/// under the two revisions (the second is the event's own).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Touched {
-    /// The kind.
-    pub kind: Kind,
-    /// The object.
-    pub uuid: Uuid,
-    /// Its name at the time.
-    pub name: String,
-    /// What became of it.
-    pub action: Action,
-    /// The revision of its image before; `None` for a new one.
-    pub before: Option<u64>,
-}
 
 /// A commit in the making.
 #[derive(Clone, Debug, Default)]

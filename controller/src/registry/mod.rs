@@ -7,13 +7,12 @@
 //! the registry and to the cache, never to the store.
 
 pub mod admit;
-pub mod audit;
+mod caller;
 mod contended;
 pub mod draft;
 pub mod intake;
 pub mod maps;
 pub mod names;
-mod pace;
 pub mod refusals;
 pub mod work;
 
@@ -22,17 +21,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use stemma_core::object::{Kind, Timestamp};
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-pub use audit::{Answer, AuditEvent, AuditRecord, Caller, Mark, Refusal, RequestRecord};
+pub use caller::{Caller, Mark};
 use contended::Contended;
-pub use draft::{Action, Draft, Touched};
+pub use draft::Draft;
 
 use crate::cache::{Cache, Model};
+pub use crate::records::audit::Action;
+use crate::records::audit::AuditRecord;
+pub use crate::records::request::Answer;
+use crate::records::request::{REQUEST_KEPT_MS, RequestRecord};
 use crate::records::{codec, key};
 use crate::store::{Entry, KeyRange, Op, Precondition, Query, Revision, Store, StoreError, Transaction};
 
@@ -114,6 +118,17 @@ impl Sight<'_> {
     fn keys_below(&self, prefix: &str) -> Result<Vec<Bytes>, Undecided> {
         let list = self.store.snapshot().and_then(|snapshot| snapshot.list(&Query::prefix(prefix.to_owned())));
         Ok(list.map_err(|e| store_error(&e))?.entries.into_iter().map(|entry| entry.key).collect())
+    }
+
+    /// A record that no model holds, with the revision that wrote it.
+    ///
+    /// # Errors
+    /// What the store says; that the record is damaged.
+    fn record<T: DeserializeOwned>(&self, at: &str) -> Result<Option<(T, Revision)>, Undecided> {
+        let entry =
+            self.store.snapshot().and_then(|snapshot| snapshot.get(at.as_bytes())).map_err(|e| store_error(&e))?;
+        let Some(entry) = entry else { return Ok(None) };
+        Ok(Some((codec::decode(&entry.value).map_err(|e| damaged(&e))?, entry.mod_revision)))
     }
 
     /// When a mark was last written; `None`: never.
@@ -272,7 +287,7 @@ impl Registry {
     }
 
     fn is_kept(&self, record: &RequestRecord) -> bool {
-        record.at.0.saturating_add(audit::REQUEST_KEPT_MS) > self.now().0
+        record.at.0.saturating_add(REQUEST_KEPT_MS) > self.now().0
     }
 
     /// Drops records of requests that are older than they are kept; writes nothing when there are none.
@@ -314,7 +329,7 @@ impl Registry {
 /// Adds to a decision's commit what every commit holds: its audit event, if it changes anything, and, for a marked request, its record.
 fn with_record(caller: &Caller, unmade: Option<Precondition>, now: Timestamp, decision: &Decision) -> Transaction {
     let draft = decision.draft.clone();
-    let event = (!draft.is_empty()).then(|| AuditEvent::new(caller, now, draft.touched().to_vec()));
+    let event = (!draft.is_empty()).then(|| caller.event(now, draft.touched().to_vec()));
     let mut transaction = draft.into_transaction();
     if let Some(event) = event {
         transaction = transaction.put_at_revision(key::AUDIT, codec::encode(&AuditRecord::Commit(event)));

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{AuditRecord, Refusal};
+use crate::records::audit::{AuditRecord, Refusal};
 use crate::records::{codec, key};
 use crate::store::{KeyRange, Op, Query, Store, StoreError, Transaction};
 
@@ -250,7 +250,7 @@ mod tests {
     use stemma_wire::clock::FixedClock;
 
     use super::*;
-    use crate::registry::AuditEvent;
+    use crate::records::audit::AuditEvent;
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision};
 
     fn from() -> SocketAddr {

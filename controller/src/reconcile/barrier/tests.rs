@@ -13,7 +13,7 @@ use stemma_wire::sign::Signer;
 use super::*;
 use crate::ca::Authority;
 use crate::desired::{Batch, Change, Encoded, Released};
-use crate::records::reported::ResultsRecord;
+use crate::records::reported::{ResultsRecord, TaskOutcome};
 
 const CLUSTER: ClusterId = ClusterId(Uuid::from_u128(0xc));
 
@@ -103,7 +103,7 @@ impl Site {
             duration_ms: 0,
         };
         let mut record = self.model.results.get(&node(n)).map(|known| ResultsRecord::clone(known)).unwrap_or_default();
-        record.take(Timestamp(0), vec![result]);
+        record.tasks.insert(task.to_owned(), TaskOutcome { at: Timestamp(0), result });
         self.model.results.insert(node(n), Arc::new(record));
     }
 

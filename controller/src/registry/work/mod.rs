@@ -4,6 +4,7 @@
 //! sees what the steps before it did, and what holds of the whole can be asked of the copy before anything is
 //! committed. The copy is free: the maps are persistent.
 
+mod delete;
 mod forget;
 mod order;
 mod releases;
@@ -17,10 +18,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use stemma_core::name::TagName;
-use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, Meta, NodeGroupSpec, NodeId, NodeSpec, Object, Primary,
-    PrimarySpec, ReleaseSpec,
-};
+use stemma_core::object::{ClusterId, Kind, Meta, NodeId, Object, Primary, PrimarySpec};
 use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
@@ -28,15 +26,10 @@ use uuid::Uuid;
 use super::admit::Admitted;
 use super::{Action, Answer, Decision, Draft, Sight, Undecided};
 use crate::cache::model::{Model, Reach, Shelved};
-use crate::records::key;
-use crate::records::{Reference, Stored};
-use crate::store::Op;
+use crate::records::Stored;
 
 pub(super) use forget::left as unassignments_left;
 pub(super) use releases::fixed as content_fixed;
-
-/// How many of those who refer to an object a refusal lists.
-const MOST_LISTED: usize = 10;
 
 /// A decision in the making.
 pub struct Work<'a> {
@@ -168,96 +161,6 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Deletes a node. Its primaries go with it, and its agent's certificates are good for nothing from then on.
-    ///
-    /// # Errors
-    /// [`Undecided`].
-    pub fn delete_node(&mut self, node: &Arc<Object<NodeSpec>>) -> Result<(), Undecided> {
-        let held: Vec<_> = self.model.primaries.iter().filter(|p| p.spec.node.0 == node.meta.uuid).cloned().collect();
-        for primary in held {
-            self.delete::<PrimarySpec>(&primary)?;
-        }
-        crate::enrol::retire(self.sight.store, &mut self.draft, node.meta.uuid)?;
-        for at in key::all_of_node(node.meta.uuid) {
-            self.draft.entry(Op::Delete { key: at.into() });
-        }
-        for image in self.sight.keys_below(&key::observed(node.meta.uuid))? {
-            self.draft.entry(Op::Delete { key: image });
-        }
-        self.delete(node)
-    }
-
-    /// Deletes a group that no node stands in.
-    ///
-    /// # Errors
-    /// That nodes stand in it; [`Undecided`].
-    pub fn delete_group(&mut self, group: &Arc<Object<NodeGroupSpec>>) -> Result<(), Undecided> {
-        let nodes = self.model.nodes.iter().filter(|n| n.spec.nodegroup.is_some_and(|g| g.0 == group.meta.uuid));
-        unused(Kind::NodeGroup, &group.meta.name, nodes.map(|n| format!("node {}", n.display_name())))?;
-        self.delete(group)
-    }
-
-    /// Deletes a cluster whose groups have no nodes, with its groups.
-    ///
-    /// # Errors
-    /// That its groups have nodes; [`Undecided`].
-    pub fn delete_cluster(&mut self, cluster: &Arc<Object<ClusterSpec>>) -> Result<(), Undecided> {
-        let groups: Vec<_> =
-            self.model.groups.iter().filter(|g| g.spec.cluster.0 == cluster.meta.uuid).cloned().collect();
-        let stands_here = |node: &&Arc<Object<NodeSpec>>| {
-            node.spec.nodegroup.is_some_and(|id| groups.iter().any(|group| group.meta.uuid == id.0))
-        };
-        let nodes = self.model.nodes.iter().filter(stands_here).map(|n| format!("node {}", n.display_name()));
-        unused(Kind::Cluster, &cluster.meta.name, nodes)?;
-        let primaries: Vec<_> =
-            self.model.primaries.iter().filter(|p| p.spec.cluster.0 == cluster.meta.uuid).cloned().collect();
-        for primary in primaries {
-            self.delete::<PrimarySpec>(&primary)?;
-        }
-        for group in &groups {
-            self.delete(group)?;
-        }
-        self.unmark(ClusterId(cluster.meta.uuid));
-        self.delete(cluster)
-    }
-
-    /// Deletes a template that no cluster is made from.
-    ///
-    /// # Errors
-    /// That clusters are; [`Undecided`].
-    pub fn delete_template(&mut self, template: &Arc<Object<ClusterTemplateSpec>>) -> Result<(), Undecided> {
-        let clusters =
-            self.model.clusters.iter().filter(|c| c.spec.cluster_template.is_some_and(|t| t.0 == template.meta.uuid));
-        unused(Kind::ClusterTemplate, &template.meta.name, clusters.map(|c| format!("cluster {}", c.meta.name)))?;
-        self.delete(template)
-    }
-
-    /// Deletes a release that nothing names.
-    ///
-    /// # Errors
-    /// That something does; [`Undecided`].
-    pub fn delete_release(&mut self, release: &Arc<Object<ReleaseSpec>>) -> Result<(), Undecided> {
-        let id = release.meta.name.to_string();
-        let model = &self.model;
-        let refers = |references: Vec<Reference>| references.iter().any(|r| r.kind == Kind::Release && r.id == id);
-        let users = (model
-            .templates
-            .iter()
-            .filter(|o| refers(o.spec.references()))
-            .map(|o| format!("clustertemplate {}", o.meta.name)))
-        .chain(
-            model.clusters.iter().filter(|o| refers(o.spec.references())).map(|o| format!("cluster {}", o.meta.name)),
-        )
-        .chain(
-            model.groups.iter().filter(|o| refers(o.spec.references())).map(|o| format!("nodegroup {}", o.meta.name)),
-        )
-        .chain(
-            model.releases.iter().filter(|o| refers(o.spec.references())).map(|o| format!("release {}", o.meta.name)),
-        );
-        unused(Kind::Release, &id, users)?;
-        self.delete(release)
-    }
-
     /// Stores who holds a tag of a cluster as primary from now on. It is another epoch where another held it.
     ///
     /// # Errors
@@ -286,16 +189,6 @@ impl<'a> Work<'a> {
         self.note_elected(Kind::Primary, Some(cluster));
         Ok(())
     }
-
-    fn delete<S: Shelved>(&mut self, object: &Arc<Object<S>>) -> Result<(), Undecided> {
-        let referred = self.sight.referred(S::KIND, &Draft::id_of(object))?;
-        self.draft.delete(object, referred);
-        self.note_elected(S::KIND, S::cluster(&self.model, object));
-        if let Some((_, reach)) = self.model.remove::<S>(object.meta.uuid) {
-            self.reach.extend(reach);
-        }
-        Ok(())
-    }
 }
 
 /// The refusal of a release that does not compile: the first error, behind it all the others, and for programs each with its
@@ -313,22 +206,6 @@ fn bad_release(errors: &[ReleaseError]) -> ApiError {
         refusal.detail = Some(listed.join("\n"));
     }
     refusal
-}
-
-/// Refuses while somebody refers to an object, and lists up to ten.
-fn unused(kind: Kind, name: &str, users: impl Iterator<Item = String>) -> Result<(), ApiError> {
-    let mut users = users.peekable();
-    if users.peek().is_none() {
-        return Ok(());
-    }
-    let listed: Vec<String> = users.by_ref().take(MOST_LISTED).collect();
-    let more = match users.count() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let message =
-        format!("{} {} is in use by {}{more}; nothing was deleted", kind.word(), quote(name), listed.join(", "));
-    Err(ApiError::new(ErrorType::ObjectInUse, message).detail("move or delete these first"))
 }
 
 fn exists(kind: Kind, name: &str, what: &str) -> ApiError {

@@ -9,10 +9,9 @@ use stemma_core::object::Kind;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
-use crate::records::Reference;
-use crate::records::key;
+use crate::records::audit::Action;
+use crate::records::{Reference, key};
 use crate::registry::Undecided;
-use crate::registry::draft::Action;
 use crate::store::{Op, Precondition, Revision};
 
 impl Work<'_> {

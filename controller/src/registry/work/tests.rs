@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::name::{Name, NodeName, ReleaseRef, TagName};
-use stemma_core::object::{GroupId, RoleChange};
+use stemma_core::object::{ClusterSpec, GroupId, NodeGroupSpec, NodeSpec, ReleaseSpec, RoleChange};
 use stemma_core::ownership::{Manager, OwnedSet, Said};
 use stemma_wire::clock::FixedClock;
 
 use super::*;
 use crate::cache::Cache;
+use crate::records::key;
 use crate::registry::{Caller, Registry};
 use crate::store::{CreateOptions, Epoch, Query, RedbOptions, RedbStore, Revision, Store};
 

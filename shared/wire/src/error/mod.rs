@@ -36,6 +36,13 @@ pub struct ApiError {
     pub extra: Map<String, Value>,
 }
 
+impl From<ErrorType> for ApiError {
+    /// An error that says nothing of the request: its sentence is the type's title.
+    fn from(kind: ErrorType) -> Self {
+        Self::new(kind, kind.title())
+    }
+}
+
 impl ApiError {
     /// An error of a type, with its sentence.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {

@@ -1,6 +1,9 @@
 //! What hosts say, made into records. None of it is an object and none makes an audit event: an Observation is a commit
 //! with a revision and its last images, the rest is the last word only.
 
+mod bounds;
+mod pace;
+
 use std::fs::File;
 use std::sync::Arc;
 
@@ -13,11 +16,12 @@ use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult
 use stemma_wire::message::{Hash, PartDigest};
 use uuid::Uuid;
 
+use pace::{Pace, Turn};
+
 use super::Registry;
-use super::pace::{Pace, Turn};
 use crate::blobs::Blobs;
 use crate::intake::{Answer, Intake, IntakeError, Said, Seen, Stored, Taken};
-use crate::records::reported::{ObservationRecord, ReportRecord, ResultsRecord, SeenRecord};
+use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord};
 use crate::records::{codec, key};
 use crate::store::{Op, Precondition, Query, Revision, StoreError, Transaction};
 
@@ -80,7 +84,7 @@ impl Words {
 
     async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<Taken, IntakeError> {
         check_bounds(&said)?;
-        let record = ObservationRecord::new(self.registry.now(), digest, said, &self.traits);
+        let record = bounds::observation(self.registry.now(), digest, said, &self.traits);
         let taken = self.tell_refused(node, &record.observation);
         self.tell_left_out(node, &record.observation);
         let value = codec::encode(&record);
@@ -153,7 +157,7 @@ impl Intake for Words {
                 .change(key::RESULTS, node, |present: Option<ResultsRecord>| {
                     let mut record = present.unwrap_or_default();
                     let before = record.acknowledged;
-                    record.take(now, results.clone());
+                    bounds::add_results(&mut record, now, results.clone());
                     (record.acknowledged > before).then_some(record)
                 })
                 .await?;
@@ -162,7 +166,7 @@ impl Intake for Words {
     }
 
     fn report(&self, node: Uuid, report: Report) -> Answer<'_, Result<(), IntakeError>> {
-        let record = ReportRecord::new(self.registry.now(), report);
+        let record = bounds::report(self.registry.now(), report);
         Box::pin(async move {
             let Turn::Now(record) = self.pace.admit(node, record) else { return Ok(()) };
             self.records.report(node, record).await

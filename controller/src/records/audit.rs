@@ -1,0 +1,85 @@
+//! The audit as it is stored: what each commit did to which objects, and what was refused.
+//!
+//! An event is written by the commit that it tells of, so neither can be missing or left over.
+
+use serde::{Deserialize, Serialize};
+use stemma_core::object::{Kind, Timestamp};
+use uuid::Uuid;
+
+/// An audit event. Its revision is in its key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditEvent {
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    pub principal: String,
+    /// Under which manager.
+    pub manager: String,
+    /// From where.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub address: String,
+    /// Why, as the person said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The request.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub request_id: String,
+    /// What it did.
+    pub objects: Vec<Touched>,
+}
+
+/// An entry of the audit: what a commit did, or what was refused. Both stand in one sequence of revisions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AuditRecord {
+    /// A commit.
+    Commit(AuditEvent),
+    /// A refusal after authentication. It changes no object, and names none.
+    Refusal(Refusal),
+}
+
+/// A refusal of somebody who had shown who they are. Its revision is in its key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refusal {
+    /// When.
+    pub at: Timestamp,
+    /// Who.
+    pub principal: String,
+    /// From where, as `127.0.0.1:4711`.
+    pub address: String,
+    /// The reason's code, as in `stemma_rejected_total{reason}`.
+    pub refused: String,
+    /// How many more of this principal and reason there were since the last such entry.
+    pub unsaid: u64,
+}
+
+/// What became of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It is new.
+    Created,
+    /// Its spec changed.
+    Updated,
+    /// It is gone.
+    Deleted,
+    /// It was so already.
+    Unchanged,
+}
+
+/// One object's part in a commit, as the audit event has it. What it was before and after stands in the history
+/// under the two revisions (the second is the event's own).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Touched {
+    /// The kind.
+    pub kind: Kind,
+    /// The object.
+    pub uuid: Uuid,
+    /// Its name at the time.
+    pub name: String,
+    /// What became of it.
+    pub action: Action,
+    /// The revision of its image before; `None` for a new one.
+    pub before: Option<u64>,
+}

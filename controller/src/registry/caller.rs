@@ -1,0 +1,50 @@
+//! Who asks for a write.
+
+use stemma_core::object::Timestamp;
+use stemma_core::ownership::Manager;
+use uuid::Uuid;
+
+use crate::records::audit::{AuditEvent, Touched};
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The principal's name.
+    pub principal: String,
+    /// The name under which fields and keys are owned: the principal's unless the request says another.
+    pub manager: Manager,
+    /// From where, as `127.0.0.1:4711`; empty for the controller itself.
+    pub address: String,
+    /// What the person said of it.
+    pub reason: Option<String>,
+    /// What the request was called in answer and journal.
+    pub request_id: String,
+    /// The request's `Idempotency-Key`, when it has one.
+    pub mark: Option<Mark>,
+    /// The write is tried out: decided and answered as ever, and not committed.
+    pub dry_run: bool,
+}
+
+/// A request that may be sent again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Its `Idempotency-Key`.
+    pub id: Uuid,
+    /// SHA-256 over method, path, query and body.
+    pub hash: String,
+}
+
+impl Caller {
+    /// The audit event of a commit that this caller makes.
+    pub(super) fn event(&self, at: Timestamp, objects: Vec<Touched>) -> AuditEvent {
+        AuditEvent {
+            at,
+            principal: self.principal.clone(),
+            manager: self.manager.to_string(),
+            address: self.address.clone(),
+            reason: self.reason.clone(),
+            request_id: self.request_id.clone(),
+            objects,
+        }
+    }
+}
