@@ -9,6 +9,8 @@ mod openapi;
 mod schema;
 mod table;
 
+use std::borrow::Cow;
+
 use crate::tls::{Class, Identity};
 
 pub use openapi::openapi;
@@ -195,6 +197,34 @@ impl Endpoint {
     pub const fn allows(self, caller: Caller) -> bool {
         self.route().callers.allows(caller)
     }
+
+    /// The path of a request, with the values of its parameters in their order, each escaped.
+    pub fn path(self, values: &[&str]) -> String {
+        let template = self.route().path;
+        debug_assert_eq!(values.len(), template.matches('{').count(), "{template} has another number of parameters");
+        let mut values = values.iter();
+        let segments: Vec<_> = template
+            .split('/')
+            .map(|part| match part.strip_prefix('{') {
+                Some(_) => escape(values.next().copied().unwrap_or_default()).into(),
+                None => Cow::Borrowed(part),
+            })
+            .collect();
+        segments.join("/")
+    }
+}
+
+/// Percent-encodes a segment of a path, or a value of a query.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~@:".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
 }
 
 /// Looks a request up on a listener. Of several templates that match, the one with the fewest parameters wins:
@@ -242,6 +272,8 @@ fn match_path<'a>(template: &str, path: &'a str) -> Option<Parameters<'a>> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use stemma_core::name::NodeName;
+
     use super::*;
 
     #[test]
@@ -269,6 +301,32 @@ mod tests {
             (Admin, "get", "/v1/nodes", Found::OtherMethods(vec![Method::Get, Method::Post])),
         ] {
             assert_eq!(find(listener, method, path), found, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_rows_path_is_found_as_that_row() {
+        for (endpoint, values, path) in [
+            (Endpoint::ListNodes, &[][..], "/v1/nodes"),
+            (Endpoint::GetNode, &["a b/ü"], "/v1/nodes/a%20b%2F%C3%BC"),
+            (Endpoint::GetRelease, &["web@1.2:3~x"], "/v1/releases/web@1.2:3~x"),
+            (Endpoint::PatchGroupMap, &["c", "g", "labels"], "/v1/clusters/c/nodegroups/g/labels"),
+        ] {
+            assert_eq!(endpoint.path(values), path);
+            let route = endpoint.route();
+            assert!(
+                matches!(find(route.listener, route.method.as_str(), path), Found::Route(found, _) if found == endpoint)
+            );
+        }
+    }
+
+    #[test]
+    fn no_node_is_called_as_a_path_below_nodes() {
+        let below = Endpoint::ALL.iter().filter_map(|row| row.route().path.strip_prefix("/v1/nodes/"));
+        for word in below.flat_map(|path| path.split('/')).filter(|part| !part.starts_with('{')) {
+            // What stands below a map can't be taken for a node.
+            let is_deeper = matches!(word, "tombstones" | "owners");
+            assert!(is_deeper || NodeName::new(word).is_err(), "{word}");
         }
     }
 
