@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fleet::{Fleet, Host, config};
+use hyper::Method;
 use serde_json::{Value, json};
 use stemma_controller::reconcile::{Candidate, ReleasePolicy, Verdict};
 use stemma_controller::run::{Options, Publishing, start};
@@ -90,5 +91,30 @@ async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "four");
     assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"four\"".to_owned()));
+    fleet.controller.stop().await;
+}
+
+/// Two releases of the same content share what they make of a node, and neither answers for the other.
+#[tokio::test]
+async fn what_is_released_is_recorded_and_fixed_under_the_name_that_the_group_refers_to() {
+    let options = Options { publishing: Publishing::Reconciled, ..Options::default() };
+    let fleet = Fleet::start_with(|own| *own = options).await;
+    let mut objects = site("one");
+    let mut twin = objects[0].clone();
+    twin["name"] = "twin".into();
+    objects.as_array_mut().unwrap().extend([
+        twin.clone(),
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "twins", "roles": ["all"], "release": "twin@1"}),
+    ]);
+    fleet.apply(objects).await;
+    for (group, name, release) in [("c/g", "n", "site@1"), ("c/twins", "m", "twin@1")] {
+        let mut host = fleet.join_group(group, name).await;
+        assert!(told(&mut host).await.1.is_some(), "{name} has a task set");
+        let body = fleet.read(&format!("/v1/nodes/{name}/resolved")).await;
+        assert_eq!(body["released"]["release"], release, "{name}");
+    }
+    twin["tasks"][0]["parameters"]["path"] = "/etc/other".into();
+    let (status, body) = fleet.ask(Method::POST, "/v1/apply?force=true", &json!({"objects": [twin]})).await;
+    assert_eq!(status, 409, "{body}");
     fleet.controller.stop().await;
 }

@@ -70,7 +70,10 @@ fn tasks<'a>(answer: &'a Answer, node: &str, wanted: Option<&str>) -> Result<Vec
         None if release.find(wanted).is_some() => {
             Exit::NotFound.because(format!("task {wanted} does not fall to {node}"))
         }
-        None => Exit::NotFound.because(format!("no task {wanted:?} in release {}", release.name)),
+        None => {
+            let release = answer.release().map(|release| release.name.to_string()).unwrap_or_default();
+            Exit::NotFound.because(format!("no task {wanted:?} in release {release}"))
+        }
     })?;
     Ok(vec![(release.task(found), &set.inputs)])
 }

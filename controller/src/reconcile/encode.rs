@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stemma_core::digest::canonical_json;
+use stemma_core::digest::{DigestVersion, canonical_json};
 use stemma_core::input::Input;
 use stemma_core::lifecycle::Limit;
 use stemma_core::origin::{Level, Origin};
@@ -89,15 +89,16 @@ pub(super) fn known(answer: &Answer) -> Known {
     }
 }
 
-/// The part that goes out when it is released; of a node without a place, one without tasks.
-pub(super) fn task_set(answer: &Answer, profile: Option<Hash>) -> TaskSet {
+/// The part that goes out when it is released, its digest under one definition; of a node without a place, one
+/// without tasks.
+pub(super) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVersion) -> TaskSet {
     let Some(set) = answer.task_set() else {
         return TaskSet { mode: mode(answer.mode().value), ..TaskSet::default() };
     };
     TaskSet {
         group_revision: 0,
-        digest_version: set.digest_version,
-        task_digest: set.digest.0,
+        digest_version: version.number(),
+        task_digest: set.task_digest(version).0,
         mode: mode(answer.mode().value),
         profile,
         tags: set.tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
@@ -136,7 +137,7 @@ fn sent(profile: &Profile) -> desired::Profile {
 /// started and stops what depends on it, as an unsupported type does.
 fn definition(compiled: &CompiledTask) -> String {
     let mut value = serde_json::to_value(&*compiled.task).expect("a task is JSON");
-    if compiled.untranslated {
+    if compiled.task.is_untranslated() {
         value["type"] = json!("untranslated");
     }
     canonical_json(&value)

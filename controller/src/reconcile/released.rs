@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use log::error;
+use stemma_core::digest::DigestVersion;
 use stemma_core::object::{Kind, Timestamp};
 use stemma_core::resolve::Answer;
 use stemma_wire::message::Hash;
@@ -58,10 +59,15 @@ pub(super) fn decide(
     now: Timestamp,
 ) -> Result<Decision, TooLarge> {
     let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
-    let next = encode::task_set(answer, profile.as_ref().map(|profile| profile.encoded.name));
+    let name = profile.as_ref().map(|profile| profile.encoded.name);
+    let next = encode::task_set(answer, name, DigestVersion::NEWEST);
     let known = encode::known(answer);
     let present = model.released.get(&answer.id().0).map(|record| &record.task_set);
-    let is_same = present == Some(&next);
+    // Under the definition that it was released with: a newer one releases nothing.
+    let is_same = present.is_some_and(|present| {
+        let version = DigestVersion::of(present.digest_version).unwrap_or(DigestVersion::NEWEST);
+        *present == encode::task_set(answer, name, version)
+    });
     let verdict = if is_same { Verdict::Hold } else { policy.judge(&Candidate { answer, present, next: &next, now }) };
     let send = |task_set: &TaskSet, profile: Option<&EncodedProfile>| {
         let released = super::assembled(revision, answer, &known, task_set, profile);
@@ -71,7 +77,7 @@ pub(super) fn decide(
     Ok(match (verdict, present) {
         (Verdict::Release, _) => {
             let released = send(&next, profile.as_ref())?;
-            let release = answer.task_set().map(|set| set.profile.release.name.to_string());
+            let release = answer.release().map(|release| release.name.to_string());
             let record = ReleasedRecord { revision: revision.get(), at: now, task_set: next, release };
             Decision { released, record: Some(NewRecord { record, profile, fixes: fixes(model, answer) }) }
         }
@@ -86,8 +92,7 @@ pub(super) fn decide(
 
 /// The versions whose content is fixed by a release to a node: that of its release, and those that it imports.
 fn fixes(model: &Model, answer: &Answer) -> Vec<Fixed> {
-    let Some(set) = answer.task_set() else { return Vec::new() };
-    let release = &set.profile.release;
+    let Some(release) = answer.release() else { return Vec::new() };
     let versions = release.all_imports.iter().chain([&release.name]).filter(|name| name.version.is_some());
     versions
         .filter_map(|name| {

@@ -1,6 +1,7 @@
 //! How large a node's desired state is: what is larger than an agent takes is never published, and a write that would make it
 //! so is refused.
 
+use stemma_core::digest::DigestVersion;
 use stemma_core::finding::Finding;
 use stemma_core::resolve::Answer;
 use stemma_wire::message::Hash;
@@ -54,7 +55,7 @@ impl TooLarge {
 /// [`TooLarge`].
 pub(crate) fn of_answer(answer: &Answer) -> Result<usize, TooLarge> {
     let profile = answer.task_set().map(|_| Hash([0; 32]));
-    let (known, task_set) = (encode::known(answer), encode::task_set(answer, profile));
+    let (known, task_set) = (encode::known(answer), encode::task_set(answer, profile, DigestVersion::NEWEST));
     let size = |bytes: Result<usize, postcard::Error>| bytes.expect("the messages hold no type that postcard refuses");
     let sizes = (
         size(postcard::experimental::serialized_size(&known)),

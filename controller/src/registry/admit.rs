@@ -7,6 +7,7 @@ use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
 use stemma_core::object::{
     ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, ReleaseSpec, ReleaseTagsSpec,
 };
+use stemma_core::release::has_same_content;
 use stemma_core::traits::MAX_TRAITS;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
@@ -66,7 +67,7 @@ impl Admitted for ReleaseSpec {
     /// without a version may be edited, each edit being other content. What a store of before the marks says
     /// ([`crate::records::key::fixed`]) is found by what runs.
     fn check_change(&self, next: &Self, name: &ReleaseRef, model: &Model) -> Result<(), ApiError> {
-        if self.has_content_of(next) || name.version.is_none() {
+        if has_same_content(self, next) || name.version.is_none() {
             return Ok(());
         }
         let full = name.to_string();

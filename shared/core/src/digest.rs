@@ -15,14 +15,25 @@
 //!
 //! A task enters by the hash of its canonical JSON, not by the text: a profile's tasks are hashed once for all nodes
 //! that share it, and a node costs only its own inputs.
+//!
+//! # Version 2
+//! As version 1, with these differences. The first text is `stemma task digest 2`. Between a task's hash and its
+//! inputs stands one more item: the text `untranslated` for a task with an expression that is not evaluated, the empty
+//! text for any other. Such a task never runs, so clearing the mark changes what a host runs. Version 1 does not see it.
 
 use std::fmt;
 
 use serde_json::{Number, Value};
 use sha2::{Digest as _, Sha256};
 
-/// The version of the task digest's definition that this build computes.
-pub const DIGEST_VERSION: u32 = 1;
+/// A definition of the task digest. The number of each is stored with what was released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DigestVersion {
+    /// The first one.
+    V1,
+    /// Tells an untranslated task from one that runs.
+    V2,
+}
 
 /// The digest of what a host runs. Never compared with the digest of a part as sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +50,28 @@ pub struct Hex<'a>(pub &'a [u8]);
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl DigestVersion {
+    /// The one for new releases.
+    pub const NEWEST: Self = Self::V2;
+
+    /// The version of that number; `None`: a later program's.
+    pub const fn of(number: u32) -> Option<Self> {
+        match number {
+            1 => Some(Self::V1),
+            2 => Some(Self::V2),
+            _ => None,
+        }
+    }
+
+    /// The number that is stored and sent.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
     }
 }
 
@@ -92,15 +125,18 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// A task digest in the making: items go in one by one, each with its length.
+/// Computes a task digest: items go in one by one, each with its length.
 #[derive(Clone)]
-pub struct TaskHasher(Sha256);
+pub struct TaskHasher {
+    version: DigestVersion,
+    hash: Sha256,
+}
 
 impl TaskHasher {
     /// Begins with the version and the node's tags, both lists sorted.
-    pub fn new(tags: &[impl AsRef<str>], primary_tags: &[impl AsRef<str>]) -> Self {
-        let mut hasher = Self(Sha256::new());
-        hasher.item(format!("stemma task digest {DIGEST_VERSION}").as_bytes());
+    pub fn new(version: DigestVersion, tags: &[impl AsRef<str>], primary_tags: &[impl AsRef<str>]) -> Self {
+        let mut hasher = Self { version, hash: Sha256::new() };
+        hasher.item(format!("stemma task digest {}", version.number()).as_bytes());
         let mut text = String::from("{\"primary_tags\":");
         write_names(&mut text, primary_tags);
         text.push_str(",\"tags\":");
@@ -110,20 +146,24 @@ impl TaskHasher {
         hasher
     }
 
-    /// One task: the hash of its canonical JSON, and the canonical JSON of its inputs.
-    pub fn task(&mut self, definition: &[u8; 32], inputs: &str) {
+    /// One task: the hash of its canonical JSON, whether it is untranslated, and the canonical JSON of its inputs.
+    pub fn task(&mut self, definition: &[u8; 32], is_untranslated: bool, inputs: &str) {
         self.item(definition);
+        match self.version {
+            DigestVersion::V1 => {}
+            DigestVersion::V2 => self.item(if is_untranslated { b"untranslated" } else { b"" }),
+        }
         self.item(inputs.as_bytes());
     }
 
     /// The digest of everything that went in.
     pub fn finish(self) -> TaskDigest {
-        TaskDigest(self.0.finalize().into())
+        TaskDigest(self.hash.finalize().into())
     }
 
     fn item(&mut self, bytes: &[u8]) {
-        self.0.update((bytes.len() as u64).to_be_bytes());
-        self.0.update(bytes);
+        self.hash.update((bytes.len() as u64).to_be_bytes());
+        self.hash.update(bytes);
     }
 }
 
@@ -342,9 +382,9 @@ mod tests {
     #[test]
     fn the_digest_tells_every_part_apart() {
         let digest = |tags: &[&str], primary: &[&str], tasks: &[(&[u8; 32], &str)]| {
-            let mut hasher = TaskHasher::new(tags, primary);
+            let mut hasher = TaskHasher::new(DigestVersion::NEWEST, tags, primary);
             for (hash, inputs) in tasks {
-                hasher.task(hash, inputs);
+                hasher.task(hash, false, inputs);
             }
             hasher.finish()
         };

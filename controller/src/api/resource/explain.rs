@@ -228,7 +228,7 @@ fn explain_task(model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiEr
     let outcome = model.results.get(&answer.node().meta.uuid).and_then(|results| results.tasks.get(id));
     let references: Vec<String> = release.task(ix).references.iter().map(ToString::to_string).collect();
     Ok(json!({
-        "task": id, "release": release.name.to_string(), "runs": falls && left_out.is_none(), "why": why, "reads": references,
+        "task": id, "release": answer.release().map(|named| named.name.to_string()), "runs": falls && left_out.is_none(), "why": why, "reads": references,
         "released": model.released.get(&answer.node().meta.uuid).is_some_and(|released| state::runs(model, released).iter().any(|task| task == id)),
         "set_aside": set_aside(answer),
         "last": outcome.map(|o| json!({"at": super::view::time(o.at), "outcome": o.result.outcome, "message": o.result.message})),

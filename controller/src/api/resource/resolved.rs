@@ -2,7 +2,7 @@
 //! origin of each value.
 
 use serde_json::{Map, Value, json};
-use stemma_core::digest::TaskDigest;
+use stemma_core::digest::{DigestVersion, TaskDigest};
 use stemma_core::fleet::Missing;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::lifecycle;
@@ -69,7 +69,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
     );
     if let Some(set) = answer.task_set() {
         body["inputs"] = json!(set.inputs);
-        body["digest_version"] = set.digest_version.into();
+        body["digest_version"] = DigestVersion::NEWEST.number().into();
     }
     body["released"] = json!(model.released.get(&answer.node().meta.uuid).map(|released| json!({
         "revision": released.revision, "at": super::view::time(released.at), "release": released.release, "tasks": state::runs(model, released),

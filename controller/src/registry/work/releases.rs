@@ -6,6 +6,7 @@
 
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::Kind;
+use stemma_core::release::has_same_content;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
@@ -60,7 +61,7 @@ impl Work<'_> {
     /// Refuses another content of a version that hosts were told of, now or once.
     fn check_fixed(&mut self, name: &str) -> Result<(), Undecided> {
         let is_same = match (self.sight.model.releases.named(None, name), self.model.releases.named(None, name)) {
-            (Some(before), Some(after)) => before.spec.has_content_of(&after.spec),
+            (Some(before), Some(after)) => has_same_content(&before.spec, &after.spec),
             _ => true,
         };
         if is_same || !name.contains('@') {

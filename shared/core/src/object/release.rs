@@ -47,14 +47,6 @@ pub struct ReleaseSpec {
     pub owners: FieldOwners,
 }
 
-impl ReleaseSpec {
-    /// Whether another has the same content: all that decides what hosts run, and so what a version fixes.
-    pub fn has_content_of(&self, other: &Self) -> bool {
-        (&self.imports, &self.roles, &self.tags, &self.tasks, self.matching, &self.extensions)
-            == (&other.imports, &other.roles, &other.tags, &other.tasks, other.matching, &other.extensions)
-    }
-}
-
 /// One role.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
+use super::content::{release_hash, task_hash};
 use super::cycle::{find_cycle, rank};
 use super::library::Library;
 use super::select::{InvalidPattern, Pattern, Selector, is_pattern};
 use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Target, TaskIx};
 use crate::condition::Author;
-use crate::digest::{ReleaseHash, canonical_json, sha256};
 use crate::finding::Finding;
 use crate::input::Reference;
 use crate::name::ReleaseRef;
@@ -179,11 +177,10 @@ impl Compiler<'_> {
             found
         });
         CompiledTask {
-            definition: definition(task),
+            definition: task_hash(task),
             references,
             condition,
             raw,
-            untranslated: task.foreign.contains_key("untranslated"),
             rank: 0,
             groups: Box::new([]),
             subscribes: self.named(library, task, "subscribes", &task.subscribes),
@@ -399,7 +396,7 @@ impl Compiler<'_> {
         let all_imports = library.imports.iter().flat_map(|one| one.all_imports.iter().chain([&one.name])).cloned();
         CompiledRelease {
             name: self.name.clone(),
-            hash: content_hash(spec, &library, &tasks),
+            hash: release_hash(spec, &library.imports),
             matching: spec.matching,
             extensions: spec.extensions.clone(),
             stages,
@@ -424,27 +421,4 @@ fn tasks_ranks(tasks: &[CompiledTask]) -> Vec<(usize, u32)> {
     }
     edges.retain(|(before, after)| before != after);
     rank(tasks.len(), &edges).into_iter().zip(0..).collect()
-}
-
-/// The hash under which a task enters the task digest: `foreign` has no meaning, and so no part in it.
-fn definition(task: &Task) -> [u8; 32] {
-    let mut value = serde_json::to_value(task).expect("a task has only JSON in it");
-    if let Value::Object(fields) = &mut value {
-        fields.remove("foreign");
-    }
-    sha256(canonical_json(&value).as_bytes())
-}
-
-fn content_hash(spec: &ReleaseSpec, library: &Library, tasks: &[CompiledTask]) -> ReleaseHash {
-    let content = json!({
-        "extensions": spec.extensions,
-        "matching": spec.matching,
-        "roles": library.roles,
-        "tags": library.tags,
-    });
-    let mut bytes = canonical_json(&content).into_bytes();
-    for task in tasks {
-        bytes.extend_from_slice(&task.definition);
-    }
-    ReleaseHash(sha256(&bytes))
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::finding::Finding;
 use crate::name::{InvalidName, Name, PRIMARY_PREFIX, TagName};
 use crate::object::{Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
-use crate::task::{CrossEntry, Policy, Task, Where, task_type};
+use crate::task::{CrossEntry, Policy, Task, UNTRANSLATED, Where, task_type};
 
 /// Fields that have a place of their own in our tasks.
 const KNOWN: &[&str] = &[
@@ -120,7 +120,7 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
         spec.tasks.push(translated);
     }
     let real = |task: &&Task| !task_type(&task.kind).is_some_and(|kind| kind.marker);
-    let can_run = |task: &&Task| task_type(&task.kind).is_some() && !task.foreign.contains_key("untranslated");
+    let can_run = |task: &&Task| task_type(&task.kind).is_some() && !task.is_untranslated();
     let total = spec.tasks.iter().filter(real).count();
     let runnable = spec.tasks.iter().filter(real).filter(can_run).count();
     Ok(FuelImport { spec, findings, runnable, total })
@@ -202,7 +202,7 @@ impl<'a> Translation<'a> {
             self.foreign.insert(name.clone(), value.clone());
         }
         if !self.untranslated.is_empty() {
-            self.foreign.insert("untranslated".into(), json!(self.untranslated));
+            self.foreign.insert(UNTRANSLATED.into(), json!(self.untranslated));
             let message =
                 format!("not translated: {}; the task is placed, and never started", self.untranslated.join(", "));
             self.find("fuel.untranslated", message);

@@ -5,6 +5,7 @@
 //! template that reads what it may not. What is only odd becomes a finding.
 
 mod compile;
+mod content;
 mod cycle;
 mod error;
 pub mod fuel;
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use compile::{compile, compile_each, compile_set};
+pub use content::has_same_content;
 pub use cycle::topological;
 pub use error::ReleaseError;
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
@@ -45,7 +47,7 @@ impl TaskIx {
 pub struct CompiledRelease {
     /// Name and version.
     pub name: ReleaseRef,
-    /// Of the content, imports included.
+    /// The content's, its imports' included. The name is no part of it.
     pub hash: ReleaseHash,
     /// Roles, those of the imports among them.
     pub roles: BTreeMap<Name, RoleSpec>,
@@ -80,8 +82,6 @@ pub struct CompiledTask {
     pub condition: Option<Arc<dyn Condition>>,
     /// Whether a `|raw` stands in its script: only an admin may store it.
     pub raw: bool,
-    /// Whether it came with an expression that is not evaluated, and so is never started.
-    pub untranslated: bool,
     /// Its position in an order of all tasks that heeds every dependency, where there is one.
     pub rank: u32,
     /// The groups that list it.

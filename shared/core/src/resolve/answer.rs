@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::digest::TaskDigest;
+use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_json};
 use crate::finding::Finding;
 use crate::fleet::{GroupFold, Missing, NodeEntry};
 use crate::host_labels::HostLabelRule;
-use crate::input::{Inputs, MAX_DEPTH};
+use crate::input::{Inputs, MAX_DEPTH, Reference};
 use crate::key::MAX_VALUE;
 use crate::labels::{Annotations, Labels, MAX_EFFECTIVE, Parameters};
 use crate::lifecycle::Limits;
@@ -22,7 +22,7 @@ use crate::object::{
     Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, Node, NodeId, NotTaken, Observation, RefusedTraits, SaidOnHost, TraitSet,
 };
 use crate::origin::{Level, Origin, Resolved};
-use crate::release::{Profile, TaskIx};
+use crate::release::{CompiledRelease, Profile, TaskIx};
 use crate::task::Mode;
 use crate::traits::{MAX_TRAIT, MAX_TRAITS, NodeTraits, TraitInputs};
 
@@ -54,10 +54,8 @@ pub struct TaskSet {
     pub left_out: Box<[(TaskIx, LeftOut)]>,
     /// The value of everything that the templates of the others read.
     pub inputs: Inputs,
-    /// What a rollout compares.
+    /// What a rollout compares, under the newest definition. [`Self::task_digest`] gives it under another.
     pub digest: TaskDigest,
-    /// Under which definition.
-    pub digest_version: u32,
     /// Conditions that could not be evaluated, and inputs that were too large.
     pub findings: Box<[Finding]>,
 }
@@ -132,7 +130,15 @@ impl TaskSet {
 
     /// Whether a task of the profile runs.
     pub fn runs(&self, ix: TaskIx) -> bool {
-        self.left_out.binary_search_by_key(&ix, |(ix, _)| *ix).is_err()
+        !is_left_out(&self.left_out, ix)
+    }
+
+    /// The digest under one definition: what was released is compared under the one that it was released with.
+    pub fn task_digest(&self, version: DigestVersion) -> TaskDigest {
+        if version == DigestVersion::NEWEST {
+            return self.digest;
+        }
+        task_digest(version, &self.profile, &self.left_out, &self.inputs)
     }
 
     /// The ids of the tasks that run, in order.
@@ -191,6 +197,11 @@ impl Answer {
     /// Requirements that are not met: while there is one, no new task set is released to the node.
     pub fn unmet(&self) -> &[Unmet] {
         self.unmet.as_ref().map_or(&[], |all| &all.0)
+    }
+
+    /// The release that the nearest level names. Its profile may carry another of the same content.
+    pub fn release(&self) -> Option<&Arc<CompiledRelease>> {
+        Some(&self.fold.as_ref()?.release.as_ref()?.value)
     }
 
     /// `CLUSTER/GROUP`; `None`: unplaced.
@@ -305,6 +316,37 @@ impl Answer {
         findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one.clone() }));
         findings
     }
+}
+
+/// The digest of the tasks of all phases that run, with what their templates read.
+pub(super) fn task_digest(
+    version: DigestVersion,
+    profile: &Profile,
+    left_out: &[(TaskIx, LeftOut)],
+    inputs: &Inputs,
+) -> TaskDigest {
+    let mut hasher = TaskHasher::new(version, &profile.place.tags, &profile.place.primaries);
+    for ix in profile.all().into_iter().filter(|ix| !is_left_out(left_out, *ix)) {
+        let task = profile.release.task(ix);
+        hasher.task(&task.definition, task.task.is_untranslated(), &inputs_text(&task.references, inputs));
+    }
+    hasher.finish()
+}
+
+fn is_left_out(left_out: &[(TaskIx, LeftOut)], ix: TaskIx) -> bool {
+    left_out.binary_search_by_key(&ix, |(ix, _)| *ix).is_ok()
+}
+
+/// What a task reads, as the task digest takes it.
+fn inputs_text(references: &[Reference], inputs: &Inputs) -> String {
+    if references.is_empty() {
+        return "{}".to_owned();
+    }
+    let input = |reference: &Reference| {
+        let input = inputs.get(reference).expect("a task that runs has an input for all that it reads");
+        (reference.to_string(), serde_json::to_value(input).expect("an input is JSON"))
+    };
+    canonical_json(&references.iter().map(input).collect())
 }
 
 fn not_taken(object: &str, left_out: &NotTaken) -> Vec<Finding> {

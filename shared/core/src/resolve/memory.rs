@@ -11,9 +11,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::answer::{LeftOut, TaskSet};
+use super::answer::{LeftOut, TaskSet, task_digest};
 use super::sight::Sight;
-use crate::digest::{DIGEST_VERSION, TaskHasher, canonical_json};
+use crate::digest::DigestVersion;
 use crate::finding::Finding;
 use crate::fleet::{GroupFold, Stamp};
 use crate::input::{Input, Inputs, Read, Reference};
@@ -227,7 +227,11 @@ impl Base {
             let task = self.profile.release.task(reads.ix);
             match self.left_out(task, reads, &values) {
                 Some(why) => set.leave_out(reads.ix, task, why),
-                None => set.take(reads.ix, task, &self.collect(&reads.templates, &values)),
+                None => {
+                    if let Err(why) = self.collect(&reads.templates, &values).and_then(|inputs| set.add(&inputs)) {
+                        set.leave_out(reads.ix, task, why);
+                    }
+                }
             }
         }
         set.finish()
@@ -287,28 +291,11 @@ struct Making {
     left_out: Vec<(TaskIx, LeftOut)>,
     findings: Vec<Finding>,
     inputs: Inputs,
-    hasher: TaskHasher,
 }
 
 impl Making {
     fn new(profile: &Arc<Profile>) -> Self {
-        Self {
-            hasher: TaskHasher::new(&profile.place.tags, &profile.place.primaries),
-            profile: Arc::clone(profile),
-            left_out: Vec::new(),
-            findings: Vec::new(),
-            inputs: Inputs::new(),
-        }
-    }
-
-    fn take(&mut self, ix: TaskIx, task: &CompiledTask, inputs: &Result<Inputs, LeftOut>) {
-        match inputs {
-            Ok(inputs) => match self.add(inputs) {
-                Ok(()) => self.hasher.task(&task.definition, &json(inputs)),
-                Err(why) => self.leave_out(ix, task, why),
-            },
-            Err(why) => self.leave_out(ix, task, why.clone()),
-        }
+        Self { profile: Arc::clone(profile), left_out: Vec::new(), findings: Vec::new(), inputs: Inputs::new() }
     }
 
     fn add(&mut self, inputs: &Inputs) -> Result<(), LeftOut> {
@@ -331,22 +318,13 @@ impl Making {
 
     fn finish(self) -> TaskSet {
         TaskSet {
+            digest: task_digest(DigestVersion::NEWEST, &self.profile, &self.left_out, &self.inputs),
             profile: self.profile,
             left_out: self.left_out.into(),
             inputs: self.inputs,
-            digest: self.hasher.finish(),
-            digest_version: DIGEST_VERSION,
             findings: self.findings.into(),
         }
     }
-}
-
-/// Inputs as the task digest takes them.
-fn json(inputs: &Inputs) -> String {
-    if inputs.is_empty() {
-        return "{}".to_owned();
-    }
-    canonical_json(&serde_json::to_value(inputs).expect("inputs are JSON by references, which are text"))
 }
 
 /// Values by place, as one text that tells any two apart.

@@ -14,6 +14,9 @@ use serde_json::{Map, Value};
 pub use parameters::{Form, Parameter, Parameters, judge};
 pub use types::{Exclusive, TASK_TYPES, TaskType, TemplateText, task_type};
 
+/// The field of [`Task::foreign`] that names what an import could not translate.
+pub const UNTRANSLATED: &str = "untranslated";
+
 /// One task of a release, or a group of tasks (`type: group`).
 ///
 /// Names are text here; [`crate::release::compile`] checks them and resolves them to indexes. Serialized without
@@ -107,6 +110,11 @@ impl Task {
     /// Whether it is a group: placed never itself, it places its tasks.
     pub fn is_group(&self) -> bool {
         self.kind == "group"
+    }
+
+    /// Whether it came with an expression that is not evaluated, and so is never started.
+    pub fn is_untranslated(&self) -> bool {
+        self.foreign.contains_key(UNTRANSLATED)
     }
 
     /// Whether it is a stage: on no node, a point that all nodes meet at.

@@ -110,7 +110,7 @@ pub(super) const SHELL: Parameters = Parameters {
 ///
 /// Tasks that an import left untranslated are left out: they never start.
 pub fn judge(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
-    let judged = tasks.iter().filter(|task| !task.foreign.contains_key("untranslated"));
+    let judged = tasks.iter().filter(|task| !task.is_untranslated());
     judged.flat_map(|task| judge_task(release, task)).collect()
 }
 

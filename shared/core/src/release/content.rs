@@ -1,0 +1,65 @@
+//! What a release is, in one definition: its hash is taken over it, and a version fixes it.
+//!
+//! Content is all that decides what hosts run. A description, the release's own labels and fields of other systems
+//! decide nothing, with one exception: a task that is marked untranslated never runs. The name is no content. Two
+//! releases may have the same content, so whoever needs the name of a node's release takes it from where the node's
+//! levels name it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::CompiledRelease;
+use crate::digest::{Hex, ReleaseHash, canonical_json, sha256};
+use crate::object::ReleaseSpec;
+use crate::task::Task;
+
+/// Whether two releases have the same content, what they import left to its names.
+pub fn has_same_content(one: &ReleaseSpec, other: &ReleaseSpec) -> bool {
+    own_content(one) == own_content(other)
+}
+
+/// The hash of a release's content with that of all its imports.
+pub(super) fn release_hash(spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>]) -> ReleaseHash {
+    let mut bytes = own_content(spec).into_bytes();
+    for import in imports {
+        bytes.extend_from_slice(&import.hash.0);
+    }
+    ReleaseHash(sha256(&bytes))
+}
+
+/// The hash under which a task enters the task digest: `foreign` has no meaning, and so no part in it.
+pub(super) fn task_hash(task: &Task) -> [u8; 32] {
+    let mut value = serde_json::to_value(task).expect("a task has only JSON in it");
+    if let Value::Object(fields) = &mut value {
+        fields.remove("foreign");
+    }
+    sha256(canonical_json(&value).as_bytes())
+}
+
+/// The content of a release by itself, as canonical JSON. The order of its lists means nothing.
+fn own_content(spec: &ReleaseSpec) -> String {
+    let ReleaseSpec {
+        imports,
+        roles,
+        tags,
+        tasks,
+        matching,
+        extensions,
+        description: _,
+        labels: _,
+        annotations: _,
+        foreign: _,
+        owners: _,
+    } = spec;
+    let task = |task: &Task| (task.id.clone(), json!([Hex(&task_hash(task)).to_string(), task.is_untranslated()]));
+    canonical_json(&json!({
+        "extensions": extensions,
+        "imports": imports.iter().collect::<BTreeSet<_>>(),
+        "matching": matching,
+        "roles": roles,
+        "tags": tags,
+        "tasks": tasks.iter().map(task).collect::<BTreeMap<_, _>>(),
+    }))
+}
