@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stemma_core::object::{Observation, Timestamp};
+use stemma_core::status;
 use stemma_wire::message::desired::{Profile, TaskSet};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, digest_part};
@@ -98,23 +99,24 @@ pub struct ProfileRecord {
     pub blobs: Vec<Hash>,
 }
 
+/// What an outcome means for the state of its node.
+pub fn outcome_class(outcome: Outcome) -> status::TaskOutcome {
+    match outcome {
+        Outcome::Unchanged | Outcome::Changed => status::TaskOutcome::Succeeded,
+        Outcome::WouldChange => status::TaskOutcome::WouldChange,
+        Outcome::Drifted => status::TaskOutcome::Drifted,
+        Outcome::Failed | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown => {
+            status::TaskOutcome::Failed
+        }
+    }
+}
+
 /// Whether what depends on a task may start after this outcome.
 pub fn is_success(outcome: Outcome) -> bool {
-    match outcome {
-        Outcome::Unchanged | Outcome::Changed => true,
-        Outcome::WouldChange
-        | Outcome::Failed
-        | Outcome::DependencyFailed
-        | Outcome::Unsupported
-        | Outcome::Unknown
-        | Outcome::Drifted => false,
-    }
+    outcome_class(outcome) == status::TaskOutcome::Succeeded
 }
 
 /// Whether something is wrong, rather than still to come.
 pub fn is_failure(outcome: Outcome) -> bool {
-    match outcome {
-        Outcome::Failed | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown => true,
-        Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted => false,
-    }
+    outcome_class(outcome) == status::TaskOutcome::Failed
 }

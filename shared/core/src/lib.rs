@@ -25,6 +25,7 @@ pub mod requirement;
 pub mod resolve;
 pub mod role;
 pub mod selector;
+pub mod status;
 pub mod task;
 pub mod traits;
 pub mod validate;

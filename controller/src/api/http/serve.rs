@@ -131,7 +131,7 @@ impl Opened<'_> {
         }
         if !endpoint.allows(caller) {
             let kind = if caller == Caller::Nobody { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
-            return Err(ApiError::new(kind, kind.title()));
+            return Err(kind.into());
         }
         let (uri, dry_run) = if is_write(endpoint) {
             super::query::without_dry_run(self.uri).map_err(bad_query)?

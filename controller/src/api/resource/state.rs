@@ -9,8 +9,8 @@ use stemma_core::name::{Name, TagName};
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::origin::Level;
 use stemma_core::resolve::Outcome;
+use stemma_core::status::{Facts, Liveness, Side, Tasks};
 use stemma_core::traits::{NodeTraits, TraitInputs, TraitSource};
-use stemma_wire::message::observed::Outcome as TaskResult;
 use uuid::Uuid;
 
 use super::view;
@@ -109,12 +109,18 @@ pub(super) fn said(model: &Model, node: &Node) -> Value {
     })
 }
 
-/// Whether an agent is there: it joined, and its silence has not begun.
-pub(super) fn connected(api: &Api, model: &Model, node: &Node) -> bool {
-    let id = node.meta.uuid;
-    let joined = api.identities.as_ref().is_some_and(|identities| identities.is_enrolled(id));
-    let silent = model.seen.get(&id).is_some_and(|seen| seen.lost);
-    api.desired.as_ref().is_some_and(|desired| desired.is_parked(id)) || (joined && !silent)
+/// Whether an agent is there: it is parked here, or it joined and its silence has not begun.
+fn liveness(api: &Api, model: &Model, node: Uuid) -> Liveness {
+    let joined = api.identities.as_ref().is_some_and(|identities| identities.is_enrolled(node));
+    if api.desired.as_ref().is_some_and(|desired| desired.is_parked(node)) {
+        Liveness::Connected
+    } else if model.seen.get(&node).is_some_and(|seen| seen.lost) {
+        Liveness::Silent
+    } else if joined {
+        Liveness::Connected
+    } else {
+        Liveness::Absent
+    }
 }
 
 /// The ids of the tasks that were released to a node.
@@ -122,61 +128,36 @@ pub(super) fn runs(model: &Model, released: &reported::ReleasedRecord) -> Vec<St
     released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
 }
 
-/// Where a node stands, in a word; docs/concepts.md lists them. What keeps it from being told or from running comes before
-/// what became of its tasks.
-fn word(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> &'static str {
-    let id = node.meta.uuid;
-    let said = model.said.get(&id);
+/// What decides the state of a node.
+fn facts(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> Facts {
+    let said = model.said.get(&node.meta.uuid);
     let (is_parked, is_paused) = match answer {
         Outcome::Complete(answer) => (answer.is_parked(), answer.is_paused()),
         Outcome::Incomplete(_) => (node.spec.parked, false),
     };
-    if node.spec.nodegroup.is_none() {
-        return "unplaced";
+    Facts {
+        is_placed: node.spec.nodegroup.is_some(),
+        parked: Side::of(is_parked, said.is_some_and(|said| said.parked.is_some())),
+        paused: Side::of(is_paused, said.is_some_and(|said| said.paused)),
+        has_error: findings.iter().any(|finding| finding.severity == Severity::Error),
+        liveness: liveness(api, model, node.meta.uuid),
+        tasks: tasks(model, node.meta.uuid),
     }
-    if is_parked || said.is_some_and(|said| said.parked.is_some()) {
-        return "parked";
-    }
-    if model.seen.get(&id).is_some_and(|seen| seen.lost) {
-        return "silent";
-    }
-    let of_tasks = word_of_tasks(api, model, node);
-    if of_tasks == "failed" || findings.iter().any(|finding| finding.severity == Severity::Error) {
-        return "failed";
-    }
-    if is_paused || said.is_some_and(|said| said.paused) { "paused" } else { of_tasks }
 }
 
-/// What became of the tasks that were released to a node, in a word.
-fn word_of_tasks(api: &Api, model: &Model, node: &Node) -> &'static str {
-    let id = node.meta.uuid;
-    let Some(released) = model.released.get(&id) else { return "waiting" };
+/// What became of the tasks that were released to a node.
+fn tasks(model: &Model, node: Uuid) -> Tasks {
+    let Some(released) = model.released.get(&node) else { return Tasks::NotReleased };
     let runs = runs(model, released);
-    let Some(results) = model.results.get(&id) else {
-        return if runs.is_empty() && connected(api, model, node) { "converged" } else { "waiting" };
+    let Some(results) = model.results.get(&node) else {
+        return if runs.is_empty() { Tasks::NothingToRun } else { Tasks::Unreported };
     };
     let digest = released.digest();
     let present = |task: &String| {
-        results.tasks.get(task).filter(|one| one.result.task_set == digest).map(|one| one.result.outcome)
+        let result = &results.tasks.get(task)?.result;
+        (result.task_set == digest).then(|| reported::outcome_class(result.outcome))
     };
-    of_outcomes(&runs.iter().map(present).collect::<Vec<_>>())
-}
-
-/// The word for the outcomes of all tasks; `None`: not known yet.
-fn of_outcomes(outcomes: &[Option<TaskResult>]) -> &'static str {
-    let known = || outcomes.iter().flatten().copied();
-    let is_whole = known().count() == outcomes.len();
-    if known().any(reported::is_failure) {
-        "failed"
-    } else if known().any(|outcome| outcome == TaskResult::Drifted) {
-        "drifted"
-    } else if is_whole && known().all(reported::is_success) {
-        "converged"
-    } else if is_whole {
-        "noop"
-    } else {
-        "changing"
-    }
+    Tasks::of_outcomes(runs.iter().map(present))
 }
 
 /// Why a node has not succeeded in a task (so far).
@@ -226,13 +207,14 @@ pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String,
             .into(),
     );
     body.insert("reported_state".into(), said(model, node));
-    body.insert("connected".into(), connected(api, model, node).into());
     let answer = model.resolve(node.meta.uuid);
     let findings = match &answer {
         Outcome::Complete(answer) => size::findings(answer),
         Outcome::Incomplete(_) => Vec::new(),
     };
-    body.insert("state".into(), word(api, model, node, &answer, &findings).into());
+    let facts = facts(api, model, node, &answer, &findings);
+    body.insert("connected".into(), (facts.liveness == Liveness::Connected).into());
+    body.insert("state".into(), json!(facts.status().state));
     // Ironic's field, which its clients print.
     body.insert("last_error".into(), json!(last_error(model, node)));
     if let Outcome::Complete(answer) = &answer {
@@ -262,25 +244,4 @@ pub(super) fn report(model: &Model, node: &Node) -> Value {
             "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms,
         })).collect::<Vec<_>>()),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_task_that_was_given_up_is_no_change_under_way() {
-        use TaskResult::{Changed, Drifted, Failed, Unchanged, WouldChange};
-        for (outcomes, word) in [
-            (&[][..], "converged"),
-            (&[Some(Unchanged), Some(Changed)], "converged"),
-            (&[Some(Unchanged), None], "changing"),
-            (&[Some(Unchanged), Some(WouldChange)], "noop"),
-            // What depends on it never runs, so nothing more is to come.
-            (&[Some(Drifted), None], "drifted"),
-            (&[Some(Drifted), Some(Failed)], "failed"),
-        ] {
-            assert_eq!(of_outcomes(outcomes), word, "{outcomes:?}");
-        }
-    }
 }

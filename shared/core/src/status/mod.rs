@@ -1,0 +1,204 @@
+//! Where a node stands: one word, with its reason.
+//!
+//! The word is a function of a few facts, so that a list, a description and whoever waits for a node say the same of it. What keeps
+//! a node from being told or from running comes before what became of its tasks.
+
+mod tasks;
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+pub use tasks::{TaskOutcome, Tasks};
+
+/// Where a node stands. The first that applies, in this order, is its state; docs/concepts.md describes each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// It stands in no nodegroup.
+    Unplaced,
+    /// It is out of budgets, barriers and primaries.
+    Parked,
+    /// Its agent does not check in.
+    Silent,
+    /// A task failed, or an error among its findings keeps a task or its whole state from it.
+    Failed,
+    /// Its tasks wait.
+    Paused,
+    /// Nothing was heard of its tasks yet.
+    Waiting,
+    /// A task is not as it should be, and is left so.
+    Drifted,
+    /// Results are still to come.
+    Changing,
+    /// Its tasks were checked, and something would change.
+    Noop,
+    /// All is as it should be.
+    Converged,
+}
+
+/// A node's state, and why it is this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The word.
+    pub state: State,
+    /// A sentence's end for people: "because ...".
+    pub reason: &'static str,
+}
+
+/// Who set a node aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// An operator, on the node, its group or its cluster.
+    Operator,
+    /// Someone on the host itself.
+    Host,
+}
+
+impl Side {
+    /// The operator's word comes first where both have set a node aside.
+    pub fn of(by_operator: bool, on_host: bool) -> Option<Self> {
+        if by_operator { Some(Self::Operator) } else { on_host.then_some(Self::Host) }
+    }
+}
+
+/// Whether a node's agent is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Liveness {
+    /// No agent has joined.
+    #[default]
+    Absent,
+    /// Its agent checks in.
+    Connected,
+    /// Its agent was there, and has been silent for too long.
+    Silent,
+}
+
+/// What decides a node's state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Whether it stands in a nodegroup.
+    pub is_placed: bool,
+    /// Who parked it.
+    pub parked: Option<Side>,
+    /// Who paused it.
+    pub paused: Option<Side>,
+    /// Whether an error is among its findings.
+    pub has_error: bool,
+    /// Its agent.
+    pub liveness: Liveness,
+    /// What became of the tasks that were released to it.
+    pub tasks: Tasks,
+}
+
+impl Facts {
+    /// The state that follows.
+    pub fn status(&self) -> Status {
+        let (state, reason) = match self {
+            Self { is_placed: false, .. } => (State::Unplaced, "it is in no nodegroup"),
+            Self { parked: Some(Side::Operator), .. } => (State::Parked, "an operator parked it"),
+            Self { parked: Some(Side::Host), .. } => (State::Parked, "it is parked on its host"),
+            Self { liveness: Liveness::Silent, .. } => (State::Silent, "its agent does not check in"),
+            Self { tasks: Tasks::Failed, .. } => (State::Failed, "a task failed"),
+            Self { has_error: true, .. } => (State::Failed, "there is an error among its findings"),
+            Self { paused: Some(Side::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
+            Self { paused: Some(Side::Host), .. } => (State::Paused, "it is paused on its host"),
+            Self { tasks, liveness, .. } => return tasks.status(*liveness),
+        };
+        Status { state, reason }
+    }
+}
+
+impl State {
+    /// The stable name, as it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unplaced => "unplaced",
+            Self::Parked => "parked",
+            Self::Silent => "silent",
+            Self::Failed => "failed",
+            Self::Paused => "paused",
+            Self::Waiting => "waiting",
+            Self::Drifted => "drifted",
+            Self::Changing => "changing",
+            Self::Noop => "noop",
+            Self::Converged => "converged",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn placed(tasks: Tasks) -> Facts {
+        Facts { is_placed: true, liveness: Liveness::Connected, tasks, ..Facts::default() }
+    }
+
+    #[test]
+    fn what_keeps_a_node_from_running_comes_before_what_became_of_its_tasks() {
+        // Each row adds one fact to those below it, and its state wins.
+        let mut facts = placed(Tasks::Drifted);
+        assert_eq!(facts.status().state, State::Drifted);
+        facts.paused = Side::of(false, true);
+        assert_eq!(facts.status(), Status { state: State::Paused, reason: "it is paused on its host" });
+        facts.paused = Side::of(true, true);
+        assert_eq!(facts.status().reason, "its nodegroup or cluster is paused");
+        facts.has_error = true;
+        assert_eq!(facts.status().state, State::Failed);
+        facts.tasks = Tasks::Failed;
+        assert_eq!(facts.status(), Status { state: State::Failed, reason: "a task failed" });
+        facts.liveness = Liveness::Silent;
+        assert_eq!(facts.status().state, State::Silent);
+        facts.parked = Side::of(false, true);
+        assert_eq!(facts.status(), Status { state: State::Parked, reason: "it is parked on its host" });
+        facts.is_placed = false;
+        assert_eq!(facts.status().state, State::Unplaced);
+    }
+
+    #[test]
+    fn a_node_with_nothing_to_run_has_converged_once_its_agent_is_there() {
+        for (tasks, liveness, state) in [
+            (Tasks::NotReleased, Liveness::Connected, State::Waiting),
+            (Tasks::Unreported, Liveness::Connected, State::Waiting),
+            (Tasks::NothingToRun, Liveness::Connected, State::Converged),
+            (Tasks::NothingToRun, Liveness::Absent, State::Waiting),
+            (Tasks::Succeeded, Liveness::Absent, State::Converged),
+        ] {
+            assert_eq!(Facts { liveness, ..placed(tasks) }.status().state, state, "{tasks:?} {liveness:?}");
+        }
+    }
+
+    #[test]
+    fn the_names_in_json_are_stable_and_in_order() {
+        use State::{Changing, Converged, Drifted, Failed, Noop, Parked, Paused, Silent, Unplaced, Waiting};
+        let all = [Unplaced, Parked, Silent, Failed, Paused, Waiting, Drifted, Changing, Noop, Converged];
+        let names = json!([
+            "unplaced",
+            "parked",
+            "silent",
+            "failed",
+            "paused",
+            "waiting",
+            "drifted",
+            "changing",
+            "noop",
+            "converged"
+        ]);
+        assert_eq!(json!(all), names);
+        assert!(all.is_sorted());
+    }
+}
