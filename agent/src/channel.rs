@@ -4,15 +4,9 @@
 //! can ever be shared, and the split changes no line of either half. It is bounded: a half that does not listen
 //! makes the other one wait.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
-
-use stemma_wire::message::VERSION;
 use stemma_wire::message::channel::{FromApply, FromSync};
-
-/// The largest message: a full batch of results. Bodies cross in pieces.
-pub const LARGEST: usize = 8 * 1024 * 1024;
+use stemma_wire::message::{DecodeError, Message, decode, encode};
+use tokio::sync::mpsc;
 
 /// Messages that may wait in one direction.
 const WAITING: usize = 32;
@@ -39,12 +33,17 @@ pub enum ChannelError {
     /// The other half has ended.
     #[error("the other half of the agent has ended")]
     Closed,
-    /// Too large to be sent or read.
-    #[error("a message of {0} bytes between the halves: at most {LARGEST} are allowed")]
-    Large(usize),
-    /// No message of this version.
+    /// Too large to be sent.
+    #[error("a message of {bytes} bytes between the halves: at most {limit} are allowed")]
+    Large {
+        /// How many it has.
+        bytes: usize,
+        /// How many it may have.
+        limit: usize,
+    },
+    /// No message that this program reads.
     #[error("a message between the halves that is none: {0}")]
-    Malformed(String),
+    Malformed(#[from] DecodeError),
 }
 
 /// Two ends that talk to each other.
@@ -107,35 +106,16 @@ impl ApplyEnd {
     }
 }
 
-async fn send<T: Serialize>(sender: &mpsc::Sender<Vec<u8>>, message: &T) -> Result<(), ChannelError> {
-    let bytes = encode(message)?;
+async fn send<M: Message>(sender: &mpsc::Sender<Vec<u8>>, message: &M) -> Result<(), ChannelError> {
+    let bytes = encode(message);
+    if bytes.len() > M::MAX_BYTES {
+        return Err(ChannelError::Large { bytes: bytes.len(), limit: M::MAX_BYTES });
+    }
     sender.send(bytes).await.map_err(|_| ChannelError::Closed)
 }
 
-async fn receive<T: DeserializeOwned>(receiver: &mut mpsc::Receiver<Vec<u8>>) -> Result<T, ChannelError> {
-    decode(&receiver.recv().await.ok_or(ChannelError::Closed)?)
-}
-
-/// A message as it crosses: the version, then postcard.
-fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, ChannelError> {
-    let bytes =
-        postcard::to_extend(message, vec![VERSION]).map_err(|error| ChannelError::Malformed(error.to_string()))?;
-    if bytes.len() > LARGEST { Err(ChannelError::Large(bytes.len())) } else { Ok(bytes) }
-}
-
-/// The whole of the bytes as one message of this version (S76).
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ChannelError> {
-    if bytes.len() > LARGEST {
-        return Err(ChannelError::Large(bytes.len()));
-    }
-    let malformed = |message: &str| ChannelError::Malformed(message.into());
-    let body = match bytes.split_first() {
-        Some((&VERSION, body)) => body,
-        Some((version, _)) => return Err(malformed(&format!("version {version}"))),
-        None => return Err(malformed("no bytes")),
-    };
-    let (message, rest) = postcard::take_from_bytes(body).map_err(|error| malformed(&error.to_string()))?;
-    if rest.is_empty() { Ok(message) } else { Err(malformed("bytes after its end")) }
+async fn receive<M: Message>(receiver: &mut mpsc::Receiver<Vec<u8>>) -> Result<M, ChannelError> {
+    Ok(decode(&receiver.recv().await.ok_or(ChannelError::Closed)?)?)
 }
 
 #[cfg(test)]
@@ -144,19 +124,22 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn what_is_no_message_is_refused() {
-        let whole = encode(&FromApply::Want(Hash([7; 32]))).unwrap();
-        assert_eq!(decode::<FromApply>(&whole), Ok(FromApply::Want(Hash([7; 32]))));
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_no_message_is_refused_and_the_next_one_is_read() {
+        let (SyncEnd { to_apply: ToApply(raw), .. }, mut apply) = pair();
+        let whole = encode(&FromSync::NoBody(Hash([7; 32])));
         for (name, bytes) in [
             ("empty", vec![]),
-            ("another version", [&[VERSION + 1], &whole[1..]].concat()),
+            ("another version", [&[99], &whole[1..]].concat()),
             ("cut", whole[..whole.len() - 1].to_vec()),
             ("something after it", [&whole[..], &[0]].concat()),
-            ("an unknown kind", vec![VERSION, 99]),
+            ("an unknown kind", vec![whole[0], 99]),
         ] {
-            assert!(matches!(decode::<FromApply>(&bytes), Err(ChannelError::Malformed(_))), "{name}");
+            raw.send(bytes).await.unwrap();
+            assert!(matches!(apply.receive().await, Err(ChannelError::Malformed(_))), "{name}");
         }
+        raw.send(whole).await.unwrap();
+        assert_eq!(apply.receive().await, Ok(FromSync::NoBody(Hash([7; 32]))));
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -4,7 +4,7 @@ use log::{info, warn};
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::checkin::{CheckIn, GiveBack, Held, LeaseWanted, News};
 use stemma_wire::message::observed::{LocalState, Observation, Progress, Report, TaskResult};
-use stemma_wire::message::{PartDigest, digest_part};
+use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 
 use super::labels;
 use crate::facts;
@@ -155,7 +155,8 @@ impl Said {
 
     /// The digest of what is observed now.
     pub(super) fn observation_digest(&self) -> PartDigest {
-        digest_part(&postcard::to_stdvec(&self.observation).expect("an observation has no type that postcard lacks"))
+        let version = WireVersion::CURRENT;
+        digest_part(version, &encode_part(version, &self.observation))
     }
 
     /// Both halves' observations in one; the host's own files speak before the host label map.

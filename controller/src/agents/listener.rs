@@ -16,7 +16,7 @@ use stemma_wire::clock::Clock;
 use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::checkin::CheckIn;
-use stemma_wire::message::{Hash, Message, decode, encode};
+use stemma_wire::message::{Hash, Message, WireVersion, decode_versioned, encode_as};
 use stemma_wire::serve::{Peer, Rejected, RequestBody};
 
 use super::checkin::CheckIns;
@@ -79,11 +79,11 @@ impl AgentsListener {
 
     async fn check_in(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.agent(peer)?;
-        let said = read::<CheckIn>(body).await?;
+        let (version, said) = read::<CheckIn>(body).await?;
         self.counters.check_ins.inc();
-        let answered = self.check_ins.answer(slot, peer, said).await?;
+        let answered = self.check_ins.answer(slot, peer, version, said).await?;
         // No type of content: no agent looks at it.
-        let mut response = Response::new(AgentBody(Content::Whole(Some(encode(&answered.answer).into()))));
+        let mut response = Response::new(AgentBody(Content::Whole(Some(encode_as(version, &answered.answer).into()))));
         if answered.close {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -107,8 +107,8 @@ impl AgentsListener {
             .transpose()?;
         match (endpoint, hash) {
             (Endpoint::Enroll, _) => {
-                let request = read(request.into_body()).await?;
-                Ok(message(&self.enrolment.enrol(peer.address, request).await?))
+                let (version, request) = read(request.into_body()).await?;
+                Ok(message(version, &self.enrolment.enrol(peer.address, request).await?))
             }
             (Endpoint::Renew, _) => self.renew(peer, request.into_body()).await,
             (Endpoint::CheckIn, _) => self.check_in(peer, request.into_body()).await,
@@ -122,8 +122,8 @@ impl AgentsListener {
         let identity = peer.identity.as_ref().ok_or(ApiError::from(ErrorType::AuthRequired))?;
         let (Standing::Good(node) | Standing::RenewOnly(node)) =
             self.identities.judge(identity, self.clock.unix_seconds()).map_err(ApiError::from)?;
-        let request = read(body).await?;
-        Ok(message(&self.enrolment.renew(node, identity, peer.address, request).await?))
+        let (version, request) = read(body).await?;
+        Ok(message(version, &self.enrolment.renew(node, identity, peer.address, request).await?))
     }
 
     fn profile(&self, peer: &Peer, hash: Hash) -> Result<Response<AgentBody>, ApiError> {
@@ -182,16 +182,17 @@ impl AgentsListener {
     }
 }
 
-async fn read<M: Message>(body: RequestBody) -> Result<M, ApiError> {
+/// Reads a request with its version, in which it is answered.
+async fn read<M: Message>(body: RequestBody) -> Result<(WireVersion, M), ApiError> {
     let bytes = body.collect(M::MAX_BYTES as u64).await.map_err(|error| ApiError::from(error.kind()))?;
-    decode(&bytes).map_err(|error| match error {
+    decode_versioned(&bytes).map_err(|error| match error {
         stemma_wire::message::DecodeError::Version { .. } => ApiError::from(ErrorType::MessageVersion),
         _ => ApiError::from(ErrorType::MessageMalformed),
     })
 }
 
-fn message<M: Message>(message: &M) -> Response<AgentBody> {
-    answer(Endpoint::CheckIn, Content::Whole(Some(encode(message).into())))
+fn message<M: Message>(version: WireVersion, message: &M) -> Response<AgentBody> {
+    answer(Endpoint::CheckIn, Content::Whole(Some(encode_as(version, message).into())))
 }
 
 fn answer(endpoint: Endpoint, content: Content) -> Response<AgentBody> {

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use serde::Serialize;
 use stemma_wire::message::checkin::Held;
-use stemma_wire::message::desired::Barrier;
+use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
-use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, digest_part, hash_content};
+use stemma_wire::message::{
+    Epoch, Hash, Message, PartDigest, Revision, WireVersion, digest_part, encode_part, hash_content,
+};
 use stemma_wire::sign::{Leaf, SignedBatch, Signer};
 use uuid::Uuid;
 
@@ -35,24 +36,18 @@ pub struct Encoded<N> {
 
 impl Encoded<PartDigest> {
     /// Encodes one part of a desired state.
-    pub fn part<T: Serialize>(part: &T) -> Self {
-        let bytes = encode(part);
-        Self { name: digest_part(&bytes), bytes }
+    pub fn part<M: Message>(part: &M) -> Self {
+        let bytes = Bytes::from(encode_part(WireVersion::CURRENT, part));
+        Self { name: digest_part(WireVersion::CURRENT, &bytes), bytes }
     }
 }
 
 impl Encoded<Hash> {
     /// Encodes a profile.
-    pub fn profile<T: Serialize>(profile: &T) -> Self {
-        let bytes = encode(profile);
+    pub fn profile(profile: &Profile) -> Self {
+        let bytes = Bytes::from(encode_part(WireVersion::CURRENT, profile));
         Self { name: hash_content(&bytes), bytes }
     }
-}
-
-fn encode<T: Serialize>(value: &T) -> Bytes {
-    postcard::to_stdvec(value)
-        .expect("a vector takes all bytes, and the messages hold no type that postcard refuses")
-        .into()
 }
 
 /// What was decided for one node.
@@ -382,6 +377,7 @@ fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use stemma_wire::message::desired::Known;
     use stemma_wire::sign::Verifier;
     use stemma_wire::tls::Fleet;
 
@@ -435,7 +431,7 @@ mod tests {
     #[test]
     fn a_state_signed_anew_has_its_grants_at_its_own_revision() {
         let (table, node) = (table(), Uuid::from_u128(1));
-        let part = |text: &str| Arc::new(Encoded::part(&text));
+        let part = |name: &str| Arc::new(Encoded::part(&Known { name: name.to_owned(), ..Known::default() }));
         let state = Released {
             revision: Revision(5),
             known: part("known"),

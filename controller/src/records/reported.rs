@@ -8,7 +8,7 @@ use stemma_core::object::{Observation, Timestamp};
 use stemma_core::status;
 use stemma_wire::message::desired::{Profile, TaskSet};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
-use stemma_wire::message::{Hash, PartDigest, digest_part};
+use stemma_wire::message::{Hash, PartDigest, WireVersion, digest_part, encode_part};
 
 /// A node's Observation, as it was last stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,9 +75,8 @@ pub struct ReleasedRecord {
 impl ReleasedRecord {
     /// The digest of the task set, as it is sent.
     pub fn digest(&self) -> PartDigest {
-        let bytes = postcard::to_stdvec(&self.task_set)
-            .expect("a vector takes all bytes, and the message holds no type that postcard refuses");
-        digest_part(&bytes)
+        let version = WireVersion::CURRENT;
+        digest_part(version, &encode_part(version, &self.task_set))
     }
 
     /// The ids of the tasks that run, in order. `profile` is the one that the task set names.

@@ -37,7 +37,9 @@ use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
 use stemma_wire::message::desired::{Known, Mode, Profile, TaskSet};
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
 use stemma_wire::message::observed::{LocalState, Observation};
-use stemma_wire::message::{Hash, Message, PartDigest, Revision, decode, digest_part, encode};
+use stemma_wire::message::{
+    Hash, Message, PartDigest, Revision, WireVersion, decode, digest_part, encode, encode_part,
+};
 use stemma_wire::tls::{ClientIdentity, Fleet as FleetName, Pin, client_config};
 use uuid::Uuid;
 
@@ -337,7 +339,7 @@ pub(crate) fn check_in(held: Option<Held>, wait_ms: u32) -> CheckIn {
 }
 
 pub(crate) fn digest_of(observation: &Observation) -> PartDigest {
-    digest_part(&postcard::to_stdvec(observation).unwrap())
+    digest_part(WireVersion::CURRENT, &encode_part(WireVersion::CURRENT, observation))
 }
 
 /// A desired state with this label, and this profile if any.

@@ -25,8 +25,8 @@ use crate::paths;
 pub use bodies::{Arriving, Piece};
 use record::Kind;
 pub use results::MOST_RESULTS;
-pub(crate) use state::part;
 pub use state::{Accepted, Desired, HostMapRecord, OpenBarriers, Performed, Progress, Step, StepState, Told, UndoNote};
+pub(crate) use state::{part, part_digest};
 
 /// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
 const LARGEST: u64 = 8 * 1024 * 1024;

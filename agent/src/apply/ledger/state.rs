@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use stemma_core::digest::sha256;
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::desired::{Barrier, Known, Mode, TaskSet};
 use stemma_wire::message::observed::Outcome;
-use stemma_wire::message::{Epoch, PartDigest, Revision};
+use stemma_wire::message::{Epoch, Message, PartDigest, Revision, WireVersion, decode_part, digest_part};
 
 /// A desired state that was verified: both parts as they were sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +28,8 @@ impl Accepted {
         Held {
             epoch: self.epoch,
             revision: self.revision,
-            known: PartDigest(sha256(&self.known)),
-            task_set: PartDigest(sha256(&self.task_set)),
+            known: part_digest(&self.known),
+            task_set: part_digest(&self.task_set),
         }
     }
 
@@ -46,7 +45,7 @@ impl Accepted {
         Desired {
             known: part(&self.known).unwrap_or_default(),
             task_set: part(&self.task_set).unwrap_or_default(),
-            digest: PartDigest(sha256(&self.task_set)),
+            digest: part_digest(&self.task_set),
         }
     }
 }
@@ -70,12 +69,17 @@ impl Desired {
     }
 }
 
-/// One part of a desired state, when the bytes are exactly one.
-pub(crate) fn part<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    match postcard::take_from_bytes(bytes) {
-        Ok((part, [])) => Some(part),
-        _ => None,
-    }
+/// The wire version of the parts and profiles that the ledger keeps. Its present layout has no field for another one.
+const KEPT_VERSION: WireVersion = WireVersion::FIRST;
+
+/// A part of a desired state, or a profile, from the bytes that the ledger keeps; `None` when this agent cannot read it.
+pub(crate) fn part<M: Message>(bytes: &[u8]) -> Option<M> {
+    decode_part(KEPT_VERSION, bytes).ok()
+}
+
+/// The digest of a part of which the ledger keeps the bytes.
+pub(crate) fn part_digest(bytes: &[u8]) -> PartDigest {
+    digest_part(KEPT_VERSION, bytes)
 }
 
 /// How far the tasks have come on this host.

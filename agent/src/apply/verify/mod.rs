@@ -3,14 +3,13 @@
 //! A network half that was taken over can withhold an offer. It cannot make one, send an older one, or send that
 //! of another node: signer, node, order and digests are all checked here, and what is refused changes nothing.
 
-use stemma_core::digest::sha256;
 use stemma_wire::message::desired::{Known, TaskSet};
 use stemma_wire::message::signed::{SignedDesired, SignedGrant};
 use stemma_wire::message::{Epoch, PartDigest, Revision};
 use stemma_wire::sign::{NotSigned, Verifier};
 use uuid::Uuid;
 
-use super::ledger::{Accepted, part};
+use super::ledger::{Accepted, part, part_digest};
 use crate::identity::Identity;
 
 /// The largest desired state, both parts together, with what postcard needs around it.
@@ -157,7 +156,7 @@ fn part_of(
 ) -> Result<Vec<u8>, Refused> {
     match (sent, held) {
         (Some(sent), _) => Ok(sent.clone()),
-        (None, Some(held)) if sha256(held) == digest.0 => Ok(held.clone()),
+        (None, Some(held)) if part_digest(held) == digest => Ok(held.clone()),
         (None, _) => Err(Refused::MissingPart(name)),
     }
 }

@@ -25,7 +25,7 @@ use stemma_wire::log::chain;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::checkin::{CheckInAnswer, News};
 use stemma_wire::message::desired::TaskSet;
-use stemma_wire::message::{Hash, PartDigest};
+use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::Backoff;
@@ -279,7 +279,7 @@ impl Sync {
         let News { acknowledged, desired, grants, .. } = news;
         if let Some(set) = desired.as_ref().and_then(|desired| desired.task_set.as_deref()) {
             // Apply verifies it; here it only says where to ask.
-            self.profile = postcard::from_bytes::<TaskSet>(set).ok().and_then(|set| set.profile);
+            self.profile = decode_part::<TaskSet>(WireVersion::CURRENT, set).ok().and_then(|set| set.profile);
         }
         let offer = FromSync::Offer { desired, grants, acknowledged };
         self.tell(&offer).await

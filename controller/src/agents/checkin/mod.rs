@@ -18,7 +18,7 @@ use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
 use stemma_wire::message::observed::Observation;
-use stemma_wire::message::{PartDigest, digest_part};
+use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use stemma_wire::serve::{Peer, Rejected};
 use tokio::time::{Instant, timeout_at};
 
@@ -55,6 +55,7 @@ struct Conversation {
     slot: Arc<Slot>,
     turn: Turn,
     held: Option<Held>,
+    version: WireVersion,
     /// The host's present Observation: its digest, and the whole of it until it is stored.
     digest: PartDigest,
     observation: Option<Observation>,
@@ -79,10 +80,16 @@ impl CheckIns {
     ///
     /// # Errors
     /// What the agent is told in place of an answer: its node is gone, or what it said cannot be.
-    pub(super) async fn answer(&self, slot: Arc<Slot>, peer: &Arc<Peer>, said: CheckIn) -> Result<Answered, ApiError> {
+    pub(super) async fn answer(
+        &self,
+        slot: Arc<Slot>,
+        peer: &Arc<Peer>,
+        version: WireVersion,
+        said: CheckIn,
+    ) -> Result<Answered, ApiError> {
         let now = Instant::now();
         let deadline = now + Duration::from_millis(said.wait_ms.into()).min(MAX_WAIT);
-        let mut talk = self.begin(slot, peer, said, now).await?;
+        let mut talk = self.begin(slot, peer, (version, said), now).await?;
         // The usual answer is at once: nothing is set up for a wait that does not come, nor carried for what is seldom said.
         if talk.observation.is_none()
             && let Some(answered) = self.look(&mut talk, peer, now >= deadline)?
@@ -97,7 +104,7 @@ impl CheckIns {
         &self,
         slot: Arc<Slot>,
         peer: &Peer,
-        mut said: CheckIn,
+        (version, mut said): (WireVersion, CheckIn),
         now: Instant,
     ) -> Result<Conversation, ApiError> {
         let words = Said {
@@ -111,6 +118,7 @@ impl CheckIns {
             slot,
             turn: begun.turn,
             held: said.held,
+            version,
             digest: said.observation_digest,
             observation: None,
             stored_something: false,
@@ -178,7 +186,7 @@ impl CheckIns {
             self.kept(peer, &slot, "report", self.intake.report(node, report).await)?;
         }
         if let Some(observation) = &observation {
-            check_digest(observation, talk.digest)?;
+            check_digest(talk.version, observation, talk.digest)?;
         }
         talk.observation = observation.filter(|_| !slot.knows(talk.digest));
         Ok(())
@@ -307,9 +315,8 @@ impl Conversation {
 }
 
 /// The digest is what both ends will know the Observation by, so it must be its own.
-fn check_digest(observation: &Observation, digest: PartDigest) -> Result<(), ApiError> {
-    let bytes = postcard::to_stdvec(observation).expect("it was just decoded");
-    if digest_part(&bytes) == digest {
+fn check_digest(version: WireVersion, observation: &Observation, digest: PartDigest) -> Result<(), ApiError> {
+    if digest_part(version, &encode_part(version, observation)) == digest {
         return Ok(());
     }
     Err(ApiError::new(ErrorType::MessageMalformed, "the observation does not have the digest that was named")

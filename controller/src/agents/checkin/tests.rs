@@ -105,7 +105,7 @@ impl Site {
             local: LocalState { parked: parked.map(str::to_owned), ..LocalState::default() },
             wait_ms: 0,
         };
-        self.check_ins.answer(self.slot(), &self.peer, said).await.unwrap();
+        self.check_ins.answer(self.slot(), &self.peer, WireVersion::CURRENT, said).await.unwrap();
     }
 
     /// The same, on a connection that breaks before it is stored.

@@ -1,4 +1,8 @@
 //! Bytes to messages and back: one version byte, then postcard; a limit before anything is read, and nothing left over.
+//!
+//! This program reads every version from 1 to its own. A request is written in its own version, an answer in the version of
+//! the request, so either end may be upgraded first. A message is one type in all versions: one whose form changes says in
+//! its [`Message`] how the older form is read and written, and no caller knows more than the version's number.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,14 +12,45 @@ use super::channel::{FromApply, FromSync};
 use super::checkin::{CheckIn, CheckInAnswer};
 use super::desired::{Known, Profile, TaskSet};
 use super::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
-use super::{Hash, PartDigest, VERSION};
+use super::observed::Observation;
+use super::{Hash, PartDigest};
 
-/// A body of the protocol.
+/// A version of the wire format: the first byte of every body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WireVersion(pub(super) u8);
+
+impl WireVersion {
+    /// The first version.
+    pub const FIRST: Self = Self(1);
+    /// The version that this program writes, and the newest that it reads.
+    pub const CURRENT: Self = Self(1);
+}
+
+/// A body of the protocol, or a part of one that has a digest of its own.
 pub trait Message: Serialize + DeserializeOwned {
     /// What it is called in errors and golden files.
     const NAME: &'static str;
     /// The largest encoding that is read, in bytes. Also what a listener takes as the body's limit.
     const MAX_BYTES: usize;
+
+    /// Reads the message from its form in a version, and returns the bytes after it. A message whose form changed reads the
+    /// older one here.
+    ///
+    /// # Errors
+    /// When the bytes do not hold it.
+    fn read(version: WireVersion, bytes: &[u8]) -> postcard::Result<(Self, &[u8])> {
+        let _ = version;
+        postcard::take_from_bytes(bytes)
+    }
+
+    /// Appends the message in its form of a version. The counterpart of [`Message::read`].
+    ///
+    /// # Errors
+    /// When it holds what the encoding has no form for.
+    fn write(&self, version: WireVersion, to: Vec<u8>) -> postcard::Result<Vec<u8>> {
+        let _ = version;
+        postcard::to_extend(self, to)
+    }
 }
 
 /// Why bytes are no message.
@@ -37,8 +72,8 @@ pub enum DecodeError {
         /// The kind.
         name: &'static str,
     },
-    /// A version that is not spoken here.
-    #[error("{name} of protocol version {found}: version {VERSION} is spoken here")]
+    /// A version that this program does not read.
+    #[error("{name} of protocol version {found}: versions 1 to {} are read here", WireVersion::CURRENT.0)]
     Version {
         /// The kind.
         name: &'static str,
@@ -64,36 +99,81 @@ pub enum DecodeError {
 /// What is reserved for an encoding: nearly all are smaller, and the others grow from there.
 const ENCODED_BYTES: usize = 128;
 
-/// A message's bytes, version first.
+/// A request's bytes, version first, in this program's own version.
 pub fn encode<M: Message>(message: &M) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(ENCODED_BYTES);
-    bytes.push(VERSION);
-    postcard::to_extend(message, bytes).expect("the messages hold nothing that postcard cannot write")
+    encode_as(WireVersion::CURRENT, message)
 }
 
-/// Reads a message.
+/// An answer's bytes, version first, in the version of its request.
+pub fn encode_as<M: Message>(version: WireVersion, message: &M) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(ENCODED_BYTES);
+    bytes.push(version.0);
+    written(message.write(version, bytes))
+}
+
+/// The bytes of a part that has a digest of its own: without a version byte, since the message that carries it has one.
+pub fn encode_part<M: Message>(version: WireVersion, part: &M) -> Vec<u8> {
+    written(part.write(version, Vec::new()))
+}
+
+fn written(bytes: postcard::Result<Vec<u8>>) -> Vec<u8> {
+    bytes.expect("the messages hold nothing that postcard cannot write")
+}
+
+/// Reads a message of any version.
 ///
 /// # Errors
 /// [`DecodeError`].
 pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, DecodeError> {
+    decode_versioned(bytes).map(|(_, message)| message)
+}
+
+/// Reads a request with its version, in which it is answered.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_versioned<M: Message>(bytes: &[u8]) -> Result<(WireVersion, M), DecodeError> {
+    decode_up_to(WireVersion::CURRENT, bytes)
+}
+
+pub(super) fn decode_up_to<M: Message>(newest: WireVersion, bytes: &[u8]) -> Result<(WireVersion, M), DecodeError> {
     let name = M::NAME;
-    if bytes.len() > M::MAX_BYTES {
-        return Err(DecodeError::TooLarge { name, bytes: bytes.len(), limit: M::MAX_BYTES });
+    check_size::<M>(bytes)?;
+    let (&found, body) = bytes.split_first().ok_or(DecodeError::Empty { name })?;
+    let version = WireVersion(found);
+    if !(WireVersion::FIRST..=newest).contains(&version) {
+        return Err(DecodeError::Version { name, found });
     }
-    match bytes.split_first() {
-        None => Err(DecodeError::Empty { name }),
-        Some((&VERSION, body)) => match postcard::take_from_bytes::<M>(body) {
-            Ok((message, [])) => Ok(message),
-            Ok((_, rest)) => Err(DecodeError::Trailing { name, bytes: rest.len() }),
-            Err(_) => Err(DecodeError::Malformed { name }),
-        },
-        Some((&found, _)) => Err(DecodeError::Version { name, found }),
+    Ok((version, decode_part(version, body)?))
+}
+
+/// Reads a part of a message of this version: the whole of the bytes, which have no version byte.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_part<M: Message>(version: WireVersion, bytes: &[u8]) -> Result<M, DecodeError> {
+    let name = M::NAME;
+    check_size::<M>(bytes)?;
+    match M::read(version, bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok((_, rest)) => Err(DecodeError::Trailing { name, bytes: rest.len() }),
+        Err(_) => Err(DecodeError::Malformed { name }),
     }
 }
 
-/// The digest of a part's bytes, as sent.
-pub fn digest_part(bytes: &[u8]) -> PartDigest {
-    PartDigest(Sha256::digest(bytes).into())
+fn check_size<M: Message>(bytes: &[u8]) -> Result<(), DecodeError> {
+    let (name, limit) = (M::NAME, M::MAX_BYTES);
+    if bytes.len() > limit { Err(DecodeError::TooLarge { name, bytes: bytes.len(), limit }) } else { Ok(()) }
+}
+
+/// The digest of a part's bytes, as sent in this version. After the first version, which hashes the bytes alone, the
+/// version's number comes first: bytes that mean one thing in one version and another in the next never have the same digest.
+pub fn digest_part(version: WireVersion, bytes: &[u8]) -> PartDigest {
+    let mut digest = Sha256::new();
+    if version > WireVersion::FIRST {
+        digest.update([version.0]);
+    }
+    PartDigest(digest.chain_update(bytes).finalize().into())
 }
 
 /// The hash that names a profile or blob.
@@ -123,6 +203,7 @@ messages! {
     Known, "known", MIB;
     TaskSet, "task-set", 8 * MIB;
     Profile, "profile", 16 * MIB;
+    Observation, "observation", 8 * MIB;
     FromApply, "from-apply", 8 * MIB;
     FromSync, "from-sync", 8 * MIB;
 }

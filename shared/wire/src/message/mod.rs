@@ -23,10 +23,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use stemma_core::digest::Hex;
 
-pub use codec::{DecodeError, Message, decode, digest_part, encode, hash_content};
-
-/// The version byte in front of every body that this program writes.
-pub const VERSION: u8 = 1;
+pub use codec::{
+    DecodeError, Message, WireVersion, decode, decode_part, decode_versioned, digest_part, encode, encode_as,
+    encode_part, hash_content,
+};
 
 /// SHA-256 of some content: a profile's or a blob's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::channel::{FromApply, FromSync};
 use super::checkin::{CheckIn, CheckInAnswer, GiveBack, Held, LeaseWanted, News};
+use super::codec::decode_up_to;
 use super::desired::{Barrier, InputValue, Known, KnownLabel, Mode, Profile, ProfileTask, TaskSet};
 use super::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
 use super::observed::{LocalState, Observation, Outcome, Progress, Report, ReportedLabel, TaskResult};
@@ -98,7 +99,7 @@ fn desired() -> SignedDesired {
     SignedDesired {
         epoch: Epoch([9; 16]),
         revision: Revision(301),
-        known_digest: digest_part(&encode(&known())),
+        known_digest: digest_part(WireVersion::CURRENT, &encode(&known())),
         task_set_digest: PartDigest([5; 32]),
         known: Some(encode(&known())),
         task_set: None,
@@ -214,6 +215,7 @@ fn golden_files_of_version_1_decode() {
     golden("", &known());
     golden("", &task_set());
     golden("", &profile());
+    golden("", &observation());
     golden("hello", &FromApply::Hello { seal_key: [1; 32], held: Some(held()) });
     golden("accepted", &FromApply::Accepted(held()));
     golden("refused", &FromApply::Refused { reason: "older".to_owned() });
@@ -245,8 +247,63 @@ fn what_is_no_message_of_this_version_says_so() {
         assert_eq!(decode::<CheckIn>(&good[..cut]), Err(DecodeError::Malformed { name }), "cut at {cut}");
     }
     let limit = CheckIn::MAX_BYTES;
-    let large = vec![VERSION; limit + 1];
+    let large = vec![WireVersion::CURRENT.0; limit + 1];
     assert_eq!(decode::<CheckIn>(&large), Err(DecodeError::TooLarge { name, bytes: limit + 1, limit }));
+}
+
+/// A made-up second version of [`RenewAnswer`]: it says besides when the next renewal is due.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RenewAnswer2 {
+    chain: Vec<Vec<u8>>,
+    due_unix_seconds: Option<u64>,
+}
+
+impl Message for RenewAnswer2 {
+    const NAME: &'static str = RenewAnswer::NAME;
+    const MAX_BYTES: usize = RenewAnswer::MAX_BYTES;
+
+    fn read(version: WireVersion, bytes: &[u8]) -> postcard::Result<(Self, &[u8])> {
+        if version > WireVersion::FIRST {
+            return postcard::take_from_bytes(bytes);
+        }
+        let (RenewAnswer { chain }, rest) = RenewAnswer::read(version, bytes)?;
+        Ok((Self { chain, due_unix_seconds: None }, rest))
+    }
+
+    fn write(&self, version: WireVersion, to: Vec<u8>) -> postcard::Result<Vec<u8>> {
+        if version > WireVersion::FIRST {
+            return postcard::to_extend(self, to);
+        }
+        RenewAnswer { chain: self.chain.clone() }.write(version, to)
+    }
+}
+
+#[test]
+fn versions_from_1_to_the_newest_are_read_and_a_request_is_answered_in_its_own() {
+    let second = WireVersion(2);
+    let chain = vec![vec![0x30, 1], vec![0x30, 2]];
+    let old = from_hex(&std::fs::read_to_string(golden_path(RenewAnswer::NAME)).expect("the golden file"));
+    let (version, read) = decode_up_to::<RenewAnswer2>(second, &old).expect("version 1 is read");
+    assert_eq!((version, &read), (WireVersion::FIRST, &RenewAnswer2 { chain: chain.clone(), due_unix_seconds: None }));
+    let due = RenewAnswer2 { due_unix_seconds: Some(7), ..read };
+    assert_eq!(encode_as(version, &due), old, "the answer to a request of version 1 is in version 1, to the byte");
+
+    let new = encode_as(second, &due);
+    assert_eq!(new, [&[2], &old[1..], &[1, 7]].concat());
+    assert_eq!(decode_up_to(second, &new), Ok((second, due)));
+    for (newest, found) in [(WireVersion::FIRST, 2), (second, 3), (second, 0)] {
+        let bytes = [&[found], &new[1..]].concat();
+        let refused = Err(DecodeError::Version { name: RenewAnswer::NAME, found });
+        assert_eq!(decode_up_to::<RenewAnswer2>(newest, &bytes), refused, "{newest:?}");
+    }
+}
+
+#[test]
+fn the_digest_of_a_part_belongs_to_its_version() {
+    let of_first = digest_part(WireVersion::FIRST, b"part");
+    assert_eq!(of_first.0, stemma_core::digest::sha256(b"part"), "version 1 hashes the bytes alone");
+    assert_ne!(digest_part(WireVersion(2), b"part"), of_first);
+    assert_ne!(digest_part(WireVersion(2), b"part"), digest_part(WireVersion(3), b"part"));
 }
 
 /// A length as postcard writes it: seven bits a byte, the low ones first.
@@ -263,7 +320,7 @@ fn varint(mut value: u64) -> Vec<u8> {
 #[test]
 fn s50_a_collection_beyond_its_bound_is_refused_however_small_its_entries() {
     // A profile is one list of tasks; a task of empty texts and lists is five bytes.
-    let profile = |said: u64, tasks: usize| [vec![VERSION], varint(said), vec![0; tasks * 5]].concat();
+    let profile = |said: u64, tasks: usize| [vec![WireVersion::CURRENT.0], varint(said), vec![0; tasks * 5]].concat();
     assert_eq!(decode::<Profile>(&profile(16384, 16384)).expect("at the bound").tasks.len(), 16384);
     let malformed = Err(DecodeError::Malformed { name: Profile::NAME });
     assert_eq!(decode::<Profile>(&profile(16385, 16385)), malformed);
@@ -276,7 +333,7 @@ fn s50_a_collection_beyond_its_bound_is_refused_however_small_its_entries() {
     assert!(decode::<RenewAnswer>(&encode(&chain(4, 1))).is_err());
     assert!(decode::<RenewAnswer>(&encode(&chain(1, 4097))).is_err());
     // The same key twice is no map.
-    let twice = [&[VERSION, 0, 0, 0, 0, 2][..], b"\x01a\x01x\x01a\x01y"].concat();
+    let twice = [&[WireVersion::CURRENT.0, 0, 0, 0, 0, 2][..], b"\x01a\x01x\x01a\x01y"].concat();
     assert!(decode::<Known>(&twice).is_err());
 }
 
@@ -343,7 +400,7 @@ fn endure<M: Message + PartialEq + Debug>(good: &M) {
     let good = encode(good);
     for _ in 0..2000 {
         let mut noise = random.bytes(200);
-        noise.insert(0, VERSION);
+        noise.insert(0, WireVersion::CURRENT.0);
         check_round_trip::<M>(&noise);
         let mut near = good.clone();
         for change in random.bytes(4) {

@@ -6,7 +6,7 @@ use super::merkle::{Tree, root_of};
 use super::*;
 use crate::message::desired::Barrier;
 use crate::message::signed::{Proof, Signature};
-use crate::message::{digest_part, encode};
+use crate::message::{WireVersion, digest_part, encode};
 use crate::testing::{Authority, DAY, Fleeting, Leaf as Wanted, NODE, NOW, fleet};
 use crate::tls::Refusal;
 
@@ -161,8 +161,8 @@ impl Signed {
         let mut state = SignedDesired {
             epoch: Epoch([3; 16]),
             revision: Revision(7),
-            known_digest: digest_part(&known),
-            task_set_digest: digest_part(&task_set),
+            known_digest: digest_part(WireVersion::CURRENT, &known),
+            task_set_digest: digest_part(WireVersion::CURRENT, &task_set),
             known: Some(known),
             task_set: Some(task_set),
             proof: Proof { index: 0, size: 0, path: vec![], signature: unsigned },

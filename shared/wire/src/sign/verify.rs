@@ -10,7 +10,7 @@ use webpki::KeyUsage;
 use super::merkle::root_of;
 use super::{Leaf, batch_statement, epoch_change_statement};
 use crate::message::signed::{EpochChange, Proof, Signature, SignedDesired, SignedGrant};
-use crate::message::{PartDigest, digest_part};
+use crate::message::{PartDigest, WireVersion, digest_part};
 use crate::tls::{Class, Fleet, Refusal, SpiffeId, anchors, check_signer};
 
 /// id-kp-codeSigning, as DER content: 1.3.6.1.5.5.7.3.3. It tells the signers issuer from the others.
@@ -97,7 +97,8 @@ impl Verifier {
 
 fn check_digest(bytes: Option<&[u8]>, digest: PartDigest) -> Result<(), NotSigned> {
     match bytes {
-        Some(bytes) if digest_part(bytes) != digest => Err(NotSigned::Digest),
+        // An agent asks in its own version and is answered in it, so the parts are of that version.
+        Some(bytes) if digest_part(WireVersion::CURRENT, bytes) != digest => Err(NotSigned::Digest),
         Some(_) | None => Ok(()),
     }
 }
