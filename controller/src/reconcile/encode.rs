@@ -159,6 +159,7 @@ fn blob(definition: &str) -> Option<Hash> {
 fn input_value(input: &Input) -> InputValue {
     match input {
         Input::Value(value) => InputValue::Json(canonical_json(value)),
+        Input::LookedUp(value) => InputValue::Json(canonical_json(value)),
         Input::Absent => InputValue::Absent,
         Input::Secret { name, version } => InputValue::Secret { name: name.to_string(), version: *version },
     }

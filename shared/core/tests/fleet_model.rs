@@ -9,8 +9,8 @@ use stemma_core::fleet::{Change, Dirty, Fleet, Missing};
 use stemma_core::manifest::{Objects, assemble, read_document};
 use stemma_core::name::TagName;
 use stemma_core::object::{
-    ClusterId, FactMap, Meta, Node, NodeId, NotTaken, Object, Observation, PrimarySpec, RefusedTraits, SaidOnHost,
-    Timestamp,
+    ClusterId, FactMap, Meta, Node, NodeGroup, NodeId, NotTaken, Object, Observation, PrimarySpec, RefusedTraits,
+    ReportedLabel, SaidOnHost, Timestamp,
 };
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
@@ -447,4 +447,54 @@ fn a_fleet_is_printed_with_stages_order_and_what_falls_to_master() {
     assert_eq!(printed["nodes"]["web-1"]["tasks"], json!(["app"]), "cleanup stands in neither");
     assert_eq!(printed["nodes"]["db-2"]["primary_tags"], json!(["mysql"]));
     assert!(answer.findings.iter().any(|finding| finding.code == "master.absent"));
+}
+
+#[test]
+fn a_requirement_on_a_parameter_is_looked_at_again_when_the_parameter_changes() {
+    let mut documents = site(&json!({}), &tasks());
+    documents[2]["parameters"] = json!({"size": 1});
+    documents[3]["requirements"] = json!({"param:size": ">= 2"});
+    let mut made = Made::of(&documents);
+    assert_eq!(made.answer("db-2").unmet().len(), 1);
+    documents[2]["parameters"] = json!({"size": 2});
+    assert_eq!(made.edit(&documents), ["db-10", "db-2"], "no task reads it, and the group of web-1 asks for nothing");
+    assert!(made.answer("db-2").unmet().is_empty());
+}
+
+#[test]
+fn a_host_fills_no_label_that_a_level_sets_or_stops_though_its_node_does_not_merge() {
+    for set in [json!({"z": "set"}), json!({"z": null})] {
+        let mut documents = site(&json!({}), &tasks());
+        documents[3]["host_labels"] = json!({"accept": ["z"]});
+        documents[5]["merge_labels"] = json!(false);
+        documents[5]["labels"] = json!({"own": "1"});
+        let mut made = Made::of(&documents);
+        let label = ReportedLabel { key: "z".into(), value: "host".into(), source: "f:1".into() };
+        let seen = Observation { labels: [label].into_iter().collect(), ..Observation::default() };
+        made.fleet.apply(Change::Observation(made.node("db-2").id(), Arc::new(seen)));
+        assert_eq!(made.plain("db-2").labels.get("z").map(String::as_str), Some("host"));
+        documents[0]["labels"] = set;
+        let reached = made.edit(&documents);
+        assert!(reached.contains(&"db-2".to_owned()), "{reached:?}");
+        assert_eq!(made.plain("db-2").labels.get("z"), None);
+    }
+}
+
+#[test]
+fn a_group_that_moves_to_another_cluster_is_placed_there() {
+    let mut documents = site(&json!({}), &tasks());
+    documents.push(json!({"kind": "Cluster", "name": "lab", "cluster_template": "base"}));
+    let mut made = Made::of(&documents);
+    let id = made.node("db-2").spec.nodegroup.expect("a group");
+    let mut group = NodeGroup::clone(made.fleet.group(id).expect("the group"));
+    let home = group.spec.cluster;
+    let mut clusters = made.fleet.clusters().map(|cluster| ClusterId(cluster.meta.uuid));
+    let lab = clusters.find(|id| *id != home).expect("the other cluster");
+    drop(clusters);
+    group.spec.cluster = lab;
+    let dirty = made.fleet.apply(Change::NodeGroup(Arc::new(group)));
+    assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
+    assert_eq!(made.plain("db-2").primary_tags.len(), 1);
+    assert_eq!(made.plain("db-10").tasks, ["by-empty-tags", "by-role", "every", "server"]);
+    assert_eq!((made.fleet.holders(home).count(), made.fleet.holders(lab).count()), (0, 1));
 }

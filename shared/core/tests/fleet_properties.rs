@@ -42,6 +42,11 @@ fn documents() -> Vec<Vec<Value>> {
             node(name, json!({"nodegroup": "c/a", "parked": true})),
             node(name, json!({"nodegroup": "c/a", "tags": {"assigned": ["web"], "unassigned": ["db"]}})),
             node(name, json!({"nodegroup": "c/a", "roles": ["web"], "traits": ["CUSTOM_FAST"]})),
+            node(
+                name,
+                json!({"nodegroup": "c/a", "merge_labels": false, "labels": {"y": "alone"}, "properties": {"size": 2}}),
+            ),
+            node(name, json!({"nodegroup": "c/a", "merge_labels": false, "labels": {"z": null}})),
         ]
     });
     let mut all = vec![
@@ -50,10 +55,13 @@ fn documents() -> Vec<Vec<Value>> {
             template(json!({"x": "1", "y": "1"}), json!({"release": "site@1"})),
             template(json!({"x": "2"}), json!({"release": "site@1", "parameters": {"p": 1}})),
             template(json!({}), json!({"release": "site@1", "node_drain_timeout": 5})),
+            template(json!({"z": "set"}), json!({"release": "site@1", "parameters": {"q": 3}})),
+            template(json!({"z": null}), json!({"release": "site@1"})),
         ],
         vec![
             cluster("c", json!({})),
             cluster("c", json!({"labels": {"x": "c"}})),
+            cluster("c", json!({"parameters": {"q": 1}})),
             cluster("c", json!({"roles": {"db": {"remove_tags": ["db"]}}})),
             cluster("c", json!({"tags": {"extra": {"has_primary": true, "role": "db"}}, "paused": true})),
         ],
@@ -67,6 +75,13 @@ fn documents() -> Vec<Vec<Value>> {
                 json!({"roles": ["db"], "mode": "noop", "requirements": {"trait:CUSTOM_FAST": "required"}}),
             ),
             group("c", "a", json!({"roles": ["db"], "host_labels": {"accept": ["z"]}})),
+            group(
+                "c",
+                "a",
+                json!({"roles": ["db"], "host_labels": {"accept": ["z"]}, "requirements": {
+                    "param:q": ">= 2", "label:z": "host", "property:size": ">= 2", "fact:os.id": "debian",
+                }}),
+            ),
         ],
         vec![group("c", "b", json!({"roles": ["web"]})), group("c", "b", json!({}))],
         vec![group("d", "a", json!({"roles": ["db"]}))],
@@ -154,7 +169,7 @@ fn answers(fleet: &Fleet, cache: &ResolveCache) -> Answers {
 }
 
 fn edit() -> impl Strategy<Value = Edit> {
-    (0..13_usize, 0..10_usize).prop_map(|(object, form)| Edit { object, form })
+    (0..13_usize, 0..12_usize).prop_map(|(object, form)| Edit { object, form })
 }
 
 proptest! {

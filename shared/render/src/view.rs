@@ -67,13 +67,17 @@ impl View {
         let mut rows: BTreeMap<String, serde_json::Value> = BTreeMap::new();
         for (reference, input) in inputs {
             let text = bare(reference);
-            let found = match input {
-                Input::Value(value) if reference.read().fields().is_some() => {
-                    let row = rows.entry(text.clone()).or_insert(serde_json::Value::Null);
-                    merge(row, value);
-                    Found::Value(Value::from(Serde(&*row)))
+            let mut seen = |value: &serde_json::Value| {
+                if reference.read().fields().is_none() {
+                    return Found::Value(Value::from(Serde(value)));
                 }
-                Input::Value(value) => Found::Value(Value::from(Serde(value))),
+                let row = rows.entry(text.clone()).or_insert(serde_json::Value::Null);
+                merge(row, value);
+                Found::Value(Value::from(Serde(&*row)))
+            };
+            let found = match input {
+                Input::Value(value) => seen(value),
+                Input::LookedUp(value) => seen(value),
                 Input::Absent => Found::Absent,
                 Input::Secret { name, version } => {
                     view.has_secrets = true;

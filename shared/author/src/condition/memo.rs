@@ -52,12 +52,8 @@ fn key(found: &[Cow<'_, Input>]) -> Option<Vec<u8>> {
                 key.extend_from_slice(&text.len().to_be_bytes());
                 key.extend(text.as_bytes().iter().take(MAX_KEY + 1));
             }
-            // A list may be long: its text ends where the key is full.
-            Input::Value(value) => {
-                let mut rest = Limited { key: &mut key, is_full: false };
-                serde_json::to_writer(&mut rest, value).ok()?;
-                rest.write_all(b",").ok()?;
-            }
+            Input::Value(value) => write_json(&mut key, value)?,
+            Input::LookedUp(value) => write_json(&mut key, value)?,
             // No JSON begins so.
             Input::Absent => key.push(b'~'),
             Input::Secret { .. } => return None,
@@ -67,6 +63,13 @@ fn key(found: &[Cow<'_, Input>]) -> Option<Vec<u8>> {
         }
     }
     Some(key)
+}
+
+/// Writes a value's text, which ends where the key is full: a list may be long.
+fn write_json(key: &mut Vec<u8>, value: &Value) -> Option<()> {
+    let mut rest = Limited { key, is_full: false };
+    serde_json::to_writer(&mut rest, value).ok()?;
+    rest.write_all(b",").ok()
 }
 
 /// Writes up to the largest key.

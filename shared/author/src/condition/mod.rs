@@ -147,11 +147,10 @@ impl Cel {
         for (number, ((_, used), input)) in self.variables.iter().zip(found).enumerate() {
             let bound = match (used, &**input) {
                 (Use::Presence, input) => Some(Value::Bool(*input != Input::Absent)),
-                (Use::Value, Input::Value(value)) => {
+                (Use::Value, input) => input.value().map(|value| {
                     size.add(value);
-                    Some(value::of(value))
-                }
-                (Use::Value, Input::Absent | Input::Secret { .. }) => None,
+                    value::of(value)
+                }),
             };
             if let Some(bound) = bound {
                 context.add_variable_from_value(variable(number), bound);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::fold::Parts;
-use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, Missing, NodeEntry, Stamp};
-use crate::input::{Path, Read};
+use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, Missing, NodeEntry, TemplateEntry};
+use crate::input::{Path, Read, Reference};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
     Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
@@ -76,13 +76,11 @@ impl Fleet {
             Change::RemovePrimary(cluster, tag) => self.put_primary(cluster, &tag, None, dirty),
             Change::Secret(name, version) => {
                 if self.secrets.insert(Arc::clone(&name), version) != Some(version) {
-                    self.stamp_all();
                     self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);
                 }
             }
             Change::RemoveSecret(name) => {
                 self.secrets.remove(&name);
-                self.stamp_all();
                 self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);
             }
         }
@@ -99,35 +97,27 @@ impl Fleet {
     }
 
     fn put_template(&mut self, id: TemplateId, template: Option<Arc<ClusterTemplate>>, dirty: &mut Dirty) {
-        let mut entry = self.templates.get(&id).cloned().unwrap_or_default();
-        entry.object = template;
-        let clusters: Vec<_> = entry.clusters.iter().copied().collect();
-        if entry.object.is_none() && entry.clusters.is_empty() {
-            self.templates.remove(&id);
-        } else {
-            self.templates.insert(id, entry);
-        }
+        self.with_template(id, |entry| entry.object = template);
+        let clusters = self.templates.get(&id).map(|entry| entry.clusters.clone()).unwrap_or_default();
         for cluster in clusters {
             self.refold_cluster(cluster, dirty);
         }
     }
 
     fn put_cluster(&mut self, id: ClusterId, cluster: Option<Arc<Cluster>>, dirty: &mut Dirty) {
-        let mut entry = self.clusters.get(&id).cloned().unwrap_or_default();
-        let before = entry.object.as_ref().and_then(|cluster| cluster.spec.cluster_template);
+        let before = self.cluster(id).and_then(|cluster| cluster.spec.cluster_template);
         let after = cluster.as_ref().and_then(|cluster| cluster.spec.cluster_template);
         if let Some(template) = before.filter(|_| before != after) {
-            let mut old = self.templates.get(&template).cloned().unwrap_or_default();
-            old.clusters.remove(&id);
-            self.templates.insert(template, old);
+            self.with_template(template, |entry| {
+                entry.clusters.remove(&id);
+            });
         }
         if let Some(template) = after {
-            let mut new = self.templates.get(&template).cloned().unwrap_or_default();
-            new.clusters.insert(id);
-            self.templates.insert(template, new);
+            self.with_template(template, |entry| {
+                entry.clusters.insert(id);
+            });
         }
-        entry.object = cluster;
-        self.clusters.insert(id, entry);
+        self.with_cluster(id, |entry| entry.object = cluster);
         self.refold_cluster(id, dirty);
         let tags: Vec<TagName> =
             self.clusters.get(&id).into_iter().flat_map(|entry| entry.candidates.keys().cloned()).collect();
@@ -239,13 +229,11 @@ impl Fleet {
             return None;
         }
         let fold = old.node.spec.nodegroup.and_then(|group| self.fold(group).ok().cloned());
-        let asks = fold.as_ref().is_some_and(|fold| !fold.group.spec.requirements.0.is_empty());
         let fills = fold.as_ref().is_some_and(|fold| fold.accepted(before) != fold.accepted(after));
-        let reads = old
-            .profile
-            .as_ref()
-            .is_some_and(|profile| profile.reads.iter().any(|reference| reads_fact(reference.read(), before, after)));
-        if before.traits != after.traits || fills || reads || (asks && before.facts != after.facts) {
+        let by_tasks = old.profile.iter().flat_map(|profile| profile.reads.iter().map(Reference::read));
+        let by_requirements = fold.iter().flat_map(|fold| &*fold.required);
+        let reads = by_tasks.chain(by_requirements).any(|read| reads_fact(read, before, after));
+        if before.traits != after.traits || fills || reads {
             dirty.add(id);
         }
         let observation = seen.map(|seen| Arc::new(self.shared.observation(&seen)));
@@ -277,23 +265,26 @@ impl Fleet {
         }
     }
 
-    /// After this no look-up of the cluster that was made before holds.
-    pub(super) fn stamp_anew(&mut self, id: ClusterId) {
-        if let Some(entry) = self.clusters.get_mut(&id) {
-            entry.stamp = Stamp::default();
+    /// Changes what is kept of a template. Nothing is kept of one that is not there and that no cluster names.
+    fn with_template(&mut self, id: TemplateId, change: impl FnOnce(&mut TemplateEntry)) {
+        let mut entry = self.templates.get(&id).cloned().unwrap_or_default();
+        change(&mut entry);
+        if entry.object.is_none() && entry.clusters.is_empty() {
+            self.templates.remove(&id);
+        } else {
+            self.templates.insert(id, entry);
         }
     }
 
-    fn stamp_all(&mut self) {
-        for id in self.clusters.keys().copied().collect::<Vec<_>>() {
-            self.stamp_anew(id);
-        }
-    }
-
+    /// Changes what is kept of a cluster. Nothing is kept of one that is not there and that nothing names.
     fn with_cluster(&mut self, id: ClusterId, change: impl FnOnce(&mut ClusterEntry)) {
         let mut entry = self.clusters.get(&id).cloned().unwrap_or_default();
         change(&mut entry);
-        self.clusters.insert(id, entry);
+        if entry.object.is_none() && entry.groups.is_empty() && entry.chosen.is_empty() {
+            self.clusters.remove(&id);
+        } else {
+            self.clusters.insert(id, entry);
+        }
     }
 
     fn refold_cluster(&mut self, id: ClusterId, dirty: &mut Dirty) {
@@ -338,7 +329,11 @@ impl Fleet {
             (Ok(before), Ok(after)) => {
                 self.reach_below(id, &before, &after, dirty);
                 let release = |fold: &GroupFold| fold.release.as_ref().map(|release| release.value.hash);
-                if release(&before) != release(&after) || before.table != after.table || before.roles != after.roles {
+                if before.cluster_id() != after.cluster_id()
+                    || release(&before) != release(&after)
+                    || before.table != after.table
+                    || before.roles != after.roles
+                {
                     self.replace(&nodes, dirty);
                 }
             }
@@ -371,16 +366,20 @@ impl Fleet {
         GroupFold::new(group, cluster, template, self).map(Arc::new).map_err(missing)
     }
 
-    /// Every node with a profile that reads such a thing.
+    /// Every node whose tasks or requirements read such a thing.
     fn reach_all(&self, wanted: &dyn Fn(&Read) -> bool, dirty: &mut Dirty) {
         for group in self.groups.keys() {
             self.reach_in(*group, wanted, dirty);
         }
     }
 
-    /// The nodes of a group with a profile that reads such a thing.
+    /// The nodes of a group whose tasks or requirements read such a thing.
     pub(super) fn reach_in(&self, group: GroupId, wanted: &dyn Fn(&Read) -> bool, dirty: &mut Dirty) {
         let Some(entry) = self.groups.get(&group) else { return };
+        if entry.fold.as_ref().is_ok_and(|fold| fold.required.iter().any(wanted)) {
+            entry.nodes.iter().for_each(|node| dirty.add(*node));
+            return;
+        }
         for used in entry.profiles.values() {
             if used.profile.reads.iter().any(|reference| wanted(reference.read())) {
                 used.nodes.iter().for_each(|node| dirty.add(*node));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Missing;
 use crate::host_labels::HostLabelRule;
+use crate::input::{Path, Read};
 use crate::key::{LabelKey, LabelValue};
 use crate::labels::{Annotations, Labels, Parameters};
 use crate::lifecycle::Lifecycle;
@@ -12,6 +13,7 @@ use crate::name::{Name, ReleaseRef};
 use crate::object::{Cluster, ClusterId, ClusterTemplate, Inherited, NodeGroup, Observation, ReleaseTags};
 use crate::origin::{Level, Origin, Resolved, nearest};
 use crate::release::CompiledRelease;
+use crate::requirement::{Field, Requirement};
 use crate::role::RoleTable;
 
 /// What the levels above its nodes make of one group.
@@ -37,6 +39,8 @@ pub struct GroupFold {
     pub table: Option<Arc<RoleTable>>,
     /// The group's roles.
     pub roles: BTreeSet<Name>,
+    /// What the group's requirements read of each of its nodes.
+    pub(super) required: Box<[Read]>,
 }
 
 /// Where a fold looks its parts up.
@@ -89,6 +93,7 @@ impl GroupFold {
             release,
             table,
             roles: group.spec.roles.iter().cloned().collect(),
+            required: group.spec.requirements.0.iter().filter_map(read_by).collect(),
             group: Arc::clone(group),
             cluster: Arc::clone(cluster),
             template: template.map(Arc::clone),
@@ -124,9 +129,28 @@ impl GroupFold {
             .collect()
     }
 
+    /// Whether a node's host fills a key, unless a level speaks for it.
+    pub(super) fn fills(&self, seen: &Observation, key: &LabelKey) -> bool {
+        self.host_labels.value.accepts(key) && seen.labels.iter().any(|label| *label.key == **key)
+    }
+
     /// Whether a host's reported labels could become effective here at all.
     pub fn accepts_labels(&self, seen: &Observation) -> bool {
         seen.labels.iter().any(|label| self.host_labels.value.accepts(&label.key))
+    }
+}
+
+/// What a requirement reads of a node; `None`: a path that no fact can have.
+fn read_by(requirement: &Requirement) -> Option<Read> {
+    let field = match requirement {
+        Requirement::Trait { name, .. } => return Some(Read::Trait(name.as_str().into())),
+        Requirement::Field { field, .. } => field,
+    };
+    match field {
+        Field::Label(key) => Some(Read::Label(key.as_str().into())),
+        Field::Parameter(key) => Path::new([key.as_str()]).map(Read::Parameter),
+        Field::Property(name) => Path::new(["properties", name]).map(Read::Node),
+        Field::Fact(name) => Path::new(name.split('.')).map(Read::Fact),
     }
 }
 

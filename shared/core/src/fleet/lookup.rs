@@ -4,54 +4,146 @@
 //! boolean, a host name by RFC 1123, a name from a fixed list. A value that does not
 //! have its type is absent: a host that lies about itself puts no text of its own into another host's files.
 
+use std::sync::{Arc, OnceLock};
+
+use imbl::OrdSet;
 use serde_json::Value;
 
 use super::{Fleet, NodeEntry};
 use crate::input::facts::stable;
-use crate::input::{Fields, Names, Path, Query};
+use crate::input::{Fields, Input, Names, Path, Query, Read, Reference};
 use crate::name::Name;
-use crate::object::{ClusterId, NodeId, Observation};
+use crate::object::{ClusterId, GroupId, NodeId, Observation};
 use crate::origin::Origin;
-use crate::release::Place;
 use crate::release::select::Pattern;
+use crate::release::{Place, Profile, ProfileHash};
 use crate::role::natural_cmp;
 
-/// One node as a look-up of its cluster sees it; `None`: it is not in the cluster, or the query does not mean it.
-pub(crate) fn view(
-    fleet: &Fleet,
-    cluster: ClusterId,
-    id: NodeId,
-    query: Option<&Query>,
-    fields: &Fields,
-) -> Option<Value> {
-    let entry = fleet.entry(id)?;
-    let fold = fleet.fold(entry.node.spec.nodegroup?).ok()?;
-    let is_meant = fold.cluster_id() == cluster && query.is_none_or(|query| is_meant(entry, query));
-    is_meant.then(|| fields.project(|path| field(fleet, entry, path)))
+/// A look-up that tasks of a cluster make.
+#[derive(Clone)]
+pub(super) struct LookUp {
+    /// Whose tasks make it: the profiles, by the groups whose nodes have them.
+    pub(super) readers: OrdSet<(GroupId, ProfileHash)>,
+    found: Arc<Found>,
 }
 
-/// The nodes of a cluster that a query means, by name (digits compared as numbers). Profiles are asked, not nodes.
-pub(crate) fn nodes(fleet: &Fleet, cluster: ClusterId, query: &Query, fields: &Fields) -> Value {
-    let patterns = Patterns::new(query);
-    let mut meant: Vec<(String, NodeId)> = Vec::new();
-    fleet.each_profile(cluster, &mut |profile, nodes| {
-        if patterns.mean(&profile.place) {
-            let named = nodes.iter().filter_map(|id| Some((fleet.node(*id)?.display_name(), *id)));
-            meant.extend(named);
+/// What a look-up finds while nothing that it sees changes; worked out once, when it is first read. Clones of a fleet
+/// share it.
+#[derive(Default)]
+struct Found(OnceLock<Input>);
+
+impl Fleet {
+    /// What a look-up finds in a cluster: one value for all that read it.
+    pub(crate) fn look_up(&self, cluster: ClusterId, reference: &Reference) -> Input {
+        let known = self.clusters.get(&cluster).and_then(|entry| entry.lookups.get(reference));
+        match known {
+            Some(lookup) => lookup.found.0.get_or_init(|| self.find(cluster, reference.read())).clone(),
+            None => self.find(cluster, reference.read()),
         }
-    });
-    meant.sort_by(|(a, x), (b, y)| natural_cmp(a, b).then_with(|| x.cmp(y)));
-    meant.into_iter().filter_map(|(_, id)| view(fleet, cluster, id, None, fields)).collect()
+    }
+
+    fn find(&self, cluster: ClusterId, read: &Read) -> Input {
+        let found = match read {
+            Read::Nodes { query, fields } => Some(self.find_nodes(cluster, query, fields)),
+            Read::Primary { tag, fields } => {
+                self.holder(cluster, tag).and_then(|id| self.view(cluster, id, None, fields))
+            }
+            Read::Label(_)
+            | Read::LabelsWithPrefix(_)
+            | Read::Parameter(_)
+            | Read::Trait(_)
+            | Read::Tag(_)
+            | Read::Fact(_)
+            | Read::Node(_)
+            | Read::Cluster(_)
+            | Read::Secret(_) => None,
+        };
+        found.map_or(Input::Absent, |value| Input::LookedUp(Arc::new(value)))
+    }
+
+    /// The nodes that a query means, by name (digits compared as numbers). Profiles are asked, not nodes.
+    fn find_nodes(&self, cluster: ClusterId, query: &Query, fields: &Fields) -> Value {
+        let patterns = Patterns::new(query);
+        let mut meant: Vec<(String, NodeId)> = Vec::new();
+        for (_, nodes) in self.placed_in(cluster).filter(|(profile, _)| patterns.mean(&profile.place)) {
+            meant.extend(nodes.iter().filter_map(|id| Some((self.node(*id)?.display_name(), *id))));
+        }
+        meant.sort_by(|(a, x), (b, y)| natural_cmp(a, b).then_with(|| x.cmp(y)));
+        meant.into_iter().filter_map(|(_, id)| self.view(cluster, id, None, fields)).collect()
+    }
+
+    /// One node as a look-up of its cluster sees it; `None`: it is not in the cluster, or the query does not mean it.
+    fn view(&self, cluster: ClusterId, id: NodeId, query: Option<&Patterns>, fields: &Fields) -> Option<Value> {
+        let entry = self.entry(id)?;
+        let fold = self.fold(entry.node.spec.nodegroup?).ok()?;
+        let is_meant = |query: &Patterns| entry.profile.as_ref().is_some_and(|profile| query.mean(&profile.place));
+        let is_seen = fold.cluster_id() == cluster && query.is_none_or(is_meant);
+        is_seen.then(|| fields.project(|path| field(self, entry, path)))
+    }
+
+    /// The look-ups of a cluster that find something else than before, where these nodes may have changed.
+    pub(super) fn changed_lookups(&self, before: &Self, cluster: ClusterId, nodes: &[NodeId]) -> Vec<Reference> {
+        let Some(entry) = self.clusters.get(&cluster) else { return Vec::new() };
+        let is_changed = |reference: &&Reference| self.finds_other(before, cluster, reference.read(), nodes);
+        entry.lookups.keys().filter(is_changed).cloned().collect()
+    }
+
+    fn finds_other(&self, before: &Self, cluster: ClusterId, read: &Read, nodes: &[NodeId]) -> bool {
+        match read {
+            Read::Nodes { query, fields } => {
+                let patterns = Patterns::new(query);
+                let view = |fleet: &Self, id: &NodeId| fleet.view(cluster, *id, Some(&patterns), fields);
+                nodes.iter().any(|id| view(before, id) != view(self, id))
+            }
+            Read::Primary { tag, fields } => {
+                let (old, new) = (before.holder(cluster, tag), self.holder(cluster, tag));
+                let view = |fleet: &Self, id: Option<NodeId>| fleet.view(cluster, id?, None, fields);
+                old != new || (nodes.iter().any(|id| Some(*id) == new) && view(before, old) != view(self, new))
+            }
+            Read::Label(_)
+            | Read::LabelsWithPrefix(_)
+            | Read::Parameter(_)
+            | Read::Trait(_)
+            | Read::Tag(_)
+            | Read::Fact(_)
+            | Read::Node(_)
+            | Read::Cluster(_)
+            | Read::Secret(_) => false,
+        }
+    }
+
+    /// Forgets what a look-up found; gives the profiles whose tasks make it.
+    pub(super) fn forget_found(&mut self, cluster: ClusterId, reference: &Reference) -> OrdSet<(GroupId, ProfileHash)> {
+        let entry = self.clusters.get_mut(&cluster).and_then(|entry| entry.lookups.get_mut(reference));
+        let Some(lookup) = entry else { return OrdSet::new() };
+        lookup.found = Arc::default();
+        lookup.readers.clone()
+    }
+
+    /// Nodes of a group have a profile now: what its tasks look up is watched.
+    pub(super) fn watch(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
+        let Some(entry) = self.clusters.get_mut(&cluster) else { return };
+        for reference in lookups(profile) {
+            let new = || LookUp { readers: OrdSet::new(), found: Arc::default() };
+            entry.lookups.entry(reference.clone()).or_insert_with(new).readers.insert((group, profile.hash));
+        }
+    }
+
+    /// No node of a group has a profile any more: what nobody else looks up is watched no longer.
+    pub(super) fn unwatch(&mut self, cluster: ClusterId, group: GroupId, profile: &Profile) {
+        let Some(entry) = self.clusters.get_mut(&cluster) else { return };
+        for reference in lookups(profile) {
+            let Some(lookup) = entry.lookups.get_mut(reference) else { continue };
+            lookup.readers.remove(&(group, profile.hash));
+            if lookup.readers.is_empty() {
+                entry.lookups.remove(reference);
+            }
+        }
+    }
 }
 
-/// The node of a cluster that holds a tag as primary.
-pub(crate) fn primary(fleet: &Fleet, cluster: ClusterId, tag: &str, fields: &Fields) -> Option<Value> {
-    view(fleet, cluster, fleet.holder(cluster, tag)?, None, fields)
-}
-
-/// Whether a query means a node: by its plain tags and roles, and by the names that selectors match.
-fn is_meant(entry: &NodeEntry, query: &Query) -> bool {
-    entry.profile.as_ref().is_some_and(|profile| Patterns::new(query).mean(&profile.place))
+fn lookups(profile: &Profile) -> impl Iterator<Item = &Reference> {
+    profile.reads.iter().filter(|one| matches!(one.read(), Read::Nodes { .. } | Read::Primary { .. }))
 }
 
 /// A query's names and patterns, read.

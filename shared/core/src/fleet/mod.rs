@@ -12,7 +12,7 @@ mod apply;
 mod change;
 mod elect;
 mod fold;
-pub(crate) mod lookup;
+mod lookup;
 mod missing;
 mod node;
 mod place;
@@ -26,9 +26,12 @@ use imbl::{OrdMap, OrdSet};
 
 pub use change::{Change, Dirty};
 pub use fold::GroupFold;
+use lookup::LookUp;
 pub use missing::Missing;
 pub(crate) use node::NodeEntry;
 use share::Shared;
+
+use crate::input::Reference;
 
 use crate::name::{Name, NodeName, ReleaseRef, TagName};
 use crate::object::{
@@ -58,17 +61,6 @@ pub struct Fleet {
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
 }
 
-/// Tells two states of a cluster apart in which a look-up may find something else: clones of a fleet share it until
-/// one of them changes so.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Stamp(Arc<()>);
-
-impl PartialEq for Stamp {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
 #[derive(Clone, Default)]
 struct TemplateEntry {
     object: Option<Arc<ClusterTemplate>>,
@@ -78,7 +70,6 @@ struct TemplateEntry {
 #[derive(Clone, Default)]
 struct ClusterEntry {
     object: Option<Arc<Cluster>>,
-    stamp: Stamp,
     groups: OrdSet<GroupId>,
     /// Stored choices.
     chosen: OrdMap<TagName, Arc<Primary>>,
@@ -86,6 +77,8 @@ struct ClusterEntry {
     candidates: OrdMap<TagName, OrdSet<Ranked>>,
     /// Per such tag, who holds it.
     holders: OrdMap<TagName, NodeId>,
+    /// What tasks of its nodes look up.
+    lookups: OrdMap<Reference, LookUp>,
 }
 
 #[derive(Clone)]
@@ -184,11 +177,6 @@ impl Fleet {
     /// All clusters.
     pub fn clusters(&self) -> impl Iterator<Item = &Arc<Cluster>> {
         self.clusters.values().filter_map(|entry| entry.object.as_ref())
-    }
-
-    /// The clusters made from a template.
-    pub fn clusters_of(&self, id: TemplateId) -> impl Iterator<Item = ClusterId> {
-        self.templates.get(&id).into_iter().flat_map(|entry| entry.clusters.iter().copied())
     }
 
     /// A group.
@@ -302,11 +290,6 @@ impl Fleet {
     pub(crate) fn uses(&self, group: GroupId, profile: &ProfileHash, fold: &Arc<GroupFold>) -> bool {
         let Some(entry) = self.groups.get(&group) else { return false };
         entry.profiles.contains_key(profile) && entry.fold.as_ref().is_ok_and(|own| Arc::ptr_eq(own, fold))
-    }
-
-    /// What tells this state of a cluster from every other in which its look-ups may find something else.
-    pub(crate) fn stamp(&self, id: ClusterId) -> Stamp {
-        self.clusters.get(&id).map(|entry| entry.stamp.clone()).unwrap_or_default()
     }
 
     pub(crate) fn entry(&self, id: NodeId) -> Option<&Arc<NodeEntry>> {

@@ -136,8 +136,9 @@ impl Fleet {
             let mut used = known.unwrap_or_else(|| ProfileUse { profile: Arc::clone(new), nodes: OrdSet::new() });
             used.nodes.insert(id);
             entry.profiles.insert(new.hash, used);
-            if is_new {
-                self.stamp_profiles(group);
+            let cluster = self.cluster_of(group);
+            if let Some(cluster) = cluster.filter(|_| is_new) {
+                self.watch(cluster, group, new);
             }
         }
         self.nodes.insert(id, Arc::new(NodeEntry { profile, ..NodeEntry::clone(&entry) }));
@@ -149,16 +150,11 @@ impl Fleet {
         used.nodes.remove(&id);
         if used.nodes.is_empty() {
             entry.profiles.remove(&hash);
-            self.stamp_profiles(group);
+            if let Some(cluster) = self.cluster_of(group) {
+                self.unwatch(cluster, group, &used.profile);
+            }
         } else {
             entry.profiles.insert(hash, used);
-        }
-    }
-
-    /// What a profile reads is watched only while some node has it: with the profiles, the look-ups are others.
-    fn stamp_profiles(&mut self, group: GroupId) {
-        if let Some(cluster) = self.cluster_of(group) {
-            self.stamp_anew(cluster);
         }
     }
 
@@ -178,7 +174,7 @@ impl Fleet {
         Some((Arc::clone(entry), Arc::clone(fold)))
     }
 
-    fn cluster_of(&self, group: GroupId) -> Option<ClusterId> {
+    pub(super) fn cluster_of(&self, group: GroupId) -> Option<ClusterId> {
         Some(self.groups.get(&group)?.object.as_ref()?.spec.cluster)
     }
 }

@@ -3,16 +3,13 @@
 //! The index is the profiles: each names everything that its tasks read, and each group keeps which of its nodes have
 //! which profile. There are few profiles and many nodes, so that a question goes to the profiles alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use imbl::OrdSet;
-
-use super::{Dirty, Fleet, GroupFold, lookup};
-use crate::input::{Read, Reference};
+use super::{Dirty, Fleet, GroupFold};
+use crate::input::Read;
 use crate::key::LabelKey;
-use crate::labels::{Folded, Line};
+use crate::labels::Folded;
 use crate::object::{ClusterId, GroupId, NodeId};
-use crate::release::{Profile, TaskIx};
 
 impl Fleet {
     /// The nodes of a cluster whose tasks read something, by uuid.
@@ -24,30 +21,6 @@ impl Fleet {
         dirty
     }
 
-    /// The nodes of a cluster that wait for a task on other nodes, or for a stage, by the task's id.
-    pub fn waiting_for(&self, id: ClusterId, task: &str) -> Dirty {
-        let mut dirty = Dirty::default();
-        for used in
-            self.groups_of(id).filter_map(|group| self.groups.get(&group)).flat_map(|entry| entry.profiles.values())
-        {
-            let release = &used.profile.release;
-            let stages = |ix: TaskIx| release.stage_waits(ix).iter().any(|wait| release.id(wait.task) == task);
-            let waits = used.profile.barriers.iter().any(|barrier| {
-                release.id(barrier.task) == task || (release.task(barrier.task).task.is_stage() && stages(barrier.task))
-            });
-            if waits {
-                used.nodes.iter().for_each(|node| dirty.add(*node));
-            }
-        }
-        dirty
-    }
-
-    /// Every profile of a cluster, group by group, with the nodes that have it.
-    pub(crate) fn each_profile(&self, id: ClusterId, give: &mut dyn FnMut(&Profile, &OrdSet<NodeId>)) {
-        let entries = self.groups_of(id).filter_map(|group| self.groups.get(&group));
-        entries.flat_map(|entry| entry.profiles.values()).for_each(|used| give(&used.profile, &used.nodes));
-    }
-
     /// A group's fold has changed: who of its nodes is told something else.
     pub(super) fn reach_below(&self, id: GroupId, before: &GroupFold, after: &GroupFold, dirty: &mut Dirty) {
         if changes_all(before, after) {
@@ -56,7 +29,7 @@ impl Fleet {
         }
         let labels = changed(&before.labels, &after.labels);
         if !labels.is_empty() {
-            for node in self.nodes_of(id).filter(|node| !self.hides_labels(*node, &labels)) {
+            for node in self.nodes_of(id).filter(|node| self.inherits_label(*node, after, &labels)) {
                 dirty.add(node);
             }
         }
@@ -72,73 +45,38 @@ impl Fleet {
         }
     }
 
-    /// Whether a node's own labels stand before all of these.
-    fn hides_labels(&self, id: NodeId, keys: &[LabelKey]) -> bool {
-        let Some(node) = self.node(id) else { return true };
-        let own = &node.spec.inherited.labels;
-        let Some(provided) = &own.provided else { return false };
-        !own.merges() || keys.iter().all(|key| provided.get(key).is_some())
+    /// Whether what the levels above say of one of these keys decides what the node has. It does if the node does not
+    /// speak for the key itself, and either merges or has a host that fills the key while no level speaks for it.
+    fn inherits_label(&self, id: NodeId, fold: &GroupFold, keys: &[LabelKey]) -> bool {
+        let Some(entry) = self.entry(id) else { return false };
+        let own = &entry.node.spec.inherited.labels;
+        let said = |key: &LabelKey| own.provided.as_ref()?.get(key);
+        let speaks = |key: &LabelKey| said(key).is_some_and(|entry| own.merges() || !entry.said.is_tombstone());
+        let merges = own.provided.is_none() || own.merges();
+        let fills = |key: &LabelKey| entry.observation.as_ref().is_some_and(|seen| fold.fills(seen, key));
+        keys.iter().any(|key| !speaks(key) && (merges || fills(key)))
     }
 
-    /// Look-ups: the nodes that see, of a node that was reached, something else than before.
+    /// Reaches the nodes whose look-ups see, of a node that was reached or has reported, something else than before.
     pub(super) fn reach_readers(&mut self, before: &Self, seen: Option<NodeId>, dirty: &mut Dirty) {
-        let touched: BTreeSet<NodeId> = dirty.nodes().chain(seen).collect();
-        let cluster = |fleet: &Self, id: NodeId| {
-            let group = fleet.node(id)?.spec.nodegroup?;
-            Some(fleet.group(group)?.spec.cluster)
-        };
-        let mut open: Vec<(ClusterId, Vec<NodeId>)> = Vec::new();
-        for id in touched {
-            let clusters: BTreeSet<ClusterId> =
-                [cluster(before, id), cluster(self, id)].into_iter().flatten().collect();
-            for one in clusters {
-                match open.iter_mut().find(|(known, _)| *known == one) {
-                    Some((_, nodes)) => nodes.push(id),
-                    None => open.push((one, vec![id])),
-                }
-            }
+        let mut touched: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
+        for id in dirty.nodes().chain(seen).collect::<BTreeSet<_>>() {
+            let clusters: BTreeSet<_> =
+                before.cluster_of_node(id).into_iter().chain(self.cluster_of_node(id)).collect();
+            clusters.into_iter().for_each(|cluster| touched.entry(cluster).or_default().push(id));
         }
-        for (id, nodes) in open {
-            for reference in self.lookups(id) {
-                if self.sees_change(before, id, &reference, &nodes) {
-                    self.stamp_anew(id);
-                    let wanted = |read: &Read| read == reference.read();
-                    self.groups_of(id).for_each(|group| self.reach_in(group, &wanted, dirty));
+        for (cluster, nodes) in touched {
+            for reference in self.changed_lookups(before, cluster, &nodes) {
+                for (group, profile) in self.forget_found(cluster, &reference) {
+                    let used = self.groups.get(&group).and_then(|entry| entry.profiles.get(&profile));
+                    used.into_iter().flat_map(|used| &used.nodes).for_each(|node| dirty.add(*node));
                 }
             }
         }
     }
 
-    /// Every look-up that some task of the cluster makes.
-    fn lookups(&self, id: ClusterId) -> BTreeSet<Reference> {
-        let entries = self.groups_of(id).filter_map(|group| self.groups.get(&group));
-        let profiles = entries.flat_map(|entry| entry.profiles.values());
-        let reads = profiles.flat_map(|used| used.profile.reads.iter());
-        let is_lookup = |one: &&Reference| matches!(one.read(), Read::Nodes { .. } | Read::Primary { .. });
-        reads.filter(is_lookup).cloned().collect()
-    }
-
-    fn sees_change(&self, before: &Self, cluster: ClusterId, reference: &Reference, nodes: &[NodeId]) -> bool {
-        match reference.read() {
-            Read::Nodes { query, fields } => nodes.iter().any(|id| {
-                let view = |fleet: &Self| lookup::view(fleet, cluster, *id, Some(query), fields);
-                view(before) != view(self)
-            }),
-            Read::Primary { tag, fields } => {
-                let (old, new) = (before.holder(cluster, tag), self.holder(cluster, tag));
-                let view = |fleet: &Self, id: Option<NodeId>| lookup::view(fleet, cluster, id?, None, fields);
-                old != new || (nodes.iter().any(|id| Some(*id) == new) && view(before, old) != view(self, new))
-            }
-            Read::Label(_)
-            | Read::LabelsWithPrefix(_)
-            | Read::Parameter(_)
-            | Read::Trait(_)
-            | Read::Tag(_)
-            | Read::Fact(_)
-            | Read::Node(_)
-            | Read::Cluster(_)
-            | Read::Secret(_) => false,
-        }
+    fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
+        self.cluster_of(self.node(id)?.spec.nodegroup?)
     }
 }
 
@@ -163,15 +101,15 @@ fn changes_all(before: &GroupFold, after: &GroupFold) -> bool {
         || old.requirements != new.requirements
 }
 
-/// The keys whose effective value or origin is another.
+/// The keys whose effective value or origin is another, or that are open for a host to fill and were not, or were.
 fn changed<K: Ord + Clone, V: Clone + PartialEq>(before: &Folded<K, V>, after: &Folded<K, V>) -> Vec<K> {
     if before.is_same(after) {
         return Vec::new();
     }
     let keys: BTreeSet<&K> = before.lines().chain(after.lines()).map(|(key, _)| key).collect();
     let told = |folded: &Folded<K, V>, key: &K| {
-        let said = folded.line(key).and_then(Line::effective);
-        said.map(|said| (said.value.clone(), said.origin))
+        let line = folded.line(key)?;
+        Some((line.effective().map(|said| (said.value.clone(), said.origin)), line.is_spoken_for()))
     };
     let differs = |key: &&K| told(before, key) != told(after, key);
     keys.into_iter().filter(differs).cloned().collect()

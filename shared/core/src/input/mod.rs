@@ -20,6 +20,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::ser::SerializeMap as _;
@@ -40,10 +41,14 @@ pub const MAX_INPUTS: usize = 1_024;
 pub const MAX_INPUT_BYTES: usize = 256 * 1024;
 
 /// The value of one reference for one host.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Two inputs are equal if their values are, however they are held.
+#[derive(Clone, Debug)]
 pub enum Input {
     /// The value. `null` is a value: a parameter may hold one.
     Value(Value),
+    /// What a look-up found: one value for all that read it, since it may be as large as its cluster.
+    LookedUp(Arc<Value>),
     /// Nothing is there. Templates see it as undefined, conditions as an error that `has()` asks for.
     Absent,
     /// A secret, by name and version. Its value is never an input, so it is in no digest, log or history.
@@ -77,7 +82,16 @@ impl Input {
     pub fn value(&self) -> Option<&Value> {
         match self {
             Self::Value(value) => Some(value),
+            Self::LookedUp(value) => Some(value),
             Self::Absent | Self::Secret { .. } => None,
+        }
+    }
+
+    /// Whether the other is known to be equal without a comparison of what look-ups found.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::LookedUp(one), Self::LookedUp(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one == other,
         }
     }
 
@@ -85,8 +99,22 @@ impl Input {
     fn weight(&self) -> usize {
         match self {
             Self::Value(value) => weigh(value),
+            Self::LookedUp(value) => weigh(value),
             Self::Absent => 8,
             Self::Secret { name, .. } => name.len() + 32,
+        }
+    }
+}
+
+impl PartialEq for Input {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::LookedUp(one), Self::LookedUp(other)) if Arc::ptr_eq(one, other) => true,
+            (Self::Secret { name, version }, Self::Secret { name: other_name, version: other_version }) => {
+                (name, version) == (other_name, other_version)
+            }
+            (Self::Secret { .. }, _) | (_, Self::Secret { .. }) => false,
+            (one, other) => one.value() == other.value(),
         }
     }
 }
@@ -241,9 +269,13 @@ enum Wire<T> {
 impl Serialize for Input {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let readable = serializer.is_human_readable();
+        let write = |value: &Value, serializer: S| match readable {
+            true => Wire::Value(value).serialize(serializer),
+            false => Wire::Value(value.to_string()).serialize(serializer),
+        };
         match self {
-            Self::Value(value) if readable => Wire::Value(value).serialize(serializer),
-            Self::Value(value) => Wire::Value(value.to_string()).serialize(serializer),
+            Self::Value(value) => write(value, serializer),
+            Self::LookedUp(value) => write(value, serializer),
             Self::Absent => Wire::<()>::Absent.serialize(serializer),
             Self::Secret { name, version } => {
                 Wire::<()>::Secret { name: name.clone(), version: *version }.serialize(serializer)

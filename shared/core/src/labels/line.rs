@@ -159,7 +159,7 @@ impl<V> Line<V> {
     }
 
     /// Whether a level sets the key (though another may stop or replace it) or stops it: then nothing fills it.
-    pub(super) fn is_spoken_for(&self) -> bool {
+    pub(crate) fn is_spoken_for(&self) -> bool {
         self.statements.iter().any(|said| said.merges || !said.said.is_tombstone())
     }
 

@@ -15,9 +15,9 @@ use super::answer::{LeftOut, TaskSet, task_digest};
 use super::sight::Sight;
 use crate::digest::DigestVersion;
 use crate::finding::Finding;
-use crate::fleet::{GroupFold, Stamp};
+use crate::fleet::GroupFold;
 use crate::input::{Input, Inputs, Read, Reference};
-use crate::object::{ClusterId, GroupId};
+use crate::object::GroupId;
 use crate::ownership::OwnedMap;
 use crate::release::{CompiledTask, Profile, ProfileHash, TaskIx};
 
@@ -32,7 +32,6 @@ const MAX_OUTCOMES: usize = 65_536;
 #[derive(Debug, Default)]
 pub struct ResolveCache {
     bases: Mutex<BTreeMap<(GroupId, ProfileHash), Known>>,
-    lookups: Mutex<BTreeMap<(ClusterId, Reference), (Stamp, Input)>>,
     outcomes: Arc<Outcomes>,
 }
 
@@ -46,7 +45,6 @@ type OutcomeKey = ([u8; 32], Box<str>);
 #[derive(Debug)]
 struct Known {
     fold: Arc<GroupFold>,
-    stamp: Stamp,
     base: Arc<Base>,
 }
 
@@ -64,48 +62,20 @@ impl ResolveCache {
 
     fn base(&self, sight: &Sight<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<Base> {
         let key = (GroupId(fold.group.meta.uuid), profile.hash);
-        let stamp = sight.fleet.stamp(fold.cluster_id());
-        let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = bases.get_mut(&key).filter(|known| Arc::ptr_eq(&known.fold, fold)) {
-            let base = Arc::clone(&known.base);
-            if base.fleetwide.is_empty() || known.stamp == stamp {
-                return base;
-            }
-            let same =
-                |at: &u32| base.inputs[*at as usize] == self.look_up(sight, fold, &base.profile.reads[*at as usize]);
-            if base.fleetwide.iter().all(same) {
-                known.stamp = stamp;
-                return base;
-            }
-        }
+        let bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = bases.get(&key).filter(|known| Arc::ptr_eq(&known.fold, fold)).map(|known| Arc::clone(&known.base));
         drop(bases);
-        let mut base = Base::new(sight, profile, &self.outcomes);
-        for at in base.fleetwide.clone() {
-            base.inputs[at as usize] = self.look_up(sight, fold, &profile.reads[at as usize]);
+        if let Some(base) = known.filter(|base| base.is_current(sight)) {
+            return base;
         }
-        let base = Arc::new(base);
-        let known = Known { fold: Arc::clone(fold), stamp, base: Arc::clone(&base) };
+        let base = Arc::new(Base::new(sight, profile, &self.outcomes));
+        let known = Known { fold: Arc::clone(fold), base: Arc::clone(&base) };
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if bases.len() >= MIN_KEPT && bases.len().is_power_of_two() {
             bases.retain(|(group, profile), known| sight.fleet.uses(*group, profile, &known.fold));
-            let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
-            lookups.retain(|(cluster, _), (known, _)| *known == sight.fleet.stamp(*cluster));
         }
         bases.insert(key, known);
         base
-    }
-
-    /// A read of other nodes: the same for every node of the cluster, as long as the fleet stays as it is.
-    fn look_up(&self, sight: &Sight<'_>, fold: &GroupFold, reference: &Reference) -> Input {
-        let stamp = sight.fleet.stamp(fold.cluster_id());
-        let key = (fold.cluster_id(), reference.clone());
-        let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, input)) = lookups.get(&key).filter(|(known, _)| *known == stamp) {
-            return input.clone();
-        }
-        let input = sight.input(reference);
-        lookups.insert(key, (stamp, input.clone()));
-        input
     }
 }
 
@@ -183,6 +153,12 @@ impl Base {
             }
         }
         (self.fleetwide, self.own) = (fleetwide.into(), own.into());
+    }
+
+    /// Whether the reads that look at other nodes or at secrets find what they found.
+    fn is_current(&self, sight: &Sight<'_>) -> bool {
+        let finds = |at: &u32| self.inputs[*at as usize].is_same(&sight.input(&self.profile.reads[*at as usize]));
+        self.fleetwide.iter().all(finds)
     }
 
     /// What a node says otherwise than the base, by place; sorted.
@@ -335,6 +311,7 @@ fn text<'a>(values: impl Iterator<Item = (u32, &'a Input)>) -> String {
         // Writing to a string can't fail; JSON has no bare control characters, so that none of its texts runs on.
         let _ = match input {
             Input::Value(value) => writeln!(text, "{at}={value}"),
+            Input::LookedUp(value) => writeln!(text, "{at}={value}"),
             Input::Absent => writeln!(text, "{at}-"),
             Input::Secret { name, version } => writeln!(text, "{at}${version} {name}"),
         };

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::fleet::{Fleet, GroupFold, NodeEntry, lookup};
+use crate::fleet::{Fleet, GroupFold, NodeEntry};
 use crate::input::{Input, Path, Read, Reference};
 use crate::name::Name;
 use crate::ownership::Said;
@@ -49,15 +49,14 @@ impl<'a> Sight<'a> {
             Read::Fact(path) => Input::from(self.entry.observation.as_ref().and_then(|seen| seen.facts.get(path))),
             Read::Node(path) => Input::from(self.node_field(path)),
             Read::Cluster(path) => Input::from(self.cluster_field(path)),
-            Read::Nodes { query, fields } => Input::Value(self.fold.map_or_else(
-                || Value::Array(Vec::new()),
-                |fold| lookup::nodes(self.fleet, fold.cluster_id(), query, fields),
-            )),
-            Read::Primary { tag, fields } => {
-                Input::from(self.fold.and_then(|fold| lookup::primary(self.fleet, fold.cluster_id(), tag, fields)))
-            }
+            Read::Nodes { .. } => self.look_up(reference).unwrap_or(Input::Value(Value::Array(Vec::new()))),
+            Read::Primary { .. } => self.look_up(reference).unwrap_or(Input::Absent),
             Read::Secret(name) => Input::Secret { name: name.clone(), version: self.fleet.secret_version(name) },
         }
+    }
+
+    fn look_up(&self, reference: &Reference) -> Option<Input> {
+        self.fold.map(|fold| self.fleet.look_up(fold.cluster_id(), reference))
     }
 
     /// The group's input of a reference, as if the node said nothing itself.
