@@ -4,7 +4,6 @@
 //! here until their own commit is seen, so that whoever wrote reads what was written.
 
 pub mod model;
-pub mod shelf;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

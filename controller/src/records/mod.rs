@@ -7,8 +7,5 @@ pub mod codec;
 pub mod enrolled;
 pub mod fleet;
 pub mod key;
-mod kinds;
 pub mod reported;
 pub mod request;
-
-pub use kinds::{Reference, Stored};

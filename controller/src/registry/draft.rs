@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 
 use stemma_core::object::{Kind, Object, Spec};
 
+use crate::cache::model::{Reference, Resource};
 use crate::records::audit::{Action, Touched};
-use crate::records::{Reference, Stored, codec, key};
+use crate::records::{codec, key};
 use crate::store::{Op, Precondition, Revision, Transaction};
 
 /// A commit in the making.
@@ -33,7 +34,7 @@ impl Draft {
     }
 
     /// Writes an object: a new one, or in the place of `before`.
-    pub fn put<S: Stored>(&mut self, before: Option<&Object<S>>, after: &Object<S>) {
+    pub fn put<S: Resource>(&mut self, before: Option<&Object<S>>, after: &Object<S>) {
         let (uuid, at) = (after.meta.uuid, key::object(S::KIND, after.meta.uuid));
         self.preconditions.push(unchanged(&at, before));
         self.name(before, Some(after));
@@ -51,7 +52,7 @@ impl Draft {
 
     /// Deletes an object. `referred` is the revision of its mark of references (see [`key::referred`]), at which
     /// nobody else referred to it.
-    pub fn delete<S: Stored>(&mut self, before: &Object<S>, referred: Option<Revision>) {
+    pub fn delete<S: Resource>(&mut self, before: &Object<S>, referred: Option<Revision>) {
         let at = key::object(S::KIND, before.meta.uuid);
         self.preconditions.push(unchanged(&at, Some(before)));
         let mark = key::referred(S::KIND, &Self::id_of(before));
@@ -80,7 +81,7 @@ impl Draft {
     }
 
     /// How an object is referred to.
-    pub fn id_of<S: Stored>(object: &Object<S>) -> String {
+    pub fn id_of<S: Resource>(object: &Object<S>) -> String {
         match S::KIND {
             Kind::Release => S::name_text(&object.meta.name).unwrap_or_default(),
             _ => object.meta.uuid.to_string(),
@@ -92,7 +93,7 @@ impl Draft {
         Transaction { preconditions: self.preconditions, ops: self.ops }
     }
 
-    fn name<S: Stored>(&mut self, before: Option<&Object<S>>, after: Option<&Object<S>>) {
+    fn name<S: Resource>(&mut self, before: Option<&Object<S>>, after: Option<&Object<S>>) {
         let index = |object: &Object<S>| {
             S::name_text(&object.meta.name).map(|name| key::name(S::KIND, object.spec.scope(), &name))
         };
@@ -129,7 +130,7 @@ impl Draft {
         self.made.contains(target.as_bytes()) || self.ops.iter().any(made)
     }
 
-    fn touch<S: Stored>(&mut self, object: &Object<S>, action: Action, before: Option<&Object<S>>) {
+    fn touch<S: Resource>(&mut self, object: &Object<S>, action: Action, before: Option<&Object<S>>) {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
         let before = before.map(|o| o.meta.resource_version);
         self.touched.push(Touched { kind: S::KIND, uuid: object.meta.uuid, name, action, before });

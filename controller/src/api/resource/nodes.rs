@@ -339,7 +339,7 @@ fn new_uuid(fields: &mut Map<String, Value>) -> Result<Uuid, ApiError> {
 fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiError> {
     match fields.remove("name") {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(name)) => <NodeSpec as crate::registry::admit::Admitted>::parse_name(&name),
+        Some(Value::String(name)) => <NodeSpec as crate::cache::model::Resource>::parse_name(&name),
         Some(other) => {
             Err(ApiError::new(ErrorType::FieldInvalid, format!("a node's name is a text, not {other}")).field("name"))
         }

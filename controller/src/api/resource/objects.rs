@@ -17,13 +17,14 @@ use crate::api::Api;
 use crate::api::http::query::{Page, Parameters};
 use crate::api::http::request::{Outcome, Reply, Request, bad_query};
 use crate::cache::Model;
-use crate::registry::admit::{Admitted, bad_body, bad_field};
+use crate::cache::model::Resource;
+use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
 use crate::registry::{Answer, Caller, Undecided};
 
 /// A kind as it stands in the API.
-pub(super) trait Shown: Admitted + Fields {
+pub(super) trait Shown: Resource + Fields {
     /// Its level of inheritance; none for one that stands on none.
     const LEVEL: Option<Level>;
     /// The object that a request's path names.

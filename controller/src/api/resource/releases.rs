@@ -17,7 +17,7 @@ use crate::api::Api;
 use crate::api::http::query::{PAGE, Page};
 use crate::api::http::request::{Outcome, Reply, Request, bad_query};
 use crate::cache::Model;
-use crate::registry::admit::Admitted;
+use crate::cache::model::Resource;
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, check_presumed, not_found};
 use crate::registry::{Answer, Undecided};

@@ -11,7 +11,7 @@ use super::objects::{self, Shown, read_body, update};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
-use crate::registry::admit::Admitted;
+use crate::cache::model::Resource;
 use crate::registry::work::{Work, Written, check_presumed};
 use crate::registry::{Answer, Caller};
 
@@ -113,7 +113,7 @@ pub(super) struct New<'a, S: Shown> {
 ///
 /// # Errors
 /// That there is none, or that it is none.
-pub(super) fn name_of_new<S: Admitted>(fields: &mut Map<String, Value>) -> Result<S::Name, ApiError> {
+pub(super) fn name_of_new<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, ApiError> {
     match fields.remove("name") {
         Some(Value::String(name)) => S::parse_name(&name),
         None | Some(Value::Null) => {

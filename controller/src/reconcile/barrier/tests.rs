@@ -122,7 +122,7 @@ impl Site {
     }
 }
 
-fn put<S: crate::cache::model::Shelved>(model: &mut Model, uuid: Uuid, name: S::Name, spec: S) {
+fn put<S: crate::cache::model::Resource>(model: &mut Model, uuid: Uuid, name: S::Name, spec: S) {
     let object = Arc::new(Object { meta: Meta::new(uuid, name, Timestamp(0)), spec });
     model.put(1, &object).map_err(|errors| format!("{errors:?}")).unwrap();
 }

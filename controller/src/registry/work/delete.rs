@@ -9,9 +9,9 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::Work;
-use crate::cache::model::Shelved;
+use crate::cache::model::{Reference, Resource};
 use crate::records::enrolled::{self, AgentRecord};
-use crate::records::{Reference, Stored as _, codec, key};
+use crate::records::{codec, key};
 use crate::registry::{Draft, Undecided};
 use crate::store::{Op, Precondition};
 
@@ -123,7 +123,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn delete<S: Shelved>(&mut self, object: &Arc<Object<S>>) -> Result<(), Undecided> {
+    fn delete<S: Resource>(&mut self, object: &Arc<Object<S>>) -> Result<(), Undecided> {
         let referred = self.sight.referred(S::KIND, &Draft::id_of(object))?;
         self.draft.delete(object, referred);
         self.note_elected(S::KIND, S::cluster(&self.model, object));

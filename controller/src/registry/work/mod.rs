@@ -23,13 +23,8 @@ use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::admit::Admitted;
 use super::{Action, Answer, Decision, Draft, Sight, Undecided};
-use crate::cache::model::{Model, Reach, Shelved};
-use crate::records::Stored;
-
-pub(super) use forget::left as unassignments_left;
-pub(super) use releases::fixed as content_fixed;
+use crate::cache::model::{Model, Reach, Resource};
 
 /// A decision in the making.
 pub struct Work<'a> {
@@ -43,7 +38,7 @@ pub struct Work<'a> {
 }
 
 /// An object as a step left it, and what the step did.
-pub struct Written<S: Stored> {
+pub struct Written<S: Resource> {
     /// The object.
     pub object: Arc<Object<S>>,
     /// What became of it.
@@ -105,7 +100,7 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// That its name or uuid is taken.
-    pub fn create<S: Admitted>(&mut self, uuid: Uuid, name: S::Name, spec: S) -> Result<Written<S>, ApiError> {
+    pub fn create<S: Resource>(&mut self, uuid: Uuid, name: S::Name, spec: S) -> Result<Written<S>, ApiError> {
         if S::shelf(&self.model).get(uuid).is_some() {
             return Err(exists(S::KIND, &uuid.to_string(), "UUID"));
         }
@@ -121,7 +116,7 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// That its new name is taken.
-    pub fn update<S: Admitted>(
+    pub fn update<S: Resource>(
         &mut self,
         before: &Arc<Object<S>>,
         name: S::Name,
@@ -147,13 +142,13 @@ impl<'a> Work<'a> {
         Ok(Written { object, action: Action::Updated })
     }
 
-    fn put<S: Shelved>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<(), ApiError> {
+    fn put<S: Resource>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<(), ApiError> {
         let reach = self.model.put(made, object).map_err(|errors| bad_release(&errors))?;
         self.reach.extend(reach);
         Ok(())
     }
 
-    fn check_name<S: Admitted>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
+    fn check_name<S: Resource>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
         let Some(text) = S::name_text(name) else { return Ok(()) };
         match S::shelf(&self.model).named(spec.scope(), &text) {
             Some(other) if other.meta.uuid != uuid => Err(exists(S::KIND, &text, "name")),
@@ -222,7 +217,7 @@ pub fn not_found(kind: Kind, id: &str) -> ApiError {
 ///
 /// # Errors
 /// That it is another one.
-pub fn check_presumed<S: Stored>(object: &Object<S>, presumed: Option<u64>) -> Result<(), ApiError> {
+pub fn check_presumed<S: Resource>(object: &Object<S>, presumed: Option<u64>) -> Result<(), ApiError> {
     match presumed {
         Some(presumed) if presumed != object.meta.resource_version => {
             let message = format!(

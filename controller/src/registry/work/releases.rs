@@ -7,11 +7,11 @@
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::Kind;
 use stemma_core::release::has_same_content;
-use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
+use crate::cache::model::{Reference, content_fixed};
 use crate::records::audit::Action;
-use crate::records::{Reference, key};
+use crate::records::key;
 use crate::registry::Undecided;
 use crate::store::{Op, Precondition, Revision};
 
@@ -69,7 +69,7 @@ impl Work<'_> {
         }
         let mark = key::fixed(name);
         if self.sight.marked(&mark)?.is_some() {
-            return Err(fixed(name).into());
+            return Err(content_fixed(name).into());
         }
         self.require_as(mark, None);
         Ok(())
@@ -81,13 +81,4 @@ impl Work<'_> {
             None => Precondition::absent(mark),
         });
     }
-}
-
-/// The refusal of another content of a version.
-pub(in crate::registry) fn fixed(full: &str) -> ApiError {
-    let name = full.split('@').next().unwrap_or_default();
-    let message = format!("hosts were told of the release {full}, so its content is fixed; nothing was changed");
-    let advice =
-        format!("make the next version: put another `version` into the manifest of {name} and `stemma apply -f` it");
-    ApiError::new(ErrorType::ObjectInUse, message).detail(advice)
 }

@@ -7,40 +7,40 @@ use imbl::OrdMap;
 use stemma_core::object::Object;
 use uuid::Uuid;
 
-use crate::records::Stored;
+use super::Resource;
 
 /// The objects of one kind.
-pub struct Shelf<S: Stored> {
+pub struct Shelf<S: Resource> {
     by_uuid: OrdMap<Uuid, Held<S>>,
     by_name: OrdMap<(Option<Uuid>, String), Uuid>,
     in_order: OrdMap<(u64, Uuid), ()>,
 }
 
 /// An object with the revision that made it, which is its place in a list.
-struct Held<S: Stored> {
+struct Held<S: Resource> {
     made: u64,
     object: Arc<Object<S>>,
 }
 
-impl<S: Stored> Clone for Held<S> {
+impl<S: Resource> Clone for Held<S> {
     fn clone(&self) -> Self {
         Self { made: self.made, object: Arc::clone(&self.object) }
     }
 }
 
-impl<S: Stored> Clone for Shelf<S> {
+impl<S: Resource> Clone for Shelf<S> {
     fn clone(&self) -> Self {
         Self { by_uuid: self.by_uuid.clone(), by_name: self.by_name.clone(), in_order: self.in_order.clone() }
     }
 }
 
-impl<S: Stored> Default for Shelf<S> {
+impl<S: Resource> Default for Shelf<S> {
     fn default() -> Self {
         Self { by_uuid: OrdMap::new(), by_name: OrdMap::new(), in_order: OrdMap::new() }
     }
 }
 
-impl<S: Stored> Shelf<S> {
+impl<S: Resource> Shelf<S> {
     /// The object of a uuid.
     pub fn get(&self, uuid: Uuid) -> Option<&Arc<Object<S>>> {
         self.by_uuid.get(&uuid).map(|held| &held.object)

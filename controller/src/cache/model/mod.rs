@@ -4,30 +4,33 @@
 //! that follows from them for placement. Both are persistent, so a decision takes a copy of the whole, changes it
 //! and throws it away, at the cost of what it changed.
 
+mod kinds;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
 use serde::de::DeserializeOwned;
-use stemma_author::Reader;
 use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, GroupId, NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec,
-    ReleaseSpec, ReleaseTagsSpec, SaidOnHost, TemplateId,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec,
+    ReleaseSpec, ReleaseTagsSpec, SaidOnHost,
 };
-use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_each};
+use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
-use super::shelf::Shelf;
-use crate::records::Stored;
+pub use kinds::shelf::Shelf;
+pub use kinds::{Reference, Resource, content_fixed, ended_unassignments};
+
 use crate::records::reported::{
     ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, TaskOutcome,
 };
 use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
+use kinds::KINDS;
 
 /// Records by node.
 pub type ByNode<T> = OrdMap<Uuid, Arc<T>>;
@@ -122,7 +125,7 @@ impl Model {
     ///
     /// # Errors
     /// What is wrong with a release; nothing was changed.
-    pub fn put<S: Shelved>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<Reach, Vec<ReleaseError>> {
+    pub fn put<S: Resource>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<Reach, Vec<ReleaseError>> {
         let changes = S::put_changes(self, object)?;
         for change in &changes {
             if let Change::Release(compiled) = change {
@@ -135,14 +138,14 @@ impl Model {
     }
 
     /// Takes an object away, here and from the fleet.
-    pub fn remove<S: Shelved>(&mut self, uuid: Uuid) -> Option<(Arc<Object<S>>, Reach)> {
+    pub fn remove<S: Resource>(&mut self, uuid: Uuid) -> Option<(Arc<Object<S>>, Reach)> {
         let object = S::shelf_mut(self).take(uuid)?;
         let change = S::remove_change(&object);
         if let Change::RemoveRelease(name) = &change {
             self.broken.remove(name);
         }
         let mut reach = self.apply(vec![change]);
-        if S::KIND == stemma_core::object::Kind::Node {
+        if S::KIND == Kind::Node {
             reach.gone.insert(uuid);
         }
         Some((object, reach))
@@ -157,18 +160,7 @@ impl Model {
     /// admitted it, by other rules) leaves its users incomplete and all others as they are; it is logged here, and is a finding
     /// of each cluster that it is missing in.
     pub(super) fn settle(&mut self) {
-        let specs = self.releases.iter().map(|o| (o.meta.name.clone(), o.spec.clone())).collect();
-        let (compiled, failed) = compile_each(&specs, &Reader);
-        for (name, errors) in failed {
-            self.note_broken(&name, &errors);
-        }
-        let mut changes: Vec<Change> = compiled.into_values().map(Change::Release).collect();
-        changes.extend(self.release_tags.iter().cloned().map(Change::ReleaseTags));
-        changes.extend(self.templates.iter().cloned().map(Change::Template));
-        changes.extend(self.clusters.iter().cloned().map(Change::Cluster));
-        changes.extend(self.groups.iter().cloned().map(Change::NodeGroup));
-        changes.extend(self.primaries.iter().cloned().map(Change::Primary));
-        changes.extend(self.nodes.iter().cloned().map(Change::Node));
+        let mut changes: Vec<Change> = KINDS.iter().flat_map(|row| (row.load_changes)(self)).collect();
         changes.extend(self.observations.iter().map(|(node, seen)| observation(*node, seen)));
         changes.extend(self.said.iter().map(|(node, said)| Change::Said(NodeId(*node), Some(Arc::clone(said)))));
         drop(self.fleet.apply_all(changes));
@@ -180,19 +172,9 @@ impl Model {
     /// # Errors
     /// [`StoreError::Corrupt`] for a record that can't be read.
     pub(super) fn read(&mut self, key: &[u8], now: &Now<'_>) -> Result<(), StoreError> {
-        let Some((kind, _)) = key::read_object(key) else {
-            return self.take_record(key, now).map(drop).map_err(|e| corrupt(key, &e));
-        };
-        match kind {
-            "release" => shelve(&mut self.releases, now),
-            "releasetags" => shelve(&mut self.release_tags, now),
-            "clustertemplate" => shelve(&mut self.templates, now),
-            "cluster" => shelve(&mut self.clusters, now),
-            "nodegroup" => shelve(&mut self.groups, now),
-            "node" => shelve(&mut self.nodes, now),
-            "primary" => shelve(&mut self.primaries, now),
-            // A kind of a later program's, in a store that this one may still open.
-            _ => Ok(()),
+        match key::read_object(key) {
+            Some((kind, _)) => kinds::row(kind).map_or(Ok(()), |row| (row.read)(self, now)),
+            None => self.take_record(key, now).map(drop),
         }
         .map_err(|e| corrupt(key, &e))
     }
@@ -203,26 +185,24 @@ impl Model {
     /// [`StoreError::Corrupt`] for a record that can't be read.
     pub fn take(&mut self, key: &[u8], now: &Now<'_>) -> Result<Reach, StoreError> {
         let taken = match key::read_object(key) {
-            Some((kind, uuid)) => self.take_object(kind, uuid, now),
+            Some((kind, uuid)) => {
+                kinds::row(kind).map_or_else(|| Ok(Reach::default()), |row| (row.take)(self, uuid, now))
+            }
             None => self.take_record(key, now),
         };
         taken.map_err(|e| corrupt(key, &e))
     }
 
-    fn take_object(&mut self, kind: &str, uuid: Uuid, now: &Now<'_>) -> Result<Reach, codec::BadRecord> {
-        match kind {
-            "release" => self.swap::<ReleaseSpec>(uuid, now),
-            "releasetags" => self.swap::<ReleaseTagsSpec>(uuid, now),
-            "clustertemplate" => self.swap::<ClusterTemplateSpec>(uuid, now),
-            "cluster" => self.swap::<ClusterSpec>(uuid, now),
-            "nodegroup" => self.swap::<NodeGroupSpec>(uuid, now),
-            "node" => self.swap::<NodeSpec>(uuid, now),
-            "primary" => self.swap::<PrimarySpec>(uuid, now),
-            _ => Ok(Reach::default()),
+    /// Puts an object that was read at a start on its shelf.
+    fn read_object<S: Resource>(&mut self, now: &Now<'_>) -> Result<(), codec::BadRecord> {
+        if let Some(value) = now.value {
+            S::shelf_mut(self).put(now.made.get(), read_object(value, now)?);
         }
+        Ok(())
     }
 
-    fn swap<S: Shelved>(&mut self, uuid: Uuid, now: &Now<'_>) -> Result<Reach, codec::BadRecord> {
+    /// Takes in what a commit made of an object.
+    fn take_object<S: Resource>(&mut self, uuid: Uuid, now: &Now<'_>) -> Result<Reach, codec::BadRecord> {
         let Some(value) = now.value else {
             return Ok(self.remove::<S>(uuid).map(|(_, reach)| reach).unwrap_or_default());
         };
@@ -290,17 +270,10 @@ fn observation(node: Uuid, seen: &Arc<ObservationRecord>) -> Change {
     Change::Observation(NodeId(node), Arc::new(seen.observation.clone()))
 }
 
-fn read_object<S: Shelved>(value: &[u8], now: &Now<'_>) -> Result<Arc<Object<S>>, codec::BadRecord> {
+fn read_object<S: Resource>(value: &[u8], now: &Now<'_>) -> Result<Arc<Object<S>>, codec::BadRecord> {
     let mut object: Object<S> = codec::decode(value)?;
     object.meta.resource_version = now.written.get();
     Ok(Arc::new(object))
-}
-
-fn shelve<S: Shelved>(shelf: &mut Shelf<S>, now: &Now<'_>) -> Result<(), codec::BadRecord> {
-    if let Some(value) = now.value {
-        shelf.put(now.made.get(), read_object(value, now)?);
-    }
-    Ok(())
 }
 
 fn set<K: Ord + Clone, T: DeserializeOwned>(
@@ -318,119 +291,3 @@ fn set<K: Ord + Clone, T: DeserializeOwned>(
 fn corrupt(key: &[u8], error: &codec::BadRecord) -> StoreError {
     StoreError::Corrupt { what: format!("{}: {error}", key.escape_ascii()) }
 }
-
-/// A release and, behind it, every one that imports it, compiled.
-fn compiled(model: &Model, release: &Object<ReleaseSpec>) -> Result<Vec<Change>, Vec<ReleaseError>> {
-    let mut done: Vec<Arc<CompiledRelease>> =
-        vec![compile(&release.meta.name, &release.spec, &|import| model.fleet.release(import).cloned(), &Reader)?];
-    let importers = model.fleet.releases().filter(|one| one.all_imports.contains(&release.meta.name));
-    let mut waiting: Vec<ReleaseRef> = importers.map(|one| one.name.clone()).collect();
-    while !waiting.is_empty() {
-        let spec_of = |name: &ReleaseRef| model.releases.named(None, &name.to_string());
-        let ready = |name: &ReleaseRef| {
-            spec_of(name).is_none_or(|object| object.spec.imports.iter().all(|import| !waiting.contains(import)))
-        };
-        let name = waiting.remove(waiting.iter().position(ready).unwrap_or(0));
-        let Some(object) = spec_of(&name) else { continue };
-        let import = |wanted: &ReleaseRef| {
-            done.iter().find(|one| one.name == *wanted).cloned().or_else(|| model.fleet.release(wanted).cloned())
-        };
-        let next = compile(&name, &object.spec, &import, &Reader)?;
-        done.push(next);
-    }
-    Ok(done.into_iter().map(Change::Release).collect())
-}
-
-/// A kind that the model holds.
-pub trait Shelved: Stored {
-    /// Where its objects are.
-    fn shelf(model: &Model) -> &Shelf<Self>;
-    /// The same, to change.
-    fn shelf_mut(model: &mut Model) -> &mut Shelf<Self>;
-    /// What an object means for the fleet.
-    ///
-    /// # Errors
-    /// What is wrong with a release.
-    fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>>;
-    /// What it means that it is gone.
-    fn remove_change(object: &Arc<Object<Self>>) -> Change;
-    /// The cluster whose primaries it may change.
-    fn cluster(_model: &Model, _object: &Arc<Object<Self>>) -> Option<ClusterId> {
-        None
-    }
-}
-
-macro_rules! shelved {
-    ($spec:ident, $shelf:ident, $put:expr, $remove:expr, $cluster:expr) => {
-        impl Shelved for $spec {
-            fn shelf(model: &Model) -> &Shelf<Self> {
-                &model.$shelf
-            }
-            fn shelf_mut(model: &mut Model) -> &mut Shelf<Self> {
-                &mut model.$shelf
-            }
-            fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
-                let put: fn(&Model, &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> = $put;
-                put(model, object)
-            }
-            fn remove_change(object: &Arc<Object<Self>>) -> Change {
-                let remove: fn(&Object<Self>) -> Change = $remove;
-                remove(object)
-            }
-            fn cluster(model: &Model, object: &Arc<Object<Self>>) -> Option<ClusterId> {
-                let cluster: fn(&Model, &Object<Self>) -> Option<ClusterId> = $cluster;
-                cluster(model, object)
-            }
-        }
-    };
-}
-
-shelved!(
-    ReleaseSpec,
-    releases,
-    |model, o| compiled(model, o),
-    |o| Change::RemoveRelease(o.meta.name.clone()),
-    |_, _| None
-);
-shelved!(
-    ReleaseTagsSpec,
-    release_tags,
-    |_, o| Ok(vec![Change::ReleaseTags(Arc::clone(o))]),
-    |o| Change::RemoveReleaseTags(o.meta.name.clone()),
-    |_, _| None
-);
-shelved!(
-    ClusterTemplateSpec,
-    templates,
-    |_, o| Ok(vec![Change::Template(Arc::clone(o))]),
-    |o| Change::RemoveTemplate(TemplateId(o.meta.uuid)),
-    |_, _| None
-);
-shelved!(
-    ClusterSpec,
-    clusters,
-    |_, o| Ok(vec![Change::Cluster(Arc::clone(o))]),
-    |o| Change::RemoveCluster(ClusterId(o.meta.uuid)),
-    |_, o| Some(ClusterId(o.meta.uuid))
-);
-shelved!(
-    NodeGroupSpec,
-    groups,
-    |_, o| Ok(vec![Change::NodeGroup(Arc::clone(o))]),
-    |o| Change::RemoveNodeGroup(GroupId(o.meta.uuid)),
-    |_, o| Some(o.spec.cluster)
-);
-shelved!(
-    NodeSpec,
-    nodes,
-    |_, o| Ok(vec![Change::Node(Arc::clone(o))]),
-    |o| Change::RemoveNode(NodeId(o.meta.uuid)),
-    |model, o| Some(model.groups.get(o.spec.nodegroup?.0)?.spec.cluster)
-);
-shelved!(
-    PrimarySpec,
-    primaries,
-    |_, o| Ok(vec![Change::Primary(Arc::clone(o))]),
-    |o| Change::RemovePrimary(o.spec.cluster, o.meta.name.clone()),
-    |_, o| Some(o.spec.cluster)
-);

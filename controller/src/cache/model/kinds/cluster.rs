@@ -1,0 +1,52 @@
+//! Clusters.
+
+use std::sync::Arc;
+
+use stemma_core::fleet::Change;
+use stemma_core::name::ObjectName;
+use stemma_core::object::{ClusterId, ClusterSpec, Kind, Object};
+use stemma_core::release::ReleaseError;
+use stemma_wire::error::ApiError;
+
+use super::shelf::Shelf;
+use super::{Reference, Resource, bad_name, release_exists};
+use crate::cache::model::Model;
+
+impl Resource for ClusterSpec {
+    fn name_text(name: &ObjectName) -> Option<String> {
+        Some(name.to_string())
+    }
+
+    fn parse_name(text: &str) -> Result<ObjectName, ApiError> {
+        ObjectName::new(text).map_err(|e| bad_name(&e))
+    }
+
+    fn references(&self) -> Vec<Reference> {
+        let template = self.cluster_template.map(|id| Reference::uuid(Kind::ClusterTemplate, id.0));
+        template.into_iter().chain(self.release.as_ref().map(Reference::release)).collect()
+    }
+
+    fn shelf(model: &Model) -> &Shelf<Self> {
+        &model.clusters
+    }
+
+    fn shelf_mut(model: &mut Model) -> &mut Shelf<Self> {
+        &mut model.clusters
+    }
+
+    fn put_changes(_model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
+        Ok(vec![Change::Cluster(Arc::clone(object))])
+    }
+
+    fn remove_change(object: &Object<Self>) -> Change {
+        Change::RemoveCluster(ClusterId(object.meta.uuid))
+    }
+
+    fn cluster(_model: &Model, object: &Object<Self>) -> Option<ClusterId> {
+        Some(ClusterId(object.meta.uuid))
+    }
+
+    fn check(&self, model: &Model) -> Result<(), ApiError> {
+        release_exists(model, "release", self.release.as_ref())
+    }
+}

@@ -1,0 +1,175 @@
+//! The kinds of objects: what each is named by, what it refers to, what it means for the fleet and what a write of it must fulfil.
+//!
+//! One table ([`KINDS`]) and one trait ([`Resource`]). A new kind is a file beside these with its `Resource`, a row in the table and
+//! its shelf in the [`Model`]; loading, following, writing and deleting it follow from these.
+
+mod cluster;
+mod group;
+mod node;
+mod primary;
+mod release;
+mod release_tags;
+pub(super) mod shelf;
+mod template;
+
+use std::sync::Arc;
+
+use stemma_core::fleet::Change;
+use stemma_core::name::ReleaseRef;
+use stemma_core::object::{
+    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, PrimarySpec, ReleaseSpec,
+    ReleaseTagsSpec, Spec,
+};
+use stemma_core::release::ReleaseError;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use uuid::Uuid;
+
+pub use node::ended_unassignments;
+pub use release::content_fixed;
+
+use super::{Model, Now, Reach};
+use crate::records::codec::BadRecord;
+use shelf::Shelf;
+
+/// What an object refers to: the kind, and the uuid or (of a release) the name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reference {
+    /// The kind referred to.
+    pub kind: Kind,
+    /// Its uuid, or a release's name.
+    pub id: String,
+}
+
+impl Reference {
+    fn release(name: &ReleaseRef) -> Self {
+        Self { kind: Kind::Release, id: name.to_string() }
+    }
+
+    fn uuid(kind: Kind, uuid: Uuid) -> Self {
+        Self { kind, id: uuid.to_string() }
+    }
+}
+
+/// A kind as the controller keeps it.
+pub trait Resource: Spec {
+    /// The name as text; `None` for a node without one.
+    fn name_text(name: &Self::Name) -> Option<String>;
+
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// That it is none.
+    fn parse_name(text: &str) -> Result<Self::Name, ApiError>;
+
+    /// Within what the name is unique; `None`: in the whole fleet.
+    fn scope(&self) -> Option<Uuid> {
+        None
+    }
+
+    /// What it refers to. Each must exist, and cannot be deleted while it is referred to.
+    fn references(&self) -> Vec<Reference> {
+        Vec::new()
+    }
+
+    /// Where its objects are.
+    fn shelf(model: &Model) -> &Shelf<Self>;
+
+    /// The same, to change.
+    fn shelf_mut(model: &mut Model) -> &mut Shelf<Self>;
+
+    /// What a new or changed object means for the fleet.
+    ///
+    /// # Errors
+    /// What is wrong with a release.
+    fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>>;
+
+    /// What it means that an object is gone.
+    fn remove_change(object: &Object<Self>) -> Change;
+
+    /// What all objects of the kind mean, when they have just been read.
+    fn load_changes(model: &mut Model) -> Vec<Change> {
+        let objects: Vec<_> = Self::shelf(model).iter().cloned().collect();
+        objects.iter().flat_map(|object| Self::put_changes(model, object).unwrap_or_default()).collect()
+    }
+
+    /// The cluster whose primaries an object may change.
+    fn cluster(_model: &Model, _object: &Object<Self>) -> Option<ClusterId> {
+        None
+    }
+
+    /// Checks what only the whole fleet can tell.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn check(&self, _model: &Model) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    /// Checks whether it may be changed into what comes next.
+    ///
+    /// # Errors
+    /// That it may not.
+    fn check_change(&self, _next: &Self, _name: &Self::Name, _model: &Model) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    /// The spec as a write stores it: `before` is the fleet as it is stored, `after` holds all that is written with it.
+    #[must_use]
+    fn settled(self, _uuid: Uuid, _before: &Model, _after: &Model) -> Self {
+        self
+    }
+}
+
+/// What the model does with the entries of one kind.
+pub(super) struct Row {
+    /// The kind's word in keys.
+    pub(super) kind: Kind,
+    /// Puts an entry that was read at a start on its shelf.
+    pub(super) read: fn(&mut Model, &Now<'_>) -> Result<(), BadRecord>,
+    /// Takes in a change.
+    pub(super) take: fn(&mut Model, Uuid, &Now<'_>) -> Result<Reach, BadRecord>,
+    /// [`Resource::load_changes`].
+    pub(super) load_changes: fn(&mut Model) -> Vec<Change>,
+}
+
+impl Row {
+    const fn of<S: Resource>() -> Self {
+        Self {
+            kind: S::KIND,
+            read: Model::read_object::<S>,
+            take: Model::take_object::<S>,
+            load_changes: S::load_changes,
+        }
+    }
+}
+
+/// Every kind that is stored, in the order in which the fleet takes them in.
+pub(super) static KINDS: [Row; 7] = [
+    Row::of::<ReleaseSpec>(),
+    Row::of::<ReleaseTagsSpec>(),
+    Row::of::<ClusterTemplateSpec>(),
+    Row::of::<ClusterSpec>(),
+    Row::of::<NodeGroupSpec>(),
+    Row::of::<PrimarySpec>(),
+    Row::of::<NodeSpec>(),
+];
+
+/// The row of a kind's word; `None` for a kind of a later program's, in a store that this one may still open.
+pub(super) fn row(word: &str) -> Option<&'static Row> {
+    KINDS.iter().find(|row| row.kind.name().eq_ignore_ascii_case(word))
+}
+
+fn bad_name(error: &stemma_core::name::InvalidName) -> ApiError {
+    ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name")
+}
+
+fn release_exists(model: &Model, field: &str, release: Option<&ReleaseRef>) -> Result<(), ApiError> {
+    match release {
+        Some(release) if model.releases.named(None, &release.to_string()).is_none() => {
+            let message = format!("there is no release {}", quote(&release.to_string()));
+            let advice = "store the release first, or apply it together with this object; NAME@VERSION names one version, NAME one without";
+            Err(ApiError::new(ErrorType::ReferenceDangling, message).field(field).detail(advice))
+        }
+        _ => Ok(()),
+    }
+}
