@@ -4,20 +4,19 @@
 //!
 //! The controller runs in this process, since its policy is the test's; agent and command are the real programs.
 
+mod served;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
-use stemma_controller::args;
-use stemma_controller::config::Config;
-use stemma_controller::init::{Layout, init};
+use stemma_controller::init::init;
 use stemma_controller::reconcile::{Candidate, ReleasePolicy, Verdict};
-use stemma_controller::run::{Options, start};
-use stemma_tests::fleet::{Agent, Bound, Fleet};
+use stemma_controller::run::Options;
+use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::program::{eventually, file_contains};
 use stemma_wire::clock::{Clock as _, SystemClock};
-use tokio::sync::oneshot;
 
 const MANIFEST: &str = r#"
 kind: Release
@@ -46,38 +45,6 @@ impl ReleasePolicy for WhenTold {
     }
 }
 
-/// A controller on a thread of its own, until the value is dropped.
-struct Served {
-    fleet: Fleet,
-    _stop: oneshot::Sender<()>,
-}
-
-fn serve(policy: &Arc<WhenTold>) -> Result<Served> {
-    let dir = tempfile::tempdir()?;
-    let data = dir.path().join("data");
-    init(&data, &[], SystemClock.unix_seconds())?;
-    let layout = Layout::new(&data);
-    let free = || Some("127.0.0.1:0".to_owned());
-    let run = args::Run { data_dir: Some(data), admin_listen: free(), agent_listen: free(), ..args::Run::default() };
-    let config = Config::load(&run)?;
-    let options = Options { policy: Arc::clone(policy) as _, ..Options::default() };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let controller = runtime.block_on(start(config, options))?;
-    let bound = Bound {
-        admin: format!("https://{}", controller.admin_address()),
-        agents: format!("https://{}", controller.agents_address()),
-        ca: layout.root(),
-    };
-    let (stop, stopped) = oneshot::channel();
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let _dropped = stopped.await;
-            controller.stop().await;
-        });
-    });
-    Ok(Served { fleet: Fleet::around(dir, bound), _stop: stop })
-}
-
 /// An agent that looks for drift each second.
 fn join(fleet: &Fleet) -> Result<Agent> {
     let etc = fleet.dir().join("n1/etc/stemma");
@@ -89,8 +56,11 @@ fn join(fleet: &Fleet) -> Result<Agent> {
 #[test]
 fn a_label_is_on_the_host_at_once_and_in_a_file_when_it_is_released() -> Result<()> {
     let policy = Arc::new(WhenTold::default());
-    let served = serve(&policy)?;
-    let fleet = &served.fleet;
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    init(&data, &[], SystemClock.unix_seconds())?;
+    let served = served::serve(&data, Options { policy: Arc::clone(&policy) as _, ..Options::default() })?;
+    let fleet = &Fleet::around(dir, served.bound.clone());
     let manifest = fleet.dir().join("site.yaml");
     std::fs::write(&manifest, MANIFEST)?;
     fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;

@@ -1,0 +1,148 @@
+//! An upgrade is no event: a fleet that was converged under an earlier version runs no task, is released nothing, and no
+//! file of it is written, whichever side is upgraded first.
+//!
+//! What is kept from that version is its store, the state of its hosts, and what their agents said; `tests/data/118d023`
+//! says how it was made. Its certificates were good for a day, so controller and agent run in this process at that time.
+
+mod agent;
+mod kept;
+#[path = "../served/mod.rs"]
+mod served;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use bytes::Bytes;
+use hyper::Request;
+use kept::{Kept, Then};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use served::Served;
+use stemma_controller::run::Options;
+use stemma_wire::client::{Client, ClientLimits};
+use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, News};
+use stemma_wire::message::decode;
+use stemma_wire::tls::{ClientIdentity, Pin, client_config};
+
+/// So long nothing happens that would not happen later.
+const QUIET: Duration = Duration::from_secs(1);
+
+fn serve(kept: &Kept, time: Then) -> Result<Served> {
+    served::serve(&kept.path("data"), Options { clock: Arc::new(time), ..Options::default() })
+}
+
+/// What the agent of a kept host is answered when it says to this controller what it said last; `None`: it is parked.
+fn say(kept: &Kept, served: &Served, host: &str, time: Then) -> Result<Option<News>> {
+    let (key, chain) = kept.credentials(host)?;
+    let key = PrivateKeyDer::try_from(key).map_err(anyhow::Error::msg)?;
+    let own = ClientIdentity { chain: chain.into_iter().map(CertificateDer::from).collect(), key };
+    let root = CertificateDer::from_pem_file(&served.bound.ca)?;
+    let tls = client_config(&Pin::Roots(vec![root]), None, Some(own), Arc::new(time))?;
+    let mut client = Client::new(served.bound.agents.parse()?, Some(Arc::new(tls)), ClientLimits::default());
+    let message = Bytes::from(kept.message(host)?);
+    let request = Request::post("/agent/v1/checkin").body(message)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let answering = async { tokio::time::timeout(QUIET, client.send(request)).await };
+    let Ok(answered) = runtime.block_on(answering) else { return Ok(None) };
+    let answered = answered?;
+    ensure!(answered.status() == 200, "{host}: {answered:?}");
+    match decode(answered.body())? {
+        CheckInAnswer::Current(news) => Ok(Some(*news)),
+        CheckInAnswer::Superseded => bail!("nobody else speaks for {host}"),
+    }
+}
+
+/// That the controller released nothing, sent nothing, and has committed so often.
+fn is_quiet(served: &Served, commits: u64) -> Result<()> {
+    for (metric, expected) in [
+        ("stemma_store_commits_total", commits),
+        ("stemma_desired_sent_total", 0),
+        ("stemma_reconcile_missed_total", 0),
+    ] {
+        let found = served.counted(metric);
+        ensure!(found == expected, "{metric} is {found} and not {expected}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_controller_first_writes_and_releases_nothing() -> Result<()> {
+    let (kept, time) = (Kept::unpack()?, Then::now());
+    let mut before = kept.files("data")?;
+    let served = serve(&kept, time)?;
+    let revision = served.counted("stemma_store_revision");
+    for host in ["web-2", "db-1"] {
+        let news = say(&kept, &served, host, time)?;
+        ensure!(news.is_none_or(|news| news.desired.is_none()), "{host} is told to be something else");
+    }
+    is_quiet(&served, 0)?;
+    ensure!(served.counted("stemma_checkins_total") == 2);
+    ensure!(served.counted("stemma_store_revision") == revision);
+    drop(served);
+    let mut after = kept.files("data")?;
+    // The engine notes in its file that it was open (that no entry was written is counted above), and an admin's context
+    // names the port, which is another one here.
+    for name in ["store.redb", "admin/context.toml"] {
+        ensure!(before.remove(Path::new(name)).is_some() && after.remove(Path::new(name)).is_some());
+    }
+    ensure!(before == after, "{:?} became {:?}", before.keys(), after.keys());
+    Ok(())
+}
+
+#[test]
+fn results_of_an_earlier_agent_are_taken_once_and_answered_with_nothing_new() -> Result<()> {
+    let (kept, time) = (Kept::unpack()?, Then::now());
+    let served = serve(&kept, time)?;
+    let said: CheckIn = decode(&kept.message("web-1")?)?;
+    let last = said.results.last().context("it has results")?.sequence;
+    let news = say(&kept, &served, "web-1", time)?.context("results are answered at once")?;
+    ensure!(news.acknowledged == last && news.desired.is_none(), "{news:?}");
+    is_quiet(&served, 1)?;
+    let news = say(&kept, &served, "web-1", time)?.context("results are answered at once")?;
+    ensure!(news.acknowledged == last && news.desired.is_none(), "{news:?}");
+    is_quiet(&served, 1)
+}
+
+/// Runs the agent over a kept host until `done`; gives the files that are not as they were, by name.
+fn agent_first(kept: &Kept, host: &str, time: Then, done: impl Fn(&Served) -> bool) -> Result<Vec<String>> {
+    let served = serve(kept, time)?;
+    kept.point(host, &served.bound.agents)?;
+    let before = kept.files(host)?;
+    agent::run_until(&kept.path(host), time, QUIET, || done(&served))?;
+    let after = kept.files(host)?;
+    ensure!(served.counted("stemma_desired_sent_total") == 0 || !has_the_traits_of_then(kept, host)?);
+    let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
+    let changed = names.filter(|name| before.get(*name) != after.get(*name)).map(|name| name.display().to_string());
+    Ok(changed.collect())
+}
+
+/// Whether this machine has the traits of the one on which the fleet was kept; where it has not, a host says other ones.
+fn has_the_traits_of_then(kept: &Kept, host: &str) -> Result<bool> {
+    let said: CheckIn = decode(&kept.message(host)?)?;
+    let observed = said.observation.context("it has an observation")?;
+    Ok(observed.traits == stemma_agent::facts::observe().traits)
+}
+
+#[test]
+fn the_agent_first_sends_what_was_not_sent_and_runs_nothing() -> Result<()> {
+    let kept = Kept::unpack()?;
+    let unsent = kept.path("web-1/var/lib/stemma-agent/apply/results");
+    let is_sent = || std::fs::read_dir(&unsent).is_ok_and(|mut files| files.next().is_none());
+    ensure!(!is_sent(), "results wait to be sent");
+    let changed = agent_first(&kept, "web-1", Then::now(), |_| is_sent())?;
+    let taken = "var/lib/stemma-agent/apply/results/";
+    ensure!(changed.len() == 1 && changed[0].starts_with(taken), "{changed:?}");
+    Ok(())
+}
+
+#[test]
+fn the_agent_first_of_a_converged_host_writes_no_file() -> Result<()> {
+    let kept = Kept::unpack()?;
+    let changed = agent_first(&kept, "web-2", Then::now(), |served| {
+        served.counted("stemma_checkins_total") > 1 && served.counted("stemma_checkins_parked") == 1
+    })?;
+    ensure!(changed.is_empty(), "{changed:?}");
+    Ok(())
+}
