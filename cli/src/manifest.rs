@@ -226,7 +226,8 @@ fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, (Stri
         return Ok(json);
     }
     check_version(fields.get("version").copied()).map_err(at("version"))?;
-    let mut release: Map<String, Value> = serde_json::from_str(&json).map_err(|error| at("")(error.into()))?;
+    let release: Result<Map<String, Value>, _> = manifest.document.read();
+    let mut release = release.map_err(|error| (error.field.clone(), error.into()))?;
     let dir = manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     if let Some(include) = release.remove("include") {
         for part in names(&include).context("include").map_err(at("include"))? {
@@ -263,7 +264,7 @@ fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file:
     let shown = file.display();
     let text = text(file, MAX_MANIFEST).with_context(|| shown.to_string())?;
     for document in yaml::documents(&text).with_context(|| shown.to_string())? {
-        let part: Value = serde_json::from_str(&document.json)?;
+        let part: Value = document.read().with_context(|| shown.to_string())?;
         let (fields, list) = match part {
             Value::Array(_) => ([("tasks".to_owned(), part)].into_iter().collect(), ""),
             Value::Object(fields) => (fields, "tasks"),
@@ -421,6 +422,10 @@ mod tests {
             (
                 "kind: Release\nname: r\ntasks: [{id: a, type: file, parameters: {source: 'sha256:AB'}}]\n",
                 "task a: source \"sha256:AB\": it names no blob",
+            ),
+            (
+                "kind: Release\nname: r\ntasks: [{id: a, type: file,\n parameters: {mode: 18446744073709551616}}]\n",
+                "m.yaml:4:15: tasks[0].parameters.mode: number out of range: 18446744073709551616 does not fit",
             ),
             ("- 1\n", "an object is a map with a `kind`"),
             ("# nothing\n", "no object here"),

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use serde::de::DeserializeOwned;
+use stemma_core::manifest::BodyError;
 
 /// The most values that one file may have, aliases expanded.
 pub(crate) const MAX_NODES: usize = 1_000_000;
@@ -54,6 +56,14 @@ pub(crate) struct YamlError {
 }
 
 impl Document {
+    /// Reads it whole.
+    ///
+    /// # Errors
+    /// [`BodyError`], also for a number that does not fit into 64 bits.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
+        stemma_core::manifest::read(serde_json::from_str(&self.json).expect("a document is written down as JSON"))
+    }
+
     /// A part of it, without its text.
     #[must_use]
     pub(crate) fn below(&self, path: &str) -> Self {

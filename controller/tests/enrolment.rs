@@ -455,7 +455,7 @@ async fn a_token_is_shown_without_its_secret_and_taken_back() {
     fleet::delete_token(&fleet, id).await.unwrap();
     assert_eq!(fleet.enrol(&token, "web-1", &asking().csr).await.unwrap_err(), no_good());
     for (body, message) in [
-        (json!({"usess": 1}), "unknown field `usess`"),
+        (json!({"usess": 1}), "Unknown attribute for join token: 'usess': is no field here (did you mean \"uses\"?)"),
         (json!({"uses": 0}), "uses is 0, and may be 1 to 100000"),
         (json!({"ttl_seconds": 9_999_999}), "ttl_seconds is 9999999, and may be 1 to 2592000"),
         (json!({"node": "nobody"}), "there is no node 'nobody'"),

@@ -231,7 +231,7 @@ fn read_file(to: &mut Found, file: &Path, top: &Path) -> Result<()> {
 fn parsed(file: &Path) -> Result<Vec<Value>> {
     let text = text(file, MAX_MANIFEST).with_context(|| file.display().to_string())?;
     let documents = documents(&text).with_context(|| file.display().to_string())?;
-    Ok(documents.iter().map(|document| serde_json::from_str(&document.json)).collect::<Result<_, _>>()?)
+    documents.iter().map(|document| document.read().with_context(|| file.display().to_string())).collect()
 }
 
 #[cfg(test)]

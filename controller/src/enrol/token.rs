@@ -5,6 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use stemma_core::manifest::read_value;
 use stemma_core::object::Timestamp;
 use stemma_core::task::Mode;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -14,6 +15,7 @@ use super::decode;
 use crate::cache::Model;
 use crate::records::codec;
 use crate::records::enrolled::{Bound, Hex, TOKENS, TokenRecord, token_key};
+use crate::registry::admit::bad_field;
 use crate::registry::work::Work;
 use crate::registry::{Answer, Caller, Registry, store_error};
 use crate::store::{Op, Precondition, Query, Revision, Store, StoreError};
@@ -80,8 +82,7 @@ pub(super) fn read(store: &dyn Store, id: &str) -> Result<Option<(TokenRecord, R
 /// # Errors
 /// An unknown field or name, a number out of bounds, what the store says.
 pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Result<Answer, ApiError> {
-    let wanted =
-        Wanted::deserialize(body).map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()))?;
+    let wanted: Wanted = read_value(body).map_err(|error| bad_field("join token", &error))?;
     let (uses, ttl_s) = (wanted.uses.unwrap_or(DEFAULT_USES), wanted.ttl_seconds.unwrap_or(DEFAULT_TTL_S));
     check_bounds("uses", uses.into(), MOST_USES.into())?;
     check_bounds("ttl_seconds", ttl_s, LONGEST_TTL_S)?;

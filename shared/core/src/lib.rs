@@ -12,6 +12,7 @@ pub mod fleet;
 pub mod graph;
 pub mod host_labels;
 pub mod input;
+pub mod json;
 pub mod key;
 pub mod labels;
 pub mod lifecycle;

@@ -71,7 +71,7 @@ fn read(mut body: Map<String, Value>) -> Result<Vec<(usize, Document)>, ApiError
     let mut documents = Vec::new();
     for (at, object) in objects.into_iter().enumerate() {
         let document = read_document(&object.to_string()).map_err(|e| {
-            let error = bad_field(Kind::Node, &e);
+            let error = bad_field(&Kind::Node.word(), &e);
             ApiError {
                 message: format!("object {at}: {e}"),
                 field: Some(format!("objects[{at}].{}", e.field)),

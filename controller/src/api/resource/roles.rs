@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use stemma_core::manifest::check_role_changes;
+use stemma_core::manifest::{BodyError, check_role_changes, read_value};
 use stemma_core::name::Name;
 use stemma_core::object::{Cluster, ClusterSpec, Node, NodeSpec, RoleChange};
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -147,10 +147,9 @@ pub(super) async fn write_cluster_roles(api: &Api, request: &Request) -> Outcome
         ApiError::new(ErrorType::FieldMissing, "this call takes {\"roles\": {ROLE: {\"add_tags\", \"remove_tags\"}}}")
             .field("roles")
     })?;
-    let roles: BTreeMap<Name, RoleChange> = serde_json::from_value(roles)
-        .map_err(|e| ApiError::new(ErrorType::RoleInvalid, e.to_string()).field("roles"))?;
-    check_role_changes(&roles)
-        .map_err(|e| ApiError::new(ErrorType::RoleInvalid, e.reason).field(format!("roles.{}", e.field)))?;
+    let wrong = |e: BodyError| ApiError::new(ErrorType::RoleInvalid, e.reason.clone()).field(e.within("roles").field);
+    let roles: BTreeMap<Name, RoleChange> = read_value(&roles).map_err(wrong)?;
+    check_role_changes(&roles).map_err(wrong)?;
     let next = |_: &Model, cluster: &Cluster| Ok(ClusterSpec { roles: roles.clone(), ..cluster.spec.clone() });
     let answer = |_: &Model, cluster: &Cluster| Answer::json(200, json!({"roles": cluster.spec.roles}));
     writes::change(api, request, &caller, next, answer).await

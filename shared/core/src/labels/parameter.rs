@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::OwnedParameters;
+use crate::json::{self, InvalidJson};
 
 /// How deep a parameter may be nested: lists and objects within each other.
 pub const MAX_PARAMETER_DEPTH: usize = 16;
@@ -30,9 +31,9 @@ pub enum InvalidParameter {
     /// `null`, where only a value can stand.
     #[error("null is no parameter: it says that the key is not inherited")]
     Null,
-    /// No JSON, or a number that JSON can't carry.
+    /// A part of it has no exact value.
     #[error("this parameter can't be read: {0}")]
-    Unreadable(String),
+    Unreadable(InvalidJson),
 }
 
 /// A level's parameters are more than [`MAX_PARAMETERS`] bytes.
@@ -63,8 +64,7 @@ impl ParameterValue {
     /// # Errors
     /// [`InvalidParameter`].
     pub fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidParameter> {
-        let value: Value =
-            serde_json::from_str(raw.get()).map_err(|error| InvalidParameter::Unreadable(error.to_string()))?;
+        let value = json::value(raw).map_err(InvalidParameter::Unreadable)?;
         if value.is_null() { Ok(None) } else { Self::new(value).map(Some) }
     }
 }

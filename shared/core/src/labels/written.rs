@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 use std::str::FromStr;
 
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::Error;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::parameter::{InvalidParameter, ParameterValue};
+use crate::json;
 use crate::key::{AnnotationValue, InvalidValue, LabelValue};
 use crate::name::cut;
 use crate::ownership::{Intent, Said};
@@ -100,22 +100,17 @@ impl<K: Ord + FromStr<Err: fmt::Display>, V: FromJson> Written<K, V> {
             Some(b'{') => {}
             _ => return Err(InvalidEntry::NotAMap { found: cut(raw.get()) }),
         }
-        let Pairs(pairs) =
-            serde_json::from_str(raw.get()).map_err(|_| InvalidEntry::NotAMap { found: cut(raw.get()) })?;
-        Self::from_pairs(pairs).map(Some)
-    }
-
-    fn from_pairs(pairs: Vec<(String, Box<RawValue>)>) -> Result<Self, InvalidEntry> {
+        let members = json::members(raw).map_err(|_| InvalidEntry::NotAMap { found: cut(raw.get()) })?;
         let mut intent = Intent::new();
-        for (text, raw) in pairs {
+        for (text, raw) in members {
             let key: K = text.parse().map_err(|why: K::Err| InvalidEntry::Key { reason: why.to_string() })?;
             let said =
-                V::from_json(&raw).map_err(|why| InvalidEntry::Value { key: text.clone(), reason: why.to_string() })?;
+                V::from_json(raw).map_err(|why| InvalidEntry::Value { key: text.clone(), reason: why.to_string() })?;
             if intent.insert(key, Said::from(said)).is_some() {
                 return Err(InvalidEntry::Twice { key: cut(&text) });
             }
         }
-        Ok(Self(intent))
+        Ok(Some(Self(intent)))
     }
 }
 
@@ -124,33 +119,11 @@ pub fn removing<K: Ord, V>(written: Intent<K, V>) -> BTreeMap<K, Option<Said<V>>
     written.into_iter().map(|(key, said)| (key, if said.is_tombstone() { None } else { Some(said) })).collect()
 }
 
-/// An object's members in their order, with the texts of their values.
-struct Pairs(Vec<(String, Box<RawValue>)>);
-
-impl<'de> Deserialize<'de> for Pairs {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members(PhantomData<Pairs>);
-        impl<'de> Visitor<'de> for Members {
-            type Value = Pairs;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of keys and values")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
-            }
-        }
-        deserializer.deserialize_map(Members(PhantomData))
-    }
-}
-
 impl<'de, K: Ord + FromStr<Err: fmt::Display>, V: FromJson> Deserialize<'de> for Written<K, V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Pairs(pairs) = Pairs::deserialize(deserializer)?;
-        Self::from_pairs(pairs).map_err(D::Error::custom)
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        let no_map = || D::Error::custom(InvalidEntry::NotAMap { found: cut(raw.get()) });
+        Self::from_json(&raw).map_err(D::Error::custom)?.ok_or_else(no_map)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use uuid::Uuid;
 
-use super::body::{Body, BodyError, is_null, read};
+use super::body::{Body, is_null};
+use super::error::{BodyError, BodyErrorKind};
+use super::reader::read;
 use crate::name::{NodeName, ObjectName, ReleaseRef, odd_host_uuid};
 use crate::object::Kind;
 
@@ -69,17 +71,20 @@ impl std::fmt::Display for Key {
 /// [`BodyError`] for what is no object, an unknown kind, and a name that is missing or malformed.
 pub fn read_document(json: &str) -> Result<Document, BodyError> {
     let mut body = Body::parse(json)?;
-    let kind = take_text(&mut body, "kind")?
-        .ok_or_else(|| BodyError::new("kind", format!("is missing: it is one of {}", kinds())))?;
-    let name = take_text(&mut body, "name")?.ok_or_else(|| BodyError::new("name", "is missing"))?;
+    let kind = take_text(&mut body, "kind")?.ok_or_else(|| {
+        BodyError::of(BodyErrorKind::MissingField, "kind", format!("is missing: it is one of {}", kinds()))
+    })?;
+    let name = take_text(&mut body, "name")?
+        .ok_or_else(|| BodyError::of(BodyErrorKind::MissingField, "name", "is missing"))?;
     let mut uuid = None;
     let key = match kind.as_str() {
         "Release" => Key::Release(release(&mut body, &name)?),
         "ClusterTemplate" => Key::ClusterTemplate(object_name("name", &name)?),
         "Cluster" => Key::Cluster(object_name("name", &name)?),
         "NodeGroup" => {
-            let cluster = take_text(&mut body, "cluster")?
-                .ok_or_else(|| BodyError::new("cluster", "is missing: a NodeGroup names its cluster"))?;
+            let cluster = take_text(&mut body, "cluster")?.ok_or_else(|| {
+                BodyError::of(BodyErrorKind::MissingField, "cluster", "is missing: a NodeGroup names its cluster")
+            })?;
             Key::NodeGroup { cluster: object_name("cluster", &cluster)?, name: object_name("name", &name)? }
         }
         "Node" => {

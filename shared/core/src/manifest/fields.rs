@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::body::{BodyError, is_null, read};
+use super::body::is_null;
+use super::error::{BodyError, BodyErrorKind, no_object};
+use super::reader::read;
 use super::{extra, sound, task};
 use crate::lifecycle;
 use crate::name::Name;
@@ -266,7 +268,12 @@ impl Fields for NodeSpec {
 impl Fields for ReleaseSpec {
     const FIELDS: &'static [Field<Self>] = &[
         field!(Self, description: Form::Text),
-        field!(Self, labels: Form::Map),
+        field!(
+            Self,
+            "labels": Form::Map,
+            |spec, raw, _| plain(&mut spec.labels, raw).map_err(|error| error.in_value_of(BodyErrorKind::Label)),
+            |spec, _| shown(&spec.labels)
+        ),
         field!(Self, annotations: Form::Map),
         field!(Self, imports: Form::Names),
         field!(Self, "roles": Form::Map, |spec, raw, _| sound::roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
@@ -322,7 +329,7 @@ fn shown<T: Serialize>(field: &T) -> Value {
 fn read_template(spec: &mut ClusterSpec, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     let name: Option<String> = read(raw)?;
     spec.cluster_template =
-        name.map(|name| names.template(&name).ok_or_else(|| missing("cluster template", &name))).transpose()?;
+        name.map(|name| names.template(&name).ok_or_else(|| no_object("", "cluster template", &name))).transpose()?;
     Ok(())
 }
 
@@ -334,12 +341,8 @@ fn read_group(spec: &mut NodeSpec, raw: &RawValue, names: &dyn Names) -> Result<
     let (cluster, group) = name.split_once('/').ok_or_else(|| {
         BodyError::new("", format!("{:?} is no node group: write CLUSTER/GROUP", crate::name::cut(&name)))
     })?;
-    spec.nodegroup = Some(names.group(cluster, group).ok_or_else(|| missing("node group", &name))?);
+    spec.nodegroup = Some(names.group(cluster, group).ok_or_else(|| no_object("", "node group", &name))?);
     Ok(())
-}
-
-fn missing(what: &str, name: &str) -> BodyError {
-    BodyError::new("", format!("there is no {what} {:?}: make it first, or name another", crate::name::cut(name)))
 }
 
 fn read_roles(to: &mut Vec<Name>, raw: &RawValue) -> Result<(), BodyError> {

@@ -7,8 +7,10 @@
 
 mod body;
 mod document;
+mod error;
 mod extra;
 mod fields;
+mod reader;
 mod set;
 mod sound;
 mod task;
@@ -16,9 +18,11 @@ mod task;
 mod testing;
 mod write;
 
-pub use body::{Body, BodyError, MAX_DEPTH, is_null, read};
+pub use body::{Body, is_null};
 pub use document::{Document, Key, read_document};
+pub use error::{BodyError, BodyErrorKind};
 pub use fields::{Field, Fields, Form, Names};
+pub use reader::{MAX_DEPTH, read, read_value};
 pub use set::{Objects, assemble};
 pub use sound::check_role_changes;
 pub use task::read_tasks;

@@ -10,9 +10,11 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::body::{BodyError, is_null, read};
+use super::body::is_null;
 use super::document::{Document, Key};
+use super::error::{BodyError, no_object};
 use super::fields::{Fields, Names};
+use super::reader::read;
 use super::write::{Author, WriteError, write};
 use crate::object::{
     Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, Meta, Node, NodeGroup,
@@ -69,12 +71,8 @@ fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetName
         }
         Key::Cluster(name) => to.clusters.push(object(document, name.clone(), ClusterSpec::default(), manager, names)?),
         Key::NodeGroup { cluster, name } => {
-            let parent = names.cluster(cluster.as_str()).ok_or_else(|| {
-                BodyError::new(
-                    "cluster",
-                    format!("there is no cluster {:?}: make it first, or name another", cluster.as_str()),
-                )
-            })?;
+            let parent = names.cluster(cluster.as_str());
+            let parent = parent.ok_or_else(|| no_object("cluster", "cluster", cluster.as_str()))?;
             to.groups.push(object(document, name.clone(), NodeGroupSpec::new(parent), manager, names)?);
         }
         Key::Node(name) => {

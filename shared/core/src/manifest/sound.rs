@@ -1,12 +1,13 @@
-//! Fields whose form is right and whose content may still be none that could hold: names that are declared, traits
-//! that exist, patterns that compile. They are refused where they are written; further in nobody asks again.
+//! Fields with rules beyond their form: names that may be declared, traits that exist, patterns that compile.
+//!
+//! These rules are checked when a body is read, so that code which works on stored objects can rely on them.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::body::BodyError;
+use super::error::{BodyError, BodyErrorKind};
 use super::fields::plain;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName};
@@ -61,13 +62,15 @@ fn declared_tag(name: &TagName) -> Result<(), BodyError> {
 }
 
 pub(super) fn requirements(to: &mut Requirements, raw: &RawValue, known: &TraitNames) -> Result<(), BodyError> {
-    plain(to, raw)?;
-    to.check_traits(known).map_err(|why| BodyError::new("", why.to_string()))
+    let wrong = |reason: String| BodyError::of(BodyErrorKind::Requirement, "", reason);
+    *to = Requirements::from_json(raw).map_err(|why| wrong(why.to_string()))?;
+    to.check_traits(known).map_err(|why| wrong(why.to_string()))
 }
 
 pub(super) fn suppressed_traits(to: &mut TraitSet, raw: &RawValue, known: &TraitNames) -> Result<(), BodyError> {
-    plain(to, raw)?;
-    to.iter().try_for_each(|name| known.check(name)).map_err(|why| BodyError::new("", why.to_string()))
+    plain(to, raw).map_err(|error| error.in_value_of(BodyErrorKind::Trait))?;
+    let checked = to.iter().try_for_each(|name| known.check(name));
+    checked.map_err(|why| BodyError::of(BodyErrorKind::Trait, "", why.to_string()))
 }
 
 /// Ironic's `instance_info`: kept as it is, but for its traits, which are an instance's wish for traits that exist.

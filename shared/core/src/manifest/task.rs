@@ -4,10 +4,14 @@
 //! files load as they are. Fields of Fuel's that mean nothing here come in by the import alone, which keeps them
 //! under `foreign`; in a manifest they are refused as any unknown field, saying so.
 
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::body::{Body, BodyError, read};
+use super::body::Body;
+use super::error::{BodyError, BodyErrorKind};
+use super::reader::read;
+use crate::json;
 use crate::task::Task;
 
 /// The most tasks of one release.
@@ -22,7 +26,8 @@ const FUEL_ONLY: &[&str] =
 /// # Errors
 /// [`BodyError`] with the task's place and field.
 pub fn read_tasks(raw: &RawValue) -> Result<Vec<Task>, BodyError> {
-    let items: Vec<Box<RawValue>> = read::<Option<_>>(raw)?.unwrap_or_default();
+    read::<Option<Vec<IgnoredAny>>>(raw)?;
+    let items = json::items(raw);
     if items.len() > MAX_TASKS {
         return Err(BodyError::new("", format!("{} tasks, more than the {MAX_TASKS} of one release", items.len())));
     }
@@ -50,7 +55,7 @@ fn read_task(raw: &RawValue) -> Result<Task, BodyError> {
     let task: Task = read(&RawValue::from_string(text).expect("a value's text is JSON"))?;
     if task.id.is_empty() || task.kind.is_empty() {
         let field = if task.id.is_empty() { "id" } else { "type" };
-        return Err(BodyError::new(field, "is missing"));
+        return Err(BodyError::of(BodyErrorKind::MissingField, field, "is missing"));
     }
     Ok(task)
 }
@@ -157,7 +162,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_its_place() {
         for (json, says) in [
-            (r#"[{"id": "a"}]"#, "[0]: missing field `type`"),
+            (r#"[{"id": "a"}]"#, "[0].type: is missing"),
             (
                 r#"[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "colour": 1}]"#,
                 "[1].colour: is no field here: take it out, or take one of id, type, tags",

@@ -11,8 +11,10 @@ use std::fmt;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::body::{Body, BodyError, is_null, no_field, read};
+use super::body::{Body, is_null};
+use super::error::{BodyError, BodyErrorKind, no_field};
 use super::fields::{Field, Fields, Names};
+use super::reader::read;
 use super::sound;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
@@ -153,7 +155,7 @@ fn check_known<S: Fields>(spec: &mut S, body: &Body) -> Result<(), BodyError> {
             let others: &[&str] = if leveled { &LEVELED } else { &[] };
             let of_nodes: &[&str] = if node { &OF_NODES } else { &[] };
             let known: Vec<&str> = own.chain(others.iter().chain(of_nodes).copied()).collect();
-            return Err(BodyError::new(crate::name::cut(name), unknown(name, &known)));
+            return Err(BodyError::of(BodyErrorKind::UnknownField, crate::name::cut(name), unknown(name, &known)));
         }
     }
     Ok(())
@@ -262,7 +264,8 @@ fn write_inherited(
     let sent = body.get("merge_labels").map(read_merge).transpose();
     let sent = sent.map_err(|why| BodyError::new("merge_labels", why.to_string()))?.flatten();
     let shape = if let Author::Update { shape, .. } = author { shape } else { BodyShape::Own };
-    let provides = write_layer(&mut inherited.labels, "labels", body, author, now_ms, conflicts)?;
+    let provides = write_layer(&mut inherited.labels, "labels", body, author, now_ms, conflicts)
+        .map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
     inherited.labels.merge = merge_after(inherited.labels.merge, sent, provides, shape);
     write_layer(&mut inherited.annotations, "annotations", body, author, now_ms, conflicts)?;
     write_layer(&mut inherited.parameters, "parameters", body, author, now_ms, conflicts)?;
@@ -326,12 +329,12 @@ fn write_node(
     conflicts: &mut Vec<MapConflict>,
 ) -> Result<(), BodyError> {
     if let Some(raw) = body.get("traits").filter(|raw| !is_null(raw)) {
-        let given: Vec<String> = read(raw).map_err(|error| error.within("traits"))?;
+        let given: Result<Vec<String>, BodyError> = read(raw);
+        let given = given.map_err(|error| error.in_value_of(BodyErrorKind::Trait).within("traits"))?;
         let mut whole = Intent::new();
         for (at, name) in given.iter().enumerate() {
-            let name = names.traits().parse(name);
-            whole
-                .insert(name.map_err(|why| BodyError::new(format!("traits[{at}]"), why.to_string()))?, Said::Value(()));
+            let wrong = |why: String| BodyError::of(BodyErrorKind::Trait, format!("traits[{at}]"), why);
+            whole.insert(names.traits().parse(name).map_err(|why| wrong(why.to_string()))?, Said::Value(()));
         }
         set(&mut node.traits, "traits", &whole, author, conflicts);
     }

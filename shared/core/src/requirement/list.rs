@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::{InvalidRequirement, NodeView, Requirement};
+use crate::json;
 use crate::key::scalar_text;
 use crate::traits::TraitNames;
 
@@ -36,6 +37,12 @@ pub enum InvalidRequirements {
         /// How many.
         count: usize,
     },
+    /// Neither a map nor a list.
+    #[error("requirements are a map of keys and expressions, or a list of such maps and of texts")]
+    NoList,
+    /// An item of a list that is neither a map nor a text.
+    #[error("a list of requirements has maps and texts alone")]
+    NoMapOrText,
     /// Something that is no expression.
     #[error("requirement {key}: an expression is text, a number, true or false, or a list of those")]
     NoExpression {
@@ -52,6 +59,34 @@ impl Requirements {
     pub fn parse(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, InvalidRequirements> {
         let all: Vec<_> = texts.into_iter().map(|text| Requirement::parse(text.as_ref())).collect::<Result<_, _>>()?;
         Self::checked(all)
+    }
+
+    /// Reads a map, a list of maps and texts, or `null` for none.
+    ///
+    /// # Errors
+    /// [`InvalidRequirements`].
+    pub fn from_json(raw: &RawValue) -> Result<Self, InvalidRequirements> {
+        let mut all = Self::default();
+        match raw.get().as_bytes().first() {
+            Some(b'n') => {}
+            Some(b'{') => all.add_map(raw)?,
+            Some(b'[') => {
+                for item in json::items(raw) {
+                    match serde_json::from_str::<String>(item.get()) {
+                        Ok(text) => all.0.push(Requirement::parse(&text)?),
+                        Err(_) if item.get().starts_with('{') => all.add_map(item)?,
+                        Err(_) => return Err(InvalidRequirements::NoMapOrText),
+                    }
+                }
+            }
+            _ => return Err(InvalidRequirements::NoList),
+        }
+        Self::checked(all.0)
+    }
+
+    fn add_map(&mut self, raw: &RawValue) -> Result<(), InvalidRequirements> {
+        let members = json::members(raw).map_err(|_| InvalidRequirements::NoList)?;
+        members.into_iter().try_for_each(|(key, raw)| self.add(&key, raw))
     }
 
     /// Whether a node meets all of them.
@@ -118,39 +153,7 @@ impl Serialize for Requirements {
 
 impl<'de> Deserialize<'de> for Requirements {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Form;
-        impl<'de> Visitor<'de> for Form {
-            type Value = Requirements;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("requirements: a map of keys and expressions, or a list of such maps")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Requirements, A::Error> {
-                let mut all = Requirements::default();
-                while let Some((key, raw)) = map.next_entry::<String, Box<RawValue>>()? {
-                    all.add(&key, &raw).map_err(A::Error::custom)?;
-                }
-                Requirements::checked(all.0).map_err(A::Error::custom)
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Requirements, A::Error> {
-                let mut all = Requirements::default();
-                while let Some(raw) = seq.next_element::<Box<RawValue>>()? {
-                    let more = match raw.get().as_bytes().first() {
-                        Some(b'"') => {
-                            let text: String = serde_json::from_str(raw.get()).map_err(A::Error::custom)?;
-                            Requirements(vec![Requirement::parse(&text).map_err(A::Error::custom)?])
-                        }
-                        Some(b'{') => serde_json::from_str(raw.get()).map_err(A::Error::custom)?,
-                        _ => return Err(A::Error::custom("a list of requirements has maps and texts alone")),
-                    };
-                    all.0.extend(more.0);
-                    if all.0.len() > MAX_REQUIREMENTS {
-                        return Err(A::Error::custom(InvalidRequirements::TooMany { count: all.0.len() }));
-                    }
-                }
-                Ok(all)
-            }
-        }
-        deserializer.deserialize_any(Form)
+        Self::from_json(&Box::<RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use stemma_core::manifest::read_value;
 use stemma_core::name::TagName;
 use stemma_core::object::{Node, TagSpec};
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -10,6 +11,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use crate::api::http::request::Request;
 use crate::cache::Model;
 use crate::registry::Answer;
+use crate::registry::admit::bad_field;
 
 /// How many nodes a refusal lists.
 const MOST_LISTED: usize = 10;
@@ -44,8 +46,7 @@ pub(super) fn read_tag(request: &Request, call: TagCall) -> Result<(TagName, Opt
         _ => request.part("tag").to_owned(),
     };
     fields.remove("predefined");
-    let tag = serde_json::from_value(Value::Object(fields))
-        .map_err(|e| ApiError::new(ErrorType::FieldInvalid, format!("tag: {e}")))?;
+    let tag = read_value(&Value::Object(fields)).map_err(|e| bad_field("tag", &e))?;
     Ok((tag_name(&name)?, Some(tag)))
 }
 

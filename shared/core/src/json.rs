@@ -1,0 +1,133 @@
+//! JSON texts taken apart without a change: members in their order, with repeated names, and numbers as they are written.
+//!
+//! `serde_json` keeps the last of two equal members, and rounds an integer that does not fit into 64 bits to a float.
+
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Number, Value};
+
+use crate::name::cut;
+
+/// A JSON text that has no exact value here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidJson {
+    /// No object, where one is needed.
+    #[error("it is another value")]
+    NoObject,
+    /// A text with half of a surrogate pair.
+    #[error("has an escape that stands for no character")]
+    Escape,
+    /// A number that no 64-bit integer and no finite 64-bit float holds.
+    #[error("number out of range: {number} does not fit into 64 bits; where a text will do, quote it")]
+    Number {
+        /// As it is written, cut.
+        number: String,
+    },
+}
+
+/// Reads a value. The caller bounds its depth ([`nesting`]).
+///
+/// # Errors
+/// [`InvalidJson`], of the first part that is wrong.
+pub fn value(raw: &RawValue) -> Result<Value, InvalidJson> {
+    let text = raw.get();
+    match text.as_bytes().first() {
+        Some(b'{') => members(raw)?.into_iter().map(|(name, raw)| Ok((name, value(raw)?))).collect(),
+        Some(b'[') => items(raw).into_iter().map(value).collect(),
+        Some(b'"') => self::text(text).map(Value::String),
+        Some(b'-' | b'0'..=b'9') => number(text).map(Value::Number),
+        _ => Ok(serde_json::from_str(text).expect("a raw value is JSON")),
+    }
+}
+
+/// The members of an object in their order. A name may stand there twice.
+///
+/// # Errors
+/// [`InvalidJson`] when the text is no object, or a name is no Unicode text.
+pub fn members(raw: &RawValue) -> Result<Vec<(String, &RawValue)>, InvalidJson> {
+    let invalid = |_| if raw.get().starts_with('{') { InvalidJson::Escape } else { InvalidJson::NoObject };
+    serde_json::from_str(raw.get()).map(|Members(members)| members).map_err(invalid)
+}
+
+/// The items of a list; of anything else none.
+pub fn items(raw: &RawValue) -> Vec<&RawValue> {
+    serde_json::from_str(raw.get()).unwrap_or_default()
+}
+
+/// Reads the text of a JSON number. An integer is one of 64 bits, signed or not; anything else is a float.
+///
+/// # Errors
+/// [`InvalidJson::Number`].
+pub fn number(text: &str) -> Result<Number, InvalidJson> {
+    let is_integer = text.bytes().skip(1).all(|byte| byte.is_ascii_digit()) && text != "-0";
+    let number: Option<Number> = serde_json::from_str(text).ok();
+    number.filter(|number| !(is_integer && number.is_f64())).ok_or_else(|| InvalidJson::Number { number: cut(text) })
+}
+
+/// Reads a JSON string.
+///
+/// # Errors
+/// [`InvalidJson::Escape`].
+pub fn text(json: &str) -> Result<String, InvalidJson> {
+    serde_json::from_str(json).map_err(|_| InvalidJson::Escape)
+}
+
+/// How deep lists and objects of a JSON text stand in each other. Nothing else of it is checked.
+pub fn nesting(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Members<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_exactly_or_refused() {
+        for text in ["0", "-0", "-0.0", "18446744073709551615", "-9223372036854775808", "1.5", "1e20", "-1E-7"] {
+            assert_eq!(number(text).map(|number| number.as_f64()), Ok(text.parse().ok()), "{text}");
+        }
+        for text in ["18446744073709551616", "-9223372036854775809", "1e999"] {
+            let says = format!("number out of range: {text} does not fit into 64 bits; where a text will do, quote it");
+            assert_eq!(number(text).unwrap_err().to_string(), says);
+        }
+    }
+}
