@@ -335,7 +335,7 @@ fn s43_s51_s54_bodies_and_queries_over_the_api() {
         let (method, path, kind, _) = CALLS[usize::from(*call) % CALLS.len()];
         let text = String::from_utf8_lossy(body);
         let (path, text) = if method == "GET" { (format!("{path}{text}"), "") } else { (path.to_owned(), &*text) };
-        if path.parse::<axum::http::Uri>().is_err() {
+        if path.parse::<hyper::Uri>().is_err() {
             return;
         }
         let answer = runtime.block_on(served.send_text(method, &path, &[("content-type", kind)], text));

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use axum::http::Request;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::Request;
 use serde_json::Value;
 use stemma_controller::api::{Api, Guarding, answer};
 use stemma_controller::blobs::Blobs;
@@ -15,6 +15,7 @@ use stemma_controller::registry::Registry;
 use stemma_controller::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store};
 use stemma_core::traits::TraitNames;
 use stemma_wire::clock::SystemClock;
+use stemma_wire::endpoint::{Found, Listener, find};
 
 /// What is served.
 pub(crate) struct Served {
@@ -39,6 +40,15 @@ impl Answer {
     /// The sentence of the error; empty for none.
     pub(crate) fn message(&self) -> &str {
         self.body["error"]["message"].as_str().unwrap_or_default()
+    }
+}
+
+/// Checks that a request that went well was answered with a status of its row of the endpoint table.
+fn check_status(method: &str, path: &str, status: u16) {
+    let path = path.split('?').next().unwrap_or_default();
+    if let Found::Route(endpoint, _) = find(Listener::Admin, method, path) {
+        let route = endpoint.route();
+        assert!(status >= 300 || route.statuses.contains(&status), "{method} {path}: {status}, {endpoint:?}");
     }
 }
 
@@ -89,6 +99,7 @@ impl Served {
         let request = request.body(Full::new(Bytes::from(body.to_owned()))).expect("a request");
         let response = answer(Arc::clone(&self.api), None, request).await;
         let status = response.status().as_u16();
+        check_status(method, path, status);
         let bytes = response.into_body().collect().await.expect("a body of bytes").to_bytes();
         Answer { status, body: serde_json::from_slice(&bytes).unwrap_or_default() }
     }

@@ -1,7 +1,8 @@
 //! What stands behind the question mark: read once, bounded, nothing ignored, and carried on in a `next` link.
 
-use axum::extract::Query;
-use axum::http::Uri;
+use hyper::Uri;
+use stemma_wire::endpoint::{PAGE, Query};
+use stemma_wire::error::{ApiError, ErrorType};
 
 /// The most that one page holds, and what it holds where no `limit` is given (as Ironic and Magnum).
 pub(crate) const MOST_A_PAGE: usize = 1_000;
@@ -50,7 +51,7 @@ pub(crate) enum BadQuery {
 
 impl BadQuery {
     /// The name of the parameter, for the error body's `field`.
-    pub(crate) fn name(&self) -> Option<&str> {
+    fn name(&self) -> Option<&str> {
         match self {
             Self::Undecodable => None,
             Self::Unknown { name, .. } => Some(name),
@@ -61,6 +62,16 @@ impl BadQuery {
     /// A value that is not taken, and the rule.
     pub(crate) fn value(name: &'static str, value: &str, rule: impl Into<String>) -> Self {
         Self::BadValue { name, value: value.chars().take(64).collect(), rule: rule.into() }
+    }
+}
+
+impl From<BadQuery> for ApiError {
+    fn from(bad: BadQuery) -> Self {
+        let error = Self::new(ErrorType::RequestQuery, bad.to_string());
+        match bad.name() {
+            Some(name) => error.field(name),
+            None => error,
+        }
     }
 }
 
@@ -81,26 +92,23 @@ pub(crate) fn without_dry_run(uri: &Uri) -> Result<(Uri, bool), BadQuery> {
 }
 
 impl Parameters {
-    /// Reads a request's query; names that are not in `known` are refused.
+    /// Reads a request's query; a name that its route does not know is refused.
     ///
     /// # Errors
     /// [`BadQuery::Undecodable`] and [`BadQuery::Unknown`].
-    pub(crate) fn read(uri: &Uri, known: &[&[&'static str]]) -> Result<Self, BadQuery> {
+    pub(crate) fn read(uri: &Uri, query: Query) -> Result<Self, BadQuery> {
         let Self(pairs) = Self::read_any(uri)?;
-        let names = || known.iter().copied().flatten();
-        if let Some((name, _)) = pairs.iter().find(|(name, _)| !names().any(|known| known == name)) {
-            let known = names().copied().collect::<Vec<_>>().join(", ");
+        if let Some((name, _)) = pairs.iter().find(|(name, _)| !query.allows(name)) {
+            let known = query.names().collect::<Vec<_>>().join(", ");
             return Err(BadQuery::Unknown { name: name.chars().take(64).collect(), known });
         }
         Ok(Self(pairs))
     }
 
     /// Reads a request's query, whatever its names.
-    ///
-    /// # Errors
-    /// [`BadQuery::Undecodable`].
-    pub(crate) fn read_any(uri: &Uri) -> Result<Self, BadQuery> {
-        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|_| BadQuery::Undecodable)?;
+    fn read_any(uri: &Uri) -> Result<Self, BadQuery> {
+        let query = uri.query().unwrap_or_default().as_bytes();
+        let pairs: Vec<_> = form_urlencoded::parse(query).into_owned().take(MOST_PARAMETERS + 1).collect();
         if pairs.len() > MOST_PARAMETERS { Err(BadQuery::Undecodable) } else { Ok(Self(pairs)) }
     }
 
@@ -160,9 +168,6 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
         _ => None,
     }
 }
-
-/// The names of the parameters of a page.
-pub(crate) const PAGE: &[&str] = &["limit", "marker", "sort_key", "sort_dir"];
 
 /// Which part of a list is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -247,7 +252,7 @@ mod tests {
     use super::*;
 
     fn read(query: &str) -> Result<Parameters, BadQuery> {
-        Parameters::read(&format!("/v1/nodes?{query}").parse().unwrap(), &[PAGE, &["traits", "detail"]])
+        Parameters::read(&format!("/v1/nodes?{query}").parse().unwrap(), Query::Of(&[PAGE, &["traits", "detail"]]))
     }
 
     #[test]

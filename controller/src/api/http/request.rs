@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use bytes::Bytes;
+use hyper::{HeaderMap, Method, StatusCode, Uri, header};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use stemma_core::ownership::Manager;
+use stemma_wire::endpoint::Minor;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::serve::Peer;
 use stemma_wire::tls::Class;
 use uuid::Uuid;
 
 use super::json;
-use super::query::{BadQuery, Parameters};
-use super::version::{Minor, Negotiated};
+use super::query::Parameters;
+use super::version::Negotiated;
 use crate::registry::{Answer, Caller, Mark};
 
 /// The largest body of everything but a blob: a release with all of its tasks in it.
@@ -29,6 +30,8 @@ pub(crate) struct Request {
     pub method: Method,
     /// The address as it was sent, without `dry_run`.
     pub uri: Uri,
+    /// The parameters of its query, all of which its route knows.
+    pub query: Parameters,
     /// Whether the write is only tried out (`?dry_run=true`).
     pub dry_run: bool,
     /// The parts of the path that its route leaves open, decoded, by name.
@@ -128,14 +131,6 @@ impl Request {
     /// The path, without the query.
     pub(crate) fn url(&self) -> String {
         format!("{}{}", self.base, self.uri.path().trim_end_matches('/'))
-    }
-
-    /// The query, all of whose names must be known.
-    ///
-    /// # Errors
-    /// [`ErrorType::RequestQuery`].
-    pub(crate) fn query(&self, known: &[&[&'static str]]) -> Result<Parameters, ApiError> {
-        Parameters::read(&self.uri, known).map_err(bad_query)
     }
 
     /// The body as JSON.
@@ -240,9 +235,9 @@ impl Request {
     ///
     /// # Errors
     /// A manager, or an `Idempotency-Key`, that is none.
-    pub(crate) fn caller(&self, manager: Option<&str>) -> Result<Caller, ApiError> {
+    pub(crate) fn caller(&self) -> Result<Caller, ApiError> {
         let principal = self.principal();
-        let manager = Manager::new(manager.unwrap_or(&principal))
+        let manager = Manager::new(self.query.one("manager")?.unwrap_or(&principal))
             .map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
         Ok(Caller {
             manager,
@@ -256,7 +251,7 @@ impl Request {
     }
 
     /// The name of who asks: the admin's certificate, or the plain listener's standing admin.
-    fn principal(&self) -> String {
+    pub(crate) fn principal(&self) -> String {
         let identity = self.peer.as_ref().and_then(|peer| peer.identity.as_ref());
         match identity.map(|identity| &identity.class) {
             Some(Class::Admin(name)) => name.as_str().to_owned(),
@@ -277,15 +272,5 @@ impl Request {
         hash.update(&self.body);
         let hash = stemma_core::digest::Hex(&hash.finalize()).to_string();
         Ok(Some(Mark { id, hash }))
-    }
-}
-
-/// The refusal of a query.
-#[allow(clippy::needless_pass_by_value)] // It stands in `map_err`.
-pub(crate) fn bad_query(bad: BadQuery) -> ApiError {
-    let error = ApiError::new(ErrorType::RequestQuery, bad.to_string());
-    match bad.name() {
-        Some(name) => error.field(name),
-        None => error,
     }
 }

@@ -5,19 +5,21 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, HeaderValue, Request as HttpRequest, Response, StatusCode, Uri, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, StatusCode, Uri, header};
 use log::error;
 use serde_json::{Value, json};
-use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, Method, find};
+use stemma_wire::endpoint::{Caller, Content, Endpoint, Found, Listener, Method, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, Rejected};
 use stemma_wire::tls::Class;
 use uuid::Uuid;
 
-use super::request::{MOST_BODY_BYTES, Outcome, Reply, Request, bad_query};
+use super::query::{Parameters, without_dry_run};
+use super::request::{MOST_BODY_BYTES, Outcome, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use crate::blobs;
 use crate::registry::maps::MapName;
@@ -53,8 +55,8 @@ where
     let (parts, body) = request.into_parts();
     let service = Service::of_path(parts.uri.path());
     let versions = negotiate(parts.uri.path(), &parts.headers);
-    let is_head = parts.method == axum::http::Method::HEAD;
-    let method = if is_head { axum::http::Method::GET } else { parts.method };
+    let is_head = parts.method == HttpMethod::HEAD;
+    let method = if is_head { HttpMethod::GET } else { parts.method };
     let outcome = match &versions {
         Err(refused) => Err(not_acceptable(refused)),
         Ok(versions) => {
@@ -110,7 +112,7 @@ fn has_odd_segment(path: &str) -> bool {
 /// A request whose head was read.
 struct Opened<'a> {
     id: &'a str,
-    method: &'a axum::http::Method,
+    method: &'a HttpMethod,
     uri: &'a Uri,
     headers: &'a HeaderMap,
     versions: Negotiated,
@@ -133,14 +135,16 @@ impl Opened<'_> {
             let kind = if caller == Caller::Nobody { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
             return Err(kind.into());
         }
-        let (uri, dry_run) = if is_write(endpoint) {
-            super::query::without_dry_run(self.uri).map_err(bad_query)?
-        } else {
-            (self.uri.clone(), false)
-        };
-        let most = if endpoint == Endpoint::PutBlob { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
+        let route = endpoint.route();
+        if let Some(since) = route.since.filter(|since| self.versions.is_before(since)) {
+            return Err(since.refuse());
+        }
+        let (uri, dry_run) =
+            if endpoint.has_dry_run() { without_dry_run(self.uri)? } else { (self.uri.clone(), false) };
+        let most = if route.request == Content::Bytes { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
         let request = Request {
             method: self.method.clone(),
+            query: Parameters::read(&uri, route.query)?,
             uri,
             dry_run,
             path,
@@ -190,7 +194,7 @@ impl Opened<'_> {
     }
 
     fn is_read(&self) -> bool {
-        *self.method == axum::http::Method::GET
+        *self.method == HttpMethod::GET
     }
 
     /// Ironic's answers are JSON alone, and it says so to who wants something else.
@@ -236,11 +240,6 @@ impl Opened<'_> {
             Found::Nothing => Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title())),
         }
     }
-}
-
-/// Whether it is a write of the model, which can be tried out. A file body is none: it is kept or it is not.
-fn is_write(endpoint: Endpoint) -> bool {
-    endpoint.route().method != Method::Get && endpoint != Endpoint::PutBlob
 }
 
 /// Whether the last segment is a map of an object.

@@ -4,11 +4,9 @@
 //! here, once, for every route. Without a header the newest version holds (the upstreams give the oldest), so
 //! that a person with curl sees all; the clients always send one.
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
-
-/// The minor version of an API whose major version is 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Minor(pub u16);
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
+use stemma_wire::endpoint::{Minor, Since};
 
 /// An API that Stemma speaks beside its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +171,15 @@ fn magnum_version(headers: &HeaderMap, is_document: bool) -> Result<Minor, NotAc
 }
 
 impl Negotiated {
+    /// Whether the client's version of the path's API is old enough to know nothing of what is there since.
+    pub(crate) fn is_before(&self, since: &Since) -> bool {
+        match self.service {
+            Some(Service::Baremetal) => self.baremetal < since.minor,
+            Some(Service::ContainerInfra) => self.container_infra < since.minor,
+            None => false,
+        }
+    }
+
     /// The headers that the clients read, of the service whose path was asked for (of both for a document).
     pub(crate) fn write(self, headers: &mut HeaderMap) {
         if self.service != Some(Service::ContainerInfra) {

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::objects::Shown;
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request, bad_query};
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
@@ -24,11 +24,11 @@ const MOST_OBJECTS: usize = 2_000;
 
 /// `POST /v1/apply`.
 pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let parameters = request.query(&[&["manager", "force", "adopt"]])?;
-    let caller = request.caller(parameters.one("manager").map_err(bad_query)?)?;
-    let force = parameters.flag("force").map_err(bad_query)?.unwrap_or(false);
+    let parameters = &request.query;
+    let caller = request.caller()?;
+    let force = parameters.flag("force")?.unwrap_or(false);
     let bad_manager = |e: InvalidOwner| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("adopt");
-    let adopt = parameters.one("adopt").map_err(bad_query)?.map(Manager::new).transpose().map_err(bad_manager)?;
+    let adopt = parameters.one("adopt")?.map(Manager::new).transpose().map_err(bad_manager)?;
     let author = Author::Apply { manager: &caller.manager, force, adopt: adopt.as_ref() };
     let documents = read(request.object()?)?;
     let answer = api.registry.write(&caller, |sight| {

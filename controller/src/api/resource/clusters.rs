@@ -7,6 +7,7 @@ use stemma_core::labels::BodyShape;
 use stemma_core::name::ObjectName;
 use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Inherited, Kind, NodeGroupSpec};
 use stemma_core::origin::Level;
+use stemma_wire::endpoint::{Minor, since};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
@@ -14,9 +15,8 @@ use super::objects::{self, Shown, read_body};
 use super::writes::{New, create};
 use super::{kept, lists, view};
 use crate::api::Api;
-use crate::api::http::query::{PAGE, Page};
-use crate::api::http::request::{Outcome, Reply, Request, bad_query};
-use crate::api::http::version::{Minor, Service};
+use crate::api::http::query::Page;
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, not_found};
@@ -125,10 +125,10 @@ const LISTED: &[&str] = &[
 
 /// `GET /v1/clusters` and `GET /v1/clusters/detail`.
 pub(super) fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
-    let parameters = request.query(&[PAGE, &["selector", "at_least"]])?;
-    let page = Page::read(&parameters).map_err(bad_query)?;
+    let parameters = &request.query;
+    let page = Page::read(parameters)?;
     let model = api.cache().model();
-    let selector = lists::selector(&parameters)?;
+    let selector = lists::selector(parameters)?;
     let labels = |object: &Cluster| {
         let above = view::above_cluster(&model, &object.spec);
         let mut chain: view::Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
@@ -138,7 +138,7 @@ pub(super) fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
     let mut rows: Vec<_> =
         model.clusters.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
     lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
-    let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
+    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
     let show = |object: &Arc<Cluster>| {
         let mut body = ClusterSpec::show(api, &model, object, &request.base);
         if !detail {
@@ -151,7 +151,7 @@ pub(super) fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
 
 /// `POST /v1/clusters`: the cluster, and its two default groups, as Magnum makes them.
 pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let mut fields = request.object()?;
     let uuid = Uuid::now_v7();
     let name = new_name(&mut fields, uuid)?;
@@ -180,7 +180,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
 fn unknown_template(error: ApiError, version: Minor) -> Undecided {
     if error.kind == ErrorType::ReferenceDangling
         && error.field.as_deref() == Some("cluster_template")
-        && version >= Minor(10)
+        && version >= since::TEMPLATE_NOT_FOUND
     {
         return ApiError { kind: ErrorType::ObjectNotFound, ..error }.into();
     }
@@ -214,13 +214,4 @@ fn default_groups(work: &mut Work<'_>, cluster: &Cluster) -> Result<(), ApiError
         work.create(Uuid::now_v7(), name, spec)?;
     }
     Ok(())
-}
-
-/// Refuses what Magnum's API has from a later version on.
-pub(super) fn needs(request: &Request, oldest: Minor) -> Result<(), ApiError> {
-    if request.magnum() >= oldest {
-        return Ok(());
-    }
-    let message = format!("this path is there from version 1.{} of {} on", oldest.0, Service::ContainerInfra.name());
-    Err(ApiError::new(ErrorType::RequestNotAcceptable, message))
 }

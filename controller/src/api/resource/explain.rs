@@ -17,19 +17,19 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use super::objects::Shown;
 use super::{resolved, state};
 use crate::api::Api;
-use crate::api::http::request::{self, Reply, Request, bad_query};
+use crate::api::http::request::{self, Reply, Request};
 use crate::cache::Model;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.
 pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
-    let parameters = request.query(&[&["label", "tag", "task", "trait", "at_least"]])?;
+    let parameters = &request.query;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     let answer = match model.resolve(node.meta.uuid) {
         Outcome::Complete(answer) => answer,
         Outcome::Incomplete(missing) => return Err(resolved::incomplete(&missing)),
     };
-    let asked = |name| parameters.one(name).map_err(bad_query);
+    let asked = |name| parameters.one(name);
     let mut body = match (asked("label")?, asked("tag")?, asked("task")?, asked("trait")?) {
         (Some(key), None, None, None) => label(&model, &answer, key),
         (None, Some(tag), None, None) => explain_tag(&model, &answer, tag),

@@ -9,41 +9,14 @@ use stemma_core::object::Node;
 use stemma_core::requirement::{Field, NodeView, Requirements, Value};
 use stemma_core::selector::Selector;
 use stemma_core::traits::{NodeTraits, Trait};
+use stemma_wire::endpoint::{Minor, since};
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::{lists, state};
 use crate::api::Api;
 use crate::api::http::query::{BadQuery, Parameters};
-use crate::api::http::request::bad_query;
-use crate::api::http::version::Minor;
 use crate::cache::Model;
 use crate::registry::names::group_path;
-
-/// Ironic has traits from here on.
-pub(super) const TRAITS: Minor = Minor(37);
-
-/// The names of the filters.
-pub(super) const FILTERS: &[&str] = &[
-    "traits",
-    "traits-any",
-    "not-traits",
-    "not-traits-any",
-    "selector",
-    "tag",
-    "role",
-    "nodegroup",
-    "requirement",
-    "resource_class",
-    "driver",
-    "maintenance",
-    "associated",
-    "owner",
-    "lessee",
-    "conductor_group",
-    "instance_uuid",
-    "provision_state",
-    "shard",
-];
 
 /// Filters that compare a kept field's text.
 const KEPT: [&str; 7] = ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
@@ -73,12 +46,12 @@ impl Filter {
     /// not have yet.
     pub(super) fn read(api: &Api, version: Minor, parameters: &Parameters) -> Result<Self, ApiError> {
         let traits = |name| traits(api, version, parameters, name);
-        let names = |name| parameters.list(name).map_err(bad_query).map(Option::unwrap_or_default);
-        let kept = KEPT.into_iter().filter_map(|name| {
-            parameters.one(name).map(|v| v.map(|v| (name, v.to_owned()))).map_err(bad_query).transpose()
-        });
+        let names = |name| parameters.list(name).map(Option::unwrap_or_default);
+        let kept = KEPT
+            .into_iter()
+            .filter_map(|name| parameters.one(name).map(|v| v.map(|v| (name, v.to_owned()))).transpose());
         let requirements = Requirements::parse(parameters.all("requirement"));
-        let text = |name| parameters.one(name).map_err(bad_query).map(|value| value.map(str::to_owned));
+        let text = |name| parameters.one(name).map(|value| value.map(str::to_owned));
         Ok(Self {
             all: traits("traits")?.unwrap_or_default(),
             any: traits("traits-any")?,
@@ -97,8 +70,8 @@ impl Filter {
             requirements: requirements
                 .map_err(|e| ApiError::new(ErrorType::RequirementInvalid, e.to_string()).field("requirement"))?,
             kept: kept.collect::<Result<_, _>>()?,
-            parked: parameters.flag("maintenance").map_err(bad_query)?,
-            associated: parameters.flag("associated").map_err(bad_query)?,
+            parked: parameters.flag("maintenance")?,
+            associated: parameters.flag("associated")?,
             provision_state: text("provision_state")?,
         })
     }
@@ -157,9 +130,9 @@ fn traits(
     parameters: &Parameters,
     name: &'static str,
 ) -> Result<Option<Vec<Trait>>, ApiError> {
-    let Some(names) = parameters.list(name).map_err(bad_query)? else { return Ok(None) };
-    if version < TRAITS {
-        let message = format!("{name}: nodes are filtered by traits from version 1.{} on", TRAITS.0);
+    let Some(names) = parameters.list(name)? else { return Ok(None) };
+    if version < since::TRAITS {
+        let message = format!("{name}: nodes are filtered by traits from version 1.{} on", since::TRAITS.0);
         return Err(ApiError::new(ErrorType::RequestNotAcceptable, message).field(name));
     }
     names
@@ -170,7 +143,7 @@ fn traits(
 }
 
 fn bad(name: &'static str, value: &str, reason: &dyn std::fmt::Display) -> ApiError {
-    bad_query(BadQuery::value(name, value, reason.to_string()))
+    BadQuery::value(name, value, reason.to_string()).into()
 }
 
 /// A node, as selectors and requirements see it.

@@ -9,21 +9,16 @@ use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::clusters::needs;
 use super::objects::{self, Shown, read_body};
 use super::writes::{self, New, create, shown_new};
 use super::{kept, lists, view};
 use crate::api::Api;
-use crate::api::http::query::{PAGE, Page};
-use crate::api::http::request::{Outcome, Reply, Request, bad_query};
-use crate::api::http::version::Minor;
+use crate::api::http::query::Page;
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, not_found};
 use crate::registry::{Answer, Undecided};
-
-/// Magnum has node groups from here on.
-const NODEGROUPS: Minor = Minor(9);
 
 impl Shown for NodeGroupSpec {
     const LEVEL: Option<Level> = Some(Level::NodeGroup);
@@ -139,13 +134,12 @@ const LISTED: &[&str] = &[
 
 /// `GET /v1/clusters/{cluster}/nodegroups`.
 pub(super) fn list(api: &Api, request: &Request) -> Outcome {
-    needs(request, NODEGROUPS)?;
-    let parameters = request.query(&[PAGE, &["selector", "role", "at_least"]])?;
-    let page = Page::read(&parameters).map_err(bad_query)?;
+    let parameters = &request.query;
+    let page = Page::read(parameters)?;
     let model = api.cache().model();
     let cluster = ClusterSpec::locate(&model, request)?;
-    let selector = lists::selector(&parameters)?;
-    let role = parameters.one("role").map_err(bad_query)?;
+    let selector = lists::selector(parameters)?;
+    let role = parameters.one("role")?;
     let labels = |object: &NodeGroup| {
         let above = view::above_group(&model, &object.spec);
         let mut chain: view::Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
@@ -158,7 +152,7 @@ pub(super) fn list(api: &Api, request: &Request) -> Outcome {
     let here = model.groups.iter().filter(|o| o.spec.cluster.0 == cluster.meta.uuid && of_role(o));
     let mut rows: Vec<_> = here.filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
     lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
-    let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
+    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
     let show = |object: &Arc<NodeGroup>| {
         let mut body = NodeGroupSpec::show(api, &model, object, &request.base);
         body.retain(|name, _| LISTED.contains(&name.as_str()));
@@ -169,8 +163,7 @@ pub(super) fn list(api: &Api, request: &Request) -> Outcome {
 
 /// `POST /v1/clusters/{cluster}/nodegroups`.
 pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    needs(request, NODEGROUPS)?;
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let mut fields = request.object()?;
     let name = writes::name_of_new::<NodeGroupSpec>(&mut fields)?;
     let body = read_body::<NodeGroupSpec>(fields)?;
@@ -185,16 +178,4 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
         work.finish(answer)
     });
     Ok(Reply::written(answer.await?, &request.base))
-}
-
-/// `GET /v1/clusters/{cluster}/nodegroups/{group}`.
-pub(super) fn get(api: &Api, request: &Request) -> Outcome {
-    needs(request, NODEGROUPS)?;
-    objects::get::<NodeGroupSpec>(api, request)
-}
-
-/// `DELETE /v1/clusters/{cluster}/nodegroups/{group}`.
-pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
-    needs(request, NODEGROUPS)?;
-    writes::delete::<NodeGroupSpec>(api, request).await
 }

@@ -10,14 +10,13 @@ use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::Shown;
 use crate::api::http::query::{BadQuery, Page, Parameters};
-use crate::api::http::request::bad_query;
 
 /// Reads `selector`.
 ///
 /// # Errors
 /// [`ErrorType::SelectorInvalid`].
 pub(super) fn selector(parameters: &Parameters) -> Result<Option<Selector>, ApiError> {
-    let text = parameters.one("selector").map_err(bad_query)?;
+    let text = parameters.one("selector")?;
     let refused = |e: stemma_core::selector::InvalidSelector| {
         ApiError::new(ErrorType::SelectorInvalid, e.to_string()).field("selector")
     };
@@ -46,7 +45,7 @@ pub(super) fn sort<S: Shown>(
         Some("generation") => rows.sort_by_key(|row| row.meta.generation),
         Some(other) => {
             let rule = "lists are sorted by id, uuid, name, created_at, updated_at or generation";
-            return Err(bad_query(BadQuery::value("sort_key", other, rule)));
+            return Err(ApiError::from(BadQuery::value("sort_key", other, rule)));
         }
     }
     Ok(())

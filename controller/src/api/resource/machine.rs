@@ -1,7 +1,8 @@
 //! What machines ask for: version documents, health, metrics, the description of the API itself.
 
-use axum::http::StatusCode;
+use hyper::StatusCode;
 use serde_json::{Value, json};
+use stemma_wire::endpoint::openapi;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
@@ -20,8 +21,7 @@ fn version_1(base: &str) -> Value {
 }
 
 /// `GET /` and `GET /versions`.
-pub(super) fn versions(request: &Request) -> Outcome {
-    request.query(&[])?;
+pub(super) fn versions(_api: &Api, request: &Request) -> Outcome {
     let version = version_1(&request.base);
     Ok(Reply::ok(json!({
         "name": "Stemma", "description": "Labels, traits, tags and tasks of a fleet of hosts, each with its line of descent.",
@@ -30,8 +30,7 @@ pub(super) fn versions(request: &Request) -> Outcome {
 }
 
 /// `GET /v1`.
-pub(super) fn version_1_document(request: &Request) -> Outcome {
-    request.query(&[])?;
+pub(super) fn version_1_document(_api: &Api, request: &Request) -> Outcome {
     let base = &request.base;
     let mut body = json!({
         "id": "v1", "version": version_1(base), "links": [{"href": format!("{base}/v1/"), "rel": "self"}],
@@ -44,7 +43,7 @@ pub(super) fn version_1_document(request: &Request) -> Outcome {
 }
 
 /// `GET /v2`: Glance's API is not here yet, and says so.
-pub(super) fn version_2_document(_request: &Request) -> Outcome {
+pub(super) fn version_2_document(_api: &Api, _request: &Request) -> Outcome {
     Err(ApiError::new(
         ErrorType::PathUnknown,
         "version 2 (the catalogue of labels and properties) is not served by this release",
@@ -52,16 +51,35 @@ pub(super) fn version_2_document(_request: &Request) -> Outcome {
 }
 
 /// `GET /readyz`: whether the store takes writes and the cache is whole.
-pub(super) fn ready(api: &Api) -> Reply {
-    match api.registry.store().health() {
+pub(super) fn ready(api: &Api, _request: &Request) -> Outcome {
+    Ok(match api.registry.store().health() {
         Health::Writable => Reply::ok("ready".into()),
         Health::ReadOnly { reason } => Reply { status: StatusCode::SERVICE_UNAVAILABLE, ..Reply::ok(reason.into()) },
-    }
+    })
+}
+
+/// `GET /healthz`: that the process answers.
+pub(super) fn alive(_api: &Api, _request: &Request) -> Outcome {
+    Ok(Reply::ok("ok".into()))
+}
+
+/// `GET /metrics`.
+pub(super) fn metrics(api: &Api, _request: &Request) -> Outcome {
+    Ok(Reply::ok(api.metrics.as_ref().map(|metrics| metrics.text()).unwrap_or_default().into()))
+}
+
+/// `GET /openapi.json`.
+pub(super) fn description(_api: &Api, _request: &Request) -> Outcome {
+    Ok(Reply::ok(openapi(env!("CARGO_PKG_VERSION"))))
+}
+
+/// A path of the agents' listener, which this one does not have.
+pub(super) fn agents_path(_api: &Api, _request: &Request) -> Outcome {
+    Err(ApiError::new(ErrorType::PathUnknown, "agents are served on their own listener"))
 }
 
 /// `GET /v1/requests/{request}`: what became of a write.
 pub(super) fn request(api: &Api, request: &Request) -> Outcome {
-    request.query(&[])?;
     let id = request.part("request");
     let missing = || {
         let message = format!("no write was made under the Idempotency-Key {}", stemma_wire::error::quote(id));
@@ -69,7 +87,7 @@ pub(super) fn request(api: &Api, request: &Request) -> Outcome {
             .detail("nothing was written; it can be sent again under the same key")
     };
     let uuid: Uuid = id.parse().map_err(|_| missing())?;
-    let (record, revision) = api.registry.request(&request.caller(None)?.principal, uuid)?.ok_or_else(missing)?;
+    let (record, revision) = api.registry.request(&request.principal(), uuid)?.ok_or_else(missing)?;
     let answer = record.answer.at(revision.get());
     Ok(Reply::ok(json!({
         "id": uuid, "at": super::view::time(record.at), "revision": revision.get(), "status": answer.status, "location": answer.location,

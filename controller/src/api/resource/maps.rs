@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use stemma_core::ownership::Party;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{Shown, caller, lost, raw};
+use super::objects::{Shown, lost, raw};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::registry::Answer;
@@ -69,7 +69,7 @@ impl MapBody {
 /// # Errors
 /// What the map refuses.
 pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapCall) -> Outcome {
-    let caller = caller(request)?;
+    let caller = request.caller()?;
     let map = map_name::<S>(request.part("map"))?;
     let (body, presumed) = (MapBody::read(call, map, request)?, request.presumed()?);
     let answer = api.registry.write(&caller, |sight| {

@@ -1,6 +1,7 @@
 //! The resources: what each row of the endpoint table does.
 
 mod apply;
+mod blobs;
 mod clusters;
 mod explain;
 mod filter;
@@ -21,6 +22,7 @@ mod routes;
 mod state;
 mod tags;
 mod templates;
+mod tokens;
 mod traits;
 mod view;
 mod writes;

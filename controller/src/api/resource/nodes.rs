@@ -3,23 +3,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
 use stemma_core::name::{NodeName, is_uuid_like, odd_host_uuid};
 use stemma_core::object::{Inherited, Kind, Node, NodeSpec};
 use stemma_core::origin::Level;
+use stemma_wire::endpoint::{Minor, since};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::filter::{FILTERS, Filter, TRAITS};
+use super::filter::Filter;
 use super::objects::{self, Shown, read_body};
 use super::writes::{New, create, shown_new};
 use super::{kept, lists, state, view};
 use crate::api::Api;
-use crate::api::http::query::{BadQuery, PAGE, Page, Parameters};
-use crate::api::http::request::{Outcome, Reply, Request, bad_query};
-use crate::api::http::version::{IRONIC_VERSION, Minor};
+use crate::api::http::query::{BadQuery, Page, Parameters};
+use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::version::IRONIC_VERSION;
 use crate::cache::Model;
 use crate::registry::Undecided;
 use crate::registry::names::ModelNames;
@@ -30,13 +31,6 @@ const DEFAULT: &[&str] = &["uuid", "name", "instance_uuid", "maintenance", "powe
 /// What Stemma's own lists show beside, where a client names no version of Ironic's.
 const OWN: &[&str] =
     &["nodegroup", "state", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"];
-/// Versions from which on Ironic has something.
-const NAMES: Minor = Minor(5);
-const FIELDS: Minor = Minor(8);
-const RESOURCE_CLASS: Minor = Minor(21);
-const DETAIL: Minor = Minor(43);
-const ALLOCATIONS: Minor = Minor(52);
-
 impl Shown for NodeSpec {
     const LEVEL: Option<Level> = Some(Level::Node);
 
@@ -110,7 +104,7 @@ pub(super) fn locate(model: &Model, id: &str, version: Minor) -> Result<Arc<Node
         let message = format!("Expected UUID or name for node: {}.", quote(id));
         return Err(ApiError::new(ErrorType::FieldInvalid, message));
     }
-    if version < NAMES {
+    if version < since::NAMES {
         return Err(missing());
     }
     model.nodes.named(None, id).cloned().ok_or_else(missing)
@@ -180,20 +174,24 @@ fn read_fields(
             format!("a field asked for is not there in version 1.{}", version.0),
         )
     };
-    if version < FIELDS {
+    if version < since::FIELDS {
         return Err(too_old());
     }
     let names = given.flat_map(|text| text.split(',')).map(|name| name.trim().to_ascii_lowercase());
     let names: Vec<String> = names.filter(|name| !name.is_empty()).collect();
     for name in &names {
         if name == "links" || !known.contains_key(name) {
-            return Err(bad_query(BadQuery::value("fields", name, "it is no field of a node that can be asked for")));
+            return Err(ApiError::from(BadQuery::value(
+                "fields",
+                name,
+                "it is no field of a node that can be asked for",
+            )));
         }
         let since = match name.as_str() {
-            "traits" => TRAITS,
-            "resource_class" => RESOURCE_CLASS,
-            "allocation_uuid" => ALLOCATIONS,
-            _ => FIELDS,
+            "traits" => since::TRAITS,
+            "resource_class" => since::RESOURCE_CLASS,
+            "allocation_uuid" => since::ALLOCATIONS,
+            _ => since::FIELDS,
         };
         if version < since {
             return Err(too_old());
@@ -217,10 +215,10 @@ fn known_fields(api: &Api, model: &Model) -> Map<String, Value> {
 
 /// Takes away what the version of a client does not know.
 fn for_version(mut body: Map<String, Value>, version: Minor) -> Map<String, Value> {
-    if version < TRAITS {
+    if version < since::TRAITS {
         body.remove("traits");
     }
-    if version < RESOURCE_CLASS {
+    if version < since::RESOURCE_CLASS {
         body.remove("resource_class");
     }
     body
@@ -228,17 +226,17 @@ fn for_version(mut body: Map<String, Value>, version: Minor) -> Map<String, Valu
 
 /// `GET /v1/nodes` and `GET /v1/nodes/detail`.
 pub(super) fn list(api: &Api, request: &Request, detail_path: bool) -> Outcome {
-    let parameters = request.query(&[PAGE, FILTERS, &["fields", "detail", "deleting", "at_least"]])?;
-    let page = Page::read(&parameters).map_err(bad_query)?;
+    let parameters = &request.query;
+    let page = Page::read(parameters)?;
     let model = api.cache().model();
-    let columns = columns(api, &model, request, &parameters, detail_path)?;
+    let columns = columns(api, &model, request, parameters, detail_path)?;
     check_marker(&page)?;
-    let filter = Filter::read(api, request.ironic(), &parameters)?;
-    let deleting = parameters.flag("deleting").map_err(bad_query)?.unwrap_or(false);
+    let filter = Filter::read(api, request.ironic(), parameters)?;
+    let deleting = parameters.flag("deleting")?.unwrap_or(false);
     let mut rows: Vec<_> =
         model.nodes.iter().filter(|node| !deleting && filter.keeps(api, &model, node)).cloned().collect();
     lists::sort(&mut rows, &page, |node| node.meta.name.as_ref().map(ToString::to_string).unwrap_or_default())?;
-    let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
+    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
     let show = |node: &Arc<Node>| {
         columns.apply(for_version(NodeSpec::show(api, &model, node, &request.base), request.ironic()))
     };
@@ -252,11 +250,11 @@ fn columns(
     parameters: &Parameters,
     detail_path: bool,
 ) -> Result<Columns, ApiError> {
-    let detail = parameters.flag("detail").map_err(bad_query)?;
+    let detail = parameters.flag("detail")?;
     let fields = read_fields(parameters, request.ironic(), &known_fields(api, model))?;
-    let refuse = |value: &str, rule: &str| Err(bad_query(BadQuery::value("detail", value, rule)));
+    let refuse = |value: &str, rule: &str| Err(ApiError::from(BadQuery::value("detail", value, rule)));
     match (detail, fields) {
-        (Some(_), _) if request.ironic() < DETAIL => refuse("…", "it is there from version 1.43 on"),
+        (Some(_), _) if request.ironic() < since::DETAIL => refuse("…", "it is there from version 1.43 on"),
         (Some(true), Some(_)) => refuse("true", "it can't be asked for together with fields"),
         (_, Some(_)) if detail_path => refuse("…", "fields can't be chosen in the detailed list"),
         (_, Some(fields)) => Ok(Columns::Some(fields)),
@@ -273,7 +271,7 @@ fn columns(
 fn check_marker(page: &Page) -> Result<(), ApiError> {
     match &page.marker {
         Some(marker) if marker.parse::<Uuid>().is_err() => {
-            Err(bad_query(BadQuery::value("marker", marker, "it is the uuid of a node")))
+            Err(ApiError::from(BadQuery::value("marker", marker, "it is the uuid of a node")))
         }
         _ => Ok(()),
     }
@@ -281,10 +279,10 @@ fn check_marker(page: &Page) -> Result<(), ApiError> {
 
 /// `GET /v1/nodes/{node}`.
 pub(super) fn get(api: &Api, request: &Request) -> Outcome {
-    let parameters = request.query(&[&["fields", "at_least"]])?;
+    let parameters = &request.query;
     let model = api.cache().model();
     let columns =
-        read_fields(&parameters, request.ironic(), &known_fields(api, &model))?.map_or(Columns::All, Columns::Some);
+        read_fields(parameters, request.ironic(), &known_fields(api, &model))?.map_or(Columns::All, Columns::Some);
     let node = NodeSpec::locate(&model, request)?;
     let body = for_version(NodeSpec::show(api, &model, &node, &request.base), request.ironic());
     Ok(Reply::ok(columns.apply(body)).tagged(node.meta.resource_version))
@@ -292,7 +290,7 @@ pub(super) fn get(api: &Api, request: &Request) -> Outcome {
 
 /// `POST /v1/nodes`.
 pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let mut fields = request.object()?;
     check_version(&fields, request.ironic())?;
     if ["driver", "name"].iter().all(|field| fields.get(*field).is_none_or(Value::is_null)) {
@@ -315,7 +313,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
 
 /// A field of a later version than the request's is refused, as Ironic refuses it.
 fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiError> {
-    let since: BTreeMap<&str, Minor> = [("name", NAMES), ("resource_class", RESOURCE_CLASS)].into();
+    let since: BTreeMap<&str, Minor> = [("name", since::NAMES), ("resource_class", since::RESOURCE_CLASS)].into();
     match since.iter().find(|(name, since)| version < **since && fields.contains_key(**name)) {
         Some((name, _)) => {
             let message = format!("the field {name} is not there in version 1.{}", version.0);
@@ -348,7 +346,6 @@ fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiErro
 
 /// `GET /v1/nodes/{node}/report`: what the host said, and what became of its tasks.
 pub(super) fn report(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(Reply { status: StatusCode::OK, ..Reply::ok(state::report(&model, &node)) })

@@ -15,7 +15,7 @@ use stemma_wire::error::{ApiError, ErrorType};
 use super::{kept, view};
 use crate::api::Api;
 use crate::api::http::query::{Page, Parameters};
-use crate::api::http::request::{Outcome, Reply, Request, bad_query};
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::registry::admit::{bad_body, bad_field};
@@ -80,12 +80,6 @@ pub(super) trait Shown: Resource + Fields {
     const KEEPS_NAME: bool = false;
 }
 
-/// Reads the parameters of a write: who writes.
-pub(super) fn caller(request: &Request) -> Result<Caller, ApiError> {
-    let parameters = request.query(&[&["manager"]])?;
-    request.caller(parameters.one("manager").map_err(bad_query)?)
-}
-
 /// Reads a body's fields, of our own or the upstream's names.
 ///
 /// # Errors
@@ -120,7 +114,6 @@ pub(super) fn update<S: Shown>(
 /// # Errors
 /// That there is none.
 pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let object = S::locate(&model, request)?;
     Ok(Reply::ok(S::show(api, &model, &object, &request.base).into()).tagged(object.meta.resource_version))

@@ -13,7 +13,7 @@ use super::kept;
 use super::objects::{Shown, lost, raw, read_body, shown_fields, update};
 use crate::api::Api;
 use crate::api::http::patch::{BadPatch, Operation, Patch, Verb, map_from_text};
-use crate::api::http::request::{Outcome, PatchKind, Reply, Request, bad_query};
+use crate::api::http::request::{Outcome, PatchKind, Reply, Request};
 use crate::registry::admit::bad_body;
 use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::names::ModelNames;
@@ -25,9 +25,9 @@ use crate::registry::{Answer, Caller};
 /// # Errors
 /// What the form, the fields or the owners refuse.
 pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> Outcome {
-    let parameters = request.query(&[&["manager", "force"]])?;
-    let caller = request.caller(parameters.one("manager").map_err(bad_query)?)?;
-    let force = parameters.flag("force").map_err(bad_query)?.unwrap_or(false);
+    let parameters = &request.query;
+    let caller = request.caller()?;
+    let force = parameters.flag("force")?.unwrap_or(false);
     let (kind, presumed) = (request.patch_kind()?, request.presumed()?);
     let intent = Intent::read(kind, request)?;
     let answer = api.registry.write(&caller, |sight| {

@@ -14,8 +14,8 @@ use super::maps::MapCall;
 use super::objects::{self, Shown, read_body};
 use super::{lists, patching, view, writes};
 use crate::api::Api;
-use crate::api::http::query::{PAGE, Page};
-use crate::api::http::request::{Outcome, Reply, Request, bad_query};
+use crate::api::http::query::Page;
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::registry::names::ModelNames;
@@ -85,10 +85,10 @@ impl Shown for ReleaseSpec {
 
 /// `GET /v1/releases`: without their tasks, which can be many.
 pub(super) fn list(api: &Api, request: &Request) -> Outcome {
-    let parameters = request.query(&[PAGE, &["selector", "at_least"]])?;
-    let page = Page::read(&parameters).map_err(bad_query)?;
+    let parameters = &request.query;
+    let page = Page::read(parameters)?;
     let model = api.cache().model();
-    let selector = lists::selector(&parameters)?;
+    let selector = lists::selector(parameters)?;
     let mut rows: Vec<_> = model
         .releases
         .iter()
@@ -96,7 +96,7 @@ pub(super) fn list(api: &Api, request: &Request) -> Outcome {
         .cloned()
         .collect();
     lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
-    let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
+    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
     let show = |object: &Arc<Release>| {
         let mut body = ReleaseSpec::show(api, &model, object, &request.base);
         let tasks = body.remove("tasks").and_then(|tasks| tasks.as_array().map(Vec::len));
@@ -131,14 +131,13 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
 
 /// `GET /v1/releases/{release}/tasks`.
 pub(super) fn tasks(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let release = ReleaseSpec::locate(&api.cache().model(), request)?;
     Ok(Reply::ok(json!({"tasks": release.spec.tasks})).tagged(release.meta.resource_version))
 }
 
 /// The calls of a release's own labels and annotations: plain maps, inherited by nobody, owned as one field each.
 pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> Outcome {
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let map = request.part("map");
     if !matches!(map, "labels" | "annotations") {
         return Err(ApiError::new(ErrorType::PathUnknown, "a release has labels and annotations alone"));

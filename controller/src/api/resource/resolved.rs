@@ -21,7 +21,6 @@ use crate::reconcile::{barrier, size};
 
 /// `GET /v1/nodes/{node}/resolved`.
 pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     match model.resolve(node.meta.uuid) {
@@ -145,7 +144,6 @@ fn limits(answer: &Answer) -> Value {
 
 /// `GET /v1/clusters/{cluster}/validate`: the pre-flight check.
 pub(super) fn validate_cluster(api: &Api, request: &Request) -> request::Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let cluster = ClusterSpec::locate(&model, request)?;
     let findings = super::findings::of_cluster(&model, ClusterId(cluster.meta.uuid));

@@ -8,7 +8,7 @@ use stemma_core::name::Name;
 use stemma_core::object::{Cluster, ClusterSpec, Node, NodeSpec, RoleChange};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{self, Shown};
+use super::objects::Shown;
 use super::place::{roles_of, table_of};
 use super::writes;
 use crate::api::Api;
@@ -18,7 +18,6 @@ use crate::registry::Answer;
 
 /// `GET /v1/nodes/{node}/roles`.
 pub(super) fn roles(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(Reply::ok(shown_roles(&model, &node)))
@@ -48,7 +47,7 @@ pub(super) async fn write_roles(api: &Api, request: &Request, call: RoleCall) ->
         "" => read_roles(request)?,
         role => vec![role_name(role)?],
     };
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let outcome = writes::change::<NodeSpec>(
         api,
         request,
@@ -134,14 +133,13 @@ fn not_its_own(model: &Model, node: &Node, role: &Name) -> ApiError {
 
 /// `GET /v1/clusters/{cluster}/roles`.
 pub(super) fn cluster_roles(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let cluster = ClusterSpec::locate(&api.cache().model(), request)?;
     Ok(Reply::ok(json!({"roles": cluster.spec.roles})).tagged(cluster.meta.resource_version))
 }
 
 /// `PUT /v1/clusters/{cluster}/roles`.
 pub(super) async fn write_cluster_roles(api: &Api, request: &Request) -> Outcome {
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let mut body = request.object()?;
     let roles = body.remove("roles").ok_or_else(|| {
         ApiError::new(ErrorType::FieldMissing, "this call takes {\"roles\": {ROLE: {\"add_tags\", \"remove_tags\"}}}")

@@ -11,8 +11,8 @@ use uuid::Uuid;
 use super::objects::{self, Shown};
 use super::{kept, lists, view, writes};
 use crate::api::Api;
-use crate::api::http::query::{PAGE, Page};
-use crate::api::http::request::{Outcome, Reply, Request, bad_query};
+use crate::api::http::query::Page;
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::registry::Undecided;
 use crate::registry::names::ModelNames;
@@ -74,15 +74,15 @@ impl Shown for ClusterTemplateSpec {
 
 /// `GET /v1/clustertemplates`.
 pub(super) fn list(api: &Api, request: &Request) -> Outcome {
-    let parameters = request.query(&[PAGE, &["selector", "at_least"]])?;
-    let page = Page::read(&parameters).map_err(bad_query)?;
+    let parameters = &request.query;
+    let page = Page::read(parameters)?;
     let model = api.cache().model();
-    let selector = lists::selector(&parameters)?;
+    let selector = lists::selector(parameters)?;
     let labels = |object: &ClusterTemplate| view::Folds::of(&view::template_chain(&object.spec.inherited)).label_map();
     let mut rows: Vec<_> =
         model.templates.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
     lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
-    let (rows, next) = objects::page(rows, &page, &parameters, &request.url())?;
+    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
     let rows: Vec<Value> =
         rows.iter().map(|o| ClusterTemplateSpec::show(api, &model, o, &request.base).into()).collect();
     Ok(Reply::ok(lists::body("clustertemplates", rows, next)))

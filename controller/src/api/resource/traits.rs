@@ -1,34 +1,21 @@
 //! A node's traits, as in Ironic's traits API: what is put and deleted is the operators' set alone.
 
-use axum::http::header;
+use hyper::header;
 use serde_json::{Value, json};
 use stemma_core::object::{Node, NodeSpec};
 use stemma_core::ownership::{Intent, Said};
 use stemma_core::traits::{Removal, Trait};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{self, Shown};
+use super::objects::Shown;
 use super::{state, writes};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
-use crate::api::http::version::{IRONIC_VERSION, Minor};
+use crate::api::http::version::IRONIC_VERSION;
 use crate::registry::Answer;
-
-/// Ironic has traits from here on.
-const TRAITS: Minor = Minor(37);
-
-/// Below it Ironic answers as if the path were not there, by method in three ways.
-fn needs(request: &Request, kind: ErrorType) -> Result<(), ApiError> {
-    if request.ironic() >= TRAITS {
-        return Ok(());
-    }
-    Err(ApiError::new(kind, format!("traits are there from version 1.{} on", TRAITS.0)))
-}
 
 /// `GET /v1/nodes/{node}/traits`: the union of the sources, less what is suppressed.
 pub(super) fn list(api: &Api, request: &Request) -> Outcome {
-    needs(request, ErrorType::RequestNotAcceptable)?;
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     let traits = state::traits(&model, &node);
@@ -41,8 +28,7 @@ pub(super) fn list(api: &Api, request: &Request) -> Outcome {
 
 /// `PUT /v1/nodes/{node}/traits`.
 pub(super) async fn replace(api: &Api, request: &Request) -> Outcome {
-    needs(request, ErrorType::RequestMethod)?;
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let whole = read_list(api, request)?;
     let outcome = writes::change::<NodeSpec>(
         api,
@@ -86,8 +72,7 @@ fn parse(api: &Api, name: &str) -> Result<Trait, ApiError> {
 
 /// `PUT /v1/nodes/{node}/traits/{trait}`.
 pub(super) async fn add(api: &Api, request: &Request) -> Outcome {
-    needs(request, ErrorType::RequestMethod)?;
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let name = parse(api, request.part("trait"))?;
     request.no_body()?;
     let one = [(name, Some(Said::Value(())))].into();
@@ -112,8 +97,7 @@ pub(super) async fn add(api: &Api, request: &Request) -> Outcome {
 
 /// `DELETE /v1/nodes/{node}/traits`.
 pub(super) async fn clear(api: &Api, request: &Request) -> Outcome {
-    needs(request, ErrorType::PathUnknown)?;
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let outcome = writes::change::<NodeSpec>(
         api,
         request,
@@ -130,8 +114,7 @@ pub(super) async fn clear(api: &Api, request: &Request) -> Outcome {
 
 /// `DELETE /v1/nodes/{node}/traits/{trait}`.
 pub(super) async fn remove(api: &Api, request: &Request) -> Outcome {
-    needs(request, ErrorType::PathUnknown)?;
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let name = request.part("trait");
     let outcome = writes::change::<NodeSpec>(
         api,

@@ -7,7 +7,7 @@ use stemma_core::object::Object;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::objects::{self, Shown, read_body, update};
+use super::objects::{Shown, read_body, update};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
@@ -25,7 +25,7 @@ pub(super) async fn post<S: Shown + Default>(
     name: S::Name,
     fields: Map<String, Value>,
 ) -> Outcome {
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let body = read_body::<S>(fields)?;
     let uuid = Uuid::now_v7();
     let answer = api.registry.write(&caller, |sight| {
@@ -73,7 +73,7 @@ pub(super) async fn change<S: Shown>(
 /// # Errors
 /// What the kind refuses, and what is refused of every write.
 pub(super) async fn delete<S: Shown>(api: &Api, request: &Request) -> Outcome {
-    let (caller, presumed) = (objects::caller(request)?, request.presumed()?);
+    let (caller, presumed) = (request.caller()?, request.presumed()?);
     let answer = api.registry.write(&caller, |sight| {
         let mut work = Work::on(sight);
         let object = S::locate(&work.model, request)?;

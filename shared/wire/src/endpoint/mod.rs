@@ -11,6 +11,7 @@ mod table;
 
 use std::borrow::Cow;
 
+use crate::error::{ApiError, ErrorType};
 use crate::tls::{Class, Identity};
 
 pub use openapi::openapi;
@@ -80,6 +81,125 @@ pub enum Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Callers(u8);
 
+/// On what a route acts: where a caller's rights are looked up before the handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The fleet: no object is named.
+    Fleet,
+    /// The node that calls.
+    Itself,
+    /// The cluster that the path names, or what stands in it.
+    Cluster,
+    /// The node that the path names, and through it the node's cluster.
+    Node,
+    /// The cluster template that the path names.
+    Template,
+    /// The release that the path names.
+    Release,
+    /// The objects that the body names.
+    Body,
+}
+
+impl Scope {
+    /// The parameter of the path that names the object; none where no object is named there.
+    pub const fn parameter(self) -> Option<&'static str> {
+        match self {
+            Self::Fleet | Self::Itself | Self::Body => None,
+            Self::Cluster => Some("{cluster}"),
+            Self::Node => Some("{node}"),
+            Self::Template => Some("{template}"),
+            Self::Release => Some("{release}"),
+        }
+    }
+}
+
+/// The parameters that a query may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// Any: the route does not look at them.
+    Unread,
+    /// These and no other, in groups.
+    Of(&'static [&'static [&'static str]]),
+}
+
+impl Query {
+    /// Whether a parameter may be there.
+    pub fn allows(self, name: &str) -> bool {
+        match self {
+            Self::Unread => true,
+            Self::Of(groups) => groups.iter().copied().flatten().any(|known| *known == name),
+        }
+    }
+
+    /// The names of those that the route knows.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let groups = match self {
+            Self::Unread => &[],
+            Self::Of(groups) => groups,
+        };
+        groups.iter().copied().flatten().copied()
+    }
+}
+
+/// The names of the parameters of a page.
+pub const PAGE: &[&str] = table::PAGE;
+
+/// How an answer's body goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Made whole, then sent.
+    Whole,
+    /// Made piece by piece, as the client takes them.
+    Streamed,
+}
+
+/// The minor version of an API whose major version is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Minor(pub u16);
+
+/// From which version on a route is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    /// The version of the API that the path belongs to.
+    pub minor: Minor,
+    /// How an older client is refused.
+    pub refusal: ErrorType,
+    /// What is there, for the sentence of the refusal.
+    pub subject: &'static str,
+    /// Whose version it is, for the same.
+    pub api: &'static str,
+}
+
+impl Since {
+    /// The refusal of an older client.
+    pub fn refuse(&self) -> ApiError {
+        let Self { minor, refusal, subject, api } = self;
+        ApiError::new(*refusal, format!("{subject} from version 1.{}{api} on", minor.0))
+    }
+}
+
+/// Versions of Ironic's and Magnum's APIs from which on something is there.
+pub mod since {
+    use super::Minor;
+
+    /// Names of nodes, in Ironic's.
+    pub const NAMES: Minor = Minor(5);
+    /// The query parameter `fields`, in Ironic's.
+    pub const FIELDS: Minor = Minor(8);
+    /// A node's `resource_class`, in Ironic's.
+    pub const RESOURCE_CLASS: Minor = Minor(21);
+    /// Traits, in Ironic's.
+    pub const TRAITS: Minor = Minor(37);
+    /// The query parameter `detail`, in Ironic's.
+    pub const DETAIL: Minor = Minor(43);
+    /// A node's `allocation_uuid`, in Ironic's.
+    pub const ALLOCATIONS: Minor = Minor(52);
+    /// Node groups, in Magnum's.
+    pub const NODEGROUPS: Minor = Minor(9);
+    /// 404 for a cluster template that is not there, in Magnum's.
+    pub const TEMPLATE_NOT_FOUND: Minor = Minor(10);
+}
+
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -87,15 +207,24 @@ pub struct Route {
     pub listener: Listener,
     /// The method.
     pub method: Method,
-    /// The path, with parameters in braces, as axum has them. Without a slash at its end; one there is taken too, as
-    /// Magnum's client sends it.
+    /// The path, with parameters in braces. Without a slash at its end; one there is taken too, as Magnum's client sends it.
     pub path: &'static str,
     /// Who may call.
     pub callers: Callers,
+    /// On what it acts.
+    pub scope: Scope,
+    /// The parameters that its query may have.
+    pub query: Query,
     /// What comes.
     pub request: Content,
+    /// The statuses of an answer when it went well.
+    pub statuses: &'static [u16],
     /// What goes, when it went well.
     pub answer: Content,
+    /// How that goes.
+    pub delivery: Delivery,
+    /// The microversion from which on clients of Ironic or Magnum know the route.
+    pub since: Option<&'static Since>,
     /// One sentence.
     pub summary: &'static str,
 }
@@ -196,6 +325,11 @@ impl Endpoint {
     /// Whether a class may call it.
     pub const fn allows(self, caller: Caller) -> bool {
         self.route().callers.allows(caller)
+    }
+
+    /// Whether a call can be tried out with `dry_run`: a write of the model. A file's bytes are kept or they are not.
+    pub fn has_dry_run(self) -> bool {
+        self.route().method != Method::Get && self.route().request != Content::Bytes
     }
 
     /// The path of a request, with the values of its parameters in their order, each escaped.
@@ -335,6 +469,17 @@ mod tests {
         let rows: BTreeSet<_> =
             Endpoint::ALL.iter().map(|row| (row.route().method.as_str(), row.route().path)).collect();
         assert_eq!(rows.len(), Endpoint::ALL.len());
+    }
+
+    #[test]
+    fn a_rows_scope_is_what_its_path_names() {
+        for row in Endpoint::ALL {
+            let route = row.route();
+            let named = [Scope::Cluster, Scope::Node, Scope::Template, Scope::Release];
+            let found = named.into_iter().find(|scope| scope.parameter().is_some_and(|part| route.path.contains(part)));
+            assert_eq!(route.scope.parameter(), found.and_then(Scope::parameter), "{row:?}");
+            assert_eq!(route.statuses.contains(&204), route.answer == Content::Nothing, "{row:?}");
+        }
     }
 
     #[test]

@@ -23,18 +23,24 @@ pub fn openapi(version: &str) -> Value {
 
 fn operation(endpoint: Endpoint, route: &Route) -> Value {
     let callers: Vec<_> = Caller::ALL.into_iter().filter(|caller| endpoint.allows(*caller)).map(name).collect();
+    let error = json!({
+        "description": "An error; docs/errors.md lists the types.",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    });
+    let done = json!({"description": "Done.", "content": content(route.answer, schema::of_answer(endpoint))});
+    let statuses = route.statuses.iter().map(|status| (status.to_string(), done.clone()));
+    let responses: Map<String, Value> = statuses.chain([("default".to_owned(), error)]).collect();
     let mut operation = json!({
         "operationId": endpoint.name(),
         "summary": route.summary,
         "x-callers": callers,
-        "responses": {
-            "2XX": {"description": "Done.", "content": content(route.answer, schema::of_answer(endpoint))},
-            "default": {
-                "description": "An error; docs/errors.md lists the types.",
-                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-            }
-        }
+        "responses": responses,
     });
+    let queried = route.query.names().chain(endpoint.has_dry_run().then_some("dry_run"));
+    let queried: Vec<Value> = queried.map(|name| parameter(name, "query")).collect();
+    if !queried.is_empty() {
+        operation["parameters"] = queried.into();
+    }
     if route.request != Content::Nothing {
         operation["requestBody"] = json!({"content": content(route.request, schema::of_request(endpoint))});
     }
@@ -57,7 +63,11 @@ fn content(kind: Content, schema: Option<&'static str>) -> Value {
 
 fn parameters(path: &str) -> Vec<Value> {
     let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    names.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})).collect()
+    names.map(|name| parameter(name, "path")).collect()
+}
+
+fn parameter(name: &str, place: &str) -> Value {
+    json!({"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}})
 }
 
 fn name(caller: Caller) -> &'static str {
@@ -93,6 +103,11 @@ mod tests {
         assert_eq!(get["put"]["operationId"], "AddNodeTrait");
         assert_eq!(get["put"]["x-callers"], json!(["operator", "admin"]));
         assert_eq!(get["parameters"][1]["name"], "trait");
+        assert_eq!(
+            get["put"]["parameters"][1],
+            json!({"name": "dry_run", "in": "query", "required": false, "schema": {"type": "string"}})
+        );
+        assert!(get["put"]["responses"]["204"].is_object() && get["put"]["responses"]["200"].is_null());
         assert!(
             api["paths"]["/v1/nodes/{node}"]["patch"]["requestBody"]["content"]["application/apply-patch+json"]
                 .is_object()
@@ -103,7 +118,7 @@ mod tests {
             "#/components/schemas/Node"
         );
         assert_eq!(
-            of("/v1/clusters/{cluster}", "get")["responses"]["2XX"]["content"]["application/json"]["schema"]["$ref"],
+            of("/v1/clusters/{cluster}", "get")["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
             "#/components/schemas/ShownCluster"
         );
         assert!(api["paths"].as_object().expect("paths").keys().all(|path| !path.starts_with("/agent/")));

@@ -7,14 +7,13 @@ use stemma_core::object::{Cluster, ClusterSpec, TagSpec};
 use super::declared::{TagCall, change_tags, no_tag, predefined, read_tag, refuse_assigned, tag_answer};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
-use crate::api::resource::objects::{self, Shown};
+use crate::api::resource::objects::Shown;
 use crate::api::resource::place::{declared, table_of_cluster, visible};
 use crate::api::resource::writes;
 use crate::cache::Model;
 
 /// `GET /v1/clusters/{cluster}/tags`: the tags that are visible there.
 pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let cluster = ClusterSpec::locate(&model, request)?;
     let tags = visible(&table_of_cluster(&model, &cluster));
@@ -34,7 +33,6 @@ fn shown_tag(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
 
 /// `GET /v1/clusters/{cluster}/tags/{tag}`.
 pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let cluster = ClusterSpec::locate(&model, request)?;
     let name = request.part("tag");
@@ -48,7 +46,7 @@ pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
 
 /// Changes the user-defined tags of a cluster.
 pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let (name, tag) = read_tag(request, call)?;
     let next = |model: &Model, cluster: &Cluster| {
         let is_known = visible(&table_of_cluster(model, cluster)).contains_key(&name);

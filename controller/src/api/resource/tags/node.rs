@@ -11,7 +11,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
-use crate::api::resource::objects::{self, Shown};
+use crate::api::resource::objects::Shown;
 use crate::api::resource::place::{roles_of, table_of, visible};
 use crate::api::resource::{state, writes};
 use crate::cache::Model;
@@ -19,7 +19,6 @@ use crate::registry::Answer;
 
 /// `GET /v1/nodes/{node}/tags`: each with its origin; those that are unassigned too.
 pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(Reply::ok(shown_tags(&model, &node)))
@@ -106,7 +105,7 @@ fn tag_name(text: &str) -> Result<TagName, ApiError> {
 /// Assigns and unassigns tags of a node, all or none.
 pub(crate) async fn write_tags(api: &Api, request: &Request, call: NodeTagCall) -> Outcome {
     let write = TagWrite::read(request, call)?;
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let next = |model: &Model, node: &Node| write_by_hand(model, node, &write, &caller.manager);
     let answer = |model: &Model, node: &Node| match call {
         NodeTagCall::AssignOne | NodeTagCall::UnassignOne => Answer::empty(204),

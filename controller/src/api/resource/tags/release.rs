@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::declared::{TagCall, change_tags, no_tag, predefined, read_tag, refuse_assigned, shown_tag, tag_answer};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
-use crate::api::resource::objects::{self, Shown};
+use crate::api::resource::objects::Shown;
 use crate::api::resource::place::release_of;
 use crate::cache::Model;
 use crate::registry::work::Work;
@@ -23,7 +23,6 @@ fn beside<'a>(model: &'a Model, release: &Release) -> Option<&'a Arc<ReleaseTags
 
 /// `GET /v1/releases/{release}/tags`.
 pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let release = ReleaseSpec::locate(&model, request)?;
     let mut tags: BTreeMap<&TagName, Value> =
@@ -36,7 +35,6 @@ pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
 
 /// `GET /v1/releases/{release}/tags/{tag}`.
 pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
-    request.query(&[&["at_least"]])?;
     let model = api.cache().model();
     let release = ReleaseSpec::locate(&model, request)?;
     let name = request.part("tag");
@@ -54,7 +52,7 @@ pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
 
 /// Changes the user-defined tags beside a release: they are no part of its content.
 pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
-    let caller = objects::caller(request)?;
+    let caller = request.caller()?;
     let (name, tag) = read_tag(request, call)?;
     let new_uuid = Uuid::now_v7();
     let answer = api.registry.write(&caller, |sight| {

@@ -1,0 +1,27 @@
+//! Join tokens, which `enrol` keeps.
+
+use crate::api::Api;
+use crate::api::http::request::{Outcome, Reply, Request};
+use crate::enrol::token;
+
+/// `GET /v1/join-tokens`.
+pub(super) fn list(api: &Api, _request: &Request) -> Outcome {
+    Ok(Reply::ok(token::list(&api.registry)?))
+}
+
+/// `POST /v1/join-tokens`.
+pub(super) async fn create(api: &Api, request: &Request) -> Outcome {
+    let answer = token::create(&api.registry, &request.caller()?, &request.json()?).await?;
+    Ok(Reply::written(answer, &request.base))
+}
+
+/// `GET /v1/join-tokens/{token}`.
+pub(super) fn get(api: &Api, request: &Request) -> Outcome {
+    Ok(Reply::ok(token::get(&api.registry, request.part("token"))?))
+}
+
+/// `DELETE /v1/join-tokens/{token}`.
+pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
+    let answer = token::delete(&api.registry, &request.caller()?, request.part("token")).await?;
+    Ok(Reply::written(answer, &request.base))
+}
