@@ -1,30 +1,36 @@
 //! In place, or rolled out: the class of every field of every kind, in one place.
 //!
 //! What changes only what is *known* about a host flows at once; what changes what a host *runs* goes through the
-//! budget of its group. Each spec is taken apart by name below, so that a new field
-//! does not compile until somebody has said which it is.
+//! budget of its group. The fleet asks here whom a change reaches, and `diff` shows what it says. The table takes each
+//! spec apart by name, so that a new field does not compile until somebody has said which it is.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
 use crate::labels::Layer;
+use crate::name::TagName;
 use crate::object::{
-    ClusterSpec, ClusterTemplateSpec, Inherited, NodeGroupSpec, NodeSpec, PrimarySpec, ReleaseSpec, ReleaseTagsSpec,
+    ClusterSpec, ClusterTemplateSpec, FieldOwners, Inherited, Kind, NodeGroupSpec, NodeSpec, NodeTags, Object,
+    Observation, PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Spec, TagSpec,
 };
-use crate::ownership::{Intent, OwnedMap};
+use crate::ownership::{OwnedMap, OwnedSet};
 use crate::task::Mode;
+use crate::traits::Trait;
 
 /// How a change of a field reaches hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// No host is told: it is for people, or decides about other objects alone.
+    /// No host is told: it is for people, or decides in the controller alone.
     Nowhere,
     /// At once, on every host below; starts no task. Where a task reads it, that task goes by digest.
     InPlace,
-    /// Labels at once, tasks by digest.
-    LabelsAtOnce,
+    /// The same, on the hosts below whose own value of a key it changes.
+    InPlaceByKey,
+    /// At once what is known, on every host below; tasks by digest.
+    InPlaceAndRolledOut,
     /// Where it changes a host's task digest, within the group's budget.
     RolledOut,
     /// Within the group's budget, though no digest changes.
@@ -40,10 +46,34 @@ pub struct FieldChange {
     pub class: Class,
 }
 
-/// A spec whose fields are classified.
+/// What operators or a host say, each field classified.
 pub trait Classified {
-    /// The fields that differ, in the order of the spec.
+    /// The names of the fields.
+    const FIELDS: &'static [&'static str];
+    /// The fields that differ, in the order of the spec. Who owns a field changes nothing.
     fn changes(&self, old: &Self) -> Vec<FieldChange>;
+}
+
+/// What differs between two forms of an object: its name, and the fields of its spec.
+pub fn changes<S: Spec + Classified>(old: &Object<S>, new: &Object<S>) -> Vec<FieldChange> {
+    let mut changes = Vec::new();
+    if old.meta.name != new.meta.name {
+        changes.push(FieldChange { field: "name", class: of_name(S::KIND) });
+    }
+    if old.spec != new.spec {
+        changes.append(&mut new.spec.changes(&old.spec));
+    }
+    changes
+}
+
+/// A name is told as the origin of what comes from the object, and templates read those of nodes, groups and clusters.
+const fn of_name(kind: Kind) -> Class {
+    match kind {
+        Kind::ClusterTemplate => Class::InPlace,
+        Kind::Cluster | Kind::NodeGroup | Kind::Node => Class::InPlaceAndRolledOut,
+        Kind::Release | Kind::ReleaseTags | Kind::Primary => Class::RolledOut,
+        Kind::Namespace | Kind::InspectionRule | Kind::Revision | Kind::Secret | Kind::Expectation => Class::Nowhere,
+    }
 }
 
 impl Class {
@@ -51,10 +81,26 @@ impl Class {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Nowhere => "no host is told",
-            Self::InPlace => "in place: on every host below at once, starts no task by itself",
-            Self::LabelsAtOnce => "labels at once, tasks where the digest changes",
+            Self::InPlace | Self::InPlaceByKey => "in place: on every host below at once, starts no task by itself",
+            Self::InPlaceAndRolledOut => "labels at once, tasks where the digest changes",
             Self::RolledOut => "rolled out where the digest changes",
             Self::RolledOutWithoutDigest => "rolled out, though no digest changes",
+        }
+    }
+
+    /// Whether every host below is told, whatever it says itself.
+    pub const fn reaches_all(self) -> bool {
+        match self {
+            Self::InPlace | Self::InPlaceAndRolledOut | Self::RolledOutWithoutDigest => true,
+            Self::Nowhere | Self::InPlaceByKey | Self::RolledOut => false,
+        }
+    }
+
+    /// Whether tasks may fall to other hosts by it.
+    pub const fn decides_tasks(self) -> bool {
+        match self {
+            Self::InPlaceAndRolledOut | Self::RolledOut => true,
+            Self::Nowhere | Self::InPlace | Self::InPlaceByKey | Self::RolledOutWithoutDigest => false,
         }
     }
 }
@@ -65,214 +111,192 @@ impl fmt::Display for Class {
     }
 }
 
-/// What a level says, its owners left aside: who owns a key changes no host.
-#[derive(PartialEq)]
-struct Said<K: Ord, V> {
-    merge: Option<bool>,
-    provided: Option<Intent<K, V>>,
+/// The table. A row is a field with its class, or with the method of [`Differences`] that classifies it; a name in
+/// manifests that is another than the field's stands after it.
+macro_rules! classified {
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $name:literal) => { $name };
+    (@row $found:ident, $old:expr, $new:expr, $name:expr, by $method:ident) => { $found.$method($old, $new) };
+    (@row $found:ident, $old:expr, $new:expr, $name:expr, $class:ident) => {
+        $found.field($name, $old, $new, Class::$class)
+    };
+    ($($spec:ident { $($field:ident $($name:literal)?: $($rule:ident)+),+ $(,)? })+) => {$(
+        impl Classified for $spec {
+            const FIELDS: &'static [&'static str] = &[$(classified!(@name $field $($name)?)),+];
+
+            fn changes(&self, old: &Self) -> Vec<FieldChange> {
+                let mut found = Differences::default();
+                let Self { $($field),+ } = self;
+                $(classified!(@row found, &old.$field, $field, classified!(@name $field $($name)?), $($rule)+);)+
+                found.0
+            }
+        }
+    )+};
 }
 
-impl<K: Ord + Clone, V: Clone> Said<K, V> {
-    fn of(layer: &Layer<K, V>) -> Self {
-        Self { merge: layer.merge, provided: layer.provided.as_ref().map(OwnedMap::intent) }
+classified! {
+    ReleaseSpec {
+        description: Nowhere,
+        labels: Nowhere,
+        annotations: Nowhere,
+        imports: RolledOut,
+        roles: RolledOut,
+        tags: RolledOut,
+        tasks: RolledOut,
+        matching: RolledOut,
+        extensions: RolledOut,
+        foreign: Nowhere,
+        owners: by owners,
+    }
+    ReleaseTagsSpec {
+        tags: by tags,
+    }
+    ClusterTemplateSpec {
+        description: Nowhere,
+        inherited: by inherited,
+        release: RolledOut,
+        host_labels: InPlace,
+        extra: Nowhere,
+        owners: by owners,
+    }
+    ClusterSpec {
+        description: Nowhere,
+        inherited: by inherited,
+        cluster_template: InPlaceAndRolledOut,
+        release: RolledOut,
+        host_labels: InPlace,
+        tags: by tags,
+        roles: RolledOut,
+        rollout: Nowhere,
+        paused: InPlace,
+        primaries: RolledOut,
+        extra: Nowhere,
+        owners: by owners,
+    }
+    NodeGroupSpec {
+        cluster: InPlaceAndRolledOut,
+        description: Nowhere,
+        inherited: by inherited,
+        release: RolledOut,
+        host_labels: InPlace,
+        roles: RolledOut,
+        requirements: InPlace,
+        strategy: Nowhere,
+        paused: InPlace,
+        mode: by mode,
+        mend_offline: InPlace,
+        splay_seconds "splay": InPlace,
+        silent_after_seconds "silent_after": InPlace,
+        extra: Nowhere,
+        owners: by owners,
+    }
+    NodeSpec {
+        description: Nowhere,
+        inherited: by inherited,
+        nodegroup: InPlaceAndRolledOut,
+        roles: RolledOut,
+        tags: by tags_by_hand,
+        traits: by traits,
+        suppressed_traits: InPlace,
+        properties: InPlace,
+        instance_info: Nowhere,
+        mode: by mode,
+        hold: InPlace,
+        parked: InPlace,
+        extra: Nowhere,
+        owners: by owners,
+    }
+    PrimarySpec {
+        cluster: RolledOut,
+        node: RolledOut,
+        since: Nowhere,
+        epoch: Nowhere,
+    }
+    Observation {
+        facts: RolledOut,
+        traits: InPlace,
+        labels: InPlaceByKey,
+        not_taken: Nowhere,
+    }
+    SaidOnHost {
+        paused: InPlace,
+        hold: InPlace,
+        parked: InPlace,
     }
 }
 
 /// Collects the fields that differ.
 #[derive(Default)]
-struct Found(Vec<FieldChange>);
+struct Differences(Vec<FieldChange>);
 
-impl Found {
-    fn field<T: PartialEq>(&mut self, field: &'static str, old: &T, new: &T, class: Class) {
-        if old != new {
+impl Differences {
+    fn field<T: PartialEq + ?Sized>(&mut self, field: &'static str, old: &T, new: &T, class: Class) {
+        self.add(field, old != new, class);
+    }
+
+    fn add(&mut self, field: &'static str, differs: bool, class: Class) {
+        if differs {
             self.0.push(FieldChange { field, class });
         }
     }
 
     fn inherited(&mut self, old: &Inherited, new: &Inherited) {
         let Inherited { labels, annotations, parameters, lifecycle } = new;
-        self.field("labels", &Said::of(&old.labels), &Said::of(labels), Class::InPlace);
-        self.field("annotations", &Said::of(&old.annotations), &Said::of(annotations), Class::InPlace);
-        self.field("parameters", &Said::of(&old.parameters), &Said::of(parameters), Class::RolledOut);
+        self.add("labels", !says_same(&old.labels, labels), Class::InPlaceByKey);
+        self.add("annotations", !says_same(&old.annotations, annotations), Class::InPlaceByKey);
+        self.add("parameters", !says_same(&old.parameters, parameters), Class::RolledOut);
         self.field("lifecycle", &old.lifecycle, lifecycle, Class::InPlace);
     }
 
     /// Towards noop or observe a mode is in place, towards apply it takes a lease.
-    fn mode(&mut self, old: Option<Mode>, new: Option<Mode>) {
-        let in_force = |mode: Option<Mode>| mode.unwrap_or(Mode::Apply);
+    fn mode(&mut self, old: &Option<Mode>, new: &Option<Mode>) {
+        let in_force = |mode: &Option<Mode>| mode.unwrap_or(Mode::Apply);
         let class = if in_force(new) > in_force(old) { Class::RolledOutWithoutDigest } else { Class::InPlace };
-        self.field("mode", &old, &new, class);
+        self.field("mode", old, new, class);
     }
+
+    /// Probes are known at once; who has a tag, and who holds it, decides tasks; a title is for people.
+    fn tags(&mut self, old: &BTreeMap<TagName, TagSpec>, new: &BTreeMap<TagName, TagSpec>) {
+        let decides = |(tag, spec): (&TagName, &TagSpec)| {
+            let TagSpec { has_primary, role, title: _, ready: _ } = spec;
+            (tag.clone(), *has_primary, role.clone())
+        };
+        self.add("tags", !old.iter().map(decides).eq(new.iter().map(decides)), Class::RolledOut);
+        let ready =
+            |(tag, spec): (&TagName, &TagSpec)| (!spec.ready.is_empty()).then(|| (tag.clone(), spec.ready.clone()));
+        self.add("tags.ready", !old.iter().filter_map(ready).eq(new.iter().filter_map(ready)), Class::InPlace);
+        let title =
+            |(tag, spec): (&TagName, &TagSpec)| (!spec.title.is_empty()).then(|| (tag.clone(), spec.title.clone()));
+        self.add("tags.title", !old.iter().filter_map(title).eq(new.iter().filter_map(title)), Class::Nowhere);
+    }
+
+    fn tags_by_hand(&mut self, old: &NodeTags, new: &NodeTags) {
+        let NodeTags { assigned, unassigned } = new;
+        let same = is_same_intent(&old.assigned, assigned) && is_same_intent(&old.unassigned, unassigned);
+        self.add("tags", !same, Class::RolledOut);
+    }
+
+    fn traits(&mut self, old: &OwnedSet<Trait>, new: &OwnedSet<Trait>) {
+        self.add("traits", !is_same_intent(old, new), Class::InPlace);
+    }
+
+    /// Who gave a field changes no host.
+    fn owners(&mut self, _: &FieldOwners, _: &FieldOwners) {}
 }
 
-impl Classified for ReleaseSpec {
-    fn changes(&self, old: &Self) -> Vec<FieldChange> {
-        let Self {
-            description,
-            labels,
-            annotations,
-            imports,
-            roles,
-            tags,
-            tasks,
-            matching,
-            extensions,
-            foreign,
-            owners: _,
-        } = self;
-        let mut found = Found::default();
-        found.field("description", &old.description, description, Class::Nowhere);
-        found.field("labels", &old.labels, labels, Class::Nowhere);
-        found.field("annotations", &old.annotations, annotations, Class::Nowhere);
-        found.field("imports", &old.imports, imports, Class::RolledOut);
-        found.field("roles", &old.roles, roles, Class::RolledOut);
-        found.field("tags", &old.tags, tags, Class::RolledOut);
-        found.field("tasks", &old.tasks, tasks, Class::RolledOut);
-        found.field("matching", &old.matching, matching, Class::RolledOut);
-        found.field("extensions", &old.extensions, extensions, Class::Nowhere);
-        found.field("foreign", &old.foreign, foreign, Class::Nowhere);
-        found.0
-    }
+/// Whether two forms of a level say the same, whoever owns it.
+fn says_same<K: Ord, V: PartialEq>(old: &Layer<K, V>, new: &Layer<K, V>) -> bool {
+    let Layer { provided, merge } = new;
+    let same = match (&old.provided, provided) {
+        (Some(old), Some(new)) => is_same_intent(old, new),
+        (old, new) => old.is_none() && new.is_none(),
+    };
+    same && old.merge == *merge
 }
 
-impl Classified for ReleaseTagsSpec {
-    fn changes(&self, old: &Self) -> Vec<FieldChange> {
-        let Self { tags } = self;
-        let mut found = Found::default();
-        found.field("tags", &old.tags, tags, Class::RolledOut);
-        found.0
-    }
-}
-
-impl Classified for ClusterTemplateSpec {
-    fn changes(&self, old: &Self) -> Vec<FieldChange> {
-        let Self { description, inherited, release, host_labels, extra, owners: _ } = self;
-        let mut found = Found::default();
-        found.field("description", &old.description, description, Class::Nowhere);
-        found.inherited(&old.inherited, inherited);
-        found.field("release", &old.release, release, Class::RolledOut);
-        found.field("host_labels", &old.host_labels, host_labels, Class::InPlace);
-        found.field("extra", &old.extra, extra, Class::Nowhere);
-        found.0
-    }
-}
-
-impl Classified for ClusterSpec {
-    fn changes(&self, old: &Self) -> Vec<FieldChange> {
-        let Self {
-            description,
-            inherited,
-            cluster_template,
-            release,
-            host_labels,
-            tags,
-            roles,
-            rollout,
-            paused,
-            primaries,
-            extra,
-            owners: _,
-        } = self;
-        let mut found = Found::default();
-        found.field("description", &old.description, description, Class::Nowhere);
-        found.inherited(&old.inherited, inherited);
-        found.field("cluster_template", &old.cluster_template, cluster_template, Class::LabelsAtOnce);
-        found.field("release", &old.release, release, Class::RolledOut);
-        found.field("host_labels", &old.host_labels, host_labels, Class::InPlace);
-        found.field("tags", &old.tags, tags, Class::RolledOut);
-        found.field("roles", &old.roles, roles, Class::RolledOut);
-        found.field("rollout", &old.rollout, rollout, Class::InPlace);
-        found.field("paused", &old.paused, paused, Class::InPlace);
-        found.field("primaries", &old.primaries, primaries, Class::RolledOut);
-        found.field("extra", &old.extra, extra, Class::Nowhere);
-        found.0
-    }
-}
-
-impl Classified for NodeGroupSpec {
-    fn changes(&self, old: &Self) -> Vec<FieldChange> {
-        let Self {
-            cluster,
-            description,
-            inherited,
-            release,
-            host_labels,
-            roles,
-            requirements,
-            strategy,
-            paused,
-            mode,
-            mend_offline,
-            splay_seconds,
-            silent_after_seconds,
-            extra,
-            owners: _,
-        } = self;
-        let mut found = Found::default();
-        found.field("cluster", &old.cluster, cluster, Class::LabelsAtOnce);
-        found.field("description", &old.description, description, Class::Nowhere);
-        found.inherited(&old.inherited, inherited);
-        found.field("release", &old.release, release, Class::RolledOut);
-        found.field("host_labels", &old.host_labels, host_labels, Class::InPlace);
-        found.field("roles", &old.roles, roles, Class::RolledOut);
-        found.field("requirements", &old.requirements, requirements, Class::InPlace);
-        found.field("strategy", &old.strategy, strategy, Class::InPlace);
-        found.field("paused", &old.paused, paused, Class::InPlace);
-        found.mode(old.mode, *mode);
-        found.field("mend_offline", &old.mend_offline, mend_offline, Class::InPlace);
-        found.field("splay", &old.splay_seconds, splay_seconds, Class::InPlace);
-        found.field("silent_after", &old.silent_after_seconds, silent_after_seconds, Class::InPlace);
-        found.field("extra", &old.extra, extra, Class::Nowhere);
-        found.0
-    }
-}
-
-impl Classified for NodeSpec {
-    fn changes(&self, old: &Self) -> Vec<FieldChange> {
-        let Self {
-            description,
-            inherited,
-            nodegroup,
-            roles,
-            tags,
-            traits,
-            suppressed_traits,
-            properties,
-            instance_info,
-            mode,
-            hold,
-            parked,
-            extra,
-            owners: _,
-        } = self;
-        let mut found = Found::default();
-        found.field("description", &old.description, description, Class::Nowhere);
-        found.inherited(&old.inherited, inherited);
-        found.field("nodegroup", &old.nodegroup, nodegroup, Class::LabelsAtOnce);
-        found.field("roles", &old.roles, roles, Class::RolledOut);
-        found.field("tags", &old.tags, tags, Class::RolledOut);
-        found.field("traits", &old.traits.intent(), &traits.intent(), Class::InPlace);
-        found.field("suppressed_traits", &old.suppressed_traits, suppressed_traits, Class::InPlace);
-        found.field("properties", &old.properties, properties, Class::InPlace);
-        found.field("instance_info", &old.instance_info, instance_info, Class::InPlace);
-        found.mode(old.mode, *mode);
-        found.field("hold", &old.hold, hold, Class::InPlace);
-        found.field("parked", &old.parked, parked, Class::InPlace);
-        found.field("extra", &old.extra, extra, Class::Nowhere);
-        found.0
-    }
-}
-
-impl Classified for PrimarySpec {
-    fn changes(&self, old: &Self) -> Vec<FieldChange> {
-        let Self { cluster, node, since, epoch } = self;
-        let mut found = Found::default();
-        found.field("cluster", &old.cluster, cluster, Class::RolledOut);
-        found.field("node", &old.node, node, Class::RolledOut);
-        found.field("since", &old.since, since, Class::Nowhere);
-        found.field("epoch", &old.epoch, epoch, Class::Nowhere);
-        found.0
-    }
+fn is_same_intent<K: Ord, V: PartialEq>(old: &OwnedMap<K, V>, new: &OwnedMap<K, V>) -> bool {
+    let said = |map| OwnedMap::iter(map).map(|(key, entry)| (key, &entry.said));
+    said(old).eq(said(new))
 }
 
 #[cfg(test)]

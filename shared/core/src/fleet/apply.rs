@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::fold::Parts;
 use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, Missing, NodeEntry, TemplateEntry};
+use crate::change::{self, Class, Classified, FieldChange};
 use crate::input::{Path, Read, Reference};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
-    Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
-    SaidOnHost, TemplateId,
+    Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Object, Observation, Primary, ReleaseTags,
+    ReleaseTagsSpec, SaidOnHost, Spec, TemplateId,
 };
 use crate::release::CompiledRelease;
 
@@ -51,12 +52,13 @@ impl Fleet {
             }
             Change::ReleaseTags(tags) => {
                 let name = tags.meta.name.clone();
-                self.release_tags.insert(name.clone(), tags);
-                self.refold_beside(&name, dirty);
+                let old = self.release_tags.insert(name.clone(), Arc::clone(&tags));
+                let old = old.map(|old| old.spec.clone()).unwrap_or_default();
+                self.refold_beside(&name, &tags.spec.changes(&old), dirty);
             }
             Change::RemoveReleaseTags(name) => {
-                self.release_tags.remove(&name);
-                self.refold_beside(&name, dirty);
+                let old = self.release_tags.remove(&name).map(|old| old.spec.clone()).unwrap_or_default();
+                self.refold_beside(&name, &ReleaseTagsSpec::default().changes(&old), dirty);
             }
             Change::Template(template) => self.put_template(TemplateId(template.meta.uuid), Some(template), dirty),
             Change::RemoveTemplate(id) => self.put_template(id, None, dirty),
@@ -97,14 +99,16 @@ impl Fleet {
     }
 
     fn put_template(&mut self, id: TemplateId, template: Option<Arc<ClusterTemplate>>, dirty: &mut Dirty) {
+        let changes = differences(self.template(id), template.as_ref());
         self.with_template(id, |entry| entry.object = template);
         let clusters = self.templates.get(&id).map(|entry| entry.clusters.clone()).unwrap_or_default();
         for cluster in clusters {
-            self.refold_cluster(cluster, dirty);
+            self.refold_cluster(cluster, &changes, dirty);
         }
     }
 
     fn put_cluster(&mut self, id: ClusterId, cluster: Option<Arc<Cluster>>, dirty: &mut Dirty) {
+        let changes = differences(self.cluster(id), cluster.as_ref());
         let before = self.cluster(id).and_then(|cluster| cluster.spec.cluster_template);
         let after = cluster.as_ref().and_then(|cluster| cluster.spec.cluster_template);
         if let Some(template) = before.filter(|_| before != after) {
@@ -118,9 +122,9 @@ impl Fleet {
             });
         }
         self.with_cluster(id, |entry| entry.object = cluster);
-        self.refold_cluster(id, dirty);
-        let tags: Vec<TagName> =
-            self.clusters.get(&id).into_iter().flat_map(|entry| entry.candidates.keys().cloned()).collect();
+        self.refold_cluster(id, &changes, dirty);
+        let candidates = self.clusters.get(&id).map(|entry| entry.candidates.clone()).unwrap_or_default();
+        let tags: Vec<TagName> = candidates.keys().cloned().collect();
         for tag in tags {
             for node in self.elect(id, &tag) {
                 self.put_profile(node, dirty);
@@ -129,16 +133,13 @@ impl Fleet {
     }
 
     fn put_group(&mut self, id: GroupId, group: Option<Arc<NodeGroup>>, dirty: &mut Dirty) {
-        let mut entry = self.groups.get(&id).cloned().unwrap_or_default();
-        let before = entry.object.as_ref().map(|group| group.spec.cluster);
+        let changes = differences(self.group(id), group.as_ref());
+        let before = self.cluster_of(id);
         let after = group.as_ref().map(|group| group.spec.cluster);
-        if before.is_some() && before != after {
-            for node in entry.nodes.iter().copied().collect::<Vec<_>>() {
+        if let Some(cluster) = before.filter(|_| before != after) {
+            for node in self.nodes_of(id).collect::<Vec<_>>() {
                 self.unplace(node, id, dirty);
             }
-            entry = self.groups.get(&id).cloned().unwrap_or_default();
-        }
-        if let Some(cluster) = before.filter(|_| before != after) {
             self.with_cluster(cluster, |entry| {
                 entry.groups.remove(&id);
             });
@@ -148,37 +149,47 @@ impl Fleet {
                 entry.groups.insert(id);
             });
         }
+        let mut entry = self.groups.get(&id).cloned().unwrap_or_default();
         entry.object = group;
         if entry.object.is_none() && entry.nodes.is_empty() {
             self.groups.remove(&id);
             return;
         }
         self.groups.insert(id, entry);
-        self.refold(id, dirty);
+        self.refold(id, &changes, dirty);
     }
 
     fn put_node(&mut self, node: Arc<Node>, dirty: &mut Dirty) {
         let id = node.id();
-        let old = self.nodes.get(&id).cloned();
-        if old.as_ref().is_none_or(|old| old.node.spec != node.spec || old.node.meta.name != node.meta.name) {
+        let Some(old) = self.nodes.get(&id).cloned() else { return self.add_node(node, dirty) };
+        let changes = change::changes(&old.node, &node);
+        let next = NodeEntry { node, ..NodeEntry::clone(&old) };
+        if changes.iter().any(|one| one.class != Class::Nowhere) {
             dirty.add(id);
         }
-        if let Some(old) = old.as_ref().filter(|old| is_placed_alike(&old.node, &node)) {
-            self.nodes.insert(id, Arc::new(NodeEntry { node, ..NodeEntry::clone(old) }));
+        let decides = changes.iter().any(|one| one.class.decides_tasks());
+        if !decides && self.is_set_aside(&old) == self.is_set_aside(&next) {
+            self.nodes.insert(id, Arc::new(next));
             return;
         }
-        if let Some(old) = &old {
-            let moved = old.node.spec.nodegroup != node.spec.nodegroup;
-            if let Some(group) = old.node.spec.nodegroup.filter(|_| moved || old.node.meta.name != node.meta.name) {
-                self.unplace(id, group, dirty);
-                if moved {
-                    self.leave_group(id, group);
-                }
-            }
-            if let Some(name) = old.node.meta.name.as_ref().filter(|name| Some(*name) != node.meta.name.as_ref()) {
-                self.by_name.remove(name.as_str());
-            }
+        let (before, after) = (old.node.spec.nodegroup, next.node.spec.nodegroup);
+        let is_renamed = old.node.meta.name != next.node.meta.name;
+        if let Some(group) = before.filter(|_| before != after || is_renamed) {
+            self.unplace(id, group, dirty);
         }
+        if let Some(group) = before.filter(|_| before != after) {
+            self.leave_group(id, group);
+        }
+        if let Some(name) = old.node.meta.name.as_ref().filter(|_| is_renamed) {
+            self.by_name.remove(name.as_str());
+        }
+        self.add_node(next.node, dirty);
+    }
+
+    /// Puts a node under its name and into its group, and places it.
+    fn add_node(&mut self, node: Arc<Node>, dirty: &mut Dirty) {
+        let id = node.id();
+        dirty.add(id);
         if let Some(name) = &node.meta.name {
             self.by_name.insert(name.clone(), id);
         }
@@ -225,15 +236,17 @@ impl Fleet {
         let old = self.nodes.get(&id).cloned()?;
         let none = Observation::default();
         let (before, after) = (old.observation.as_deref().unwrap_or(&none), seen.as_deref().unwrap_or(&none));
-        if before == after && old.observation.is_some() == seen.is_some() {
+        let changes = after.changes(before);
+        if changes.is_empty() && old.observation.is_some() == seen.is_some() {
             return None;
         }
+        let is_told = changes.iter().any(|one| one.class.reaches_all());
         let fold = old.node.spec.nodegroup.and_then(|group| self.fold(group).ok().cloned());
         let fills = fold.as_ref().is_some_and(|fold| fold.accepted(before) != fold.accepted(after));
         let by_tasks = old.profile.iter().flat_map(|profile| profile.reads.iter().map(Reference::read));
         let by_requirements = fold.iter().flat_map(|fold| &*fold.required);
         let reads = by_tasks.chain(by_requirements).any(|read| reads_fact(read, before, after));
-        if before.traits != after.traits || fills || reads {
+        if is_told || fills || reads {
             dirty.add(id);
         }
         let observation = seen.map(|seen| Arc::new(self.shared.observation(&seen)));
@@ -287,9 +300,9 @@ impl Fleet {
         }
     }
 
-    fn refold_cluster(&mut self, id: ClusterId, dirty: &mut Dirty) {
+    fn refold_cluster(&mut self, id: ClusterId, changes: &[FieldChange], dirty: &mut Dirty) {
         for group in self.groups_of(id).collect::<Vec<_>>() {
-            self.refold(group, dirty);
+            self.refold(group, changes, dirty);
         }
     }
 
@@ -301,23 +314,25 @@ impl Fleet {
         };
         let users: Vec<GroupId> = self.groups.iter().filter(|(_, entry)| uses(entry)).map(|(id, _)| *id).collect();
         for group in users {
-            self.refold(group, dirty);
+            self.refold(group, &[], dirty);
         }
     }
 
-    fn refold_beside(&mut self, name: &Name, dirty: &mut Dirty) {
+    /// Folds the groups anew that use a release of that name, after a change of the tags beside it.
+    fn refold_beside(&mut self, name: &Name, changes: &[FieldChange], dirty: &mut Dirty) {
         let uses = |entry: &GroupEntry| {
             let release = entry.fold.as_ref().ok().and_then(|fold| fold.release.as_ref());
             release.is_some_and(|release| release.value.name.name == *name)
         };
         let users: Vec<GroupId> = self.groups.iter().filter(|(_, entry)| uses(entry)).map(|(id, _)| *id).collect();
         for group in users {
-            self.refold(group, dirty);
+            self.refold(group, changes, dirty);
         }
     }
 
-    /// Folds a group anew, and reaches those of its nodes for whom that makes a difference.
-    fn refold(&mut self, id: GroupId, dirty: &mut Dirty) {
+    /// Folds a group anew after changes above it or of its own, and reaches those of its nodes for whom they make a
+    /// difference.
+    fn refold(&mut self, id: GroupId, changes: &[FieldChange], dirty: &mut Dirty) {
         let Some(entry) = self.groups.get(&id) else { return };
         let nodes: Vec<NodeId> = entry.nodes.iter().copied().collect();
         let before = entry.fold.clone();
@@ -327,28 +342,20 @@ impl Fleet {
         }
         match (before, after) {
             (Ok(before), Ok(after)) => {
-                self.reach_below(id, &before, &after, dirty);
-                let release = |fold: &GroupFold| fold.release.as_ref().map(|release| release.value.hash);
-                if before.cluster_id() != after.cluster_id()
-                    || release(&before) != release(&after)
-                    || before.table != after.table
-                    || before.roles != after.roles
-                {
+                self.reach_below(id, &before, &after, changes, dirty);
+                if !after.places_like(&before) {
                     self.replace(&nodes, dirty);
                 }
             }
             (Err(before), Err(after)) if before == after => {}
-            (_, after) => {
+            (_, Ok(_)) => {
+                nodes.iter().for_each(|node| dirty.add(*node));
+                self.replace(&nodes, dirty);
+            }
+            (_, Err(_)) => {
                 for node in &nodes {
                     dirty.add(*node);
-                }
-                match after {
-                    Ok(_) => self.replace(&nodes, dirty),
-                    Err(_) => {
-                        for node in &nodes {
-                            self.unplace(*node, id, dirty);
-                        }
-                    }
+                    self.unplace(*node, id, dirty);
                 }
             }
         }
@@ -388,13 +395,9 @@ impl Fleet {
     }
 }
 
-/// Whether an edit leaves a node's name and place as they are.
-fn is_placed_alike(old: &Node, new: &Node) -> bool {
-    old.meta.name == new.meta.name
-        && old.spec.nodegroup == new.spec.nodegroup
-        && old.spec.parked == new.spec.parked
-        && old.spec.roles == new.spec.roles
-        && old.spec.tags == new.spec.tags
+/// What differs between two forms of an object; nothing where it is new or gone, since then its groups' folds tell.
+fn differences<S: Spec + Classified>(old: Option<&Arc<Object<S>>>, new: Option<&Arc<Object<S>>>) -> Vec<FieldChange> {
+    old.zip(new).map(|(old, new)| change::changes(old, new)).unwrap_or_default()
 }
 
 /// Whether a read of the node's own facts gives something else now.

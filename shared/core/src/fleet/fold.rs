@@ -120,6 +120,15 @@ impl GroupFold {
         top.into_iter().chain(below).collect()
     }
 
+    /// Whether nodes are placed by the same release, table and roles as under another fold, in the same cluster.
+    pub(super) fn places_like(&self, other: &Self) -> bool {
+        let release = |fold: &Self| fold.release.as_ref().map(|release| release.value.hash);
+        self.cluster_id() == other.cluster_id()
+            && release(self) == release(other)
+            && self.table == other.table
+            && self.roles == other.roles
+    }
+
     /// The labels that a host reported and that it may fill.
     pub fn accepted(&self, seen: &Observation) -> BTreeMap<LabelKey, LabelValue> {
         let rule = &self.host_labels.value;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Dirty, Fleet, GroupFold};
+use crate::change::FieldChange;
 use crate::input::Read;
 use crate::key::LabelKey;
 use crate::labels::Folded;
@@ -21,9 +22,20 @@ impl Fleet {
         dirty
     }
 
-    /// A group's fold has changed: who of its nodes is told something else.
-    pub(super) fn reach_below(&self, id: GroupId, before: &GroupFold, after: &GroupFold, dirty: &mut Dirty) {
-        if changes_all(before, after) {
+    /// Reaches those nodes of a group who are told something else under its fold than before, by these changes.
+    pub(super) fn reach_below(
+        &self,
+        id: GroupId,
+        before: &GroupFold,
+        after: &GroupFold,
+        changes: &[FieldChange],
+        dirty: &mut Dirty,
+    ) {
+        let is_untasked = before.roles != after.roles && after.release.is_none();
+        if is_untasked
+            || changes.iter().any(|one| one.class.reaches_all())
+            || !changed(&before.annotations, &after.annotations).is_empty()
+        {
             self.nodes_of(id).for_each(|node| dirty.add(node));
             return;
         }
@@ -38,9 +50,7 @@ impl Fleet {
             let wanted = |read: &Read| matches!(read, Read::Parameter(path) if parameters.iter().any(|key| key.as_str() == path.first()));
             self.reach_in(id, &wanted, dirty);
         }
-        if before.cluster.meta.name != after.cluster.meta.name
-            || before.cluster.spec.release != after.cluster.spec.release
-        {
+        if before.cluster.spec.release != after.cluster.spec.release {
             self.reach_in(id, &|read| matches!(read, Read::Cluster(_)), dirty);
         }
     }
@@ -78,27 +88,6 @@ impl Fleet {
     fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
         self.cluster_of(self.node(id)?.spec.nodegroup?)
     }
-}
-
-/// Whether every node of the group is told something else, whatever its own spec says.
-fn changes_all(before: &GroupFold, after: &GroupFold) -> bool {
-    let (old, new) = (&before.group.spec, &after.group.spec);
-    let rule = |fold: &GroupFold| {
-        [
-            fold.template.as_ref().and_then(|template| template.spec.host_labels.clone()),
-            fold.cluster.spec.host_labels.clone(),
-            fold.group.spec.host_labels.clone(),
-        ]
-    };
-    before.place() != after.place()
-        || before.lifecycle() != after.lifecycle()
-        || rule(before) != rule(after)
-        || !changed(&before.annotations, &after.annotations).is_empty()
-        || before.table != after.table
-        || before.cluster.spec.paused != after.cluster.spec.paused
-        || (old.mode, old.paused, old.splay_seconds, old.silent_after_seconds, old.mend_offline)
-            != (new.mode, new.paused, new.splay_seconds, new.silent_after_seconds, new.mend_offline)
-        || old.requirements != new.requirements
 }
 
 /// The keys whose effective value or origin is another, or that are open for a host to fill and were not, or were.
