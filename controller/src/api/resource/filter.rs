@@ -3,12 +3,11 @@
 //! its lists (as the API working group's guideline for tags has it).
 
 use serde_json::Value as Json;
-use stemma_core::input::Path;
 use stemma_core::name::{Name, TagName};
 use stemma_core::object::Node;
-use stemma_core::requirement::{Field, NodeView, Requirements, Value};
+use stemma_core::requirement::Requirements;
 use stemma_core::selector::Selector;
-use stemma_core::traits::{NodeTraits, Trait};
+use stemma_core::traits::Trait;
 use stemma_wire::endpoint::{Minor, since};
 use stemma_wire::error::{ApiError, ErrorType};
 
@@ -77,8 +76,8 @@ impl Filter {
     }
 
     /// Whether a node is in the list.
-    pub(super) fn keeps(&self, api: &Api, model: &Model, node: &Node) -> bool {
-        self.keeps_spec(model, node) && self.keeps_traits(model, node) && self.keeps_resolved(api, model, node)
+    pub(super) fn keeps(&self, model: &Model, node: &Node) -> bool {
+        self.keeps_spec(model, node) && self.keeps_traits(model, node) && self.keeps_resolved(model, node)
     }
 
     fn keeps_spec(&self, model: &Model, node: &Node) -> bool {
@@ -111,16 +110,16 @@ impl Filter {
             && self.lacks.as_ref().is_none_or(|lacks| lacks.iter().any(|name| !traits.has(name)))
     }
 
-    fn keeps_resolved(&self, api: &Api, model: &Model, node: &Node) -> bool {
+    fn keeps_resolved(&self, model: &Model, node: &Node) -> bool {
         if self.selector.is_none() && self.tags.is_empty() && self.roles.is_empty() && self.requirements.0.is_empty() {
             return true;
         }
-        let seen = Seen::of(api, model, node);
-        let reported = state::reported(model, node);
-        self.selector.as_ref().is_none_or(|selector| selector.matches(&seen.labels, &reported))
-            && self.tags.iter().all(|tag| seen.tags.contains(tag))
-            && self.roles.iter().all(|role| seen.roles.contains(role))
-            && self.requirements.hold(&seen)
+        let Some(view) = model.fleet.node_view(node.id()) else { return false };
+        let (tags, roles) = (view.tags(), view.roles());
+        self.selector.as_ref().is_none_or(|selector| selector.matches(&view, &view.reported()))
+            && self.tags.iter().all(|tag| tags.contains(tag))
+            && self.roles.iter().all(|role| roles.contains(role))
+            && self.requirements.hold(&view)
     }
 }
 
@@ -144,54 +143,4 @@ fn traits(
 
 fn bad(name: &'static str, value: &str, reason: &dyn std::fmt::Display) -> ApiError {
     BadQuery::value(name, value, reason.to_string()).into()
-}
-
-/// A node, as selectors and requirements see it.
-struct Seen<'a> {
-    labels: stemma_core::labels::Labels,
-    parameters: stemma_core::labels::Parameters,
-    traits: NodeTraits,
-    tags: Vec<TagName>,
-    roles: Vec<Name>,
-    node: &'a Node,
-    facts: Option<&'a stemma_core::object::FactMap>,
-}
-
-impl<'a> Seen<'a> {
-    fn of(_api: &Api, model: &'a Model, node: &'a Node) -> Self {
-        let resolved = state::resolved(model, node);
-        let facts = model.observations.get(&node.meta.uuid).map(|record| &record.observation.facts);
-        Self {
-            labels: resolved.labels,
-            parameters: resolved.parameters,
-            traits: state::traits(model, node),
-            tags: resolved.tags,
-            roles: resolved.roles,
-            node,
-            facts,
-        }
-    }
-}
-
-impl NodeView for Seen<'_> {
-    fn has_trait(&self, name: &Trait) -> bool {
-        self.traits.has(name)
-    }
-
-    fn value(&self, field: &Field) -> Option<Value<'_>> {
-        match field {
-            Field::Label(key) => self.labels.get(key).map(|value| Value::text(value)),
-            Field::Property(name) => Value::of(self.node.spec.properties.get(&**name)?),
-            Field::Fact(name) => owned(&self.facts?.get(&Path::new(name.split('.'))?)?),
-            Field::Parameter(key) => Value::of(self.parameters.get(key)?),
-        }
-    }
-}
-
-/// A value that outlives the fact that it was read from.
-fn owned(value: &Json) -> Option<Value<'static>> {
-    Some(match Value::of(value)? {
-        Value::Text(text) => Value::Text(text.into_owned().into()),
-        Value::List(items) => Value::List(items.into_iter().map(|item| item.into_owned().into()).collect()),
-    })
 }

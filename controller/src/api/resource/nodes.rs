@@ -233,8 +233,7 @@ pub(super) fn list(api: &Api, request: &Request, detail_path: bool) -> Outcome {
     check_marker(&page)?;
     let filter = Filter::read(api, request.ironic(), parameters)?;
     let deleting = parameters.flag("deleting")?.unwrap_or(false);
-    let mut rows: Vec<_> =
-        model.nodes.iter().filter(|node| !deleting && filter.keeps(api, &model, node)).cloned().collect();
+    let mut rows: Vec<_> = model.nodes.iter().filter(|node| !deleting && filter.keeps(&model, node)).cloned().collect();
     lists::sort(&mut rows, &page, |node| node.meta.name.as_ref().map(ToString::to_string).unwrap_or_default())?;
     let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
     let show = |node: &Arc<Node>| {

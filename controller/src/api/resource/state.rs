@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use stemma_core::finding::{Finding, Severity};
-use stemma_core::labels::{Labels, Parameters};
-use stemma_core::name::{Name, TagName};
 use stemma_core::object::{Node, Timestamp};
-use stemma_core::origin::Level;
 use stemma_core::resolve::Outcome;
 use stemma_core::status::{Facts, Liveness, Side, Tasks};
-use stemma_core::traits::{NodeTraits, TraitInputs, TraitSource};
+use stemma_core::traits::{NodeTraits, TraitSource};
 use uuid::Uuid;
 
 use super::view;
@@ -20,53 +17,9 @@ use crate::reconcile::size;
 use crate::records::reported;
 use crate::registry::names::group_path;
 
-/// What resolve says of a node.
-pub(super) struct Resolved {
-    /// Effective labels, each with its line of descent.
-    pub labels: Labels,
-    /// Effective parameters.
-    pub parameters: Parameters,
-    /// Effective tags.
-    pub tags: Vec<TagName>,
-    /// Those that it holds as primary.
-    pub primaries: Vec<TagName>,
-    /// Roles, its group's and its own.
-    pub roles: Vec<Name>,
-}
-
-/// What resolve says of a node; where something above it is missing, what its own level says.
-pub(super) fn resolved(model: &Model, node: &Node) -> Resolved {
-    match model.resolve(node.meta.uuid) {
-        Outcome::Complete(answer) => Resolved {
-            labels: answer.labels(),
-            parameters: answer.parameters(),
-            tags: answer
-                .task_set()
-                .map_or_else(|| node.spec.tags.assigned.members().cloned().collect(), |set| set.tags().to_vec()),
-            primaries: answer.task_set().map(|set| set.primary_tags().to_vec()).unwrap_or_default(),
-            roles: answer.roles().into_iter().collect(),
-        },
-        Outcome::Incomplete(_) => Resolved {
-            labels: Labels::of([(Level::Node, &node.spec.inherited.labels)]),
-            parameters: Parameters::of([(Level::Node, &node.spec.inherited.parameters)]),
-            tags: node.spec.tags.assigned.members().cloned().collect(),
-            primaries: Vec::new(),
-            roles: node.spec.roles.clone(),
-        },
-    }
-}
-
 /// A node's traits with their sources.
 pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
-    let detected =
-        model.observations.get(&node.meta.uuid).map(|record| record.observation.traits.clone()).unwrap_or_default();
-    let inputs = TraitInputs {
-        operators: &node.spec.traits,
-        ruled: &BTreeMap::new(),
-        detected: &detected,
-        suppressed: &node.spec.suppressed_traits,
-    };
-    inputs.resolve()
+    model.fleet.node_view(node.id()).map(|view| view.traits()).unwrap_or_default()
 }
 
 /// The name of a source of traits.
@@ -196,11 +149,10 @@ pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String,
     body.insert("traits".into(), json!(traits.names().collect::<Vec<_>>()));
     body.insert("trait_sources".into(), trait_sources(&traits));
     body.insert("suppressed_traits".into(), json!(node.spec.suppressed_traits));
-    let resolved = resolved(model, node);
+    let Some(seen) = model.fleet.node_view(node.id()) else { return };
     body.insert(
         "labels".into(),
-        resolved
-            .labels
+        seen.labels()
             .iter()
             .map(|(key, said)| (key.to_string(), said.value.as_str().into()))
             .collect::<Map<_, _>>()
@@ -223,9 +175,9 @@ pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String,
     }
     body.insert("assigned_tags".into(), json!(node.spec.tags.assigned.members().collect::<Vec<_>>()));
     body.insert("unassigned_tags".into(), json!(node.spec.tags.unassigned.members().collect::<Vec<_>>()));
-    body.insert("roles".into(), json!(resolved.roles));
-    body.insert("tags".into(), json!(resolved.tags));
-    body.insert("primary_tags".into(), json!(resolved.primaries));
+    body.insert("roles".into(), json!(seen.roles()));
+    body.insert("tags".into(), json!(seen.tags()));
+    body.insert("primary_tags".into(), json!(seen.primary_tags()));
     body.insert("nodegroup".into(), json!(node.spec.nodegroup.and_then(|id| group_path(model, id))));
     body.insert("reported_labels".into(), json!(reported(model, node)));
 }

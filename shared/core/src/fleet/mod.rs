@@ -18,6 +18,7 @@ mod node;
 mod place;
 mod readers;
 mod share;
+mod view;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use lookup::LookUp;
 pub use missing::Missing;
 pub(crate) use node::NodeEntry;
 use share::Shared;
+pub use view::NodeView;
 
 use crate::input::Reference;
 

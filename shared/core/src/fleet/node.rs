@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::GroupFold;
-use crate::labels::{Fill, Labels};
+use crate::labels::{Annotations, Fill, Labels, Parameters};
 use crate::name::Name;
-use crate::object::{Node, Observation};
+use crate::object::{Node, Observation, TraitSet};
 use crate::origin::{Level, Origin};
 use crate::release::Profile;
+use crate::traits::{RuledTraits, TraitInputs};
 
 /// A node with what follows for it.
 #[derive(Clone, Debug)]
@@ -34,6 +35,30 @@ impl NodeEntry {
             return own;
         }
         own.fill(&Fill { origin: Origin::Host, grants: false, labels: &accepted })
+    }
+
+    /// The effective annotations below a group's.
+    pub(crate) fn annotations(&self, fold: Option<&GroupFold>) -> Annotations {
+        let above = fold.map(|fold| fold.annotations.clone()).unwrap_or_default();
+        above.below(Level::Node, &self.node.spec.inherited.annotations)
+    }
+
+    /// The effective parameters below a group's.
+    pub(crate) fn parameters(&self, fold: Option<&GroupFold>) -> Parameters {
+        let above = fold.map(|fold| fold.parameters.clone()).unwrap_or_default();
+        above.below(Level::Node, &self.node.spec.inherited.parameters)
+    }
+
+    /// What each source says of its traits. There are no inspection rules yet, so no rule gives one.
+    pub(crate) fn traits(&self) -> TraitInputs<'_> {
+        static NONE_RULED: RuledTraits = RuledTraits::new();
+        static NONE_DETECTED: TraitSet = TraitSet::new();
+        TraitInputs {
+            operators: &self.node.spec.traits,
+            ruled: &NONE_RULED,
+            detected: self.observation.as_ref().map_or(&NONE_DETECTED, |seen| &seen.traits),
+            suppressed: &self.node.spec.suppressed_traits,
+        }
     }
 
     /// The plain roles: the group's and the node's own together.

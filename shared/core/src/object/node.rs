@@ -12,6 +12,7 @@ use crate::digest::canonical_json;
 use crate::input::{MAX_DEPTH, Path};
 use crate::name::{Name, TagName};
 use crate::ownership::OwnedSet;
+use crate::selector::LabelLookup;
 use crate::task::Mode;
 use crate::traits::Trait;
 
@@ -189,6 +190,12 @@ impl Deref for ReportedLabels {
 
     fn deref(&self) -> &[ReportedLabel] {
         self.0.as_ref().map_or(&[], |given| &given.0)
+    }
+}
+
+impl LabelLookup for &[ReportedLabel] {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.iter().find(|label| *label.key == *key).map(|label| &*label.value)
     }
 }
 

@@ -216,6 +216,14 @@ impl<'a> Value<'a> {
     pub fn text(text: &'a str) -> Self {
         Self::Text(Cow::Borrowed(text))
     }
+
+    /// The same value, which outlives what it was read from.
+    pub fn into_owned(self) -> Value<'static> {
+        match self {
+            Self::Text(text) => Value::Text(text.into_owned().into()),
+            Self::List(items) => Value::List(items.into_iter().map(|item| item.into_owned().into()).collect()),
+        }
+    }
 }
 
 fn scalar(json: &Json) -> Option<Cow<'_, str>> {

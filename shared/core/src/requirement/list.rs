@@ -7,7 +7,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::{InvalidRequirement, NodeView, Requirement};
+use super::{FieldLookup, InvalidRequirement, Requirement};
 use crate::json;
 use crate::key::scalar_text;
 use crate::traits::TraitNames;
@@ -90,12 +90,12 @@ impl Requirements {
     }
 
     /// Whether a node meets all of them.
-    pub fn hold(&self, node: &impl NodeView) -> bool {
+    pub fn hold(&self, node: &impl FieldLookup) -> bool {
         self.0.iter().all(|one| one.holds(node))
     }
 
     /// Those that a node does not meet.
-    pub fn unmet<'a>(&'a self, node: &'a impl NodeView) -> impl Iterator<Item = &'a Requirement> {
+    pub fn unmet<'a>(&'a self, node: &'a impl FieldLookup) -> impl Iterator<Item = &'a Requirement> {
         self.0.iter().filter(move |one| !one.holds(node))
     }
 

@@ -66,8 +66,8 @@ pub enum Field {
     Parameter(LabelKey),
 }
 
-/// A node, as requirements see it.
-pub trait NodeView {
+/// Something that has traits and fields.
+pub trait FieldLookup {
     /// Whether it has a trait.
     fn has_trait(&self, name: &Trait) -> bool;
     /// The value of a field; `None` where it is absent.
@@ -165,7 +165,7 @@ impl Requirement {
     }
 
     /// Whether a node meets it. An absent value, or one that is no number where one is compared, does not.
-    pub fn holds(&self, node: &impl NodeView) -> bool {
+    pub fn holds(&self, node: &impl FieldLookup) -> bool {
         match self {
             Self::Trait { name, presence } => node.has_trait(name) == (*presence == Presence::Required),
             Self::Field { field, expression } => node.value(field).is_some_and(|value| expression.matches(&value)),
@@ -273,7 +273,7 @@ mod tests {
 
     struct Host(Json);
 
-    impl NodeView for Host {
+    impl FieldLookup for Host {
         fn has_trait(&self, name: &Trait) -> bool {
             let had: BTreeSet<&str> = self.0["traits"].as_array().unwrap().iter().filter_map(Json::as_str).collect();
             had.contains(name.as_str())

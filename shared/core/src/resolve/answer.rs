@@ -3,7 +3,7 @@
 //! An answer holds shared parts of the model and computes the rest when asked: a fleet of a hundred thousand nodes
 //! has a few hundred folds and task sets, and an answer is a handful of pointers to them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use crate::labels::{Annotations, Labels, MAX_EFFECTIVE, Parameters};
 use crate::lifecycle::Limits;
 use crate::name::{Name, TagName, cut};
 use crate::object::{
-    Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, Node, NodeId, NotTaken, Observation, RefusedTraits, SaidOnHost, TraitSet,
+    Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, Node, NodeId, NotTaken, Observation, RefusedTraits, SaidOnHost,
 };
 use crate::origin::{Level, Origin, Resolved};
 use crate::release::{CompiledRelease, Profile, TaskIx};
 use crate::task::Mode;
-use crate::traits::{MAX_TRAIT, MAX_TRAITS, NodeTraits, TraitInputs};
+use crate::traits::{MAX_TRAIT, MAX_TRAITS, NodeTraits};
 
 /// Resolved, or not to be resolved yet.
 #[derive(Clone, Debug)]
@@ -216,14 +216,12 @@ impl Answer {
 
     /// The effective annotations.
     pub fn annotations(&self) -> Annotations {
-        let above = self.fold.as_ref().map(|fold| fold.annotations.clone()).unwrap_or_default();
-        above.below(Level::Node, &self.entry.node.spec.inherited.annotations)
+        self.entry.annotations(self.fold.as_deref())
     }
 
     /// The effective parameters.
     pub fn parameters(&self) -> Parameters {
-        let above = self.fold.as_ref().map(|fold| fold.parameters.clone()).unwrap_or_default();
-        above.below(Level::Node, &self.entry.node.spec.inherited.parameters)
+        self.entry.parameters(self.fold.as_deref())
     }
 
     /// Which labels flow to the host label map.
@@ -233,7 +231,7 @@ impl Answer {
 
     /// The traits, each with its sources.
     pub fn traits(&self) -> NodeTraits {
-        traits(&self.entry.node, self.entry.observation.as_deref())
+        self.entry.traits().resolve()
     }
 
     /// The lifecycle fields, each with its origin.
@@ -407,16 +405,4 @@ fn said_findings(object: &str, said: &SaidOnHost) -> Vec<Finding> {
         findings.push(Finding::info("host.parked", object, message));
     }
     findings
-}
-
-/// A node's traits with their sources.
-fn traits(node: &Node, observation: Option<&Observation>) -> NodeTraits {
-    let none = TraitSet::new();
-    let inputs = TraitInputs {
-        operators: &node.spec.traits,
-        ruled: &BTreeMap::new(),
-        detected: observation.map_or(&none, |seen| &seen.traits),
-        suppressed: &node.spec.suppressed_traits,
-    };
-    inputs.resolve()
 }

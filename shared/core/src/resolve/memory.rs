@@ -12,10 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::answer::{LeftOut, TaskSet, task_digest};
-use super::sight::Sight;
 use crate::digest::DigestVersion;
 use crate::finding::Finding;
-use crate::fleet::GroupFold;
+use crate::fleet::{GroupFold, NodeView};
 use crate::input::{Input, Inputs, Read, Reference};
 use crate::object::GroupId;
 use crate::ownership::OwnedMap;
@@ -54,25 +53,25 @@ impl ResolveCache {
         Self::default()
     }
 
-    pub(super) fn task_set(&self, sight: &Sight<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<TaskSet> {
-        let base = self.base(sight, fold, profile);
-        let own = base.differences(sight);
+    pub(super) fn task_set(&self, view: &NodeView<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<TaskSet> {
+        let base = self.base(view, fold, profile);
+        let own = base.differences(view);
         base.shared(&own)
     }
 
-    fn base(&self, sight: &Sight<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<Base> {
+    fn base(&self, view: &NodeView<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<Base> {
         let key = (GroupId(fold.group.meta.uuid), profile.hash);
         let bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         let known = bases.get(&key).filter(|known| Arc::ptr_eq(&known.fold, fold)).map(|known| Arc::clone(&known.base));
         drop(bases);
-        if let Some(base) = known.filter(|base| base.is_current(sight)) {
+        if let Some(base) = known.filter(|base| base.is_current(view)) {
             return base;
         }
-        let base = Arc::new(Base::new(sight, profile, &self.outcomes));
+        let base = Arc::new(Base::new(view, profile, &self.outcomes));
         let known = Known { fold: Arc::clone(fold), base: Arc::clone(&base) };
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if bases.len() >= MIN_KEPT && bases.len().is_power_of_two() {
-            bases.retain(|(group, profile), known| sight.fleet.uses(*group, profile, &known.fold));
+            bases.retain(|(group, profile), known| view.fleet().uses(*group, profile, &known.fold));
         }
         bases.insert(key, known);
         base
@@ -108,7 +107,7 @@ struct TaskReads {
 }
 
 impl Base {
-    pub(super) fn new(sight: &Sight<'_>, profile: &Arc<Profile>, outcomes: &Arc<Outcomes>) -> Self {
+    pub(super) fn new(view: &NodeView<'_>, profile: &Arc<Profile>, outcomes: &Arc<Outcomes>) -> Self {
         let reads = &profile.reads;
         let place = |reference: &Reference| {
             let at = reads.binary_search(reference).expect("a profile reads whatever its tasks read");
@@ -116,7 +115,7 @@ impl Base {
         };
         let mut base = Self {
             profile: Arc::clone(profile),
-            inputs: reads.iter().map(|one| sight.group_input(one)).collect(),
+            inputs: reads.iter().map(|one| view.group_input(one)).collect(),
             fleetwide: Box::new([]),
             own: Box::new([]),
             labels: BTreeMap::new(),
@@ -156,16 +155,16 @@ impl Base {
     }
 
     /// Whether the reads that look at other nodes or at secrets find what they found.
-    fn is_current(&self, sight: &Sight<'_>) -> bool {
-        let finds = |at: &u32| self.inputs[*at as usize].is_same(&sight.input(&self.profile.reads[*at as usize]));
+    fn is_current(&self, view: &NodeView<'_>) -> bool {
+        let finds = |at: &u32| self.inputs[*at as usize].is_same(&view.input(&self.profile.reads[*at as usize]));
         self.fleetwide.iter().all(finds)
     }
 
     /// What a node says otherwise than the base, by place; sorted.
-    fn differences(&self, sight: &Sight<'_>) -> Vec<(u32, Input)> {
+    fn differences(&self, view: &NodeView<'_>) -> Vec<(u32, Input)> {
         let mut asked: Vec<u32> = self.own.to_vec();
-        let spec = &sight.entry.node.spec.inherited;
-        if sight.fills_labels() || !spec.labels.merges() {
+        let spec = &view.node().spec.inherited;
+        if view.fills_labels() || !spec.labels.merges() {
             asked.extend(self.labels.values().flatten());
         } else {
             let provided = spec.labels.provided.iter().flat_map(OwnedMap::iter);
@@ -175,7 +174,7 @@ impl Base {
         asked.extend(provided.filter_map(|(key, _)| self.parameters.get(key.as_str())).flatten());
         asked.sort_unstable();
         asked.dedup();
-        let answered = asked.into_iter().map(|at| (at, sight.input(&self.profile.reads[at as usize])));
+        let answered = asked.into_iter().map(|at| (at, view.input(&self.profile.reads[at as usize])));
         answered.filter(|(at, input)| *input != self.inputs[*at as usize]).collect()
     }
 

@@ -8,7 +8,6 @@ mod memory;
 mod node;
 mod odd;
 mod plain;
-mod sight;
 mod whole;
 
 pub use answer::{Answer, LeftOut, Outcome, TaskSet, Unmet};

@@ -6,8 +6,7 @@ use uuid::Uuid;
 
 use super::answer::{AllUnmet, Answer, Outcome, TaskSet, Unmet};
 use super::memory::Base;
-use super::sight::Sight;
-use crate::fleet::{Fleet, Missing, NodeEntry};
+use crate::fleet::{Fleet, Missing, NodeEntry, NodeView};
 use crate::name::NodeName;
 use crate::object::{Meta, NodeId, NodeSpec, Object, Timestamp};
 use crate::release::Profile;
@@ -26,9 +25,9 @@ pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Outcome 
         Some(Ok(fold)) => Some(fold),
         Some(Err(missing)) => return Outcome::Incomplete(missing),
     };
-    let sight = Sight::new(fleet, entry, fold.map(|fold| &**fold));
-    let task_set = entry.profile.as_ref().zip(fold).map(|(profile, fold)| cache.task_set(&sight, fold, profile));
-    let unmet = fold.iter().flat_map(|fold| fold.group.spec.requirements.unmet(&sight));
+    let view = NodeView::new(fleet, entry, fold.map(|fold| &**fold));
+    let task_set = entry.profile.as_ref().zip(fold).map(|(profile, fold)| cache.task_set(&view, fold, profile));
+    let unmet = fold.iter().flat_map(|fold| fold.group.spec.requirements.unmet(&view));
     let unmet: Vec<Unmet> =
         unmet.map(|one| Unmet { key: one.key(), expression: one.expression().to_owned() }).collect();
     Outcome::Complete(Arc::new(Answer {
@@ -45,5 +44,5 @@ pub(super) fn pseudo_task_set(fleet: &Fleet, profile: &Arc<Profile>) -> TaskSet 
     let name = NodeName::new(MASTER).ok();
     let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
     let entry = NodeEntry { node: Arc::new(node), observation: None, profile: Some(Arc::clone(profile)) };
-    Base::new(&Sight::new(fleet, &entry, None), profile, &Arc::default()).task_set(&[])
+    Base::new(&NodeView::new(fleet, &entry, None), profile, &Arc::default()).task_set(&[])
 }

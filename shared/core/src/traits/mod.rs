@@ -69,13 +69,16 @@ pub enum TraitSource {
     Detected,
 }
 
+/// Traits that inspection rules give a node, with the names or uuids of the rules that give each.
+pub type RuledTraits = BTreeMap<Trait, BTreeSet<Arc<str>>>;
+
 /// What the three sources say of one node, and what an operator suppressed.
 #[derive(Clone, Copy, Debug)]
 pub struct TraitInputs<'a> {
     /// The operators' set, owned entry by entry.
     pub operators: &'a OwnedSet<Trait>,
     /// What rules gave, and which.
-    pub ruled: &'a BTreeMap<Trait, Arc<str>>,
+    pub ruled: &'a RuledTraits,
     /// What the agent detected.
     pub detected: &'a BTreeSet<Trait>,
     /// What does not count when it was detected or ruled.
@@ -83,8 +86,7 @@ pub struct TraitInputs<'a> {
 }
 
 /// A node's traits with where each comes from: at least one source, in the order of [`TraitSource`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTraits {
     sources: BTreeMap<Trait, Vec<TraitSource>>,
 }
@@ -179,6 +181,12 @@ pub fn standard() -> &'static [&'static str] {
 }
 
 impl TraitInputs<'_> {
+    /// Whether the node has a trait: [`Self::resolve`] for one name.
+    pub fn has(&self, name: &str) -> bool {
+        let is_given = self.ruled.contains_key(name) || self.detected.contains(name);
+        self.operators.get(name).is_some() || (is_given && !self.suppressed.contains(name))
+    }
+
     /// The union of the sources, less what is suppressed.
     pub fn resolve(&self) -> NodeTraits {
         let mut sources: BTreeMap<Trait, Vec<TraitSource>> = BTreeMap::new();
@@ -190,8 +198,8 @@ impl TraitInputs<'_> {
                 sources.entry(name.clone()).or_default().push(source);
             }
         };
-        for (name, rule) in self.ruled {
-            add(name, TraitSource::Rule(Arc::clone(rule)));
+        for (name, rules) in self.ruled {
+            rules.iter().for_each(|rule| add(name, TraitSource::Rule(Arc::clone(rule))));
         }
         for name in self.detected {
             add(name, TraitSource::Detected);
@@ -271,7 +279,8 @@ mod tests {
             &owner,
             &BTreeMap::from([(name("CUSTOM_A"), Said::Value(())), (name("CUSTOM_B"), Said::Value(()))]),
         );
-        let ruled = BTreeMap::from([(name("CUSTOM_B"), Arc::from("gpu")), (name("CUSTOM_C"), Arc::from("gpu"))]);
+        let rules = |names: &[&str]| names.iter().copied().map(Arc::from).collect::<BTreeSet<Arc<str>>>();
+        let ruled = BTreeMap::from([(name("CUSTOM_B"), rules(&["gpu"])), (name("CUSTOM_C"), rules(&["gpu", "numa"]))]);
         let detected = BTreeSet::from([name("HW_CPU_X86_AVX2"), name("HW_CPU_X86_AVX"), name("CUSTOM_A")]);
         let suppressed = BTreeSet::from([name("HW_CPU_X86_AVX"), name("CUSTOM_A")]);
         let inputs = TraitInputs { operators: &operators, ruled: &ruled, detected: &detected, suppressed: &suppressed };
@@ -285,8 +294,15 @@ mod tests {
             .collect();
         assert_eq!(
             shown,
-            ["CUSTOM_A operator", "CUSTOM_B operator+rule gpu", "CUSTOM_C rule gpu", "HW_CPU_X86_AVX2 detected"]
+            [
+                "CUSTOM_A operator",
+                "CUSTOM_B operator+rule gpu",
+                "CUSTOM_C rule gpu+rule numa",
+                "HW_CPU_X86_AVX2 detected"
+            ]
         );
+        let asked = operators.members().chain(ruled.keys()).chain(&detected).chain(&suppressed);
+        asked.for_each(|name| assert_eq!(inputs.has(name), traits.has(name), "{name}"));
         assert_eq!(traits.removal("CUSTOM_B"), Removal::Possible);
         assert_eq!(traits.removal("HW_CPU_X86_AVX2"), Removal::GivenByOthers(&[TraitSource::Detected]));
         assert_eq!(traits.removal("HW_CPU_X86_AVX"), Removal::Absent);

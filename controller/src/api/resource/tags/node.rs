@@ -13,7 +13,7 @@ use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::api::resource::objects::Shown;
 use crate::api::resource::place::{roles_of, table_of, visible};
-use crate::api::resource::{state, writes};
+use crate::api::resource::writes;
 use crate::cache::Model;
 use crate::registry::Answer;
 
@@ -36,14 +36,16 @@ fn shown_tags(model: &Model, node: &Node) -> Value {
     names.extend(
         roles.iter().flat_map(|role| table.as_ref().map(|table| table.produced_by(role).to_vec()).unwrap_or_default()),
     );
-    let resolved = state::resolved(model, node);
+    let seen = model.fleet.node_view(node.id());
+    let effective = seen.as_ref().map(|seen| seen.tags()).unwrap_or_default();
+    let primaries = seen.map(|seen| seen.primary_tags()).unwrap_or_default();
     let rows: Vec<Value> = names.iter().map(|name| {
         let assigned = by_hand.assigned.get(name).is_some();
         let unassigned = by_hand.unassigned.get(name).is_some() && !assigned;
-        json!({"name": name, "roles": produced(name), "assigned": assigned, "unassigned": unassigned, "primary": resolved.primaries.contains(name)})
+        json!({"name": name, "roles": produced(name), "assigned": assigned, "unassigned": unassigned, "primary": primaries.contains(name)})
     }).collect();
     json!({
-        "tags": rows, "effective": resolved.tags, "primary_tags": resolved.primaries,
+        "tags": rows, "effective": effective, "primary_tags": primaries,
         "assigned": by_hand.assigned.members().collect::<Vec<_>>(), "unassigned": by_hand.unassigned.members().collect::<Vec<_>>(),
     })
 }
