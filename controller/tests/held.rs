@@ -1,34 +1,32 @@
 //! What is held stays held: a label that a template reads reaches the host's labels at once, and its task set only when the
-//! policy releases it, also after the controller was started again in between.
+//! hold is over, also after the controller was started again in between.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod fleet;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fleet::{Fleet, Host, config};
 use hyper::Method;
 use serde_json::{Value, json};
-use stemma_controller::reconcile::{Candidate, ReleasePolicy, Verdict};
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_wire::message::desired::{InputValue, Known, TaskSet};
+use stemma_wire::message::signed::Grant;
 
-/// Releases the first task set of a node, and others when it is told to.
-#[derive(Debug, Default)]
-struct WhenTold(AtomicBool);
-
-impl ReleasePolicy for WhenTold {
-    fn judge(&self, candidate: &Candidate<'_>) -> Verdict {
-        let is_told =
-            candidate.present.is_none_or(|present| present.profile.is_none()) || self.0.load(Ordering::Relaxed);
-        if is_told { Verdict::Release } else { Verdict::Hold }
-    }
+fn options() -> Options {
+    Options { publishing: Publishing::Reconciled, ..Options::default() }
 }
 
-fn options(policy: &Arc<WhenTold>) -> Options {
-    Options { publishing: Publishing::Reconciled, policy: Arc::clone(policy) as _, ..Options::default() }
+/// Holds node n, until an end if there is one.
+async fn hold(fleet: &Fleet, until: &str) {
+    let hold = json!({"until": until, "reason": "a disk is changed"});
+    fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/g", "hold": hold}])).await;
+}
+
+/// Takes the hold back.
+async fn take_back(fleet: &Fleet) {
+    fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/g"}])).await;
 }
 
 /// What the host is told by now: the parts that are new to it.
@@ -59,21 +57,22 @@ fn ntp(task_set: &TaskSet) -> &InputValue {
 
 #[tokio::test]
 async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after_a_restart() {
-    let policy = Arc::new(WhenTold::default());
-    let mut fleet = Fleet::start_with(|own| *own = options(&policy)).await;
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
     fleet.apply(site("one")).await;
     let mut host = fleet.join_group("c/g", "n").await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "one");
     assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".to_owned()));
 
+    hold(&fleet, "").await;
+    told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
     fleet.apply(site("two")).await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "two", "what is known flows at once");
     assert_eq!(task_set, None, "the task set is the one that was released");
 
     fleet.controller.stop().await;
-    fleet.controller = start(config(fleet.directory.path().join("data")), options(&policy)).await.unwrap();
+    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
     let (chain, key) = (host.chain.clone(), host.key.clone_key());
     host.client = fleet.client(chain, key);
     fleet.apply(site("three")).await;
@@ -86,19 +85,78 @@ async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after
     assert_eq!(known.unwrap().labels["ntp"].value, "three");
     assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".to_owned()));
 
-    policy.0.store(true, Ordering::Relaxed);
-    fleet.apply(site("four")).await;
-    let (known, task_set) = told(&mut host).await;
-    assert_eq!(known.unwrap().labels["ntp"].value, "four");
-    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"four\"".to_owned()));
+    take_back(&fleet).await;
+    let (_, task_set) = told(&mut host).await;
+    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"three\"".to_owned()));
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_set_is_released_at_the_end_of_a_hold_without_another_change() {
+    let clock = Arc::new(fleet::Moving::default());
+    let own = Arc::clone(&clock);
+    let fleet = Fleet::start_with(|all| *all = Options { clock: own, ..options() }).await;
+    fleet.apply(site("one")).await;
+    let mut host = fleet.join_group("c/g", "n").await;
+    assert!(told(&mut host).await.1.is_some());
+    let until = stemma_wire::clock::Clock::unix_seconds(&*clock) + 3600;
+    hold(&fleet, &jiff::Timestamp::from_second(until.try_into().unwrap()).unwrap().to_string()).await;
+    told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
+    fleet.apply(site("two")).await;
+    assert_eq!(told(&mut host).await.1, None);
+    clock.forward(3600);
+    assert_eq!(*ntp(&told(&mut host).await.1.unwrap()), InputValue::Json("\"two\"".to_owned()));
+    assert_eq!(fleet.parts().metrics.counters().missed.get(), 0);
+    fleet.controller.stop().await;
+}
+
+/// Neither the wording of an explanation nor an edge of the order is what a host runs: its task digest is the same.
+#[tokio::test]
+async fn a_profile_or_an_explanation_that_alone_is_another_releases_nothing() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let site = |tier: &str, condition: &str, after: &[&str]| {
+        let task =
+            |id: &str, tag: &str| json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+        let mut never = task("never", "common");
+        never["condition"] = condition.into();
+        let mut first = task("first", "db");
+        first["cross_depended_by"] = after.iter().map(|id| json!({"name": id, "tags": ["common"]})).collect();
+        json!([
+            {"kind": "Release", "name": "site", "roles": {"all": {"tags": ["common"]}, "db": {"tags": ["db"]}},
+                "tags": {"common": {}, "db": {}}, "tasks": [task("ntp", "common"), task("log", "common"), never, first]},
+            {"kind": "Cluster", "name": "c", "release": "site", "labels": {"tier": tier}},
+            {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
+        ])
+    };
+    fleet.apply(site("a", "false", &["ntp"])).await;
+    let mut host = fleet.join_group("c/g", "n").await;
+    let first = told(&mut host).await.1.unwrap();
+    assert!(first.left_out["never"].contains("false"));
+    let released = fleet.read("/v1/nodes/n/resolved").await["released"].clone();
+    for (tier, condition, after) in [("b", "1 > 2", &["ntp"][..]), ("c", "1 > 2", &["ntp", "log"]), ("d", "false", &[])]
+    {
+        fleet.apply(site(tier, condition, after)).await;
+        let (known, task_set) = told(&mut host).await;
+        assert_eq!(known.unwrap().labels["tier"].value, tier);
+        assert_eq!(task_set, None, "{tier}");
+        assert_eq!(fleet.read("/v1/nodes/n/resolved").await["released"], released, "{tier}");
+    }
+    // The host has the first order, in which ntp waits; nobody demands that any more, so it waits no longer.
+    let open = |news: &stemma_wire::message::checkin::News| match &news.grants.first()?.grant {
+        Grant::Barriers { open, .. } => Some(open.iter().map(|one| one.task.clone()).collect::<Vec<_>>()),
+        Grant::Lease { .. } => None,
+    };
+    host.held = None;
+    let news = host.news(0).await;
+    let open = open(&news).expect("barriers are granted");
+    assert!(open.contains(&"first".to_owned()), "{open:?}");
     fleet.controller.stop().await;
 }
 
 /// Two releases of the same content share what they make of a node, and neither answers for the other.
 #[tokio::test]
 async fn what_is_released_is_recorded_and_fixed_under_the_name_that_the_group_refers_to() {
-    let options = Options { publishing: Publishing::Reconciled, ..Options::default() };
-    let fleet = Fleet::start_with(|own| *own = options).await;
+    let fleet = Fleet::start_with(|own| *own = options()).await;
     let mut objects = site("one");
     let mut twin = objects[0].clone();
     twin["name"] = "twin".into();

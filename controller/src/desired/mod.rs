@@ -5,6 +5,8 @@
 //! nobody. The table is memory: what must survive (what was released to whom) is in the store, and a restarted
 //! controller publishes it again before an agent is told anything.
 
+pub(crate) mod encode;
+pub(crate) mod size;
 pub(crate) mod slot;
 
 use std::collections::HashMap;
@@ -160,8 +162,9 @@ impl DesiredTable {
 
     /// Takes in one pass of the reconciler: signs what is new as one batch, and wakes those whom it concerns.
     ///
-    /// May take a millisecond for each thousand nodes that are new; call it from the reconciler's own thread.
-    pub fn publish(&self, batch: Batch) {
+    /// May take a millisecond for each thousand nodes that are new; call it from the reconciler's own thread. Gives the nodes that
+    /// are new.
+    pub fn publish(&self, batch: Batch) -> Vec<Uuid> {
         let _one_at_a_time = lock(&self.publishing);
         let mut new = Vec::new();
         for (node, change) in batch.changes {
@@ -176,6 +179,7 @@ impl DesiredTable {
             }
         }
         self.published.fetch_add(new.len() as u64, Ordering::Relaxed);
+        let published = new.iter().map(|(slot, _)| slot.node()).collect();
         self.sign_and_tell(new);
         let mut behind = lock(&self.behind);
         self.resolved.store(batch.revision.0, Ordering::Release);
@@ -184,60 +188,51 @@ impl DesiredTable {
         for slot in waiting.into_values() {
             slot.wake();
         }
+        published
     }
 
-    /// Signs with another signer from now on, and signs anew what is already published: an agent must be able to take it
-    /// after the old signer's certificate has ended. Nobody is woken, since no digest changed.
+    /// Changes the signer, and signs again what is published: an agent must be able to take it after the old signer's certificate
+    /// has ended. Nobody is woken, since no digest changes.
     pub fn change_signer(&self, signer: Signer) {
         self.signer.store(Arc::new(signer));
         let _one_at_a_time = lock(&self.publishing);
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
         let state = |slot: &Arc<Slot>| slot.desired().map(|signed| (Arc::clone(slot), signed.released.clone()));
         self.sign(slots.iter().filter_map(state).collect());
-        self.sign_grants_anew(&slots, |given| given.revision);
+        let grants =
+            slots.iter().flat_map(|slot| slot.grants().iter().map(|one| grant_of(slot, one)).collect::<Vec<_>>());
+        self.sign_again(grants.collect());
     }
 
-    fn sign_grants_anew(&self, slots: &[Arc<Slot>], revision: impl Fn(&SignedGrant) -> Revision) {
-        let mut given: Vec<(&Arc<Slot>, SignedGrant)> = Vec::new();
-        for slot in slots {
-            let of_slot = slot
-                .grants()
-                .iter()
-                .map(|one| SignedGrant { revision: revision(one), ..one.clone() })
-                .collect::<Vec<_>>();
-            given.extend(of_slot.into_iter().map(|one| (slot, one)));
-        }
-        if given.is_empty() {
-            return;
-        }
-        let leaf = |(slot, given): &(&Arc<Slot>, SignedGrant)| {
-            Leaf::grant(slot.node(), given.epoch, given.revision, &given.grant)
-        };
-        let batch = self.signer.load().sign(&given.iter().map(leaf).collect());
-        let mut anew: HashMap<Uuid, Vec<SignedGrant>> = HashMap::new();
-        for (index, (slot, given)) in given.into_iter().enumerate() {
-            let proof = batch.proof(index).expect("the index is that of a leaf of this batch");
-            anew.entry(slot.node()).or_default().push(SignedGrant { proof, ..given });
-        }
-        for slot in slots {
-            if let Some(grants) = anew.remove(&slot.node()) {
-                slot.replace_grants(grants);
+    /// Opens barriers for nodes: all that are open now for a node's task set. An empty list shuts them.
+    pub fn open_barriers(&self, opened: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) {
+        // Not while the signer changes, which would miss what the old one has just signed.
+        let _one_at_a_time = lock(&self.publishing);
+        let mut new = Vec::new();
+        for (node, task_set, open) in opened {
+            let (slot, grant) = (self.slot(node), Grant::Barriers { task_set, open });
+            if !slot.has_grant(&grant) {
+                new.push(UnsignedGrant { slot, revision, grant });
             }
         }
+        self.sign_grants(new, Slot::set_grant);
     }
 
-    /// Opens barriers for a node: all that are open now for this task set. An empty list takes them back.
-    pub fn open_barriers(&self, node: Uuid, revision: Revision, task_set: PartDigest, open: Vec<Barrier>) {
-        // Not beside a change of signer, which would miss what the old one has just signed.
-        let _one_at_a_time = lock(&self.publishing);
-        let slot = self.slot(node);
-        let grant = Grant::Barriers { task_set, open };
-        if slot.has_grant(&grant) {
+    /// The same grants under another signature or revision: whoever was told of them need not hear it again.
+    fn sign_again(&self, grants: Vec<UnsignedGrant>) {
+        self.sign_grants(grants, Slot::replace_grant);
+    }
+
+    fn sign_grants(&self, grants: Vec<UnsignedGrant>, set: impl Fn(&Slot, SignedGrant)) {
+        if grants.is_empty() {
             return;
         }
-        let leaf = Leaf::grant(node, self.epoch, revision, &grant);
-        let proof = self.signer.load().sign(&std::iter::once(leaf).collect()).proof(0).expect("one leaf was signed");
-        slot.set_grants(vec![SignedGrant { epoch: self.epoch, revision, grant, proof }]);
+        let leaf = |one: &UnsignedGrant| Leaf::grant(one.slot.node(), self.epoch, one.revision, &one.grant);
+        let batch = self.signer.load().sign(&grants.iter().map(leaf).collect());
+        for (index, UnsignedGrant { slot, revision, grant }) in grants.into_iter().enumerate() {
+            let proof = batch.proof(index).expect("the index is that of a leaf of this batch");
+            set(&slot, SignedGrant { epoch: self.epoch, revision, grant, proof });
+        }
     }
 
     /// The revision as of which all nodes are resolved.
@@ -298,8 +293,9 @@ impl DesiredTable {
         Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(Slot::new(node))))
     }
 
-    /// The place of a node whose agent is at work: where there is none it is made, and taken away again from one that is no longer
-    /// enrolled. It is made first and asked about then, because who deletes says so first and takes the place away then.
+    /// The place of a node whose agent is at work, made where there is none, and taken away again where the node is no longer
+    /// enrolled. The order matters: a node is marked as deleted before its place is taken away, so a place that is made before the
+    /// mark is read is always found by one of the two.
     pub(crate) fn slot_of_agent(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) -> Option<Arc<Slot>> {
         if let Some(slot) = read(&self.slots).get(&node) {
             return Some(Arc::clone(slot));
@@ -326,7 +322,7 @@ impl DesiredTable {
             return false;
         }
         let mut behind = lock(&self.behind);
-        // Looked at again: a batch that came in between has woken whoever was here by then.
+        // Compared again: a batch that came in between has woken only those who were here before it.
         let is_behind = named > self.resolved();
         if is_behind {
             behind.insert(slot.node(), Arc::clone(slot));
@@ -334,14 +330,16 @@ impl DesiredTable {
         is_behind
     }
 
-    /// Signs a node's state anew as of what is resolved by now, for an agent that holds something else at a later revision than
-    /// the state was made at; and its grants with it, which the agent takes for older than the state otherwise.
+    /// Signs a node's state again, as of the revision up to which all nodes are resolved. Its agent holds another state at a later
+    /// revision than this one has, and would refuse it. The grants get the same revision, or the agent takes them for older
+    /// than the state.
     pub(crate) fn restamp(&self, slot: &Arc<Slot>) {
         let _one_at_a_time = lock(&self.publishing);
         if let Some(signed) = slot.desired() {
             let revision = self.resolved();
             self.sign(vec![(Arc::clone(slot), Released { revision, ..signed.released.clone() })]);
-            self.sign_grants_anew(std::slice::from_ref(slot), |_| revision);
+            let grants = slot.grants();
+            self.sign_again(grants.iter().map(|one| UnsignedGrant { revision, ..grant_of(slot, one) }).collect());
         }
     }
 
@@ -365,6 +363,17 @@ impl DesiredTable {
             slot.set_desired(Arc::new(Signed { released, batch: Arc::clone(&batch), index }));
         }
     }
+}
+
+/// A grant before it is signed.
+struct UnsignedGrant {
+    slot: Arc<Slot>,
+    revision: Revision,
+    grant: Grant,
+}
+
+fn grant_of(slot: &Arc<Slot>, signed: &SignedGrant) -> UnsignedGrant {
+    UnsignedGrant { slot: Arc::clone(slot), revision: signed.revision, grant: signed.grant.clone() }
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -403,7 +412,7 @@ mod tests {
         let nodes = [1, 2, 3].map(Uuid::from_u128);
         for node in nodes {
             let open = vec![Barrier { task: format!("t{node}"), selector: "kind=node".to_owned() }];
-            table.open_barriers(node, Revision(5), PartDigest([9; 32]), open);
+            table.open_barriers(vec![(node, PartDigest([9; 32]), open)], Revision(5));
         }
         let holds = |node: Uuid, now_s: u64| {
             let grants = table.slot(node).grants();
@@ -429,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_signed_anew_has_its_grants_at_its_own_revision() {
+    fn a_state_that_is_signed_again_has_its_grants_at_its_own_revision() {
         let (table, node) = (table(), Uuid::from_u128(1));
         let part = |name: &str| Arc::new(Encoded::part(&Known { name: name.to_owned(), ..Known::default() }));
         let state = Released {
@@ -443,7 +452,7 @@ mod tests {
         let task_set = state.task_set.name;
         table.publish(Batch { revision: Revision(5), changes: vec![(node, Change::Release(Box::new(state)))] });
         let open = vec![Barrier { task: "t".to_owned(), selector: "tags=x".to_owned() }];
-        table.open_barriers(node, Revision(6), task_set, open);
+        table.open_barriers(vec![(node, task_set, open)], Revision(6));
         table.publish(pass(9));
         let slot = table.slot(node);
         table.restamp(&slot);

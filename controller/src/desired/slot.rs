@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use stemma_wire::message::PartDigest;
+use stemma_wire::message::checkin::LeaseWanted;
 use stemma_wire::message::signed::{Grant, SignedGrant};
 use stemma_wire::serve::Peer;
 use tokio::sync::futures::Notified;
@@ -41,6 +42,7 @@ struct State {
     parked: bool,
     ended: bool,
     desired: Option<Arc<Signed>>,
+    /// By key, so that one kind of grant replaces only itself.
     grants: Arc<[SignedGrant]>,
     /// The connection on which the present grants were told. One that broke may have lost them.
     told: Weak<Peer>,
@@ -70,6 +72,37 @@ impl Written {
         if *self == Self::Unasked {
             *self = Self::Silent(stored.silent);
         }
+    }
+}
+
+/// Which grants replace each other: at most one of a key is given to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum GrantKey {
+    /// The barriers that are open for its task set.
+    Barriers,
+    /// Leave to do something that takes from a budget.
+    Lease(LeaseWanted),
+}
+
+impl GrantKey {
+    fn of(grant: &Grant) -> Self {
+        match grant {
+            Grant::Barriers { .. } => Self::Barriers,
+            Grant::Lease { kind, .. } => Self::Lease(*kind),
+        }
+    }
+
+    /// Whether the grant ends with the task set.
+    fn is_of_task_set(self) -> bool {
+        self == Self::Barriers
+    }
+}
+
+impl State {
+    fn put_grant(&mut self, grant: SignedGrant) {
+        let key = GrantKey::of(&grant.grant);
+        let others = self.grants.iter().filter(|one| GrantKey::of(&one.grant) != key).cloned();
+        self.grants = others.chain([grant]).collect();
     }
 }
 
@@ -222,16 +255,20 @@ impl Slot {
         let mut state = lock(&self.state);
         let task_set = |signed: &Signed| signed.released.task_set.name;
         if state.desired.as_deref().map(task_set) != Some(task_set(&signed)) {
-            state.grants = Arc::new([]);
+            state.grants =
+                state.grants.iter().filter(|one| !GrantKey::of(&one.grant).is_of_task_set()).cloned().collect();
         }
         state.desired = Some(signed);
     }
 
+    /// Whether the node has this very grant; an empty one is as good as none.
     pub(crate) fn has_grant(&self, grant: &Grant) -> bool {
         let state = lock(&self.state);
-        match grant {
-            Grant::Barriers { open, .. } if open.is_empty() && state.grants.is_empty() => true,
-            grant => state.grants.iter().any(|signed| signed.grant == *grant),
+        let present = state.grants.iter().find(|signed| GrantKey::of(&signed.grant) == GrantKey::of(grant));
+        match (present, grant) {
+            (None, Grant::Barriers { open, .. }) => open.is_empty(),
+            (None, Grant::Lease { .. }) => false,
+            (Some(present), grant) => present.grant == *grant,
         }
     }
 
@@ -239,14 +276,15 @@ impl Slot {
         Arc::clone(&lock(&self.state).grants)
     }
 
-    /// The same grants under another signature: whoever was told of them need not hear it again.
-    pub(crate) fn replace_grants(&self, grants: Vec<SignedGrant>) {
-        lock(&self.state).grants = grants.into();
+    /// The same grant under another signature: whoever was told of it need not hear it again.
+    pub(crate) fn replace_grant(&self, grant: SignedGrant) {
+        lock(&self.state).put_grant(grant);
     }
 
-    pub(crate) fn set_grants(&self, grants: Vec<SignedGrant>) {
+    /// Gives a grant in place of the one of the same key.
+    pub(crate) fn set_grant(&self, grant: SignedGrant) {
         let mut state = lock(&self.state);
-        state.grants = grants.into();
+        state.put_grant(grant);
         state.told = Weak::new();
         drop(state);
         self.wake();

@@ -5,18 +5,15 @@
 //! ```text
 //!   cache ──changes──▶ fleet ──dirty──▶ resolve ──▶ known ─────────────────────────────▶ publish ──▶ parked check-ins
 //!                                          │                                              ▲
-//!                                          └──▶ task set ──policy──▶ released (stored) ──┘
+//!                                          └──▶ task set ──plan──▶ released (stored) ───┘
 //! ```
 //!
-//! *Known* goes out as it is. A *task set* goes out only when the policy releases it, and is stored first: what was
-//! released holds until another is, also over a restart, whatever has changed in the model meanwhile.
+//! *Known* goes out as it is. A *task set* goes out only when `stemma_core::rollout` plans its release, and is stored first: what
+//! was released holds until another is, also over a restart, whatever has changed in the model meanwhile.
 
-pub(crate) mod barrier;
-mod encode;
-mod policy;
 mod primary;
 mod released;
-pub(crate) mod size;
+pub(crate) mod waves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -26,26 +23,28 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use log::{error, info, warn};
 use stemma_core::fleet::Fleet;
-use stemma_core::object::NodeId;
+use stemma_core::object::{NodeId, Timestamp};
 use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_node};
+use stemma_core::rollout::{Action, plan_releases};
 use stemma_wire::message;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-pub use policy::{AtOnce, Candidate, ReleasePolicy, Verdict};
-
-use crate::cache::{Cache, Model};
-use crate::desired::{Batch, Change, DesiredTable, Released};
+use crate::cache::{Cache, Model, Reach};
+use crate::desired::encode::Profiles;
+use crate::desired::size::TooLarge;
+use crate::desired::{Batch, Change, DesiredTable};
 use crate::metrics::Counters;
 use crate::registry::Registry;
 use crate::store::{Revision, StoreError};
-use barrier::{Touched, Waves};
-use encode::Profiles;
+use waves::{Touched, Waves};
 
 /// A full resolve, which must find nothing to do.
 const FULL: Duration = Duration::from_mins(10);
 /// After a store that did not take a write.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How often the clock is compared with the next end of a hold: it may be set.
+const CLOCK: Duration = Duration::from_secs(1);
 
 /// The fleet as resolve sees it, as of one revision.
 pub struct Snapshot {
@@ -60,7 +59,6 @@ pub struct Reconciler {
     registry: Arc<Registry>,
     cache: Arc<Cache>,
     table: Arc<DesiredTable>,
-    policy: Arc<dyn ReleasePolicy>,
     counters: Arc<Counters>,
     snapshot: ArcSwap<Snapshot>,
     reached: watch::Sender<Revision>,
@@ -76,21 +74,18 @@ struct Memory {
     left: BTreeSet<Uuid>,
     /// Nodes whose results came meanwhile, with the tasks.
     left_moved: BTreeMap<Uuid, BTreeSet<String>>,
+    /// When the holds end that keep a task set from a node.
+    hold_ends: BTreeMap<NodeId, Timestamp>,
     waves: Waves,
 }
 
 impl Reconciler {
     /// A reconciler over the registry's cache; nothing is resolved before [`Reconciler::run`].
-    pub fn new(
-        registry: Arc<Registry>,
-        table: Arc<DesiredTable>,
-        policy: Arc<dyn ReleasePolicy>,
-        counters: Arc<Counters>,
-    ) -> Self {
+    pub fn new(registry: Arc<Registry>, table: Arc<DesiredTable>, counters: Arc<Counters>) -> Self {
         let cache = Arc::clone(registry.cache());
         let snapshot = ArcSwap::from_pointee(Snapshot { revision: Revision::default(), fleet: Fleet::new() });
         let (reached, _) = watch::channel(Revision::default());
-        Self { registry, cache, table, policy, counters, snapshot, reached, memory: Mutex::default() }
+        Self { registry, cache, table, counters, snapshot, reached, memory: Mutex::default() }
     }
 
     /// The fleet as of the last pass.
@@ -105,13 +100,6 @@ impl Reconciler {
         self.snapshot()
     }
 
-    /// What a node is to be by now; `None` while something is missing.
-    pub fn resolved(&self, node: Uuid) -> Option<Arc<Answer>> {
-        let snapshot = self.snapshot();
-        let cache = ResolveCache::new();
-        resolve_node(&snapshot.fleet, &cache, NodeId(node)).answer().cloned()
-    }
-
     /// Resolves everything once, then what is touched, until it is dropped.
     pub async fn run(&self) -> Infallible {
         self.start().await;
@@ -122,6 +110,7 @@ impl Reconciler {
                 () = self.cache.changed() => self.pass().await,
                 _ = full.tick() => self.full().await,
                 () = self.again() => self.pass().await,
+                () = self.hold_end() => self.pass().await,
             }
         }
     }
@@ -131,34 +120,34 @@ impl Reconciler {
         let (model, _) = self.cache.take_changes();
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).collect();
         let (count, revision) = (model.nodes.len(), model.revision);
-        self.publish(&model, nodes, BTreeMap::new()).await;
+        self.publish(&model, nodes, BTreeMap::new(), self.registry.now()).await;
         info!(nodes = count, revision = revision.get(); "fleet resolved");
     }
 
-    /// What was touched since the last pass.
+    /// What was touched since the last pass, or whose hold is over.
     async fn pass(&self) {
         let (model, reach) = self.cache.take_changes();
+        let now = self.registry.now();
         let mut dirty: BTreeSet<Uuid> = std::mem::take(&mut self.memory().left);
-        dirty.extend(reach.dirty.nodes().map(|id| id.0).chain(reach.gone));
-        if reach.everything {
-            dirty.extend(model.nodes.iter().map(|node| node.meta.uuid));
-        }
+        dirty.extend(self.memory().hold_ends.iter().filter(|(_, end)| **end <= now).map(|(node, _)| node.0));
+        dirty.extend(touched(&model, &reach));
         let mut moved = std::mem::take(&mut self.memory().left_moved);
         for (node, tasks) in reach.moved {
             moved.entry(node).or_default().extend(tasks);
         }
-        self.publish(&model, dirty, moved).await;
+        self.publish(&model, dirty, moved, now).await;
     }
 
     /// Everything again; to find something is a fault of the dirty set, and is counted.
     async fn full(&self) {
-        // What was touched by now is no find.
+        let now = self.registry.now();
         self.pass().await;
-        let before = self.table.published();
-        let model = self.cache.model();
-        let nodes = model.nodes.iter().map(|node| node.meta.uuid).collect();
-        self.publish(&model, nodes, BTreeMap::new()).await;
-        let found = self.table.published() - before;
+        // What was touched since that pass is no find, nor is a hold that is over by now: the time is that of before it.
+        let (model, reach) = self.cache.take_changes();
+        let expected: BTreeSet<Uuid> = touched(&model, &reach).chain(self.memory().left.iter().copied()).collect();
+        let nodes = model.nodes.iter().map(|node| node.meta.uuid).chain(reach.gone.iter().copied()).collect();
+        let published = self.publish(&model, nodes, reach.moved, now).await;
+        let found = published.iter().filter(|node| !expected.contains(*node)).count();
         if found > 0 {
             self.counters.missed.inc();
             warn!(nodes = found; "a full resolve found something to do");
@@ -176,26 +165,17 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Resolves nodes, stores what is released, and publishes.
-    async fn publish(&self, model: &Model, nodes: BTreeSet<Uuid>, moved: BTreeMap<Uuid, BTreeSet<String>>) {
+    /// Resolves nodes, stores what is released, and publishes. Gives the nodes that are told something else than before.
+    async fn publish(
+        &self,
+        model: &Model,
+        nodes: BTreeSet<Uuid>,
+        moved: BTreeMap<Uuid, BTreeSet<String>>,
+        now: Timestamp,
+    ) -> Vec<Uuid> {
         let (revision, fleet) = (model.revision, model.fleet.clone());
-        let mut decided = Vec::new();
-        let mut gone = Vec::new();
-        for uuid in nodes {
-            // By itself, so that the memory is not held while it is decided.
-            let outcome = resolve_node(&fleet, &self.memory().resolve, NodeId(uuid));
-            match outcome {
-                Outcome::Complete(answer) => match self.decide(model, &answer, revision) {
-                    Ok(decision) => decided.push((uuid, decision)),
-                    Err(error) => warn!(node:% = uuid, error:% = error; "a node is not told and stays as it is"),
-                },
-                Outcome::Incomplete(_) if model.nodes.get(uuid).is_none() => gone.push(uuid),
-                Outcome::Incomplete(missing) => {
-                    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-                    warn!(node:% = uuid, missing = missing.join("; "); "a node cannot be resolved and stays as it is");
-                }
-            }
-        }
+        let (answers, gone) = self.resolve(model, nodes);
+        let mut decided = self.decide(model, &answers, now);
         self.counters.resolved.inc_by(decided.len() as u64);
         if let Err(failure) = self.store_released(&decided, &gone).await {
             error!(error:err = failure; "what is released could not be stored; nothing is sent");
@@ -204,23 +184,69 @@ impl Reconciler {
             memory.left_moved = moved;
             drop(memory);
             self.set_snapshot(revision, fleet);
-            return;
+            return Vec::new();
         }
         let resolved: BTreeSet<Uuid> = decided.iter().map(|(uuid, _)| *uuid).chain(gone.iter().copied()).collect();
+        for (uuid, decision) in &mut decided {
+            self.memory().waves.set_dropped(*uuid, std::mem::take(&mut decision.dropped));
+        }
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
         let changes = changes.chain(gone.into_iter().map(|uuid| (uuid, Change::Gone))).collect();
-        self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
+        let published = self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
         let touched = Touched { resolved: &resolved, results: &moved };
         // With what was just stored.
-        let sight = barrier::Sight { table: &self.table, model: &self.cache.model(), fleet: &fleet };
-        self.memory().waves.open(sight, &touched, message::Revision(revision.get()));
+        let results = waves::Results { table: &self.table, model: &self.cache.model() };
+        self.memory().waves.update(&fleet, results, &touched, message::Revision(revision.get()));
         self.set_snapshot(revision, fleet);
         self.choose_primaries().await;
+        published
     }
 
-    fn decide(&self, model: &Model, answer: &Answer, revision: Revision) -> Result<released::Decision, size::TooLarge> {
+    /// What nodes are to be, and which of them are gone. One that cannot be resolved stays as it is.
+    fn resolve(&self, model: &Model, nodes: BTreeSet<Uuid>) -> (Vec<Arc<Answer>>, Vec<Uuid>) {
+        let (mut answers, mut gone) = (Vec::new(), Vec::new());
+        for uuid in nodes {
+            match resolve_node(&model.fleet, &self.memory().resolve, NodeId(uuid)) {
+                Outcome::Complete(answer) => answers.push(answer),
+                Outcome::Incomplete(_) if model.nodes.get(uuid).is_none() => gone.push(uuid),
+                Outcome::Incomplete(missing) => {
+                    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+                    warn!(node:% = uuid, missing = missing.join("; "); "a node cannot be resolved and stays as it is");
+                }
+            }
+        }
+        (answers, gone)
+    }
+
+    /// What each node is told, by the plan for all of them.
+    fn decide(&self, model: &Model, answers: &[Arc<Answer>], now: Timestamp) -> Vec<(Uuid, released::Decision)> {
+        let candidates: Vec<_> = answers.iter().map(|answer| released::candidate(model, answer)).collect();
+        let plan = plan_releases(&candidates, now);
         let mut memory = self.memory();
-        released::decide(&*self.policy, &mut memory.profiles, model, answer, revision, self.registry.now())
+        let mut is_released = BTreeSet::new();
+        for candidate in &candidates {
+            memory.hold_ends.remove(&candidate.node);
+        }
+        for action in plan.actions {
+            match action {
+                Action::Release(node) => drop(is_released.insert(node)),
+                Action::LookAgain(node, end) => drop(memory.hold_ends.insert(node, end)),
+            }
+        }
+        let mut decided = Vec::new();
+        for (answer, candidate) in answers.iter().zip(&candidates) {
+            let resolved = released::Resolved { model, answer, now };
+            let decision: Result<_, TooLarge> = if is_released.contains(&candidate.node) {
+                resolved.release(&mut memory.profiles)
+            } else {
+                resolved.keep(&mut memory.profiles, candidate.standing(now))
+            };
+            match decision {
+                Ok(decision) => decided.push((candidate.node.0, decision)),
+                Err(error) => warn!(node:% = candidate.node, error:% = error; "a node is not told and stays as it is"),
+            }
+        }
+        decided
     }
 
     /// What was newly released is durable before anybody is told.
@@ -252,26 +278,27 @@ impl Reconciler {
         tokio::time::sleep(AGAIN).await;
     }
 
+    /// Waits until a hold is over that keeps a task set from a node.
+    async fn hold_end(&self) {
+        loop {
+            let Some(end) = self.memory().hold_ends.values().min().copied() else {
+                return std::future::pending().await;
+            };
+            let left = end.0.saturating_sub(self.registry.now().0);
+            if left == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(left).min(CLOCK)).await;
+        }
+    }
+
     fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The parts of a published state, as [`Released`] has them.
-fn assembled(
-    revision: Revision,
-    answer: &Answer,
-    known: &message::desired::Known,
-    task_set: &message::desired::TaskSet,
-    profile: Option<&encode::EncodedProfile>,
-) -> Released {
-    use crate::desired::Encoded;
-    Released {
-        revision: message::Revision(revision.get()),
-        known: Arc::new(Encoded::part(known)),
-        task_set: Arc::new(Encoded::part(task_set)),
-        profile: profile.map(|profile| Arc::clone(&profile.encoded)),
-        blobs: profile.map_or_else(|| Arc::from([]), |profile| Arc::clone(&profile.blobs)),
-        silent_after: Duration::from_secs(answer.silent_after_seconds().into()),
-    }
+/// The nodes that a change touched.
+fn touched(model: &Model, reach: &Reach) -> impl Iterator<Item = Uuid> {
+    let everyone = model.nodes.iter().filter(|_| reach.everything).map(|node| node.meta.uuid);
+    reach.dirty.nodes().map(|id| id.0).chain(reach.gone.iter().copied()).chain(everyone)
 }

@@ -2,19 +2,21 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use log::error;
-use stemma_core::digest::DigestVersion;
+use stemma_core::digest::{DigestVersion, TaskDigest};
 use stemma_core::object::{Kind, Timestamp};
 use stemma_core::resolve::Answer;
-use stemma_wire::message::Hash;
-use stemma_wire::message::desired::TaskSet;
+use stemma_core::rollout::{Candidate, Content, Held, Standing};
+use stemma_core::task::Mode;
+use stemma_wire::message::desired::{self, Barrier, TaskSet};
+use stemma_wire::message::{self, Hash};
 use uuid::Uuid;
 
-use super::encode::{self, EncodedProfile, Profiles};
-use super::policy::{Candidate, ReleasePolicy, Verdict};
-use super::size::{self, TooLarge};
 use crate::cache::Model;
+use crate::desired::encode::{self, EncodedProfile, Profiles};
+use crate::desired::size::{self, TooLarge};
 use crate::desired::{Encoded, Released};
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
@@ -28,6 +30,8 @@ const GONE: usize = 5;
 /// What one node is told from now on.
 pub(super) struct Decision {
     pub(super) released: Released,
+    /// Barriers of the profile that it keeps, which the present order no longer has.
+    pub(super) dropped: Vec<Barrier>,
     /// What has to be stored first; `None`: it is stored already.
     record: Option<NewRecord>,
 }
@@ -46,48 +50,96 @@ struct Fixed {
     written: Revision,
 }
 
-/// Decides for one node.
-///
-/// # Errors
-/// That what it would be told is too large for its agent: it is told nothing, and what was released holds.
-pub(super) fn decide(
-    policy: &dyn ReleasePolicy,
-    profiles: &mut Profiles,
-    model: &Model,
-    answer: &Answer,
-    revision: Revision,
-    now: Timestamp,
-) -> Result<Decision, TooLarge> {
-    let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
-    let name = profile.as_ref().map(|profile| profile.encoded.name);
-    let next = encode::task_set(answer, name, DigestVersion::NEWEST);
-    let known = encode::known(answer);
+/// A node as its releases are planned.
+pub(super) fn candidate(model: &Model, answer: &Answer) -> Candidate {
     let present = model.released.get(&answer.id().0).map(|record| &record.task_set);
     // Under the definition that it was released with: a newer one releases nothing.
-    let is_same = present.is_some_and(|present| {
-        let version = DigestVersion::of(present.digest_version).unwrap_or(DigestVersion::NEWEST);
-        *present == encode::task_set(answer, name, version)
-    });
-    let verdict = if is_same { Verdict::Hold } else { policy.judge(&Candidate { answer, present, next: &next, now }) };
-    let send = |task_set: &TaskSet, profile: Option<&EncodedProfile>| {
-        let released = super::assembled(revision, answer, &known, task_set, profile);
+    let version =
+        present.and_then(|present| DigestVersion::of(present.digest_version)).unwrap_or(DigestVersion::NEWEST);
+    let by_operator = answer.hold().map(|hold| encode::hold_end(&hold.until));
+    let on_host = answer.said().and_then(|said| said.hold.as_ref());
+    let on_host = on_host.map(|(until_s, _)| (*until_s < u64::MAX).then(|| Timestamp(until_s.saturating_mul(1000))));
+    let held = |end: Option<Timestamp>| end.map_or(Held::UntilTakenBack, Held::Until);
+    Candidate {
+        node: answer.id(),
+        present: present.map(content),
+        next: Content::of(answer, version),
+        has_unmet: !answer.unmet().is_empty(),
+        holds: by_operator.into_iter().chain(on_host).map(held).collect(),
+        is_paused: answer.is_paused(),
+    }
+}
+
+/// What of a released task set decides whether another one is released.
+fn content(task_set: &TaskSet) -> Content {
+    let mode = match task_set.mode {
+        desired::Mode::Observe => Mode::Observe,
+        desired::Mode::Noop => Mode::Noop,
+        desired::Mode::Apply => Mode::Apply,
+    };
+    Content { mode, tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)) }
+}
+
+/// What a node is resolved to, and when.
+#[derive(Clone, Copy)]
+pub(super) struct Resolved<'a> {
+    pub(super) model: &'a Model,
+    pub(super) answer: &'a Answer,
+    pub(super) now: Timestamp,
+}
+
+impl Resolved<'_> {
+    /// The next task set goes out.
+    ///
+    /// # Errors
+    /// That what the node would be told is too large for its agent: it is told nothing, and what was released holds.
+    pub(super) fn release(self, profiles: &mut Profiles) -> Result<Decision, TooLarge> {
+        let Self { model, answer, now } = self;
+        let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
+        let name = profile.as_ref().map(|profile| profile.encoded.name);
+        let task_set = encode::task_set(answer, name, DigestVersion::NEWEST);
+        let released = self.told(&task_set, profile.as_ref())?;
+        let release = answer.release().map(|release| release.name.to_string());
+        let record = ReleasedRecord { revision: model.revision.get(), at: now, task_set, release };
+        let record = NewRecord { record, profile, fixes: fixes(model, answer) };
+        Ok(Decision { released, dropped: Vec::new(), record: Some(record) })
+    }
+
+    /// The node keeps the task set that was released to it.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) fn keep(self, profiles: &mut Profiles, standing: Standing) -> Result<Decision, TooLarge> {
+        let Self { model, answer, .. } = self;
+        let Some(record) = model.released.get(&answer.id().0) else {
+            // Nothing was ever released: the node knows its labels and runs nothing.
+            return Ok(Decision { released: self.told(&TaskSet::default(), None)?, dropped: Vec::new(), record: None });
+        };
+        let today = answer.task_set().map(|set| profiles.encoded(&set.profile));
+        let is_today = today.as_ref().map(|profile| profile.encoded.name) == record.task_set.profile;
+        let kept = if is_today { today.clone() } else { stored_profile(model, &record.task_set) };
+        let dropped = match (&kept, &today) {
+            (Some(kept), Some(today)) if !is_today && standing == Standing::Current => {
+                encode::dropped_barriers(&kept.encoded.bytes, &today.encoded.bytes)
+            }
+            _ => Vec::new(),
+        };
+        Ok(Decision { released: self.told(&record.task_set, kept.as_ref())?, dropped, record: None })
+    }
+
+    fn told(self, task_set: &TaskSet, profile: Option<&EncodedProfile>) -> Result<Released, TooLarge> {
+        let known = encode::known(self.answer);
+        let released = Released {
+            revision: message::Revision(self.model.revision.get()),
+            known: Arc::new(Encoded::part(&known)),
+            task_set: Arc::new(Encoded::part(task_set)),
+            profile: profile.map(|profile| Arc::clone(&profile.encoded)),
+            blobs: profile.map_or_else(|| Arc::from([]), |profile| Arc::clone(&profile.blobs)),
+            silent_after: Duration::from_secs(self.answer.silent_after_seconds().into()),
+        };
         let sizes = (released.known.bytes.len(), released.task_set.bytes.len());
         size::check(&known, task_set, sizes).map(|_| released)
-    };
-    Ok(match (verdict, present) {
-        (Verdict::Release, _) => {
-            let released = send(&next, profile.as_ref())?;
-            let release = answer.release().map(|release| release.name.to_string());
-            let record = ReleasedRecord { revision: revision.get(), at: now, task_set: next, release };
-            Decision { released, record: Some(NewRecord { record, profile, fixes: fixes(model, answer) }) }
-        }
-        (Verdict::Hold, Some(present)) => {
-            let kept = if is_same { profile } else { stored_profile(model, present) };
-            Decision { released: send(present, kept.as_ref())?, record: None }
-        }
-        // Nothing was ever released: the node knows its labels and runs nothing.
-        (Verdict::Hold, None) => Decision { released: send(&TaskSet::default(), None)?, record: None },
-    })
+    }
 }
 
 /// The versions whose content is fixed by a release to a node: that of its release, and those that it imports.

@@ -26,7 +26,7 @@ use crate::enrol::{Enrolment, GuessLimits, load_identities};
 use crate::identity::Identities;
 use crate::init::{Layout, write_context};
 use crate::metrics::{Counters, Metrics};
-use crate::reconcile::{AtOnce, Reconciler, ReleasePolicy};
+use crate::reconcile::Reconciler;
 use crate::records::fleet::FleetRecord;
 use crate::registry::Registry;
 use crate::registry::intake::Words;
@@ -51,8 +51,6 @@ pub struct Options {
     pub guesses: GuessLimits,
     /// Who decides what nodes are told.
     pub publishing: Publishing,
-    /// When task sets are released.
-    pub policy: Arc<dyn ReleasePolicy>,
 }
 
 /// Who decides what nodes are told.
@@ -73,7 +71,6 @@ impl Default for Options {
             admin_limits: Limits { connections: 1000, ..Limits::default() },
             guesses: GuessLimits::default(),
             publishing: Publishing::default(),
-            policy: Arc::new(AtOnce),
         }
     }
 }
@@ -181,8 +178,7 @@ fn build(
         Arc::clone(&counters),
         options.guesses,
     );
-    let policy = Arc::clone(&options.policy);
-    let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), policy, Arc::clone(&counters));
+    let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),

@@ -25,6 +25,7 @@ pub mod release;
 pub mod requirement;
 pub mod resolve;
 pub mod role;
+pub mod rollout;
 pub mod selector;
 pub mod status;
 pub mod task;

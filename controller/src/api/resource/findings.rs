@@ -12,7 +12,7 @@ use stemma_core::{task, validate};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::reconcile::size;
+use crate::desired::size;
 use crate::registry::work::Work;
 
 /// The most findings that one answer lists.

@@ -17,7 +17,8 @@ use crate::api::Api;
 use crate::api::http::request;
 use crate::api::http::request::{Reply, Request};
 use crate::cache::Model;
-use crate::reconcile::{barrier, size};
+use crate::desired::size;
+use crate::reconcile::waves;
 
 /// `GET /v1/nodes/{node}/resolved`.
 pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
@@ -80,12 +81,12 @@ fn body(model: &Model, answer: &Answer) -> Value {
 /// The barriers that are shut for a node, with the nodes that they wait for and why each has not opened them.
 fn waits(api: &Api, model: &Model, node: NodeId) -> Value {
     let Some(table) = &api.desired else { return json!([]) };
-    let shut = barrier::shut(barrier::Sight { table, model, fleet: &model.fleet }, node);
-    let of = |one: &barrier::Shut, id: &NodeId| {
+    let shut = waves::shut(waves::Results { table, model }, node);
+    let of = |one: &waves::Shut, id: &NodeId| {
         let name = model.nodes.get(id.0).map(|node| node.display_name()).unwrap_or_default();
         json!({"node": name, "why": state::why_not_done(model, id.0, &one.barrier.task)})
     };
-    let row = |one: &barrier::Shut| {
+    let row = |one: &waves::Shut| {
         let nodes: Vec<Value> = one.nodes.iter().map(|id| of(one, id)).collect();
         json!({"task": one.barrier.task, "selector": one.barrier.selector, "waits_for": nodes, "count": one.count})
     };

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::view;
 use crate::api::Api;
 use crate::cache::Model;
-use crate::reconcile::size;
+use crate::desired::size;
 use crate::records::reported;
 use crate::registry::names::group_path;
 

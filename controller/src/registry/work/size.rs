@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::Work;
 use crate::cache::Model;
-use crate::reconcile::size::{TooLarge, of_answer};
+use crate::desired::size::{TooLarge, of_answer};
 
 /// A value can stand in a desired state as a label and as the input of tasks, alone, within others and with its origin.
 const APPEARANCES: usize = 4;

@@ -1,12 +1,13 @@
 //! From an answer to the parts of a desired state, and to the profile that nodes alike share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::digest::{DigestVersion, canonical_json};
 use stemma_core::input::Input;
 use stemma_core::lifecycle::Limit;
+use stemma_core::object::Timestamp;
 use stemma_core::origin::{Level, Origin};
 use stemma_core::release::{CompiledTask, Profile, ProfileHash};
 use stemma_core::resolve::Answer;
@@ -15,27 +16,27 @@ use stemma_core::task::Policy;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, TaskSet};
 
-use crate::desired::Encoded;
+use super::Encoded;
 
 /// A profile as it is sent, with the blobs that it names.
 #[derive(Clone, Debug)]
-pub(super) struct EncodedProfile {
-    pub(super) encoded: Arc<Encoded<Hash>>,
-    pub(super) blobs: Arc<[Hash]>,
+pub(crate) struct EncodedProfile {
+    pub(crate) encoded: Arc<Encoded<Hash>>,
+    pub(crate) blobs: Arc<[Hash]>,
 }
 
 /// Profiles that were encoded before: thousands of nodes share one.
 #[derive(Default)]
-pub(super) struct Profiles {
+pub(crate) struct Profiles {
     by_hash: HashMap<ProfileHash, EncodedProfile>,
 }
 
-/// More than a fleet has in use; past it all are encoded anew.
+/// More than a fleet has in use; past it all are forgotten.
 const MOST_PROFILES: usize = 10_000;
 
 impl Profiles {
     /// The profile as it is sent.
-    pub(super) fn encoded(&mut self, profile: &Profile) -> EncodedProfile {
+    pub(crate) fn encoded(&mut self, profile: &Profile) -> EncodedProfile {
         if let Some(known) = self.by_hash.get(&profile.hash) {
             return known.clone();
         }
@@ -51,7 +52,7 @@ impl Profiles {
 }
 
 /// The part that goes out at once.
-pub(super) fn known(answer: &Answer) -> Known {
+pub(crate) fn known(answer: &Answer) -> Known {
     let labels = answer.labels();
     let flows = answer.host_labels().decide(&labels).flows;
     let node = answer.node();
@@ -91,7 +92,7 @@ pub(super) fn known(answer: &Answer) -> Known {
 
 /// The part that goes out when it is released, its digest under one definition; of a node without a place, one
 /// without tasks.
-pub(super) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVersion) -> TaskSet {
+pub(crate) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVersion) -> TaskSet {
     let Some(set) = answer.task_set() else {
         return TaskSet { mode: mode(answer.mode().value), ..TaskSet::default() };
     };
@@ -109,12 +110,24 @@ pub(super) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVe
 }
 
 /// The text by which both ends name a barrier.
-pub(super) fn barrier(profile: &Profile, barrier: &stemma_core::release::Barrier) -> Barrier {
+pub(crate) fn barrier(profile: &Profile, barrier: &stemma_core::release::Barrier) -> Barrier {
     let any = match barrier.policy {
         Policy::All => "",
         Policy::Any => "any of ",
     };
     Barrier { task: profile.release.id(barrier.task).to_owned(), selector: format!("{any}{}", barrier.source) }
+}
+
+/// The names of a profile's barriers.
+fn barriers(profile: &desired::Profile) -> BTreeSet<&Barrier> {
+    profile.tasks.iter().flat_map(|task| &task.barriers).collect()
+}
+
+/// The barriers of a profile as it was sent before that the one of today no longer has. One that cannot be read has none.
+pub(crate) fn dropped_barriers(before: &[u8], today: &[u8]) -> Vec<Barrier> {
+    let read = |bytes| postcard::from_bytes::<desired::Profile>(bytes).ok();
+    let (Some(before), Some(today)) = (read(before), read(today)) else { return Vec::new() };
+    barriers(&before).difference(&barriers(&today)).map(|barrier| (*barrier).clone()).collect()
 }
 
 fn sent(profile: &Profile) -> desired::Profile {
@@ -214,6 +227,28 @@ fn mode(mode: task::Mode) -> desired::Mode {
 
 /// Seconds since 1970; a hold without an end, or with one that is no date, holds until it is taken back.
 fn until(text: &str) -> u64 {
-    let parsed: Option<jiff::Timestamp> = text.parse().ok();
-    parsed.and_then(|at| u64::try_from(at.as_second()).ok()).unwrap_or(u64::MAX)
+    hold_end(text).map_or(u64::MAX, |end| end.0 / 1000)
+}
+
+/// The end of an operator's hold; `None`: it has none, or one that is no date.
+pub(crate) fn hold_end(text: &str) -> Option<Timestamp> {
+    let end: jiff::Timestamp = text.parse().ok()?;
+    u64::try_from(end.as_millisecond()).ok().map(Timestamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_ends_at_its_date_and_without_one_when_it_is_taken_back() {
+        for (text, end) in [
+            ("2001-09-09T01:46:40Z", Some(1_000_000_000_000)),
+            ("2001-09-09T03:46:41+02:00", Some(1_000_000_001_000)),
+            ("", None),
+            ("some day", None),
+        ] {
+            assert_eq!(hold_end(text), end.map(Timestamp), "{text}");
+        }
+    }
 }

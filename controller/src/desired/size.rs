@@ -65,7 +65,7 @@ pub(crate) fn of_answer(answer: &Answer) -> Result<usize, TooLarge> {
 }
 
 /// Checks the parts of a desired state, and their sizes in bytes as they are sent.
-pub(super) fn check(known: &Known, task_set: &TaskSet, sizes: (usize, usize)) -> Result<usize, TooLarge> {
+pub(crate) fn check(known: &Known, task_set: &TaskSet, sizes: (usize, usize)) -> Result<usize, TooLarge> {
     let counts = [
         ("tags", task_set.tags.len(), MAX_LISTED),
         ("tags held as primary", task_set.primaries.len(), MAX_LISTED),

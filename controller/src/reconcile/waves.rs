@@ -1,0 +1,161 @@
+//! The waves of all clusters, kept from pass to pass, and the grants that follow from them.
+//!
+//! What opens a barrier is decided in `stemma_core::rollout`; here it is asked about what a pass touched, and what it says is signed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use stemma_core::fleet::Fleet;
+use stemma_core::object::{ClusterId, NodeId};
+use stemma_core::rollout::{Affected, TaskResults, Wave};
+use stemma_wire::message::{Revision, desired};
+use uuid::Uuid;
+
+use crate::cache::Model;
+use crate::desired::{DesiredTable, encode};
+use crate::records::reported::is_success;
+
+/// What nodes are to have, and what became of their tasks.
+#[derive(Clone, Copy)]
+pub(crate) struct Results<'a> {
+    /// What nodes are to have.
+    pub(crate) table: &'a DesiredTable,
+    /// What was released to them, and what became of it.
+    pub(crate) model: &'a Model,
+}
+
+impl TaskResults for Results<'_> {
+    fn task_set(&self, node: NodeId) -> Option<[u8; 32]> {
+        self.table.digests(node.0).map(|(_, task_set)| task_set.0)
+    }
+
+    fn has_succeeded(&self, node: NodeId, task: &str) -> bool {
+        let Some((_, task_set)) = self.table.digests(node.0) else { return false };
+        let is_left_out =
+            self.model.released.get(&node.0).is_some_and(|record| record.task_set.left_out.contains_key(task));
+        let outcome = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
+        is_left_out || outcome.is_some_and(|one| one.result.task_set == task_set && is_success(one.result.outcome))
+    }
+}
+
+/// What a pass touched.
+pub(super) struct Touched<'a> {
+    /// Nodes that were resolved, or are gone.
+    pub(super) resolved: &'a BTreeSet<Uuid>,
+    /// Nodes with new results, each with the tasks.
+    pub(super) results: &'a BTreeMap<Uuid, BTreeSet<String>>,
+}
+
+/// The waves of all clusters.
+#[derive(Default)]
+pub(super) struct Waves {
+    of: HashMap<ClusterId, Wave>,
+    /// The cluster in whose wave each node was put last. A pass that could not store ended before it came to the waves, so what it
+    /// knew of a node does not say that.
+    put_in: HashMap<Uuid, ClusterId>,
+    /// Barriers of the profile that a node has, which the present order no longer has: nobody waits for them any more.
+    dropped: HashMap<Uuid, Vec<desired::Barrier>>,
+}
+
+impl Waves {
+    /// Notes the barriers of a node's profile that the present order no longer has.
+    pub(super) fn set_dropped(&mut self, node: Uuid, barriers: Vec<desired::Barrier>) {
+        if barriers.is_empty() {
+            self.dropped.remove(&node);
+        } else {
+            self.dropped.insert(node, barriers);
+        }
+    }
+
+    /// Takes in what a pass touched, and grants what is open by it.
+    pub(super) fn update(&mut self, fleet: &Fleet, results: Results<'_>, touched: &Touched<'_>, revision: Revision) {
+        let mut affected: BTreeMap<ClusterId, Affected> = BTreeMap::new();
+        let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
+        for node in touched.resolved {
+            let now = cluster_of(fleet, NodeId(*node));
+            let before = match now {
+                Some(cluster) => self.put_in.insert(*node, cluster),
+                None => self.put_in.remove(node),
+            };
+            for cluster in now.into_iter().chain(before.filter(|before| Some(*before) != now)) {
+                nodes.entry(cluster).or_default().push(NodeId(*node));
+            }
+        }
+        for (cluster, nodes) in nodes {
+            self.put_nodes(fleet, results, cluster, &nodes, &mut affected);
+        }
+        for (node, tasks) in touched.results {
+            let Some(cluster) = cluster_of(fleet, NodeId(*node)) else { continue };
+            if let Some(wave) = self.of.get_mut(&cluster) {
+                wave.put_results(&results, NodeId(*node), tasks, affected.entry(cluster).or_default());
+            }
+        }
+        for (cluster, affected) in affected {
+            self.grant(results.table, cluster, &affected, revision);
+        }
+    }
+
+    fn put_nodes(
+        &mut self,
+        fleet: &Fleet,
+        results: Results<'_>,
+        cluster: ClusterId,
+        nodes: &[NodeId],
+        affected: &mut BTreeMap<ClusterId, Affected>,
+    ) {
+        if fleet.cluster(cluster).is_none() {
+            self.of.remove(&cluster);
+            return;
+        }
+        if let Some(wave) = self.of.get_mut(&cluster).filter(|wave| wave.is_current(fleet)) {
+            let affected = affected.entry(cluster).or_default();
+            nodes.iter().for_each(|node| wave.put_node(fleet, &results, *node, affected));
+            return;
+        }
+        let wave = Wave::new(fleet, cluster, &results);
+        affected.insert(cluster, wave.everyone());
+        self.of.insert(cluster, wave);
+    }
+
+    fn grant(&self, table: &DesiredTable, cluster: ClusterId, affected: &Affected, revision: Revision) {
+        let Some(wave) = self.of.get(&cluster).filter(|_| !affected.is_empty()) else { return };
+        let mut opened = Vec::new();
+        for (node, profile, open) in wave.open(affected) {
+            let Some((_, task_set)) = table.digests(node.0) else { continue };
+            let mut open: Vec<_> = open.into_iter().map(|barrier| encode::barrier(profile, barrier)).collect();
+            open.extend(self.dropped.get(&node.0).into_iter().flatten().cloned());
+            opened.push((node.0, task_set, open));
+        }
+        table.open_barriers(opened, revision);
+    }
+}
+
+fn cluster_of(fleet: &Fleet, node: NodeId) -> Option<ClusterId> {
+    let group = fleet.node(node)?.spec.nodegroup?;
+    Some(fleet.group(group)?.spec.cluster)
+}
+
+/// A barrier that a node waits at.
+pub(crate) struct Shut {
+    /// The barrier, as both ends name it.
+    pub(crate) barrier: desired::Barrier,
+    /// The nodes that it waits for, the first few by uuid.
+    pub(crate) nodes: Vec<NodeId>,
+    /// How many there are in all.
+    pub(crate) count: usize,
+}
+
+/// The most nodes that a barrier names.
+const MOST_NAMED: usize = 10;
+
+/// The barriers that are shut for a node, and for whom they wait, as of this model.
+pub(crate) fn shut(results: Results<'_>, node: NodeId) -> Vec<Shut> {
+    let fleet = &results.model.fleet;
+    let (Some(profile), Some(cluster)) = (fleet.profile(node), cluster_of(fleet, node)) else { return Vec::new() };
+    let wave = Wave::of_profiles(fleet, cluster, &results, [profile]);
+    let named = |(barrier, nodes): (_, BTreeSet<NodeId>)| Shut {
+        barrier: encode::barrier(profile, barrier),
+        count: nodes.len(),
+        nodes: nodes.into_iter().take(MOST_NAMED).collect(),
+    };
+    wave.shut(node).into_iter().map(named).collect()
+}

@@ -1,0 +1,10 @@
+//! When a task set is released, and which barriers are open.
+//!
+//! Both are functions of a snapshot and the time, so that the controller only carries out what is decided here, and a test can ask
+//! at any time. Budgets, windows and leases belong here too: they are further reasons for which a node that is due waits.
+
+mod barriers;
+mod release;
+
+pub use barriers::{Affected, TaskResults, Wave};
+pub use release::{Action, Candidate, Content, Held, Plan, Standing, plan_releases};
