@@ -1,8 +1,8 @@
-//! Where an object stands in the API.
+//! The paths of the API, from the rows of the endpoint table: one function for all of them, so that none is written by hand.
 
 use anyhow::{Context as _, Result, bail};
+use stemma_wire::endpoint::{Endpoint, escape};
 
-use crate::api::escaped;
 use crate::args::{Filter, Kind};
 
 impl Kind {
@@ -41,38 +41,62 @@ impl Kind {
     /// # Errors
     /// For an empty name, and for a group's without its cluster.
     pub(crate) fn path(self, name: &str) -> Result<String> {
+        let row = match self {
+            Self::Node => Endpoint::GetNode,
+            Self::Nodegroup => Endpoint::GetGroup,
+            Self::Cluster => Endpoint::GetCluster,
+            Self::Clustertemplate => Endpoint::GetTemplate,
+            Self::Release => Endpoint::GetRelease,
+            Self::Token => Endpoint::GetToken,
+        };
+        self.path_of(row, name, &[])
+    }
+
+    /// The path of a row that stands at or below one object; `more` are its parameters beyond the object's own.
+    ///
+    /// # Errors
+    /// As [`Self::path`].
+    pub(crate) fn path_of(self, row: Endpoint, name: &str, more: &[&str]) -> Result<String> {
         let name = self.bare(name);
         if name.is_empty() {
             bail!("which {}? its name is empty", self.name());
         }
-        Ok(match self {
-            Self::Node => format!("/v1/nodes/{}", escaped(name)),
-            Self::Nodegroup => {
-                let (cluster, group) = name
-                    .split_once('/')
-                    .filter(|(cluster, group)| !cluster.is_empty() && !group.is_empty())
-                    .with_context(|| format!("a node group is named CLUSTER/GROUP, not {name:?}"))?;
-                format!("/v1/clusters/{}/nodegroups/{}", escaped(cluster), escaped(group))
-            }
-            Self::Cluster => format!("/v1/clusters/{}", escaped(name)),
-            Self::Clustertemplate => format!("/v1/clustertemplates/{}", escaped(name)),
-            Self::Release => format!("/v1/releases/{}", escaped(name)),
-            Self::Token => format!("/v1/join-tokens/{}", escaped(name)),
-        })
+        let mut parameters = vec![name];
+        if self == Self::Nodegroup {
+            let (cluster, group) = name
+                .split_once('/')
+                .filter(|(cluster, group)| !cluster.is_empty() && !group.is_empty())
+                .with_context(|| format!("a node group is named CLUSTER/GROUP, not {name:?}"))?;
+            parameters = vec![cluster, group];
+        }
+        parameters.extend(more);
+        Ok(row.path(&parameters))
+    }
+
+    /// The rows that change a map of the kind's objects and stop inherited keys of it; none where it has no such map.
+    pub(crate) fn map_rows(self) -> Option<(Endpoint, Option<Endpoint>)> {
+        match self {
+            Self::Node => Some((Endpoint::PatchNodeMap, Some(Endpoint::TombstoneNode))),
+            Self::Nodegroup => Some((Endpoint::PatchGroupMap, Some(Endpoint::TombstoneGroup))),
+            Self::Cluster => Some((Endpoint::PatchClusterMap, Some(Endpoint::TombstoneCluster))),
+            Self::Clustertemplate => Some((Endpoint::PatchTemplateMap, Some(Endpoint::TombstoneTemplate))),
+            Self::Release => Some((Endpoint::PatchReleaseMap, None)),
+            Self::Token => None,
+        }
     }
 
     /// The path of the list that a filter asks for.
     pub(crate) fn list_path(self, filter: &Filter) -> Result<String> {
         let path = match self {
-            Self::Node => "/v1/nodes/detail".to_owned(),
+            Self::Node => Endpoint::ListNodesDetail.path(&[]),
             Self::Nodegroup => {
                 let cluster = filter.cluster.as_deref().context("whose? give --cluster CLUSTER")?;
-                format!("/v1/clusters/{}/nodegroups", escaped(cluster))
+                Endpoint::ListGroups.path(&[cluster])
             }
-            Self::Cluster => "/v1/clusters/detail".to_owned(),
-            Self::Clustertemplate => "/v1/clustertemplates".to_owned(),
-            Self::Release => "/v1/releases".to_owned(),
-            Self::Token => "/v1/join-tokens".to_owned(),
+            Self::Cluster => Endpoint::ListClustersDetail.path(&[]),
+            Self::Clustertemplate => Endpoint::ListTemplates.path(&[]),
+            Self::Release => Endpoint::ListReleases.path(&[]),
+            Self::Token => Endpoint::ListTokens.path(&[]),
         };
         let query = query(filter);
         Ok(if query.is_empty() { path } else { format!("{path}?{query}") })
@@ -81,7 +105,7 @@ impl Kind {
 
 fn query(filter: &Filter) -> String {
     let mut terms = Vec::new();
-    let mut term = |name: &str, value: &str| terms.push(format!("{name}={}", escaped(value)));
+    let mut term = |name: &str, value: &str| terms.push(format!("{name}={}", escape(value)));
     for (name, value) in [("selector", &filter.selector), ("nodegroup", &filter.nodegroup)] {
         if let Some(value) = value {
             term(name, value);

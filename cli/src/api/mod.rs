@@ -12,6 +12,7 @@ use bytes::Bytes;
 use hyper::{Method, Request, Response, StatusCode, header};
 use serde_json::Value;
 use stemma_wire::client::{Client, ClientError, ClientLimits, Outcome, Target};
+use stemma_wire::endpoint::{Endpoint, escape};
 use uuid::Uuid;
 
 use patience::Patience;
@@ -240,7 +241,7 @@ impl Api {
 
     fn with_manager(&self, path: &str) -> String {
         match &self.manager {
-            Some(manager) => with_term(path, &format!("manager={}", escaped(manager))),
+            Some(manager) => with_term(path, &format!("manager={}", escape(manager))),
             None => path.to_owned(),
         }
     }
@@ -250,13 +251,14 @@ impl Api {
     async fn became_of(&mut self, write: &Write, path: &str, key: Uuid, error: ClientError) -> Result<Response<Bytes>> {
         self.client.close();
         let url = self.client.target().to_string();
+        let asked = Endpoint::GetRequest.path(&[&key.to_string()]);
         let unknown = |error: &ClientError| {
             Exit::Unknown.because(format!(
-                "{}\n  whether it was carried out is not known; ask: stemma get --raw /v1/requests/{key}",
+                "{}\n  whether it was carried out is not known; ask: stemma get --raw {asked}",
                 network::sentence(error, &url)
             ))
         };
-        let request = Request::get(format!("/v1/requests/{key}")).body(Bytes::new())?;
+        let request = Request::get(&asked).body(Bytes::new())?;
         match self.client.send(request).await {
             Ok(answer) if answer.status() == StatusCode::OK => recorded(answer.body()).ok_or_else(|| unknown(&error)),
             Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
@@ -273,19 +275,6 @@ fn recorded(record: &[u8]) -> Option<Response<Bytes>> {
     let status = u16::try_from(record.get("status")?.as_u64()?).ok()?;
     let body = record.get("body").filter(|body| !body.is_null()).map(|body| Bytes::from(body.to_string()));
     Response::builder().status(status).body(body.unwrap_or_default()).ok()
-}
-
-/// A path segment or a query's value: what is not plainly a name is escaped.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut to = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~@:".contains(&byte) {
-            to.push(char::from(byte));
-        } else {
-            to.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    to
 }
 
 /// Random bytes of the system.
@@ -341,11 +330,5 @@ mod tests {
         let empty = recorded(br#"{"status": 204, "body": null}"#).unwrap();
         assert_eq!((empty.status(), empty.body().len()), (StatusCode::NO_CONTENT, 0));
         assert!(recorded(b"{}").is_none());
-    }
-
-    #[test]
-    fn what_is_no_name_is_escaped() {
-        assert_eq!(escaped("a b/c?d&e=ü"), "a%20b%2Fc%3Fd%26e%3D%C3%BC");
-        assert_eq!(escaped("site@2026.11"), "site@2026.11");
     }
 }

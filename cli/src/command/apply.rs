@@ -3,8 +3,9 @@
 use anyhow::{Context as _, Result};
 use hyper::Method;
 use serde_json::{Value, json};
+use stemma_wire::endpoint::{Endpoint, escape};
 
-use crate::api::{Api, Body, Conflict, Refusal, Write, escaped};
+use crate::api::{Api, Body, Conflict, Refusal, Write};
 use crate::args::{Files, Kind, Output};
 use crate::command::done::note_dry_run;
 use crate::command::{label, question, written};
@@ -32,9 +33,9 @@ pub(crate) async fn apply(api: &mut Api, files: &Files, overrule: Overrule<'_>, 
     send_blobs(api, &manifests).await?;
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
     let body = format!("{{\"objects\":[{}]}}", objects.join(","));
-    let mut path = format!("/v1/apply?force={}", overrule.force);
+    let mut path = format!("{}?force={}", Endpoint::Apply.path(&[]), overrule.force);
     if let Some(from) = overrule.adopt {
-        path.push_str(&format!("&adopt={}", escaped(from)));
+        path.push_str(&format!("&adopt={}", escape(from)));
     }
     let applied = api.send(Write::text(Method::POST, path, Body::Json, body)).await;
     let applied = applied.map_err(|error| placed(error, &manifests))?;
@@ -65,7 +66,8 @@ async fn say_lost(api: &mut Api, manifest: &Manifest) -> Result<()> {
 async fn send_blobs(api: &mut Api, manifests: &Manifests) -> Result<()> {
     for (hash, path) in &manifests.blobs {
         let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-        api.send(Write::file(format!("/v1/blobs/{hash}"), bytes)).await.with_context(|| path.display().to_string())?;
+        let sent = api.send(Write::file(Endpoint::PutBlob.path(&[hash]), bytes)).await;
+        sent.with_context(|| path.display().to_string())?;
     }
     Ok(())
 }

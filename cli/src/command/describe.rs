@@ -3,6 +3,7 @@
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
+use stemma_wire::endpoint::Endpoint;
 
 use crate::api::Api;
 use crate::args::{Kind, Output};
@@ -58,7 +59,7 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
     let Some(fields) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
     say!("{} {}", kind.name(), crate::output::printable(&question::name(kind, &object)));
     if fields.get("state").is_some_and(|state| state == "failed") {
-        let report = api.get(&format!("{}/report", kind.path(name)?)).await?;
+        let report = api.get(&kind.path_of(Endpoint::NodeReport, name, &[])?).await?;
         if let Some(failed) = failed(&question::name(kind, &object), &report) {
             say!("\n{failed}\n");
         }
@@ -107,7 +108,7 @@ fn plain(kind: Kind, object: &Map<String, Value>) -> String {
         let is_ours = said.contains(&name) || TOLD.contains(&name);
         !value.is_object()
             && !is_empty(value)
-            && (is_ours || (other.contains(&name) && !written::is_filled(name, value)))
+            && (is_ours || other.iter().any(|kept| kept.name == name && !written::is_filled(kept, value)))
     });
     let shown = |name: &str, value: &Value| match value {
         Value::String(_) if name.ends_with("_at") => since(Some(value)),

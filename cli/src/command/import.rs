@@ -12,6 +12,7 @@ use stemma_author::Reader;
 use stemma_core::name::ReleaseRef;
 use stemma_core::release::fuel::{self, FuelImport};
 use stemma_core::release::{CompiledRelease, compile};
+use stemma_wire::endpoint::Endpoint;
 
 use crate::api::{Api, Body, Refusal, Write};
 use crate::args::{Global, Output};
@@ -62,7 +63,7 @@ pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
     }
     let mut api =
         Api::new(&Global { manager: Some(global.manager.clone().unwrap_or(MANAGER.to_owned())), ..global.clone() })?;
-    let path = format!("/v1/apply?force={}", what.force);
+    let path = format!("{}?force={}", Endpoint::Apply.path(&[]), what.force);
     let sent = api.send(Write::json(Method::POST, path, Body::Json, &json!({"objects": [manifest]}))).await;
     sent.map_err(|error| match error.downcast_ref::<Refusal>() {
         Some(refusal) if !refusal.conflicts.is_empty() => refusal

@@ -1,10 +1,14 @@
 //! `label`, and what every write of labels says before it is made: which inherited keys hosts would lose.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use hyper::Method;
 use serde_json::{Map, Value, json};
+use stemma_core::labels::{Folded, Layer};
+use stemma_core::origin::Level;
+use stemma_core::ownership::{Entry, OwnedMap, Said};
 
 use crate::api::{Api, Body, Write};
 use crate::args::{Kind, Output};
@@ -29,6 +33,7 @@ pub(crate) async fn label(
     output: Output,
 ) -> Result<()> {
     let path = kind.path(name)?;
+    let rows = kind.map_rows().with_context(|| format!("a {} has no labels", kind.name()))?;
     let patch = patch(wanted.changes, wanted.not_inherited)?;
     if patch.is_empty() && wanted.not_inherited.is_empty() && wanted.merge.is_none() {
         bail!("nothing to do: say KEY=VALUE, KEY-, --not-inherited KEY, --merge or --replace");
@@ -54,11 +59,13 @@ pub(crate) async fn label(
     say_lost(&format!("{} {name}", kind.name()), &before, &after, wanted.merge);
     let write = match (patch.is_empty(), wanted.not_inherited.is_empty(), wanted.merge) {
         (false, true, None) => {
-            Write::json(Method::PATCH, format!("{path}/labels"), Body::Merge, &json!({"labels": patch}))
+            let path = kind.path_of(rows.0, name, &["labels"])?;
+            Write::json(Method::PATCH, path, Body::Merge, &json!({"labels": patch}))
         }
         (true, false, None) => {
             let body = json!({"keys": wanted.not_inherited});
-            Write::json(Method::POST, format!("{path}/labels/tombstones"), Body::Json, &body)
+            let row = rows.1.with_context(|| format!("a {} inherits no labels", kind.name()))?;
+            Write::json(Method::POST, kind.path_of(row, name, &["labels"])?, Body::Json, &body)
         }
         (true, true, Some(merge)) => Write::json(Method::PATCH, path, Body::Merge, &json!({"merge_labels": merge})),
         // Several things at once: the whole map, unless someone else wrote meanwhile.
@@ -121,28 +128,31 @@ pub(crate) fn provided(object: &Value) -> Map<String, Value> {
 pub(crate) fn say_lost(what: &str, before: &Value, after: &Map<String, Value>, merge: Option<bool>) {
     let lost = lost(before, after, merge);
     if !lost.is_empty() {
-        let keys = lost.into_iter().collect::<Vec<_>>().join(", ");
-        eprintln!("warning: {what}: hosts lose the inherited labels {}", crate::output::printable(&keys));
+        let keys = crate::output::printable(&lost.join(", "));
+        eprintln!("warning: {what}: hosts lose the inherited labels {keys}");
     }
 }
 
-/// The keys that come from above and are effective here, and would be no longer.
-fn lost(before: &Value, after: &Map<String, Value>, merge: Option<bool>) -> BTreeSet<String> {
-    let keys = |field: &str| -> BTreeSet<String> {
-        before.get(field).and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.clone()).collect()
-    };
-    let effective = keys("labels");
-    let inherited: BTreeSet<String> = effective.difference(&keys("labels_added")).cloned().collect();
+/// The keys that come from above and are effective here, and would be no longer. What stands above is taken as one level
+/// that provides just those.
+fn lost(before: &Value, after: &Map<String, Value>, merge: Option<bool>) -> Vec<String> {
+    let map = |field: &str| before.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (mut inherited, added) = (map("labels"), map("labels_added"));
+    inherited.retain(|key, _| !added.contains_key(key));
+    let above = Folded::of([(Level::ClusterTemplate, &Layer { provided: Some(owned(&inherited)), merge: Some(true) })]);
     let was_provided = before.get("provided_labels").is_some_and(Value::is_object);
     let merges_now = before.get("merge_labels").and_then(Value::as_bool).unwrap_or(true);
     // A level that provides nothing yet merges once it does; one that provides nothing passes all on.
-    let merges = merge.unwrap_or(!was_provided || merges_now);
-    let passes_all = after.is_empty() && !was_provided;
-    let stays = |key: &String| match after.get(key) {
-        Some(value) => !value.is_null(),
-        None => merges || passes_all,
-    };
-    inherited.into_iter().filter(|key| !stays(key)).collect()
+    let merge = merge.unwrap_or(!was_provided || merges_now);
+    let provided = (was_provided || !after.is_empty()).then(|| owned(after));
+    above.inherited_keys_lost(&above, &above.below(Level::Node, &Layer { provided, merge: Some(merge) }))
+}
+
+fn owned(map: &Map<String, Value>) -> OwnedMap<String, Value> {
+    OwnedMap::from_entries(map.iter().map(|(key, value)| {
+        let said = Said::from(Some(value.clone()).filter(|value| !value.is_null()));
+        (key.clone(), Entry { said, owners: Arc::default(), since_ms: None })
+    }))
 }
 
 #[cfg(test)]
@@ -189,8 +199,7 @@ mod tests {
             (&nothing, json!({"tier": "gold"}), Some(false), vec!["ntp"]),
             (&nothing, json!({}), Some(false), vec![]),
         ] {
-            let found: Vec<String> = lost(before, after.as_object().unwrap(), merge).into_iter().collect();
-            assert_eq!(found, expected, "{after} {merge:?}");
+            assert_eq!(lost(before, after.as_object().unwrap(), merge), expected, "{after} {merge:?}");
         }
     }
 }

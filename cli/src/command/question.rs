@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 use serde_json::Value;
+use stemma_wire::endpoint::{Endpoint, escape};
 
-use crate::api::{Api, escaped};
+use crate::api::Api;
 use crate::args::{Filter, Kind, Output, Question};
 use crate::command::written;
 use crate::output::{cell, json, printable, table, yaml};
@@ -84,7 +85,8 @@ pub(crate) async fn explain(api: &mut Api, kind: Kind, name: &str, asked: &Quest
         Question::Task { id } => ("task", id),
         Question::Trait { name } => ("trait", name),
     };
-    let explained = api.get(&format!("{}/explain?{what}={}", kind.path(name)?, escaped(value))).await?;
+    let path = kind.path_of(Endpoint::ExplainNode, name, &[])?;
+    let explained = api.get(&format!("{path}?{what}={}", escape(value))).await?;
     match (output, asked) {
         (Output::Json | Output::Yaml, _) => print(&explained, output)?,
         (_, Question::Label { key }) => say!("{}", crate::explain::label(name, key, &explained)),

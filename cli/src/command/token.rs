@@ -6,6 +6,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
+use stemma_wire::endpoint::Endpoint;
 
 use crate::api::{Api, Body, Write, random};
 use crate::args::{Filter, Kind, Output, Token};
@@ -42,7 +43,7 @@ async fn create(api: &mut Api, mut body: Value, output: Output) -> Result<()> {
     let secret = Hex(&random::<32>()?).to_string();
     body["secret_sha256"] = Hex(&Sha256::digest(secret.as_bytes())).to_string().into();
     body.as_object_mut().expect("made as a map").retain(|_, value| !value.is_null());
-    let mut made = api.send(Write::json(Method::POST, "/v1/join-tokens", Body::Json, &body)).await?;
+    let mut made = api.send(Write::json(Method::POST, Endpoint::CreateToken.path(&[]), Body::Json, &body)).await?;
     if api.is_dry() {
         say!("token created (dry run)");
         note_dry_run(api);

@@ -3,8 +3,9 @@
 use anyhow::{Context as _, Result, bail};
 use hyper::Method;
 use serde_json::{Value, json};
+use stemma_wire::endpoint::Endpoint;
 
-use crate::api::{Api, Body, Write, escaped};
+use crate::api::{Api, Body, Write};
 use crate::args::{Create, Kind, NewLabels, Output, Role, Tag, TagFields, TagOwner, Trait};
 use crate::command::done::Done;
 use crate::command::{label, question};
@@ -13,17 +14,21 @@ use crate::command::{label, question};
 pub(crate) async fn create(api: &mut Api, what: Create, output: Output) -> Result<()> {
     let (kind, path, name, mut body, labels) = match what {
         Create::Clustertemplate { name, release, labels } => {
-            ("clustertemplate", "/v1/clustertemplates".to_owned(), name, json!({"release": release}), labels)
+            ("clustertemplate", Endpoint::CreateTemplate.path(&[]), name, json!({"release": release}), labels)
         }
-        Create::Cluster { name, cluster_template, labels } => {
-            ("cluster", "/v1/clusters".to_owned(), name, json!({"cluster_template_id": cluster_template}), labels)
-        }
+        Create::Cluster { name, cluster_template, labels } => (
+            "cluster",
+            Endpoint::CreateCluster.path(&[]),
+            name,
+            json!({"cluster_template_id": cluster_template}),
+            labels,
+        ),
         Create::Nodegroup { cluster, name, roles, labels } => {
-            let path = format!("{}/nodegroups", Kind::Cluster.path(&cluster)?);
+            let path = Kind::Cluster.path_of(Endpoint::CreateGroup, &cluster, &[])?;
             ("nodegroup", path, format!("{cluster}/{name}"), json!({"roles": roles}), labels)
         }
         Create::Node { name, nodegroup, labels } => {
-            ("node", "/v1/nodes".to_owned(), name, json!({"nodegroup": nodegroup}), labels)
+            ("node", Endpoint::CreateNode.path(&[]), name, json!({"nodegroup": nodegroup}), labels)
         }
     };
     body["name"] =
@@ -74,7 +79,8 @@ pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result
             of_node(api, &node, format!("node {node} has {}", traits.join(", ")), Value::Null, output).await
         }
         Trait::Remove { node, all: true, .. } => {
-            api.send(Write::empty(Method::DELETE, format!("{}/traits", Kind::Node.path(&node)?))).await?;
+            let path = Kind::Node.path_of(Endpoint::DeleteNodeTraits, &node, &[])?;
+            api.send(Write::empty(Method::DELETE, path)).await?;
             let sentence = format!("node {node}: all traits that operators gave are gone");
             of_node(api, &node, sentence, Value::Null, output).await
         }
@@ -131,7 +137,7 @@ async fn suppress(api: &mut Api, node: &str, traits: Vec<String>, output: Output
 }
 
 fn trait_path(node: &str, name: &str) -> Result<String> {
-    Ok(format!("{}/traits/{}", Kind::Node.path(node)?, escaped(name)))
+    Kind::Node.path_of(Endpoint::AddNodeTrait, node, &[name])
 }
 
 /// `role`.
@@ -140,7 +146,7 @@ pub(crate) async fn role(api: &mut Api, what: Role, output: Output) -> Result<()
         Role::Add { node, roles } => (Method::POST, node, roles, "has"),
         Role::Remove { node, roles } => (Method::DELETE, node, roles, "no longer has"),
     };
-    let path = format!("{}/roles", Kind::Node.path(&node)?);
+    let path = Kind::Node.path_of(Endpoint::GiveNodeRoles, &node, &[])?;
     let answer = api.send(Write::json(method, path, Body::Json, &json!({"roles": roles}))).await?;
     of_node(api, &node, format!("node {node} {has} role {}", roles.join(", ")), answer, output).await
 }
@@ -155,12 +161,9 @@ pub(crate) async fn tag(api: &mut Api, what: Tag, output: Output) -> Result<()> 
             (Write::json(Method::POST, tags_path(&owner), Body::Json, &tag_body(&name, &fields)), name, "created")
         }
         Tag::Update { name, owner, fields } => {
-            let path = format!("{}/{}", tags_path(&owner), escaped(&name));
-            (Write::json(Method::PUT, path, Body::Json, &tag_body(&name, &fields)), name, "updated")
+            (Write::json(Method::PUT, tag_path(&owner, &name), Body::Json, &tag_body(&name, &fields)), name, "updated")
         }
-        Tag::Delete { name, owner } => {
-            (Write::empty(Method::DELETE, format!("{}/{}", tags_path(&owner), escaped(&name))), name, "deleted")
-        }
+        Tag::Delete { name, owner } => (Write::empty(Method::DELETE, tag_path(&owner, &name)), name, "deleted"),
     };
     let answer = api.send(write).await?;
     Done { kind: "tag", name: &name, sentence: format!("tag {name} {became}"), answer }.say(api, output).await
@@ -182,7 +185,7 @@ async fn list_tags(api: &mut Api, owner: &TagOwner, output: Output) -> Result<()
 
 /// Assigns or unassigns several tags by hand, all or none.
 async fn hand(api: &mut Api, method: Method, node: &str, tags: &[String], output: Output) -> Result<()> {
-    let path = format!("{}/tags", Kind::Node.path(node)?);
+    let path = Kind::Node.path_of(Endpoint::AssignNodeTags, node, &[])?;
     let became = if method == Method::POST { "assigned" } else { "unassigned" };
     let answer = api.send(Write::json(method, path, Body::Json, &json!({"tags": tags}))).await?;
     of_node(api, node, format!("node {node}: {became} {}", tags.join(", ")), answer, output).await
@@ -190,8 +193,15 @@ async fn hand(api: &mut Api, method: Method, node: &str, tags: &[String], output
 
 fn tags_path(owner: &TagOwner) -> String {
     match (&owner.cluster, &owner.release) {
-        (Some(cluster), _) => format!("/v1/clusters/{}/tags", escaped(cluster)),
-        (None, release) => format!("/v1/releases/{}/tags", escaped(release.as_deref().unwrap_or_default())),
+        (Some(cluster), _) => Endpoint::ListClusterTags.path(&[cluster]),
+        (None, release) => Endpoint::ListReleaseTags.path(&[release.as_deref().unwrap_or_default()]),
+    }
+}
+
+fn tag_path(owner: &TagOwner, name: &str) -> String {
+    match (&owner.cluster, &owner.release) {
+        (Some(cluster), _) => Endpoint::GetClusterTag.path(&[cluster, name]),
+        (None, release) => Endpoint::GetReleaseTag.path(&[release.as_deref().unwrap_or_default(), name]),
     }
 }
 

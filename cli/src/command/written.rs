@@ -5,23 +5,13 @@
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
-use stemma_core::manifest::Fields;
+use stemma_core::manifest::{Fields, Kept};
 use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+use stemma_wire::endpoint::Endpoint;
 
 use crate::api::Api;
 use crate::args::Kind;
 use crate::output::yaml;
-
-/// What a controller gives back for fields of Magnum's that nobody set.
-const FILLED: &[(&str, &str)] = &[
-    ("node_count", "1"),
-    ("master_count", "1"),
-    ("min_node_count", "0"),
-    ("create_timeout", "60"),
-    ("floating_ip_enabled", "true"),
-    ("server_type", "\"vm\""),
-    ("role", "\"worker\""),
-];
 
 /// Fields that Magnum computes and its clients send back.
 const COMPUTED: &[&str] = &["id", "is_default", "node_addresses", "stack_id", "status", "status_reason", "uuid"];
@@ -44,29 +34,29 @@ pub(crate) async fn manifest(api: &mut Api, kind: Kind, object: &Value) -> Resul
     if kind == Kind::Node {
         let name =
             object.get("name").and_then(Value::as_str).or_else(|| object.get("uuid")?.as_str()).unwrap_or_default();
-        let path = kind.path(name)?;
-        let roles = api.get(&format!("{path}/roles")).await?;
-        let resolved = api.find(&format!("{path}/resolved")).await.unwrap_or_default().unwrap_or_default();
+        let roles = api.get(&kind.path_of(Endpoint::ListNodeRoles, name, &[])?).await?;
+        let resolved = kind.path_of(Endpoint::ResolvedNode, name, &[])?;
+        let resolved = api.find(&resolved).await.unwrap_or_default().unwrap_or_default();
         own(&mut manifest, object, &roles, &resolved);
     }
     Ok(Value::Object(manifest))
 }
 
 /// The fields that an author of a kind has, and those of other systems that are kept.
-pub(crate) fn known_of(kind: Kind) -> (Vec<&'static str>, Vec<&'static str>) {
+pub(crate) fn known_of(kind: Kind) -> (Vec<&'static str>, &'static [Kept]) {
     match kind {
         Kind::Node => known::<NodeSpec>(),
         Kind::Nodegroup => known::<NodeGroupSpec>(),
         Kind::Cluster => known::<ClusterSpec>(),
         Kind::Clustertemplate => known::<ClusterTemplateSpec>(),
         Kind::Release => known::<ReleaseSpec>(),
-        Kind::Token => (vec!["nodegroup", "node"], Vec::new()),
+        Kind::Token => (vec!["nodegroup", "node"], &[]),
     }
 }
 
 /// Whether a field of another system's stands as it is given back where nobody set it, or is computed.
-pub(crate) fn is_filled(field: &str, value: &Value) -> bool {
-    FILLED.contains(&(field, value.to_string().as_str())) || COMPUTED.contains(&field)
+pub(crate) fn is_filled(field: &Kept, value: &Value) -> bool {
+    field.default.is_some_and(|default| default == value.to_string()) || COMPUTED.contains(&field.name)
 }
 
 fn written(kind: Kind, object: &Value) -> Map<String, Value> {
@@ -88,8 +78,8 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
         to.extend(object.get(field).filter(|value| is_said(value)).map(|value| ((*field).to_owned(), value.clone())));
     }
     for field in extra {
-        let value = object.get(field).filter(|value| is_said(value) && !is_filled(field, value));
-        to.extend(value.map(|value| (field.to_owned(), value.clone())));
+        let value = object.get(field.name).filter(|value| is_said(value) && !is_filled(field, value));
+        to.extend(value.map(|value| (field.name.to_owned(), value.clone())));
     }
     if kind != Kind::Release {
         maps(&mut to, object);
@@ -97,8 +87,8 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
     to
 }
 
-fn known<S: Fields>() -> (Vec<&'static str>, Vec<&'static str>) {
-    (S::FIELDS.iter().map(|field| field.name).collect(), S::EXTRA.to_vec())
+fn known<S: Fields>() -> (Vec<&'static str>, &'static [Kept]) {
+    (S::FIELDS.iter().map(|field| field.name).collect(), S::EXTRA)
 }
 
 /// What was provided here, `{}` and `null` among it.

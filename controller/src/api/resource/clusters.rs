@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
+use stemma_core::manifest::Fields;
 use stemma_core::name::ObjectName;
 use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Inherited, Kind, NodeGroupSpec};
 use stemma_core::origin::Level;
@@ -47,7 +48,7 @@ impl Shown for ClusterSpec {
                 }
             }
         }
-        kept::fill(Kind::Cluster, &mut body);
+        kept::fill(Self::EXTRA, &mut body);
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
         body.insert("cluster_id".into(), object.meta.uuid.to_string().into());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
+use stemma_core::manifest::Fields;
 use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Inherited, Kind, NodeGroup, NodeGroupSpec};
 use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -40,7 +41,7 @@ impl Shown for NodeGroupSpec {
         body.insert("cluster_id".into(), object.spec.cluster.0.to_string().into());
         body.insert("stack_id".into(), object.spec.cluster.0.to_string().into());
         fill_from_parents(&mut body, model, cluster);
-        kept::fill(Kind::NodeGroup, &mut body);
+        kept::fill(Self::EXTRA, &mut body);
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
         view::maps(&mut body, &Self::above(model, &object.spec), Level::NodeGroup, &object.spec.inherited);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
+use stemma_core::manifest::Fields;
 use stemma_core::name::{NodeName, is_uuid_like, odd_host_uuid};
 use stemma_core::object::{Inherited, Kind, Node, NodeSpec};
 use stemma_core::origin::Level;
@@ -46,7 +47,7 @@ impl Shown for NodeSpec {
         for (name, empty) in [("description", Value::Null), ("properties", json!({})), ("instance_info", json!({}))] {
             body.entry(name).or_insert(empty);
         }
-        kept::fill(Kind::Node, &mut body);
+        kept::fill(Self::EXTRA, &mut body);
         ironic_states(&mut body, object);
         view::maps(&mut body, &Self::above(model, &object.spec), Level::Node, &object.spec.inherited);
         state::show(api, model, object, &mut body);
@@ -204,7 +205,7 @@ fn read_fields(
 fn known_fields(api: &Api, model: &Model) -> Map<String, Value> {
     let meta = stemma_core::object::Meta::new(Uuid::nil(), None, stemma_core::object::Timestamp(0));
     let mut fields = NodeSpec::show(api, model, &Node { meta, spec: NodeSpec::default() }, "");
-    for field in <NodeSpec as stemma_core::manifest::Fields>::FIELDS {
+    for field in NodeSpec::FIELDS {
         fields.entry(field.name).or_insert(Value::Null);
     }
     for difference in ["labels_overridden", "labels_added", "labels_skipped"] {

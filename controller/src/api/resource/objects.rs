@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use stemma_core::labels::BodyShape;
+use stemma_core::key::LabelKey;
+use stemma_core::labels::{BodyShape, Labels};
 use stemma_core::manifest::{Author, Body, Fields, write};
 use stemma_core::object::{Inherited, Object};
 use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::{kept, view};
+use super::kept;
 use crate::api::Api;
 use crate::api::http::query::{Page, Parameters};
 use crate::api::http::request::{Outcome, Reply, Request};
@@ -86,7 +87,7 @@ pub(super) trait Shown: Resource + Fields {
 /// What is wrong with the first of them.
 pub(super) fn read_body<S: Shown>(mut body: Map<String, Value>) -> Result<Body, ApiError> {
     S::adapt(&mut body)?;
-    kept::check(S::KIND, &mut body)?;
+    kept::check(S::EXTRA, &mut body)?;
     Body::parse(&Value::Object(body).to_string()).map_err(|e| bad_field(&S::KIND.word(), &e))
 }
 
@@ -141,7 +142,10 @@ pub(super) fn lost<S: Shown>(model: &Model, before: &Object<S>, after: &S) -> Op
     if old.labels == new.labels || !S::has_hosts(model, before) {
         return None;
     }
-    let keys = view::lost_keys(&S::above(model, after), level, &old, &new);
+    let above = S::above(model, after);
+    let parent = Labels::of(above.iter().map(|(level, said)| (*level, &said.labels)));
+    let keys = parent.inherited_keys_lost(&parent.below(level, &old.labels), &parent.below(level, &new.labels));
+    let keys: Vec<&str> = keys.iter().map(LabelKey::as_str).collect();
     (!keys.is_empty()).then(|| format!("hosts lose the inherited labels {}", keys.join(", ")))
 }
 

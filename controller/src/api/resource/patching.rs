@@ -166,7 +166,7 @@ fn json_patch<S: Shown>(
         }
     }
     let mut document = shown_fields(api, work, &next);
-    kept::fill(S::KIND, &mut document);
+    kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&before.meta.name).into());
     let mut patched = document.clone();
     if S::ADD_IS_NEW {

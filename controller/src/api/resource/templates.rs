@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use stemma_core::manifest::Fields;
 use stemma_core::object::{ClusterTemplate, ClusterTemplateSpec, Kind};
 use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -32,7 +33,7 @@ impl Shown for ClusterTemplateSpec {
         view::meta(&mut body, &object.meta);
         body.insert("name".into(), object.meta.name.to_string().into());
         body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
-        kept::fill(Kind::ClusterTemplate, &mut body);
+        kept::fill(Self::EXTRA, &mut body);
         view::maps(&mut body, &[], Level::ClusterTemplate, &object.spec.inherited);
         body.insert("links".into(), view::links(base, &Self::path(object)));
         body

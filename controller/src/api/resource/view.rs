@@ -141,18 +141,3 @@ fn owners<K: Ord + fmt::Display, V>(map: &OwnedMap<K, V>) -> Value {
 pub(super) fn links(base: &str, path: &str) -> Value {
     json!([{"href": format!("{base}/v1/{path}"), "rel": "self"}, {"href": format!("{base}/{path}"), "rel": "bookmark"}])
 }
-
-/// What inherited keys an edit takes from hosts: in the parent's map and in the own one before, and no longer.
-pub(super) fn lost_keys(
-    above: &[(Level, Inherited)],
-    level: Level,
-    before: &Inherited,
-    after: &Inherited,
-) -> Vec<String> {
-    let chain: Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
-    let parent = Folds::of(&chain);
-    let with = |own| Folds::of(&chain.iter().copied().chain([(level, own)]).collect::<Vec<_>>()).label_map();
-    let (before, after) = (with(before), with(after));
-    let inherited = parent.labels.iter().map(|(key, _)| key.to_string());
-    inherited.filter(|key| before.contains_key(key) && !after.contains_key(key)).collect()
-}

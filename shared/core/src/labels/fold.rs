@@ -69,13 +69,11 @@ impl<K: Ord + Clone, V: Clone> Folded<K, V> {
         levels.into_iter().fold(Self::default(), |above, (level, layer)| above.below(level, layer))
     }
 
-    /// The keys that this level's hosts had from above it before a write and have no more after it.
-    pub fn inherited_keys_lost(&self, after: &Self, level: Level) -> Vec<K> {
-        let inherited = |origin: Origin| matches!(origin, Origin::Level(from) if from < level);
-        self.iter()
-            .filter(|(key, said)| inherited(said.origin.clone()) && after.get(*key).is_none())
-            .map(|(key, _)| key.clone())
-            .collect()
+    /// The inherited keys that a write to the level below takes from its hosts: those with a value in this map, and in the level's
+    /// own effective map `before` the write, but not `after` it.
+    pub fn inherited_keys_lost(&self, before: &Self, after: &Self) -> Vec<K> {
+        let is_lost = |key: &&K| before.get(*key).is_some() && after.get(*key).is_none();
+        self.iter().map(|(key, _)| key).filter(is_lost).cloned().collect()
     }
 
     /// The effective map alone.

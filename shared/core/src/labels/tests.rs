@@ -145,10 +145,10 @@ fn the_inherited_keys_that_a_write_takes_from_hosts_are_told() {
     let before = above.below(Cluster, &merging(&own));
     for (after, lost) in [
         (above.below(Cluster, &replacing(&own)), vec!["b", "c"]),
-        (above.below(Cluster, &merging(&[("a", None), ("b", None)])), vec!["b"]),
+        (above.below(Cluster, &merging(&[("a", None), ("b", None)])), vec!["a", "b"]),
         (above.below(Cluster, &merging(&[])), vec![]),
     ] {
-        let found = before.inherited_keys_lost(&after, Cluster);
+        let found = above.inherited_keys_lost(&before, &after);
         assert_eq!(found.iter().map(LabelKey::as_str).collect::<Vec<_>>(), lost);
     }
 }

@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 
 use super::body::is_null;
 use super::error::{BodyError, BodyErrorKind, no_object};
+use super::extra::{self, Kept};
 use super::reader::read;
-use super::{extra, sound, task};
+use super::{sound, task};
 use crate::lifecycle;
 use crate::name::Name;
 use crate::object::{
@@ -73,8 +74,12 @@ pub trait Fields: Sized + Clone + 'static {
     /// Its fields, but for those that are owned key by key.
     const FIELDS: &'static [Field<Self>];
     /// Fields of Ironic's or Magnum's bodies that are kept and mean nothing.
-    const EXTRA: &'static [&'static str];
+    const EXTRA: &'static [Kept];
 
+    /// Whether a field is one of those that are kept.
+    fn is_kept(name: &str) -> bool {
+        Self::EXTRA.iter().any(|kept| kept.name == name)
+    }
     /// Where those are kept.
     fn extra(&mut self) -> &mut Extra;
     /// The same, to read.
@@ -150,7 +155,7 @@ macro_rules! lifecycle {
 
 macro_rules! leveled {
     ($spec:ty, $extra:expr) => {
-        const EXTRA: &'static [&'static str] = $extra;
+        const EXTRA: &'static [Kept] = $extra;
         fn extra(&mut self) -> &mut Extra {
             &mut self.extra
         }
@@ -293,7 +298,7 @@ impl Fields for ReleaseSpec {
         field!(Self, extensions: Form::Objects),
         field!(Self, foreign: Form::Map),
     ];
-    const EXTRA: &'static [&'static str] = &[];
+    const EXTRA: &'static [Kept] = &[];
     fn extra(&mut self) -> &mut Extra {
         &mut self.foreign
     }

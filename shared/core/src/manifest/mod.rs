@@ -21,6 +21,7 @@ mod write;
 pub use body::{Body, is_null};
 pub use document::{Document, Key, read_document};
 pub use error::{BodyError, BodyErrorKind};
+pub use extra::{Kept, KeptForm};
 pub use fields::{Field, Fields, Form, Names};
 pub use reader::{MAX_DEPTH, read, read_value};
 pub use set::{Objects, assemble};

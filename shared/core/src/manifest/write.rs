@@ -147,7 +147,7 @@ fn check_known<S: Fields>(spec: &mut S, body: &Body) -> Result<(), BodyError> {
     let (leveled, node) = (spec.inherited().is_some(), spec.node().is_some());
     for (name, _) in body.iter() {
         let known = S::FIELDS.iter().any(|field| field.name == name)
-            || S::EXTRA.contains(&name)
+            || S::is_kept(name)
             || (leveled && LEVELED.contains(&name))
             || (node && OF_NODES.contains(&name));
         if !known {
@@ -206,7 +206,7 @@ fn write_fields<S: Fields>(
 
 /// Every field that the body names: its value, or nothing where it is `null`.
 fn changes<S: Fields>(body: &Body, mut intent: Intent<String, Value>) -> BTreeMap<String, Option<Said<Value>>> {
-    let is_leaf = |name: &str| S::EXTRA.contains(&name) || S::FIELDS.iter().any(|field| field.name == name);
+    let is_leaf = |name: &str| S::is_kept(name) || S::FIELDS.iter().any(|field| field.name == name);
     body.iter().filter(|(name, _)| is_leaf(name)).map(|(name, _)| (name.to_owned(), intent.remove(name))).collect()
 }
 
@@ -221,7 +221,7 @@ fn read_field<S: Fields>(
         (field.read)(spec, raw, names)?;
         return Ok(Some((field.show)(spec, names)));
     }
-    if !S::EXTRA.contains(&name) {
+    if !S::is_kept(name) {
         return Ok(None);
     }
     let value: Value = read(raw)?;

@@ -65,7 +65,7 @@ fn kind<S: Fields>(schemas: &mut Map<String, Value>, name: &str, beside: &[(&str
     let mut properties: Map<String, Value> =
         S::FIELDS.iter().map(|field: &Field<S>| (field.name.to_owned(), of_form(field.form))).collect();
     let kept = json!({"description": "Taken, kept and shown, and given no meaning."});
-    properties.extend(S::EXTRA.iter().map(|name| ((*name).to_owned(), kept.clone())));
+    properties.extend(S::EXTRA.iter().map(|field| (field.name.to_owned(), kept.clone())));
     properties.insert("name".to_owned(), text());
     properties.extend(beside.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())));
     schemas.insert(name.to_owned(), json!({"type": "object", "properties": properties}));
