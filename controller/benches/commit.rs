@@ -72,7 +72,7 @@ async fn store_round(store: &Arc<RedbStore>) -> anyhow::Result<f64> {
             tokio::spawn(async move {
                 let (write, mut commits) = (Write::new(), 0);
                 while begun.elapsed() < ROUND {
-                    store.commit(transaction(&store, writer, commits, &write)?).await?;
+                    store.commit(transaction(&store, writer, commits, &write).await?).await?;
                     commits += 1;
                 }
                 anyhow::Ok(commits)
@@ -83,10 +83,10 @@ async fn store_round(store: &Arc<RedbStore>) -> anyhow::Result<f64> {
 }
 
 /// An edit as the registry makes it: of the object that was read, if it is still that one.
-fn transaction(store: &RedbStore, writer: u64, commits: u64, write: &Write) -> anyhow::Result<Transaction> {
+async fn transaction(store: &RedbStore, writer: u64, commits: u64, write: &Write) -> anyhow::Result<Transaction> {
     let uuid = format!("{writer:08x}-0000-7000-8000-{:012x}", commits % OBJECTS);
     let object = format!("object/node/{uuid}");
-    let precondition = match store.snapshot()?.get(object.as_bytes())? {
+    let precondition = match store.snapshot().await?.get(object.as_bytes()).await? {
         Some(entry) => Precondition::unchanged(object.clone(), entry.mod_revision),
         None => Precondition::absent(object.clone()),
     };

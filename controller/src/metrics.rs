@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use stemma_wire::serve::{Connections, Rejected};
 
+use crate::cache::Cache;
 use crate::desired::DesiredTable;
 use crate::store::{Health, Store};
 
@@ -54,6 +55,7 @@ impl Metrics {
     /// The metrics of a controller over these parts.
     pub fn new(
         store: Arc<dyn Store>,
+        cache: Arc<Cache>,
         rejected: Arc<Rejected>,
         desired: Arc<DesiredTable>,
         counters: Arc<Counters>,
@@ -70,7 +72,7 @@ impl Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
-        let parts = Parts { store: Arc::clone(&store), rejected, desired, listeners: Arc::clone(&listeners) };
+        let parts = Parts { store: Arc::clone(&store), cache, rejected, desired, listeners: Arc::clone(&listeners) };
         registry.register_collector(Box::new(parts));
         Self { registry, counters, listeners, store }
     }
@@ -115,6 +117,7 @@ impl Metrics {
 /// What is read where it is counted.
 struct Parts {
     store: Arc<dyn Store>,
+    cache: Arc<Cache>,
     rejected: Arc<Rejected>,
     desired: Arc<DesiredTable>,
     listeners: Arc<Listeners>,
@@ -142,7 +145,7 @@ impl Collector for Parts {
             counter.encode(to.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }
         for (name, help, value) in [
-            ("stemma_store_revision", "The store's last durable revision", self.store.head().get()),
+            ("stemma_store_revision", "The store's last durable revision", self.cache.model().revision.get()),
             ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
             ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
             ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),

@@ -41,7 +41,7 @@ async fn s75_a_foreign_host_or_origin_is_refused_on_the_plain_listener() {
     let controller = start(config, Options::default()).await.unwrap();
     let at = controller.admin_address();
     let port = at.port();
-    let before = controller.parts().registry.store().head();
+    let before = controller.parts().registry.store().head().await.unwrap();
     for (headers, status, kind) in [
         (format!("host: 127.0.0.1:{port}\r\n"), 200, None),
         (format!("host: localhost:{port}\r\n"), 200, None),
@@ -62,7 +62,7 @@ async fn s75_a_foreign_host_or_origin_is_refused_on_the_plain_listener() {
             assert!(answer.contains(kind), "{headers:?}: {answer}");
         }
     }
-    assert_eq!(controller.parts().registry.store().head(), before, "nothing is written");
+    assert_eq!(controller.parts().registry.store().head().await.unwrap(), before, "nothing is written");
     controller.stop().await;
 }
 

@@ -47,7 +47,7 @@ async fn s36_an_agent_sets_neither_its_place_nor_its_revision() {
     let mut host = fleet.join("web-1").await;
     fleet.publish(host.node, 5, state("gold", None, &[]));
     host.news(0).await;
-    let before = fleet.revision();
+    let before = fleet.revision().await;
     let epoch = Epoch(*fleet.parts().registry.store().identity().epoch.as_bytes());
     let beyond =
         Held { epoch, revision: Revision(u64::MAX), known: PartDigest([9; 32]), task_set: PartDigest([9; 32]) };
@@ -64,7 +64,7 @@ async fn s36_an_agent_sets_neither_its_place_nor_its_revision() {
     more.extend(b"nodegroup=prod/admins");
     let got = refused(&send(&mut host.client, Method::POST, "/agent/v1/checkin", more).await);
     assert_eq!((got.status, got.kind.as_str()), (400, "message.malformed"));
-    assert_eq!(fleet.revision(), before, "nothing of it is written");
+    assert_eq!(fleet.revision().await, before, "nothing of it is written");
     let node = fleet.parts().registry.cache().model().nodes.get(host.node).cloned().unwrap();
     assert_eq!(node.spec.nodegroup, None);
     host.held = None;
@@ -87,13 +87,13 @@ async fn an_agent_that_holds_a_later_revision_is_told_at_a_later_one() {
 
 /// A refusal of a known agent: no state change, an entry in the audit, a count, and the next good request succeeds.
 async fn refuses(fleet: &Fleet, host: &mut Host, sent: Sent<'_>, kind: &str) {
-    let before = fleet.revision();
+    let before = fleet.revision().await;
     let counted = fleet.rejected(kind);
     let got = refused(&send(&mut host.client, sent.method, sent.path, sent.body).await);
     assert_eq!(got.kind, kind, "{}", sent.path);
     assert_eq!(fleet.rejected(kind), counted + 1);
     fleet.audited(&format!("node/{}", host.node), kind, usize::try_from(counted).unwrap() + 1).await;
-    assert_eq!(fleet.revision(), before, "no state change");
+    assert_eq!(fleet.revision().await, before, "no state change");
     // What was refused may have cost the connection.
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
     assert!(host.news(0).await.observation.is_some(), "the next good request");
@@ -142,7 +142,7 @@ async fn s54_an_id_written_as_a_path_is_refused_and_audited() {
         let sent = Sent { method: Method::GET, path, body: Vec::new() };
         refuses(&fleet, &mut host, sent, "path.unknown").await;
     }
-    let before = fleet.revision();
+    let before = fleet.revision().await;
     for (at, (path, status, kind)) in [
         ("/v1/nodes/..%2f..%2fetc", 400, "field.invalid"),
         ("/v1/clusters/%2e%2e", 404, "object.not_found"),
@@ -157,7 +157,7 @@ async fn s54_an_id_written_as_a_path_is_refused_and_audited() {
         assert_eq!(fleet.rejected(kind), 1, "{at}");
         assert!(fleet.read("/v1/nodes/web-1").await["uuid"].is_string(), "the next good request");
     }
-    assert_eq!(fleet.revision(), before, "no state change");
+    assert_eq!(fleet.revision().await, before, "no state change");
 }
 
 #[tokio::test]

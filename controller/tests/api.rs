@@ -37,7 +37,7 @@ fn clashes(conflicts: &Value) -> Vec<(String, String)> {
 /// Every scenario on an object of its own: each operation as the call of the API that it stands for.
 async fn scenarios(file: &str) {
     let Some(vectors) = vectors(file) else { return };
-    let served = Served::start();
+    let served = Served::start().await;
     for case in vectors["cases"].as_array().expect("cases") {
         let name = case["name"].as_str().expect("a name").replace('_', "-");
         served.expect("POST", "/v1/clustertemplates", &json!({"name": name}), 201).await;
@@ -83,7 +83,7 @@ async fn ownership_over_http_is_that_of_random_scenarios() {
 async fn nodes_are_filtered_by_traits_as_the_guideline_has_it() {
     let Some(vectors) = vectors("traits/trait_filter.json") else { return };
     for (set, nodes) in vectors["node_sets"].as_object().expect("sets") {
-        let served = Served::start();
+        let served = Served::start().await;
         for node in nodes.as_array().expect("nodes") {
             let name = node["name"].as_str().expect("a name");
             served.expect("POST", "/v1/nodes", &json!({"name": name, "driver": "fake"}), 201).await;
@@ -123,7 +123,7 @@ async fn pages(served: &Served, case: &Value) {
 
 #[tokio::test]
 async fn a_request_that_is_sent_again_answers_the_same() {
-    let served = Served::start();
+    let served = Served::start().await;
     let key = [("idempotency-key", "0198c0de-0000-7000-8000-000000000001")];
     let body = json!({"name": "base", "labels": {"a": "1"}});
     let first = served.send("POST", "/v1/clustertemplates", &key, Some(&body)).await;
@@ -138,7 +138,7 @@ async fn a_request_that_is_sent_again_answers_the_same() {
 
 #[tokio::test]
 async fn a_stale_tag_is_refused_and_nothing_is_changed() {
-    let served = Served::start();
+    let served = Served::start().await;
     let made = served.expect("POST", "/v1/clustertemplates", &json!({"name": "base"}), 201).await;
     let tag = format!("\"{}\"", made["resource_version"]);
     let merge = ("content-type", "application/merge-patch+json");
@@ -167,7 +167,7 @@ async fn site(served: &Served) {
 
 #[tokio::test]
 async fn a_node_is_resolved_with_the_origin_of_each_value() {
-    let served = Served::start();
+    let served = Served::start().await;
     site(&served).await;
     let resolved = served.get("/v1/nodes/web-1/resolved").await;
     assert_eq!(resolved["labels"], json!({"site": "fra1", "tier": "gold"}));
@@ -185,7 +185,7 @@ async fn a_node_is_resolved_with_the_origin_of_each_value() {
 
 #[tokio::test]
 async fn an_apply_is_all_of_its_objects_or_none() {
-    let served = Served::start();
+    let served = Served::start().await;
     site(&served).await;
     let again = json!({"objects": [{"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "standard", "debug": "true"}}]});
     let unchanged = served.expect("POST", "/v1/apply?manager=git", &again, 200).await;
@@ -205,7 +205,7 @@ async fn an_apply_is_all_of_its_objects_or_none() {
 
 #[tokio::test]
 async fn what_something_refers_to_is_not_deleted() {
-    let served = Served::start();
+    let served = Served::start().await;
     site(&served).await;
     for (path, part) in [
         ("/v1/releases/site@1", "clustertemplate base"),
@@ -226,7 +226,7 @@ async fn what_something_refers_to_is_not_deleted() {
 
 #[tokio::test]
 async fn roles_become_tags_and_tags_are_assigned_by_hand() {
-    let served = Served::start();
+    let served = Served::start().await;
     site(&served).await;
     assert_eq!(served.get("/v1/nodes/web-1").await["tags"], json!(["nginx"]));
     served.expect("POST", "/v1/clusters/prod/tags", &json!({"name": "canary"}), 201).await;
@@ -245,7 +245,7 @@ async fn roles_become_tags_and_tags_are_assigned_by_hand() {
 
 #[tokio::test]
 async fn errors_say_what_where_why_and_what_to_do() {
-    let served = Served::start();
+    let served = Served::start().await;
     site(&served).await;
     let release =
         |tasks: Value| json!({"objects": [{"kind": "Release", "name": "bad", "version": "1", "tasks": tasks}]});
@@ -301,7 +301,7 @@ async fn errors_say_what_where_why_and_what_to_do() {
 
 #[tokio::test]
 async fn strangers_and_other_origins_are_refused_on_the_plain_listener() {
-    let served = Served::start();
+    let served = Served::start().await;
     for (headers, status, kind) in [
         (vec![("host", "evil.example:80")], 400, "request.host"),
         (vec![("origin", "http://evil.example")], 403, "request.origin"),
@@ -315,7 +315,7 @@ async fn strangers_and_other_origins_are_refused_on_the_plain_listener() {
 
 #[tokio::test]
 async fn json_from_outside_is_bounded() {
-    let served = Served::start();
+    let served = Served::start().await;
     let deep = format!("{{\"name\":\"x\",\"extra\":{}1{}}}", "[".repeat(200), "]".repeat(200));
     for body in
         ["{\"name\":\"a\",\"name\":\"b\"}", "{\"name\":", "[]", "\"x\"", "{\"name\":\"\\ud800\"}", deep.as_str()]
@@ -328,7 +328,7 @@ async fn json_from_outside_is_bounded() {
 
 #[tokio::test]
 async fn the_nil_uuid_names_no_node() {
-    let served = Served::start();
+    let served = Served::start().await;
     let nil = "00000000-0000-0000-0000-000000000000";
     let why = "the nil uuid names no host: leave uuid out, and the node gets one of its own";
     for uuid in [nil, "00000000000000000000000000000000", &format!("urn:uuid:{nil}")] {
@@ -351,7 +351,7 @@ fn labels(key: &str, count: usize, bytes: usize) -> Value {
 
 #[tokio::test]
 async fn what_would_be_too_large_for_a_host_is_refused_where_it_becomes_so() {
-    let served = Served::start();
+    let served = Served::start().await;
     let apply = async |objects: Value| {
         served.send("POST", "/v1/apply?force=true", &[], Some(&json!({"objects": objects}))).await
     };
@@ -401,7 +401,7 @@ async fn what_would_be_too_large_for_a_host_is_refused_where_it_becomes_so() {
 
 #[tokio::test]
 async fn maps_are_bounded_read_and_merged_alike_by_every_form_of_a_write() {
-    let served = Served::start();
+    let served = Served::start().await;
     let apply = [("content-type", "application/apply-patch+json")];
     let merge = [("content-type", "application/merge-patch+json")];
     served.expect("POST", "/v1/clustertemplates", &json!({"name": "t"}), 201).await;
@@ -433,7 +433,7 @@ async fn maps_are_bounded_read_and_merged_alike_by_every_form_of_a_write() {
 
 #[tokio::test]
 async fn forty_writers_of_one_object_are_all_answered() {
-    let served = std::sync::Arc::new(Served::start());
+    let served = std::sync::Arc::new(Served::start().await);
     served.expect("POST", "/v1/clustertemplates", &json!({"name": "busy"}), 201).await;
     let mut writers = tokio::task::JoinSet::new();
     for n in 0..40 {
@@ -453,7 +453,7 @@ async fn forty_writers_of_one_object_are_all_answered() {
 
 #[tokio::test]
 async fn a_head_is_answered_as_its_get_without_the_body() {
-    let served = Served::start();
+    let served = Served::start().await;
     for (path, status) in [("/v1/nodes", 200), ("/healthz", 200), ("/v1/nodes/absent", 404)] {
         let get = served.send("GET", path, &[], None).await;
         let head = served.send("HEAD", path, &[], None).await;
@@ -465,7 +465,7 @@ async fn a_head_is_answered_as_its_get_without_the_body() {
 
 #[tokio::test]
 async fn a_uuid_never_changes_and_a_patch_of_it_says_so() {
-    let served = Served::start();
+    let served = Served::start().await;
     served.expect("POST", "/v1/nodes", &json!({"name": "n1"}), 201).await;
     let patch = json!([{"op": "replace", "path": "/uuid", "value": "6f1e2b1e-0000-4000-8000-000000000001"}]);
     let headers = [("content-type", "application/json-patch+json")];
@@ -476,7 +476,7 @@ async fn a_uuid_never_changes_and_a_patch_of_it_says_so() {
 
 #[tokio::test]
 async fn trait_filters_are_there_from_version_1_37_on() {
-    let served = Served::start();
+    let served = Served::start().await;
     for name in ["traits", "traits-any", "not-traits", "not-traits-any"] {
         for (version, status) in [("1.36", 406), ("1.37", 200)] {
             let headers = [("x-openstack-ironic-api-version", version)];

@@ -142,15 +142,15 @@ async fn a_silence_is_written_when_it_begins_and_when_it_ends_and_at_no_other_ti
     fleet.publish(host.node, 5, quick);
     host.news(0).await;
     let seen = |fleet: &Fleet, node| fleet.parts().registry.cache().model().seen.get(&node).map(|seen| seen.lost);
-    let before = fleet.revision();
+    let before = fleet.revision().await;
     assert_eq!(seen(&fleet, host.node), None, "one that was never silent has no record");
     wait_until(|| seen(&fleet, host.node) == Some(true)).await;
-    assert_eq!(fleet.revision(), before + 1);
+    assert_eq!(fleet.revision().await, before + 1);
     for _ in 0..3 {
         host.news(0).await;
     }
     assert_eq!(seen(&fleet, host.node), Some(false));
-    assert_eq!(fleet.revision(), before + 2);
+    assert_eq!(fleet.revision().await, before + 2);
 }
 
 /// Says an Observation, and gives back whether it was taken.
@@ -298,15 +298,16 @@ async fn what_is_released_fixes_its_versions_and_a_node_that_is_deleted_leaves_n
     let mut host = fleet.join_group("c/g", "web-1").await;
     assert!(observe(&mut host, &Observation::default()).await);
     desired(&mut host).await;
-    let keys = |prefix: &'static str| {
-        let list = fleet.parts().registry.store().snapshot().unwrap().list(&Query::prefix(prefix)).unwrap();
+    let keys = async |prefix: &'static str| {
+        let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
+        let list = snapshot.list(&Query::prefix(prefix)).await.unwrap();
         list.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(keys("fixed/"), ["fixed/lib@1", "fixed/site@1"]);
-    assert_eq!((keys("observation/").len(), keys("observed/").len()), (1, 1));
+    assert_eq!(keys("fixed/").await, ["fixed/lib@1", "fixed/site@1"]);
+    assert_eq!((keys("observation/").await.len(), keys("observed/").await.len()), (1, 1));
     let (status, body) = fleet.ask(Method::DELETE, "/v1/nodes/web-1", &Value::Null).await;
     assert_eq!(status, 204, "{body}");
-    assert_eq!((keys("observation/"), keys("observed/")), (vec![], vec![]));
+    assert_eq!((keys("observation/").await, keys("observed/").await), (vec![], vec![]));
     let edit =
         json!({"objects": [release("lib", json!({"roles": {"late": {"tags": ["late"]}}, "tags": {"late": {}}}))]});
     let (status, body) = fleet.ask(Method::POST, "/v1/apply?force=true", &edit).await;

@@ -51,7 +51,7 @@ async fn make_node(fleet: &Fleet, name: &str) -> Uuid {
 
 fn uses_left(fleet: &Fleet, token: &str) -> Value {
     let id = token.split('.').next().unwrap();
-    token::get(&fleet.parts().registry, id).unwrap()["uses_left"].clone()
+    token::get(&fleet.parts().registry.cache().model(), id).unwrap()["uses_left"].clone()
 }
 
 #[tokio::test]
@@ -59,9 +59,9 @@ async fn s20_a_used_token_is_worth_nothing() {
     let fleet = Fleet::start().await;
     let token = fleet.token(json!({})).await;
     fleet.enrol(&token, "web-1", &asking().csr).await.unwrap();
-    let revision = fleet.revision();
+    let revision = fleet.revision().await;
     assert_eq!(fleet.enrol(&token, "web-2", &asking().csr).await.unwrap_err(), no_good());
-    assert_eq!(fleet.revision(), revision, "nothing is written");
+    assert_eq!(fleet.revision().await, revision, "nothing is written");
     let two = fleet.token(json!({"uses": 2})).await;
     fleet.enrol(&two, "web-2", &asking().csr).await.unwrap();
     fleet.enrol(&two, "web-3", &asking().csr).await.unwrap();
@@ -297,7 +297,7 @@ async fn delete_node(fleet: &Fleet, node: Uuid) {
     });
     deleted.await.unwrap();
     let changes = vec![(node, Change::Gone)];
-    fleet.parts().desired.publish(Batch { revision: Revision(fleet.revision()), changes });
+    fleet.parts().desired.publish(Batch { revision: Revision(fleet.revision().await), changes });
 }
 
 #[tokio::test]
@@ -347,13 +347,13 @@ async fn s27_s29_many_who_guess_keep_nobody_out() {
         assert_eq!(guessed, Err((403, "token.invalid")));
     }
     // All together have had theirs: what is no good is not told so, and what is good joins.
-    let revision = fleet.revision();
+    let revision = fleet.revision().await;
     for (from, token) in
         [("10.0.0.4:1", "0000000000000000.x"), ("10.0.0.5:1", "nonsense"), ("10.0.0.6:1", spent.as_str())]
     {
         assert_eq!(enrol_from(&fleet, from, token, "web-1").await, Err((503, "server.busy")), "{from}");
     }
-    assert_eq!(fleet.revision(), revision, "nothing is written");
+    assert_eq!(fleet.revision().await, revision, "nothing is written");
     assert_eq!(fleet.rejected("token_guesses"), 5);
     enrol_from(&fleet, "10.0.0.7:1", &good, "web-1").await.unwrap();
     let body =
@@ -369,7 +369,7 @@ async fn what_is_over_is_forgotten_and_nothing_else() {
     let parts = fleet.parts();
     let forget =
         async || forget::forget(parts.registry.store().as_ref(), &parts.identities, parts.registry.now()).await;
-    let tokens = || token::list(&parts.registry).unwrap()["tokens"].as_array().unwrap().len();
+    let tokens = || token::list(&parts.registry.cache().model())["tokens"].as_array().unwrap().len();
     let (stays, goes) = (fleet.join("web-1").await, fleet.join("web-2").await);
     fleet.token(json!({"ttl_seconds": 7 * DAY_S})).await;
     fleet.token(json!({})).await;
@@ -383,13 +383,16 @@ async fn what_is_over_is_forgotten_and_nothing_else() {
     delete_node(&fleet, goes.node).await;
     fleet.clock.forward(29 * DAY_S);
     assert_eq!((forget().await.unwrap(), tokens()), (1, 0), "the one that expired late");
-    let record = |node: Uuid| parts.registry.store().snapshot().unwrap().get(agent_key(node).as_bytes()).unwrap();
-    assert!(record(goes.node).is_some(), "its certificate can still be shown to renew");
+    let record = async |node: Uuid| {
+        let snapshot = parts.registry.store().snapshot().await.unwrap();
+        snapshot.get(agent_key(node).as_bytes()).await.unwrap()
+    };
+    assert!(record(goes.node).await.is_some(), "its certificate can still be shown to renew");
     fleet.clock.forward(2 * DAY_S);
-    let revision = fleet.revision();
+    let revision = fleet.revision().await;
     assert_eq!(forget().await.unwrap(), 1);
-    assert_eq!((record(goes.node), record(stays.node).is_some()), (None, true));
-    let keys = parts.registry.store().snapshot().unwrap().list(&Query::prefix(KEYS)).unwrap().entries;
+    assert_eq!((record(goes.node).await, record(stays.node).await.is_some()), (None, true));
+    let keys = parts.registry.store().snapshot().await.unwrap().list(&Query::prefix(KEYS)).await.unwrap().entries;
     assert_eq!(keys.len(), 1, "the key of what is gone is nobody's");
     assert_eq!(keys[0].value, stays.node.to_string());
     let mut known = parts.identities.over(u64::MAX, 10);
@@ -398,8 +401,8 @@ async fn what_is_over_is_forgotten_and_nothing_else() {
         known = parts.identities.over(u64::MAX, 10);
     }
     assert!(parts.identities.is_enrolled(stays.node));
-    assert_eq!(fleet.revision(), revision + 1);
-    assert_eq!((forget().await.unwrap(), fleet.revision()), (0, revision + 1), "nothing to drop writes nothing");
+    assert_eq!(fleet.revision().await, revision + 1);
+    assert_eq!((forget().await.unwrap(), fleet.revision().await), (0, revision + 1), "nothing to drop writes nothing");
 }
 
 #[tokio::test]
@@ -410,14 +413,14 @@ async fn every_certificate_stays_on_record_and_a_node_is_given_only_so_many() {
     for _ in 1..256 {
         host.renew(&csr).await.unwrap();
     }
-    let revision = fleet.revision();
+    let revision = fleet.revision().await;
     let got = host.renew(&csr).await.unwrap_err();
     assert_eq!((got.status, got.kind.as_str()), (429, "certificate.too_many"));
     assert_eq!(got.message, "the node has 256 certificates that are not over, and is given no more");
-    assert_eq!((fleet.revision(), fleet.rejected("certificate.too_many")), (revision, 1));
+    assert_eq!((fleet.revision().await, fleet.rejected("certificate.too_many")), (revision, 1));
     assert!(host.check_in(0).await.is_ok(), "all else goes on");
-    let bytes =
-        fleet.parts().registry.store().snapshot().unwrap().get(agent_key(host.node).as_bytes()).unwrap().unwrap();
+    let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
+    let bytes = snapshot.get(agent_key(host.node).as_bytes()).await.unwrap().unwrap();
     let stored: Value = serde_json::from_slice(&bytes.value).unwrap();
     assert_eq!(stored["record"]["certificates"].as_array().unwrap().len(), 256);
 }
@@ -446,7 +449,7 @@ async fn a_token_is_shown_without_its_secret_and_taken_back() {
     let fleet = Fleet::start().await;
     let token = fleet.token(json!({"uses": 3, "mode": "noop"})).await;
     let (id, secret) = token.split_once('.').unwrap();
-    let listed = token::list(&fleet.parts().registry).unwrap();
+    let listed = token::list(&fleet.parts().registry.cache().model());
     assert!(!listed.to_string().contains(secret));
     let shown = &listed["tokens"][0];
     assert_eq!((&shown["id"], &shown["uses_left"], &shown["mode"]), (&json!(id), &json!(3), &json!("noop")));

@@ -70,8 +70,9 @@ fn parked() -> LocalState {
     LocalState { parked: Some("repair".to_owned()), ..LocalState::default() }
 }
 
-fn said(fleet: &Fleet) -> usize {
-    fleet.parts().registry.store().snapshot().unwrap().list(&Query::prefix("said/")).unwrap().entries.len()
+async fn said(fleet: &Fleet) -> usize {
+    let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
+    snapshot.list(&Query::prefix("said/")).await.unwrap().entries.len()
 }
 
 #[tokio::test]
@@ -110,7 +111,7 @@ async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_af
     // Said again and again, and after a restart, it writes nothing, and decides the same.
     until(&fleet, "/v1/nodes/n3", |node| node["primary_tags"] == json!([])).await;
     settle(&fleet).await;
-    let before = fleet.revision();
+    let before = fleet.revision().await;
     one.news(0).await;
     fleet.controller.stop().await;
     fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
@@ -122,14 +123,14 @@ async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_af
         host.news(0).await;
     }
     settle(&fleet).await;
-    assert_eq!(fleet.revision(), before, "a quiet restart writes nothing");
+    assert_eq!(fleet.revision().await, before, "a quiet restart writes nothing");
 
-    assert_eq!(said(&fleet), 2);
+    assert_eq!(said(&fleet).await, 2);
     let (status, body) = fleet.ask(Method::DELETE, "/v1/nodes/n1", &Value::Null).await;
-    assert_eq!((status, said(&fleet)), (204, 1), "{body}");
+    assert_eq!((status, said(&fleet).await), (204, 1), "{body}");
     three.local = LocalState::default();
     three.news(0).await;
-    assert_eq!(said(&fleet), 0, "kept for as long as it is said");
+    assert_eq!(said(&fleet).await, 0, "kept for as long as it is said");
     fleet.controller.stop().await;
 }
 
@@ -137,10 +138,10 @@ async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_af
 async fn settle(fleet: &Fleet) {
     let mut quiet = 0;
     while quiet < 5 {
-        let head = fleet.parts().registry.store().head();
+        let head = fleet.parts().registry.store().head().await.unwrap();
         fleet.parts().reconciler.at_least(head).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
-        quiet = if fleet.parts().registry.store().head() == head { quiet + 1 } else { 0 };
+        quiet = if fleet.parts().registry.store().head().await.unwrap() == head { quiet + 1 } else { 0 };
     }
 }
 

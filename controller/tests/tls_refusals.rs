@@ -34,11 +34,11 @@ async fn first(client: &mut Client) -> Result<u16, ClientError> {
 
 /// The handshake is refused for this reason, nothing is written, and a good host is served after it.
 async fn refuses(fleet: &Fleet, good: &mut Host, mut client: Client, reason: &str) {
-    let (revision, before) = (fleet.revision(), fleet.rejected(reason));
+    let (revision, before) = (fleet.revision().await, fleet.rejected(reason));
     let got = first(&mut client).await;
     assert!(matches!(got, Err(ClientError::Handshake { .. } | ClientError::Broken { .. })), "{reason}: {got:?}");
     counted(fleet, reason, before + 1).await;
-    assert_eq!(fleet.revision(), revision, "nothing is written");
+    assert_eq!(fleet.revision().await, revision, "nothing is written");
     assert!(good.check_in(0).await.is_ok(), "the next good request succeeds");
 }
 
@@ -193,7 +193,7 @@ async fn s06_each_port_takes_its_own_kind_of_certificate() {
 #[tokio::test]
 async fn s07_without_a_certificate_there_is_enrolment_and_nothing_else() {
     let (fleet, _host) = fleet_with_host().await;
-    let before = fleet.revision();
+    let before = fleet.revision().await;
     for (method, path) in [
         (Method::POST, "/agent/v1/checkin".to_owned()),
         (Method::POST, "/agent/v1/renew".to_owned()),
@@ -203,7 +203,7 @@ async fn s07_without_a_certificate_there_is_enrolment_and_nothing_else() {
         let got = refused(&send(&mut fleet.stranger(), method, &path, encode(&check_in(None, 0))).await);
         assert_eq!((got.status, got.kind.as_str()), (401, "auth.required"), "{path}");
     }
-    assert_eq!(fleet.revision(), before);
+    assert_eq!(fleet.revision().await, before);
     let token = fleet.token(json!({})).await;
     assert!(fleet.enrol(&token, "web-2", &asking().csr).await.is_ok());
 }

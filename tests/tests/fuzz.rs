@@ -319,7 +319,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
 fn s43_s51_s54_bodies_and_queries_over_the_api() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let served = runtime.block_on(async {
-        let served = Served::start();
+        let served = Served::start().await;
         served.expect("POST", "/v1/clustertemplates", &serde_json::json!({"name": "base"}), 201).await;
         served
             .expect("POST", "/v1/clusters", &serde_json::json!({"name": "prod", "cluster_template_id": "base"}), 202)

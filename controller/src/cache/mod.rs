@@ -15,7 +15,7 @@ use uuid::Uuid;
 pub use model::{Model, Reach};
 
 use crate::records::key;
-use crate::store::{Change, EventKind, KeyRange, Query, Revision, Store, StoreError, WatchError};
+use crate::store::{Change, EventKind, Query, Revision, Store, StoreError, WatchError};
 use model::Now;
 
 /// The fleet in memory.
@@ -31,8 +31,8 @@ impl Cache {
     ///
     /// # Errors
     /// What the store says; [`StoreError::Corrupt`] for a record that can't be read.
-    pub fn load(store: &dyn Store) -> Result<Self, StoreError> {
-        let model = load(store)?;
+    pub async fn load(store: &dyn Store) -> Result<Self, StoreError> {
+        let model = load(store).await?;
         let (reached, _) = watch::channel(model.revision);
         Ok(Self { model: ArcSwap::from_pointee(model), reached, changes: Mutex::default(), nudge: Notify::new() })
     }
@@ -75,7 +75,7 @@ impl Cache {
             match changes.next().await {
                 Ok(change) => self.take(&change)?,
                 Err(WatchError::Compacted { .. }) => {
-                    let model = load(store)?;
+                    let model = load(store).await?;
                     changes = store.watch(model.revision.next());
                     self.replace(model);
                 }
@@ -130,10 +130,10 @@ impl Cache {
     }
 }
 
-fn load(store: &dyn Store) -> Result<Model, StoreError> {
-    let snapshot = store.snapshot()?;
+async fn load(store: &dyn Store) -> Result<Model, StoreError> {
+    let snapshot = store.snapshot().await?;
     let mut model = Model { revision: snapshot.revision(), ..Model::default() };
-    for prefix in [
+    let records = [
         key::OBJECTS,
         key::OBSERVATIONS,
         key::SAID,
@@ -142,8 +142,10 @@ fn load(store: &dyn Store) -> Result<Model, StoreError> {
         key::RESULTS,
         key::REPORTS,
         key::SEEN,
-    ] {
-        let list = snapshot.list(&Query::range(KeyRange::prefix(prefix)))?;
+        key::TOKENS,
+    ];
+    for prefix in records.into_iter().chain(key::MARKS) {
+        let list = snapshot.list(&Query::prefix(prefix)).await?;
         for entry in list.entries {
             let now = Now { value: Some(&entry.value), written: entry.mod_revision, made: entry.create_revision };
             model.read(&entry.key, &now)?;

@@ -32,7 +32,7 @@ async fn forget_tokens(store: &dyn Store, now: Timestamp) -> Result<usize, Store
     let mut range = KeyRange::prefix(TOKENS);
     let mut dropped = 0;
     loop {
-        let page = store.snapshot()?.list(&Query::range(range.clone()).limit(PAGE))?;
+        let page = store.snapshot().await?.list(&Query::range(range.clone()).limit(PAGE)).await?;
         let Some(last) = page.entries.last() else { return Ok(dropped) };
         range = range.after(&last.key);
         let mut old = Vec::new();
@@ -53,16 +53,16 @@ async fn forget_tokens(store: &dyn Store, now: Timestamp) -> Result<usize, Store
 async fn forget_agents(store: &dyn Store, identities: &Identities, now: Timestamp) -> Result<usize, StoreError> {
     let now_s = now.0 / 1000;
     let mut old = Vec::new();
-    let snapshot = store.snapshot()?;
+    let snapshot = store.snapshot().await?;
     for node in identities.over(now_s, MOST_AGENTS) {
-        let Some(entry) = snapshot.get(agent_key(node).as_bytes())? else {
+        let Some(entry) = snapshot.get(agent_key(node).as_bytes()).await? else {
             // Dropped in a stretch of changes that the watch could not show.
             identities.forget(node, snapshot.revision().next());
             continue;
         };
         let record: AgentRecord = decode(&entry.key, &entry.value)?;
         if record.retired && record.over_s() <= now_s {
-            old.push(Old { with: keys::drop_all(snapshot.as_ref(), node, &record)?, entry });
+            old.push(Old { with: keys::drop_all(snapshot.as_ref(), node, &record).await?, entry });
         }
     }
     drop(snapshot);

@@ -12,13 +12,13 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
 use uuid::Uuid;
 
-use super::{Enrolment, caller, keys, new_uuid, read_agent, token};
+use super::{Enrolment, caller, keys, new_uuid, token};
 use crate::ca::csr::Request;
-use crate::cache::Model;
-use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
+use crate::cache::model::Entry;
+use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, key_key, token_key};
 use crate::records::{codec, key};
 use crate::registry::work::Work;
-use crate::registry::{Answer, Decision, Sight, Undecided, store_error};
+use crate::registry::{Answer, Context, Decision, Undecided};
 use crate::store::{Op, Precondition, Revision};
 
 /// Why a node's name is taken.
@@ -76,8 +76,8 @@ impl Enrolment {
         let caller = caller(format!("token/{token}"), from, "joined");
         let (_, written) = self
             .registry
-            .write_at(&caller, |sight| {
-                let (decision, this) = self.decide(sight, &asked)?;
+            .write_at(&caller, |context| {
+                let (decision, this) = self.decide(context, &asked)?;
                 *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(this);
                 Ok(decision)
             })
@@ -99,8 +99,7 @@ impl Enrolment {
     /// The id of a token that is good now; a wrong one is counted.
     fn good_token(&self, text: &str, from: SocketAddr) -> Result<String, ApiError> {
         let now_s = self.clock.unix_seconds();
-        let found = token::find(self.registry.store().as_ref(), text).map_err(|error| store_error(&error))?;
-        let told = match found {
+        let told = match token::find(&self.registry.cache().model(), text) {
             token::Found::Right(record) if is_good(&record, Timestamp(now_s * 1000)) => return Ok(record.id),
             token::Found::Right(_) => self.guesses.may_tell(now_s),
             token::Found::Wrong => self.guesses.note(from.ip(), now_s),
@@ -112,86 +111,84 @@ impl Enrolment {
         Err(ApiError::from(ErrorType::ServerBusy))
     }
 
-    fn decide(&self, sight: &Sight<'_>, asked: &Asked<'_>) -> Result<(Decision, Made), Undecided> {
-        let (token, written) = token::read(self.registry.store().as_ref(), asked.token)
-            .map_err(|error| store_error(&error))?
-            .filter(|(token, _)| is_good(token, sight.now))
-            .ok_or_else(|| ApiError::from(ErrorType::TokenInvalid))?;
-        let mut work = Work::on(sight);
-        let (node, earlier) = match self.place(sight.model, &token, &asked.name)? {
+    fn decide(&self, context: &Context<'_>, asked: &Asked<'_>) -> Result<(Decision, Made), Undecided> {
+        let token = context.model.tokens.get(asked.token).filter(|token| is_good(&token.record, context.now));
+        let Entry { record: token, written } =
+            token.map(|token| token.as_ref().clone()).ok_or(ApiError::from(ErrorType::TokenInvalid))?;
+        // Read before anything is made, so that a decision that has to wait for it has cost nothing.
+        let place = place(context, &token, &asked.name)?;
+        context.entry(&key_key(&Hex(asked.request.spki_sha256)))?;
+        let mut work = Work::on(context);
+        let (node, earlier) = match place {
             Some((node, earlier)) => {
                 take_over(&mut work, &node, &token)?;
                 (node.meta.uuid, earlier)
             }
             None => (make_node(&mut work, asked.name.clone(), &token)?, None),
         };
-        let (chain, certificate) = self.issue(node, &asked.request, sight.now)?;
+        let (chain, certificate) = self.issue(node, &asked.request, context.now)?;
         let record = AgentRecord {
             seal_key: Hex(asked.seal_key),
-            joined_at: sight.now,
+            joined_at: context.now,
             token: token.id.clone(),
             certificates: Vec::new(),
             retired: false,
         };
         let record = AgentRecord { certificates: retired_certificates(earlier.as_ref()), ..record }.with(certificate);
         let before = earlier.as_ref().map(|(record, _)| record);
-        keys::follow(self.registry.store().as_ref(), work.draft(), node, before, &record)?;
+        keys::follow(context, work.draft(), node, before, &record)?;
         record_join(&mut work, node, &record, earlier.map(|(_, revision)| revision));
         consume(&mut work, token, written);
         Ok((work.finish(Answer::empty(201))?, Made { node, chain, record }))
     }
+}
 
-    /// The node that is taken over, with its agent's record if it had one before; `None` when a new one is made.
-    fn place(
-        &self,
-        model: &Model,
-        token: &TokenRecord,
-        name: &NodeName,
-    ) -> Result<Option<(Arc<Node>, Known)>, ApiError> {
-        let named = model.nodes.named(None, name.as_str());
-        let taken = |why: &str| {
-            let message = format!("the name {} is taken: {why}", quote(name.as_str()));
-            Err(ApiError::new(ErrorType::ObjectExists, message)
-                .field("name")
-                .detail("join with --name and another name"))
-        };
-        let elsewhere =
-            |why: String| Err(ApiError::new(ErrorType::TokenInvalid, why).detail("the token was not used up"));
-        match token.bound {
-            Bound::Fleet => {
-                named.map_or(Ok(None), |_| taken("a token that is bound to neither node nor group takes over no node"))
-            }
-            Bound::Group(group) => {
-                if model.groups.get(group).is_none() {
-                    return elsewhere("the node group that the token is bound to is gone".to_owned());
-                }
-                match named {
-                    None => Ok(None),
-                    Some(node) if node.spec.nodegroup != Some(GroupId(group)) => {
-                        taken("that node is not in the token's group")
-                    }
-                    Some(node) => self.not_joined(node)?.map_or_else(|| taken(JOINED), |found| Ok(Some(found))),
-                }
-            }
-            Bound::Node(uuid) => match model.nodes.get(uuid) {
-                None => elsewhere("the node that the token is bound to is gone".to_owned()),
-                Some(node) if !answers_to(node, name) => {
-                    elsewhere(format!("the token is bound to another node than {}", quote(name.as_str())))
-                }
-                Some(node) => self.not_joined(node)?.map_or_else(|| taken(JOINED), |found| Ok(Some(found))),
-            },
+/// The node that is taken over, with its agent's record if it had one before; `None` when a new one is made.
+fn place(context: &Context<'_>, token: &TokenRecord, name: &NodeName) -> Result<Option<(Arc<Node>, Known)>, Undecided> {
+    let model = context.model;
+    let named = model.nodes.named(None, name.as_str());
+    let taken = |why: &str| {
+        let message = format!("the name {} is taken: {why}", quote(name.as_str()));
+        Err(ApiError::new(ErrorType::ObjectExists, message)
+            .field("name")
+            .detail("join with --name and another name")
+            .into())
+    };
+    let elsewhere =
+        |why: String| Err(ApiError::new(ErrorType::TokenInvalid, why).detail("the token was not used up").into());
+    match token.bound {
+        Bound::Fleet => {
+            named.map_or(Ok(None), |_| taken("a token that is bound to neither node nor group takes over no node"))
         }
+        Bound::Group(group) => {
+            if model.groups.get(group).is_none() {
+                return elsewhere("the node group that the token is bound to is gone".to_owned());
+            }
+            match named {
+                None => Ok(None),
+                Some(node) if node.spec.nodegroup != Some(GroupId(group)) => {
+                    taken("that node is not in the token's group")
+                }
+                Some(node) => not_joined(context, node)?.map_or_else(|| taken(JOINED), |found| Ok(Some(found))),
+            }
+        }
+        Bound::Node(uuid) => match model.nodes.get(uuid) {
+            None => elsewhere("the node that the token is bound to is gone".to_owned()),
+            Some(node) if !answers_to(node, name) => {
+                elsewhere(format!("the token is bound to another node than {}", quote(name.as_str())))
+            }
+            Some(node) => not_joined(context, node)?.map_or_else(|| taken(JOINED), |found| Ok(Some(found))),
+        },
     }
+}
 
-    /// A node whose agent has not joined, or is gone; `None` for one that has. It is judged by the record on whose revision the commit is
-    /// conditioned: what is known in memory comes after a commit, and of two hosts with one name who join at once both would
-    /// find nobody there.
-    fn not_joined(&self, node: &Arc<Node>) -> Result<Option<(Arc<Node>, Known)>, ApiError> {
-        let store = self.registry.store().as_ref();
-        let known = read_agent(store, node.meta.uuid).map_err(|error| store_error(&error))?;
-        let has_joined = known.as_ref().is_some_and(|(record, _)| !record.retired);
-        Ok((!has_joined).then(|| (Arc::clone(node), known)))
-    }
+/// A node whose agent has not joined, or is gone; `None` for one that has. It is judged by the record on whose revision the commit is
+/// conditioned: what is known in memory comes after a commit, and of two hosts with one name who join at once both would
+/// find nobody there.
+fn not_joined(context: &Context<'_>, node: &Arc<Node>) -> Result<Option<(Arc<Node>, Known)>, Undecided> {
+    let known: Known = context.record(&agent_key(node.meta.uuid))?;
+    let has_joined = known.as_ref().is_some_and(|(record, _)| !record.retired);
+    Ok((!has_joined).then(|| (Arc::clone(node), known)))
 }
 
 fn is_good(token: &TokenRecord, now: Timestamp) -> bool {
@@ -233,10 +230,7 @@ fn retired_certificates(earlier: Option<&(AgentRecord, Revision)>) -> Vec<super:
 
 fn record_join(work: &mut Work<'_>, node: Uuid, record: &AgentRecord, earlier: Option<Revision>) {
     let at = agent_key(node);
-    work.draft().require(match earlier {
-        Some(revision) => Precondition::unchanged(at.clone(), revision),
-        None => Precondition::absent(at.clone()),
-    });
+    work.draft().require(Precondition::as_read(at.clone(), earlier));
     work.draft().entry(Op::Put { key: at.into(), value: codec::encode(record) });
 }
 

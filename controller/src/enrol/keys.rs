@@ -5,41 +5,43 @@
 //! and goes in the commit that takes the last of the key's certificates off its node's record. That record is a condition of each
 //! commit that changes it, so a node's entries change with its record alone.
 
+use std::collections::BTreeSet;
+
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
 use crate::records::enrolled::{AgentRecord, Hex, key_key};
-use crate::registry::{Draft, store_error};
-use crate::store::{Op, Precondition, Snapshot, Store, StoreError};
+use crate::registry::{Context, Draft, Undecided};
+use crate::store::{Entry, Op, Precondition, Snapshot, StoreError};
 
 /// Adds to a commit that gives a node a certificate what becomes of its keys: the new one is its own, those that left its record are
 /// nobody's. The commit must be conditioned on the record being as `before`.
 ///
 /// # Errors
-/// That the newest certificate's key is another node's; what the store says.
+/// That the newest certificate's key is another node's; [`Undecided::Unread`].
 pub(super) fn follow(
-    store: &dyn Store,
+    context: &Context<'_>,
     draft: &mut Draft,
     node: Uuid,
     before: Option<&AgentRecord>,
     after: &AgentRecord,
-) -> Result<(), ApiError> {
-    let snapshot = store.snapshot().map_err(|error| store_error(&error))?;
+) -> Result<(), Undecided> {
     if let Some(certificate) = after.certificates.last() {
         let at = key_key(&certificate.spki_sha256);
-        match snapshot.get(at.as_bytes()).map_err(|error| store_error(&error))? {
+        match context.entry(&at)? {
             None => {
                 draft.require(Precondition::absent(at.clone()));
                 draft.entry(Op::Put { key: at.into(), value: node.to_string().into() });
             }
-            Some(entry) if entry.value == node.to_string() => {}
-            Some(_) => return Err(taken()),
+            Some(entry) if is_of(entry, node) => {}
+            Some(_) => return Err(taken().into()),
         }
     }
     let is_kept = |key: &Hex<32>| after.certificates.iter().any(|kept| kept.spki_sha256 == *key);
-    let gone = before.into_iter().flat_map(|record| entries_of(record, is_kept));
-    for op in drop_own(snapshot.as_ref(), node, gone).map_err(|error| store_error(&error))? {
-        draft.entry(op);
+    for at in before.map(|record| entries_of(record, is_kept)).unwrap_or_default() {
+        if context.entry(&at)?.is_some_and(|entry| is_of(entry, node)) {
+            draft.entry(Op::Delete { key: at.into() });
+        }
     }
     Ok(())
 }
@@ -48,8 +50,14 @@ pub(super) fn follow(
 ///
 /// # Errors
 /// What the store says.
-pub(super) fn drop_all(snapshot: &dyn Snapshot, node: Uuid, record: &AgentRecord) -> Result<Vec<Op>, StoreError> {
-    drop_own(snapshot, node, entries_of(record, |_| false))
+pub(super) async fn drop_all(snapshot: &dyn Snapshot, node: Uuid, record: &AgentRecord) -> Result<Vec<Op>, StoreError> {
+    let mut ops = Vec::new();
+    for at in entries_of(record, |_| false) {
+        if snapshot.get(at.as_bytes()).await?.is_some_and(|entry| is_of(&entry, node)) {
+            ops.push(Op::Delete { key: at.into() });
+        }
+    }
+    Ok(ops)
 }
 
 /// The refusal of a key that another node has.
@@ -58,17 +66,11 @@ pub(super) fn taken() -> ApiError {
     ApiError::new(ErrorType::CsrInvalid, message).field("csr")
 }
 
-fn entries_of(record: &AgentRecord, is_kept: impl Fn(&Hex<32>) -> bool) -> impl Iterator<Item = String> {
-    record.certificates.iter().map(|old| &old.spki_sha256).filter(move |key| !is_kept(key)).map(key_key)
+fn entries_of(record: &AgentRecord, is_kept: impl Fn(&Hex<32>) -> bool) -> BTreeSet<String> {
+    record.certificates.iter().map(|old| &old.spki_sha256).filter(|key| !is_kept(key)).map(key_key).collect()
 }
 
-/// A store that was written before there were entries may lack some.
-fn drop_own(snapshot: &dyn Snapshot, node: Uuid, entries: impl Iterator<Item = String>) -> Result<Vec<Op>, StoreError> {
-    let mut ops = Vec::new();
-    for at in entries.collect::<std::collections::BTreeSet<_>>() {
-        if snapshot.get(at.as_bytes())?.is_some_and(|entry| entry.value == node.to_string()) {
-            ops.push(Op::Delete { key: at.into() });
-        }
-    }
-    Ok(ops)
+/// Whether an entry is there and a node's. A store that was written before there were entries may lack some.
+fn is_of(entry: &Entry, node: Uuid) -> bool {
+    entry.value == node.to_string()
 }

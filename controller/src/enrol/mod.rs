@@ -24,10 +24,10 @@ use crate::ca::Authority;
 use crate::ca::csr::{self, Request};
 use crate::identity::Identities;
 use crate::metrics::Counters;
-use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex};
+use crate::records::enrolled::{CertificateRecord, Hex};
 use crate::records::{codec, enrolled};
 use crate::registry::{Caller, Registry};
-use crate::store::{Snapshot, Store, StoreError};
+use crate::store::{Query, Snapshot, StoreError};
 use guess::Guesses;
 
 pub use guess::GuessLimits;
@@ -95,20 +95,13 @@ impl Enrolment {
 ///
 /// # Errors
 /// What the store says; [`StoreError::Corrupt`] for a record that cannot be read.
-pub fn load_identities(snapshot: &dyn Snapshot, into: &Identities) -> Result<(), StoreError> {
-    let list = snapshot.list(&crate::store::Query::prefix(enrolled::AGENTS))?;
+pub async fn load_identities(snapshot: &dyn Snapshot, into: &Identities) -> Result<(), StoreError> {
+    let list = snapshot.list(&Query::prefix(enrolled::AGENTS)).await?;
     for entry in list.entries {
         let Some(node) = enrolled::read_agent_key(&entry.key) else { continue };
         into.put(node, &decode(&entry.key, &entry.value)?, entry.mod_revision);
     }
     Ok(())
-}
-
-/// An agent's record as it stands in the store, with the revision that wrote it.
-fn read_agent(store: &dyn Store, node: Uuid) -> Result<Option<(AgentRecord, crate::store::Revision)>, StoreError> {
-    let key = enrolled::agent_key(node);
-    let Some(entry) = store.snapshot()?.get(key.as_bytes())? else { return Ok(None) };
-    Ok(Some((decode(&entry.key, &entry.value)?, entry.mod_revision)))
 }
 
 pub(crate) fn decode<T: serde::de::DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, StoreError> {

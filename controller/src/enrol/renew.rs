@@ -11,12 +11,12 @@ use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
 use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
-use super::{Enrolment, caller, keys, read_agent};
+use super::{Enrolment, caller, keys};
 use crate::ca::csr::Request;
 use crate::records::codec;
-use crate::records::enrolled::{AgentRecord, CertificateRecord, MOST_CERTIFICATES, agent_key};
+use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex, MOST_CERTIFICATES, agent_key, key_key};
 use crate::registry::work::Work;
-use crate::registry::{Answer, Decision, Sight, Undecided, store_error};
+use crate::registry::{Answer, Context, Decision, Undecided};
 use crate::store::{Op, Precondition};
 
 /// What a renewal has made, once it is committed.
@@ -43,8 +43,8 @@ impl Enrolment {
         let made = Mutex::new(None);
         let (_, written) = self
             .registry
-            .write_at(&caller, |sight| {
-                let (decision, this) = self.decide_renewal(sight, node, identity, &request)?;
+            .write_at(&caller, |context| {
+                let (decision, this) = self.decide_renewal(context, node, identity, &request)?;
                 *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(this);
                 Ok(decision)
             })
@@ -61,24 +61,25 @@ impl Enrolment {
 
     fn decide_renewal(
         &self,
-        sight: &Sight<'_>,
+        context: &Context<'_>,
         node: Uuid,
         identity: &Identity,
         request: &Request,
     ) -> Result<(Decision, Renewed), Undecided> {
         let gone = || ApiError::from(ErrorType::AuthRevoked);
-        let store = self.registry.store().as_ref();
-        let (record, written) = read_agent(store, node).map_err(|error| store_error(&error))?.ok_or_else(gone)?;
+        let (record, written) = context.record::<AgentRecord>(&agent_key(node))?.ok_or_else(gone)?;
         // Judged before, in memory; but of two renewals at once only one still finds its certificate the newest.
-        may_renew(&record, identity, &request.spki_sha256, sight.now.0 / 1000).map_err(ApiError::from)?;
-        if record.showable(sight.now.0 / 1000) >= MOST_CERTIFICATES {
+        may_renew(&record, identity, &request.spki_sha256, context.now.0 / 1000).map_err(ApiError::from)?;
+        if record.showable(context.now.0 / 1000) >= MOST_CERTIFICATES {
             return Err(too_many().into());
         }
-        let (chain, certificate) = self.issue(node, request, sight.now)?;
+        // Read before anything is issued, so that a decision that has to wait for it has cost nothing.
+        context.entry(&key_key(&Hex(request.spki_sha256)))?;
+        let (chain, certificate) = self.issue(node, request, context.now)?;
         let (before, record) = (record.clone(), record.with(certificate));
         let at = agent_key(node);
-        let mut work = Work::on(sight);
-        keys::follow(store, work.draft(), node, Some(&before), &record)?;
+        let mut work = Work::on(context);
+        keys::follow(context, work.draft(), node, Some(&before), &record)?;
         work.draft().require(Precondition::unchanged(at.clone(), written));
         work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&record) });
         Ok((work.finish(Answer::empty(200))?, Renewed { chain, record }))
@@ -114,7 +115,6 @@ mod tests {
     use stemma_wire::tls::Class;
 
     use super::*;
-    use crate::records::enrolled::Hex;
 
     /// Two certificates, the older of them with serial 1, both until second 1000.
     fn record() -> AgentRecord {

@@ -11,14 +11,13 @@ use stemma_core::task::Mode;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use subtle::ConstantTimeEq;
 
-use super::decode;
 use crate::cache::Model;
 use crate::records::codec;
-use crate::records::enrolled::{Bound, Hex, TOKENS, TokenRecord, token_key};
+use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
 use crate::registry::admit::bad_field;
 use crate::registry::work::Work;
-use crate::registry::{Answer, Caller, Registry, store_error};
-use crate::store::{Op, Precondition, Query, Revision, Store, StoreError};
+use crate::registry::{Answer, Caller, Registry};
+use crate::store::{Op, Precondition};
 
 /// How often a token may be used, unless said otherwise.
 const DEFAULT_USES: u32 = 1;
@@ -53,25 +52,13 @@ pub(super) enum Found {
 }
 
 /// Looks a shown token up. What is wrong takes as long as what is right.
-pub(super) fn find(store: &dyn Store, text: &str) -> Result<Found, StoreError> {
+pub(super) fn find(model: &Model, text: &str) -> Found {
     let (id, secret) = text.split_once('.').unwrap_or((text, ""));
     let shown: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
-    // What is no id of ours is looked up as one that nobody has.
-    let id = if is_id(id) { id } else { "" };
-    let record = read(store, id)?.map(|(record, _)| record);
-    let expected = record.as_ref().map_or([0; 32], |record| record.secret_sha256.0);
+    let token = model.tokens.get(id);
+    let expected = token.map_or([0; 32], |token| token.record.secret_sha256.0);
     let equal = bool::from(shown.ct_eq(&expected));
-    Ok(record.filter(|_| equal).map_or(Found::Wrong, Found::Right))
-}
-
-fn is_id(text: &str) -> bool {
-    text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// A token's record, with the revision that wrote it.
-pub(super) fn read(store: &dyn Store, id: &str) -> Result<Option<(TokenRecord, Revision)>, StoreError> {
-    let Some(entry) = store.snapshot()?.get(token_key(id).as_bytes())? else { return Ok(None) };
-    Ok(Some((decode(&entry.key, &entry.value)?, entry.mod_revision)))
+    token.filter(|_| equal).map_or(Found::Wrong, |token| Found::Right(token.record.clone()))
 }
 
 /// Makes a token: 201 with `{"id", "token", "expires_at", …}`. A client that sent `secret_sha256` is answered without `token`: it
@@ -90,23 +77,23 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
     let secret = URL_SAFE_NO_PAD.encode(super::random::<32>()?);
     let secret_sha256 = wanted.secret_sha256.unwrap_or_else(|| Hex(Sha256::digest(secret.as_bytes()).into()));
     let answer = registry
-        .write(caller, |sight| {
+        .write(caller, |context| {
             let record = TokenRecord {
                 id: id.clone(),
                 secret_sha256,
                 uses_left: uses,
                 uses,
-                expires_at: Timestamp(sight.now.0.saturating_add(ttl_s * 1000)),
+                expires_at: Timestamp(context.now.0.saturating_add(ttl_s * 1000)),
                 spent_at: None,
-                bound: bound(sight.model, &wanted)?,
+                bound: bound(context.model, &wanted)?,
                 mode: wanted.mode,
-                created_at: sight.now,
+                created_at: context.now,
                 created_by: caller.principal.clone(),
             };
-            let mut work = Work::on(sight);
+            let mut work = Work::on(context);
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
-            let answer = Answer::json(201, view(sight.model, &record));
+            let answer = Answer::json(201, view(context.model, &record));
             work.finish(Answer { location: Some(format!("/v1/join-tokens/{id}")), ..answer })
         })
         .await?;
@@ -132,24 +119,19 @@ fn with_secret(mut answer: Answer, caller: &Caller, id: &str, secret: &str) -> A
 }
 
 /// All tokens that are still on record, the newest last: `{"tokens": […]}`.
-///
-/// # Errors
-/// What the store says.
-pub fn list(registry: &Registry) -> Result<Value, ApiError> {
-    let model = registry.cache().model();
-    let mut tokens = all(registry.store().as_ref()).map_err(|error| store_error(&error))?;
+pub fn list(model: &Model) -> Value {
+    let mut tokens: Vec<&TokenRecord> = model.tokens.values().map(|token| &token.record).collect();
     tokens.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
-    Ok(json!({"tokens": tokens.iter().map(|token| view(&model, token)).collect::<Vec<_>>()}))
+    json!({"tokens": tokens.iter().map(|token| view(model, token)).collect::<Vec<_>>()})
 }
 
 /// One token, without its secret.
 ///
 /// # Errors
-/// That there is none of this id; what the store says.
-pub fn get(registry: &Registry, id: &str) -> Result<Value, ApiError> {
-    let found = read(registry.store().as_ref(), id).map_err(|error| store_error(&error))?;
-    let (token, _) = found.ok_or_else(|| not_found(id))?;
-    Ok(view(&registry.cache().model(), &token))
+/// That there is none of this id.
+pub fn get(model: &Model, id: &str) -> Result<Value, ApiError> {
+    let token = model.tokens.get(id).ok_or_else(|| not_found(id))?;
+    Ok(view(model, &token.record))
 }
 
 /// Takes a token back: 204.
@@ -158,20 +140,14 @@ pub fn get(registry: &Registry, id: &str) -> Result<Value, ApiError> {
 /// That there is none of this id; what the store says.
 pub async fn delete(registry: &Registry, caller: &Caller, id: &str) -> Result<Answer, ApiError> {
     registry
-        .write(caller, |sight| {
-            let found = read(registry.store().as_ref(), id).map_err(|error| store_error(&error))?;
-            let (_, written) = found.ok_or_else(|| not_found(id))?;
-            let mut work = Work::on(sight);
-            work.draft().require(Precondition::unchanged(token_key(id), written));
+        .write(caller, |context| {
+            let token = context.model.tokens.get(id).ok_or_else(|| not_found(id))?;
+            let mut work = Work::on(context);
+            work.draft().require(Precondition::unchanged(token_key(id), token.written));
             work.draft().entry(Op::Delete { key: token_key(id).into() });
             work.finish(Answer::empty(204))
         })
         .await
-}
-
-fn all(store: &dyn Store) -> Result<Vec<TokenRecord>, StoreError> {
-    let list = store.snapshot()?.list(&Query::prefix(TOKENS))?;
-    list.entries.iter().map(|entry| decode(&entry.key, &entry.value)).collect()
 }
 
 fn not_found(id: &str) -> ApiError {

@@ -252,9 +252,13 @@ impl Reconciler {
     /// What was newly released is durable before anybody is told.
     async fn store_released(&self, decided: &[(Uuid, released::Decision)], gone: &[Uuid]) -> Result<(), StoreError> {
         let store = self.registry.store();
-        for transaction in released::transactions(&**store, decided, gone)? {
-            let revision = store.commit(transaction).await?;
-            self.cache.reached(revision).await;
+        for some in released::new_records(decided) {
+            // Of the model as the commit before left it.
+            let transaction = released::put(&self.cache.model(), &some);
+            self.cache.reached(store.commit(transaction).await?).await;
+        }
+        for transaction in released::forget(&**store, gone).await? {
+            self.cache.reached(store.commit(transaction).await?).await;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use stemma_core::ownership::Manager;
 use stemma_wire::error::ApiError;
 
 use crate::registry::work::Work;
-use crate::registry::{Answer, Caller, Decision, Registry, Sight, Undecided};
+use crate::registry::{Answer, Caller, Context, Decision, Registry, Undecided};
 
 /// Stores the choices that are open. One cluster's that cannot be stored keeps no other's from it.
 ///
@@ -18,7 +18,7 @@ pub(super) async fn choose(registry: &Registry, fleet: &Fleet) -> Result<(), Api
     let mut outcome = Ok(());
     for cluster in clusters {
         if !fleet.unstored_holders(cluster).is_empty() {
-            let stored = registry.write(&caller(), |sight| decide(sight, cluster)).await;
+            let stored = registry.write(&caller(), |context| decide(context, cluster)).await;
             outcome = stored.map(drop).and(outcome);
         }
     }
@@ -26,9 +26,9 @@ pub(super) async fn choose(registry: &Registry, fleet: &Fleet) -> Result<(), Api
 }
 
 /// On what is there by now: a choice that was open may be made, and its node or cluster gone.
-fn decide(sight: &Sight<'_>, cluster: ClusterId) -> Result<Decision, Undecided> {
-    let mut work = Work::on(sight);
-    for (tag, node) in sight.model.fleet.unstored_holders(cluster) {
+fn decide(context: &Context<'_>, cluster: ClusterId) -> Result<Decision, Undecided> {
+    let mut work = Work::on(context);
+    for (tag, node) in context.model.fleet.unstored_holders(cluster) {
         work.elect(cluster, &tag, node)?;
     }
     work.finish(Answer::empty(204))

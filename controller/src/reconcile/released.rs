@@ -20,7 +20,7 @@ use crate::desired::size::{self, TooLarge};
 use crate::desired::{Encoded, Released};
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
-use crate::store::{Op, Precondition, Query, Revision, Snapshot, Store, StoreError, Transaction};
+use crate::store::{Precondition, Query, Revision, Store, StoreError, Transaction};
 
 /// Nodes to a commit: with a profile each and the marks of their releases below every engine's limit of operations.
 const NODES: usize = 30;
@@ -37,7 +37,7 @@ pub(super) struct Decision {
 }
 
 /// What is stored of a task set that is released.
-struct NewRecord {
+pub(super) struct NewRecord {
     record: ReleasedRecord,
     profile: Option<EncodedProfile>,
     fixes: Vec<Fixed>,
@@ -167,31 +167,14 @@ fn stored_profile(model: &Model, task_set: &TaskSet) -> Option<EncodedProfile> {
     Some(EncodedProfile { encoded, blobs: record.blobs.clone().into() })
 }
 
-/// The commits that make decisions durable, and forget nodes that are gone.
-///
-/// # Errors
-/// What the store says.
-pub(super) fn transactions(
-    store: &dyn Store,
-    decided: &[(Uuid, Decision)],
-    gone: &[Uuid],
-) -> Result<Vec<Transaction>, StoreError> {
+/// What has to be stored of decisions: a part is a commit.
+pub(super) fn new_records(decided: &[(Uuid, Decision)]) -> Vec<Vec<(Uuid, &NewRecord)>> {
     let new: Vec<_> = decided.iter().filter_map(|(node, one)| Some((*node, one.record.as_ref()?))).collect();
-    if new.is_empty() && gone.is_empty() {
-        return Ok(Vec::new());
-    }
-    let snapshot = store.snapshot()?;
-    let mut transactions = Vec::new();
-    for some in new.chunks(NODES) {
-        transactions.push(put(&*snapshot, some)?);
-    }
-    for some in gone.chunks(GONE) {
-        transactions.push(forget(&*snapshot, some)?);
-    }
-    Ok(transactions)
+    new.chunks(NODES).map(<[_]>::to_vec).collect()
 }
 
-fn put(snapshot: &dyn Snapshot, some: &[(Uuid, &NewRecord)]) -> Result<Transaction, StoreError> {
+/// The commit that makes some decisions durable, beside what the model says is stored already.
+pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
     let mut transaction = Transaction::new();
     let mut profiles: Vec<Hash> = Vec::new();
     let mut fixed: BTreeSet<&str> = BTreeSet::new();
@@ -200,7 +183,7 @@ fn put(snapshot: &dyn Snapshot, some: &[(Uuid, &NewRecord)]) -> Result<Transacti
         for one in fixes {
             let mark = key::fixed(&one.name);
             // An edit requires the mark absent: with this condition, whichever of the two is second is decided again.
-            if fixed.insert(&one.name) && snapshot.get(mark.as_bytes())?.is_none() {
+            if fixed.insert(&one.name) && !model.marks.contains_key(&mark) {
                 transaction = transaction
                     .require(Precondition::unchanged(one.object.clone(), one.written))
                     .put(mark, bytes::Bytes::new());
@@ -208,17 +191,14 @@ fn put(snapshot: &dyn Snapshot, some: &[(Uuid, &NewRecord)]) -> Result<Transacti
         }
         let Some(profile) = profile else { continue };
         let hash = profile.encoded.name;
-        if profiles.contains(&hash) {
+        if profiles.contains(&hash) || model.profiles.contains_key(&hash) {
             continue;
         }
         profiles.push(hash);
-        let at = key::profile(&hash);
-        if snapshot.get(at.as_bytes())?.is_none() {
-            let record = ProfileRecord { bytes: profile.encoded.bytes.to_vec(), blobs: profile.blobs.to_vec() };
-            transaction = transaction.put(at, codec::encode(&record));
-        }
+        let record = ProfileRecord { bytes: profile.encoded.bytes.to_vec(), blobs: profile.blobs.to_vec() };
+        transaction = transaction.put(key::profile(&hash), codec::encode(&record));
     }
-    Ok(transaction)
+    transaction
 }
 
 /// The commits that take away profiles which no released task set names.
@@ -229,18 +209,25 @@ pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
     unused.chunks(NODES).map(delete).collect()
 }
 
-/// What a node that is gone had said and been told.
-fn forget(snapshot: &dyn Snapshot, gone: &[Uuid]) -> Result<Transaction, StoreError> {
-    let mut transaction = Transaction::new();
-    for node in gone {
-        for at in key::all_of_node(*node) {
-            if snapshot.get(at.as_bytes())?.is_some() {
-                transaction = transaction.delete(at);
+/// The commits that take away what nodes that are gone had said and been told.
+///
+/// # Errors
+/// What the store says.
+pub(super) async fn forget(store: &dyn Store, gone: &[Uuid]) -> Result<Vec<Transaction>, StoreError> {
+    if gone.is_empty() {
+        return Ok(Vec::new());
+    }
+    let snapshot = store.snapshot().await?;
+    let mut transactions = Vec::new();
+    for some in gone.chunks(GONE) {
+        let mut transaction = Transaction::new();
+        for node in some {
+            transaction = key::all_of_node(*node).fold(transaction, Transaction::delete);
+            for image in snapshot.list(&Query::prefix(key::observed(*node))).await?.entries {
+                transaction = transaction.delete(image.key);
             }
         }
-        for image in snapshot.list(&Query::prefix(key::observed(*node)))?.entries {
-            transaction.ops.push(Op::Delete { key: image.key });
-        }
+        transactions.push(transaction);
     }
-    Ok(transaction)
+    Ok(transactions)
 }

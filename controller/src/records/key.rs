@@ -40,6 +40,9 @@ pub const AGENT_KEYS: &str = "agent-key/";
 /// Join tokens, by id.
 pub const TOKENS: &str = "token/";
 
+/// Marks: entries without a value, of which only counts which revision wrote them.
+pub const MARKS: [&str; 4] = ["referred/", "order/", "placed/", "fixed/"];
+
 /// The prefixes of entries by node that go with their node: what it said and what it was told.
 const OF_NODE: [&str; 6] = [OBSERVATIONS, SAID, RELEASED, RESULTS, REPORTS, SEEN];
 
@@ -118,6 +121,17 @@ pub fn read_profile(key: &[u8]) -> Option<Hash> {
 pub fn read_object(key: &[u8]) -> Option<(&str, Uuid)> {
     let (kind, uuid) = std::str::from_utf8(key).ok()?.strip_prefix(OBJECTS)?.split_once('/')?;
     Some((kind, uuid.parse().ok()?))
+}
+
+/// A key of a mark.
+pub fn read_mark(key: &[u8]) -> Option<&str> {
+    let key = std::str::from_utf8(key).ok()?;
+    MARKS.iter().any(|prefix| key.starts_with(prefix)).then_some(key)
+}
+
+/// The token of a key under [`TOKENS`].
+pub fn read_token(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok()?.strip_prefix(TOKENS)
 }
 
 /// The node of a key under a prefix of entries by node.

@@ -56,10 +56,7 @@ impl Draft {
         let at = key::object(S::KIND, before.meta.uuid);
         self.preconditions.push(unchanged(&at, Some(before)));
         let mark = key::referred(S::KIND, &Self::id_of(before));
-        self.preconditions.push(match referred {
-            Some(revision) => Precondition::unchanged(mark.clone(), revision),
-            None => Precondition::absent(mark.clone()),
-        });
+        self.preconditions.push(Precondition::as_read(mark.clone(), referred));
         if referred.is_some() {
             self.ops.push(Op::Delete { key: mark.into() });
         }
@@ -138,8 +135,5 @@ impl Draft {
 }
 
 fn unchanged<S: Spec>(at: &str, before: Option<&Object<S>>) -> Precondition {
-    match before {
-        Some(before) => Precondition::unchanged(at.to_owned(), Revision::new(before.meta.resource_version)),
-        None => Precondition::absent(at.to_owned()),
-    }
+    Precondition::as_read(at.to_owned(), before.map(|before| Revision::new(before.meta.resource_version)))
 }

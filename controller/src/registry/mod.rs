@@ -9,6 +9,7 @@
 pub mod admit;
 mod caller;
 mod contended;
+mod context;
 pub mod draft;
 pub mod intake;
 pub mod maps;
@@ -21,8 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
-use stemma_core::object::{Kind, Timestamp};
+use stemma_core::object::Timestamp;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
 use tokio::time::{Instant, timeout_at};
@@ -30,9 +30,11 @@ use uuid::Uuid;
 
 pub use caller::{Caller, Mark};
 use contended::Contended;
+use context::Reads;
+pub use context::{Context, Wanted};
 pub use draft::Draft;
 
-use crate::cache::{Cache, Model};
+use crate::cache::Cache;
 pub use crate::records::audit::Action;
 use crate::records::audit::AuditRecord;
 pub use crate::records::request::Answer;
@@ -62,10 +64,22 @@ pub struct Decision {
 pub enum Undecided {
     /// The write is refused.
     Refused(Box<ApiError>),
-    /// The snapshot is older than something that the decision rests on; it is made again at this revision.
-    Behind(Revision),
-    /// Others write, or wait to write, one of these entries: it is made again at this revision, in its turn.
+    /// It rests on something that was not read yet; it is made again with that.
+    Unread(Wanted),
+}
+
+/// Why an attempt at a write did not succeed.
+enum Failed {
+    /// The write is refused.
+    Refused(Box<ApiError>),
+    /// Others write, or wait to write, one of these entries: it is decided again at this revision, in its turn.
     Contended(BTreeSet<Bytes>, Revision),
+}
+
+impl From<ApiError> for Failed {
+    fn from(refusal: ApiError) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
 }
 
 impl From<ApiError> for Undecided {
@@ -82,67 +96,12 @@ enum Earlier {
     Unmade(Precondition),
 }
 
-/// What a decision looks at.
-pub struct Sight<'a> {
-    /// The fleet, as of one revision.
-    pub model: &'a Model,
-    /// When the write is made.
-    pub now: Timestamp,
-    /// Whether the write is only tried out.
-    pub dry_run: bool,
-    store: &'a dyn Store,
-}
-
 /// Admits writes and commits them.
 pub struct Registry {
     store: Arc<dyn Store>,
     cache: Arc<Cache>,
     clock: Arc<dyn Clock>,
     contended: Contended,
-}
-
-impl Sight<'_> {
-    /// The mark of references to an object, as [`Draft::delete`] needs it, after which nobody in the model who
-    /// refers to it can be missing.
-    ///
-    /// # Errors
-    /// [`Undecided::Behind`] when somebody began to refer to it after the model's revision.
-    pub fn referred(&self, kind: Kind, id: &str) -> Result<Option<Revision>, Undecided> {
-        self.marked(&key::referred(kind, &id))
-    }
-
-    /// The keys below a prefix of entries that no model holds.
-    ///
-    /// # Errors
-    /// What the store says.
-    fn keys_below(&self, prefix: &str) -> Result<Vec<Bytes>, Undecided> {
-        let list = self.store.snapshot().and_then(|snapshot| snapshot.list(&Query::prefix(prefix.to_owned())));
-        Ok(list.map_err(|e| store_error(&e))?.entries.into_iter().map(|entry| entry.key).collect())
-    }
-
-    /// A record that no model holds, with the revision that wrote it.
-    ///
-    /// # Errors
-    /// What the store says; that the record is damaged.
-    fn record<T: DeserializeOwned>(&self, at: &str) -> Result<Option<(T, Revision)>, Undecided> {
-        let entry =
-            self.store.snapshot().and_then(|snapshot| snapshot.get(at.as_bytes())).map_err(|e| store_error(&e))?;
-        let Some(entry) = entry else { return Ok(None) };
-        Ok(Some((codec::decode(&entry.value).map_err(|e| damaged(&e))?, entry.mod_revision)))
-    }
-
-    /// When a mark was last written; `None`: never.
-    ///
-    /// # Errors
-    /// [`Undecided::Behind`] when it was written after the model's revision.
-    fn marked(&self, mark: &str) -> Result<Option<Revision>, Undecided> {
-        let snapshot = self.store.snapshot().map_err(|e| store_error(&e))?;
-        let entry = snapshot.get(mark.as_bytes()).map_err(|e| store_error(&e))?;
-        match entry.map(|entry| entry.mod_revision) {
-            Some(marked) if marked > self.model.revision => Err(Undecided::Behind(marked)),
-            marked => Ok(marked),
-        }
-    }
 }
 
 impl Registry {
@@ -174,7 +133,7 @@ impl Registry {
     /// What the decision refused; that the mark was used for another request; what the store says.
     pub async fn write<F>(&self, caller: &Caller, decide: F) -> Result<Answer, ApiError>
     where
-        F: Fn(&Sight<'_>) -> Result<Decision, Undecided>,
+        F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
         Ok(self.write_at(caller, decide).await?.0)
     }
@@ -185,7 +144,7 @@ impl Registry {
     /// As [`Registry::write`].
     pub async fn write_at<F>(&self, caller: &Caller, decide: F) -> Result<(Answer, Revision), ApiError>
     where
-        F: Fn(&Sight<'_>) -> Result<Decision, Undecided>,
+        F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
         let mut entries = BTreeSet::new();
         let until = Instant::now() + MOST_WAITING;
@@ -194,16 +153,15 @@ impl Registry {
             let Ok(_turn) = timeout_at(until, self.contended.turn(&entries)).await else { break };
             let unmade = match &caller.mark {
                 None => None,
-                Some(mark) => match self.earlier(&caller.principal, mark)? {
+                Some(mark) => match self.earlier(&caller.principal, mark).await? {
                     Earlier::Answered(answer, revision) => return Ok((answer, revision)),
                     Earlier::Unmade(precondition) => Some(precondition),
                 },
             };
             match self.attempt(caller, unmade, &decide, &entries).await {
                 Ok(made) => return Ok(made),
-                Err(Undecided::Refused(refusal)) => return Err(*refusal),
-                Err(Undecided::Behind(revision)) => self.cache.reached(revision).await,
-                Err(Undecided::Contended(met, revision)) => {
+                Err(Failed::Refused(refusal)) => return Err(*refusal),
+                Err(Failed::Contended(met, revision)) => {
                     entries.extend(met);
                     self.cache.reached(revision).await;
                 }
@@ -219,14 +177,21 @@ impl Registry {
         unmade: Option<Precondition>,
         decide: &F,
         queued: &BTreeSet<Bytes>,
-    ) -> Result<(Answer, Revision), Undecided>
+    ) -> Result<(Answer, Revision), Failed>
     where
-        F: Fn(&Sight<'_>) -> Result<Decision, Undecided>,
+        F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
         let now = self.now();
         let model = self.cache.model();
         let dry_run = caller.dry_run;
-        let mut decision = decide(&Sight { model: &model, now, dry_run, store: self.store.as_ref() })?;
+        let mut reads = Reads::default();
+        let mut decision = loop {
+            match decide(&Context { model: &model, now, dry_run, reads: &reads }) {
+                Ok(decision) => break decision,
+                Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),
+                Err(Undecided::Unread(wanted)) => reads.read(self.store.as_ref(), wanted).await?,
+            }
+        };
         decision.answer.unchanged = decision.draft.is_empty();
         let revision = model.revision;
         drop(model);
@@ -234,10 +199,10 @@ impl Registry {
             return Ok((decision.answer.at(revision.get()), revision));
         }
         let transaction = with_record(caller, unmade, now, &decision);
-        // Who comes now would only make those lose once more who wait already.
+        // Others wait to write these entries. A commit now would make them lose again.
         let met = self.contended.met(&transaction);
         if !met.is_subset(queued) {
-            return Err(Undecided::Contended(met, revision));
+            return Err(Failed::Contended(met, revision));
         }
         match self.store.commit(transaction).await {
             Ok(revision) => {
@@ -245,16 +210,16 @@ impl Registry {
                 Ok((decision.answer.at(revision.get()), revision))
             }
             Err(StoreError::PreconditionFailed(unmet)) => {
-                Err(Undecided::Contended(BTreeSet::from([unmet.precondition.key().clone()]), unmet.at))
+                Err(Failed::Contended(BTreeSet::from([unmet.precondition.key().clone()]), unmet.at))
             }
             Err(error) => Err(store_error(&error).into()),
         }
     }
 
     /// What became of a request before.
-    fn earlier(&self, principal: &str, mark: &Mark) -> Result<Earlier, ApiError> {
+    async fn earlier(&self, principal: &str, mark: &Mark) -> Result<Earlier, ApiError> {
         let at = key::request(principal, mark.id);
-        let Some((record, revision)) = self.request_entry(&at)? else {
+        let Some((record, revision)) = self.request_entry(&at).await? else {
             return Ok(Earlier::Unmade(Precondition::absent(at)));
         };
         if !self.is_kept(&record) {
@@ -274,14 +239,14 @@ impl Registry {
     ///
     /// # Errors
     /// What the store says.
-    pub fn request(&self, principal: &str, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
-        Ok(self.request_entry(&key::request(principal, id))?.filter(|(record, _)| self.is_kept(record)))
+    pub async fn request(&self, principal: &str, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
+        Ok(self.request_entry(&key::request(principal, id)).await?.filter(|(record, _)| self.is_kept(record)))
     }
 
     /// The record of a request as it stands, also when it is older than it is kept.
-    fn request_entry(&self, at: &str) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
-        let snapshot = self.store.snapshot().map_err(|e| store_error(&e))?;
-        let entry = snapshot.get(at.as_bytes()).map_err(|e| store_error(&e))?;
+    async fn request_entry(&self, at: &str) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
+        let snapshot = self.store.snapshot().await.map_err(|e| store_error(&e))?;
+        let entry = snapshot.get(at.as_bytes()).await.map_err(|e| store_error(&e))?;
         let Some(entry) = entry else { return Ok(None) };
         Ok(Some((codec::decode(&entry.value).map_err(|e| damaged(&e))?, entry.mod_revision)))
     }
@@ -299,7 +264,7 @@ impl Registry {
         let mut range = KeyRange::prefix(key::REQUESTS);
         let mut dropped = 0;
         loop {
-            let page = self.store.snapshot()?.list(&Query::range(range.clone()).limit(PAGE))?;
+            let page = self.store.snapshot().await?.list(&Query::range(range.clone()).limit(PAGE)).await?;
             let Some(last) = page.entries.last() else { return Ok(dropped) };
             range = range.after(&last.key);
             let entries: Vec<_> = page.entries.into_iter().filter(|entry| old(&entry.value)).collect();
@@ -391,7 +356,7 @@ mod tests {
 
     /// Makes the one request that the test is about, and answers at which revision it stands.
     async fn request(registry: &Registry, id: Uuid) -> Revision {
-        let decide = |_: &Sight<'_>| {
+        let decide = |_: &Context<'_>| {
             let mut draft = Draft::default();
             draft.entry(Op::Put { key: "test/1".into(), value: "{}".into() });
             Ok(Decision { draft, answer: Answer::json(201, json!({"revision": 0})) })
@@ -401,11 +366,11 @@ mod tests {
         revision
     }
 
-    fn followed(directory: &tempfile::TempDir) -> (Arc<dyn Store>, Arc<Cache>) {
+    async fn followed(directory: &tempfile::TempDir) -> (Arc<dyn Store>, Arc<Cache>) {
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
         let store: Arc<dyn Store> =
             Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
-        let cache = Arc::new(Cache::load(store.as_ref()).unwrap());
+        let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
         tokio::spawn(async move { following.follow(followed.as_ref()).await });
         (store, cache)
@@ -414,10 +379,10 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_changes_nothing_is_made_once_as_well() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, cache) = followed(&directory);
+        let (store, cache) = followed(&directory).await;
         let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
         let id = Uuid::from_u128(1);
-        let nothing = |_: &Sight<'_>| {
+        let nothing = |_: &Context<'_>| {
             Ok(Decision {
                 draft: Draft::default(),
                 answer: Answer::json(200, json!({"resource_version": 1, "revision": null})),
@@ -429,7 +394,7 @@ mod tests {
             json!({"resource_version": 1, "revision": made.get()}),
             "the object's revision is its own"
         );
-        let (record, at) = registry.request("admin/test", id).unwrap().expect("it is on record");
+        let (record, at) = registry.request("admin/test", id).await.unwrap().expect("it is on record");
         assert_eq!((&record.answer.at(at.get()), at), (&answer, made));
         assert_eq!(registry.write_at(&marked(id), nothing).await.unwrap(), (answer, made), "sent again");
         let other = Caller { mark: Some(Mark { id, hash: "another".to_owned() }), ..marked(id) };
@@ -437,15 +402,15 @@ mod tests {
         let tried = Caller { dry_run: true, ..marked(Uuid::from_u128(2)) };
         registry.write(&tried, nothing).await.unwrap();
         registry.write(&Caller { mark: None, ..tried }, nothing).await.unwrap();
-        let snapshot = store.snapshot().unwrap();
+        let snapshot = store.snapshot().await.unwrap();
         assert_eq!(snapshot.revision(), made, "nothing else is written");
-        assert_eq!(snapshot.list(&Query::prefix(key::AUDIT)).unwrap().entries.len(), 0, "no object changed");
+        assert_eq!(snapshot.list(&Query::prefix(key::AUDIT)).await.unwrap().entries.len(), 0, "no object changed");
     }
 
     #[tokio::test]
     async fn more_records_than_are_read_at_once_are_all_forgotten() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, cache) = followed(&directory);
+        let (store, cache) = followed(&directory).await;
         let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(25 * 3600)));
         let record = |hour: u64| {
             let (at, hash) = (Timestamp(hour * 3_600_000), String::new());
@@ -461,7 +426,7 @@ mod tests {
     #[tokio::test]
     async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, cache) = followed(&directory);
+        let (store, cache) = followed(&directory).await;
         let at = |hour: u64| Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(hour * 3600)));
 
         let id = Uuid::from_u128(1);

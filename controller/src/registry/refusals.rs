@@ -217,7 +217,7 @@ struct Old(KeyRange);
 impl Old {
     /// Drops what is over among the next entries; gives how many.
     async fn drop_some(&mut self, store: &dyn Store, now: Timestamp) -> Result<usize, StoreError> {
-        let page = store.snapshot()?.list(&Query::range(self.0.clone()).limit(PAGE))?;
+        let page = store.snapshot().await?.list(&Query::range(self.0.clone()).limit(PAGE)).await?;
         let mut over = Vec::new();
         let mut looked_at = None;
         for entry in page.entries {
@@ -332,8 +332,8 @@ mod tests {
         Arc::new(RedbStore::create(&path, &create, RedbOptions::default()).unwrap())
     }
 
-    fn audit(store: &dyn Store) -> Vec<AuditRecord> {
-        let list = store.snapshot().unwrap().list(&Query::prefix(key::AUDIT)).unwrap();
+    async fn audit(store: &dyn Store) -> Vec<AuditRecord> {
+        let list = store.snapshot().await.unwrap().list(&Query::prefix(key::AUDIT)).await.unwrap();
         list.entries.iter().map(|entry| codec::decode(&entry.value).unwrap()).collect()
     }
 
@@ -347,7 +347,7 @@ mod tests {
         }
         for _ in 0..1000 {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            if audit(store.as_ref()).len() == 11 {
+            if audit(store.as_ref()).await.len() == 11 {
                 break;
             }
         }
@@ -355,7 +355,10 @@ mod tests {
             AuditRecord::Refusal(refusal) => refusal.unsaid,
             AuditRecord::Commit(_) => panic!("nothing else is written"),
         };
-        assert_eq!(audit(store.as_ref()).iter().map(unsaid).collect::<Vec<_>>(), [[0; 10].as_slice(), &[14]].concat());
+        assert_eq!(
+            audit(store.as_ref()).await.iter().map(unsaid).collect::<Vec<_>>(),
+            [[0; 10].as_slice(), &[14]].concat()
+        );
         writing.abort();
     }
 
@@ -392,9 +395,9 @@ mod tests {
         let mut old = Old(KeyRange::prefix(key::AUDIT));
         let mut look = async |n: u64| old.drop_some(store.as_ref(), day(n)).await.unwrap();
         assert_eq!((look(90).await, look(91).await, look(92).await, look(92).await), (0, 1000, 201, 0));
-        assert_eq!(audit(store.as_ref()), [commit(1), commit(3), refusal(50), commit(50)]);
+        assert_eq!(audit(store.as_ref()).await, [commit(1), commit(3), refusal(50), commit(50)]);
         assert_eq!((look(140).await, look(141).await), (1, 0));
-        assert_eq!(audit(store.as_ref()), [commit(1), commit(3), commit(50)]);
+        assert_eq!(audit(store.as_ref()).await, [commit(1), commit(3), commit(50)]);
     }
 
     #[test]

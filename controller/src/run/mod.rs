@@ -38,7 +38,7 @@ use crate::init::Layout;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconciler;
 use crate::registry::Registry;
-use crate::registry::intake::Words;
+use crate::registry::intake::HostIntake;
 use crate::store::{OpenError, StoreError};
 
 pub use start::{Options, Publishing, start};
@@ -123,8 +123,8 @@ pub struct Parts {
     pub desired: Arc<DesiredTable>,
     /// Which certificates are good.
     pub identities: Arc<Identities>,
-    /// What hosts said.
-    pub words: Arc<Words>,
+    /// Keeps what hosts say.
+    pub intake: Arc<HostIntake>,
     /// Bodies of files.
     pub blobs: Arc<Blobs>,
     /// Joining and renewing.

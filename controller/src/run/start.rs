@@ -29,7 +29,7 @@ use crate::metrics::{Counters, Metrics};
 use crate::reconcile::Reconciler;
 use crate::records::fleet::FleetRecord;
 use crate::registry::Registry;
-use crate::registry::intake::Words;
+use crate::registry::intake::HostIntake;
 use crate::registry::refusals;
 use crate::store::{OpenError, RedbOptions, RedbStore, Revision, Store};
 
@@ -100,7 +100,7 @@ pub async fn start(config: Config, options: Options) -> Result<Controller, Start
     };
     let sides = Arc::new(keys.sides()?);
     let admin = bind("admin_listen", config.admin.address()).await?;
-    let (parts, from) = build(layout, Arc::new(store), authority, &keys, &traits, &options)?;
+    let (parts, from) = build(layout, Arc::new(store), authority, &keys, &traits, &options).await?;
     Serving { config, options, traits, parts, sides, keys, from }.begin(admin).await
 }
 
@@ -150,7 +150,7 @@ async fn bind(field: &'static str, address: SocketAddr) -> Result<(TcpListen, So
     Ok((socket, bound))
 }
 
-fn build(
+async fn build(
     layout: Layout,
     store: Arc<dyn Store>,
     authority: Arc<Authority>,
@@ -160,12 +160,12 @@ fn build(
 ) -> Result<(Arc<Parts>, Revision), StartError> {
     let clock = Arc::clone(&options.clock);
     let identities = Arc::new(Identities::default());
-    let snapshot = store.snapshot()?;
-    load_identities(snapshot.as_ref(), &identities)?;
+    let snapshot = store.snapshot().await?;
+    load_identities(snapshot.as_ref(), &identities).await?;
     let from = snapshot.revision();
     drop(snapshot);
-    let registry =
-        Arc::new(Registry::new(Arc::clone(&store), Arc::new(Cache::load(store.as_ref())?), Arc::clone(&clock)));
+    let cache = Arc::new(Cache::load(store.as_ref()).await?);
+    let registry = Arc::new(Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&clock)));
     let desired = Arc::new(DesiredTable::new(Epoch(*store.identity().epoch.as_bytes()), keys.signer()?));
     let (rejected, counters) = (Arc::new(Rejected::default()), Arc::new(Counters::default()));
     let blobs = Arc::new(Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()));
@@ -182,8 +182,8 @@ fn build(
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
-        words: Arc::new(Words::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone())),
-        metrics: Arc::new(Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), counters)),
+        intake: Arc::new(HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone())),
+        metrics: Arc::new(Metrics::new(store, cache, Arc::clone(&rejected), Arc::clone(&desired), counters)),
         enrolment: Arc::new(enrolment),
         layout,
         registry,
@@ -289,7 +289,7 @@ impl AgentsThread {
         let parts = self.parts;
         let listener = Arc::new(AgentsListener::new(
             Arc::clone(&parts.desired),
-            Arc::clone(&parts.words) as _,
+            Arc::clone(&parts.intake) as _,
             Arc::clone(&parts.identities),
             Arc::clone(&parts.enrolment),
             Arc::clone(&parts.clock),
@@ -306,7 +306,7 @@ impl AgentsThread {
         let silences = watch_silence(
             Arc::clone(&parts.desired),
             Arc::clone(&parts.identities),
-            Arc::clone(&parts.words) as _,
+            Arc::clone(&parts.intake) as _,
             move || clock.unix_seconds(),
         );
         tokio::select! {

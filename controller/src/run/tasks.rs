@@ -113,8 +113,8 @@ async fn follow_identities(parts: &Parts, from: Revision) -> Result<(), StoreErr
                 }
             }
             Err(WatchError::Compacted { .. }) => {
-                let snapshot = store.snapshot()?;
-                for entry in snapshot.list(&Query::prefix(record::AGENTS))?.entries {
+                let snapshot = store.snapshot().await?;
+                for entry in snapshot.list(&Query::prefix(record::AGENTS)).await?.entries {
                     let Some(node) = record::read_agent_key(&entry.key) else { continue };
                     take_identity(parts, node, &decode(&entry.key, &entry.value)?, entry.mod_revision);
                 }

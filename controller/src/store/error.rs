@@ -123,14 +123,16 @@ pub enum OpenError {
     },
     /// A later program wrote it.
     #[error(
-        "the store {} has schema version {found}, this program knows up to version {supported}; it was left untouched: \
-         run the newer stemma-controller, or {}", path.display(), restore(path)
+        "the store {} has schema version {found}{}, this program knows up to version {supported}; it was left untouched: \
+         run the newer stemma-controller, or {}", path.display(), written_by(program.as_deref()), restore(path)
     )]
     Newer {
         /// Which file.
         path: PathBuf,
         /// Its version.
         found: u32,
+        /// The program that wrote it, where it says so.
+        program: Option<String>,
         /// The latest that is known here.
         supported: u32,
     },
@@ -152,6 +154,10 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+}
+
+fn written_by(program: Option<&str>) -> String {
+    program.map_or_else(String::new, |program| format!(" (written by {program})"))
 }
 
 fn directory(path: &Path) -> String {

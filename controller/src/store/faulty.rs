@@ -72,7 +72,7 @@ impl Store for FaultyStore {
         self.inner.identity()
     }
 
-    fn head(&self) -> Revision {
+    fn head(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
         self.inner.head()
     }
 
@@ -85,19 +85,15 @@ impl Store for FaultyStore {
         Box::pin(self.commit_with(fault, transaction))
     }
 
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+    fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>> {
         if self.unreadable.load(Ordering::SeqCst) {
-            return Err(StoreError::Read { cause: planned() });
+            return Box::pin(async { Err(StoreError::Read { cause: planned() }) });
         }
         self.inner.snapshot()
     }
 
     fn watch(&self, from: Revision) -> Watch {
         self.inner.watch(from)
-    }
-
-    fn oldest_watchable(&self) -> Revision {
-        self.inner.oldest_watchable()
     }
 
     fn stats(&self) -> &Stats {
@@ -135,11 +131,11 @@ mod tests {
                 Err(StoreError::ReadOnly { .. }),
             ]
         ));
-        assert_eq!(store.head(), Revision::new(2));
+        assert_eq!(store.head().await.unwrap(), Revision::new(2));
         assert!(matches!(store.health(), Health::ReadOnly { .. }));
         store.set_unreadable(true);
-        assert!(matches!(store.snapshot(), Err(StoreError::Read { .. })));
+        assert!(matches!(store.snapshot().await, Err(StoreError::Read { .. })));
         store.set_unreadable(false);
-        assert!(store.snapshot().unwrap().get(b"b").unwrap().is_some());
+        assert!(store.snapshot().await.unwrap().get(b"b").await.unwrap().is_some());
     }
 }

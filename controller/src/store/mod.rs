@@ -6,8 +6,10 @@
 //! the order of revisions or says that it was compacted away. What keys mean is the registry's affair: nothing here knows
 //! a domain type, so that every engine can be held to one suite (`conformance`) and none can grow rules of its own.
 //!
-//! Reads are synchronous and cheap, writes are not: a commit is answered when it is durable, and an engine may make many
-//! concurrent ones durable at once. There is no "write without waiting": who acknowledges must be able to stand by it.
+//! Every call that may have to ask the engine is asynchronous, since an engine may stand across a network: nobody may hold a thread
+//! or a lock for an answer. A decision therefore reads the cache, and asks for the rest before it is made. A commit is answered when
+//! it is durable, and an engine may make many concurrent ones durable at once. There is no "write without waiting": who acknowledges
+//! must be able to stand by it.
 
 #[cfg(test)]
 pub(crate) mod conformance;
@@ -15,6 +17,8 @@ mod entry;
 mod error;
 #[cfg(test)]
 pub(crate) mod faulty;
+#[cfg(test)]
+mod late;
 pub mod redb;
 mod stats;
 mod transaction;
@@ -28,13 +32,16 @@ pub use error::{Cause, OpenError, StoreError, WatchError};
 pub use redb::{CreateOptions, RedbOptions, RedbStore};
 pub use stats::Stats;
 pub use transaction::{Limits, Op, Precondition, Refusal, ShownKey, Transaction, Unmet};
-pub use watch::{Change, Event, EventKind, Watch};
+pub use watch::{Change, ChangeSource, Event, EventKind, Watch};
 
 use bytes::Bytes;
 
 /// The version of what stands in a store: the engine's layout and the records above it. It is raised by every change
 /// that an older program would misread; a program opens every version up to its own and refuses a later one untouched.
 pub const SCHEMA: u32 = 1;
+
+/// The name and version that a store keeps of the program that wrote to it.
+pub const PROGRAM: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -43,11 +50,14 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// Shared as `Arc<dyn Store>`. What each method promises is tested for every engine by `conformance`.
 pub trait Store: Send + Sync + 'static {
-    /// What was said of this store when it was created.
+    /// What this store says of itself.
     fn identity(&self) -> &Identity;
 
     /// The last durable revision. It never falls, and every read begun afterwards is at this revision or a later one.
-    fn head(&self) -> Revision;
+    ///
+    /// # Errors
+    /// [`StoreError::Read`] or [`StoreError::Closed`].
+    fn head(&self) -> BoxFuture<'_, Result<Revision, StoreError>>;
 
     /// The bounds of one transaction.
     fn limits(&self) -> &Limits;
@@ -70,14 +80,11 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Closed`].
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError>;
+    fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>>;
 
     /// Every change from `from` on, which itself is included; `from` may be yet to come. After a list at revision r, watch from
     /// `r.next()`.
     fn watch(&self, from: Revision) -> Watch;
-
-    /// The oldest revision that a watch can still begin from.
-    fn oldest_watchable(&self) -> Revision;
 
     /// Counters since this store was opened.
     fn stats(&self) -> &Stats;
@@ -95,16 +102,16 @@ pub trait Snapshot: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Corrupt`].
-    fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError>;
+    fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
 
     /// The entries of a range in the order of their keys, as many as the limit allows, and whether there are more.
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Corrupt`].
-    fn list(&self, query: &Query) -> Result<List, StoreError>;
+    fn list<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<List, StoreError>>;
 }
 
-/// What is said of a store once, when it is created.
+/// What a store says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Tells this line of revisions from every other: agents refuse another without a signed change of epoch.
@@ -113,6 +120,8 @@ pub struct Identity {
     pub base: Revision,
     /// The version of what stands in the store, see [`SCHEMA`].
     pub schema: u32,
+    /// The name and version of the program that wrote it last, before it was opened; `None` where that program kept none.
+    pub written_by: Option<String>,
     /// What the creator wrote about the fleet; not read here.
     pub fleet: Bytes,
 }

@@ -163,11 +163,6 @@ pub enum Precondition {
         /// Its `mod_revision`.
         mod_revision: Revision,
     },
-    /// No key begins with this prefix: nothing refers to what is about to go.
-    NoneUnder {
-        /// The prefix.
-        prefix: Bytes,
-    },
 }
 
 impl Precondition {
@@ -186,16 +181,18 @@ impl Precondition {
         Self::Unchanged { key: key.into(), mod_revision }
     }
 
-    /// [`Precondition::NoneUnder`].
-    pub fn none_under(prefix: impl Into<Bytes>) -> Self {
-        Self::NoneUnder { prefix: prefix.into() }
+    /// That an entry is as it was read: [`Precondition::unchanged`] since the revision that wrote it, or still absent.
+    pub fn as_read(key: impl Into<Bytes>, written: Option<Revision>) -> Self {
+        match written {
+            Some(revision) => Self::unchanged(key, revision),
+            None => Self::absent(key),
+        }
     }
 
-    /// The key, or the prefix, that it speaks of.
+    /// The key that it speaks of.
     pub fn key(&self) -> &Bytes {
         match self {
             Self::Absent { key } | Self::Present { key } | Self::Unchanged { key, .. } => key,
-            Self::NoneUnder { prefix } => prefix,
         }
     }
 }
@@ -207,7 +204,6 @@ impl fmt::Display for Precondition {
             Self::Absent { .. } => write!(f, "{key} is absent"),
             Self::Present { .. } => write!(f, "{key} is present"),
             Self::Unchanged { mod_revision, .. } => write!(f, "{key} is as of revision {mod_revision}"),
-            Self::NoneUnder { .. } => write!(f, "nothing is under {key}"),
         }
     }
 }
@@ -219,7 +215,7 @@ pub struct Unmet {
     pub index: usize,
     /// It, whole.
     pub precondition: Precondition,
-    /// The `mod_revision` of what was found instead (for a prefix: of the first entry under it); `None` when there was nothing.
+    /// The `mod_revision` of what was found instead ; `None` when there was nothing.
     pub found: Option<Revision>,
     /// The revision that it was judged at: a read at this revision or later sees what was found.
     pub at: Revision,

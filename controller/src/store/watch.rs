@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::watch;
 
+use super::BoxFuture;
 use super::entry::Revision;
-use super::error::{StoreError, WatchError};
+use super::error::WatchError;
 
 /// What one revision changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,56 +98,32 @@ impl Recent {
     }
 }
 
-/// Where a watch reads what is kept.
-pub(super) trait ChangeSource: Send + Sync {
-    /// The change of one durable revision.
-    fn change(&self, revision: Revision) -> Result<Arc<Change>, WatchError>;
+/// Where a watch gets its changes: what an engine has to give.
+pub trait ChangeSource: Send + Sync {
+    /// The change of one revision, as soon as it is durable. It may be asked for again, also after the future was dropped.
+    fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>>;
 }
 
 /// A position in the changes of a store.
 pub struct Watch {
     source: Box<dyn ChangeSource>,
-    head: watch::Receiver<Revision>,
     next: Revision,
 }
 
 impl Watch {
-    pub(super) fn new(source: Box<dyn ChangeSource>, head: watch::Receiver<Revision>, from: Revision) -> Self {
+    /// A watch from a revision on.
+    pub fn new(source: Box<dyn ChangeSource>, from: Revision) -> Self {
         // Nothing ever happened at revision zero, so to watch from there is to watch from the first change.
-        Self { source, head, next: from.max(Revision::ZERO.next()) }
-    }
-
-    /// The revision that is given next.
-    pub const fn position(&self) -> Revision {
-        self.next
+        Self { source, next: from.max(Revision::ZERO.next()) }
     }
 
     /// The next change, as soon as it is durable. No revision is left out. Safe to be dropped and called again.
     ///
     /// # Errors
-    /// [`WatchError::Compacted`] when it is no longer kept, [`StoreError::Closed`] when the store is gone. The position
-    /// stays.
+    /// [`WatchError::Compacted`] when it is no longer kept, [`StoreError::Closed`](super::StoreError::Closed) when the store is gone.
+    /// The position stays.
     pub async fn next(&mut self) -> Result<Arc<Change>, WatchError> {
-        let next = self.next;
-        if self.head.wait_for(|head| *head >= next).await.is_err() {
-            return Err(StoreError::Closed.into());
-        }
-        self.advance()
-    }
-
-    /// The next change if there is one by now: what a reader takes along before it publishes.
-    ///
-    /// # Errors
-    /// As [`Watch::next`].
-    pub fn next_ready(&mut self) -> Result<Option<Arc<Change>>, WatchError> {
-        if *self.head.borrow() < self.next {
-            return Ok(None);
-        }
-        self.advance().map(Some)
-    }
-
-    fn advance(&mut self) -> Result<Arc<Change>, WatchError> {
-        let change = self.source.change(self.next)?;
+        let change = self.source.change(self.next).await?;
         self.next = self.next.next();
         Ok(change)
     }

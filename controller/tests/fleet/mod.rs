@@ -67,8 +67,8 @@ pub(crate) struct Fleet {
 }
 
 /// The refusals in the audit.
-fn refusals(snapshot: &dyn Snapshot) -> Vec<Refusal> {
-    let entries = snapshot.list(&Query::prefix("audit/")).unwrap().entries;
+async fn refusals(snapshot: &dyn Snapshot) -> Vec<Refusal> {
+    let entries = snapshot.list(&Query::prefix("audit/")).await.unwrap().entries;
     let read = |value: &[u8]| match codec::decode(value).unwrap() {
         AuditRecord::Refusal(refusal) => Some(refusal),
         AuditRecord::Commit(_) => None,
@@ -132,17 +132,17 @@ impl Fleet {
     }
 
     /// The store's revision, commits that only tell of a refusal left out: these come when they come.
-    pub(crate) fn revision(&self) -> u64 {
-        let snapshot = self.parts().registry.store().snapshot().unwrap();
-        snapshot.revision().get() - refusals(snapshot.as_ref()).len() as u64
+    pub(crate) async fn revision(&self) -> u64 {
+        let snapshot = self.parts().registry.store().snapshot().await.unwrap();
+        snapshot.revision().get() - refusals(snapshot.as_ref()).await.len() as u64
     }
 
     /// Waits until so many refusals of a principal for a reason stand in the audit, and checks the metric beside them.
     pub(crate) async fn audited(&self, principal: &str, reason: &str, count: usize) {
         let mut found = Vec::new();
         for _ in 0..500 {
-            let snapshot = self.parts().registry.store().snapshot().unwrap();
-            found = refusals(snapshot.as_ref());
+            let snapshot = self.parts().registry.store().snapshot().await.unwrap();
+            found = refusals(snapshot.as_ref()).await;
             let of = |one: &&Refusal| one.principal == principal && one.refused == reason;
             let own: Vec<_> = found.iter().filter(of).collect();
             if own.len() == count {

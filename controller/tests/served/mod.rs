@@ -2,17 +2,24 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+#[path = "../../src/store/late.rs"]
+mod late;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
+use late::LateStore;
 use serde_json::Value;
 use stemma_controller::api::{Api, Guarding, answer};
 use stemma_controller::blobs::Blobs;
 use stemma_controller::cache::Cache;
 use stemma_controller::registry::Registry;
-use stemma_controller::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store};
+use stemma_controller::store::{
+    BoxFuture, Change, ChangeSource, CreateOptions, Entry, Epoch, Health, Identity, Limits, List, Query, RedbOptions,
+    RedbStore, Revision, Snapshot, Stats, Store, StoreError, Transaction, Watch, WatchError,
+};
 use stemma_core::traits::TraitNames;
 use stemma_wire::clock::SystemClock;
 use stemma_wire::endpoint::{Found, Listener, find};
@@ -52,15 +59,21 @@ fn check_status(method: &str, path: &str, status: u16) {
     }
 }
 
+/// Whether this binary tests over an engine that answers late.
+fn is_late() -> bool {
+    env!("CARGO_CRATE_NAME").ends_with("_late")
+}
+
 impl Served {
     /// Starts over an empty store.
-    pub(crate) fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
         let store = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default())
             .expect("a new store");
         let store: Arc<dyn Store> = Arc::new(store);
-        let cache = Arc::new(Cache::load(store.as_ref()).expect("an empty store is read"));
+        let store = if is_late() { Arc::new(LateStore::new(store)) } else { store };
+        let cache = Arc::new(Cache::load(store.as_ref()).await.expect("an empty store is read"));
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
         tokio::spawn(async move { following.follow(followed.as_ref()).await });
         let api = Api {

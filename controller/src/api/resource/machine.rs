@@ -79,7 +79,7 @@ pub(super) fn agents_path(_api: &Api, _request: &Request) -> Outcome {
 }
 
 /// `GET /v1/requests/{request}`: what became of a write.
-pub(super) fn request(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn request(api: &Api, request: &Request) -> Outcome {
     let id = request.part("request");
     let missing = || {
         let message = format!("no write was made under the Idempotency-Key {}", stemma_wire::error::quote(id));
@@ -87,7 +87,8 @@ pub(super) fn request(api: &Api, request: &Request) -> Outcome {
             .detail("nothing was written; it can be sent again under the same key")
     };
     let uuid: Uuid = id.parse().map_err(|_| missing())?;
-    let (record, revision) = api.registry.request(&request.principal(), uuid)?.ok_or_else(missing)?;
+    let found = api.registry.request(&request.principal(), uuid).await?;
+    let (record, revision) = found.ok_or_else(missing)?;
     let answer = record.answer.at(revision.get());
     Ok(Reply::ok(json!({
         "id": uuid, "at": super::view::time(record.at), "revision": revision.get(), "status": answer.status, "location": answer.location,

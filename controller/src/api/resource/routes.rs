@@ -19,6 +19,7 @@ use super::{
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Request};
 use crate::api::http::serve::{Guarding, Operations};
+use crate::registry::store_error;
 use crate::store::Revision;
 
 /// What a row does.
@@ -137,7 +138,7 @@ handlers! {
     DeleteReleaseTag => write tags::release::write_tag, TagCall::Delete;
     Apply => write apply::post;
     PutBlob => write blobs::put;
-    GetRequest => read machine::request;
+    GetRequest => write machine::request;
     ListTokens => read tokens::list;
     CreateToken => write tokens::create;
     GetToken => read tokens::get;
@@ -168,7 +169,7 @@ async fn wait_at_least(api: &Api, request: &Request) -> Result<(), ApiError> {
     let refused =
         || ApiError::new(ErrorType::RequestQuery, format!("at_least={} is no revision", quote(text))).field("at_least");
     let wanted: u64 = text.parse().map_err(|_| refused())?;
-    let head = api.registry.store().head();
+    let head = api.registry.store().head().await.map_err(|error| store_error(&error))?;
     if wanted > head.get() {
         let message = format!("revision {wanted} is ahead of the store's, which is {head}");
         return Err(ApiError::new(ErrorType::RevisionAhead, message).field("at_least"));

@@ -6,7 +6,7 @@ use crate::enrol::token;
 
 /// `GET /v1/join-tokens`.
 pub(super) fn list(api: &Api, _request: &Request) -> Outcome {
-    Ok(Reply::ok(token::list(&api.registry)?))
+    Ok(Reply::ok(token::list(&api.cache().model())))
 }
 
 /// `POST /v1/join-tokens`.
@@ -17,7 +17,7 @@ pub(super) async fn create(api: &Api, request: &Request) -> Outcome {
 
 /// `GET /v1/join-tokens/{token}`.
 pub(super) fn get(api: &Api, request: &Request) -> Outcome {
-    Ok(Reply::ok(token::get(&api.registry, request.part("token"))?))
+    Ok(Reply::ok(token::get(&api.cache().model(), request.part("token"))?))
 }
 
 /// `DELETE /v1/join-tokens/{token}`.

@@ -25,6 +25,7 @@ use uuid::Uuid;
 pub use kinds::shelf::Shelf;
 pub use kinds::{Reference, Resource, content_fixed, ended_unassignments};
 
+use crate::records::enrolled::TokenRecord;
 use crate::records::reported::{
     ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, TaskOutcome,
 };
@@ -72,6 +73,19 @@ pub struct Model {
     pub reports: ByNode<ReportRecord>,
     /// When their silence began or ended.
     pub seen: ByNode<SeenRecord>,
+    /// Join tokens, by id.
+    pub tokens: OrdMap<String, Arc<Entry<TokenRecord>>>,
+    /// Marks that order writes of different objects, each with the revision that wrote it last (see [`key::MARKS`]).
+    pub marks: OrdMap<String, Revision>,
+}
+
+/// A record with the revision that wrote it, which a commit that builds on it requires.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry<T> {
+    /// The record.
+    pub record: T,
+    /// The revision.
+    pub written: Revision,
 }
 
 /// Whom a change of the store reaches.
@@ -251,6 +265,19 @@ impl Model {
             set(&mut self.profiles, hash, now)?;
         } else if let Some(node) = key::read_node(key::REPORTS, key) {
             set(&mut self.reports, node, now)?;
+        } else if let Some(token) = key::read_token(key) {
+            match now.value {
+                Some(value) => {
+                    let entry = Entry { record: codec::decode(value)?, written: now.written };
+                    self.tokens.insert(token.to_owned(), Arc::new(entry));
+                }
+                None => drop(self.tokens.remove(token)),
+            }
+        } else if let Some(mark) = key::read_mark(key) {
+            match now.value {
+                Some(_) => drop(self.marks.insert(mark.to_owned(), now.written)),
+                None => drop(self.marks.remove(mark)),
+            }
         }
         Ok(reach)
     }

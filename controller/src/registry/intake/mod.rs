@@ -33,7 +33,7 @@ const MOST_ATTEMPTS: usize = 8;
 const MOST_REASON: usize = 256;
 
 /// Keeps what hosts say.
-pub struct Words {
+pub struct HostIntake {
     registry: Arc<Registry>,
     records: Arc<Records>,
     pace: Pace,
@@ -47,7 +47,7 @@ struct Records {
     registry: Arc<Registry>,
 }
 
-impl Words {
+impl HostIntake {
     /// Over the registry's store and the kept bodies.
     pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>, traits: TraitNames) -> Self {
         let records = Arc::new(Records { registry: Arc::clone(&registry) });
@@ -93,7 +93,7 @@ impl Words {
             .require(Precondition::present(key::object(Kind::Node, node)))
             .put(key::of_node(key::OBSERVATIONS, node), value.clone())
             .put_at_revision(images.clone(), value);
-        for old in self.surplus_images(&images)? {
+        for old in self.surplus_images(&images).await? {
             transaction.ops.push(Op::Delete { key: old });
         }
         self.records.commit(transaction).await.map_err(|error| refused(&error))?;
@@ -127,15 +127,15 @@ impl Words {
     }
 
     /// The oldest images, which make room for a new one.
-    fn surplus_images(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, IntakeError> {
+    async fn surplus_images(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, IntakeError> {
         let query = Query::prefix(prefix.to_owned()).descending();
-        let list = self.registry.store().snapshot().and_then(|snapshot| snapshot.list(&query));
-        let entries = list.map_err(|error| refused(&error))?.entries;
+        let snapshot = self.registry.store().snapshot().await.map_err(|error| refused(&error))?;
+        let entries = snapshot.list(&query).await.map_err(|error| refused(&error))?.entries;
         Ok(entries.into_iter().skip(KEPT_OBSERVATIONS - 1).map(|entry| entry.key).collect())
     }
 }
 
-impl Intake for Words {
+impl Intake for HostIntake {
     fn stored(&self, node: Uuid) -> Stored {
         let model = self.registry.cache().model();
         Stored {
@@ -205,15 +205,11 @@ impl Records {
     {
         let at = key::of_node(prefix, node);
         for _ in 0..MOST_ATTEMPTS {
-            let (present, written) = self.read::<T>(&at)?;
+            let (present, written) = self.read::<T>(&at).await?;
             let Some(next) = change(present) else { return Ok(()) };
-            let unchanged = match written {
-                Some(revision) => Precondition::unchanged(at.clone(), revision),
-                None => Precondition::absent(at.clone()),
-            };
             let transaction = Transaction::new()
                 .require(Precondition::present(key::object(Kind::Node, node)))
-                .require(unchanged)
+                .require(Precondition::as_read(at.clone(), written))
                 .put(at.clone(), codec::encode(&next));
             match self.commit(transaction).await {
                 // The node itself is the first condition, the record the second.
@@ -224,9 +220,11 @@ impl Records {
         Err(IntakeError::Unavailable)
     }
 
-    fn read<T: DeserializeOwned>(&self, at: &str) -> Result<(Option<T>, Option<Revision>), IntakeError> {
-        let entry = self.registry.store().snapshot().and_then(|snapshot| snapshot.get(at.as_bytes()));
-        let Some(entry) = entry.map_err(|error| refused(&error))? else { return Ok((None, None)) };
+    async fn read<T: DeserializeOwned>(&self, at: &str) -> Result<(Option<T>, Option<Revision>), IntakeError> {
+        let snapshot = self.registry.store().snapshot().await.map_err(|error| refused(&error))?;
+        let Some(entry) = snapshot.get(at.as_bytes()).await.map_err(|error| refused(&error))? else {
+            return Ok((None, None));
+        };
         // What cannot be read is replaced: it is a host's last word, and here is the next one.
         Ok((codec::decode(&entry.value).ok(), Some(entry.mod_revision)))
     }

@@ -26,16 +26,17 @@ impl Work<'_> {
     pub fn delete_node(&mut self, node: &Arc<Object<NodeSpec>>) -> Result<(), Undecided> {
         let held: Vec<_> = self.model.primaries.iter().filter(|p| p.spec.node.0 == node.meta.uuid).cloned().collect();
         for primary in held {
-            self.delete::<PrimarySpec>(&primary)?;
+            self.delete::<PrimarySpec>(&primary);
         }
         self.retire_agent(node.meta.uuid)?;
         for at in key::all_of_node(node.meta.uuid) {
             self.draft.entry(Op::Delete { key: at.into() });
         }
-        for image in self.sight.keys_below(&key::observed(node.meta.uuid))? {
-            self.draft.entry(Op::Delete { key: image });
+        for image in self.context.keys_below(&key::observed(node.meta.uuid))? {
+            self.draft.entry(Op::Delete { key: image.clone() });
         }
-        self.delete(node)
+        self.delete(node);
+        Ok(())
     }
 
     /// Deletes a group that no node stands in.
@@ -45,7 +46,8 @@ impl Work<'_> {
     pub fn delete_group(&mut self, group: &Arc<Object<NodeGroupSpec>>) -> Result<(), Undecided> {
         let nodes = self.model.nodes.iter().filter(|n| n.spec.nodegroup.is_some_and(|g| g.0 == group.meta.uuid));
         unused(Kind::NodeGroup, &group.meta.name, nodes.map(|n| format!("node {}", n.display_name())))?;
-        self.delete(group)
+        self.delete(group);
+        Ok(())
     }
 
     /// Deletes a cluster whose groups have no nodes, with its groups.
@@ -63,13 +65,14 @@ impl Work<'_> {
         let primaries: Vec<_> =
             self.model.primaries.iter().filter(|p| p.spec.cluster.0 == cluster.meta.uuid).cloned().collect();
         for primary in primaries {
-            self.delete::<PrimarySpec>(&primary)?;
+            self.delete::<PrimarySpec>(&primary);
         }
         for group in &groups {
-            self.delete(group)?;
+            self.delete(group);
         }
         self.unmark(ClusterId(cluster.meta.uuid));
-        self.delete(cluster)
+        self.delete(cluster);
+        Ok(())
     }
 
     /// Deletes a template that no cluster is made from.
@@ -80,7 +83,8 @@ impl Work<'_> {
         let clusters =
             self.model.clusters.iter().filter(|c| c.spec.cluster_template.is_some_and(|t| t.0 == template.meta.uuid));
         unused(Kind::ClusterTemplate, &template.meta.name, clusters.map(|c| format!("cluster {}", c.meta.name)))?;
-        self.delete(template)
+        self.delete(template);
+        Ok(())
     }
 
     /// Deletes a release that nothing names.
@@ -106,13 +110,14 @@ impl Work<'_> {
             model.releases.iter().filter(|o| refers(o.spec.references())).map(|o| format!("release {}", o.meta.name)),
         );
         unused(Kind::Release, &id, users)?;
-        self.delete(release)
+        self.delete(release);
+        Ok(())
     }
 
     /// Makes every certificate of a node's agent worthless from now on (S26).
     fn retire_agent(&mut self, node: Uuid) -> Result<(), Undecided> {
         let at = enrolled::agent_key(node);
-        let Some((record, written)) = self.sight.record::<AgentRecord>(&at)? else {
+        let Some((record, written)) = self.context.record::<AgentRecord>(&at)? else {
             // Whoever joins as it meanwhile must not outlive it.
             self.draft.require(Precondition::absent(at));
             return Ok(());
@@ -123,14 +128,13 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn delete<S: Resource>(&mut self, object: &Arc<Object<S>>) -> Result<(), Undecided> {
-        let referred = self.sight.referred(S::KIND, &Draft::id_of(object))?;
+    fn delete<S: Resource>(&mut self, object: &Arc<Object<S>>) {
+        let referred = self.context.referred(S::KIND, &Draft::id_of(object));
         self.draft.delete(object, referred);
         self.note_elected(S::KIND, S::cluster(&self.model, object));
         if let Some((_, reach)) = self.model.remove::<S>(object.meta.uuid) {
             self.reach.extend(reach);
         }
-        Ok(())
     }
 }
 

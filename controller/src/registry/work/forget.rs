@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, NodeSpec};
+use stemma_wire::error::ApiError;
 use uuid::Uuid;
 
 use super::Work;
 use crate::cache::model::ended_unassignments;
-use crate::registry::Undecided;
 
 impl Work<'_> {
     /// Forgets what the write ends on nodes that it does not write itself: those of the groups for which roles, or what
     /// they produce, are others now.
     ///
     /// # Errors
-    /// [`Undecided`].
-    pub(crate) fn forget(&mut self) -> Result<(), Undecided> {
+    /// As [`Work::update`].
+    pub(crate) fn forget(&mut self) -> Result<(), ApiError> {
         let nodes = self.draft.touched().iter().filter(|one| one.kind == Kind::Node);
         let written: BTreeSet<Uuid> = nodes.map(|one| one.uuid).collect();
         let mut nodes: Vec<NodeId> = Vec::new();
@@ -26,7 +26,7 @@ impl Work<'_> {
         }
         for node in nodes {
             let Some(before) = self.model.nodes.get(node.0).cloned() else { continue };
-            if let Some(tags) = ended_unassignments(self.sight.model, &self.model, node.0, &before.spec) {
+            if let Some(tags) = ended_unassignments(self.context.model, &self.model, node.0, &before.spec) {
                 let spec = NodeSpec { tags, ..before.spec.clone() };
                 self.update(&before, before.meta.name.clone(), spec)?;
             }
@@ -37,7 +37,7 @@ impl Work<'_> {
     /// The groups below what was written whose roles, or what these produce, are others now.
     fn changed_groups(&self) -> Vec<GroupId> {
         let fleet = &self.model.fleet;
-        let changed = |group: &GroupId| match (self.sight.model.fleet.fold(*group), fleet.fold(*group)) {
+        let changed = |group: &GroupId| match (self.context.model.fleet.fold(*group), fleet.fold(*group)) {
             (Ok(before), Ok(after)) => {
                 !Arc::ptr_eq(before, after) && (before.table != after.table || before.roles != after.roles)
             }

@@ -23,14 +23,17 @@ use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::{Action, Answer, Decision, Draft, Sight, Undecided};
+use super::{Context, Decision, Draft, Undecided};
 use crate::cache::model::{Model, Reach, Resource};
+use crate::records::audit::Action;
+use crate::records::request::Answer;
+use crate::store::Precondition;
 
 /// A decision in the making.
 pub struct Work<'a> {
     /// The fleet, with what was decided so far.
     pub model: Model,
-    sight: &'a Sight<'a>,
+    context: &'a Context<'a>,
     draft: Draft,
     reach: Reach,
     /// Clusters in which a stored choice of a primary is another.
@@ -47,10 +50,10 @@ pub struct Written<S: Resource> {
 
 impl<'a> Work<'a> {
     /// Begins a decision.
-    pub fn on(sight: &'a Sight<'a>) -> Self {
+    pub fn on(context: &'a Context<'a>) -> Self {
         Self {
-            model: sight.model.clone(),
-            sight,
+            model: context.model.clone(),
+            context,
             draft: Draft::default(),
             reach: Reach::default(),
             elected: BTreeSet::new(),
@@ -59,14 +62,14 @@ impl<'a> Work<'a> {
 
     /// When the write is made.
     pub fn now(&self) -> stemma_core::object::Timestamp {
-        self.sight.now
+        self.context.now
     }
 
     /// The decision, with what follows from it for nodes that it reaches, unless tasks would wait for each other where they
     /// would stand.
     ///
     /// # Errors
-    /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host; [`Undecided::Behind`].
+    /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.forget()?;
         self.check_releases()?;
@@ -76,9 +79,14 @@ impl<'a> Work<'a> {
         Ok(Decision { draft: self.draft, answer })
     }
 
+    /// Requires that a mark is as it was when the write was decided.
+    fn require_mark(&mut self, mark: &str) {
+        self.draft.require(Precondition::as_read(mark.to_owned(), self.context.marked(mark)));
+    }
+
     /// Whether the write is only tried out.
     pub fn is_dry_run(&self) -> bool {
-        self.sight.dry_run
+        self.context.dry_run
     }
 
     /// Whom the decision reaches so far.
@@ -106,7 +114,7 @@ impl<'a> Work<'a> {
         }
         self.check_name::<S>(uuid, &name, &spec)?;
         spec.check(&self.model)?;
-        let object = Arc::new(Object { meta: Meta::new(uuid, name, self.sight.now), spec });
+        let object = Arc::new(Object { meta: Meta::new(uuid, name, self.context.now), spec });
         self.put(u64::MAX, &object)?;
         self.draft.put(None, &object);
         Ok(Written { object, action: Action::Created })
@@ -122,7 +130,7 @@ impl<'a> Work<'a> {
         name: S::Name,
         spec: S,
     ) -> Result<Written<S>, ApiError> {
-        let spec = spec.settled(before.meta.uuid, self.sight.model, &self.model);
+        let spec = spec.settled(before.meta.uuid, self.context.model, &self.model);
         if before.spec == spec && before.meta.name == name {
             return Ok(Written { object: Arc::clone(before), action: Action::Unchanged });
         }
@@ -134,7 +142,7 @@ impl<'a> Work<'a> {
         let mut object = Object::clone(before);
         object.meta.name = name;
         object.meta.generation += u64::from(object.spec != spec);
-        object.meta.updated_at = self.sight.now;
+        object.meta.updated_at = self.context.now;
         object.spec = spec;
         let object = Arc::new(object);
         self.put(S::shelf(&self.model).made(object.meta.uuid), &object)?;
@@ -161,7 +169,7 @@ impl<'a> Work<'a> {
     /// # Errors
     /// As [`Work::update`].
     pub fn elect(&mut self, cluster: ClusterId, tag: &TagName, node: NodeId) -> Result<(), ApiError> {
-        let since = self.sight.now;
+        let since = self.context.now;
         let before = self.model.primaries.named(Some(cluster.0), tag.as_str()).cloned();
         if before.as_ref().is_some_and(|before| before.spec.node == node) {
             return Ok(());

@@ -26,12 +26,11 @@ use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
 use crate::records::key;
-use crate::registry::Undecided;
-use crate::store::{Op, Precondition};
+use crate::store::Op;
 
-/// What a write brings to a cluster.
+/// What a write places in a cluster.
 #[derive(Default)]
-struct Gained {
+struct Placement {
     /// The profiles that its nodes get.
     profiles: BTreeSet<ProfileHash>,
     /// It gets a release with stages: they stand on no node, so they are in the order from then on.
@@ -39,19 +38,19 @@ struct Gained {
 }
 
 impl Work<'_> {
-    /// Refuses a placement that goes round, and makes the commit depend on what that was found out from.
+    /// Refuses a placement that closes a cycle, and makes the commit depend on what that was judged by.
     ///
     /// # Errors
-    /// The cycle, spelled out; [`Undecided::Behind`] when the cluster was extended after the snapshot.
-    pub(super) fn check_order(&mut self) -> Result<(), Undecided> {
-        for (cluster, gained) in self.gained() {
-            let before = &self.sight.model.fleet;
+    /// The cycle, spelled out.
+    pub(super) fn check_order(&mut self) -> Result<(), ApiError> {
+        for (cluster, placement) in self.placements() {
+            let before = &self.context.model.fleet;
             let elects = self.elected.contains(&cluster) || !have_same_holders(before, &self.model.fleet, cluster);
-            let is_new = gained.has_stages || self.close(cluster, &gained.profiles);
-            if (gained.profiles.is_empty() && !elects && !is_new) || self.model.clusters.get(cluster.0).is_none() {
+            let is_new = placement.has_stages || self.closes(cluster, &placement.profiles);
+            if (placement.profiles.is_empty() && !elects && !is_new) || self.model.clusters.get(cluster.0).is_none() {
                 continue;
             }
-            self.mark(cluster, is_new || elects)?;
+            self.mark(cluster, is_new || elects);
             if is_new {
                 ClusterGraph::of(&self.model.fleet, cluster).check().map_err(|cycle| {
                     ApiError::new(ErrorType::ObjectInvalid, format!("{cycle}; nothing was changed"))
@@ -63,15 +62,15 @@ impl Work<'_> {
 
     /// Whether nodes that get these profiles can close a cycle. Nodes of one profile are one class in the order, so only a profile
     /// that is new to its cluster can, and one with a task that waits for itself on other nodes, when there come to be any.
-    fn close(&self, cluster: ClusterId, gained: &BTreeSet<ProfileHash>) -> bool {
+    fn closes(&self, cluster: ClusterId, profiles: &BTreeSet<ProfileHash>) -> bool {
         let mut known: BTreeMap<ProfileHash, usize> = BTreeMap::new();
-        for (profile, nodes) in self.sight.model.fleet.placed_in(cluster) {
+        for (profile, nodes) in self.context.model.fleet.placed_in(cluster) {
             *known.entry(profile.hash).or_default() += nodes.len();
         }
         let waits_for_itself = |hash: &ProfileHash| {
             self.model.fleet.profiles_of(cluster).any(|profile| profile.hash == *hash && profile.waits_for_itself())
         };
-        gained.iter().any(|hash| match known.get(hash) {
+        profiles.iter().any(|hash| match known.get(hash) {
             None => true,
             Some(1) => waits_for_itself(hash),
             Some(_) => false,
@@ -79,18 +78,18 @@ impl Work<'_> {
     }
 
     /// The clusters whose placement the write touches, each with what it gets.
-    fn gained(&self) -> BTreeMap<ClusterId, Gained> {
-        let mut clusters: BTreeMap<ClusterId, Gained> =
-            self.elected.iter().map(|cluster| (*cluster, Gained::default())).collect();
+    fn placements(&self) -> BTreeMap<ClusterId, Placement> {
+        let mut clusters: BTreeMap<ClusterId, Placement> =
+            self.elected.iter().map(|cluster| (*cluster, Placement::default())).collect();
         for cluster in self.regrouped() {
-            let before = staged(&self.sight.model.fleet, cluster);
+            let before = staged(&self.context.model.fleet, cluster);
             if !staged(&self.model.fleet, cluster).is_subset(&before) {
                 clusters.entry(cluster).or_default().has_stages = true;
             }
         }
         let hash = |fleet: &Fleet, node: NodeId| fleet.profile(node).map(|profile| profile.hash);
         for node in self.reach.dirty.nodes() {
-            let before = (self.sight.model.cluster_of(node.0), hash(&self.sight.model.fleet, node));
+            let before = (self.context.model.cluster_of(node.0), hash(&self.context.model.fleet, node));
             let after = (self.model.cluster_of(node.0), hash(&self.model.fleet, node));
             if before == after {
                 continue;
@@ -127,25 +126,14 @@ impl Work<'_> {
         clusters
     }
 
-    fn mark(&mut self, cluster: ClusterId, extends: bool) -> Result<(), Undecided> {
+    fn mark(&mut self, cluster: ClusterId, extends: bool) {
         let (order, placed) = (key::order(cluster.0), key::placed(cluster.0));
-        self.require_unmarked(&order)?;
+        self.require_mark(&order);
         if extends {
-            self.require_unmarked(&placed)?;
+            self.require_mark(&placed);
             self.draft.entry(Op::Put { key: order.into(), value: bytes::Bytes::new() });
         }
         self.draft.entry(Op::Put { key: placed.into(), value: bytes::Bytes::new() });
-        Ok(())
-    }
-
-    /// Requires that a mark is as it was when the snapshot was made.
-    fn require_unmarked(&mut self, mark: &str) -> Result<(), Undecided> {
-        let precondition = match self.sight.marked(mark)? {
-            Some(revision) => Precondition::unchanged(mark.to_owned(), revision),
-            None => Precondition::absent(mark.to_owned()),
-        };
-        self.draft.require(precondition);
-        Ok(())
     }
 
     /// Takes away the marks of a cluster that is deleted.

@@ -7,12 +7,12 @@
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::Kind;
 use stemma_core::release::has_same_content;
+use stemma_wire::error::ApiError;
 
 use super::Work;
 use crate::cache::model::{Reference, content_fixed};
 use crate::records::audit::Action;
 use crate::records::key;
-use crate::registry::Undecided;
 use crate::store::{Op, Precondition, Revision};
 
 impl Work<'_> {
@@ -20,8 +20,8 @@ impl Work<'_> {
     /// content that hosts were told of.
     ///
     /// # Errors
-    /// That the content is fixed; [`Undecided::Behind`].
-    pub(super) fn check_releases(&mut self) -> Result<(), Undecided> {
+    /// That the content is fixed.
+    pub(super) fn check_releases(&mut self) -> Result<(), ApiError> {
         let releases = self.draft.touched().iter().filter(|one| one.kind == Kind::Release);
         let releases: Vec<(String, Action)> = releases.map(|one| (one.name.clone(), one.action)).collect();
         for (name, action) in releases {
@@ -29,9 +29,7 @@ impl Work<'_> {
                 Action::Created => self.require_imports(&name),
                 Action::Updated => {
                     self.require_imports(&name);
-                    let referred = key::referred(Kind::Release, &name);
-                    let known = self.sight.marked(&referred)?;
-                    self.require_as(referred, known);
+                    self.require_mark(&key::referred(Kind::Release, &name));
                     self.check_fixed(&name)?;
                 }
                 Action::Deleted => self.draft.entry(Op::Delete { key: key::fixed(&name).into() }),
@@ -51,7 +49,7 @@ impl Work<'_> {
             if self.draft.touched().iter().any(|one| one.kind == Kind::Release && one.name == id) {
                 continue;
             }
-            let Some(object) = self.sight.model.releases.named(None, &id) else { continue };
+            let Some(object) = self.context.model.releases.named(None, &id) else { continue };
             let written = Revision::new(object.meta.resource_version);
             self.draft.require(Precondition::unchanged(key::object(Kind::Release, object.meta.uuid), written));
             self.draft.refer(&Reference { kind: Kind::Release, id });
@@ -59,8 +57,8 @@ impl Work<'_> {
     }
 
     /// Refuses another content of a version that hosts were told of, now or once.
-    fn check_fixed(&mut self, name: &str) -> Result<(), Undecided> {
-        let is_same = match (self.sight.model.releases.named(None, name), self.model.releases.named(None, name)) {
+    fn check_fixed(&mut self, name: &str) -> Result<(), ApiError> {
+        let is_same = match (self.context.model.releases.named(None, name), self.model.releases.named(None, name)) {
             (Some(before), Some(after)) => has_same_content(&before.spec, &after.spec),
             _ => true,
         };
@@ -68,17 +66,10 @@ impl Work<'_> {
             return Ok(());
         }
         let mark = key::fixed(name);
-        if self.sight.marked(&mark)?.is_some() {
-            return Err(content_fixed(name).into());
+        if self.context.marked(&mark).is_some() {
+            return Err(content_fixed(name));
         }
-        self.require_as(mark, None);
+        self.require_mark(&mark);
         Ok(())
-    }
-
-    fn require_as(&mut self, mark: String, known: Option<Revision>) {
-        self.draft.require(match known {
-            Some(revision) => Precondition::unchanged(mark, revision),
-            None => Precondition::absent(mark),
-        });
     }
 }

@@ -51,7 +51,7 @@ impl Work<'_> {
             Some(folded(&Labels::default(), Level::ClusterTemplate, &template.spec.inherited))
         };
         let level = || format!("clustertemplate {name}");
-        check_labels(level, labels(self.sight.model).as_ref(), labels(&self.model).as_ref())
+        check_labels(level, labels(self.context.model).as_ref(), labels(&self.model).as_ref())
     }
 
     fn check_cluster(&self, uuid: Uuid, name: &str) -> Result<(), ApiError> {
@@ -64,7 +64,7 @@ impl Work<'_> {
             Some(folded(&above, Level::Cluster, &cluster.spec.inherited))
         };
         let level = || format!("cluster {name}");
-        check_labels(level, labels(self.sight.model).as_ref(), labels(&self.model).as_ref())
+        check_labels(level, labels(self.context.model).as_ref(), labels(&self.model).as_ref())
     }
 
     fn check_groups(&self) -> Result<(), ApiError> {
@@ -74,7 +74,7 @@ impl Work<'_> {
                 Ok(fold) => format!("nodegroup {}", fold.place()),
                 Err(_) => format!("nodegroup {}", group.0),
             };
-            check_labels(place, labels(self.sight.model).as_ref(), labels(&self.model).as_ref())?;
+            check_labels(place, labels(self.context.model).as_ref(), labels(&self.model).as_ref())?;
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Work<'_> {
                 continue;
             }
             let Outcome::Complete(answer) = resolve_node(&self.model.fleet, &cache, node) else { continue };
-            let before = resolve_node(&self.sight.model.fleet, &cache_before, node);
+            let before = resolve_node(&self.context.model.fleet, &cache_before, node);
             let name = || format!("node {}", object.display_name());
             check_labels(name, before.answer().map(|before| before.labels()).as_ref(), Some(&answer.labels()))?;
             match of_answer(&answer) {

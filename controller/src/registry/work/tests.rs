@@ -13,7 +13,7 @@ use super::*;
 use crate::cache::Cache;
 use crate::records::key;
 use crate::registry::{Caller, Registry};
-use crate::store::{CreateOptions, Epoch, Query, RedbOptions, RedbStore, Revision, Store};
+use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store};
 
 type Write = Box<dyn Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync>;
 
@@ -63,7 +63,7 @@ impl Site {
             CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: bytes::Bytes::new() };
         let store: Arc<dyn Store> =
             Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
-        let cache = Arc::new(Cache::load(store.as_ref()).unwrap());
+        let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
         // In a thread of its own, so that it goes on while a decision waits.
         std::thread::spawn(move || runtime().block_on(following.follow(followed.as_ref())));
@@ -88,8 +88,8 @@ impl Site {
     }
 
     async fn write(&self, decide: impl Fn(&mut Work<'_>) -> Result<(), Undecided>) -> Result<Revision, ApiError> {
-        let decided = |sight: &Sight<'_>| {
-            let mut work = Work::on(sight);
+        let decided = |context: &Context<'_>| {
+            let mut work = Work::on(context);
             decide(&mut work)?;
             work.finish(Answer::empty(200))
         };
@@ -100,8 +100,8 @@ impl Site {
     /// the first time. What became of the first, and how often it decided.
     async fn race(&self, one: &Write, other: &Write) -> (Result<Revision, ApiError>, usize) {
         let tried = AtomicUsize::new(0);
-        let decide = |sight: &Sight<'_>| {
-            let mut work = Work::on(sight);
+        let decide = |context: &Context<'_>| {
+            let mut work = Work::on(context);
             one(&mut work)?;
             let decision = work.finish(Answer::empty(200))?;
             if tried.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -130,12 +130,11 @@ impl Site {
         Arc::clone(self.registry.cache().model().nodes.get(Uuid::from_u128(n)).unwrap())
     }
 
-    /// What stands in the store beside objects, their history, their names and the audit: the marks.
+    /// The marks of clusters.
     fn marks(&self) -> Vec<(String, Revision)> {
-        let snapshot = self.registry.store().snapshot().unwrap();
-        let of = |prefix: &'static str| snapshot.list(&Query::prefix(prefix)).unwrap().entries;
-        let all = of("order/").into_iter().chain(of("placed/"));
-        all.map(|entry| (String::from_utf8(entry.key.to_vec()).unwrap(), entry.mod_revision)).collect()
+        let model = self.registry.cache().model();
+        let all = model.marks.iter().filter(|(mark, _)| mark.starts_with("order/") || mark.starts_with("placed/"));
+        all.map(|(mark, written)| (mark.clone(), *written)).collect()
     }
 }
 
@@ -218,8 +217,8 @@ async fn what_leaves_between_does_not_hide_a_cycle() {
         work.delete_node(&node)
     });
     let come: Write = Box::new(add(1, "a"));
-    let decide = |sight: &Sight<'_>| {
-        let mut work = Work::on(sight);
+    let decide = |context: &Context<'_>| {
+        let mut work = Work::on(context);
         add(3, "b")(&mut work)?;
         let decision = work.finish(Answer::empty(200))?;
         if tried.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -448,7 +447,7 @@ async fn a_release_and_what_it_imports_are_stored_only_as_they_compile_together(
             assert!(refusal.message.contains("needed"), "{what}: {}", refusal.message);
             assert_eq!(tried, 1, "{what}: it decided once, and was refused when it decided again");
             let model = site.registry.cache().model();
-            let again = Cache::load(site.registry.store().as_ref()).unwrap();
+            let again = Cache::load(site.registry.store().as_ref()).await.unwrap();
             assert_eq!(again.model().fleet.releases().count(), model.releases.iter().count(), "{what}: all compile");
         }
     }
@@ -463,7 +462,7 @@ async fn a_stored_release_that_does_not_compile_takes_no_other_away() {
     let at = key::object(Kind::Release, bad.meta.uuid);
     let put = crate::store::Transaction::new().put(at, crate::records::codec::encode(&bad));
     site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
-    let again = Cache::load(site.registry.store().as_ref()).unwrap().model();
+    let again = Cache::load(site.registry.store().as_ref()).await.unwrap().model();
     let names: Vec<String> = again.fleet.releases().map(|one| one.name.to_string()).collect();
     assert_eq!(names, ["site"]);
     let broken: Vec<String> = again.broken.iter().map(|(name, why)| format!("{name}: {why}")).collect();

@@ -10,8 +10,10 @@ mod restarts;
 mod watches;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::timeout;
 
 pub(crate) use commits::*;
 pub(crate) use model::is_like_a_map;
@@ -21,7 +23,11 @@ pub(crate) use watches::*;
 
 use super::{
     Change, CreateOptions, Entry, Epoch, EventKind, Limits, Query, Revision, Store, StoreError, Transaction, Unmet,
+    Watch, WatchError,
 };
+
+/// Longer than any test waits for something that comes.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Something that stores can be made by, one each: a directory, a block of memory, a prefix in a cluster.
 pub(crate) trait Engine: Sync {
@@ -125,12 +131,31 @@ async fn put_each(store: &Arc<dyn Store>, pairs: &[(&'static str, &'static str)]
     }
 }
 
-fn get(store: &Arc<dyn Store>, key: impl AsRef<[u8]>) -> Option<Entry> {
-    store.snapshot().unwrap().get(key.as_ref()).unwrap()
+async fn get(store: &Arc<dyn Store>, key: impl AsRef<[u8]>) -> Option<Entry> {
+    store.snapshot().await.unwrap().get(key.as_ref()).await.unwrap()
 }
 
-fn all(store: &Arc<dyn Store>) -> Vec<Entry> {
-    store.snapshot().unwrap().list(&Query::prefix("")).unwrap().entries
+async fn all(store: &Arc<dyn Store>) -> Vec<Entry> {
+    store.snapshot().await.unwrap().list(&Query::prefix("")).await.unwrap().entries
+}
+
+/// The next change, which has come or is about to.
+async fn next(watch: &mut Watch) -> Arc<Change> {
+    timeout(PATIENCE, watch.next()).await.expect("a change comes").unwrap()
+}
+
+/// That no change comes.
+async fn assert_quiet(watch: &mut Watch) {
+    let more = timeout(Duration::from_millis(50), watch.next()).await;
+    assert!(more.is_err(), "{more:?}");
+}
+
+/// The oldest revision that a watch can begin from, of a store in which a change was compacted.
+async fn oldest(store: &Arc<dyn Store>) -> Revision {
+    match store.watch(Revision::ZERO).next().await {
+        Err(WatchError::Compacted { oldest, .. }) => oldest,
+        other => panic!("expected to be told of a compaction, got {other:?}"),
+    }
 }
 
 fn keys(entries: &[Entry]) -> Vec<&[u8]> {

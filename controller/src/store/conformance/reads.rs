@@ -1,12 +1,12 @@
 //! Rules of reads.
 
-use super::{Engine, all, commit, create, get, keys, put_each};
+use super::{Engine, all, commit, create, get, keys, next, put_each};
 use crate::store::{KeyRange, Query, Revision, Transaction};
 
 pub(crate) async fn a_list_is_in_the_order_of_bytes_and_says_its_revision(engine: &impl Engine) {
     let store = create(engine);
     put_each(&store, &[("b", ""), ("a/2", ""), ("a/10", ""), ("Z", ""), ("a", ""), ("ä", "")]).await;
-    let list = store.snapshot().unwrap().list(&Query::prefix("")).unwrap();
+    let list = store.snapshot().await.unwrap().list(&Query::prefix("")).await.unwrap();
     let expected: [&[u8]; 6] = [b"Z", b"a", b"a/10", b"a/2", b"b", "ä".as_bytes()];
     assert_eq!(keys(&list.entries), expected);
     assert_eq!((list.revision, list.more), (Revision::new(6), false));
@@ -26,12 +26,12 @@ pub(crate) async fn a_list_is_bounded_by_its_range(engine: &impl Engine) {
         (range("c", Some("a")), &[]),
         (range("b", Some("b")), &[]),
     ];
-    let snapshot = store.snapshot().unwrap();
+    let snapshot = store.snapshot().await.unwrap();
     for (range, expected) in cases {
-        let ascending = snapshot.list(&Query::range(range.clone())).unwrap();
+        let ascending = snapshot.list(&Query::range(range.clone())).await.unwrap();
         let mut expected: Vec<&[u8]> = expected.iter().map(|key| key.as_bytes()).collect();
         assert_eq!(keys(&ascending.entries), expected, "{range:?}");
-        let descending = snapshot.list(&Query::range(range.clone()).descending()).unwrap();
+        let descending = snapshot.list(&Query::range(range.clone()).descending()).await.unwrap();
         expected.reverse();
         assert_eq!(keys(&descending.entries), expected, "{range:?}");
     }
@@ -40,23 +40,23 @@ pub(crate) async fn a_list_is_bounded_by_its_range(engine: &impl Engine) {
 pub(crate) async fn a_list_comes_in_pages_from_either_end(engine: &impl Engine) {
     let store = create(engine);
     put_each(&store, &[("a", ""), ("b/1", ""), ("b/2", ""), ("b/3", ""), ("b/4", ""), ("b/5", ""), ("c", "")]).await;
-    let snapshot = store.snapshot().unwrap();
-    let ask = |range: KeyRange, query: fn(Query) -> Query| {
-        let list = snapshot.list(&query(Query::range(range))).unwrap();
+    let snapshot = store.snapshot().await.unwrap();
+    let ask = async |range: KeyRange, query: fn(Query) -> Query| {
+        let list = snapshot.list(&query(Query::range(range))).await.unwrap();
         (keys(&list.entries).iter().map(|key| key[2] - b'0').collect::<Vec<_>>(), list.more)
     };
     let all = KeyRange::prefix("b/");
     let two: fn(Query) -> Query = |query| query.limit(2);
     let two_back: fn(Query) -> Query = |query| query.limit(2).descending();
-    assert_eq!(ask(all.clone(), two), (vec![1, 2], true));
-    assert_eq!(ask(all.clone().after(b"b/2"), two), (vec![3, 4], true));
-    assert_eq!(ask(all.clone().after(b"b/4"), two), (vec![5], false));
-    assert_eq!(ask(all.clone().after(b"b/5"), two), (vec![], false));
-    assert_eq!(ask(all.clone().after(b"b/3"), two), (vec![4, 5], false));
-    assert_eq!(ask(all.clone(), two_back), (vec![5, 4], true));
-    assert_eq!(ask(all.clone().before(b"b/4"), two_back), (vec![3, 2], true));
-    assert_eq!(ask(all.clone().before(b"b/2"), two_back), (vec![1], false));
-    assert_eq!(ask(all, |query| query.limit(0)), (vec![], true));
+    assert_eq!(ask(all.clone(), two).await, (vec![1, 2], true));
+    assert_eq!(ask(all.clone().after(b"b/2"), two).await, (vec![3, 4], true));
+    assert_eq!(ask(all.clone().after(b"b/4"), two).await, (vec![5], false));
+    assert_eq!(ask(all.clone().after(b"b/5"), two).await, (vec![], false));
+    assert_eq!(ask(all.clone().after(b"b/3"), two).await, (vec![4, 5], false));
+    assert_eq!(ask(all.clone(), two_back).await, (vec![5, 4], true));
+    assert_eq!(ask(all.clone().before(b"b/4"), two_back).await, (vec![3, 2], true));
+    assert_eq!(ask(all.clone().before(b"b/2"), two_back).await, (vec![1], false));
+    assert_eq!(ask(all, |query| query.limit(0)).await, (vec![], true));
 }
 
 pub(crate) async fn a_value_may_be_empty_and_a_key_any_bytes(engine: &impl Engine) {
@@ -66,36 +66,36 @@ pub(crate) async fn a_value_may_be_empty_and_a_key_any_bytes(engine: &impl Engin
         commit(&store, Transaction::new().put(key, "")).await;
     }
     for key in odd {
-        assert_eq!(get(&store, key).unwrap().value, "", "{key:?}");
+        assert_eq!(get(&store, key).await.unwrap().value, "", "{key:?}");
     }
-    assert_eq!(all(&store).len(), odd.len());
-    let last = store.snapshot().unwrap().list(&Query::prefix(vec![0xff])).unwrap();
+    assert_eq!(all(&store).await.len(), odd.len());
+    let last = store.snapshot().await.unwrap().list(&Query::prefix(vec![0xff])).await.unwrap();
     assert_eq!(keys(&last.entries), [&[0xff][..], &[0xff, 0xff]]);
     let whole = vec![0xa5; 4000];
     commit(&store, Transaction::new().put("large", whole.clone())).await;
-    assert_eq!(get(&store, "large").unwrap().value, whole);
+    assert_eq!(get(&store, "large").await.unwrap().value, whole);
 }
 
 pub(crate) async fn a_snapshot_stays_as_it_is(engine: &impl Engine) {
     let store = create(engine);
     put_each(&store, &[("a", "1"), ("b", "1")]).await;
-    let snapshot = store.snapshot().unwrap();
+    let snapshot = store.snapshot().await.unwrap();
     commit(&store, Transaction::new().put("a", "2").delete("b").put("c", "2")).await;
     assert_eq!(snapshot.revision(), Revision::new(2));
-    assert_eq!(snapshot.get(b"a").unwrap().unwrap().value, "1");
-    assert_eq!(snapshot.get(b"c").unwrap(), None);
-    let list = snapshot.list(&Query::prefix("")).unwrap();
+    assert_eq!(snapshot.get(b"a").await.unwrap().unwrap().value, "1");
+    assert_eq!(snapshot.get(b"c").await.unwrap(), None);
+    let list = snapshot.list(&Query::prefix("")).await.unwrap();
     assert_eq!((keys(&list.entries), list.revision), (vec![b"a".as_slice(), b"b"], Revision::new(2)));
-    assert_eq!(store.snapshot().unwrap().revision(), Revision::new(3));
+    assert_eq!(store.snapshot().await.unwrap().revision(), Revision::new(3));
 }
 
 pub(crate) async fn who_was_answered_reads_what_was_written(engine: &impl Engine) {
     let store = create(engine);
     for number in 0..50_u64 {
         let revision = store.commit(Transaction::new().put("a", number.to_string())).await.unwrap();
-        assert!(store.head() >= revision);
-        assert!(store.snapshot().unwrap().revision() >= revision);
-        assert_eq!(get(&store, "a").unwrap().value, number.to_string());
-        assert_eq!(store.watch(revision).next_ready().unwrap().map(|change| change.revision), Some(revision));
+        assert!(store.head().await.unwrap() >= revision);
+        assert!(store.snapshot().await.unwrap().revision() >= revision);
+        assert_eq!(get(&store, "a").await.unwrap().value, number.to_string());
+        assert_eq!(next(&mut store.watch(revision)).await.revision, revision);
     }
 }

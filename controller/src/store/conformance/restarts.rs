@@ -1,39 +1,41 @@
 //! Rules of what outlives a process.
 
-use super::{Bounds, Engine, all, commit, create, creation, put_each, shown};
-use crate::store::{CreateOptions, Health, Precondition, Revision, SCHEMA, Transaction, WatchError};
+use super::{Bounds, Engine, all, assert_quiet, commit, create, creation, oldest, put_each, shown};
+use crate::store::{CreateOptions, Health, PROGRAM, Precondition, Revision, SCHEMA, Transaction, WatchError};
 
 pub(crate) async fn a_store_is_found_again_as_it_was_left(engine: &impl Engine) {
     let store = create(engine);
     put_each(&store, &[("a", "1"), ("b", "1"), ("a", "2")]).await;
     commit(&store, Transaction::new().delete("b").put_at_revision("h/", "x")).await;
-    let entries = all(&store);
+    let entries = all(&store).await;
     drop(store);
     let store = engine.reopen(&Bounds::default());
-    assert_eq!(all(&store), entries);
-    assert_eq!(store.head(), Revision::new(4));
+    assert_eq!(all(&store).await, entries);
+    assert_eq!(store.head().await.unwrap(), Revision::new(4));
     assert_eq!(store.health(), Health::Writable);
     let identity = store.identity();
     assert_eq!((identity.epoch, identity.base, identity.schema), (creation().epoch, Revision::ZERO, SCHEMA));
     assert_eq!(identity.fleet, creation().fleet);
+    assert_eq!(identity.written_by.as_deref(), Some(PROGRAM));
     let unchanged = Precondition::unchanged("a", Revision::new(3));
     assert_eq!(commit(&store, Transaction::new().require(unchanged).put("a", "3")).await, 5);
 }
 
 pub(crate) async fn kept_changes_outlive_a_restart(engine: &impl Engine) {
-    let bounds = Bounds { kept_changes: 4, ..Bounds::default() };
+    // Nothing in memory: what is no longer kept is gone before the restart as well.
+    let bounds = Bounds { kept_changes: 4, recent_changes: 0, ..Bounds::default() };
     let store = engine.create(&creation(), &bounds);
     put_each(&store, &[("a", "1"), ("b", "2"), ("a", "3"), ("a", "4"), ("b", "5")]).await;
     commit(&store, Transaction::new().delete("a")).await;
-    let oldest = store.oldest_watchable();
+    let oldest_before = oldest(&store).await;
     drop(store);
     let store = engine.reopen(&bounds);
-    assert_eq!(store.oldest_watchable(), oldest);
+    assert_eq!(oldest(&store).await, oldest_before);
     let mut watch = store.watch(Revision::new(3));
     for expected in ["3: a=3@1/2", "4: a=4@1/3", "5: b=5@2/2", "6: -a"] {
         assert_eq!(shown(&watch.next().await.unwrap()), expected);
     }
-    assert_eq!(watch.next_ready().unwrap(), None);
+    assert_quiet(&mut watch).await;
     let compacted = store.watch(Revision::new(1)).next().await;
     assert!(matches!(compacted, Err(WatchError::Compacted { .. })), "{compacted:?}");
 }
@@ -41,23 +43,23 @@ pub(crate) async fn kept_changes_outlive_a_restart(engine: &impl Engine) {
 pub(crate) async fn ten_restarts_write_nothing(engine: &impl Engine) {
     let mut store = create(engine);
     put_each(&store, &[("a", "1")]).await;
-    let entries = all(&store);
+    let entries = all(&store).await;
     for _ in 0..10 {
         drop(store);
         store = engine.reopen(&Bounds::default());
         let stats = store.stats();
         assert_eq!([stats.commits(), stats.puts(), stats.deletes(), stats.syncs()], [0; 4]);
-        assert_eq!((all(&store), store.head()), (entries.clone(), Revision::new(1)));
+        assert_eq!((all(&store).await, store.head().await.unwrap()), (entries.clone(), Revision::new(1)));
     }
 }
 
 pub(crate) async fn a_store_goes_on_above_its_base(engine: &impl Engine) {
     let store = engine.create(&CreateOptions { base: Revision::new(1000), ..creation() }, &Bounds::default());
     put_each(&store, &[("a", "1")]).await;
-    assert_eq!(store.oldest_watchable(), Revision::new(1001));
+    assert_eq!(oldest(&store).await, Revision::new(1001));
     drop(store);
     let store = engine.reopen(&Bounds::default());
-    assert_eq!((store.identity().base, store.head()), (Revision::new(1000), Revision::new(1001)));
+    assert_eq!((store.identity().base, store.head().await.unwrap()), (Revision::new(1000), Revision::new(1001)));
     put_each(&store, &[("a", "2")]).await;
     assert_eq!(shown(&store.watch(Revision::new(1002)).next().await.unwrap()), "1002: a=2@1001/2");
     let before = store.watch(Revision::new(1000)).next().await;

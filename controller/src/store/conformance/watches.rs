@@ -5,18 +5,14 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
-use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{Bounds, Engine, all, commit, create, creation, put_each, shown};
+use super::{Bounds, Engine, PATIENCE, all, assert_quiet, commit, create, creation, put_each, shown};
 use crate::store::{EventKind, Query, Revision, Store, StoreError, Transaction, Watch, WatchError};
 
-/// Longer than any test waits for something that comes.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 async fn next(watch: &mut Watch) -> String {
-    shown(&timeout(PATIENCE, watch.next()).await.expect("a change comes").unwrap())
+    shown(super::next(watch).await.as_ref())
 }
 
 /// Three writes of one key, and its end, with another key beside.
@@ -44,8 +40,7 @@ pub(crate) async fn a_watch_gives_every_change_in_order(engine: &impl Engine) {
         for expected in &HISTORY[skipped..] {
             assert_eq!(next(&mut watch).await, *expected, "from {from}");
         }
-        assert_eq!(watch.next_ready().unwrap(), None);
-        assert_eq!(watch.position(), Revision::new(6));
+        assert_quiet(&mut watch).await;
     }
     for expected in HISTORY {
         assert_eq!(next(&mut along).await, expected);
@@ -76,14 +71,15 @@ pub(crate) async fn a_watch_from_a_list_on_misses_nothing_and_repeats_nothing(en
         })
         .collect();
     tokio::task::yield_now().await;
-    let listed = store.snapshot().unwrap().list(&Query::prefix("")).unwrap();
+    let listed = store.snapshot().await.unwrap().list(&Query::prefix("")).await.unwrap();
     let mut seen: BTreeMap<_, _> = listed.entries.into_iter().map(|entry| (entry.key, entry.value)).collect();
     let mut watch = store.watch(listed.revision.next());
     for writer in writers {
         writer.await.unwrap();
     }
     let mut last = listed.revision;
-    while let Some(change) = watch.next_ready().unwrap() {
+    while last < Revision::new(100) {
+        let change = super::next(&mut watch).await;
         assert_eq!(change.revision, last.next());
         last = change.revision;
         for event in &change.events {
@@ -93,8 +89,7 @@ pub(crate) async fn a_watch_from_a_list_on_misses_nothing_and_repeats_nothing(en
             };
         }
     }
-    assert_eq!(last, Revision::new(100));
-    assert_eq!(seen, all(&store).into_iter().map(|entry| (entry.key, entry.value)).collect());
+    assert_eq!(seen, all(&store).await.into_iter().map(|entry| (entry.key, entry.value)).collect());
 }
 
 pub(crate) async fn a_watch_shows_values_as_of_their_revision(engine: &impl Engine) {
@@ -125,7 +120,7 @@ pub(crate) async fn a_watch_before_what_is_kept_is_told_the_oldest(engine: &impl
         let other = format!("{}", number % 3);
         commit(&store, Transaction::new().put("a", number.to_string()).put(other, "x")).await;
     }
-    let oldest = store.oldest_watchable();
+    let oldest = super::oldest(&store).await;
     assert!((20..=23).contains(&oldest.get()), "eight are kept, a few more may be: {oldest}");
     for _ in 0..2 {
         match behind.next().await {

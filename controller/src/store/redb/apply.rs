@@ -4,10 +4,11 @@ use ::redb::{ReadableTable, Table, WriteTransaction};
 use bytes::Bytes;
 
 use super::schema::{
-    CHANGES, ENTRIES, Fault, META, META_COMPACTED, META_REVISION, Record, SUPERSEDED, Touched, superseded_key,
+    CHANGES, ENTRIES, Fault, META, META_COMPACTED, META_PROGRAM, META_REVISION, Record, SUPERSEDED, Touched,
+    superseded_key,
 };
-use super::snapshot::bounds;
-use crate::store::entry::{KeyRange, Revision};
+use crate::store::PROGRAM;
+use crate::store::entry::Revision;
 use crate::store::transaction::{Op, Precondition, Transaction, Unmet};
 use crate::store::watch::{Change, Event, EventKind};
 
@@ -70,14 +71,9 @@ impl<'t> Tables<'t> {
 
     fn first_unmet(&self, preconditions: &[Precondition]) -> Result<Option<Unmet>, Fault> {
         for (index, precondition) in preconditions.iter().enumerate() {
-            let found = match precondition {
-                Precondition::NoneUnder { prefix } => self.first_under(prefix)?,
-                Precondition::Absent { key } | Precondition::Present { key } | Precondition::Unchanged { key, .. } => {
-                    self.mod_revision(key)?
-                }
-            };
+            let found = self.mod_revision(precondition.key())?;
             let holds = match precondition {
-                Precondition::Absent { .. } | Precondition::NoneUnder { .. } => found.is_none(),
+                Precondition::Absent { .. } => found.is_none(),
                 Precondition::Present { .. } => found.is_some(),
                 Precondition::Unchanged { mod_revision, .. } => found == Some(*mod_revision),
             };
@@ -93,13 +89,6 @@ impl<'t> Tables<'t> {
         match self.entries.get(key)? {
             None => Ok(None),
             Some(record) => Ok(Some(Record::decode(record.value())?.mod_revision)),
-        }
-    }
-
-    fn first_under(&self, prefix: &Bytes) -> Result<Option<Revision>, Fault> {
-        match self.entries.range::<&[u8]>(bounds(&KeyRange::prefix(prefix.clone())))?.next() {
-            None => Ok(None),
-            Some(pair) => Ok(Some(Record::decode(pair?.1.value())?.mod_revision)),
         }
     }
 
@@ -140,6 +129,12 @@ impl<'t> Tables<'t> {
             }
         }
         self.changes.insert(revision.get(), list.as_slice())?;
+        Ok(())
+    }
+
+    /// Writes down that this program wrote to the store.
+    pub(super) fn sign(&mut self) -> Result<(), Fault> {
+        self.meta.insert(META_PROGRAM, PROGRAM.as_bytes())?;
         Ok(())
     }
 

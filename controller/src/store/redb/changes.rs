@@ -3,25 +3,41 @@
 use std::sync::{Arc, Weak};
 
 use ::redb::{ReadTransaction, ReadableDatabase};
+use tokio::sync::watch;
 
 use super::schema::{self, CHANGES, Damage, ENTRIES, Fault, META_COMPACTED, Record, SUPERSEDED, Touched};
 use super::{Shared, snapshot};
+use crate::store::BoxFuture;
 use crate::store::entry::Revision;
 use crate::store::error::{StoreError, WatchError};
 use crate::store::watch::{Change, ChangeSource, Event, EventKind};
 
 /// The changes of a store, as long as it is open: a watcher that is left behind must not keep the file locked.
-pub(super) struct KeptChanges(Weak<Shared>);
+pub(super) struct KeptChanges {
+    shared: Weak<Shared>,
+    head: watch::Receiver<Revision>,
+}
 
 impl KeptChanges {
     pub(super) fn of(shared: &Arc<Shared>) -> Self {
-        Self(Arc::downgrade(shared))
+        Self { shared: Arc::downgrade(shared), head: shared.head.subscribe() }
     }
 }
 
 impl ChangeSource for KeptChanges {
-    fn change(&self, revision: Revision) -> Result<Arc<Change>, WatchError> {
-        let shared = self.0.upgrade().ok_or(StoreError::Closed)?;
+    fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>> {
+        Box::pin(async move {
+            if self.head.clone().wait_for(|head| *head >= revision).await.is_err() {
+                return Err(StoreError::Closed.into());
+            }
+            self.durable(revision)
+        })
+    }
+}
+
+impl KeptChanges {
+    fn durable(&self, revision: Revision) -> Result<Arc<Change>, WatchError> {
+        let shared = self.shared.upgrade().ok_or(StoreError::Closed)?;
         if let Some(change) = shared.recent.get(revision) {
             return Ok(change);
         }

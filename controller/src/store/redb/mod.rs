@@ -19,7 +19,7 @@ pub(crate) mod testing;
 mod tests;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -32,7 +32,7 @@ use super::error::{Cause, OpenError, StoreError};
 use super::stats::Stats;
 use super::transaction::{Limits, Transaction};
 use super::watch::{Recent, Watch};
-use super::{BoxFuture, Health, Identity, SCHEMA, Snapshot, Store};
+use super::{BoxFuture, Health, Identity, PROGRAM, SCHEMA, Snapshot, Store};
 use changes::KeptChanges;
 use snapshot::RedbSnapshot;
 use writer::{Request, Writer};
@@ -112,6 +112,8 @@ struct Shared {
     compacted: AtomicU64,
     recent: Recent,
     stats: Stats,
+    /// Whether the file says that this program wrote to it. What only opens it leaves that as it is.
+    is_signed: AtomicBool,
     /// The first failure of a write. Set once: only reopening clears it.
     failure: OnceLock<Cause>,
 }
@@ -160,6 +162,7 @@ impl RedbStore {
         let (sender, queue) = mpsc::channel(options.queued_commits.max(1));
         let shared = Arc::new(Shared {
             database,
+            is_signed: AtomicBool::new(meta.identity.written_by.as_deref() == Some(PROGRAM)),
             identity: meta.identity,
             head: watch::Sender::new(meta.revision),
             compacted: AtomicU64::new(meta.compacted.get()),
@@ -190,8 +193,8 @@ impl Store for RedbStore {
         &self.shared.identity
     }
 
-    fn head(&self) -> Revision {
-        self.shared.head()
+    fn head(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
+        Box::pin(async { Ok(self.shared.head()) })
     }
 
     fn limits(&self) -> &Limits {
@@ -202,16 +205,13 @@ impl Store for RedbStore {
         Box::pin(self.enqueue(transaction))
     }
 
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
-        Ok(Box::new(RedbSnapshot::begin(&self.shared.database)?))
+    /// Answered at once, as are the reads of a snapshot: they cost microseconds where the pages are in memory.
+    fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>> {
+        Box::pin(async { Ok(Box::new(RedbSnapshot::begin(&self.shared.database)?) as Box<dyn Snapshot>) })
     }
 
     fn watch(&self, from: Revision) -> Watch {
-        Watch::new(Box::new(KeptChanges::of(&self.shared)), self.shared.head.subscribe(), from)
-    }
-
-    fn oldest_watchable(&self) -> Revision {
-        self.shared.compacted().next()
+        Watch::new(Box::new(KeptChanges::of(&self.shared)), from)
     }
 
     fn stats(&self) -> &Stats {

@@ -96,7 +96,10 @@ fn open_checked(
             schema::read_meta(&database).map_err(|fault| damaged_by(path, fault))?;
             Ok(database)
         }
-        Some(found) => Err(OpenError::Newer { path: path.to_owned(), found, supported }),
+        Some(found) => {
+            let program = schema::read_program(&database).unwrap_or_default();
+            Err(OpenError::Newer { path: path.to_owned(), found, program, supported })
+        }
         None => Err(damaged(path, Damage("it is a redb database, but no store".to_owned()))),
     }
 }

@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::CreateOptions;
 use crate::store::entry::{Entry, Epoch, Revision};
 use crate::store::watch::EventKind;
-use crate::store::{Identity, SCHEMA};
+use crate::store::{Identity, PROGRAM, SCHEMA};
 
 /// What is known of the store itself, by name.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
@@ -30,6 +30,8 @@ const META_BASE: &str = "base";
 const META_FLEET: &str = "fleet";
 pub(super) const META_REVISION: &str = "revision";
 pub(super) const META_COMPACTED: &str = "compacted";
+/// The name and version of the program that wrote last. It is read of a store of any version, so its form never changes.
+pub(super) const META_PROGRAM: &str = "program";
 
 /// An error of the engine, or of what it gave back, before it is known what that means.
 pub(super) type Fault = Box<dyn StdError + Send + Sync>;
@@ -58,6 +60,7 @@ pub(super) fn write_new(database: &Database, create: &CreateOptions) -> Result<(
         meta.insert(META_FLEET, create.fleet.as_ref())?;
         meta.insert(META_REVISION, base.as_slice())?;
         meta.insert(META_COMPACTED, base.as_slice())?;
+        meta.insert(META_PROGRAM, PROGRAM.as_bytes())?;
         transaction.open_table(ENTRIES)?;
         transaction.open_table(CHANGES)?;
         transaction.open_table(SUPERSEDED)?;
@@ -88,6 +91,13 @@ pub(super) fn read_version(database: &Database) -> Result<Option<u32>, Fault> {
     Ok(Some(u32::from_be_bytes(exactly(META_SCHEMA, version.value())?)))
 }
 
+/// The program that wrote last to a store of any version; `None` where it kept no record of that.
+pub(super) fn read_program(database: &Database) -> Result<Option<String>, Fault> {
+    let meta = database.begin_read()?.open_table(META)?;
+    let program = meta.get(META_PROGRAM)?;
+    Ok(program.map(|program| String::from_utf8_lossy(program.value()).into_owned()))
+}
+
 /// What is known of a store whose version is known.
 pub(super) fn read_meta(database: &Database) -> Result<Meta, Fault> {
     let transaction = database.begin_read()?;
@@ -96,6 +106,7 @@ pub(super) fn read_meta(database: &Database) -> Result<Meta, Fault> {
         epoch: Epoch::new(read_exactly(&transaction, META_EPOCH)?),
         base: revision(META_BASE)?,
         schema: u32::from_be_bytes(read_exactly(&transaction, META_SCHEMA)?),
+        written_by: read_program(database)?,
         fleet: read_bytes(&transaction, META_FLEET)?,
     };
     Ok(Meta { identity, revision: revision(META_REVISION)?, compacted: revision(META_COMPACTED)? })

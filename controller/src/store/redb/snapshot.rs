@@ -7,9 +7,9 @@ use std::sync::Arc;
 use ::redb::{AccessGuard, Database, ReadOnlyTable, ReadableDatabase, StorageError};
 
 use super::schema::{self, Damage, ENTRIES, Fault, META_REVISION, Record};
-use crate::store::Snapshot;
 use crate::store::entry::{Entry, KeyRange, List, Order, Query, Revision};
 use crate::store::error::StoreError;
+use crate::store::{BoxFuture, Snapshot};
 
 /// A consistent view of a redb store.
 pub(super) struct RedbSnapshot {
@@ -32,26 +32,32 @@ impl Snapshot for RedbSnapshot {
         self.revision
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError> {
-        guarded(|| match self.entries.get(key)? {
-            None => Ok(None),
-            Some(record) => Ok(Some(Record::decode(record.value())?.to_entry(key))),
+    fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        Box::pin(async move {
+            guarded(|| match self.entries.get(key)? {
+                None => Ok(None),
+                Some(record) => Ok(Some(Record::decode(record.value())?.to_entry(key))),
+            })
         })
     }
 
-    fn list(&self, query: &Query) -> Result<List, StoreError> {
-        guarded(|| {
-            let empty = List { entries: Vec::new(), revision: self.revision, more: false };
-            if query.range.is_empty() {
-                return Ok(empty);
-            }
-            let found = self.entries.range::<&[u8]>(bounds(&query.range))?;
-            let limit = query.limit.unwrap_or(usize::MAX);
-            match query.order {
-                Order::Ascending => fill(empty, limit, found),
-                Order::Descending => fill(empty, limit, found.rev()),
-            }
-        })
+    fn list<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<List, StoreError>> {
+        Box::pin(async move { guarded(|| self.read_list(query)) })
+    }
+}
+
+impl RedbSnapshot {
+    fn read_list(&self, query: &Query) -> Result<List, Fault> {
+        let empty = List { entries: Vec::new(), revision: self.revision, more: false };
+        if query.range.is_empty() {
+            return Ok(empty);
+        }
+        let found = self.entries.range::<&[u8]>(bounds(&query.range))?;
+        let limit = query.limit.unwrap_or(usize::MAX);
+        match query.order {
+            Order::Ascending => fill(empty, limit, found),
+            Order::Descending => fill(empty, limit, found.rev()),
+        }
     }
 }
 
@@ -69,7 +75,7 @@ fn fill<'a>(mut list: List, limit: usize, found: impl Iterator<Item = Found<'a>>
     Ok(list)
 }
 
-pub(super) fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
     let end = range.end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(end.as_ref()));
     (Bound::Included(range.start.as_ref()), end)
 }

@@ -114,6 +114,7 @@ impl Writer {
         if let Some(last) = changes.last().map(|change| change.revision) {
             let (puts, deletes) = count(&changes);
             shared.stats.count_synced(changes.len() as u64, puts, deletes);
+            shared.is_signed.store(true, Ordering::Relaxed);
             shared.compacted.store(written.compacted.get(), Ordering::Release);
             shared.recent.push(changes);
             shared.head.send_replace(last);
@@ -147,6 +148,9 @@ fn write(shared: &Shared, transactions: &[Transaction]) -> Result<Written, Faile
 
 fn fill(shared: &Shared, batch: &::redb::WriteTransaction, transactions: &[Transaction]) -> Result<Written, Fault> {
     let mut tables = Tables::open(batch, shared.head(), shared.compacted())?;
+    if !shared.is_signed.load(Ordering::Relaxed) {
+        tables.sign()?;
+    }
     let applied = transactions.iter().map(|transaction| tables.apply(transaction)).collect::<Result<_, _>>()?;
     Ok(Written { applied, compacted: tables.finish(shared.options.kept_changes)? })
 }

@@ -47,7 +47,7 @@ async fn commits_that_wait_share_one_flush() {
     let store = create(&disk);
     let others = (0..64).map(|number| Transaction::new().put(format!("{number}"), ""));
     let (first, others) = wait_behind_a_flush(&store, &disk, others).await;
-    assert_eq!(store.head(), Revision::ZERO, "nothing is seen before it is durable");
+    assert_eq!(store.head().await.unwrap(), Revision::ZERO, "nothing is seen before it is durable");
     assert!(others.iter().all(|answer| !answer.is_finished()), "nothing is answered before it is durable");
     disk.let_syncs_go();
     assert_eq!(first.await.unwrap().unwrap(), Revision::new(1));
@@ -103,8 +103,8 @@ async fn a_failed_flush_leaves_its_batch_unknown_and_the_store_read_only() {
         let after = store.commit(Transaction::new().put("after", "")).await;
         assert!(matches!(after, Err(StoreError::ReadOnly { .. })), "{after:?}");
         assert!(matches!(store.health(), Health::ReadOnly { .. }));
-        assert_eq!(store.head(), Revision::new(1));
-        assert!(store.snapshot().unwrap().get(b"first").unwrap().is_some(), "reads go on");
+        assert_eq!(store.head().await.unwrap(), Revision::new(1));
+        assert!(store.snapshot().await.unwrap().get(b"first").await.unwrap().is_some(), "reads go on");
     }
 }
 
@@ -120,5 +120,5 @@ async fn what_waits_when_a_store_is_dropped_is_still_done() {
         assert_eq!(answer.await.unwrap().unwrap(), Revision::new(revision));
     }
     let store = RedbStore::open_on(disk.backend(), Path::new("disk"), RedbOptions::default()).unwrap();
-    assert_eq!(store.head(), Revision::new(3));
+    assert_eq!(store.head().await.unwrap(), Revision::new(3));
 }

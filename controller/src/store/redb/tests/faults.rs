@@ -31,19 +31,19 @@ fn value(number: u64) -> Vec<u8> {
 }
 
 /// That the store holds exactly the first `head` writes, each whole, and its changes.
-fn assert_whole(store: &RedbStore, context: &str) {
-    let snapshot = store.snapshot().unwrap();
+async fn assert_whole(store: &RedbStore, context: &str) {
+    let snapshot = store.snapshot().await.unwrap();
     let head = snapshot.revision().get();
     for prefix in ["own/", "history/"] {
-        let list = snapshot.list(&Query::prefix(prefix)).unwrap();
+        let list = snapshot.list(&Query::prefix(prefix)).await.unwrap();
         let values: Vec<_> = list.entries.iter().map(|entry| entry.value.to_vec()).collect();
         assert!(values == (1..=head).map(value).collect::<Vec<_>>(), "{context}: {prefix} at {head}");
     }
-    let shared = snapshot.get(b"shared").unwrap().map(|entry| (entry.value.to_vec(), entry.version));
+    let shared = snapshot.get(b"shared").await.unwrap().map(|entry| (entry.value.to_vec(), entry.version));
     assert!(shared == (head > 0).then(|| (value(head), head)), "{context}");
     let mut watch = store.watch(Revision::ZERO);
     for revision in 1..=head {
-        assert_eq!(watch.next_ready().unwrap().unwrap().events.len(), 3, "{context}: change {revision}");
+        assert_eq!(watch.next().await.unwrap().events.len(), 3, "{context}: change {revision}");
     }
 }
 
@@ -81,11 +81,11 @@ async fn f03_power_loss_at_any_moment_loses_no_acknowledged_commit_and_halves_no
         let context = format!("moment {moment}, {odds} % of the unsynced sectors left");
         let store = open(&left).unwrap_or_else(|error| panic!("{context}: {error:?}"));
         let known = acknowledged.iter().rposition(|at| *at <= moment).unwrap() as u64;
-        let head = store.head().get();
+        let head = store.head().await.unwrap().get();
         assert!(head == known || head == known + 1, "{context}: {head}, {known} were acknowledged");
-        assert_whole(&store, &context);
+        assert_whole(&store, &context).await;
         store.commit(write(head + 1)).await.unwrap();
-        assert_whole(&store, &context);
+        assert_whole(&store, &context).await;
     }
 }
 
@@ -111,14 +111,18 @@ async fn f05_and_f06_a_failed_write_makes_the_store_read_only_and_says_what_may_
                 Health::ReadOnly { reason } => assert!(reason.contains("os error"), "{context}: {reason}"),
                 Health::Writable => panic!("{context}: not said to be read-only"),
             }
-            assert_eq!(store.head(), Revision::new(done), "{context}");
-            assert_whole(&store, &context);
+            assert_eq!(store.head().await.unwrap(), Revision::new(done), "{context}");
+            assert_whole(&store, &context).await;
             drop(store);
             let store = open(&disk).unwrap_or_else(|error| panic!("{context}: {error:?}"));
             let most = if failed.nothing_written() { done } else { done + 1 };
-            assert!((done..=most).contains(&store.head().get()), "{context}: {} of {done}", store.head());
-            assert_whole(&store, &context);
-            let head = store.head().get();
+            assert!(
+                (done..=most).contains(&store.head().await.unwrap().get()),
+                "{context}: {} of {done}",
+                store.head().await.unwrap()
+            );
+            assert_whole(&store, &context).await;
+            let head = store.head().await.unwrap().get();
             store.commit(write(head + 1)).await.unwrap();
         }
     }
@@ -182,8 +186,8 @@ async fn f12_a_flipped_bit_is_refused_or_does_no_harm() {
         bytes[at] ^= 1 << random.below(8);
         let flipped = Disk::holding(bytes.clone());
         if let Ok(store) = RedbStore::open_on(flipped.backend(), Path::new("disk"), RedbOptions::default()) {
-            assert_eq!(store.head(), Revision::new(40), "byte {at}");
-            assert_whole(&store, &format!("byte {at}"));
+            assert_eq!(store.head().await.unwrap(), Revision::new(40), "byte {at}");
+            assert_whole(&store, &format!("byte {at}")).await;
         } else {
             refused += 1;
             assert!(flipped.bytes() == bytes, "byte {at}: a refused file was written to");

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::super::testing::creation;
 use super::super::{RedbOptions, RedbStore, open, schema};
-use crate::store::{OpenError, Revision, SCHEMA, Store, Transaction};
+use crate::store::{OpenError, PROGRAM, Revision, SCHEMA, Store, Transaction};
 
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -116,10 +116,38 @@ async fn f30_a_second_controller_on_one_store_is_refused() {
 
 /// Writes another schema version into a store, as a program of that version would have.
 fn set_version(path: &Path, version: u32) {
+    set_meta(path, "schema", Some(&version.to_be_bytes()));
+    set_meta(path, "program", Some(b"stemma-controller 9.9.9"));
+}
+
+fn set_meta(path: &Path, name: &str, value: Option<&[u8]>) {
     let database = Database::open(path).unwrap();
     let transaction = schema::begin_durable(&database).unwrap();
-    transaction.open_table(schema::META).unwrap().insert("schema", version.to_be_bytes().as_slice()).unwrap();
+    {
+        let mut meta = transaction.open_table(schema::META).unwrap();
+        match value {
+            Some(value) => drop(meta.insert(name, value).unwrap()),
+            None => drop(meta.remove(name).unwrap()),
+        }
+    }
     transaction.commit().unwrap();
+}
+
+#[tokio::test]
+async fn a_store_is_signed_by_the_first_write_and_not_by_being_opened() {
+    let (_directory, path) = directory();
+    drop(create_with_an_entry(&path).await);
+    // As a store stands that a program of before this record wrote.
+    set_meta(&path, "program", None);
+    for _ in 0..10 {
+        let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
+        assert_eq!((&store.identity().written_by, store.stats().syncs()), (&None, 0));
+    }
+    let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
+    store.commit(Transaction::new().put("a", "2")).await.unwrap();
+    drop(store);
+    let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
+    assert_eq!(store.identity().written_by.as_deref(), Some(PROGRAM));
 }
 
 #[tokio::test]
@@ -128,7 +156,7 @@ async fn f36_a_store_of_a_newer_version_is_refused_byte_for_byte_untouched() {
     drop(create_with_an_entry(&path).await);
     set_version(&path, SCHEMA + 41);
     let expected = format!(
-        "the store DIR/store.redb has schema version {}, this program knows up to version {SCHEMA}; \
+        "the store DIR/store.redb has schema version {} (written by stemma-controller 9.9.9), this program knows up to version {SCHEMA}; \
          it was left untouched: run the newer stemma-controller, or put back a copy of DIR that was made while the controller was stopped",
         SCHEMA + 41
     );
@@ -165,6 +193,6 @@ async fn a_copy_of_a_crashed_store_opens_with_all_that_was_acknowledged() {
     let copy = directory.path().join("copy.redb");
     fs::copy(&path, &copy).unwrap();
     let copied = RedbStore::open(&copy, RedbOptions::default()).unwrap();
-    assert_eq!(copied.head(), Revision::new(1));
+    assert_eq!(copied.head().await.unwrap(), Revision::new(1));
     drop(store);
 }

@@ -4,12 +4,34 @@ mod batches;
 mod faults;
 mod files;
 
+use std::sync::Arc;
+
 use super::testing::{Files, Memory};
-use crate::store::conformance::{conform, is_like_a_map};
+use crate::store::conformance::{Bounds, Engine, conform, is_like_a_map};
+use crate::store::late::LateStore;
+use crate::store::{CreateOptions, Store};
+
+/// The same stores behind answers that are late.
+struct Late(Files);
+
+impl Engine for Late {
+    fn create(&self, create: &CreateOptions, bounds: &Bounds) -> Arc<dyn Store> {
+        Arc::new(LateStore::new(self.0.create(create, bounds)))
+    }
+
+    fn reopen(&self, bounds: &Bounds) -> Arc<dyn Store> {
+        Arc::new(LateStore::new(self.0.reopen(bounds)))
+    }
+}
 
 mod on_file {
     use super::*;
     conform!(Files::new());
+}
+
+mod late {
+    use super::*;
+    conform!(Late(Files::new()));
 }
 
 mod in_memory {

@@ -1,0 +1,101 @@
+//! What a decision reads: the fleet as of one revision, and what no model holds.
+//!
+//! A decision is a function without effects, and the store may be far away. So what is not in the model is read before the decision
+//! and not in it: a decision that wants more answers [`Undecided::Unread`], and is made again when that was read. What it found has
+//! to be a precondition of its commit, so it does not matter that the read is later than the model.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use stemma_core::object::{Kind, Timestamp};
+use stemma_wire::error::ApiError;
+
+use super::{Undecided, damaged, store_error};
+use crate::cache::Model;
+use crate::records::{codec, key};
+use crate::store::{Entry, Query, Revision, Store};
+
+/// What a decision rests on.
+pub struct Context<'a> {
+    /// The fleet, as of one revision.
+    pub model: &'a Model,
+    /// When the write is made.
+    pub now: Timestamp,
+    /// Whether the write is only tried out.
+    pub dry_run: bool,
+    pub(super) reads: &'a Reads,
+}
+
+/// Something that no model holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The entry at a key.
+    Entry(String),
+    /// The keys below a prefix.
+    Keys(String),
+}
+
+/// What was read for a decision.
+#[derive(Default)]
+pub(super) struct Reads {
+    entries: HashMap<String, Option<Entry>>,
+    keys: HashMap<String, Vec<Bytes>>,
+}
+
+impl Reads {
+    /// Reads what a decision wants.
+    pub(super) async fn read(&mut self, store: &dyn Store, wanted: Wanted) -> Result<(), ApiError> {
+        let snapshot = store.snapshot().await.map_err(|e| store_error(&e))?;
+        match wanted {
+            Wanted::Entry(at) => {
+                let entry = snapshot.get(at.as_bytes()).await.map_err(|e| store_error(&e))?;
+                self.entries.insert(at, entry);
+            }
+            Wanted::Keys(prefix) => {
+                let list = snapshot.list(&Query::prefix(prefix.clone())).await.map_err(|e| store_error(&e))?;
+                self.keys.insert(prefix, list.entries.into_iter().map(|entry| entry.key).collect());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Context<'_> {
+    /// When a mark was last written; `None`: never.
+    pub(super) fn marked(&self, mark: &str) -> Option<Revision> {
+        self.model.marks.get(mark).copied()
+    }
+
+    /// The mark of references to an object, as [`super::Draft::delete`] needs it: nobody in the model who refers to it is missing.
+    pub(super) fn referred(&self, kind: Kind, id: &str) -> Option<Revision> {
+        self.marked(&key::referred(kind, &id))
+    }
+
+    /// The entry at a key that no model holds.
+    ///
+    /// # Errors
+    /// [`Undecided::Unread`].
+    pub fn entry(&self, at: &str) -> Result<Option<&Entry>, Undecided> {
+        let read = self.reads.entries.get(at).ok_or_else(|| Undecided::Unread(Wanted::Entry(at.to_owned())))?;
+        Ok(read.as_ref())
+    }
+
+    /// The record at such a key, with the revision that wrote it.
+    ///
+    /// # Errors
+    /// [`Undecided::Unread`]; that the record is damaged.
+    pub fn record<T: DeserializeOwned>(&self, at: &str) -> Result<Option<(T, Revision)>, Undecided> {
+        let Some(entry) = self.entry(at)? else { return Ok(None) };
+        Ok(Some((codec::decode(&entry.value).map_err(|e| damaged(&e))?, entry.mod_revision)))
+    }
+
+    /// The keys below a prefix of entries that no model holds.
+    ///
+    /// # Errors
+    /// [`Undecided::Unread`].
+    pub(super) fn keys_below(&self, prefix: &str) -> Result<&[Bytes], Undecided> {
+        let read = self.reads.keys.get(prefix).ok_or_else(|| Undecided::Unread(Wanted::Keys(prefix.to_owned())))?;
+        Ok(read)
+    }
+}
