@@ -16,9 +16,10 @@ use super::{Enrolment, caller, keys, new_uuid, token};
 use crate::ca::csr::Request;
 use crate::cache::model::Entry;
 use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, key_key, token_key};
+use crate::records::request::Answer;
 use crate::records::{codec, key};
 use crate::registry::work::Work;
-use crate::registry::{Answer, Context, Decision, Undecided};
+use crate::registry::{Context, Decision, Undecided};
 use crate::store::{Op, Precondition, Revision};
 
 /// Why a node's name is taken.

@@ -15,8 +15,9 @@ use super::{Enrolment, caller, keys};
 use crate::ca::csr::Request;
 use crate::records::codec;
 use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex, MOST_CERTIFICATES, agent_key, key_key};
+use crate::records::request::Answer;
 use crate::registry::work::Work;
-use crate::registry::{Answer, Context, Decision, Undecided};
+use crate::registry::{Context, Decision, Undecided};
 use crate::store::{Op, Precondition};
 
 /// What a renewal has made, once it is committed.

@@ -14,9 +14,10 @@ use subtle::ConstantTimeEq;
 use crate::cache::Model;
 use crate::records::codec;
 use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
+use crate::records::request::Answer;
 use crate::registry::admit::bad_field;
 use crate::registry::work::Work;
-use crate::registry::{Answer, Caller, Registry};
+use crate::registry::{Caller, Registry};
 use crate::store::{Op, Precondition};
 
 /// How often a token may be used, unless said otherwise.

@@ -6,8 +6,9 @@ use stemma_core::object::ClusterId;
 use stemma_core::ownership::Manager;
 use stemma_wire::error::ApiError;
 
+use crate::records::request::Answer;
 use crate::registry::work::Work;
-use crate::registry::{Answer, Caller, Context, Decision, Registry, Undecided};
+use crate::registry::{Caller, Context, Decision, Registry, Undecided};
 
 /// Stores the choices that are open. One cluster's that cannot be stored keeps no other's from it.
 ///

@@ -35,10 +35,8 @@ pub use context::{Context, Wanted};
 pub use draft::Draft;
 
 use crate::cache::Cache;
-pub use crate::records::audit::Action;
 use crate::records::audit::AuditRecord;
-pub use crate::records::request::Answer;
-use crate::records::request::{REQUEST_KEPT_MS, RequestRecord};
+use crate::records::request::{Answer, REQUEST_KEPT_MS, RequestRecord};
 use crate::records::{codec, key};
 use crate::store::{Entry, KeyRange, Op, Precondition, Query, Revision, Store, StoreError, Transaction};
 

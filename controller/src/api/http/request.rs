@@ -16,7 +16,8 @@ use uuid::Uuid;
 use super::json;
 use super::query::Parameters;
 use super::version::Negotiated;
-use crate::registry::{Answer, Caller, Mark};
+use crate::records::request::Answer;
+use crate::registry::{Caller, Mark};
 
 /// The largest body of everything but a blob: a release with all of its tasks in it.
 pub(crate) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;

@@ -14,10 +14,11 @@ use uuid::Uuid;
 use super::objects::Shown;
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
+use crate::records::audit::Action;
+use crate::records::request::Answer;
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
-use crate::registry::{Action, Answer};
 
 /// The most objects of one apply.
 const MOST_OBJECTS: usize = 2_000;

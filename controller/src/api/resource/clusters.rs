@@ -19,9 +19,10 @@ use crate::api::Api;
 use crate::api::http::query::Page;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
+use crate::records::request::Answer;
+use crate::registry::Undecided;
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, not_found};
-use crate::registry::{Answer, Undecided};
 
 impl Shown for ClusterSpec {
     const LEVEL: Option<Level> = Some(Level::Cluster);

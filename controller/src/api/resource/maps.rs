@@ -9,7 +9,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use super::objects::{Shown, lost, raw};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
-use crate::registry::Answer;
+use crate::records::request::Answer;
 use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::work::{Work, check_presumed};
 

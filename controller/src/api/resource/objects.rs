@@ -19,10 +19,11 @@ use crate::api::http::query::{Page, Parameters};
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
+use crate::records::request::Answer;
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
-use crate::registry::{Answer, Caller, Undecided};
+use crate::registry::{Caller, Undecided};
 
 /// A kind as it stands in the API.
 pub(super) trait Shown: Resource + Fields {

@@ -14,11 +14,12 @@ use super::objects::{Shown, lost, raw, read_body, shown_fields, update};
 use crate::api::Api;
 use crate::api::http::patch::{BadPatch, Operation, Patch, Verb, map_from_text};
 use crate::api::http::request::{Outcome, PatchKind, Reply, Request};
+use crate::records::request::Answer;
+use crate::registry::Caller;
 use crate::registry::admit::bad_body;
 use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, check_presumed};
-use crate::registry::{Answer, Caller};
 
 /// `PATCH` of an object, in its three forms.
 ///

@@ -18,9 +18,10 @@ use crate::api::http::query::Page;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
+use crate::records::request::Answer;
+use crate::registry::Undecided;
 use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, check_presumed, not_found};
-use crate::registry::{Answer, Undecided};
 
 impl Shown for ReleaseSpec {
     const LEVEL: Option<Level> = None;

@@ -14,7 +14,7 @@ use super::writes;
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
-use crate::registry::Answer;
+use crate::records::request::Answer;
 
 /// `GET /v1/nodes/{node}/roles`.
 pub(super) fn roles(api: &Api, request: &Request) -> Outcome {

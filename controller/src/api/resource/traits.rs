@@ -12,7 +12,7 @@ use super::{state, writes};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::api::http::version::IRONIC_VERSION;
-use crate::registry::Answer;
+use crate::records::request::Answer;
 
 /// `GET /v1/nodes/{node}/traits`: the union of the sources, less what is suppressed.
 pub(super) fn list(api: &Api, request: &Request) -> Outcome {

@@ -12,8 +12,9 @@ use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
+use crate::records::request::Answer;
+use crate::registry::Caller;
 use crate::registry::work::{Work, Written, check_presumed};
-use crate::registry::{Answer, Caller};
 
 /// `POST` of a kind whose every field has a default: 201 with the object as it looks.
 ///

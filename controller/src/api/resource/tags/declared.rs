@@ -10,7 +10,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use crate::api::http::request::Request;
 use crate::cache::Model;
-use crate::registry::Answer;
+use crate::records::request::Answer;
 use crate::registry::admit::bad_field;
 
 /// How many nodes a refusal lists.

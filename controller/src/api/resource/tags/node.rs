@@ -15,7 +15,7 @@ use crate::api::resource::objects::Shown;
 use crate::api::resource::place::{roles_of, table_of, visible};
 use crate::api::resource::writes;
 use crate::cache::Model;
-use crate::registry::Answer;
+use crate::records::request::Answer;
 
 /// `GET /v1/nodes/{node}/tags`: each with its origin; those that are unassigned too.
 pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
