@@ -49,10 +49,16 @@ pub(crate) fn serve(data: &Path, options: Options) -> Result<Served> {
 }
 
 impl Served {
+    /// The text of its metrics.
+    #[allow(dead_code, reason = "each test file uses its own part")]
+    pub(crate) fn metrics(&self) -> String {
+        self.parts.metrics.text()
+    }
+
     /// What the controller counts, by the name of the metric.
     #[allow(dead_code, reason = "each test file uses its own part")]
     pub(crate) fn counted(&self, metric: &str) -> u64 {
-        let text = self.parts.metrics.text();
+        let text = self.metrics();
         let value = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
         value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{metric} is no metric:\n{text}"))
     }

@@ -6,6 +6,7 @@
 
 mod agent;
 mod kept;
+mod names;
 #[path = "../served/mod.rs"]
 mod served;
 
@@ -33,22 +34,41 @@ fn serve(kept: &Kept, time: Then) -> Result<Served> {
     served::serve(&kept.path("data"), Options { clock: Arc::new(time), ..Options::default() })
 }
 
+/// A client of the kept fleet's controller, with a certificate of then.
+fn client(served: &Served, url: &str, own: ClientIdentity, time: Then) -> Result<Client> {
+    let root = CertificateDer::from_pem_file(&served.bound.ca)?;
+    let tls = client_config(&Pin::Roots(vec![root]), None, Some(own), Arc::new(time))?;
+    Ok(Client::new(url.parse()?, Some(Arc::new(tls)), ClientLimits::default()))
+}
+
+/// Sends a request; `None`: it was not answered in the time in which nothing happens.
+fn ask(client: &mut Client, request: Request<Bytes>) -> Result<Option<(u16, Bytes)>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let Ok(answered) = runtime.block_on(async { tokio::time::timeout(QUIET, client.send(request)).await }) else {
+        return Ok(None);
+    };
+    let answered = answered?;
+    Ok(Some((answered.status().as_u16(), answered.into_body())))
+}
+
+/// What an operator reads at a path.
+fn operator(kept: &Kept, served: &Served, path: &str, time: Then) -> Result<(u16, Bytes)> {
+    let chain = CertificateDer::pem_file_iter(kept.path("data/admin/admin.pem"))?.collect::<Result<_, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(kept.path("data/admin/admin.key"))?;
+    let mut client = client(served, &served.bound.admin, ClientIdentity { chain, key }, time)?;
+    ask(&mut client, Request::get(path).body(Bytes::new())?)?.with_context(|| format!("GET {path} was not answered"))
+}
+
 /// What the agent of a kept host is answered when it says to this controller what it said last; `None`: it is parked.
 fn say(kept: &Kept, served: &Served, host: &str, time: Then) -> Result<Option<News>> {
     let (key, chain) = kept.credentials(host)?;
     let key = PrivateKeyDer::try_from(key).map_err(anyhow::Error::msg)?;
     let own = ClientIdentity { chain: chain.into_iter().map(CertificateDer::from).collect(), key };
-    let root = CertificateDer::from_pem_file(&served.bound.ca)?;
-    let tls = client_config(&Pin::Roots(vec![root]), None, Some(own), Arc::new(time))?;
-    let mut client = Client::new(served.bound.agents.parse()?, Some(Arc::new(tls)), ClientLimits::default());
-    let message = Bytes::from(kept.message(host)?);
-    let request = Request::post("/agent/v1/checkin").body(message)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let answering = async { tokio::time::timeout(QUIET, client.send(request)).await };
-    let Ok(answered) = runtime.block_on(answering) else { return Ok(None) };
-    let answered = answered?;
-    ensure!(answered.status() == 200, "{host}: {answered:?}");
-    match decode(answered.body())? {
+    let mut client = client(served, &served.bound.agents, own, time)?;
+    let message = Request::post("/agent/v1/checkin").body(Bytes::from(kept.message(host)?))?;
+    let Some((status, body)) = ask(&mut client, message)? else { return Ok(None) };
+    ensure!(status == 200, "{host}: {status} {}", String::from_utf8_lossy(&body));
+    match decode(&body)? {
         CheckInAnswer::Current(news) => Ok(Some(*news)),
         CheckInAnswer::Superseded => bail!("nobody else speaks for {host}"),
     }
