@@ -6,9 +6,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
-
-use crate::manifest::unreadable;
+use anyhow::{Context as _, Result, anyhow, bail};
 
 /// The file of that name, relative to `dir`, links followed: a regular one at or below `root`.
 ///
@@ -53,6 +51,18 @@ fn leads_out(below: &Path, name: &Path) -> bool {
 fn canonical(path: &Path) -> Result<PathBuf> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     path.canonicalize().map_err(|error| unreadable(&error))
+}
+
+/// Why a file can't be read, in words.
+pub(crate) fn unreadable(error: &std::io::Error) -> anyhow::Error {
+    use std::io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::NotFound => anyhow!("there is no such file or directory"),
+        Kind::PermissionDenied => anyhow!("it may not be read: {error}"),
+        Kind::InvalidData => anyhow!("it is no text in UTF-8"),
+        Kind::IsADirectory => anyhow!("it is a directory, and a file is meant"),
+        _ => anyhow!("it can't be read: {error}"),
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use crate::api::Refusal;
-
 /// Why the command did not end with 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -28,10 +26,9 @@ struct Failure {
 }
 
 impl Exit {
-    /// With which status an error ends the command.
-    pub(crate) fn of(error: &anyhow::Error) -> Self {
-        let refused = || error.downcast_ref::<Refusal>().map_or(Self::Error, Refusal::exit);
-        error.downcast_ref::<Failure>().map_or_else(refused, |failure| failure.exit)
+    /// The status that was given with an error.
+    pub(crate) fn given(error: &anyhow::Error) -> Option<Self> {
+        error.downcast_ref::<Failure>().map(|failure| failure.exit)
     }
 
     /// An error that ends the command with this status.

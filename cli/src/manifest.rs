@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
 use stemma_wire::message::Hash;
 
-use crate::beside::beside;
+use crate::beside::{beside, unreadable};
 use crate::problem::Problems;
 use crate::yaml::{self, Document};
 
@@ -179,18 +179,6 @@ pub(crate) fn text(file: &Path, limit: u64) -> Result<String> {
         bail!("has {size} bytes, more than the {limit} that are taken: split it");
     }
     std::fs::read_to_string(file).map_err(|error| unreadable(&error))
-}
-
-/// Why a file can't be read, in words.
-pub(crate) fn unreadable(error: &std::io::Error) -> anyhow::Error {
-    use std::io::ErrorKind as Kind;
-    match error.kind() {
-        Kind::NotFound => anyhow!("there is no such file or directory"),
-        Kind::PermissionDenied => anyhow!("it may not be read: {error}"),
-        Kind::InvalidData => anyhow!("it is no text in UTF-8"),
-        Kind::IsADirectory => anyhow!("it is a directory, and a file is meant"),
-        _ => anyhow!("it can't be read: {error}"),
-    }
 }
 
 /// A JSON file may hold one document or an array of them.

@@ -40,6 +40,14 @@ pub(crate) struct Conflict {
     pub(crate) value: String,
 }
 
+impl Exit {
+    /// With which status an error ends the command.
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        let refused = || error.downcast_ref::<Refusal>().map_or(Self::Error, Refusal::exit);
+        Self::given(error).unwrap_or_else(refused)
+    }
+}
+
 impl Refusal {
     /// Reads an answer; what is no error body of the API's is told by its status.
     pub(super) fn of(answer: &Response<Bytes>, method: &Method, path: &str) -> Self {

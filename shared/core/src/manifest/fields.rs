@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::body::is_null;
 use super::error::{BodyError, BodyErrorKind, no_object};
 use super::extra::{self, Kept};
 use super::reader::read;
+use super::sound::plain;
 use super::{sound, task};
 use crate::lifecycle;
 use crate::name::Name;
@@ -311,11 +311,6 @@ impl Fields for ReleaseSpec {
     fn inherited(&mut self) -> Option<&mut Inherited> {
         None
     }
-}
-
-pub(super) fn plain<T: Default + serde::de::DeserializeOwned>(field: &mut T, raw: &RawValue) -> Result<(), BodyError> {
-    *field = if is_null(raw) { T::default() } else { read(raw)? };
-    Ok(())
 }
 
 /// A field's JSON; what stands at its default is `null`.

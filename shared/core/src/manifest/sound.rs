@@ -7,13 +7,20 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::body::is_null;
 use super::error::{BodyError, BodyErrorKind};
-use super::fields::plain;
+use super::reader::read;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName};
 use crate::object::{Extra, RoleChange, RoleSpec, TagSpec, TraitSet};
 use crate::requirement::Requirements;
 use crate::traits::TraitNames;
+
+/// A field without rules of its own; `null` is its default.
+pub(super) fn plain<T: Default + serde::de::DeserializeOwned>(field: &mut T, raw: &RawValue) -> Result<(), BodyError> {
+    *field = if is_null(raw) { T::default() } else { read(raw)? };
+    Ok(())
+}
 
 pub(super) fn host_labels(to: &mut Option<HostLabels>, raw: &RawValue) -> Result<(), BodyError> {
     plain(to, raw)?;

@@ -9,6 +9,7 @@ mod content;
 mod cycle;
 mod error;
 pub mod fuel;
+mod gather;
 mod library;
 mod profile;
 pub mod select;
