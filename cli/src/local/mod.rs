@@ -14,15 +14,13 @@ use anyhow::Result;
 use stemma_author::Reader;
 use stemma_core::finding::Finding;
 use stemma_core::fleet::{Change, Fleet};
-use stemma_core::graph::ClusterGraph;
 use stemma_core::manifest::{BodyError, Document, Key, Objects, assemble, read_document};
-use stemma_core::name::{ObjectName, ReleaseRef};
+use stemma_core::name::{NodeName, ObjectName, ReleaseRef};
 use stemma_core::object::{ClusterId, Object, Spec};
 use stemma_core::ownership::Manager;
 use stemma_core::release::{CompiledRelease, ReleaseError, compile_set};
-use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_node};
+use stemma_core::resolve::{FleetAnswer, ResolveCache, ResolveError, resolve_fleet, sort_findings};
 use stemma_core::task::judge;
-use stemma_core::validate;
 
 use crate::manifest::{self, Manifest, Manifests};
 use crate::problem::Problems;
@@ -38,10 +36,7 @@ type Releases = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
 
 /// A set of manifests that holds together.
 pub(crate) struct Local {
-    fleet: Fleet,
-    /// The order of each cluster, by the cluster's name.
-    graphs: BTreeMap<ObjectName, ClusterGraph>,
-    answers: Vec<Arc<Answer>>,
+    answer: FleetAnswer,
     /// What is odd about the tasks' parameters.
     parameters: Vec<Finding>,
 }
@@ -151,57 +146,35 @@ impl Sources {
 
     /// Resolves every node and orders every cluster.
     fn check(&self, fleet: Fleet, parameters: Vec<Finding>) -> Result<Local> {
+        let errors = match resolve_fleet(&fleet, &ResolveCache::new()) {
+            Ok(answer) => return Ok(Local { answer, parameters }),
+            Err(errors) => errors,
+        };
         let mut problems = Problems::default();
-        let mut graphs = BTreeMap::new();
-        for cluster in fleet.clusters() {
-            let graph = ClusterGraph::of(&fleet, ClusterId(cluster.meta.uuid));
-            if let Err(cycle) = graph.check() {
-                problems.add(self.place(&Key::Cluster(cluster.meta.name.clone()), ""), cycle);
-            }
-            graphs.insert(cluster.meta.name.clone(), graph);
-        }
-        let cache = ResolveCache::new();
-        let mut answers = Vec::new();
-        for node in fleet.nodes() {
-            match resolve_node(&fleet, &cache, node.id()) {
-                Outcome::Complete(answer) => answers.push(answer),
-                Outcome::Incomplete(missing) => {
-                    let key = node.meta.name.clone().map(Key::Node);
-                    let place = key.map_or_else(|| node.display_name(), |key| self.place(&key, "nodegroup"));
-                    for missing in missing {
-                        problems.add(&place, missing);
-                    }
+        for error in errors {
+            match error {
+                ResolveError::Incomplete { node, missing } => {
+                    let key = NodeName::new(&node).ok().map(Key::Node);
+                    let place = key.map_or(node, |key| self.place(&key, "nodegroup"));
+                    missing.into_iter().for_each(|missing| problems.add(&place, missing));
+                }
+                ResolveError::Cycle { cluster, cycle } => {
+                    let key = ObjectName::new(&cluster).ok().map(Key::Cluster);
+                    problems.add(key.map_or(cluster, |key| self.place(&key, "")), cycle);
                 }
             }
         }
-        problems.check()?;
-        Ok(Local { fleet, graphs, answers, parameters })
+        Err(problems.into())
     }
 }
 
 impl Local {
     /// What `validate` tells: beside the rest, what the types of tasks do not take.
     fn all_findings(&self) -> Vec<Finding> {
-        sorted(self.findings().into_iter().chain(self.parameters.iter().cloned()).collect())
+        let mut findings = [self.answer.findings.as_slice(), &self.parameters].concat();
+        sort_findings(&mut findings);
+        findings
     }
-
-    /// What a person should know of the answer.
-    fn findings(&self) -> Vec<Finding> {
-        let of_releases = self.fleet.releases().flat_map(|release| release.findings.iter().cloned());
-        let clusters =
-            self.fleet.clusters().filter_map(|cluster| Some((cluster, self.graphs.get(&cluster.meta.name)?)));
-        let of_clusters =
-            clusters.flat_map(|(cluster, graph)| validate::cluster(&self.fleet, ClusterId(cluster.meta.uuid), graph));
-        let of_nodes = self.answers.iter().flat_map(|answer| answer.findings());
-        sorted(of_releases.chain(of_clusters).chain(of_nodes).collect())
-    }
-}
-
-/// Each thing once; the gravest first, then by what it is about.
-fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
-    findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
-    findings.dedup();
-    findings
 }
 
 fn fleet(objects: Objects, releases: Releases) -> Fleet {

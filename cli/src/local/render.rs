@@ -41,7 +41,7 @@ struct Rendered {
 /// Status 3 for a node or task that is not there; else what is wrong with the manifests, or the templates that fail.
 pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Output) -> Result<()> {
     let local = load(&files.paths)?;
-    let answer = local.answers.iter().find(|answer| answer.node().display_name() == node);
+    let answer = local.answer.answers.iter().find(|answer| answer.node().display_name() == node);
     let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();
     let rendered = tasks(answer, node, task)?.into_iter().map(|(task, inputs)| one(task, inputs, node, &mut problems));

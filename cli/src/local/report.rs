@@ -1,30 +1,16 @@
 //! `resolve` and `validate`: the answer for programs and for people.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use serde::Serialize;
 use stemma_core::finding::{Finding, Severity};
-use stemma_core::graph::{Class, Pair};
-use stemma_core::release::select::MASTER;
-use stemma_core::resolve::PlainAnswer;
+use stemma_core::resolve::FleetAnswer;
 use stemma_core::role::natural_cmp;
 
-use super::{Local, load};
+use super::load;
 use crate::args::{Files, Output};
 use crate::command::question;
 use crate::output::{printable, table};
-
-/// What `resolve -o json` prints.
-#[derive(Debug, Serialize)]
-struct Resolved {
-    nodes: BTreeMap<String, PlainAnswer>,
-    stages: BTreeSet<Arc<str>>,
-    /// Each pair once, the first before the second; a stage stands on no node.
-    order: BTreeSet<Pair>,
-    findings: Vec<Finding>,
-}
 
 /// `resolve`.
 ///
@@ -32,13 +18,13 @@ struct Resolved {
 /// What is wrong with the manifests.
 pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
     let local = load(&files.paths)?;
-    let resolved = Resolved::of(&local);
+    let resolved = &local.answer;
     match output {
-        Output::Json | Output::Yaml => question::print(&serde_json::to_value(&resolved)?, output)?,
+        Output::Json | Output::Yaml => question::print(&serde_json::to_value(resolved)?, output)?,
         Output::Name => resolved.nodes.keys().for_each(|name| say!("node/{}", printable(name))),
         Output::Table | Output::Wide | Output::Manifest => {
-            say!("{}", nodes(&local, &resolved, output));
-            print_order(&resolved);
+            say!("{}", nodes(resolved, output));
+            print_order(resolved);
             print_findings(&resolved.findings);
         }
     }
@@ -54,7 +40,7 @@ pub(crate) fn validate_files(files: &Files, is_strict: bool, output: Output) -> 
     let findings = local.all_findings();
     match output {
         Output::Json | Output::Yaml => question::print(&serde_json::to_value(&findings)?, output)?,
-        _ if findings.is_empty() => say!("no findings: {} nodes resolve", local.answers.len()),
+        _ if findings.is_empty() => say!("no findings: {} nodes resolve", local.answer.answers.len()),
         _ => print_findings(&findings),
     }
     if is_strict { check_strictly(&findings) } else { Ok(()) }
@@ -68,39 +54,12 @@ fn check_strictly(findings: &[Finding]) -> Result<()> {
     }
 }
 
-impl Resolved {
-    fn of(local: &Local) -> Self {
-        let mut nodes: BTreeMap<String, PlainAnswer> =
-            local.answers.iter().map(|answer| (answer.node().display_name(), PlainAnswer::of(answer))).collect();
-        let mut stages = BTreeSet::new();
-        let mut order = BTreeSet::new();
-        for graph in local.graphs.values() {
-            stages.extend(graph.stages.iter().cloned());
-            order.extend(graph.order_pairs());
-            for class in graph.classes.iter().filter(|class| graph.has_pseudo_master && class.profile.place.is_master) {
-                add_master(nodes.entry(MASTER.to_owned()).or_default(), class);
-            }
-        }
-        Self { nodes, stages, order, findings: local.findings() }
-    }
-}
-
-/// What falls to the controller's own host where no node has its name. It is no node, so nothing else is known of it.
-fn add_master(master: &mut PlainAnswer, class: &Class) {
-    let release = &class.profile.release;
-    for ix in &class.profile.tasks {
-        let id = release.id(*ix).to_owned();
-        if release.task(*ix).is_skipped_type() {
-            master.skipped.insert(id, "type is skipped".to_owned());
-        } else if !master.tasks.contains(&id) {
-            master.tasks.push(id);
-        }
-    }
-}
-
-fn nodes(local: &Local, resolved: &Resolved, output: Output) -> String {
-    let places: BTreeMap<String, String> =
-        local.answers.iter().map(|answer| (answer.node().display_name(), answer.place().unwrap_or_default())).collect();
+fn nodes(resolved: &FleetAnswer, output: Output) -> String {
+    let places: BTreeMap<String, String> = resolved
+        .answers
+        .iter()
+        .map(|answer| (answer.node().display_name(), answer.place().unwrap_or_default()))
+        .collect();
     let mut names: Vec<&String> = resolved.nodes.keys().collect();
     names.sort_by(|a, b| natural_cmp(a, b));
     let rows = names.into_iter().map(|name| {
@@ -126,11 +85,11 @@ fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
     if items.is_empty() { "-".to_owned() } else { items.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" ") }
 }
 
-fn print_order(resolved: &Resolved) {
+fn print_order(resolved: &FleetAnswer) {
     if !resolved.stages.is_empty() {
         say!("\nstages   {}", list(&resolved.stages));
     }
-    let across = resolved.order.iter().filter(|((before, _), (after, _))| before != after).count();
+    let across = resolved.order.iter().filter(|[(before, _), (after, _)]| before != after).count();
     say!("\norder    {} pairs, {across} of them across nodes or stages (-o json has them all)", resolved.order.len());
 }
 
@@ -142,6 +101,8 @@ fn print_findings(findings: &[Finding]) {
 
 #[cfg(test)]
 mod tests {
+    use stemma_core::finding::rule;
+
     use super::*;
 
     #[test]
@@ -165,8 +126,23 @@ mod tests {
     }
 
     #[test]
+    fn what_falls_to_master_is_left_out_by_its_condition() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("site.yaml");
+        let text = "kind: Release\nname: r\nroles: {web: {}}\ntasks:\n\
+             - {id: never, type: shell, roles: [master], condition: '1 > 2', parameters: {command: [a]}}\n\
+             - {id: always, type: shell, roles: [master], parameters: {command: [a]}}\n---\n\
+             kind: Cluster\nname: prod\nrelease: r\n---\nkind: NodeGroup\ncluster: prod\nname: all\n";
+        std::fs::write(&file, text).unwrap();
+        let master = load(&[file]).unwrap().answer.nodes.remove("master").unwrap();
+        assert_eq!(master.tasks, ["always"]);
+        assert_eq!(master.skipped["never"], "condition is false: 1 > 2");
+    }
+
+    #[test]
     fn a_strict_check_ends_badly_for_errors_alone() {
-        let (warning, error) = (Finding::warning("a", "x", "y"), Finding::error("b", "x", "y"));
+        let found = |rule| Finding::of(rule, "x", "y");
+        let (warning, error) = (found(rule::TASK_TYPE), found(rule::INPUTS_SIZE));
         assert!(check_strictly(&[]).is_ok());
         assert!(check_strictly(std::slice::from_ref(&warning)).is_ok());
         let refused = check_strictly(&[warning, error.clone(), error]).unwrap_err();

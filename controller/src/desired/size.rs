@@ -2,7 +2,7 @@
 //! so is refused.
 
 use stemma_core::digest::DigestVersion;
-use stemma_core::finding::Finding;
+use stemma_core::finding::{Finding, rule};
 use stemma_core::resolve::Answer;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{Known, MAX_DESIRED, MAX_ENTRIES, MAX_LISTED, TaskSet};
@@ -86,7 +86,7 @@ pub(crate) fn findings(answer: &Answer) -> Vec<Finding> {
     let too_large = of_answer(answer).err().map(|error| {
         let object = format!("node/{}", answer.node().display_name());
         let message = format!("{error}: its host keeps what it has; make labels, annotations or parameters smaller");
-        Finding::error("desired.too_large", object, message)
+        Finding::of(rule::DESIRED_TOO_LARGE, object, message)
     });
     too_large.into_iter().chain(answer.findings()).collect()
 }

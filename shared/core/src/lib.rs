@@ -30,4 +30,3 @@ pub mod selector;
 pub mod status;
 pub mod task;
 pub mod traits;
-pub mod validate;

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use stemma_core::finding::{Finding, Severity};
+use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Missing;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::object::{ClusterId, Kind};
-use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
-use stemma_core::{task, validate};
+use stemma_core::resolve::{Outcome, ResolveCache, cluster_findings, resolve_node};
+use stemma_core::task;
 use uuid::Uuid;
 
 use crate::cache::Model;
@@ -40,7 +40,7 @@ impl Gravest {
     fn list(self, object: &str) -> Vec<Finding> {
         let left_off = (self.left_off > 0).then(|| {
             let message = format!("{} more findings are not listed; none is graver than these", self.left_off);
-            Finding::info("findings.left_off", object, message)
+            Finding::of(rule::FINDINGS_LEFT_OFF, object, message)
         });
         self.kept.into_iter().map(|(_, finding)| finding).chain(left_off).collect()
     }
@@ -85,7 +85,7 @@ pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
             Outcome::Incomplete(missing) => {
                 let object = format!("node/{}", node.0);
                 findings
-                    .extend(missing.iter().map(|what| Finding::error("node.incomplete", &*object, what.to_string())));
+                    .extend(missing.iter().map(|what| Finding::of(rule::NODE_INCOMPLETE, &*object, what.to_string())));
                 findings.extend(missing.iter().filter_map(|what| broken(model, what)));
             }
         }
@@ -100,23 +100,29 @@ fn broken(model: &Model, missing: &Missing) -> Option<Finding> {
     let reason = model.broken.get(name)?;
     let message =
         format!("it is stored and does not compile: {reason}; hosts that need it stay as they are until it is mended");
-    Some(Finding::error("release.broken", format!("release/{name}"), message))
+    Some(Finding::of(rule::RELEASE_BROKEN, format!("release/{name}"), message))
 }
 
 fn of_order(model: &Model, cluster: ClusterId) -> Vec<Finding> {
-    validate::cluster(&model.fleet, cluster, &ClusterGraph::of(&model.fleet, cluster))
+    cluster_findings(&model.fleet, cluster, &ClusterGraph::of(&model.fleet, cluster))
 }
 
 #[cfg(test)]
 mod tests {
+    use stemma_core::finding::Rule;
+
     use super::*;
+
+    fn found(severity: Severity, code: &'static str, object: &str) -> Finding {
+        Finding::of(Rule { code, severity }, object, "said")
+    }
 
     #[test]
     fn the_gravest_are_kept_and_the_rest_is_counted() {
         let mut findings = Gravest::default();
-        let infos = (0..600).map(|n| Finding::info("a.info", format!("node/n{n:03}"), "said"));
+        let infos = (0..600).map(|n| found(Severity::Info, "a.info", &format!("node/n{n:03}")));
         findings.extend(infos);
-        findings.extend([Finding::error("z.error", "node/z", "said"), Finding::warning("m.warning", "node/m", "said")]);
+        findings.extend([found(Severity::Error, "z.error", "node/z"), found(Severity::Warning, "m.warning", "node/m")]);
         let list = findings.list("cluster/c");
         assert_eq!(list.len(), 501);
         assert_eq!((list[0].code.as_str(), list[1].code.as_str()), ("z.error", "m.warning"));
@@ -126,7 +132,7 @@ mod tests {
             "info findings.left_off cluster/c: 102 more findings are not listed; none is graver than these"
         );
         let mut few = Gravest::default();
-        few.extend([Finding::info("a", "b", "c")]);
+        few.extend([found(Severity::Info, "a", "b")]);
         assert_eq!(few.list("cluster/c").len(), 1);
     }
 }

@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::finding::Finding;
 use crate::fleet::Fleet;
 use crate::object::{ClusterId, NodeId};
 use crate::release::select::MASTER;
@@ -178,17 +177,6 @@ impl ClusterGraph {
             Ok(_) => Ok(()),
             Err(cycle) => Err(PlacementCycle::of(vertices.spell(self, &cycle))),
         }
-    }
-
-    /// What is odd about the placement as a whole.
-    pub fn findings(&self, cluster: &str) -> Vec<Finding> {
-        let mut findings = Vec::new();
-        let object = format!("cluster/{cluster}");
-        if self.has_pseudo_master {
-            let message = "tasks fall to master, the controller's own host, and the cluster has no node of that name";
-            findings.push(Finding::warning("master.absent", object.as_str(), message));
-        }
-        findings
     }
 }
 

@@ -9,7 +9,7 @@ use super::library::Library;
 use super::select::{InvalidPattern, Pattern, Selector, is_pattern};
 use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Target, TaskIx};
 use crate::condition::Author;
-use crate::finding::Finding;
+use crate::finding::{Finding, Rule, rule};
 use crate::input::Reference;
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
@@ -198,7 +198,7 @@ impl Compiler<'_> {
     fn references(&mut self, task: &Task) -> (Box<[Reference]>, bool) {
         let Some(kind) = task_type(&task.kind) else {
             let message = format!("type {:?} is not known here: agents report it as unsupported", task.kind);
-            self.find_odd("task.type", &format!("task {}", task.id), &message);
+            self.find_odd(rule::TASK_TYPE, &format!("task {}", task.id), &message);
             return (Box::new([]), false);
         };
         let mut references = BTreeSet::new();
@@ -282,7 +282,7 @@ impl Compiler<'_> {
             Ok(pattern) => {
                 let found = library.matching(&pattern);
                 if found.is_empty() {
-                    self.find_odd("task.pattern", field, &format!("pattern {name} matches no task"));
+                    self.find_odd(rule::TASK_PATTERN, field, &format!("pattern {name} matches no task"));
                 }
                 found
             }
@@ -346,7 +346,7 @@ impl Compiler<'_> {
     fn odd_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &Selector) {
         for name in selector.exact_names().filter(|name| !library.is_tag(name)) {
             let message = format!("no tag {name} is declared or produced here: only a user-defined one can match");
-            self.find_odd("selector.tag", &format!("task {} {field}", task.id), &message);
+            self.find_odd(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &message);
         }
     }
 
@@ -357,7 +357,7 @@ impl Compiler<'_> {
         };
         for name in selector.exact_names().filter(|name| !known(name)) {
             let message = format!("no role {name} is declared here: only one that a cluster adds can match");
-            self.find_odd("selector.role", &format!("task {} {field}", task.id), &message);
+            self.find_odd(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &message);
         }
     }
 
@@ -386,9 +386,9 @@ impl Compiler<'_> {
         self.errors.push(ReleaseError::UnknownTask { field, name: name.to_owned(), near: library.near(name) });
     }
 
-    pub(super) fn find_odd(&mut self, code: &str, field: &str, message: &str) {
+    pub(super) fn find_odd(&mut self, rule: Rule, field: &str, message: &str) {
         let object = format!("release/{} {field}", self.name);
-        self.findings.push(Finding::warning(code, object, message));
+        self.findings.push(Finding::of(rule, object, message));
     }
 
     fn finish(self, spec: &ReleaseSpec, library: Library, tasks: Vec<CompiledTask>) -> CompiledRelease {

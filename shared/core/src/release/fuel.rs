@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use crate::finding::Finding;
+use crate::finding::{Finding, Rule, rule};
 use crate::name::{InvalidName, Name, PRIMARY_PREFIX, TagName};
 use crate::object::{Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 use crate::task::{CrossEntry, Policy, Task, UNTRANSLATED, Where, task_type};
@@ -205,7 +205,7 @@ impl<'a> Translation<'a> {
             self.foreign.insert(UNTRANSLATED.into(), json!(self.untranslated));
             let message =
                 format!("not translated: {}; the task is placed, and never started", self.untranslated.join(", "));
-            self.find("fuel.untranslated", message);
+            self.find(rule::FUEL_UNTRANSLATED, message);
         }
         task.foreign = std::mem::take(&mut self.foreign);
         Ok(task)
@@ -366,8 +366,8 @@ impl<'a> Translation<'a> {
         is
     }
 
-    fn find(&mut self, code: &str, message: String) {
-        self.findings.push(Finding::warning(code, format!("task/{}", self.id), message));
+    fn find(&mut self, rule: Rule, message: String) {
+        self.findings.push(Finding::of(rule, format!("task/{}", self.id), message));
     }
 
     fn wrong(&self, field: &str, reason: &str) -> FuelError {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::compile::Compiler;
 use super::library::Library;
 use super::{CompiledRelease, ReleaseError};
+use crate::finding::rule;
 use crate::name::{Name, NameKind, ReleaseRef, TagName};
 use crate::object::ReleaseSpec;
 use crate::task::Task;
@@ -84,7 +85,7 @@ impl Compiler<'_> {
             match Name::declare(role.as_str(), NameKind::Role) {
                 Err(reason) => self.errors.push(ReleaseError::Name { field, reason }),
                 Ok(name) if name.is_primary() => self.find_odd(
-                    "role.primary",
+                    rule::ROLE_PRIMARY,
                     &field,
                     "is named as the holder of a primary would be; Fuel's old releases have such roles",
                 ),
@@ -107,7 +108,7 @@ impl Compiler<'_> {
         for (role, spec) in &library.roles {
             for tag in spec.tags.iter().flatten().filter(|tag| !library.tags.contains_key(*tag)) {
                 let message = format!("produces tag {tag}, which is not declared under tags: it has no primary");
-                self.find_odd("tag.undeclared", &format!("roles.{role}"), &message);
+                self.find_odd(rule::TAG_UNDECLARED, &format!("roles.{role}"), &message);
             }
         }
     }

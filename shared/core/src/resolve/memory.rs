@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::answer::{LeftOut, TaskSet, task_digest};
 use crate::digest::DigestVersion;
-use crate::finding::Finding;
+use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, NodeView};
 use crate::input::{Input, Inputs, Read, Reference};
 use crate::object::GroupId;
@@ -284,8 +284,8 @@ impl Making {
     fn leave_out(&mut self, ix: TaskIx, task: &CompiledTask, why: LeftOut) {
         let object = format!("task/{}", task.task.id);
         match &why {
-            LeftOut::Failed { .. } => self.findings.push(Finding::warning("condition.failed", object, why.to_string())),
-            LeftOut::TooLarge { .. } => self.findings.push(Finding::error("inputs.size", object, why.to_string())),
+            LeftOut::Failed { .. } => self.findings.push(Finding::of(rule::CONDITION_FAILED, object, why.to_string())),
+            LeftOut::TooLarge { .. } => self.findings.push(Finding::of(rule::INPUTS_SIZE, object, why.to_string())),
             LeftOut::False { .. } | LeftOut::Marker => {}
         }
         self.left_out.push((ix, why));

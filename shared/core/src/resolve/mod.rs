@@ -4,13 +4,14 @@
 //! missing: only the first can be encoded and sent, so nothing is ever removed from a host on incomplete knowledge.
 
 mod answer;
+mod findings;
 mod memory;
 mod node;
-mod odd;
 mod plain;
 mod whole;
 
 pub use answer::{Answer, LeftOut, Outcome, TaskSet, Unmet};
+pub use findings::cluster_findings;
 pub use node::{ResolveCache, resolve_node};
 pub use plain::PlainAnswer;
-pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet};
+pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet, sort_findings};

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::PlainAnswer;
 use super::answer::{Answer, Outcome};
+use super::cluster_findings;
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
-use super::odd;
 use crate::finding::Finding;
 use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
@@ -25,8 +25,11 @@ pub struct FleetAnswer {
     pub stages: Vec<String>,
     /// Every pair once, the first before the second; `null` is the stages' node.
     pub order: BTreeSet<[(Option<String>, String); 2]>,
-    /// What a person should know.
+    /// What a person should know: each thing once, the gravest first, then by what it is about.
     pub findings: Vec<Finding>,
+    /// The same nodes with the origin of each value, by uuid.
+    #[serde(skip)]
+    pub answers: Vec<Arc<Answer>>,
 }
 
 /// One cluster, resolved.
@@ -86,8 +89,7 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Re
     if !errors.is_empty() {
         return Err(errors);
     }
-    let mut findings = graph.findings(&cluster);
-    findings.extend(odd::of_cluster(fleet, id, &cluster, &graph));
+    let mut findings = cluster_findings(fleet, id, &graph);
     findings.extend(nodes.iter().flat_map(|answer| answer.findings()));
     Ok(ClusterAnswer { nodes, graph, findings })
 }
@@ -107,7 +109,10 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
     }
     for node in fleet.nodes().filter(|node| !is_in_cluster(fleet, node)) {
         match resolve_node(fleet, cache, node.id()) {
-            Outcome::Complete(answer) => drop(whole.nodes.insert(node.display_name(), PlainAnswer::of(&answer))),
+            Outcome::Complete(answer) => {
+                whole.findings.extend(answer.findings());
+                whole.add_node(answer);
+            }
             Outcome::Incomplete(missing) => {
                 errors.push(ResolveError::Incomplete { node: node.display_name(), missing });
             }
@@ -116,12 +121,16 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
     if !errors.is_empty() {
         return Err(errors);
     }
-    for release in odd::releases_in_use(fleet) {
-        whole.findings.extend(release.findings.iter().cloned());
-    }
-    whole.findings.sort();
-    whole.findings.dedup();
+    whole.findings.extend(fleet.releases().flat_map(|release| release.findings.iter().cloned()));
+    sort_findings(&mut whole.findings);
+    whole.answers.sort_by_key(|answer| answer.id());
     Ok(whole)
+}
+
+/// Each finding once, the gravest first, then by what it is about.
+pub fn sort_findings(findings: &mut Vec<Finding>) {
+    findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
+    findings.dedup();
 }
 
 /// Whether the node was resolved with a cluster.
@@ -131,16 +140,22 @@ fn is_in_cluster(fleet: &Fleet, node: &Node) -> bool {
 }
 
 impl FleetAnswer {
+    fn add_node(&mut self, answer: Arc<Answer>) {
+        self.nodes.insert(answer.node().display_name(), PlainAnswer::of(&answer));
+        self.answers.push(answer);
+    }
+
     fn add(&mut self, fleet: &Fleet, cluster: &ClusterAnswer) {
         for answer in &cluster.nodes {
-            self.nodes.insert(answer.node().display_name(), PlainAnswer::of(answer));
+            self.add_node(Arc::clone(answer));
         }
         if cluster.graph.has_pseudo_master {
             let pseudo = cluster.graph.classes.iter().filter(|class| class.profile.place.is_master);
             for class in pseudo {
                 let set = pseudo_task_set(fleet, &class.profile);
                 let master = self.nodes.entry(MASTER.to_owned()).or_default();
-                master.tasks.extend(set.task_ids().map(str::to_owned));
+                let known: BTreeSet<String> = master.tasks.iter().cloned().collect();
+                master.tasks.extend(set.task_ids().map(str::to_owned).filter(|id| !known.contains(id)));
                 master.skipped.extend(set.left_out_ids().map(|(id, why)| (id.to_owned(), why.to_string())));
             }
         }

@@ -8,11 +8,8 @@
 use serde_json::{Map, Value};
 
 use super::{Task, task_type};
-use crate::finding::Finding;
+use crate::finding::{Finding, rule};
 use crate::name::{ReleaseRef, near, suggest};
-
-/// The rule's name.
-const CODE: &str = "task.parameters";
 
 /// One parameter of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +114,7 @@ pub fn judge(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
 fn judge_task(release: &ReleaseRef, task: &Task) -> Vec<Finding> {
     let Some(takes) = task_type(&task.kind).and_then(|kind| kind.parameters) else { return Vec::new() };
     let found = |(field, message): (String, String)| {
-        Finding::error(CODE, format!("release/{release} task {} {field}", task.id), message)
+        Finding::of(rule::TASK_PARAMETERS, format!("release/{release} task {} {field}", task.id), message)
     };
     takes.odd(&task.parameters).into_iter().map(found).collect()
 }

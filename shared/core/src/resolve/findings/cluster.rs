@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::finding::Finding;
+use crate::finding::{Finding, Rule, rule};
 use crate::fleet::{Fleet, GroupFold};
 use crate::graph::ClusterGraph;
 use crate::labels::LabelLayer;
@@ -17,11 +17,14 @@ use crate::object::{Cluster, ClusterId, GroupId, Node, RoleSpec};
 use crate::release::{CompiledRelease, TaskIx};
 
 /// What is odd about a cluster: its order's findings among it. Sorted, each once.
-pub fn cluster(fleet: &Fleet, id: ClusterId, graph: &ClusterGraph) -> Vec<Finding> {
+pub fn cluster_findings(fleet: &Fleet, id: ClusterId, graph: &ClusterGraph) -> Vec<Finding> {
     let Some(cluster) = fleet.cluster(id) else { return Vec::new() };
     let folds: Vec<&Arc<GroupFold>> = fleet.groups_of(id).filter_map(|group| fleet.fold(group).ok()).collect();
     let mut check = Check { fleet, cluster, object: format!("cluster/{}", cluster.meta.name), findings: Vec::new() };
-    check.findings.extend(graph.findings(&cluster.meta.name));
+    if graph.has_pseudo_master {
+        let message = "tasks fall to master, the controller's own host, and the cluster has no node of that name";
+        check.warn(rule::MASTER_ABSENT, check.object.clone(), message.to_owned());
+    }
     check.levels(&folds);
     check.primaries(graph);
     check.changed_roles(&folds);
@@ -47,8 +50,8 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn warn(&mut self, code: &str, object: impl Into<String>, message: String) {
-        self.findings.push(Finding::warning(code, object, message));
+    fn warn(&mut self, rule: Rule, object: impl Into<String>, message: String) {
+        self.findings.push(Finding::of(rule, object, message));
     }
 
     /// `null` where nothing is merged, at the levels above the nodes.
@@ -65,7 +68,7 @@ impl Check<'_> {
     fn idle(&mut self, object: &str, labels: &LabelLayer) {
         for key in labels.idle_tombstones() {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
-            self.warn("label.idle_null", object, message);
+            self.warn(rule::LABEL_IDLE_NULL, object, message);
         }
     }
 
@@ -80,7 +83,7 @@ impl Check<'_> {
                 let message = format!(
                     "primaries: {tag} is to be held by {name}, which does not have it: the first by name holds it"
                 );
-                self.warn("primary.unknown", self.object.clone(), message);
+                self.warn(rule::PRIMARY_UNKNOWN, self.object.clone(), message);
             }
         }
     }
@@ -95,14 +98,14 @@ impl Check<'_> {
         let cluster = Arc::clone(self.cluster);
         for role in cluster.spec.roles.keys().filter(|role| !declared(role)) {
             let message = format!("roles: {role} is declared by no release of its groups: is its name misspelled?");
-            self.warn("role.unknown", self.object.clone(), message);
+            self.warn(rule::ROLE_UNKNOWN, self.object.clone(), message);
         }
         for (tag, spec) in &cluster.spec.tags {
             let Some(role) = spec.role.as_ref().filter(|role| !declared(role)) else { continue };
             if !cluster.spec.roles.contains_key(role) {
                 let message =
                     format!("tags: {tag} is to be produced by role {role}, which no release of its groups declares");
-                self.warn("role.unknown", self.object.clone(), message);
+                self.warn(rule::ROLE_UNKNOWN, self.object.clone(), message);
             }
         }
     }
@@ -132,7 +135,7 @@ impl Check<'_> {
         for role in roles.iter().filter(|role| !table.has_role(role.as_str())) {
             let message =
                 format!("has role {role}, which release {} does not declare: it produces no tag", release.value.name);
-            self.warn("role.unknown", object, message);
+            self.warn(rule::ROLE_UNKNOWN, object, message);
         }
     }
 
@@ -143,7 +146,7 @@ impl Check<'_> {
             node.spec.tags.assigned.members().filter(|tag| table.tag(tag.as_str()).is_none() && !produced(tag.as_str()))
         {
             let message = format!("is assigned tag {tag}, which is declared neither in the release nor in the cluster");
-            self.warn("tag.unknown", object, message);
+            self.warn(rule::TAG_UNKNOWN, object, message);
         }
     }
 
@@ -154,7 +157,7 @@ impl Check<'_> {
             let Some(spec) = release.value.roles.get(*role) else { continue };
             for other in spec.conflicts.iter().filter(|other| roles.contains(other)) {
                 let message = format!("has role {role} and role {other}, which conflict");
-                self.warn("role.conflict", object, message);
+                self.warn(rule::ROLE_CONFLICT, object, message);
             }
         }
     }
@@ -164,7 +167,7 @@ impl Check<'_> {
             graph.classes.iter().flat_map(|class| class.profile.place.tags.iter().map(AsRef::as_ref)).collect();
         for tag in release.tags.keys().filter(|tag| !held.contains(tag.as_str())) {
             let message = format!("no node holds tag {tag}, which release {} declares", release.name);
-            self.warn("tag.unheld", format!("{} tag/{tag}", self.object), message);
+            self.warn(rule::TAG_UNHELD, format!("{} tag/{tag}", self.object), message);
         }
     }
 
@@ -175,7 +178,7 @@ impl Check<'_> {
             if !placed.contains(&ix) && !task.task.is_group() && !task.task.is_stage() {
                 let message =
                     format!("task {} falls to no node: it is placed by {}", task.task.id, task.placement_text());
-                self.warn("task.unplaced", format!("{} task/{}", self.object, task.task.id), message);
+                self.warn(rule::TASK_UNPLACED, format!("{} task/{}", self.object, task.task.id), message);
             }
         }
     }
@@ -189,7 +192,7 @@ impl Check<'_> {
                 let wants = [least.map(|n| format!("at least {n}")), most.map(|n| format!("at most {n}"))];
                 let wants = wants.into_iter().flatten().collect::<Vec<_>>().join(" and ");
                 let message = format!("role {role} wants {wants} of the cluster's nodes, and {have} have it");
-                self.warn("role.limit", format!("{} role/{role}", self.object), message);
+                self.warn(rule::ROLE_LIMIT, format!("{} role/{role}", self.object), message);
             }
         }
     }
@@ -199,8 +202,9 @@ fn limit(spec: &RoleSpec, name: &str) -> Option<u64> {
     spec.limits.get(name).and_then(Value::as_u64)
 }
 
+/// The releases that groups name, each once. Two of the same content are two.
 fn releases(folds: &[&Arc<GroupFold>]) -> Vec<Arc<CompiledRelease>> {
     let named = folds.iter().filter_map(|fold| fold.release.as_ref());
-    let releases: BTreeMap<_, _> = named.map(|release| (release.value.hash, Arc::clone(&release.value))).collect();
+    let releases: BTreeMap<_, _> = named.map(|release| (&release.value.name, Arc::clone(&release.value))).collect();
     releases.into_values().collect()
 }

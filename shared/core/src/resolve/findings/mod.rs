@@ -1,0 +1,8 @@
+//! Everything that resolve finds, about a node and about a cluster: there is no other list.
+//!
+//! What a release's compiler finds stands with the release, since it is the same wherever the release runs.
+
+mod cluster;
+mod node;
+
+pub use cluster::cluster_findings;
