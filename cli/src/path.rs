@@ -164,5 +164,18 @@ mod tests {
             "/v1/nodes/detail?selector=tier%20in%20%28a%2Cb%29&traits=HW_CPU_X86_AVX2%2CCUSTOM_A&tag=nginx&tag=mysql\
              &requirement=property:memory_mb%20%3E%3D%204"
         );
+        let taken = Endpoint::ListNodesDetail.route().query;
+        let every = Filter {
+            nodegroup: Some("a/b".into()),
+            not_trait: vec!["A".into()],
+            trait_any: vec!["A".into()],
+            not_trait_any: vec!["A".into()],
+            role: vec!["a".into()],
+            ..filter
+        };
+        for term in query(&every).split('&') {
+            let (name, _) = term.split_once('=').unwrap();
+            assert!(taken.allows(name), "{name} is no parameter of the list");
+        }
     }
 }
