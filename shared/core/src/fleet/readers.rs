@@ -13,15 +13,6 @@ use crate::labels::Folded;
 use crate::object::{ClusterId, GroupId, NodeId};
 
 impl Fleet {
-    /// The nodes of a cluster whose tasks read something, by uuid.
-    pub fn readers(&self, id: ClusterId, wanted: impl Fn(&Read) -> bool) -> Dirty {
-        let mut dirty = Dirty::default();
-        for group in self.groups_of(id) {
-            self.reach_in(group, &wanted, &mut dirty);
-        }
-        dirty
-    }
-
     /// Reaches those nodes of a group who are told something else under its fold than before, by these changes.
     pub(super) fn reach_below(
         &self,
