@@ -7,8 +7,9 @@ use std::fs::File;
 use std::future::Future;
 use std::pin::Pin;
 
-use stemma_wire::message::checkin::{GiveBack, LeaseWanted};
+use stemma_wire::message::checkin::GiveBack;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
+use stemma_wire::message::signed::LeaseKind;
 use stemma_wire::message::{Hash, PartDigest};
 use uuid::Uuid;
 
@@ -34,7 +35,7 @@ pub struct Said {
     /// Pause, hold and park as said on the host.
     pub local: LocalState,
     /// Leases asked for.
-    pub wants: Vec<LeaseWanted>,
+    pub wants: Vec<LeaseKind>,
     /// Leases and primaries given back.
     pub gives_back: Vec<GiveBack>,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use log::{info, warn};
 use serde::Serialize;
 
-use super::ledger::{Desired, Told};
+use super::ledger::{Desired, HookSnapshot};
 use crate::host::{Command, Host, HostError, Kind, Stat};
 use crate::paths;
 
@@ -49,9 +49,9 @@ pub struct SetChange {
 
 /// All that hooks are told of.
 #[must_use]
-pub fn told(desired: &Desired) -> Told {
+pub fn snapshot(desired: &Desired) -> HookSnapshot {
     let primaries = desired.task_set.primaries.iter().map(|name| format!("primary-{name}"));
-    Told {
+    HookSnapshot {
         labels: desired.known.labels.iter().map(|(key, label)| (key.clone(), label.value.clone())).collect(),
         annotations: desired.known.annotations.clone(),
         traits: desired.known.traits.iter().cloned().collect(),
@@ -61,7 +61,7 @@ pub fn told(desired: &Desired) -> Told {
 
 /// What changed from one to the other; `None` when nothing did.
 #[must_use]
-pub fn change(node: &str, before: &Told, now: &Told) -> Option<Change> {
+pub fn change(node: &str, before: &HookSnapshot, now: &HookSnapshot) -> Option<Change> {
     let change = Change {
         node: node.to_owned(),
         labels: map_change(&before.labels, &now.labels),
@@ -154,11 +154,11 @@ mod tests {
     use super::*;
     use crate::host::memory::MemoryHost;
 
-    fn said(labels: &[(&str, &str)], tags: &[&str]) -> Told {
-        Told {
+    fn said(labels: &[(&str, &str)], tags: &[&str]) -> HookSnapshot {
+        HookSnapshot {
             labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
-            ..Told::default()
+            ..HookSnapshot::default()
         }
     }
 

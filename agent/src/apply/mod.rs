@@ -2,7 +2,6 @@
 
 pub mod applier;
 pub mod executor;
-pub mod half;
 pub mod hooks;
 pub mod ledger;
 pub mod managed;
@@ -14,3 +13,4 @@ pub mod task;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod verify;
+pub mod worker;

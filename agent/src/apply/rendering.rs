@@ -4,6 +4,7 @@
 //! before the task set with that value was released. The only thing that comes from the host are secrets, by the
 //! names that the inputs hold, from the credentials that its owner gave to the agent's unit.
 
+use stemma_core::task::is_template;
 use stemma_render::{Limits, RenderError, Renderer, SecretUnavailable, Secrets};
 
 use super::task::{HostTask, Site, TaskError};
@@ -41,7 +42,7 @@ impl<'a> Texts<'a> {
     /// # Errors
     /// With the field, the line, and what the template wanted.
     pub fn text(&self, field: &str, template: &str) -> Result<String, TaskError> {
-        if is_plain(template) {
+        if !is_template(template) {
             return Ok(template.to_owned());
         }
         named(field, self.renderer().text(template))
@@ -53,7 +54,7 @@ impl<'a> Texts<'a> {
     /// # Errors
     /// As [`Self::text`]; also where it reads a secret.
     pub fn name(&self, field: &str, template: &str) -> Result<String, TaskError> {
-        if is_plain(template) {
+        if !is_template(template) {
             return Ok(template.to_owned());
         }
         named(field, Renderer::new(&self.task.inputs, &Unnamed, Limits::default()).text(template))
@@ -64,7 +65,7 @@ impl<'a> Texts<'a> {
     /// # Errors
     /// As [`Self::text`].
     pub fn script(&self, field: &str, template: &str) -> Result<String, TaskError> {
-        if is_plain(template) {
+        if !is_template(template) {
             return Ok(template.to_owned());
         }
         named(field, self.renderer().script(template))
@@ -75,7 +76,7 @@ impl<'a> Texts<'a> {
     /// # Errors
     /// As [`Self::text`], and of the first, which names the program, as [`Self::name`].
     pub fn words(&self, field: &str, items: &[String]) -> Result<Vec<String>, TaskError> {
-        if items.iter().all(|item| is_plain(item)) {
+        if !items.iter().any(|item| is_template(item)) {
             return Ok(items.to_vec());
         }
         if let Some(program) = items.first() {
@@ -88,11 +89,6 @@ impl<'a> Texts<'a> {
     fn renderer(&self) -> &Renderer {
         self.renderer.get_or_init(|| Renderer::new(&self.task.inputs, &Credentials(self.host), Limits::default()))
     }
-}
-
-/// Whether a text has no template in it, and so is its own rendering.
-fn is_plain(text: &str) -> bool {
-    !["{{", "{%", "{#"].iter().any(|begin| text.contains(begin))
 }
 
 fn named<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskError> {

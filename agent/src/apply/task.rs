@@ -63,7 +63,7 @@ impl HostTask {
             let value = sent.get(text).ok_or_else(|| TaskUnreadable::MissingInput(text.clone()))?;
             let unreadable = |why: String| TaskUnreadable::Input { reference: text.clone(), why };
             let reference: Reference = text.parse().map_err(|error| unreadable(format!("{error}")))?;
-            let input = input(value).map_err(|error| unreadable(error.to_string()))?;
+            let input = Input::try_from(value).map_err(|error| unreadable(error.to_string()))?;
             inputs.insert(reference, input).map_err(|error| unreadable(error.to_string()))?;
         }
         Ok(Self { task, inputs, content: content(profile, sent) })
@@ -81,15 +81,6 @@ impl HostTask {
     pub fn is_sensitive(&self) -> bool {
         self.task.sensitive || self.reads_secrets()
     }
-}
-
-/// An input as core knows it.
-fn input(value: &InputValue) -> Result<Input, serde_json::Error> {
-    Ok(match value {
-        InputValue::Json(text) => Input::Value(serde_json::from_str(text)?),
-        InputValue::Absent => Input::Absent,
-        InputValue::Secret { name, version } => Input::Secret { name: name.as_str().into(), version: *version },
-    })
 }
 
 /// The digest of a task's own definition and inputs. It never leaves the host; the task digest is another thing.

@@ -6,7 +6,8 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;
-use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Mode, Profile, ProfileTask, TaskSet};
+use stemma_core::task::Mode;
+use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::signed::{EpochChange, Grant, SignedDesired, SignedGrant};
 use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
 use stemma_wire::sign::{Batch, Leaf, Signer};

@@ -14,7 +14,7 @@ use super::firmware::Firmware;
 use super::network::Network;
 
 /// What a host was found to be.
-pub(super) struct Found<'a> {
+pub(super) struct Detected<'a> {
     pub(super) architecture: &'a str,
     pub(super) cpu: &'a Cpu,
     pub(super) firmware: &'a Firmware,
@@ -185,7 +185,7 @@ pub(super) const TRAITS: &[(&str, Sign)] = &[
 ];
 
 /// Writes down what the table finds, sorted, and where that is too much, how much is left out.
-pub(super) fn say(found: &Found<'_>, seen: &mut Seen) {
+pub(super) fn say(found: &Detected<'_>, seen: &mut Seen) {
     let mut names: Vec<&str> = TRAITS.iter().filter(|(_, sign)| found.shows(*sign)).map(|(name, _)| *name).collect();
     seen.left_out("traits", names.len().saturating_sub(MAX_TRAITS), MAX_TRAITS);
     names.truncate(MAX_TRAITS);
@@ -193,7 +193,7 @@ pub(super) fn say(found: &Found<'_>, seen: &mut Seen) {
     seen.traits = names.into_iter().map(str::to_owned).collect();
 }
 
-impl Found<'_> {
+impl Detected<'_> {
     fn shows(&self, sign: Sign) -> bool {
         let flags = &self.cpu.flags;
         let is_x86 = X86_MACHINES.contains(&self.architecture);
@@ -235,7 +235,7 @@ mod tests {
         };
         let (firmware, network) = (Firmware::default(), Network::default());
         let mut seen = Seen::default();
-        say(&Found { architecture, cpu: &cpu, firmware: &firmware, network: &network, disks: &[] }, &mut seen);
+        say(&Detected { architecture, cpu: &cpu, firmware: &firmware, network: &network, disks: &[] }, &mut seen);
         seen
     }
 

@@ -29,7 +29,7 @@ use std::net::IpAddr;
 use serde_json::{Number, Value};
 use stemma_core::digest::canonical_json;
 
-use detection::Found;
+use detection::Detected;
 use network::Addressed;
 use os::Uname;
 use source::Root;
@@ -104,7 +104,7 @@ fn look(root: &Root, asked: &Asked) -> Seen {
     os::say_passing(root, &mut seen);
     network.say(&mut seen);
     virtualization.say(&mut seen);
-    let found = Found { architecture, cpu: &cpu, firmware: &firmware, network: &network, disks: &disks };
+    let found = Detected { architecture, cpu: &cpu, firmware: &firmware, network: &network, disks: &disks };
     detection::say(&found, &mut seen);
     seen
 }

@@ -71,6 +71,11 @@ pub trait Host {
     /// The wall clock.
     fn now(&self) -> SystemTime;
 
+    /// Seconds since 1970; 0 for a clock before it.
+    fn unix_seconds(&self) -> u64 {
+        self.now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    }
+
     /// Time since the machine started, that no one sets.
     fn uptime(&self) -> Duration;
 }

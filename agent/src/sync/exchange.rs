@@ -63,7 +63,7 @@ pub(super) async fn check_in(mut client: Client, request: CheckIn) -> Returned<C
 
 /// Where what a hash names is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum BodyKind {
     /// It is the profile of the desired state.
     Profile,
     /// The profile names it.
@@ -72,7 +72,7 @@ pub(super) enum Place {
     Either,
 }
 
-impl Place {
+impl BodyKind {
     fn kinds(self) -> &'static [(&'static str, usize)] {
         const PROFILES: (&str, usize) = ("profiles", Profile::MAX_BYTES);
         const BLOBS: (&str, usize) = ("blobs", LARGEST_BLOB);
@@ -86,7 +86,7 @@ impl Place {
 
 /// Fetches what a hash names and hands it to apply piece by piece, hashed while it passes: it never stands in memory whole.
 /// `false`: this controller does not give it to us now.
-pub(super) async fn fetch(mut client: Client, hash: Hash, place: Place, to_apply: ToApply) -> Returned<bool> {
+pub(super) async fn fetch(mut client: Client, hash: Hash, place: BodyKind, to_apply: ToApply) -> Returned<bool> {
     for &(kind, limit) in place.kinds() {
         let path = format!("/agent/v1/{kind}/{hash}");
         let get = Request::get(path).body(Bytes::new()).expect("the path is a path");
@@ -177,10 +177,10 @@ mod tests {
 
     #[test]
     fn what_is_known_to_be_a_profile_or_a_blob_is_asked_for_in_one_place() {
-        let kinds = |place: Place| place.kinds().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
-        assert_eq!(kinds(Place::Profile), ["profiles"]);
-        assert_eq!(kinds(Place::Blob), ["blobs"]);
-        assert_eq!(kinds(Place::Either), ["profiles", "blobs"]);
+        let kinds = |place: BodyKind| place.kinds().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
+        assert_eq!(kinds(BodyKind::Profile), ["profiles"]);
+        assert_eq!(kinds(BodyKind::Blob), ["blobs"]);
+        assert_eq!(kinds(BodyKind::Either), ["profiles", "blobs"]);
     }
 
     /// Answers each request with the same bytes, and says what was asked for.
@@ -209,7 +209,7 @@ mod tests {
         let (sync, mut apply) = pair();
         let client = Client::new(target, None, ClientLimits::default());
         let fetching = async {
-            let (_, given) = fetch(client, hash, Place::Blob, sync.to_apply()).await;
+            let (_, given) = fetch(client, hash, BodyKind::Blob, sync.to_apply()).await;
             drop(sync);
             given
         };

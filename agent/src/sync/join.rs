@@ -65,7 +65,7 @@ pub enum JoinError {
     Answer(#[from] DecodeError),
     /// Its answer does not fit what was asked.
     #[error("the controller's answer is refused: {0}")]
-    Odd(&'static str),
+    Unexpected(&'static str),
     /// rustls takes none of it.
     #[error("the TLS side could not be set up")]
     Tls(#[from] rustls::Error),
@@ -111,7 +111,7 @@ impl JoinError {
             }
             Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(LISTENER),
             Self::Refused { kind, .. } if kind.is_empty() => Some(LISTENER),
-            Self::Odd(_) => Some(HASH),
+            Self::Unexpected(_) => Some(HASH),
             Self::Joined(_) | Self::Key(_) | Self::Refused { .. } | Self::Tls(_) | Self::Kept(_) | Self::State(_) => {
                 None
             }
@@ -191,7 +191,7 @@ async fn ask(
     clock: Arc<dyn Clock>,
 ) -> Result<EnrollAnswer, JoinError> {
     let tls = Arc::new(client_config(&Pin::KeyHash(invitation.ca_hash), None, None, clock)?);
-    let mut last = JoinError::Odd("no controller was named");
+    let mut last = JoinError::Unexpected("no controller was named");
     for target in &invitation.controllers {
         let limits = ClientLimits { body_bytes: EnrollAnswer::MAX_BYTES as u64, ..ClientLimits::default() };
         let mut client = Client::new(target.clone(), Some(tls.clone()), limits);
@@ -210,12 +210,12 @@ async fn ask(
 
 /// The root must be the one that was pinned; the rest is checked at every handshake. Gives the certificate's validity.
 fn checked(answer: &EnrollAnswer, ca_hash: &[u8; 32]) -> Result<(u64, u64), JoinError> {
-    let hash = spki_sha256(&answer.root).map_err(|_| JoinError::Odd("its root is no certificate"))?;
+    let hash = spki_sha256(&answer.root).map_err(|_| JoinError::Unexpected("its root is no certificate"))?;
     if hash != *ca_hash {
-        return Err(JoinError::Odd("its root is not the one that --ca-hash names"));
+        return Err(JoinError::Unexpected("its root is not the one that --ca-hash names"));
     }
-    let leaf = answer.chain.first().ok_or(JoinError::Odd("it holds no certificate"))?;
-    validity(leaf).ok_or(JoinError::Odd("its certificate cannot be read"))
+    let leaf = answer.chain.first().ok_or(JoinError::Unexpected("it holds no certificate"))?;
+    validity(leaf).ok_or(JoinError::Unexpected("its certificate cannot be read"))
 }
 
 /// When a certificate begins and ends, seconds since 1970.

@@ -9,8 +9,8 @@ mod checkin;
 mod exchange;
 pub mod join;
 mod labels;
+mod outbox;
 mod renew;
-mod said;
 mod state;
 
 use crate::facts;

@@ -76,8 +76,8 @@ pub(super) async fn renewed(
         return Err(JoinError::refused(answer.status(), answer.body()));
     }
     let RenewAnswer { chain } = decode(answer.body())?;
-    let leaf = chain.first().ok_or(JoinError::Odd("it holds no certificate"))?;
-    let validity = validity(leaf).ok_or(JoinError::Odd("its certificate cannot be read"))?;
+    let leaf = chain.first().ok_or(JoinError::Unexpected("it holds no certificate"))?;
+    let validity = validity(leaf).ok_or(JoinError::Unexpected("its certificate cannot be read"))?;
     Ok(Credentials { controllers, key: key.serialize_der(), chain, validity })
 }
 

@@ -14,15 +14,15 @@ use stemma_wire::clock::SystemClock;
 use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::Outcome;
 
-use super::standing::{Standing, standing};
+use super::membership::{Membership, membership};
 use super::status::word_of_outcome;
 use super::{Exit, Local, print};
 use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run};
-use crate::apply::half::{Half, Until};
 use crate::apply::ledger::part;
 use crate::apply::outputs;
 use crate::apply::poke::{Poked, Pokes, poke};
+use crate::apply::worker::{ApplyWorker, Until};
 use crate::args::Output;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
 use crate::config::Config;
@@ -46,8 +46,8 @@ const GOING: Duration = Duration::from_secs(3);
 pub fn run(root: &Path) -> Result<Exit> {
     let local = Local::open(root)?;
     let config = Config::load(&*local.host)?;
-    let standing = standing(&local.host)?;
-    if matches!(standing, Standing::NotJoined) {
+    let membership = membership(&local.host)?;
+    if matches!(membership, Membership::NotJoined) {
         return Err(IdentityError::NotJoined.into());
     }
     let _lock = lock(&local, GOING)?
@@ -55,16 +55,16 @@ pub fn run(root: &Path) -> Result<Exit> {
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
         let pokes = Pokes::listen(&local.host)?;
-        let (half, identity) = half(&local, config, standing, apply_end, pokes, Until::Stopped)?;
-        let mut half = half.watching();
+        let (worker, identity) = worker(&local, config, membership, apply_end, pokes, Until::Stopped)?;
+        let mut worker = worker.watching();
         if root == Path::new("/") && Path::new(SYSTEMD).exists() {
             let words = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
-            half = half.when_applied(Command::new(words.to_vec(), Duration::from_secs(10)));
+            worker = worker.when_applied(Command::new(words.to_vec(), Duration::from_secs(10)));
         }
         info!(path = root.display().to_string().as_str(); "agent started");
         notify(&[NotifyState::Ready]);
         tokio::select! {
-            ended = half.run(stopped()) => ended.context("the root half")?,
+            ended = worker.run(stopped()) => ended.context("the root half")?,
             error = talk(&local, identity, sync_end) => return Err(error).context("the network half"),
         }
         notify(&[NotifyState::Stopping]);
@@ -74,25 +74,25 @@ pub fn run(root: &Path) -> Result<Exit> {
 }
 
 /// The root half of a host that has joined, and who it is where it can still say so.
-fn half(
+fn worker(
     local: &Local,
     config: Config,
-    standing: Standing,
+    membership: Membership,
     end: ApplyEnd,
     pokes: Pokes,
     mode: Until,
-) -> Result<(Half, Option<Identity>)> {
-    let new = |trust| Half::new(local.site.clone(), config, trust, end, pokes, mode);
-    Ok(match standing {
-        Standing::Member(member) => {
+) -> Result<(ApplyWorker, Option<Identity>)> {
+    let new = |trust| ApplyWorker::new(local.site.clone(), config, trust, end, pokes, mode);
+    Ok(match membership {
+        Membership::Member(member) => {
             let (identity, trust) = *member;
             (new(Some(trust))?, Some(identity))
         }
-        Standing::Damaged(_, why) => {
+        Membership::Damaged(_, why) => {
             error!(error = why.as_str(); "this host cannot speak with its fleet");
             (new(None)?.apart(why), None)
         }
-        Standing::NotJoined => (new(None)?, None),
+        Membership::NotJoined => (new(None)?, None),
     })
 }
 
@@ -140,8 +140,8 @@ async fn listen(mut end: SyncEnd) {
 pub fn once(root: &Path) -> Result<Exit> {
     let local = Local::open(root)?;
     let config = Config::load(&*local.host)?;
-    let standing = standing(&local.host)?;
-    if matches!(standing, Standing::NotJoined) {
+    let membership = membership(&local.host)?;
+    if matches!(membership, Membership::NotJoined) {
         return Err(IdentityError::NotJoined.into());
     }
     let Some(_lock) = lock(&local, Duration::ZERO)?.map_or_else(|| asked_or_gone(&local), |held| Ok(Some(held)))?
@@ -159,14 +159,14 @@ pub fn once(root: &Path) -> Result<Exit> {
             }
         });
     };
-    let apart = match &standing {
-        Standing::Damaged(_, why) => Some(why.clone()),
-        Standing::Member(_) | Standing::NotJoined => None,
+    let apart = match &membership {
+        Membership::Damaged(_, why) => Some(why.clone()),
+        Membership::Member(_) | Membership::NotJoined => None,
     };
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
-        let (half, _) = half(&local, config, standing, apply_end, Pokes::never(), Until::Quiet)?;
-        let (ended, ()) = tokio::join!(half.run(stopped()), listen(sync_end));
+        let (worker, _) = worker(&local, config, membership, apply_end, Pokes::never(), Until::Quiet)?;
+        let (ended, ()) = tokio::join!(worker.run(stopped()), listen(sync_end));
         ended.context("the root half")
     })?;
     if let Some(why) = stopped_by(&local)?.or(apart.map(|why| format!("{why}\n"))) {

@@ -5,7 +5,7 @@ mod converge;
 mod explain;
 mod join;
 mod local;
-mod standing;
+mod membership;
 mod status;
 
 pub use converge::{check, once, refill, run};

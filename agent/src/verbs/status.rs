@@ -7,10 +7,11 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use stemma_core::digest::TaskDigest;
-use stemma_wire::message::desired::{Mode, Profile};
+use stemma_core::task::Mode;
+use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::{Outcome, Progress};
 
-use super::standing::{Standing, standing};
+use super::membership::{Membership, membership};
 use super::{Exit, Local, print};
 use crate::apply::ledger::{Accepted, Desired, Ledger, part};
 use crate::args::Output;
@@ -64,10 +65,10 @@ pub fn status(root: &Path, output: Output) -> Result<Exit> {
 
 fn collect(local: &Local) -> Result<Status> {
     let ledger = &local.site.ledger;
-    let (identity, damage) = match standing(&local.host)? {
-        Standing::Member(member) => (Some(member.0), None),
-        Standing::Damaged(identity, why) => (identity, Some(why)),
-        Standing::NotJoined => (None, None),
+    let (identity, damage) = match membership(&local.host)? {
+        Membership::Member(member) => (Some(member.0), None),
+        Membership::Damaged(identity, why) => (identity, Some(why)),
+        Membership::NotJoined => (None, None),
     };
     let accepted = ledger.accepted()?;
     let report = ledger.report()?.unwrap_or_default();
@@ -100,7 +101,7 @@ fn collect(local: &Local) -> Result<Status> {
     })
 }
 
-/// What people should know: of the standing, as it was last reported, and of the host's own label files as they are now.
+/// What people should know: of the membership, as it was last reported, and of the host's own label files as they are now.
 fn findings(local: &Local, damage: Option<String>, reported: Vec<String>) -> Vec<String> {
     let mut findings: Vec<String> = damage.into_iter().collect();
     for finding in reported.into_iter().chain(crate::sync::findings(&*local.host)) {

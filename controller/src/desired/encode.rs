@@ -5,16 +5,14 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::digest::{DigestVersion, canonical_json};
-use stemma_core::input::Input;
 use stemma_core::lifecycle::Limit;
 use stemma_core::object::Timestamp;
 use stemma_core::origin::{Level, Origin};
 use stemma_core::release::{CompiledTask, Profile, ProfileHash};
 use stemma_core::resolve::Answer;
-use stemma_core::task;
 use stemma_core::task::Policy;
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, TaskSet};
+use stemma_wire::message::desired::{self, Barrier, Known, KnownLabel, ProfileTask, TaskSet};
 
 use super::Encoded;
 
@@ -77,7 +75,7 @@ pub(crate) fn known(answer: &Answer) -> Known {
             .collect(),
         traits: answer.traits().names().map(|name| name.as_str().to_owned()).collect(),
         lifecycle: lifecycle(answer),
-        ceiling: mode(answer.mode().value),
+        ceiling: answer.mode().value,
         splay_s: answer.splay_seconds(),
         hold: answer.hold().map(|hold| (until(&hold.until), hold.reason.clone())),
         parked: answer.is_parked(),
@@ -94,18 +92,18 @@ pub(crate) fn known(answer: &Answer) -> Known {
 /// without tasks.
 pub(crate) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVersion) -> TaskSet {
     let Some(set) = answer.task_set() else {
-        return TaskSet { mode: mode(answer.mode().value), ..TaskSet::default() };
+        return TaskSet { mode: answer.mode().value, ..TaskSet::default() };
     };
     TaskSet {
         group_revision: 0,
         digest_version: version.number(),
         task_digest: set.task_digest(version).0,
-        mode: mode(answer.mode().value),
+        mode: answer.mode().value,
         profile,
         tags: set.tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
         primaries: set.primary_tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
         left_out: set.left_out_ids().map(|(id, why)| (id.to_owned(), why.to_string())).collect(),
-        inputs: set.inputs.iter().map(|(reference, input)| (reference.to_string(), input_value(input))).collect(),
+        inputs: set.inputs.iter().map(|(reference, input)| (reference.to_string(), input.into())).collect(),
     }
 }
 
@@ -169,15 +167,6 @@ fn blob(definition: &str) -> Option<Hash> {
     Hash::of_source(task.pointer("/parameters/source")?.as_str()?).ok()
 }
 
-fn input_value(input: &Input) -> InputValue {
-    match input {
-        Input::Value(value) => InputValue::Json(canonical_json(value)),
-        Input::LookedUp(value) => InputValue::Json(canonical_json(value)),
-        Input::Absent => InputValue::Absent,
-        Input::Secret { name, version } => InputValue::Secret { name: name.to_string(), version: *version },
-    }
-}
-
 fn lifecycle(answer: &Answer) -> BTreeMap<String, u64> {
     let limits = answer.limits();
     let fields = [
@@ -214,14 +203,6 @@ fn origin(answer: &Answer, origin: &Origin) -> String {
         Origin::Rule(rule) => format!("rule {rule}"),
         Origin::Host => "host".to_owned(),
         Origin::Default => "default".to_owned(),
-    }
-}
-
-fn mode(mode: task::Mode) -> desired::Mode {
-    match mode {
-        task::Mode::Observe => desired::Mode::Observe,
-        task::Mode::Noop => desired::Mode::Noop,
-        task::Mode::Apply => desired::Mode::Apply,
     }
 }
 

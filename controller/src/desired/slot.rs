@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use stemma_wire::message::PartDigest;
-use stemma_wire::message::checkin::LeaseWanted;
-use stemma_wire::message::signed::{Grant, SignedGrant};
+use stemma_wire::message::signed::{Grant, LeaseKind, SignedGrant};
 use stemma_wire::serve::Peer;
 use tokio::sync::futures::Notified;
 use tokio::sync::{MutexGuard, Notify};
@@ -81,7 +80,7 @@ enum GrantKey {
     /// The barriers that are open for its task set.
     Barriers,
     /// Leave to do something that takes from a budget.
-    Lease(LeaseWanted),
+    Lease(LeaseKind),
 }
 
 impl GrantKey {

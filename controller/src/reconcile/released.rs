@@ -9,8 +9,7 @@ use stemma_core::digest::{DigestVersion, TaskDigest};
 use stemma_core::object::{Kind, Timestamp};
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::{Candidate, Content, Held, Standing};
-use stemma_core::task::Mode;
-use stemma_wire::message::desired::{self, Barrier, TaskSet};
+use stemma_wire::message::desired::{Barrier, TaskSet};
 use stemma_wire::message::{self, Hash};
 use uuid::Uuid;
 
@@ -72,12 +71,7 @@ pub(super) fn candidate(model: &Model, answer: &Answer) -> Candidate {
 
 /// What of a released task set decides whether another one is released.
 fn content(task_set: &TaskSet) -> Content {
-    let mode = match task_set.mode {
-        desired::Mode::Observe => Mode::Observe,
-        desired::Mode::Noop => Mode::Noop,
-        desired::Mode::Apply => Mode::Apply,
-    };
-    Content { mode, tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)) }
+    Content { mode: task_set.mode, tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)) }
 }
 
 /// What a node is resolved to, and when.

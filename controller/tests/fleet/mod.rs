@@ -31,11 +31,12 @@ use stemma_controller::registry::Caller;
 use stemma_controller::run::{Controller, Options, Parts, Publishing, start};
 use stemma_controller::store::{Query, Snapshot};
 use stemma_core::ownership::Manager;
+use stemma_core::task::Mode;
 use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::error::ApiError;
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
-use stemma_wire::message::desired::{Known, Mode, Profile, TaskSet};
+use stemma_wire::message::desired::{Known, Profile, TaskSet};
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
 use stemma_wire::message::observed::{LocalState, Observation};
 use stemma_wire::message::{

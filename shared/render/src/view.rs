@@ -25,12 +25,12 @@ pub(crate) struct View {
 }
 
 struct Entry {
-    found: Found,
+    found: InputState,
     references: Vec<Reference>,
     read: AtomicBool,
 }
 
-enum Found {
+enum InputState {
     Value(Value),
     Absent,
     Unavailable { name: String, reason: String },
@@ -69,21 +69,21 @@ impl View {
             let text = bare(reference);
             let mut seen = |value: &serde_json::Value| {
                 if reference.read().fields().is_none() {
-                    return Found::Value(Value::from(Serde(value)));
+                    return InputState::Value(Value::from(Serde(value)));
                 }
                 let row = rows.entry(text.clone()).or_insert(serde_json::Value::Null);
                 merge(row, value);
-                Found::Value(Value::from(Serde(&*row)))
+                InputState::Value(Value::from(Serde(&*row)))
             };
             let found = match input {
                 Input::Value(value) => seen(value),
                 Input::LookedUp(value) => seen(value),
-                Input::Absent => Found::Absent,
+                Input::Absent => InputState::Absent,
                 Input::Secret { name, version } => {
                     view.has_secrets = true;
                     match secrets.value(name, *version) {
-                        Ok(value) => Found::Value(Value::from(value)),
-                        Err(error) => Found::Unavailable { name: name.to_string(), reason: error.reason },
+                        Ok(value) => InputState::Value(Value::from(value)),
+                        Err(error) => InputState::Unavailable { name: name.to_string(), reason: error.reason },
                     }
                 }
             };
@@ -92,9 +92,9 @@ impl View {
         view
     }
 
-    fn add(&mut self, text: String, found: Found, reference: Reference) {
+    fn add(&mut self, text: String, found: InputState, reference: Reference) {
         let entry = self.entries.entry(text).or_insert_with(|| Entry {
-            found: Found::Absent,
+            found: InputState::Absent,
             references: Vec::new(),
             read: AtomicBool::new(false),
         });
@@ -110,8 +110,8 @@ impl View {
     /// Whether a value holds a character.
     pub(crate) fn has_char(&self, c: char) -> bool {
         self.entries.values().any(|entry| match &entry.found {
-            Found::Value(value) => value.to_string().contains(c),
-            Found::Absent | Found::Unavailable { .. } => false,
+            InputState::Value(value) => value.to_string().contains(c),
+            InputState::Absent | InputState::Unavailable { .. } => false,
         })
     }
 
@@ -142,18 +142,18 @@ impl View {
         };
         entry.read.store(true, Ordering::Relaxed);
         match &entry.found {
-            Found::Value(value) => {
+            InputState::Value(value) => {
                 self.note(|noted| noted.ends_absent = false);
                 Some(value.clone())
             }
-            Found::Absent => {
+            InputState::Absent => {
                 self.note(|noted| {
                     noted.absent.push(text.to_owned());
                     noted.ends_absent = true;
                 });
                 None
             }
-            Found::Unavailable { name, reason } => {
+            InputState::Unavailable { name, reason } => {
                 self.note(|noted| {
                     noted.secret.get_or_insert_with(|| (name.clone(), reason.clone()));
                 });

@@ -5,8 +5,9 @@
 
 mod file;
 mod marker;
-mod parameters;
 mod shell;
+
+use stemma_core::task::{TaskKind, TypedParameters};
 
 use super::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::{HostPath, Pending};
@@ -26,18 +27,30 @@ pub trait Applier {
     }
 
     /// How often it is tried again after a failure, and after how many seconds.
-    fn retries(&self, task: &HostTask) -> (u32, u64) {
-        (task.task.retries.unwrap_or(0), 1)
+    fn retries(&self, task: &HostTask) -> (u64, u64) {
+        (task.task.retries.unwrap_or(0).into(), 1)
     }
 }
 
-/// The applier of a type by its name in core's registry; `None`: this agent has none.
+/// The applier of a type; `None`: this agent has none.
 #[must_use]
-pub fn applier(name: &str) -> Option<&'static dyn Applier> {
-    match name {
-        "file" => Some(&file::File),
-        "shell" => Some(&shell::Shell),
-        "stage" | "group" | "skipped" => Some(&marker::Marker),
-        _ => None,
+pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
+    match kind {
+        TaskKind::File => Some(&file::File),
+        TaskKind::Shell => Some(&shell::Shell),
+        TaskKind::Stage | TaskKind::Group | TaskKind::Skipped => Some(&marker::Marker),
+        TaskKind::CopyFiles
+        | TaskKind::Sync
+        | TaskKind::Service
+        | TaskKind::Package
+        | TaskKind::User
+        | TaskKind::GroupAccount
+        | TaskKind::Puppet
+        | TaskKind::Reboot => None,
     }
+}
+
+/// The parameters of a task as its type's own struct.
+fn parameters<T: TypedParameters>(task: &HostTask) -> Result<T, TaskError> {
+    T::read(&task.task.parameters).map_err(|error| TaskError::new(format!("parameters: {error}")))
 }

@@ -13,7 +13,7 @@ use stemma_wire::message::observed::Outcome;
 
 /// Where a task stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TaskState {
     /// Not begun.
     Waiting,
     /// Begun.
@@ -28,8 +28,8 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vertex {
     /// Where it stands.
-    pub place: Place,
-    /// What must have ended well first; each lower than its own place.
+    pub state: TaskState,
+    /// What must have ended well first; each lower than its own index.
     pub after: Vec<usize>,
     /// What must be open first.
     pub barriers: Vec<Barrier>,
@@ -67,15 +67,15 @@ impl Graph {
     pub fn next_move(&mut self, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<Move> {
         let next = (0..self.vertices.len()).find_map(|at| self.move_of(at, open, held_back))?;
         match next {
-            Move::Start(at) => self.vertices[at].place = Place::Running,
-            Move::Stop(at) => self.vertices[at].place = Place::Ended(Outcome::DependencyFailed),
+            Move::Start(at) => self.vertices[at].state = TaskState::Running,
+            Move::Stop(at) => self.vertices[at].state = TaskState::Ended(Outcome::DependencyFailed),
         }
         Some(next)
     }
 
     fn move_of(&self, at: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<Move> {
         let vertex = &self.vertices[at];
-        if vertex.place != Place::Waiting {
+        if vertex.state != TaskState::Waiting {
             return None;
         }
         if vertex.after.iter().any(|&before| self.stops(before)) {
@@ -89,7 +89,7 @@ impl Graph {
     }
 
     fn has_room(&self, alone: bool) -> bool {
-        let mut running = self.vertices.iter().filter(|vertex| vertex.place == Place::Running).peekable();
+        let mut running = self.vertices.iter().filter(|vertex| vertex.state == TaskState::Running).peekable();
         if alone {
             return running.peek().is_none();
         }
@@ -98,49 +98,49 @@ impl Graph {
 
     /// Whether what requires this task must not run.
     fn stops(&self, at: usize) -> bool {
-        match self.vertices[at].place {
-            Place::Ended(Outcome::Failed) => !self.vertices[at].forgiven,
-            Place::Ended(Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown) => true,
-            Place::Ended(Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted)
-            | Place::Waiting
-            | Place::Running
-            | Place::LeftOut => false,
+        match self.vertices[at].state {
+            TaskState::Ended(Outcome::Failed) => !self.vertices[at].forgiven,
+            TaskState::Ended(Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown) => true,
+            TaskState::Ended(Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted)
+            | TaskState::Waiting
+            | TaskState::Running
+            | TaskState::LeftOut => false,
         }
     }
 
     fn is_over(&self, at: usize) -> bool {
-        matches!(self.vertices[at].place, Place::Ended(_) | Place::LeftOut)
+        matches!(self.vertices[at].state, TaskState::Ended(_) | TaskState::LeftOut)
     }
 
     /// Notes how a task ended.
     pub fn end(&mut self, at: usize, outcome: Outcome) {
-        self.vertices[at].place = Place::Ended(outcome);
+        self.vertices[at].state = TaskState::Ended(outcome);
     }
 
     /// Whether something runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.vertices.iter().any(|vertex| vertex.place == Place::Running)
+        self.vertices.iter().any(|vertex| vertex.state == TaskState::Running)
     }
 
     /// Whether something has yet to begin.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.vertices.iter().any(|vertex| vertex.place == Place::Waiting)
+        self.vertices.iter().any(|vertex| vertex.state == TaskState::Waiting)
     }
 
     /// Whether something was looked at alone, and would be changed.
     #[must_use]
     pub fn would_change(&self) -> bool {
-        self.vertices.iter().any(|vertex| vertex.place == Place::Ended(Outcome::WouldChange))
+        self.vertices.iter().any(|vertex| vertex.state == TaskState::Ended(Outcome::WouldChange))
     }
 
     /// Whether something did not end well.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.vertices.iter().any(|vertex| match vertex.place {
-            Place::Ended(outcome) => !is_well(outcome),
-            Place::Waiting | Place::Running | Place::LeftOut => false,
+        self.vertices.iter().any(|vertex| match vertex.state {
+            TaskState::Ended(outcome) => !is_well(outcome),
+            TaskState::Waiting | TaskState::Running | TaskState::LeftOut => false,
         })
     }
 }
@@ -160,7 +160,7 @@ mod tests {
 
     fn vertex(after: &[usize]) -> Vertex {
         let after = after.to_vec();
-        Vertex { place: Place::Waiting, after, barriers: Vec::new(), alone: false, forgiven: false }
+        Vertex { state: TaskState::Waiting, after, barriers: Vec::new(), alone: false, forgiven: false }
     }
 
     fn moves(graph: &mut Graph, open: &BTreeSet<Barrier>) -> Vec<Move> {
@@ -191,7 +191,7 @@ mod tests {
             (Outcome::Unsupported, true, true),
             (Outcome::Unknown, false, true),
         ] {
-            let first = Vertex { place: Place::Ended(outcome), forgiven, ..vertex(&[]) };
+            let first = Vertex { state: TaskState::Ended(outcome), forgiven, ..vertex(&[]) };
             let mut graph = Graph::new(vec![first, vertex(&[0])], 1);
             let next = if stopped { Move::Stop(1) } else { Move::Start(1) };
             assert_eq!(graph.next_move(&BTreeSet::new(), &BTreeSet::new()), Some(next), "{outcome:?} {forgiven}");
@@ -202,7 +202,7 @@ mod tests {
     fn a_barrier_is_waited_for_and_what_is_left_out_is_not() {
         let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
         let gated = Vertex { barriers: vec![barrier.clone()], ..vertex(&[1]) };
-        let mut graph = Graph::new(vec![gated, Vertex { place: Place::LeftOut, ..vertex(&[]) }], 4);
+        let mut graph = Graph::new(vec![gated, Vertex { state: TaskState::LeftOut, ..vertex(&[]) }], 4);
         graph.vertices[0].after = vec![1];
         assert_eq!(moves(&mut graph, &BTreeSet::new()), []);
         assert_eq!(moves(&mut graph, &BTreeSet::from([barrier])), [Move::Start(0)]);

@@ -11,20 +11,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
+use stemma_core::task::Mode;
 use stemma_wire::message::PartDigest;
-use stemma_wire::message::desired::{Barrier, Mode, Profile};
+use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
-use super::applier::applier;
-use super::half::unix_seconds;
 use super::ledger::{Desired, Performed, Progress};
 use super::task::{Ended, Site};
 use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
 use graph::{Graph, Move};
-pub use perform::Leave;
+pub use perform::Permitted;
 use perform::perform;
-use planned::{Planned, Ready};
+use planned::{Planned, Readiness};
 pub use planned::{blobs, is_in_order};
 
 /// Tasks at once. More would not be faster on a host that has its own work to do.
@@ -63,7 +62,7 @@ pub struct Run {
 /// A task that has begun.
 struct Running {
     at: usize,
-    leave: Leave,
+    permitted: Permitted,
     future: Pending<'static, Ended>,
 }
 
@@ -115,7 +114,7 @@ impl Run {
             match next {
                 Move::Stop(at) => {
                     let why = "something that it requires did not end well";
-                    self.note(at, Ended::because(Outcome::DependencyFailed, why), Leave::Check);
+                    self.note(at, Ended::because(Outcome::DependencyFailed, why), Permitted::Check);
                 }
                 Move::Start(at) => self.start_one(at),
             }
@@ -125,22 +124,19 @@ impl Run {
 
     fn start_one(&mut self, at: usize) {
         match &self.tasks[at].kind {
-            Ready::Not(outcome, why) => {
+            Readiness::Refused(outcome, why) => {
                 let ended = Ended::because(*outcome, why.clone());
                 self.graph.end(at, ended.outcome);
-                self.note(at, ended, Leave::Check);
+                self.note(at, ended, Permitted::Check);
             }
-            Ready::Performable { name, task, .. } => {
-                let leave = match Leave::of(self.mode, task.task.mode, self.was_well(at)) {
-                    Leave::Mend if self.is_contended(at) => Leave::Contended,
-                    leave => leave,
+            Readiness::Runnable { applier, task, .. } => {
+                let permitted = match Permitted::of(self.mode, task.task.mode, self.was_well(at)) {
+                    Permitted::Mend if self.is_contended(at) => Permitted::Contended,
+                    permitted => permitted,
                 };
-                let (site, task, name) = (self.site.clone(), task.clone(), *name);
-                let future = async move {
-                    let applier = applier(name).expect("looked up when the run was planned");
-                    perform(&site, applier, &task, leave).await
-                };
-                self.running.push(Running { at, leave, future: Box::pin(future) });
+                let (site, applier, task) = (self.site.clone(), *applier, task.clone());
+                let future = async move { perform(&site, applier, &task, permitted).await };
+                self.running.push(Running { at, permitted, future: Box::pin(future) });
             }
         }
     }
@@ -163,7 +159,7 @@ impl Run {
 
     /// Whether it was mended so often within an hour that one more would not last either.
     fn is_contended(&self, at: usize) -> bool {
-        let now = unix_seconds(self.site.host.now());
+        let now = self.site.host.unix_seconds();
         // One that lies ahead was noted before the clock was set back: it says nothing of this hour.
         let of_this_hour = |mended: &&u64| (now.saturating_sub(3600) + 1..=now).contains(*mended);
         self.mends(at).iter().filter(of_this_hour).count() >= MENDS
@@ -172,8 +168,8 @@ impl Run {
     /// The files that its tasks keep.
     pub fn files(&self) -> impl Iterator<Item = HostPath> {
         self.tasks.iter().filter_map(|planned| match &planned.kind {
-            Ready::Performable { name, task, .. } => applier(name)?.keeps(&self.site, task),
-            Ready::Not(..) => None,
+            Readiness::Runnable { applier, task, .. } => applier.keeps(&self.site, task),
+            Readiness::Refused(..) => None,
         })
     }
 
@@ -181,7 +177,7 @@ impl Run {
     fn without_blob(&self) -> Result<BTreeSet<usize>, HostError> {
         let mut missing = BTreeSet::new();
         for (at, planned) in self.tasks.iter().enumerate() {
-            if let Ready::Performable { blob: Some(hash), .. } = &planned.kind
+            if let Readiness::Runnable { blob: Some(hash), .. } = &planned.kind
                 && !self.site.ledger.has_body(*hash)?
             {
                 missing.insert(at);
@@ -223,9 +219,9 @@ impl Run {
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         for place in 0..self.running.len() {
             if let Poll::Ready(ended) = self.running[place].future.as_mut().poll(context) {
-                let Running { at, leave, .. } = self.running.remove(place);
+                let Running { at, permitted, .. } = self.running.remove(place);
                 self.graph.end(at, ended.outcome);
-                self.note(at, ended, leave);
+                self.note(at, ended, permitted);
                 return Poll::Ready(());
             }
         }
@@ -233,10 +229,10 @@ impl Run {
     }
 
     /// Takes down how a task ended, and whether that is news.
-    fn note(&mut self, at: usize, ended: Ended, leave: Leave) {
+    fn note(&mut self, at: usize, ended: Ended, permitted: Permitted) {
         let mut mends = self.mends(at).to_vec();
-        if leave == Leave::Mend && ended.outcome == Outcome::Changed {
-            mends.push(unix_seconds(self.site.host.now()));
+        if permitted == Permitted::Mend && ended.outcome == Outcome::Changed {
+            mends.push(self.site.host.unix_seconds());
             mends.drain(..mends.len().saturating_sub(MENDS));
         }
         let planned = &self.tasks[at];

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use stemma_core::task::OnDrift;
-use stemma_wire::message::desired::Mode;
+use stemma_core::task::{Mode, OnDrift};
 use stemma_wire::message::observed::Outcome;
 
 use crate::apply::applier::Applier;
@@ -14,7 +13,7 @@ const CONTENDED: &str = "contended: it was mended three times within an hour, an
 
 /// How far a task may go now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
+pub enum Permitted {
     /// To look.
     Check,
     /// To make it so: it never was with this content.
@@ -25,16 +24,11 @@ pub enum Leave {
     Contended,
 }
 
-impl Leave {
-    /// The leave of a task in a mode. Its own mode can only lower it.
+impl Permitted {
+    /// What a task may do in a mode. Its own mode can only lower it.
     #[must_use]
-    pub fn of(mode: Mode, own: Option<stemma_core::task::Mode>, was_well: bool) -> Self {
-        let own = own.map_or(Mode::Apply, |own| match own {
-            stemma_core::task::Mode::Observe => Mode::Observe,
-            stemma_core::task::Mode::Noop => Mode::Noop,
-            stemma_core::task::Mode::Apply => Mode::Apply,
-        });
-        match mode.min(own) {
+    pub fn of(mode: Mode, own: Option<Mode>, was_well: bool) -> Self {
+        match mode.min(own.unwrap_or_default()) {
             Mode::Observe | Mode::Noop => Self::Check,
             Mode::Apply if was_well => Self::Mend,
             Mode::Apply => Self::Apply,
@@ -43,16 +37,16 @@ impl Leave {
 }
 
 /// Checks a task, and applies it where that is allowed and called for.
-pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, leave: Leave) -> Ended {
+pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, permitted: Permitted) -> Ended {
     let begun = site.host.uptime();
     let mut ended = match applier.check(site, task).await {
         Err(error) => failed(error),
         Ok(Check::AsItShould) => Ended::plain(Outcome::Unchanged),
-        Ok(Check::Differs { diff, message }) => match (leave, task.task.on_drift) {
-            (Leave::Check, _) => Ended { diff, ..Ended::because(Outcome::WouldChange, message) },
-            (Leave::Contended, _) => Ended { diff, ..Ended::because(Outcome::Drifted, CONTENDED) },
-            (Leave::Mend, OnDrift::Report) => Ended { diff, ..Ended::because(Outcome::Drifted, message) },
-            (Leave::Mend, OnDrift::Mend) | (Leave::Apply, _) => apply(site, applier, task).await,
+        Ok(Check::Differs { diff, message }) => match (permitted, task.task.on_drift) {
+            (Permitted::Check, _) => Ended { diff, ..Ended::because(Outcome::WouldChange, message) },
+            (Permitted::Contended, _) => Ended { diff, ..Ended::because(Outcome::Drifted, CONTENDED) },
+            (Permitted::Mend, OnDrift::Report) => Ended { diff, ..Ended::because(Outcome::Drifted, message) },
+            (Permitted::Mend, OnDrift::Mend) | (Permitted::Apply, _) => apply(site, applier, task).await,
         },
     };
     if task.is_sensitive() {

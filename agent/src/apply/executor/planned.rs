@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use stemma_core::task::{Exclusive, Phase, task_type};
+use stemma_core::task::{Exclusive, Mode, Phase, TaskKind, task_type};
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::{Mode, Profile, ProfileTask};
+use stemma_wire::message::desired::{Profile, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
-use super::graph::{Place, Vertex};
-use crate::apply::applier::applier;
+use super::graph::{TaskState, Vertex};
+use crate::apply::applier::{Applier, applier};
 use crate::apply::ledger::Desired;
 use crate::apply::task::{HostTask, content};
 use crate::config::Ceiling;
@@ -17,14 +17,15 @@ use crate::config::Ceiling;
 pub(super) struct Planned {
     pub(super) id: String,
     pub(super) content: [u8; 32],
-    pub(super) kind: Ready,
+    pub(super) kind: Readiness,
 }
 
-pub(super) enum Ready {
-    /// It can be performed.
-    Performable { name: &'static str, task: Rc<HostTask>, blob: Option<Hash> },
+/// Whether a task can be run on this host.
+pub(super) enum Readiness {
+    /// It can. `alone`: nothing runs beside it.
+    Runnable { applier: &'static dyn Applier, alone: bool, task: Rc<HostTask>, blob: Option<Hash> },
     /// It cannot, and why.
-    Not(Outcome, String),
+    Refused(Outcome, String),
 }
 
 impl Planned {
@@ -37,43 +38,40 @@ impl Planned {
     }
 }
 
-impl Ready {
+impl Readiness {
     /// Tasks for a drain or a cleanup have their own time.
     fn is_another_phase(&self) -> bool {
-        matches!(self, Self::Performable { task, .. } if task.task.phase != Phase::Apply)
+        matches!(self, Self::Runnable { task, .. } if task.task.phase != Phase::Apply)
     }
 }
 
-fn ready(ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Ready {
+fn ready(ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Readiness {
     let task = match HostTask::new(profile, &desired.task_set.inputs) {
         Ok(task) => task,
-        Err(unreadable) => return Ready::Not(Outcome::Unsupported, unreadable.to_string()),
+        Err(unreadable) => return Readiness::Refused(Outcome::Unsupported, unreadable.to_string()),
     };
     let kind = task.task.kind.clone();
-    let Some(known) = task_type(&kind).filter(|known| applier(known.name).is_some()) else {
-        return Ready::Not(Outcome::Unsupported, format!("this agent has no task type {kind:?}"));
+    let Some((known, applier)) = task_type(&kind).and_then(|known| Some((known, applier(known.kind)?))) else {
+        return Readiness::Refused(Outcome::Unsupported, format!("this agent has no task type {kind:?}"));
     };
     if ceiling.task_types.as_ref().is_some_and(|types| !types.iter().any(|name| *name == known.name || *name == kind)) {
-        return Ready::Not(
+        return Readiness::Refused(
             Outcome::Unsupported,
             format!("this host takes no {kind} tasks (ceiling.task_types in agent.toml)"),
         );
     }
     let source = task.task.parameters.get("source").and_then(serde_json::Value::as_str);
-    let blob = source.filter(|_| known.name == "file").and_then(|source| Hash::of_source(source).ok());
-    Ready::Performable { name: known.name, task: Rc::new(task), blob }
+    let blob = source.filter(|_| known.kind == TaskKind::File).and_then(|source| Hash::of_source(source).ok());
+    Readiness::Runnable { applier, alone: known.exclusive == Exclusive::Alone, task: Rc::new(task), blob }
 }
 
-fn vertex(task: &ProfileTask, kind: &Ready, left_out: bool, mode: Mode) -> Vertex {
+fn vertex(task: &ProfileTask, kind: &Readiness, left_out: bool, mode: Mode) -> Vertex {
     let (alone, forgiven) = match kind {
-        Ready::Performable { name, task, .. } => {
-            let alone = task_type(name).is_some_and(|known| known.exclusive == Exclusive::Alone);
-            (alone, !task.task.fail_on_error)
-        }
-        Ready::Not(..) => (false, false),
+        Readiness::Runnable { alone, task, .. } => (*alone, !task.task.fail_on_error),
+        Readiness::Refused(..) => (false, false),
     };
     Vertex {
-        place: if left_out { Place::LeftOut } else { Place::Waiting },
+        state: if left_out { TaskState::LeftOut } else { TaskState::Waiting },
         after: task.after.iter().map(|&before| usize::from(before)).collect(),
         // A host that only looks stands outside of the order across hosts.
         barriers: if mode == Mode::Apply { task.barriers.clone() } else { Vec::new() },

@@ -25,7 +25,9 @@ use crate::paths;
 pub use bodies::{Arriving, Piece};
 use record::Kind;
 pub use results::MOST_RESULTS;
-pub use state::{Accepted, Desired, HostMapRecord, OpenBarriers, Performed, Progress, Step, StepState, Told, UndoNote};
+pub use state::{
+    Accepted, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Performed, Progress, Step, StepState, UndoNote,
+};
 pub(crate) use state::{part, part_digest};
 
 /// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
@@ -41,7 +43,7 @@ const ACCEPTED: &str = "accepted";
 const PROGRESS: &str = "progress";
 const SEQUENCE: &str = "sequence";
 const HOST_MAP: &str = "host-map";
-const TOLD: &str = "told";
+const HOOKS: &str = "told";
 const LOCAL: &str = "local";
 const REPORT: &str = "report";
 const SEAL_KEY: &str = "seal-key";
@@ -168,16 +170,16 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn told(&self) -> Result<Told, HostError> {
-        Ok(Self::read(&*self.dir, TOLD, Kind::Told)?.unwrap_or_default())
+    pub fn hook_snapshot(&self) -> Result<HookSnapshot, HostError> {
+        Ok(Self::read(&*self.dir, HOOKS, Kind::HookSnapshot)?.unwrap_or_default())
     }
 
     /// Notes what the hooks were told.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn set_told(&self, told: &Told) -> Result<(), HostError> {
-        self.write(&*self.dir, TOLD, Kind::Told, told)
+    pub fn set_hook_snapshot(&self, snapshot: &HookSnapshot) -> Result<(), HostError> {
+        self.write(&*self.dir, HOOKS, Kind::HookSnapshot, snapshot)
     }
 
     /// What was said on the host itself.

@@ -26,7 +26,7 @@ pub(super) enum Kind {
     Results = 4,
     Sequence = 5,
     HostMap = 6,
-    Told = 7,
+    HookSnapshot = 7,
     Local = 8,
     Open = 9,
     Undo = 10,

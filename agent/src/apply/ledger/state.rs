@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use stemma_core::task::Mode;
 use stemma_wire::message::checkin::Held;
-use stemma_wire::message::desired::{Barrier, Known, Mode, TaskSet};
+use stemma_wire::message::desired::{Barrier, Known, TaskSet};
 use stemma_wire::message::observed::Outcome;
 use stemma_wire::message::{Epoch, Message, PartDigest, Revision, WireVersion, decode_part, digest_part};
 
@@ -139,7 +140,7 @@ pub struct HostMapRecord {
 
 /// What the hooks were told last: the base of the next change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct HookSnapshot {
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations.

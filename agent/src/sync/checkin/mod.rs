@@ -29,11 +29,11 @@ use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::Backoff;
-use super::exchange::{ExchangeError, Place, Returned, check_in, fetch};
+use super::exchange::{BodyKind, ExchangeError, Returned, check_in, fetch};
 use super::join::JoinError;
 use super::labels;
+use super::outbox::Outbox;
 use super::renew::{PendingKey, due_in, renewed};
-use super::said::Said;
 use super::state::{Credentials, StateError, drop_pending_key};
 use crate::channel::{ChannelError, SyncEnd};
 use crate::host::Host;
@@ -64,7 +64,7 @@ pub struct Sync {
     tls: Arc<rustls::ClientConfig>,
     clock: Arc<dyn Clock>,
     end: SyncEnd,
-    said: Said,
+    said: Outbox,
     backoff: Backoff,
     idle: Option<Client>,
     parked: Option<InFlight<CheckInAnswer>>,
@@ -112,7 +112,7 @@ pub async fn run(
     let renew_at = renew_at(&credentials, &*clock);
     let mut sync = Sync {
         targets: credentials.targets().into(),
-        said: Said::observe(&*host),
+        said: Outbox::observe(&*host),
         host,
         identity,
         credentials,
@@ -341,9 +341,9 @@ impl Sync {
         {
             self.fetched = hash;
             let place = match self.profile {
-                Some(profile) if profile == hash => Place::Profile,
-                Some(_) => Place::Blob,
-                None => Place::Either,
+                Some(profile) if profile == hash => BodyKind::Profile,
+                Some(_) => BodyKind::Blob,
+                None => BodyKind::Either,
             };
             self.fetching = Some(Box::pin(fetch(client, hash, place, self.end.to_apply())));
         }

@@ -11,8 +11,11 @@ mod types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use parameters::{Form, Parameter, Parameters, judge};
-pub use types::{Exclusive, TASK_TYPES, TaskType, TemplateText, task_type};
+pub use parameters::{
+    FileParameters, Form, Parameter, Parameters, Presence, ShellParameters, TypedParameters, WordsOrText, file_mode,
+    is_template, judge,
+};
+pub use types::{Exclusive, TASK_TYPES, TaskKind, TaskType, TemplateText, task_type};
 
 /// The field of [`Task::foreign`] that names what an import could not translate.
 pub const UNTRANSLATED: &str = "untranslated";
@@ -221,7 +224,7 @@ pub enum Phase {
 }
 
 /// How far a host goes. Ordered, so that the lower of two is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Labels, traits and facts; no task is even checked.
@@ -229,6 +232,7 @@ pub enum Mode {
     /// Tasks are checked, nothing is changed.
     Noop,
     /// Tasks are applied.
+    #[default]
     Apply,
 }
 

@@ -1,10 +1,14 @@
-//! Whether a task's parameters are what its type takes, as far as they can be judged before a host has them.
+//! What a task's parameters are: one table a type, from which the checks and the struct that an applier reads come.
 //!
-//! An agent reads them again when it runs the task, and is the one that refuses. But a wrong word is known as soon as it is
+//! An agent reads parameters when it runs the task, and it is the one that refuses. But a mistake is known as soon as it is
 //! written, and a person would rather hear of it from `stemma validate` than from the first host that fails. So what is
-//! literal is held against the registry, and what is odd is a finding, never a refusal: an agent of a newer version may
+//! literal is held against the table, and a mistake is a finding, never a refusal: an agent of a newer version may
 //! know more. What a template or Fuel's import leaves open is not judged.
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{Task, task_type};
@@ -20,6 +24,19 @@ pub struct Parameter {
     pub alias: Option<&'static str>,
     /// What it holds.
     pub form: Form,
+    /// Whether it must be given.
+    pub presence: Presence,
+}
+
+/// Whether a parameter must be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It may be left out.
+    Optional,
+    /// It must be there.
+    Needed,
+    /// Exactly one of those that say so is there.
+    OneOf,
 }
 
 /// What a parameter holds.
@@ -43,67 +60,104 @@ pub enum Form {
     Count,
 }
 
+/// A list of words, or a shell text.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum WordsOrText {
+    /// A program and its arguments.
+    Words(Vec<String>),
+    /// A text for the shell.
+    Text(String),
+}
+
+/// The parameters of one type, as its applier reads them.
+pub trait TypedParameters: DeserializeOwned {
+    /// What the type takes.
+    const TAKES: Parameters;
+
+    /// Reads a task's parameters.
+    ///
+    /// # Errors
+    /// A sentence that names the field.
+    fn read(given: &Map<String, Value>) -> Result<Self, String> {
+        let missing = Self::TAKES.missing(given);
+        missing.map_or_else(|| Self::deserialize(given).map_err(|error| error.to_string()), Err)
+    }
+}
+
 /// What a type takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parameters {
-    /// All of them.
-    pub known: &'static [Parameter],
-    /// Those that must be there.
-    pub needed: &'static [&'static str],
-    /// Of which exactly one is given.
-    pub one_of: &'static [&'static str],
+pub struct Parameters(pub &'static [Parameter]);
+
+/// The type of a parameter's value.
+macro_rules! value_of {
+    (Text) => { Option<String> };
+    (Path) => { Option<String> };
+    (Words) => { Vec<String> };
+    (WordsOrText) => { Option<WordsOrText> };
+    (Texts) => { BTreeMap<String, String> };
+    (Mode) => { Option<String> };
+    (Flag) => { bool };
+    (Count) => { Option<u64> };
 }
 
-const fn of(name: &'static str, form: Form) -> Parameter {
-    Parameter { name, alias: None, form }
+/// A type's table, and the struct of the same fields. The name after `or` is Fuel's.
+macro_rules! parameters {
+    ($(#[$doc:meta])* $typed:ident: $($name:ident $(or $alias:literal)?, $form:ident $presence:ident: $what:literal;)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $typed {
+            $(#[doc = $what] $(#[serde(alias = $alias)])? pub $name: value_of!($form),)*
+        }
+
+        impl TypedParameters for $typed {
+            const TAKES: Parameters = Parameters(&[$(Parameter {
+                name: stringify!($name),
+                alias: [$(Some($alias),)? None][0],
+                form: Form::$form,
+                presence: Presence::$presence,
+            }),*]);
+        }
+    };
 }
 
-const fn named(name: &'static str, alias: &'static str, form: Form) -> Parameter {
-    Parameter { name, alias: Some(alias), form }
+parameters! {
+    /// Of `file`. Exactly one of content, template, source and absent is given.
+    FileParameters:
+    path, Path Needed: "The file.";
+    content or "data", Text OneOf: "What it holds.";
+    template, Text OneOf: "The template of what it holds.";
+    source, Text OneOf: "The blob that it holds.";
+    absent, Flag OneOf: "No file stands there.";
+    owner or "user_owner", Text Optional: "Its user.";
+    group or "group_owner", Text Optional: "Its group.";
+    mode or "permissions", Mode Optional: "Its rights.";
+    dir_mode or "dir_permissions", Mode Optional: "The rights of directories that are made for it.";
+    validate, Words Optional: "A command that must accept the new file before it replaces the old one.";
+    overwrite, Flag Optional: "Fuel's; a file is always replaced.";
+    parents, Flag Optional: "Fuel's; its directories are always made.";
+    timeout, Count Optional: "Fuel's; without meaning here.";
 }
 
-/// Of `file`.
-pub(super) const FILE: Parameters = Parameters {
-    known: &[
-        of("path", Form::Path),
-        named("content", "data", Form::Text),
-        of("template", Form::Text),
-        of("source", Form::Text),
-        of("absent", Form::Flag),
-        named("owner", "user_owner", Form::Text),
-        named("group", "group_owner", Form::Text),
-        named("mode", "permissions", Form::Mode),
-        named("dir_mode", "dir_permissions", Form::Mode),
-        of("validate", Form::Words),
-        of("overwrite", Form::Flag),
-        of("parents", Form::Flag),
-        of("timeout", Form::Count),
-    ],
-    needed: &["path"],
-    one_of: &["content", "template", "source", "absent"],
-};
+parameters! {
+    /// Of `shell`. Exactly one of command, script and cmd is given.
+    ShellParameters:
+    command, Words OneOf: "A program and its arguments.";
+    script, Text OneOf: "A shell text, in which values are quoted.";
+    cmd, Text OneOf: "Fuel's name of a shell text; it is no template.";
+    creates, Path Optional: "Nothing is run where this exists.";
+    unless, WordsOrText Optional: "Nothing is run where this command succeeds.";
+    only_if, WordsOrText Optional: "Nothing is run where this command fails.";
+    cwd, Path Optional: "The directory in which it is run.";
+    env, Texts Optional: "Its environment, besides what the agent sets.";
+    user, Text Optional: "The user as whom it is run.";
+    timeout, Count Optional: "How long it may take, in seconds.";
+    retries, Count Optional: "How often it is tried again.";
+    interval, Count Optional: "The seconds between two tries.";
+}
 
-/// Of `shell`. `cmd` is Fuel's name for a shell text that is no template.
-pub(super) const SHELL: Parameters = Parameters {
-    known: &[
-        of("command", Form::Words),
-        of("script", Form::Text),
-        of("cmd", Form::Text),
-        of("creates", Form::Path),
-        of("unless", Form::WordsOrText),
-        of("only_if", Form::WordsOrText),
-        of("cwd", Form::Path),
-        of("env", Form::Texts),
-        of("user", Form::Text),
-        of("timeout", Form::Count),
-        of("retries", Form::Count),
-        of("interval", Form::Count),
-    ],
-    needed: &[],
-    one_of: &["command", "script", "cmd"],
-};
-
-/// What is odd about the parameters of a release's own tasks: each of them would fail on every host that it falls to.
+/// What is wrong with the parameters of a release's own tasks: each such task would fail on every host.
 ///
 /// Tasks that an import left untranslated are left out: they never start.
 pub fn judge(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
@@ -116,38 +170,44 @@ fn judge_task(release: &ReleaseRef, task: &Task) -> Vec<Finding> {
     let found = |(field, message): (String, String)| {
         Finding::of(rule::TASK_PARAMETERS, format!("release/{release} task {} {field}", task.id), message)
     };
-    takes.odd(&task.parameters).into_iter().map(found).collect()
+    takes.mistakes(&task.parameters).into_iter().map(found).collect()
 }
 
 impl Parameter {
     fn is_called(&self, name: &str) -> bool {
         self.name == name || self.alias == Some(name)
     }
+
+    /// Whether it is given by one of its names; `null` and `absent: false` give nothing.
+    fn is_given(&self, given: &Map<String, Value>) -> bool {
+        let holds = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
+        given.iter().any(|(name, value)| self.is_called(name) && holds(value))
+    }
 }
 
 impl Parameters {
     /// Each thing that is wrong, with the path of its field.
-    fn odd(&self, given: &Map<String, Value>) -> Vec<(String, String)> {
-        let mut odd = Vec::new();
+    fn mistakes(&self, given: &Map<String, Value>) -> Vec<(String, String)> {
+        let mut found = Vec::new();
         for (name, value) in given {
-            match self.known.iter().find(|known| known.is_called(name)) {
-                Some(known) => odd.extend(known.form.odd(value).map(|why| (format!("parameters.{name}"), why))),
-                None => odd.push((format!("parameters.{name}"), self.unknown(name))),
+            match self.0.iter().find(|known| known.is_called(name)) {
+                Some(known) => found.extend(known.form.mistake(value).map(|why| (format!("parameters.{name}"), why))),
+                None => found.push((format!("parameters.{name}"), self.unknown(name))),
             }
         }
-        for known in self.known.iter().filter(|known| known.alias.is_some_and(|alias| given.contains_key(alias))) {
+        for known in self.0.iter().filter(|known| known.alias.is_some_and(|alias| given.contains_key(alias))) {
             if given.contains_key(known.name) {
                 let why =
                     format!("stands beside {}, which is another name of it: keep one", known.alias.unwrap_or_default());
-                odd.push((format!("parameters.{}", known.name), why));
+                found.push((format!("parameters.{}", known.name), why));
             }
         }
-        odd.extend(self.missing(given).map(|why| ("parameters".to_owned(), why)));
-        odd
+        found.extend(self.missing(given).map(|why| ("parameters".to_owned(), why)));
+        found
     }
 
     fn unknown(&self, name: &str) -> String {
-        let names = || self.known.iter().map(|known| known.name);
+        let names = || self.0.iter().map(|known| known.name);
         let near = near(name, names());
         if near.is_some() {
             return format!("is no parameter of this type{}: mend its spelling, or take it out", suggest(near));
@@ -156,36 +216,30 @@ impl Parameters {
     }
 
     fn missing(&self, given: &Map<String, Value>) -> Option<String> {
-        if let Some(name) = self.needed.iter().find(|name| !self.gives(given, name)) {
-            return Some(format!("{name} is missing"));
+        let of = |presence| self.0.iter().filter(move |known| known.presence == presence);
+        if let Some(known) = of(Presence::Needed).find(|known| !known.is_given(given)) {
+            return Some(format!("{} is missing", known.name));
         }
-        let have: Vec<&str> = self.one_of.iter().filter(|name| self.gives(given, name)).copied().collect();
-        let all = self.one_of.join(", ");
+        let names = |known: &Parameter| known.name;
+        let have: Vec<_> = of(Presence::OneOf).filter(|known| known.is_given(given)).map(names).collect();
+        let all = of(Presence::OneOf).map(names).collect::<Vec<_>>().join(", ");
         match have.as_slice() {
             [_] => None,
             [] => Some(format!("one of {all} is missing")),
             several => Some(format!("{} stand side by side: exactly one of {all} is given", several.join(" and "))),
         }
     }
-
-    /// Whether a parameter is given by one of its names; `null` and `absent: false` give nothing.
-    fn gives(&self, given: &Map<String, Value>, name: &str) -> bool {
-        let known = self.known.iter().find(|known| known.name == name);
-        given.iter().any(|(own, value)| {
-            known.is_some_and(|known| known.is_called(own)) && !matches!(value, Value::Null | Value::Bool(false))
-        })
-    }
 }
 
 impl Form {
     /// Why a value can't be this, and what can.
-    fn odd(self, value: &Value) -> Option<String> {
+    fn mistake(self, value: &Value) -> Option<String> {
         let holds = match (self, value) {
             (Self::Text | Self::WordsOrText, Value::String(_) | Value::Null)
             | (Self::Path | Self::Mode, Value::Null)
             | (Self::Flag, Value::Bool(_)) => true,
             (Self::Path, Value::String(text)) => text.starts_with('/') || is_template(text),
-            (Self::Mode, Value::String(text)) => is_mode(text),
+            (Self::Mode, Value::String(text)) => file_mode(text).is_some(),
             (Self::Words | Self::WordsOrText, Value::Array(items)) => {
                 !items.is_empty() && items.iter().all(Value::is_string)
             }
@@ -210,14 +264,15 @@ impl Form {
     }
 }
 
-/// A text that is only known where it is rendered.
-fn is_template(text: &str) -> bool {
+/// Whether a text is only known where it is rendered. One without these marks is its own rendering.
+pub fn is_template(text: &str) -> bool {
     ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
 }
 
-fn is_mode(text: &str) -> bool {
-    let digits = (3..=5).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
-    digits && u32::from_str_radix(text, 8).is_ok_and(|mode| mode <= 0o7777)
+/// File rights from octal digits. They are text, since a bare number in YAML is decimal to one reader and octal to the next.
+pub fn file_mode(text: &str) -> Option<u32> {
+    let octal = (3..=5).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    u32::from_str_radix(text, 8).ok().filter(|mode| octal && *mode <= 0o7777)
 }
 
 /// A value in an error, cut; of a list or map only that it is one.
@@ -237,11 +292,38 @@ mod tests {
 
     use super::*;
 
-    fn odd(kind: &str, parameters: &Value) -> Vec<String> {
+    fn mistakes(kind: &str, parameters: &Value) -> Vec<String> {
         let mut task = Task::new("t", kind);
         task.parameters = parameters.as_object().cloned().unwrap();
         let release: ReleaseRef = "site@1".parse().unwrap();
         judge(&release, &[task]).into_iter().map(|one| format!("{}: {}", one.object, one.message)).collect()
+    }
+
+    #[test]
+    fn file_rights_are_octal_text() {
+        for (text, read) in [("0644", Some(0o644)), ("755", Some(0o755)), ("04755", Some(0o4755))] {
+            assert_eq!(file_mode(text), read, "{text}");
+        }
+        for text in ["", "644x", "0o644", "0800", "17777", "u=rw", "+644"] {
+            assert_eq!(file_mode(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_applier_reads_the_fields_of_the_table_by_either_name() {
+        let read = |given: Value| FileParameters::read(given.as_object().unwrap());
+        let file = read(json!({"path": "/a", "data": "x", "permissions": "0600"})).unwrap();
+        let (content, mode) = (Some("x".to_owned()), Some("0600".to_owned()));
+        assert_eq!(file, FileParameters { path: Some("/a".to_owned()), content, mode, ..FileParameters::default() });
+        for (given, error) in [
+            (json!({"content": "x"}), "path is missing"),
+            (json!({"path": "/a", "content": "x", "contents": "x"}), "unknown field `contents`"),
+            (json!({"path": "/a", "content": "x", "data": "y"}), "duplicate field `content`"),
+            (json!({"path": "/a", "content": 1}), "invalid type: integer `1`, expected a string"),
+        ] {
+            let message = read(given).unwrap_err();
+            assert!(message.contains(error), "{message}");
+        }
     }
 
     #[test]
@@ -258,7 +340,7 @@ mod tests {
             ("puppet", json!({"anything": 1})),
             ("teapot", json!({"anything": 1})),
         ] {
-            assert_eq!(odd(kind, &parameters), Vec::<String>::new(), "{kind} {parameters}");
+            assert_eq!(mistakes(kind, &parameters), Vec::<String>::new(), "{kind} {parameters}");
         }
     }
 
@@ -304,7 +386,7 @@ mod tests {
             ("shell", json!({"script": "a", "env": {"A": 1}}), "parameters.env: takes a map of texts, not a map"),
             ("shell", json!({"script": "a", "timeout": -1}), "parameters.timeout: takes a whole number from 0, not -1"),
         ] {
-            let found = odd(kind, &parameters);
+            let found = mistakes(kind, &parameters);
             assert!(found.contains(&format!("release/site@1 task t {expected}")), "{kind} {parameters}: {found:?}");
         }
         let mut untranslated = Task::new("t", "shell");

@@ -5,11 +5,13 @@
 
 use serde_json::{Map, Value};
 
-use super::parameters::{self, Parameters};
+use super::parameters::{FileParameters, Parameters, ShellParameters, TypedParameters};
 
 /// One task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskType {
+    /// Which type it is: what a dispatch matches on.
+    pub kind: TaskKind,
     /// The name in `type`.
     pub name: &'static str,
     /// Other names of it, Fuel's.
@@ -35,46 +37,57 @@ pub enum Exclusive {
     Alone,
 }
 
-const fn plain(name: &'static str, templates: &'static [&'static str], summary: &'static str) -> TaskType {
-    let (exclusive, marker) = (Exclusive::Shared, false);
-    TaskType { name, aliases: &[], summary, templates, parameters: None, exclusive, marker }
+/// The enum of the types and the table of them, row by row: neither has one that the other lacks.
+macro_rules! task_types {
+    ($($kind:ident $summary:literal: $row:expr;)*) => {
+        /// A task type of the registry.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum TaskKind {
+            $(#[doc = $summary] $kind,)*
+        }
+
+        /// Every task type that this version knows.
+        pub const TASK_TYPES: &[TaskType] =
+            &[$(TaskType { kind: TaskKind::$kind, summary: $summary, ..$row },)*];
+    };
 }
 
-const fn alone(name: &'static str, templates: &'static [&'static str], summary: &'static str) -> TaskType {
-    TaskType { exclusive: Exclusive::Alone, ..plain(name, templates, summary) }
+const fn plain(name: &'static str, templates: &'static [&'static str]) -> TaskType {
+    let (kind, exclusive, marker) = (TaskKind::Skipped, Exclusive::Shared, false);
+    TaskType { kind, name, aliases: &[], summary: "", templates, parameters: None, exclusive, marker }
 }
 
-const fn marker(name: &'static str, summary: &'static str) -> TaskType {
-    TaskType { marker: true, ..plain(name, &[], summary) }
+const fn alone(name: &'static str, templates: &'static [&'static str]) -> TaskType {
+    TaskType { exclusive: Exclusive::Alone, ..plain(name, templates) }
 }
 
-/// Every task type that this version knows.
-pub const TASK_TYPES: &[TaskType] = &[
-    TaskType {
+const fn marker(name: &'static str) -> TaskType {
+    TaskType { marker: true, ..plain(name, &[]) }
+}
+
+task_types! {
+    File "a file from content, a template or a blob": TaskType {
         aliases: &["upload_file", "upload_files"],
-        parameters: Some(&parameters::FILE),
-        ..plain("file", &["path", "template", "validate"], "a file from content, a template or a blob")
-    },
-    plain("copy_files", &[], "files of the release, copied to the host"),
-    plain("sync", &["dst"], "a directory tree, with delete"),
-    TaskType {
-        parameters: Some(&parameters::SHELL),
-        ..plain(
-            "shell",
-            &["command", "script", "creates", "unless", "only_if", "cwd", "env"],
-            "a command without a shell, or a shell text",
-        )
-    },
-    plain("service", &["unit"], "a systemd unit: enabled, masked, running"),
-    alone("package", &["name", "version"], "a package by apt or dnf: present, absent, a version"),
-    plain("user", &["name", "home", "shell", "comment", "groups"], "a system user"),
-    plain("group_account", &["name"], "a system group"),
-    alone("puppet", &["puppet_manifest", "puppet_modules", "hiera"], "a manifest, run by the host's own puppet apply"),
-    alone("reboot", &[], "a reboot, always or when required"),
-    marker("stage", "a point that all nodes meet at"),
-    marker("group", "tasks that are placed together"),
-    marker("skipped", "a place in the order that does nothing"),
-];
+        parameters: Some(&FileParameters::TAKES),
+        ..plain("file", &["path", "template", "validate"])
+    };
+    CopyFiles "files of the release, copied to the host": plain("copy_files", &[]);
+    Sync "a directory tree, with delete": plain("sync", &["dst"]);
+    Shell "a command without a shell, or a shell text": TaskType {
+        parameters: Some(&ShellParameters::TAKES),
+        ..plain("shell", &["command", "script", "creates", "unless", "only_if", "cwd", "env"])
+    };
+    Service "a systemd unit: enabled, masked, running": plain("service", &["unit"]);
+    Package "a package by apt or dnf: present, absent, a version": alone("package", &["name", "version"]);
+    User "a system user": plain("user", &["name", "home", "shell", "comment", "groups"]);
+    GroupAccount "a system group": plain("group_account", &["name"]);
+    Puppet "a manifest, run by the host's own puppet apply":
+        alone("puppet", &["puppet_manifest", "puppet_modules", "hiera"]);
+    Reboot "a reboot, always or when required": alone("reboot", &[]);
+    Stage "a point that all nodes meet at": marker("stage");
+    Group "tasks that are placed together": marker("group");
+    Skipped "a place in the order that does nothing": marker("skipped");
+}
 
 /// The type of that name or alias.
 pub fn task_type(name: &str) -> Option<&'static TaskType> {

@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::bounded;
-use super::checkin::{GiveBack, Held, LeaseWanted};
+use super::checkin::{GiveBack, Held};
 use super::observed::{LocalState, Observation, Report, TaskResult};
-use super::signed::{SignedDesired, SignedGrant};
+use super::signed::{LeaseKind, SignedDesired, SignedGrant};
 use super::{Hash, PartDigest};
 
 /// From `apply` (root, no network) to `sync`.
@@ -35,7 +35,7 @@ pub enum FromApply {
     /// The Report.
     Report(Report),
     /// Leases asked for.
-    LeaseWanted(#[serde(deserialize_with = "bounded::list::<_, _, 8>")] Vec<LeaseWanted>),
+    LeaseWanted(#[serde(deserialize_with = "bounded::list::<_, _, 8>")] Vec<LeaseKind>),
     /// Leases and primaries given back.
     GiveBack(#[serde(deserialize_with = "bounded::list::<_, _, 1024>")] Vec<GiveBack>),
     /// Said on the host.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bounded;
 use super::observed::{LocalState, Observation, Report, TaskResult};
-use super::signed::{SignedDesired, SignedGrant};
+use super::signed::{LeaseKind, SignedDesired, SignedGrant};
 use super::{Epoch, PartDigest, Revision};
 
 /// `POST /agent/v1/checkin`.
@@ -25,7 +25,7 @@ pub struct CheckIn {
     pub report: Option<Report>,
     /// Leases asked for.
     #[serde(deserialize_with = "bounded::list::<_, _, 8>")]
-    pub wants: Vec<LeaseWanted>,
+    pub wants: Vec<LeaseKind>,
     /// Leases and primaries given back.
     #[serde(deserialize_with = "bounded::list::<_, _, 1024>")]
     pub gives_back: Vec<GiveBack>,
@@ -48,20 +48,11 @@ pub struct Held {
     pub task_set: PartDigest,
 }
 
-/// A lease that the agent asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum LeaseWanted {
-    /// To interrupt something while mending drift.
-    Mend,
-    /// To reboot.
-    Reboot,
-}
-
 /// Something that the agent no longer needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GiveBack {
     /// A lease of this kind.
-    Lease(LeaseWanted),
+    Lease(LeaseKind),
     /// The primary of this tag: its tasks have ended here.
     Primary(#[serde(deserialize_with = "bounded::text::<_, 255>")] String),
 }

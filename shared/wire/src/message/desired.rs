@@ -6,6 +6,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stemma_core::digest::canonical_json;
+use stemma_core::input::Input;
+use stemma_core::task::Mode;
 
 use super::Hash;
 use super::bounded;
@@ -39,6 +42,7 @@ pub struct Known {
     #[serde(deserialize_with = "bounded::map::<_, _, _, 16>")]
     pub lifecycle: BTreeMap<String, u64>,
     /// What is in force is the lower of this and the task set's mode.
+    #[serde(with = "ModeForm")]
     pub ceiling: Mode,
     /// Hooks are spread over so many seconds.
     pub splay_s: u32,
@@ -64,15 +68,12 @@ pub struct KnownLabel {
     pub origin: String,
 }
 
-/// What an agent may do to the host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Mode {
-    /// Labels, traits, facts; no task is even checked.
+/// The names of the modes in stored records, where they are capitalised; a manifest has them in small letters.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Mode")]
+enum ModeForm {
     Observe,
-    /// Tasks are checked, nothing is changed.
     Noop,
-    /// Tasks are applied.
-    #[default]
     Apply,
 }
 
@@ -86,6 +87,7 @@ pub struct TaskSet {
     /// The task digest: what a rollout compares. Not a part's digest.
     pub task_digest: [u8; 32],
     /// The mode of this task set.
+    #[serde(with = "ModeForm")]
     pub mode: Mode,
     /// The profile that holds the definitions; `None`: no tasks.
     pub profile: Option<Hash>,
@@ -103,7 +105,7 @@ pub struct TaskSet {
     pub inputs: BTreeMap<String, InputValue>,
 }
 
-/// An input as it travels.
+/// An input as it travels and is stored: as text, so that its digest is one of the bytes that were sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InputValue {
     /// A value, as canonical JSON text.
@@ -118,6 +120,29 @@ pub enum InputValue {
         /// Its version.
         version: u64,
     },
+}
+
+impl From<&Input> for InputValue {
+    fn from(input: &Input) -> Self {
+        match input {
+            Input::Value(value) => Self::Json(canonical_json(value)),
+            Input::LookedUp(value) => Self::Json(canonical_json(value)),
+            Input::Absent => Self::Absent,
+            Input::Secret { name, version } => Self::Secret { name: name.to_string(), version: *version },
+        }
+    }
+}
+
+impl TryFrom<&InputValue> for Input {
+    type Error = serde_json::Error;
+
+    fn try_from(sent: &InputValue) -> Result<Self, serde_json::Error> {
+        Ok(match sent {
+            InputValue::Json(text) => Self::Value(serde_json::from_str(text)?),
+            InputValue::Absent => Self::Absent,
+            InputValue::Secret { name, version } => Self::Secret { name: name.as_str().into(), version: *version },
+        })
+    }
 }
 
 /// An immutable task profile: definitions and order on one host, no values. Its name is the SHA-256 of its bytes.

@@ -6,7 +6,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::bounded;
-use super::checkin::LeaseWanted;
 use super::desired::Barrier;
 use super::{Epoch, PartDigest, Revision};
 
@@ -86,10 +85,19 @@ pub enum Grant {
     /// Leave to do something that takes from the budget.
     Lease {
         /// For what.
-        kind: LeaseWanted,
+        kind: LeaseKind,
         /// For how long, from its arrival, by the boot clock.
         duration_s: u32,
     },
+}
+
+/// What a lease is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LeaseKind {
+    /// To interrupt something while mending drift.
+    Mend,
+    /// To reboot.
+    Reboot,
 }
 
 /// A store came back from a backup: revisions begin anew in another epoch.

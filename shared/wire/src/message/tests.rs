@@ -7,15 +7,16 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 
+use stemma_core::task::Mode;
 use uuid::Uuid;
 
 use super::channel::{FromApply, FromSync};
-use super::checkin::{CheckIn, CheckInAnswer, GiveBack, Held, LeaseWanted, News};
+use super::checkin::{CheckIn, CheckInAnswer, GiveBack, Held, News};
 use super::codec::decode_up_to;
-use super::desired::{Barrier, InputValue, Known, KnownLabel, Mode, Profile, ProfileTask, TaskSet};
+use super::desired::{Barrier, InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
 use super::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
 use super::observed::{LocalState, Observation, Outcome, Progress, Report, ReportedLabel, TaskResult};
-use super::signed::{EpochChange, Grant, Proof, Signature, SignedDesired, SignedGrant};
+use super::signed::{EpochChange, Grant, LeaseKind, Proof, Signature, SignedDesired, SignedGrant};
 use super::*;
 
 fn golden_path(name: &str) -> PathBuf {
@@ -120,7 +121,7 @@ fn barrier() -> Barrier {
 
 fn grants() -> Vec<SignedGrant> {
     let barriers = Grant::Barriers { task_set: PartDigest([5; 32]), open: vec![barrier()] };
-    let lease = Grant::Lease { kind: LeaseWanted::Mend, duration_s: 600 };
+    let lease = Grant::Lease { kind: LeaseKind::Mend, duration_s: 600 };
     let signed = |grant| SignedGrant { epoch: Epoch([9; 16]), revision: Revision(302), grant, proof: proof() };
     vec![signed(barriers), signed(lease)]
 }
@@ -169,8 +170,8 @@ fn check_in() -> CheckIn {
         observation_digest: PartDigest([3; 32]),
         observation: Some(observation()),
         report: Some(report()),
-        wants: vec![LeaseWanted::Reboot],
-        gives_back: vec![GiveBack::Lease(LeaseWanted::Mend), GiveBack::Primary("mysql".to_owned())],
+        wants: vec![LeaseKind::Reboot],
+        gives_back: vec![GiveBack::Lease(LeaseKind::Mend), GiveBack::Primary("mysql".to_owned())],
         local: local(),
         wait_ms: 60_000,
     }
@@ -223,7 +224,7 @@ fn golden_files_of_version_1_decode() {
     golden("results", &FromApply::Results(vec![result()]));
     golden("observed", &FromApply::Observed(observation()));
     golden("report", &FromApply::Report(report()));
-    golden("lease-wanted", &FromApply::LeaseWanted(vec![LeaseWanted::Mend]));
+    golden("lease-wanted", &FromApply::LeaseWanted(vec![LeaseKind::Mend]));
     golden("give-back", &FromApply::GiveBack(vec![GiveBack::Primary("mysql".to_owned())]));
     golden("local", &FromApply::Local(local()));
     golden("offer", &FromSync::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });

@@ -28,8 +28,7 @@ mod tests;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::message::checkin::LeaseWanted;
-use crate::message::signed::{EpochChange, Grant, SignedDesired, SignedGrant};
+use crate::message::signed::{EpochChange, Grant, LeaseKind, SignedDesired, SignedGrant};
 use crate::message::{Epoch, PartDigest, Revision};
 
 pub use merkle::{MAX_PATH, Root};
@@ -65,8 +64,8 @@ impl Leaf {
             Grant::Lease { kind, duration_s } => {
                 let mut hash = leaf_of(b"stemma/lease/v1\0", node, epoch, revision);
                 hash.update([match kind {
-                    LeaseWanted::Mend => 1,
-                    LeaseWanted::Reboot => 2,
+                    LeaseKind::Mend => 1,
+                    LeaseKind::Reboot => 2,
                 }]);
                 hash.update(duration_s.to_be_bytes());
                 hash

@@ -124,7 +124,7 @@ fn leaves_hash_the_bytes_that_are_documented() {
     let barriers = Leaf::grant(node, epoch, revision, &Grant::Barriers { task_set: set, open });
     let listed = b"\0\0\0\x01\0\0\0\x02db\0\0\0\x05tag=a";
     assert_eq!(barriers.0, sha256(&[&[0], b"stemma/barriers/v1\0", fixed, &[0xbb; 32], listed]));
-    let lease = Leaf::grant(node, epoch, revision, &Grant::Lease { kind: LeaseWanted::Reboot, duration_s: 600 });
+    let lease = Leaf::grant(node, epoch, revision, &Grant::Lease { kind: LeaseKind::Reboot, duration_s: 600 });
     assert_eq!(lease.0, sha256(&[&[0], b"stemma/lease/v1\0", fixed, &[2], &[0, 0, 2, 0x58]]));
 }
 
@@ -260,12 +260,12 @@ fn grants_and_changes_of_epoch_are_signed_like_states_and_never_taken_for_each_o
     let of = signed();
     let state = of.state_by(&of.signer);
     let (epoch, revision) = (state.epoch, state.revision);
-    let given = Grant::Lease { kind: LeaseWanted::Reboot, duration_s: 60 };
+    let given = Grant::Lease { kind: LeaseKind::Reboot, duration_s: 60 };
     let batch: Batch = [Leaf::grant(of.node, epoch, revision, &given)].into_iter().collect();
     let proof = of.signer.sign(&batch).proof(0).expect("one leaf");
     let grant = SignedGrant { epoch, revision, grant: given, proof };
     assert_eq!(of.verifier.check_grant(of.node, &grant, NOW), Ok(()));
-    let longer = Grant::Lease { kind: LeaseWanted::Reboot, duration_s: 61 };
+    let longer = Grant::Lease { kind: LeaseKind::Reboot, duration_s: 61 };
     let changed = SignedGrant { grant: longer, ..grant.clone() };
     assert_eq!(of.verifier.check_grant(of.node, &changed, NOW), Err(NotSigned::Signature));
     let borrowed = SignedGrant { proof: state.proof, ..grant };

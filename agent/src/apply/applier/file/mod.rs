@@ -8,9 +8,9 @@ mod difference;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::sha256;
+use stemma_core::task::{FileParameters, file_mode};
 use stemma_wire::message::Hash;
 
 use super::{Applier, parameters};
@@ -32,36 +32,6 @@ const VALIDATE: Duration = Duration::from_mins(1);
 
 /// The type.
 pub(super) struct File;
-
-/// What an author writes; Fuel's names of `upload_file` beside ours.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Parameters {
-    path: String,
-    #[serde(alias = "data")]
-    content: Option<String>,
-    template: Option<String>,
-    source: Option<String>,
-    #[serde(default)]
-    absent: bool,
-    #[serde(alias = "user_owner")]
-    owner: Option<String>,
-    #[serde(alias = "group_owner")]
-    group: Option<String>,
-    #[serde(alias = "permissions")]
-    mode: Option<String>,
-    #[serde(alias = "dir_permissions")]
-    dir_mode: Option<String>,
-    #[serde(default)]
-    validate: Vec<String>,
-    /// Fuel's; a file is always replaced and its parents made.
-    #[serde(default, rename = "overwrite")]
-    _overwrite: bool,
-    #[serde(default, rename = "parents")]
-    _parents: bool,
-    #[serde(default, rename = "timeout")]
-    _timeout: Option<u64>,
-}
 
 /// What the task wants, and what is there.
 struct Situation {
@@ -95,8 +65,8 @@ enum Content {
 
 impl Applier for File {
     fn keeps(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: Parameters = parameters::read(task).ok()?;
-        HostPath::parse(&Texts::new(site, task).name("parameters.path", &parameters.path).ok()?).ok()
+        let parameters: FileParameters = parameters(task).ok()?;
+        path(&Texts::new(site, task), &parameters).ok()
     }
 
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
@@ -176,10 +146,9 @@ impl Content {
 }
 
 fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
-    let parameters: Parameters = parameters::read(task)?;
+    let parameters: FileParameters = parameters(task)?;
     let texts = Texts::new(site, task);
-    let path = texts.name("parameters.path", &parameters.path)?;
-    let path = HostPath::parse(&path).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
+    let path = path(&texts, &parameters)?;
     if paths::is_own(&path) {
         return Err(TaskError::new(format!("parameters.path: {path} is the agent's own; no task writes there")));
     }
@@ -191,9 +160,21 @@ fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
     let new = if task.reads_secrets() { 0o600 } else { 0o644 };
     let attributes = attributes(site, &parameters, present.as_ref(), new)?;
     let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes });
-    let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |mode| parameters::mode("dir_mode", mode))?;
+    let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |text| mode("dir_mode", text))?;
     let validate = texts.words("parameters.validate", &parameters.validate)?;
     Ok(Situation { path, parent, present, wanted, dir_mode, validate })
+}
+
+fn path(texts: &Texts<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
+    let path = texts.name("parameters.path", parameters.path.as_deref().unwrap_or_default())?;
+    HostPath::parse(&path).map_err(|error| TaskError::new(format!("parameters.path: {error}")))
+}
+
+/// File rights that an author wrote.
+fn mode(field: &str, text: &str) -> Result<u32, TaskError> {
+    file_mode(text).ok_or_else(|| {
+        TaskError::new(format!("parameters.{field}: {text:?} is no mode; write octal digits as \"0644\""))
+    })
 }
 
 fn present(dir: &dyn Dir, path: &HostPath, is_to_go: bool) -> Result<Option<Present>, TaskError> {
@@ -222,31 +203,28 @@ fn present(dir: &dyn Dir, path: &HostPath, is_to_go: bool) -> Result<Option<Pres
     Ok(Some(Present { stat, content }))
 }
 
-/// What the file is to hold; `None`: it is to be gone.
-fn content(site: &Site, texts: &Texts<'_>, parameters: &Parameters) -> Result<Option<Content>, TaskError> {
-    let Parameters { content, template, source, absent, .. } = parameters;
-    Ok(Some(match (content, template, source, absent) {
-        (None, None, None, true) => return Ok(None),
-        (Some(content), None, None, false) => Content::Bytes(content.clone().into_bytes()),
-        (None, Some(template), None, false) => {
-            Content::Bytes(texts.text("parameters.template", template)?.into_bytes())
-        }
-        (None, None, Some(source), false) => blob(site, source)?,
-        _ => return Err(TaskError::new("parameters: exactly one of content, template, source and absent is given")),
-    }))
+/// What the file is to hold; `None`: it is to be gone. Exactly one of them is given, or the parameters were not read.
+fn content(site: &Site, texts: &Texts<'_>, parameters: &FileParameters) -> Result<Option<Content>, TaskError> {
+    if let Some(content) = &parameters.content {
+        return Ok(Some(Content::Bytes(content.clone().into_bytes())));
+    }
+    if let Some(template) = &parameters.template {
+        return Ok(Some(Content::Bytes(texts.text("parameters.template", template)?.into_bytes())));
+    }
+    parameters.source.as_ref().map(|source| blob(site, source)).transpose()
 }
 
 /// What an author does not say stays as it is; a new file is the agent's, with the mode `new`: readable by all, unless a
 /// secret is in it.
 fn attributes(
     site: &Site,
-    parameters: &Parameters,
+    parameters: &FileParameters,
     present: Option<&Present>,
     new: u32,
 ) -> Result<Attributes, TaskError> {
     let mut attributes = present.map_or(Attributes::mode(new), |present| Attributes::of(&present.stat));
-    if let Some(mode) = &parameters.mode {
-        attributes.mode = parameters::mode("mode", mode)?;
+    if let Some(text) = &parameters.mode {
+        attributes.mode = mode("mode", text)?;
     }
     let (own_user, _) = site.host.identity();
     if let Some(owner) = &parameters.owner {

@@ -155,8 +155,11 @@ fn wrong_parameters_are_named() {
             json!({"path": "/etc/stemma/agent.toml", "content": ""}),
             "/etc/stemma/agent.toml is the agent's own; no task",
         ),
-        (json!({"path": "/f"}), "parameters: exactly one of content, template, source and absent is given"),
-        (json!({"path": "/f", "content": "", "absent": true}), "exactly one of content"),
+        (json!({"path": "/f"}), "parameters: one of content, template, source, absent is missing"),
+        (
+            json!({"path": "/f", "content": "", "absent": true}),
+            "content and absent stand side by side: exactly one of content",
+        ),
         (json!({"path": "/f", "content": "", "mode": "rw"}), "parameters.mode: \"rw\" is no mode"),
         (json!({"path": "/f", "content": "", "mode": 644}), "parameters: invalid type: integer `644`"),
         (json!({"path": "/f", "content": "", "owner": "nobody-here"}), "no user \"nobody-here\" on this host"),

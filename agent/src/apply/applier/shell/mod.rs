@@ -8,8 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
-use stemma_core::task::OnInterrupt;
+use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText};
 
 use super::{Applier, parameters};
 use crate::apply::ledger::{Step, StepState};
@@ -29,35 +28,8 @@ const LONGEST_SCRIPT: usize = 128 * 1024 - 1;
 /// The type.
 pub(super) struct Shell;
 
-/// What an author writes; `cmd` is Fuel's name for a shell text, which is no template.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Parameters {
-    command: Option<Vec<String>>,
-    script: Option<String>,
-    cmd: Option<String>,
-    creates: Option<String>,
-    unless: Option<Guard>,
-    only_if: Option<Guard>,
-    cwd: Option<String>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    user: Option<String>,
-    timeout: Option<u64>,
-    retries: Option<u32>,
-    interval: Option<u64>,
-}
-
-/// A guard: words, or a shell text.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Guard {
-    Words(Vec<String>),
-    Text(String),
-}
-
 /// A command that is ready to run, and what guards it.
-struct Ready {
+struct Prepared {
     command: Command,
     creates: Option<HostPath>,
     unless: Option<Command>,
@@ -67,23 +39,23 @@ struct Ready {
 impl Applier for Shell {
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
         Box::pin(async move {
-            let ready = ready(site, task)?;
-            if !ready.is_guarded() {
+            let prepared = prepare(site, task)?;
+            if !prepared.is_guarded() {
                 return journalled(site, task);
             }
-            check_guards(site, &ready).await
+            check_guards(site, &prepared).await
         })
     }
 
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>> {
         Box::pin(async move {
-            let ready = ready(site, task)?;
+            let prepared = prepare(site, task)?;
             let note = |state| Step { task: task.task.id.clone(), content: task.content, state };
-            if !ready.is_guarded() {
+            if !prepared.is_guarded() {
                 site.ledger.set_step(&note(StepState::Begun))?;
             }
-            let finished = site.host.run(&ready.command).await;
-            if !ready.is_guarded() {
+            let finished = site.host.run(&prepared.command).await;
+            if !prepared.is_guarded() {
                 let done = finished.as_ref().is_ok_and(|finished| finished.end.is_success());
                 let kept = site.ledger.set_step(&note(if done { StepState::Done } else { StepState::Failed }));
                 if let Err(error) = kept {
@@ -94,14 +66,14 @@ impl Applier for Shell {
         })
     }
 
-    fn retries(&self, task: &HostTask) -> (u32, u64) {
-        let parameters = parameters::read::<Parameters>(task).ok();
+    fn retries(&self, task: &HostTask) -> (u64, u64) {
+        let parameters = parameters::<ShellParameters>(task).ok();
         let (retries, interval) = parameters.map_or((None, None), |read| (read.retries, read.interval));
-        (retries.or(task.task.retries).unwrap_or(0).min(100), interval.unwrap_or(1).min(3600))
+        (retries.or(task.task.retries.map(u64::from)).unwrap_or(0).min(100), interval.unwrap_or(1).min(3600))
     }
 }
 
-impl Ready {
+impl Prepared {
     fn is_guarded(&self) -> bool {
         self.creates.is_some() || self.unless.is_some() || self.only_if.is_some()
     }
@@ -129,23 +101,23 @@ fn journalled(site: &Site, task: &HostTask) -> Result<Check, TaskError> {
     }
 }
 
-async fn check_guards(site: &Site, ready: &Ready) -> Result<Check, TaskError> {
-    if let Some(path) = &ready.creates
+async fn check_guards(site: &Site, prepared: &Prepared) -> Result<Check, TaskError> {
+    if let Some(path) = &prepared.creates
         && exists(site, path)?
     {
         return Ok(Check::AsItShould);
     }
-    if let Some(unless) = &ready.unless
+    if let Some(unless) = &prepared.unless
         && guard(site, "unless", unless).await?
     {
         return Ok(Check::AsItShould);
     }
-    if let Some(only_if) = &ready.only_if
+    if let Some(only_if) = &prepared.only_if
         && !guard(site, "only_if", only_if).await?
     {
         return Ok(Check::AsItShould);
     }
-    let message = format!("would run {}", ready.command.argv.first().map_or("", String::as_str));
+    let message = format!("would run {}", prepared.command.argv.first().map_or("", String::as_str));
     Ok(Check::Differs { diff: String::new(), message })
 }
 
@@ -188,8 +160,8 @@ fn ended(finished: Finished) -> Result<Applied, TaskError> {
     Err(TaskError { message, output: finished.output, unknown: false })
 }
 
-fn ready(site: &Site, task: &HostTask) -> Result<Ready, TaskError> {
-    let parameters: Parameters = parameters::read(task)?;
+fn prepare(site: &Site, task: &HostTask) -> Result<Prepared, TaskError> {
+    let parameters: ShellParameters = parameters(task)?;
     let texts = &Texts::new(site, task);
     let seconds = parameters.timeout.or(task.task.timeout_seconds).unwrap_or(TIMEOUT_SECONDS);
     let argv = argv(texts, &parameters)?;
@@ -201,12 +173,12 @@ fn ready(site: &Site, task: &HostTask) -> Result<Ready, TaskError> {
         input: Vec::new(),
         timeout: Duration::from_secs(seconds),
     };
-    let guard = |name: &str, guard: Option<&Guard>| -> Result<Option<Command>, TaskError> {
+    let guard = |name: &str, guard: Option<&WordsOrText>| -> Result<Option<Command>, TaskError> {
         guard
             .map(|guard| Ok(Command { argv: guard_words(texts, name, guard)?, timeout: GUARD, ..base.clone() }))
             .transpose()
     };
-    Ok(Ready {
+    Ok(Prepared {
         creates: path(texts, "creates", parameters.creates.as_deref())?,
         unless: guard("unless", parameters.unless.as_ref())?,
         only_if: guard("only_if", parameters.only_if.as_ref())?,
@@ -214,19 +186,20 @@ fn ready(site: &Site, task: &HostTask) -> Result<Ready, TaskError> {
     })
 }
 
-fn argv(texts: &Texts<'_>, parameters: &Parameters) -> Result<Vec<String>, TaskError> {
-    match (&parameters.command, &parameters.script, &parameters.cmd) {
-        (Some(words), None, None) => self::words(texts, "command", words),
-        (None, Some(script), None) => shell(texts.script("parameters.script", script)?),
-        (None, None, Some(cmd)) => shell(cmd.clone()),
-        _ => Err(TaskError::new("parameters: exactly one of command (a list) and script (a shell text) is given")),
+fn argv(texts: &Texts<'_>, parameters: &ShellParameters) -> Result<Vec<String>, TaskError> {
+    if let Some(script) = &parameters.script {
+        return shell(texts.script("parameters.script", script)?);
+    }
+    match &parameters.cmd {
+        Some(cmd) => shell(cmd.clone()),
+        None => words(texts, "command", &parameters.command),
     }
 }
 
-fn guard_words(texts: &Texts<'_>, name: &str, guard: &Guard) -> Result<Vec<String>, TaskError> {
+fn guard_words(texts: &Texts<'_>, name: &str, guard: &WordsOrText) -> Result<Vec<String>, TaskError> {
     match guard {
-        Guard::Words(words) => self::words(texts, name, words),
-        Guard::Text(text) => shell(texts.script(&format!("parameters.{name}"), text)?),
+        WordsOrText::Words(words) => self::words(texts, name, words),
+        WordsOrText::Text(text) => shell(texts.script(&format!("parameters.{name}"), text)?),
     }
 }
 

@@ -159,8 +159,8 @@ fn what_it_runs_with() {
 fn wrong_parameters_are_named() {
     let host = MemoryHost::new();
     for (parameters, said) in [
-        (json!({}), "exactly one of command (a list) and script"),
-        (json!({"command": ["a"], "script": "a"}), "exactly one of command"),
+        (json!({}), "parameters: one of command, script, cmd is missing"),
+        (json!({"command": ["a"], "script": "a"}), "command and script stand side by side: exactly one of command"),
         (json!({"command": []}), "parameters.command: the first item is the program"),
         (json!({"command": "a b"}), "parameters: invalid type: string"),
         (json!({"command": ["a"], "creates": "x"}), "parameters.creates: path \"x\" is relative"),

@@ -8,7 +8,8 @@ mod file;
 use std::collections::BTreeMap;
 
 use stemma_core::key::{LabelKey, LabelValue};
-use stemma_wire::message::desired::{Known, Mode};
+use stemma_core::task::Mode;
+use stemma_wire::message::desired::Known;
 use stemma_wire::message::observed::ReportedLabel;
 
 use crate::apply::ledger::{HostMapRecord, Ledger};

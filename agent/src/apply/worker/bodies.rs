@@ -8,7 +8,7 @@ use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::desired::Profile;
 use tokio::time::Instant;
 
-use super::{ASK_AGAIN, Half, HalfError};
+use super::{ASK_AGAIN, ApplyError, ApplyWorker};
 use crate::apply::executor::{blobs, is_in_order};
 use crate::apply::ledger::{Arriving, Desired, Piece, part};
 use crate::apply::verify::Refused;
@@ -23,9 +23,9 @@ pub(super) struct Bodies {
     arriving: Option<Arriving>,
 }
 
-impl Half {
+impl ApplyWorker {
     /// The next piece of a body; an empty one begins it.
-    pub(super) async fn body(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), HalfError> {
+    pub(super) async fn body(&mut self, hash: Hash, bytes: &[u8]) -> Result<(), ApplyError> {
         if bytes.is_empty() {
             let before = self.bodies.arriving.take();
             self.give_up(before);
@@ -50,7 +50,7 @@ impl Half {
         }
     }
 
-    async fn arrived(&mut self, hash: Hash) -> Result<(), HalfError> {
+    async fn arrived(&mut self, hash: Hash) -> Result<(), ApplyError> {
         self.bodies.wanted.remove(&hash);
         if let Some(desired) = self.desired.clone()
             && desired.task_set.profile == Some(hash)
@@ -81,7 +81,7 @@ impl Half {
     }
 
     /// Asks for what the desired state names and the disk has not, and drops what it no longer names.
-    pub(super) async fn want_bodies(&mut self, desired: &Desired) -> Result<(), HalfError> {
+    pub(super) async fn want_bodies(&mut self, desired: &Desired) -> Result<(), ApplyError> {
         let mut named = BTreeSet::new();
         if let Some(hash) = desired.task_set.profile {
             named.insert(hash);
@@ -96,7 +96,7 @@ impl Half {
         self.want(named).await
     }
 
-    async fn want(&mut self, named: BTreeSet<Hash>) -> Result<(), HalfError> {
+    async fn want(&mut self, named: BTreeSet<Hash>) -> Result<(), ApplyError> {
         let asked = std::mem::take(&mut self.bodies.wanted);
         for hash in named {
             if self.site.ledger.has_body(hash)? {

@@ -2,8 +2,9 @@
 
 use log::{info, warn};
 use stemma_wire::message::channel::FromApply;
-use stemma_wire::message::checkin::{CheckIn, GiveBack, Held, LeaseWanted, News};
+use stemma_wire::message::checkin::{CheckIn, GiveBack, Held, News};
 use stemma_wire::message::observed::{LocalState, Observation, Progress, Report, TaskResult};
+use stemma_wire::message::signed::LeaseKind;
 use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 
 use super::labels;
@@ -21,7 +22,7 @@ const MOST_FINDINGS: usize = 256;
 const MOST_GIVEN_BACK: usize = 1024;
 
 /// What is to be said.
-pub(super) struct Said {
+pub(super) struct Outbox {
     boot_id: [u8; 16],
     held: Option<Held>,
     results: Vec<TaskResult>,
@@ -33,14 +34,14 @@ pub(super) struct Said {
     acknowledged: Option<PartDigest>,
     report: Report,
     report_is_new: bool,
-    wants: Vec<LeaseWanted>,
+    wants: Vec<LeaseKind>,
     gives_back: Vec<GiveBack>,
     /// How many of `gives_back` the last check-in said.
     given_back: usize,
     local: LocalState,
 }
 
-impl Said {
+impl Outbox {
     /// Before anything was said: what is seen now.
     pub(super) fn observe(host: &dyn Host) -> Self {
         let mut said = Self {
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_was_not_answered_is_said_again() {
-        let mut said = Said::observe(&MemoryHost::new());
+        let mut said = Outbox::observe(&MemoryHost::new());
         let back = GiveBack::Primary("mysql".to_owned());
         assert!(said.hear(FromApply::GiveBack(vec![back.clone()])));
         let first = said.check_in();
@@ -198,16 +199,16 @@ mod tests {
         assert_eq!((second.observation.is_some(), second.report.is_some()), (true, true));
         assert_eq!(second.gives_back, [back]);
 
-        assert!(said.hear(FromApply::GiveBack(vec![GiveBack::Lease(LeaseWanted::Mend)])));
+        assert!(said.hear(FromApply::GiveBack(vec![GiveBack::Lease(LeaseKind::Mend)])));
         said.acknowledged(&news(0, Some(second.observation_digest)));
         let third = said.check_in();
         assert_eq!((third.observation, third.report), (None, None));
-        assert_eq!(third.gives_back, [GiveBack::Lease(LeaseWanted::Mend)], "what came after the check-in is not lost");
+        assert_eq!(third.gives_back, [GiveBack::Lease(LeaseKind::Mend)], "what came after the check-in is not lost");
     }
 
     #[test]
     fn a_report_has_no_more_findings_than_a_controller_reads() {
-        let mut said = Said::observe(&MemoryHost::new());
+        let mut said = Outbox::observe(&MemoryHost::new());
         let report = Report { findings: vec!["x".to_owned(); 300], ..Report::default() };
         said.hear(FromApply::Report(report));
         assert_eq!(said.check_in().report.unwrap().findings.len(), 256);

@@ -17,8 +17,8 @@ const JOIN_ANEW: &str = "this host keeps what it holds and hears of nothing new;
      `stemma delete node NAME` and `stemma token create`, then here `stemma-agent join URL --token-file F --ca-hash H`, and \
      restart the agent";
 
-/// Where a host stands.
-pub(super) enum Standing {
+/// Whether a host is a member of a fleet.
+pub(super) enum Membership {
     /// It is a member, and can say so.
     Member(Box<(Identity, Trust)>),
     /// It was a member, and what said so is damaged; a sentence with what to do.
@@ -31,24 +31,24 @@ pub(super) enum Standing {
 ///
 /// # Errors
 /// When they are there and cannot be read, or the key is open to others (S71): a person has to mend that first.
-pub(super) fn standing(host: &RealHost) -> Result<Standing> {
+pub(super) fn membership(host: &RealHost) -> Result<Membership> {
     let identity = match Identity::load(host) {
         Ok(identity) => identity,
-        Err(IdentityError::NotJoined) => return Ok(Standing::NotJoined),
+        Err(IdentityError::NotJoined) => return Ok(Membership::NotJoined),
         Err(damaged @ IdentityError::Damaged(_)) => {
-            return Ok(Standing::Damaged(None, format!("{damaged}: {JOIN_ANEW}")));
+            return Ok(Membership::Damaged(None, format!("{damaged}: {JOIN_ANEW}")));
         }
         Err(error) => return Err(error.into()),
     };
     let trust = match Trust::new(&identity) {
         Ok(trust) => trust,
-        Err(none) => return Ok(Standing::Damaged(None, format!("{none}: {JOIN_ANEW}"))),
+        Err(none) => return Ok(Membership::Damaged(None, format!("{none}: {JOIN_ANEW}"))),
     };
     let usable = Credentials::load(host).and_then(|credentials| credentials.check(&identity));
     Ok(match usable {
-        Ok(()) => Standing::Member(Box::new((identity, trust))),
+        Ok(()) => Membership::Member(Box::new((identity, trust))),
         Err(damaged) if damaged.is_damage() => {
-            Standing::Damaged(Some(identity), format!("{}: {JOIN_ANEW}", chain(&damaged)))
+            Membership::Damaged(Some(identity), format!("{}: {JOIN_ANEW}", chain(&damaged)))
         }
         Err(error) => return Err(error.into()),
     })

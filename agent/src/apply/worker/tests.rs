@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use stemma_wire::message::desired::{Barrier, Mode};
+use stemma_core::task::Mode;
+use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use stemma_wire::message::signed::Grant;
 
@@ -21,11 +22,11 @@ async fn offered(host: &MemoryHost, controller: &Controller, offers: Vec<FromSyn
     let Ok(ledger) = Ledger::open(Rc::new(host.clone())) else { return Vec::new() };
     let site = Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) };
     let trust = Trust::new(&controller.identity()).ok();
-    let Ok(half) = Half::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped) else {
+    let Ok(worker) = ApplyWorker::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped) else {
         return Vec::new();
     };
     let talk = talk(sync, offers);
-    let (ended, said) = tokio::join!(half.run(std::future::pending()), talk);
+    let (ended, said) = tokio::join!(worker.run(std::future::pending()), talk);
     assert!(ended.is_ok() || host.is_dead(), "{ended:?}");
     said
 }
@@ -48,15 +49,15 @@ async fn talk_for(mut sync: SyncEnd, offers: Vec<FromSync>, quiet: Duration) -> 
     said
 }
 
-fn half(host: &MemoryHost, controller: &Controller, apply: ApplyEnd) -> Half {
-    half_until(host, controller, apply, Until::Stopped)
+fn worker(host: &MemoryHost, controller: &Controller, apply: ApplyEnd) -> ApplyWorker {
+    worker_until(host, controller, apply, Until::Stopped)
 }
 
-fn half_until(host: &MemoryHost, controller: &Controller, apply: ApplyEnd, until: Until) -> Half {
+fn worker_until(host: &MemoryHost, controller: &Controller, apply: ApplyEnd, until: Until) -> ApplyWorker {
     let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
     let site = Site { host: Rc::new(host.clone()), ledger };
     let trust = Trust::new(&controller.identity()).ok();
-    Half::new(site, Config::default(), trust, apply, Pokes::never(), until).unwrap()
+    ApplyWorker::new(site, Config::default(), trust, apply, Pokes::never(), until).unwrap()
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -262,9 +263,9 @@ fn s68_a_body_cut_on_its_way_is_asked_for_again_and_its_pieces_are_dropped() {
     let offers = vec![offer(&controller, 1, &set), middle, begin, whole[1].clone(), FromSync::NoBody(hash)];
     let said = runtime().block_on(async {
         let (sync, apply) = pair();
-        let half = half(&host, &controller, apply);
+        let worker = worker(&host, &controller, apply);
         let (ended, said) =
-            tokio::join!(half.run(std::future::pending()), talk_for(sync, offers, Duration::from_secs(40)));
+            tokio::join!(worker.run(std::future::pending()), talk_for(sync, offers, Duration::from_secs(40)));
         ended.unwrap();
         said
     });
@@ -291,7 +292,7 @@ fn f06_on_a_full_disk_the_agent_goes_on_says_so_and_takes_up_when_there_is_room(
             host.fill(false);
             talk_for(sync, give(&controller, 2, &second), Duration::from_mins(1)).await
         };
-        let (ended, said) = tokio::join!(half(&host, &controller, apply).run(std::future::pending()), talking);
+        let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talking);
         ended.unwrap();
         said
     });
@@ -380,10 +381,10 @@ fn what_waits_for_the_tasks_is_told_once_and_only_when_they_are_applied() {
         let set = Set::default().file("f", &[], "/f", "x").mode(mode);
         runtime().block_on(async {
             let (sync, apply) = pair();
-            let half = half(&host, &controller, apply);
+            let worker = worker(&host, &controller, apply);
             let offers = [give(&controller, 1, &set), vec![offer(&controller, 2, &set.released(2))]].concat();
-            let half = half.when_applied(target()).run(std::future::pending());
-            let (ended, _) = tokio::join!(half, talk(sync, offers));
+            let worker = worker.when_applied(target()).run(std::future::pending());
+            let (ended, _) = tokio::join!(worker, talk(sync, offers));
             ended.unwrap();
         });
         assert_eq!(host.ran().len(), told, "{mode:?}");
@@ -416,7 +417,7 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
     let offers = give(&controller, 1, &slow);
     let said = runtime().block_on(async {
         let (sync, apply) = pair();
-        let half = half(&host, &controller, apply);
+        let worker = worker(&host, &controller, apply);
         let talk = async {
             let mut sync = sync;
             for offer in &offers {
@@ -430,7 +431,7 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
             }
             said
         };
-        let (ended, said) = tokio::join!(half.run(std::future::pending()), talk);
+        let (ended, said) = tokio::join!(worker.run(std::future::pending()), talk);
         ended.unwrap();
         said
     });
@@ -450,7 +451,7 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
     host.on_run(|host, _| Finished { end: End::Status(i32::from(host.ran().len() == 1)), output: String::new() });
     runtime().block_on(async {
         let (sync, apply) = pair();
-        let half = half(&host, &controller, apply);
+        let worker = worker(&host, &controller, apply);
         let talk = async {
             let mut sync = sync;
             for offer in give(&controller, 1, &set("gold", 1)) {
@@ -461,7 +462,7 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
             sync.send(&offer(&controller, 2, &set("silver", 2))).await.unwrap();
             while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_mins(2), sync.receive()).await {}
         };
-        let (ended, ()) = tokio::join!(half.run(std::future::pending()), talk);
+        let (ended, ()) = tokio::join!(worker.run(std::future::pending()), talk);
         ended.unwrap();
     });
     assert_eq!(host.text("/etc/conf").as_deref(), Some("tier silver"));
@@ -479,11 +480,11 @@ fn hooks_are_told_of_a_change_once_and_after_a_restart_when_it_was_cut_off() {
     assert_eq!(host.ran().len(), 1, "nothing changed since");
 
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    let earlier = crate::apply::ledger::Told {
+    let earlier = crate::apply::ledger::HookSnapshot {
         labels: [("tier".to_owned(), "lead".to_owned())].into(),
-        ..ledger.told().unwrap()
+        ..ledger.hook_snapshot().unwrap()
     };
-    ledger.set_told(&earlier).unwrap();
+    ledger.set_hook_snapshot(&earlier).unwrap();
     runtime().block_on(offered(&host, &controller, Vec::new()));
     let input = String::from_utf8(host.last_run().unwrap().input).unwrap();
     assert_eq!(host.ran().len(), 2);
@@ -499,9 +500,9 @@ fn once_applies_what_is_held_and_ends_also_where_something_must_wait() {
     host.put("/f", "edited");
     runtime().block_on(async {
         let (mut sync, apply) = pair();
-        let half = half_until(&host, &controller, apply, Until::Quiet);
+        let worker = worker_until(&host, &controller, apply, Until::Quiet);
         let listen = async { while sync.receive().await.is_ok() {} };
-        let (ended, ()) = tokio::join!(half.run(std::future::pending()), listen);
+        let (ended, ()) = tokio::join!(worker.run(std::future::pending()), listen);
         ended.unwrap();
     });
     assert_eq!((host.text("/f").as_deref(), host.text("/app")), (Some("x"), None));
@@ -568,10 +569,10 @@ fn what_was_accepted_is_applied_also_when_the_next_record_cannot_be_kept() {
     // What the hooks were told last cannot be read once.
     host.spoil("/var/lib/stemma-agent/apply/told", 1);
     let (sync, apply) = pair();
-    let half = half(&host, &controller, apply);
+    let worker = worker(&host, &controller, apply);
     let messages = give(&controller, 1, &set);
     runtime().block_on(async {
-        let (_, _) = tokio::join!(half.run(std::future::pending()), talk_for(sync, messages, Duration::from_mins(1)));
+        let (_, _) = tokio::join!(worker.run(std::future::pending()), talk_for(sync, messages, Duration::from_mins(1)));
     });
     assert_eq!(host.text("/f").as_deref(), Some("x"), "without a restart");
 }

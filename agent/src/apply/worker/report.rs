@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use log::{info, warn};
+use stemma_core::task::Mode;
 use stemma_wire::message::channel::FromApply;
-use stemma_wire::message::desired::Mode;
 use stemma_wire::message::observed::{Progress, Report, TaskResult};
 use tokio::time::Instant;
 
-use super::{Findings, Half, HalfError};
+use super::{ApplyError, ApplyWorker, Findings};
 use crate::apply::hooks;
-use crate::apply::ledger::{Desired, Told};
+use crate::apply::ledger::{Desired, HookSnapshot};
 use crate::channel::ChannelError;
 use crate::host::{HostError, Pending};
 
@@ -21,10 +21,10 @@ const MOST_RESULTS: usize = 256;
 pub(super) enum Hooks {
     Quiet,
     Due(Instant),
-    Running(Told, Pending<'static, Vec<String>>),
+    Running(HookSnapshot, Pending<'static, Vec<String>>),
 }
 
-impl Half {
+impl ApplyWorker {
     /// Tells results, as many as there are.
     pub(super) async fn tell_results(&self, results: &[TaskResult]) -> Result<(), ChannelError> {
         for some in results.chunks(MOST_RESULTS) {
@@ -33,12 +33,12 @@ impl Half {
         Ok(())
     }
 
-    pub(super) async fn report(&mut self) -> Result<(), HalfError> {
-        let Findings { standing, disk, outputs, hooks, state, set_aside } = &self.findings;
+    pub(super) async fn report(&mut self) -> Result<(), ApplyError> {
+        let Findings { membership, disk, outputs, hooks, state, set_aside } = &self.findings;
         let report = Report {
             agent_version: env!("CARGO_PKG_VERSION").into(),
             facts: std::collections::BTreeMap::new(),
-            findings: standing
+            findings: membership
                 .iter()
                 .chain(disk)
                 .chain(outputs)
@@ -78,7 +78,7 @@ impl Half {
 
     pub(super) fn tell_hooks(&mut self, now: &Desired) -> Result<(), HostError> {
         let quiet = matches!(self.hooks, Hooks::Quiet);
-        if quiet && now.mode() == Mode::Apply && self.site.ledger.told()? != hooks::told(now) {
+        if quiet && now.mode() == Mode::Apply && self.site.ledger.hook_snapshot()? != hooks::snapshot(now) {
             let splay = u64::from(now.known.splay_s) * 1000;
             let wait = if splay == 0 { 0 } else { self.site.host.random() % splay };
             self.hooks = Hooks::Due(Instant::now() + Duration::from_millis(wait));
@@ -87,17 +87,17 @@ impl Half {
     }
 
     /// Hooks are due, or have run.
-    pub(super) async fn hooks_turned(&mut self, told: Option<Vec<String>>) -> Result<(), HalfError> {
+    pub(super) async fn hooks_turned(&mut self, told: Option<Vec<String>>) -> Result<(), ApplyError> {
         let turned = std::mem::replace(&mut self.hooks, Hooks::Quiet);
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         match (turned, told) {
             (Hooks::Running(now, _), Some(findings)) => {
-                self.site.ledger.set_told(&now)?;
+                self.site.ledger.set_hook_snapshot(&now)?;
                 self.findings.hooks = findings;
                 self.tell_hooks(&desired)?;
             }
             (Hooks::Due(_), None) => {
-                let (before, now) = (self.site.ledger.told()?, hooks::told(&desired));
+                let (before, now) = (self.site.ledger.hook_snapshot()?, hooks::snapshot(&desired));
                 if let Some(change) = hooks::change(&desired.known.name, &before, &now) {
                     let limit = Duration::from_secs(self.config.schedule.hook_seconds);
                     let future = Box::pin(hooks::run(self.site.host.clone(), change, limit));

@@ -1,22 +1,24 @@
 //! What comes from a controller: desired state and grants, each verified before it changes anything.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use log::{info, warn};
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::observed::Progress;
 use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
 
-use super::{Half, HalfError, unix_seconds};
+use super::grants::Lease;
+use super::{ApplyError, ApplyWorker};
 use crate::apply::ledger::OpenBarriers;
 use crate::apply::verify::{Refused, verify_desired, verify_grant};
 
-impl Half {
+impl ApplyWorker {
     /// A desired state: verified, on disk, known to services, in that order.
-    pub(super) async fn offered(&mut self, offer: &SignedDesired) -> Result<(), HalfError> {
+    pub(super) async fn offered(&mut self, offer: &SignedDesired) -> Result<(), ApplyError> {
         let Some(trust) = &self.trust else { return self.refuse(&Refused::NoIdentity).await };
         let held = self.site.ledger.accepted()?;
-        let accepted = match verify_desired(trust, offer, held.as_ref(), unix_seconds(self.site.host.now())) {
+        let accepted = match verify_desired(trust, offer, held.as_ref(), self.site.host.unix_seconds()) {
             Ok(accepted) => accepted,
             Err(refused) => return self.refuse(&refused).await,
         };
@@ -48,7 +50,7 @@ impl Half {
         Ok(())
     }
 
-    pub(super) async fn refuse(&mut self, refused: &Refused) -> Result<(), HalfError> {
+    pub(super) async fn refuse(&mut self, refused: &Refused) -> Result<(), ApplyError> {
         let reason = match std::error::Error::source(refused) {
             Some(source) => format!("{refused}: {source}"),
             None => refused.to_string(),
@@ -57,10 +59,10 @@ impl Half {
         Ok(self.end.send(&FromApply::Refused { reason }).await?)
     }
 
-    pub(super) async fn granted(&mut self, signed: &SignedGrant) -> Result<(), HalfError> {
+    pub(super) async fn granted(&mut self, signed: &SignedGrant) -> Result<(), ApplyError> {
         let Some(trust) = &self.trust else { return self.refuse(&Refused::NoIdentity).await };
         let Some(held) = self.site.ledger.accepted()? else { return Ok(()) };
-        let now = unix_seconds(self.site.host.now());
+        let now = self.site.host.unix_seconds();
         if let Err(refused) = verify_grant(trust, signed, &held, now) {
             return self.refuse(&refused).await;
         }
@@ -69,24 +71,19 @@ impl Half {
                 self.refuse(&Refused::OtherTaskSet).await
             }
             Grant::Barriers { task_set, open } => {
-                let older = self
-                    .site
-                    .ledger
-                    .open_barriers()?
-                    .is_some_and(|last| last.task_set == *task_set && last.revision > signed.revision);
-                if !older {
-                    self.open = open.iter().cloned().collect();
-                    let open = self.open.clone();
-                    self.site.ledger.set_open_barriers(&OpenBarriers {
-                        task_set: *task_set,
-                        revision: signed.revision,
-                        open,
-                    })?;
+                let (task_set, open) = (*task_set, open.iter().cloned().collect());
+                if let Some(kept) =
+                    self.grants.keep_barriers(OpenBarriers { task_set, revision: signed.revision, open })
+                {
+                    self.site.ledger.set_open_barriers(kept)?;
                 }
                 Ok(())
             }
-            // No task type of this agent takes a lease.
-            Grant::Lease { .. } => Ok(()),
+            Grant::Lease { kind, duration_s } => {
+                let until = self.site.host.uptime() + Duration::from_secs((*duration_s).into());
+                self.grants.keep_lease(*kind, Lease { revision: signed.revision, until });
+                Ok(())
+            }
         }
     }
 }

@@ -8,22 +8,22 @@ use stemma_wire::message::desired::{Known, Profile};
 use stemma_wire::message::observed::{LocalState, Progress};
 use tokio::time::Instant;
 
-use super::{Half, HalfError, SAID_TO_RUN, unix_seconds};
+use super::{ApplyError, ApplyWorker, SAID_TO_RUN};
 use crate::apply::executor::{Purpose, Run};
 use crate::apply::ledger::Desired;
 use crate::apply::outputs;
 use crate::host::HostError;
 
-impl Half {
+impl ApplyWorker {
     /// Something was said on the host.
-    pub(super) async fn said(&mut self, local: LocalState) -> Result<(), HalfError> {
+    pub(super) async fn said(&mut self, local: LocalState) -> Result<(), ApplyError> {
         self.site.ledger.set_local(&local)?;
         self.end.send(&FromApply::Local(local.clone())).await?;
         self.local = local;
         self.look().await
     }
 
-    pub(super) async fn poked(&mut self) -> Result<(), HalfError> {
+    pub(super) async fn poked(&mut self) -> Result<(), ApplyError> {
         let local = self.site.ledger.local()?;
         if local != self.local {
             self.end.send(&FromApply::Local(local.clone())).await?;
@@ -33,8 +33,8 @@ impl Half {
     }
 
     /// Looks at everything again: on the schedule, and whenever something was said.
-    pub(super) async fn look(&mut self) -> Result<(), HalfError> {
-        self.trouble = None;
+    pub(super) async fn look(&mut self) -> Result<(), ApplyError> {
+        self.is_blocked = false;
         self.looked_at = Instant::now();
         self.look_at = self.looked_at + self.pause();
         self.findings.set_aside = self.site.ledger.set_aside_records()?;
@@ -54,8 +54,7 @@ impl Half {
     }
 
     pub(super) fn restore_barriers(&mut self, desired: &Desired) -> Result<(), HostError> {
-        let open = self.site.ledger.open_barriers()?.filter(|open| open.task_set == desired.digest);
-        self.open = open.map(|open| open.open).unwrap_or_default();
+        self.grants.restore(self.site.ledger.open_barriers()?.filter(|open| open.task_set == desired.digest));
         Ok(())
     }
 
@@ -85,7 +84,7 @@ impl Half {
 
     /// Paused, parked, or held before the task set was begun: no task is touched; labels flow on.
     pub(super) fn is_stopped(&self, desired: &Desired) -> bool {
-        let now = unix_seconds(self.site.host.now());
+        let now = self.site.host.unix_seconds();
         let held = self.local.hold.as_ref().is_some_and(|(until, _)| *until > now);
         self.local.paused || self.local.parked.is_some() || desired.known.parked || (held && !self.has_begun(desired))
     }

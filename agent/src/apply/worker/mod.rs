@@ -4,14 +4,15 @@
 //! run. Nothing of a decision is kept in memory alone, so a restart is no special case.
 
 mod bodies;
-mod looking;
-mod map;
+mod disk;
+mod grants;
+mod host_map;
 mod offers;
-mod telling;
-mod trouble;
+mod plan;
+mod report;
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use log::{info, warn};
 use stemma_wire::message::channel::{FromApply, FromSync};
@@ -31,9 +32,9 @@ use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::Config;
 use crate::host::{Command, HostError};
 use bodies::Bodies;
-use map::Map;
-use telling::{Hooks, hooks_turn};
-use trouble::Trouble;
+use grants::Grants;
+use host_map::HostMapWatch;
+use report::{Hooks, hooks_turn};
 
 /// When a body that was not given is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -48,7 +49,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 const SAID_TO_RUN: Duration = Duration::from_millis(500);
 
 /// The root half.
-pub struct Half {
+pub struct ApplyWorker {
     site: Site,
     config: Config,
     /// Whom it believes; without an identity, nobody.
@@ -57,7 +58,7 @@ pub struct Half {
     pokes: Pokes,
     desired: Option<Desired>,
     local: LocalState,
-    open: BTreeSet<Barrier>,
+    grants: Grants,
     bodies: Bodies,
     run: Option<Run>,
     /// Whether the run's task set is no longer the one held.
@@ -69,12 +70,12 @@ pub struct Half {
     is_report_kept: bool,
     look_at: Instant,
     /// The state could not be kept: nothing is begun before the next look.
-    trouble: Option<Trouble>,
+    is_blocked: bool,
     /// When it is said that tasks run: a run that only looks is over before.
     running_at: Option<Instant>,
     failures: u32,
     hooks: Hooks,
-    map: Map,
+    map: HostMapWatch,
     /// The files that tasks keep; `None`: they are looked at on schedule alone.
     managed: Option<Managed>,
     looked_at: Instant,
@@ -94,7 +95,7 @@ pub enum Until {
 
 #[derive(Default)]
 struct Findings {
-    standing: Option<String>,
+    membership: Option<String>,
     disk: Option<String>,
     outputs: Vec<String>,
     hooks: Vec<String>,
@@ -104,7 +105,7 @@ struct Findings {
 
 /// Why the half cannot go on.
 #[derive(Debug, thiserror::Error)]
-pub enum HalfError {
+pub enum ApplyError {
     /// The machine.
     #[error("the agent's own state cannot be kept")]
     State(#[from] HostError),
@@ -113,7 +114,7 @@ pub enum HalfError {
     Channel(#[from] ChannelError),
 }
 
-impl Half {
+impl ApplyWorker {
     /// The root half over what it holds.
     ///
     /// # Errors
@@ -139,7 +140,7 @@ impl Half {
             pokes,
             desired,
             local,
-            open: BTreeSet::new(),
+            grants: Grants::default(),
             bodies: Bodies::default(),
             run: None,
             replaced: false,
@@ -148,11 +149,11 @@ impl Half {
             reported: None,
             is_report_kept: false,
             look_at,
-            trouble: None,
+            is_blocked: false,
             running_at: None,
             failures: 0,
             hooks: Hooks::Quiet,
-            map: Map::default(),
+            map: HostMapWatch::default(),
             managed: None,
             looked_at: Instant::now(),
             applied: None,
@@ -171,7 +172,7 @@ impl Half {
     /// Reports that this host cannot speak with its fleet, and why.
     #[must_use]
     pub fn apart(mut self, why: String) -> Self {
-        self.findings.standing = Some(why);
+        self.findings.membership = Some(why);
         self
     }
 
@@ -186,7 +187,7 @@ impl Half {
     ///
     /// # Errors
     /// [`HalfError`].
-    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), HalfError> {
+    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ApplyError> {
         tokio::pin!(stop);
         self.begin().await?;
         let reported = self.report().await;
@@ -209,7 +210,7 @@ impl Half {
                         Ok(())
                     }
                 },
-                worked = work(self.run.as_mut(), self.replaced, &self.open), if self.trouble.is_none() => match worked {
+                worked = work(self.run.as_mut(), self.replaced, self.grants.open()), if !self.is_blocked => match worked {
                     Ok(()) => self.worked().await,
                     Err(error) => Err(error.into()),
                 },
@@ -239,7 +240,7 @@ impl Half {
     }
 
     /// Says what is held, and takes up where the last process stopped.
-    async fn begin(&mut self) -> Result<(), HalfError> {
+    async fn begin(&mut self) -> Result<(), ApplyError> {
         let held = self.site.ledger.accepted()?.map(|accepted| accepted.held());
         self.end.send(&FromApply::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
         self.tell_results(&self.site.ledger.results()?).await?;
@@ -258,7 +259,7 @@ impl Half {
         self.tell_others().await
     }
 
-    async fn take(&mut self, message: FromSync) -> Result<(), HalfError> {
+    async fn take(&mut self, message: FromSync) -> Result<(), ApplyError> {
         match message {
             FromSync::Offer { desired, grants, acknowledged } => {
                 self.site.ledger.acknowledge(acknowledged)?;
@@ -278,7 +279,7 @@ impl Half {
     }
 
     /// Something ended, or nothing can go on.
-    async fn worked(&mut self) -> Result<(), HalfError> {
+    async fn worked(&mut self) -> Result<(), ApplyError> {
         let Some(run) = &mut self.run else { return Ok(()) };
         let news = run.settle()?;
         if !self.replaced {
@@ -325,7 +326,7 @@ impl Half {
     }
 
     /// Lets what runs end, and writes it down.
-    async fn finish(mut self) -> Result<(), HalfError> {
+    async fn finish(mut self) -> Result<(), ApplyError> {
         if let Some(run) = &mut self.run {
             while run.run_out().await {
                 run.settle()?;
@@ -348,12 +349,6 @@ async fn changed(managed: Option<&Managed>) {
         Some(managed) => managed.changed().await,
         None => std::future::pending().await,
     }
-}
-
-/// Seconds since 1970; 0 for a clock before it.
-#[must_use]
-pub fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -9,24 +9,21 @@ use std::time::Duration;
 use log::{error, info};
 use tokio::time::Instant;
 
-use super::{Half, HalfError, Until};
+use super::{ApplyError, ApplyWorker, Until};
 
 /// When it is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-/// The state could not be kept.
-pub(super) struct Trouble;
-
-impl Half {
+impl ApplyWorker {
     /// Goes on where the state could not be kept; where all is done once, that is its end.
-    pub(super) async fn endure(&mut self, done: Result<(), HalfError>) -> Result<(), HalfError> {
+    pub(super) async fn endure(&mut self, done: Result<(), ApplyError>) -> Result<(), ApplyError> {
         let failed = match done {
             Ok(()) => return self.recovered().await,
-            Err(HalfError::State(failed)) if self.mode == Until::Stopped => failed,
+            Err(ApplyError::State(failed)) if self.mode == Until::Stopped => failed,
             Err(error) => return Err(error),
         };
         let sentence = failed.sentence();
-        self.trouble = Some(Trouble);
+        self.is_blocked = true;
         self.look_at = self.look_at.min(Instant::now() + TRY_AGAIN);
         if self.findings.disk.as_ref() != Some(&sentence) {
             error!(error = sentence.as_str(); "the agent's own state cannot be kept; nothing is begun before it can");
@@ -37,8 +34,8 @@ impl Half {
         Ok(())
     }
 
-    async fn recovered(&mut self) -> Result<(), HalfError> {
-        if self.trouble.is_none() && self.findings.disk.take().is_some() {
+    async fn recovered(&mut self) -> Result<(), ApplyError> {
+        if !self.is_blocked && self.findings.disk.take().is_some() {
             info!("the agent's own state can be kept again");
             let reported = self.report().await;
             return told_anyway(reported);
@@ -48,9 +45,9 @@ impl Half {
 }
 
 /// A report is told before it is kept.
-fn told_anyway(reported: Result<(), HalfError>) -> Result<(), HalfError> {
+fn told_anyway(reported: Result<(), ApplyError>) -> Result<(), ApplyError> {
     match reported {
-        Err(HalfError::State(_)) => Ok(()),
+        Err(ApplyError::State(_)) => Ok(()),
         other => other,
     }
 }

@@ -7,14 +7,14 @@ use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::observed::{Observation, ReportedLabel};
 use tokio::time::Instant;
 
-use super::{Half, HalfError, SETTLE};
+use super::{ApplyError, ApplyWorker, SETTLE};
 use crate::apply::outputs::host_map;
 use crate::host::HostPath;
 use crate::watch::{Part, Watch};
 
 /// The host label map, as far as it is others'.
 #[derive(Default)]
-pub(super) struct Map {
+pub(super) struct HostMapWatch {
     /// What was told last.
     others: BTreeMap<String, ReportedLabel>,
     watch: Option<Watch>,
@@ -22,7 +22,7 @@ pub(super) struct Map {
     pub(super) look_at: Option<Instant>,
 }
 
-impl Map {
+impl HostMapWatch {
     /// Waits until the map was changed; never, where it is not watched.
     pub(super) async fn changed(&self) {
         match &self.watch {
@@ -37,7 +37,7 @@ impl Map {
     }
 }
 
-impl Half {
+impl ApplyWorker {
     pub(super) fn watch_map(&mut self) {
         let path = HostPath::parse(&self.config.host_label_map.path).expect("it was checked when it was read");
         let file = self.site.host.outside(&path);
@@ -46,7 +46,7 @@ impl Half {
     }
 
     /// Another hand changed the map, or this one did.
-    pub(super) async fn look_at_map(&mut self) -> Result<(), HalfError> {
+    pub(super) async fn look_at_map(&mut self) -> Result<(), ApplyError> {
         self.map.look_at = None;
         if let Some(desired) = self.desired.clone() {
             self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
@@ -56,7 +56,7 @@ impl Half {
     }
 
     /// Tells what others have there, where that is news.
-    pub(super) async fn tell_others(&mut self) -> Result<(), HalfError> {
+    pub(super) async fn tell_others(&mut self) -> Result<(), ApplyError> {
         if let Some(watch) = &mut self.map.watch {
             watch.renew();
         }
