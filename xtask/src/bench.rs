@@ -9,6 +9,7 @@ use crate::cargo::{command, step};
 const BENCHES: &[(&str, &str)] = &[
     ("stemma-core", "resolve"),
     ("stemma-controller", "commit"),
+    ("stemma-controller", "lists"),
     ("stemma-controller", "checkin"),
     ("stemma-wire", "listener"),
     ("stemma-tests", "agent_idle"),

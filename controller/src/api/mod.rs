@@ -10,11 +10,11 @@ mod resource;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::{Request, Response, body::Body};
 use stemma_core::traits::TraitNames;
 use stemma_wire::serve::{BoxError, Peer, Rejected};
 
+pub use http::body::AnswerBody;
 pub use http::serve::{Answering, Guarding};
 
 use crate::blobs::Blobs;
@@ -24,7 +24,8 @@ use crate::identity::Identities;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 
-/// What the handlers share.
+/// What the handlers share; a clone is another handle of the same.
+#[derive(Clone)]
 pub struct Api {
     /// Writes.
     pub registry: Arc<Registry>,
@@ -52,7 +53,7 @@ impl Api {
 }
 
 /// Answers one request. Never fails: what goes wrong is an answer.
-pub async fn answer<B>(api: Arc<Api>, peer: Option<Arc<Peer>>, request: Request<B>) -> Response<Full<Bytes>>
+pub async fn answer<B>(api: Arc<Api>, peer: Option<Arc<Peer>>, request: Request<B>) -> Response<AnswerBody>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,

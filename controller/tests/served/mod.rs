@@ -100,6 +100,15 @@ impl Served {
         self.send_text(method, path, headers, &body.map(ToString::to_string).unwrap_or_default()).await
     }
 
+    /// Reads, and gives the body as it came.
+    pub(crate) async fn text(&self, path: &str) -> Bytes {
+        let request = Request::builder().uri(path).header("host", "localhost");
+        let request = request.body(Full::new(Bytes::new())).expect("a request");
+        let response = answer(Arc::clone(&self.api), None, request).await;
+        assert_eq!(response.status().as_u16(), 200, "GET {path}");
+        response.into_body().collect().await.expect("a body of bytes").to_bytes()
+    }
+
     /// Sends a request whose body need be no JSON.
     pub(crate) async fn send_text(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = Request::builder().method(method).uri(path);

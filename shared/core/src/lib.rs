@@ -7,6 +7,7 @@
 pub mod change;
 pub mod condition;
 pub mod digest;
+pub mod explain;
 pub mod finding;
 pub mod fleet;
 pub mod graph;

@@ -204,17 +204,17 @@ impl Page {
         Ok(Self { limit, marker: text("marker")?, sort_key: text("sort_key")?, descending })
     }
 
-    /// Cuts the page out of sorted rows. `None` when no row has the marker.
-    pub(crate) fn cut<T>(&self, rows: Vec<T>, uuid_of: impl Fn(&T) -> String) -> Option<Vec<T>> {
-        let mut rows = rows;
-        if self.descending {
-            rows.reverse();
+    /// Cuts the page out of rows in their order, and looks at no more of them than it needs. `None` when no row has the marker.
+    pub(crate) fn cut<T>(
+        &self,
+        mut rows: impl Iterator<Item = T>,
+        is_marker: impl Fn(&T, &str) -> bool,
+        keeps: impl Fn(&T) -> bool,
+    ) -> Option<Vec<T>> {
+        if let Some(marker) = &self.marker {
+            rows.find(|row| is_marker(row, marker)).filter(|row| keeps(row))?;
         }
-        let begin = match &self.marker {
-            None => 0,
-            Some(marker) => rows.iter().position(|row| uuid_of(row) == *marker)? + 1,
-        };
-        Some(rows.into_iter().skip(begin).take(self.limit).collect())
+        Some(rows.filter(keeps).take(self.limit).collect())
     }
 
     /// The address of the next page, when this one is full: every parameter of the request, and its last row
@@ -281,10 +281,11 @@ mod tests {
     fn a_next_link_carries_every_filter() {
         let parameters = read("traits=A,B&limit=2&marker=x&detail=true").unwrap();
         let page = Page::read(&parameters).unwrap();
-        let rows = page.cut(vec!["w", "x", "y", "z"], |row| (*row).to_owned()).unwrap();
+        let rows =
+            page.cut(["w", "x", "w", "y", "z"].into_iter(), |row, marker| *row == marker, |row| *row != "w").unwrap();
         assert_eq!(rows, ["y", "z"]);
         let next = page.next("http://h/v1/nodes", &parameters, rows.len(), Some("z".into())).unwrap();
         assert_eq!(next, "http://h/v1/nodes?sort_key=id&sort_dir=asc&traits=A,B&detail=true&limit=2&marker=z");
-        assert_eq!(page.cut(vec!["a"], |row| (*row).to_owned()), None, "an unknown marker");
+        assert_eq!(page.cut(["a"].into_iter(), |row, marker| *row == marker, |_| true), None, "an unknown marker");
     }
 }

@@ -13,6 +13,7 @@ use stemma_wire::serve::Peer;
 use stemma_wire::tls::Class;
 use uuid::Uuid;
 
+use super::body::Pieces;
 use super::json;
 use super::query::Parameters;
 use super::version::Negotiated;
@@ -24,6 +25,9 @@ pub(crate) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 /// The answer's header to a write that was tried out: how many hosts it reaches.
 const HOSTS: header::HeaderName = header::HeaderName::from_static("stemma-hosts");
+
+/// The media type of JSON.
+pub(crate) const JSON: &str = "application/json";
 
 /// A request, whole.
 pub(crate) struct Request {
@@ -52,14 +56,25 @@ pub(crate) struct Request {
 }
 
 /// An answer.
-#[derive(Debug)]
 pub(crate) struct Reply {
     /// The status.
     pub status: StatusCode,
     /// Headers beside those that every answer has.
     pub headers: HeaderMap,
-    /// The body; `None` for none.
-    pub body: Option<Value>,
+    /// The body.
+    pub body: Body,
+}
+
+/// The body of an answer.
+pub(crate) enum Body {
+    /// None.
+    Nothing,
+    /// A text, or any other value as JSON.
+    Value(Value),
+    /// The same, written.
+    Written(Bytes, &'static str),
+    /// JSON in pieces.
+    Pieces(Pieces),
 }
 
 /// What a handler answers.
@@ -68,12 +83,33 @@ pub(crate) type Outcome = Result<Reply, ApiError>;
 impl Reply {
     /// A body with status 200.
     pub(crate) fn ok(body: Value) -> Self {
-        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Some(body) }
+        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Body::Value(body) }
+    }
+
+    /// JSON in pieces with status 200; one that is all in its first piece goes whole, with its length.
+    pub(crate) fn pieces(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
+        let (first, second) = (pieces.next().unwrap_or_default(), pieces.next());
+        let body = match second {
+            None => Body::Written(first, JSON),
+            Some(second) => Body::Pieces(Box::new([first, second].into_iter().chain(pieces))),
+        };
+        Self { status: StatusCode::OK, headers: HeaderMap::new(), body }
+    }
+
+    /// The same, its value written.
+    #[must_use]
+    pub(crate) fn written_out(self) -> Self {
+        let body = match self.body {
+            Body::Value(Value::String(text)) => Body::Written(text.into(), "text/plain; charset=utf-8"),
+            Body::Value(value) => Body::Written(value.to_string().into(), JSON),
+            other @ (Body::Nothing | Body::Written(..) | Body::Pieces(_)) => other,
+        };
+        Self { body, ..self }
     }
 
     /// No body.
     pub(crate) fn empty(status: StatusCode) -> Self {
-        Self { status, headers: HeaderMap::new(), body: None }
+        Self { status, headers: HeaderMap::new(), body: Body::Nothing }
     }
 
     /// The same, with the tag of what was read, for the next `If-Match`.
@@ -93,8 +129,8 @@ impl Reply {
     /// The answer of a write. Its location is a path, which the client's own address for this server precedes.
     pub(crate) fn written(answer: Answer, base: &str) -> Self {
         let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
-        let body = (!answer.body.is_null()).then_some(answer.body);
-        let version = body.as_ref().and_then(|body| body.get("resource_version")).and_then(Value::as_u64);
+        let version = answer.body.get("resource_version").and_then(Value::as_u64);
+        let body = if answer.body.is_null() { Body::Nothing } else { Body::Value(answer.body) };
         let mut reply = Self { status, headers: HeaderMap::new(), body };
         if let Some(location) = &answer.location {
             reply.set(header::LOCATION, &format!("{base}{location}"));

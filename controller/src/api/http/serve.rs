@@ -6,20 +6,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Body;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Body as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, StatusCode, Uri, header};
 use log::error;
-use serde_json::{Value, json};
+use serde_json::json;
 use stemma_wire::endpoint::{Caller, Content, Endpoint, Found, Listener, Method, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, Rejected};
 use stemma_wire::tls::Class;
 use uuid::Uuid;
 
+use super::body::AnswerBody;
 use super::query::{Parameters, without_dry_run};
-use super::request::{MOST_BODY_BYTES, Outcome, Reply, Request};
+use super::request::{Body, JSON, MOST_BODY_BYTES, Outcome, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use crate::blobs;
 use crate::registry::maps::MapName;
@@ -41,14 +42,14 @@ pub(crate) trait Operations: Send + Sync {
     /// Where refusals are counted.
     fn rejected(&self) -> &Rejected;
     /// Does what a row of the endpoint table is for.
-    fn call(&self, endpoint: Endpoint, request: &Request) -> impl Future<Output = Outcome> + Send;
+    fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> impl Future<Output = Outcome> + Send;
 }
 
 /// Answers one request. Never fails: what goes wrong is an answer.
-pub(crate) async fn answer<A, B>(api: Arc<A>, peer: Option<Arc<Peer>>, request: HttpRequest<B>) -> Response<Full<Bytes>>
+pub(crate) async fn answer<A, B>(api: Arc<A>, peer: Option<Arc<Peer>>, request: HttpRequest<B>) -> Response<AnswerBody>
 where
     A: Operations,
-    B: Body<Data = Bytes> + Send,
+    B: HttpBody<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
     let id = format!("req-{}", Uuid::new_v4());
@@ -76,11 +77,13 @@ where
     if is_head { without_body(response) } else { response }
 }
 
-/// The head of an answer alone, with the length that its body would have (RFC 9110, 9.3.2).
-fn without_body(response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
-    let length = response.body().size_hint().exact().unwrap_or_default();
-    let mut response = response.map(|_| Full::default());
-    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+/// The head of an answer alone, with the length that its body would have where that is known (RFC 9110, 9.3.2).
+fn without_body(response: Response<AnswerBody>) -> Response<AnswerBody> {
+    let length = response.body().size_hint().exact();
+    let mut response = response.map(|_| AnswerBody::whole(Bytes::new()));
+    if let Some(length) = length {
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
     response
 }
 
@@ -122,7 +125,7 @@ impl Opened<'_> {
     async fn answer<A, B>(&self, api: &Arc<A>, peer: Option<Arc<Peer>>, body: B) -> Outcome
     where
         A: Operations,
-        B: Body<Data = Bytes> + Send,
+        B: HttpBody<Data = Bytes> + Send,
         B::Error: Into<BoxError>,
     {
         let host = self.host()?;
@@ -155,7 +158,7 @@ impl Opened<'_> {
             id: self.id.to_owned(),
             base: format!("{}://{host}", if api.guarding() == Guarding::Loopback { "http" } else { "https" }),
         };
-        Box::pin(api.call(endpoint, &request)).await
+        Box::pin(Arc::clone(api).call(endpoint, request)).await
     }
 
     fn host(&self) -> Result<String, ApiError> {
@@ -255,7 +258,7 @@ fn is_of_maps(path: &str) -> bool {
 /// Reads a body whole.
 async fn read<B>(body: B, most: usize) -> Result<Bytes, ApiError>
 where
-    B: Body<Data = Bytes> + Send,
+    B: HttpBody<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
     match Limited::new(Box::pin(body), most).collect().await {
@@ -292,14 +295,14 @@ fn not_acceptable(refused: &NotAcceptable) -> ApiError {
 }
 
 /// An outcome as it goes over the wire.
-fn render(outcome: Outcome, id: &str, service: Option<Service>) -> Response<Full<Bytes>> {
-    let reply = outcome.unwrap_or_else(|refusal| refused(refusal, id, service));
-    let (text, kind) = match reply.body {
-        None => (Bytes::new(), None),
-        Some(Value::String(text)) => (Bytes::from(text), Some("text/plain; charset=utf-8")),
-        Some(body) => (Bytes::from(body.to_string()), Some("application/json")),
+fn render(outcome: Outcome, id: &str, service: Option<Service>) -> Response<AnswerBody> {
+    let reply = outcome.unwrap_or_else(|refusal| refused(refusal, id, service)).written_out();
+    let (body, kind) = match reply.body {
+        Body::Written(text, kind) => (AnswerBody::whole(text), Some(kind)),
+        Body::Pieces(pieces) => (AnswerBody::pieces(pieces), Some(JSON)),
+        Body::Nothing | Body::Value(_) => (AnswerBody::whole(Bytes::new()), None),
     };
-    let mut response = Response::new(Full::new(text));
+    let mut response = Response::new(body);
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;
     if let Some(kind) = kind {
@@ -346,7 +349,7 @@ fn retry_after_s(kind: ErrorType) -> Option<&'static str> {
 }
 
 /// An answer to come.
-pub type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
+pub type Answering = Pin<Box<dyn Future<Output = Response<AnswerBody>> + Send>>;
 
 #[cfg(test)]
 mod tests {

@@ -6,17 +6,17 @@ use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
 use stemma_core::manifest::Fields;
 use stemma_core::name::ObjectName;
-use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Inherited, Kind, NodeGroupSpec};
+use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Kind, NodeGroupSpec};
 use stemma_core::origin::Level;
 use stemma_wire::endpoint::{Minor, since};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
+use super::lists::Rows;
 use super::objects::{self, Shown, read_body};
 use super::writes::{New, create};
 use super::{kept, lists, view};
 use crate::api::Api;
-use crate::api::http::query::Page;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
@@ -59,7 +59,7 @@ impl Shown for ClusterSpec {
         body
     }
 
-    fn above(model: &Model, spec: &Self) -> Vec<(Level, Inherited)> {
+    fn above<'m>(model: &'m Model, spec: &Self) -> view::Chain<'m> {
         view::above_cluster(model, spec)
     }
 
@@ -127,28 +127,23 @@ const LISTED: &[&str] = &[
 
 /// `GET /v1/clusters` and `GET /v1/clusters/detail`.
 pub(super) fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
-    let parameters = &request.query;
-    let page = Page::read(parameters)?;
     let model = api.cache().model();
-    let selector = lists::selector(parameters)?;
+    let selector = lists::selector(&request.query)?;
     let labels = |object: &Cluster| {
-        let above = view::above_cluster(&model, &object.spec);
-        let mut chain: view::Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
+        let mut chain = view::above_cluster(&model, &object.spec);
         chain.push((Level::Cluster, &object.spec.inherited));
         view::Folds::of(&chain).label_map()
     };
-    let mut rows: Vec<_> =
-        model.clusters.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
-    lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
-    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
-    let show = |object: &Arc<Cluster>| {
-        let mut body = ClusterSpec::show(api, &model, object, &request.base);
+    let keeps = |object: &Cluster| lists::selected(selector.as_ref(), || labels(object));
+    let rows = Rows::read(request, model.clusters.iter(), keeps, |object| object.meta.name.to_string())?;
+    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
+    Ok(rows.reply("clusters", move |object| {
+        let mut body = ClusterSpec::show(&api, &model, object, &base);
         if !detail {
             body.retain(|name, _| LISTED.contains(&name.as_str()));
         }
-        Value::Object(body)
-    };
-    Ok(Reply::ok(lists::body("clusters", rows.iter().map(show).collect(), next)))
+        body
+    }))
 }
 
 /// `POST /v1/clusters`: the cluster, and its two default groups, as Magnum makes them.

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
 use stemma_core::manifest::Fields;
-use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Inherited, Kind, NodeGroup, NodeGroupSpec};
+use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Kind, NodeGroup, NodeGroupSpec};
 use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
+use super::lists::Rows;
 use super::objects::{self, Shown, read_body};
 use super::writes::{self, New, create, shown_new};
 use super::{kept, lists, view};
 use crate::api::Api;
-use crate::api::http::query::Page;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
@@ -50,7 +50,7 @@ impl Shown for NodeGroupSpec {
         body
     }
 
-    fn above(model: &Model, spec: &Self) -> Vec<(Level, Inherited)> {
+    fn above<'m>(model: &'m Model, spec: &Self) -> view::Chain<'m> {
         view::above_group(model, spec)
     }
 
@@ -136,31 +136,30 @@ const LISTED: &[&str] = &[
 
 /// `GET /v1/clusters/{cluster}/nodegroups`.
 pub(super) fn list(api: &Api, request: &Request) -> Outcome {
-    let parameters = &request.query;
-    let page = Page::read(parameters)?;
     let model = api.cache().model();
     let cluster = ClusterSpec::locate(&model, request)?;
-    let selector = lists::selector(parameters)?;
-    let role = parameters.one("role")?;
+    let selector = lists::selector(&request.query)?;
+    let role = request.query.one("role")?;
     let labels = |object: &NodeGroup| {
-        let above = view::above_group(&model, &object.spec);
-        let mut chain: view::Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
+        let mut chain = view::above_group(&model, &object.spec);
         chain.push((Level::NodeGroup, &object.spec.inherited));
         view::Folds::of(&chain).label_map()
     };
-    let of_role = |o: &NodeGroup| {
-        role.is_none_or(|role| o.spec.extra.get("role").and_then(Value::as_str).unwrap_or("worker") == role)
+    let of_role = |object: &NodeGroup| {
+        role.is_none_or(|role| object.spec.extra.get("role").and_then(Value::as_str).unwrap_or("worker") == role)
     };
-    let here = model.groups.iter().filter(|o| o.spec.cluster.0 == cluster.meta.uuid && of_role(o));
-    let mut rows: Vec<_> = here.filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
-    lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
-    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
-    let show = |object: &Arc<NodeGroup>| {
-        let mut body = NodeGroupSpec::show(api, &model, object, &request.base);
+    let keeps = |object: &NodeGroup| {
+        object.spec.cluster.0 == cluster.meta.uuid
+            && of_role(object)
+            && lists::selected(selector.as_ref(), || labels(object))
+    };
+    let rows = Rows::read(request, model.groups.iter(), keeps, |object| object.meta.name.to_string())?;
+    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
+    Ok(rows.reply("nodegroups", move |object| {
+        let mut body = NodeGroupSpec::show(&api, &model, object, &base);
         body.retain(|name, _| LISTED.contains(&name.as_str()));
-        Value::Object(body)
-    };
-    Ok(Reply::ok(lists::body("nodegroups", rows.iter().map(show).collect(), next)))
+        body
+    }))
 }
 
 /// `POST /v1/clusters/{cluster}/nodegroups`.

@@ -3,6 +3,7 @@
 mod apply;
 mod blobs;
 mod clusters;
+mod columns;
 mod explain;
 mod filter;
 mod findings;

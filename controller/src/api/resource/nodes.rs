@@ -4,27 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use stemma_core::labels::BodyShape;
-use stemma_core::manifest::Fields;
 use stemma_core::name::{NodeName, is_uuid_like, odd_host_uuid};
-use stemma_core::object::{Inherited, Kind, Node, NodeSpec};
+use stemma_core::object::{Kind, Node, NodeSpec};
 use stemma_core::origin::Level;
 use stemma_wire::endpoint::{Minor, since};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
+use super::columns::{Chosen, Row, is_known};
 use super::filter::Filter;
-use super::objects::{self, Shown, read_body};
+use super::lists::Rows;
+use super::objects::{Shown, read_body};
 use super::writes::{New, create, shown_new};
-use super::{kept, lists, state, view};
+use super::{state, view};
 use crate::api::Api;
 use crate::api::http::query::{BadQuery, Page, Parameters};
 use crate::api::http::request::{Outcome, Reply, Request};
-use crate::api::http::version::IRONIC_VERSION;
+use crate::api::http::version::{IRONIC_VERSION, Service};
 use crate::cache::Model;
 use crate::registry::Undecided;
-use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, not_found};
 
 /// What a list shows where neither fields nor detail are asked for (as Ironic).
@@ -40,25 +40,10 @@ impl Shown for NodeSpec {
     }
 
     fn show(api: &Api, model: &Model, object: &Node, base: &str) -> Map<String, Value> {
-        let mut body = Map::new();
-        view::meta(&mut body, &object.meta);
-        body.insert("name".into(), json!(object.meta.name.as_ref().map(ToString::to_string)));
-        body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
-        for (name, empty) in [("description", Value::Null), ("properties", json!({})), ("instance_info", json!({}))] {
-            body.entry(name).or_insert(empty);
-        }
-        kept::fill(Self::EXTRA, &mut body);
-        ironic_states(&mut body, object);
-        view::maps(&mut body, &Self::above(model, &object.spec), Level::Node, &object.spec.inherited);
-        state::show(api, model, object, &mut body);
-        body.insert("links".into(), view::links(base, &Self::path(object)));
-        for list in ["ports", "portgroups", "states", "volume"] {
-            body.insert(list.into(), view::links(base, &format!("{}/{list}", Self::path(object))));
-        }
-        body
+        shown(api, model, object, base, Service::Baremetal.range().1)
     }
 
-    fn above(model: &Model, spec: &Self) -> Vec<(Level, Inherited)> {
+    fn above<'m>(model: &'m Model, spec: &Self) -> view::Chain<'m> {
         view::above_node(model, spec)
     }
 
@@ -111,60 +96,13 @@ pub(super) fn locate(model: &Model, id: &str, version: Minor) -> Result<Arc<Node
     model.nodes.named(None, id).cloned().ok_or_else(missing)
 }
 
-/// What Ironic's bodies say of a machine's life, which nothing here drives.
-fn ironic_states(body: &mut Map<String, Value>, object: &Node) {
-    let parked = object.spec.parked;
-    body.insert("parked".into(), parked.into());
-    body.insert("maintenance".into(), parked.into());
-    body.insert("provision_state".into(), "enroll".into());
-    for name in [
-        "power_state",
-        "target_power_state",
-        "target_provision_state",
-        "provision_updated_at",
-        "reservation",
-        "last_error",
-        "fault",
-        "inspection_finished_at",
-        "inspection_started_at",
-        "allocation_uuid",
-        "conductor",
-        "maintenance_reason",
-        "secure_boot",
-        "boot_mode",
-    ] {
-        body.insert(name.into(), Value::Null);
-    }
-    for (name, value) in
-        [("console_enabled", json!(false)), ("raid_config", json!({})), ("target_raid_config", json!({}))]
-    {
-        body.insert(name.into(), value);
-    }
-}
-
-/// Which fields are shown.
-enum Columns {
-    /// All of them.
-    All,
-    /// These and the links.
-    Some(Vec<String>),
-}
-
-impl Columns {
-    fn apply(&self, mut body: Map<String, Value>) -> Value {
-        if let Self::Some(names) = self {
-            body.retain(|name, _| name == "links" || names.iter().any(|n| n == name));
-        }
-        Value::Object(body)
-    }
+/// A node's whole body, as far as a client's version knows it.
+fn shown(api: &Api, model: &Model, node: &Node, base: &str, version: Minor) -> Map<String, Value> {
+    Chosen::all(version).body(&Row::new(api, model, node, base))
 }
 
 /// Reads `fields`: trimmed, in lower case, each once (as Ironic).
-fn read_fields(
-    parameters: &Parameters,
-    version: Minor,
-    known: &Map<String, Value>,
-) -> Result<Option<Vec<String>>, ApiError> {
+fn read_fields(parameters: &Parameters, version: Minor) -> Result<Option<Vec<String>>, ApiError> {
     let mut given = parameters.all("fields").peekable();
     if given.peek().is_none() {
         return Ok(None);
@@ -181,7 +119,7 @@ fn read_fields(
     let names = given.flat_map(|text| text.split(',')).map(|name| name.trim().to_ascii_lowercase());
     let names: Vec<String> = names.filter(|name| !name.is_empty()).collect();
     for name in &names {
-        if name == "links" || !known.contains_key(name) {
+        if name == "links" || !is_known(name) {
             return Err(ApiError::from(BadQuery::value(
                 "fields",
                 name,
@@ -201,69 +139,38 @@ fn read_fields(
     Ok(Some(names))
 }
 
-/// Every field that a node can show.
-fn known_fields(api: &Api, model: &Model) -> Map<String, Value> {
-    let meta = stemma_core::object::Meta::new(Uuid::nil(), None, stemma_core::object::Timestamp(0));
-    let mut fields = NodeSpec::show(api, model, &Node { meta, spec: NodeSpec::default() }, "");
-    for field in NodeSpec::FIELDS {
-        fields.entry(field.name).or_insert(Value::Null);
-    }
-    for difference in ["labels_overridden", "labels_added", "labels_skipped"] {
-        fields.insert(difference.into(), Value::Null);
-    }
-    fields
-}
-
-/// Takes away what the version of a client does not know.
-fn for_version(mut body: Map<String, Value>, version: Minor) -> Map<String, Value> {
-    if version < since::TRAITS {
-        body.remove("traits");
-    }
-    if version < since::RESOURCE_CLASS {
-        body.remove("resource_class");
-    }
-    body
-}
-
 /// `GET /v1/nodes` and `GET /v1/nodes/detail`.
 pub(super) fn list(api: &Api, request: &Request, detail_path: bool) -> Outcome {
     let parameters = &request.query;
-    let page = Page::read(parameters)?;
     let model = api.cache().model();
-    let columns = columns(api, &model, request, parameters, detail_path)?;
-    check_marker(&page)?;
+    let columns = columns(request, detail_path)?;
+    check_marker(&Page::read(parameters)?)?;
     let filter = Filter::read(api, request.ironic(), parameters)?;
     let deleting = parameters.flag("deleting")?.unwrap_or(false);
-    let mut rows: Vec<_> = model.nodes.iter().filter(|node| !deleting && filter.keeps(&model, node)).cloned().collect();
-    lists::sort(&mut rows, &page, |node| node.meta.name.as_ref().map(ToString::to_string).unwrap_or_default())?;
-    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
-    let show = |node: &Arc<Node>| {
-        columns.apply(for_version(NodeSpec::show(api, &model, node, &request.base), request.ironic()))
-    };
-    Ok(Reply::ok(lists::body("nodes", rows.iter().map(show).collect(), next)))
+    let keeps = |node: &Node| !deleting && filter.keeps(&model, node);
+    let name = |node: &Node| node.meta.name.as_ref().map(ToString::to_string).unwrap_or_default();
+    let rows = Rows::read(request, model.nodes.iter(), keeps, name)?;
+    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
+    Ok(rows.written("nodes", move |node, text| columns.write(&Row::new(&api, &model, node, &base), text)))
 }
 
-fn columns(
-    api: &Api,
-    model: &Model,
-    request: &Request,
-    parameters: &Parameters,
-    detail_path: bool,
-) -> Result<Columns, ApiError> {
+fn columns(request: &Request, detail_path: bool) -> Result<Chosen, ApiError> {
+    let (parameters, version) = (&request.query, request.ironic());
     let detail = parameters.flag("detail")?;
-    let fields = read_fields(parameters, request.ironic(), &known_fields(api, model))?;
-    let refuse = |value: &str, rule: &str| Err(ApiError::from(BadQuery::value("detail", value, rule)));
+    let fields = read_fields(parameters, version)?;
+    let refuse = |value: &str, rule: &str| Err(BadQuery::value("detail", value, rule).into());
+    let all = Chosen::all(version);
     match (detail, fields) {
-        (Some(_), _) if request.ironic() < since::DETAIL => refuse("…", "it is there from version 1.43 on"),
+        (Some(_), _) if version < since::DETAIL => refuse("…", "it is there from version 1.43 on"),
         (Some(true), Some(_)) => refuse("true", "it can't be asked for together with fields"),
         (_, Some(_)) if detail_path => refuse("…", "fields can't be chosen in the detailed list"),
-        (_, Some(fields)) => Ok(Columns::Some(fields)),
-        (Some(true), None) => Ok(Columns::All),
-        (_, None) if detail_path => Ok(Columns::All),
+        (_, Some(fields)) => Ok(all.only(fields.iter().map(String::as_str))),
+        (Some(true), None) => Ok(all),
+        (_, None) if detail_path => Ok(all),
         (_, None) => {
             let ironics = request.headers.contains_key(IRONIC_VERSION);
             let own = if ironics { &[][..] } else { OWN };
-            Ok(Columns::Some(DEFAULT.iter().chain(own).map(|name| (*name).to_owned()).collect()))
+            Ok(all.only(DEFAULT.iter().chain(own).copied()))
         }
     }
 }
@@ -279,13 +186,13 @@ fn check_marker(page: &Page) -> Result<(), ApiError> {
 
 /// `GET /v1/nodes/{node}`.
 pub(super) fn get(api: &Api, request: &Request) -> Outcome {
-    let parameters = &request.query;
     let model = api.cache().model();
-    let columns =
-        read_fields(parameters, request.ironic(), &known_fields(api, &model))?.map_or(Columns::All, Columns::Some);
+    let fields = read_fields(&request.query, request.ironic())?;
     let node = NodeSpec::locate(&model, request)?;
-    let body = for_version(NodeSpec::show(api, &model, &node, &request.base), request.ironic());
-    Ok(Reply::ok(columns.apply(body)).tagged(node.meta.resource_version))
+    let all = Chosen::all(request.ironic());
+    let columns = fields.map_or(all.clone(), |fields| all.only(fields.iter().map(String::as_str)));
+    let body = columns.body(&Row::new(api, &model, &node, &request.base));
+    Ok(Reply::ok(body.into()).tagged(node.meta.resource_version))
 }
 
 /// `POST /v1/nodes`.
@@ -304,7 +211,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
         let spec = NodeSpec::default();
         let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Own };
         let made = create(api, &mut work, new)?.object;
-        let shown = for_version(NodeSpec::show(api, &work.model, &made, &request.base), request.ironic());
+        let shown = shown(api, &work.model, &made, &request.base, request.ironic());
         let answer = shown_new(201, &made, shown);
         work.finish(answer)
     });

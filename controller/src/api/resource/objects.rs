@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 use stemma_core::key::LabelKey;
 use stemma_core::labels::{BodyShape, Labels};
 use stemma_core::manifest::{Author, Body, Fields, write};
-use stemma_core::object::{Inherited, Object};
+use stemma_core::object::Object;
 use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::kept;
+use super::view::Chain;
 use crate::api::Api;
-use crate::api::http::query::{Page, Parameters};
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
@@ -37,7 +37,7 @@ pub(super) trait Shown: Resource + Fields {
     /// What it looks like, whole.
     fn show(api: &Api, model: &Model, object: &Object<Self>, base: &str) -> Map<String, Value>;
     /// What stands above its level.
-    fn above(_model: &Model, _spec: &Self) -> Vec<(Level, Inherited)> {
+    fn above<'m>(_model: &'m Model, _spec: &Self) -> Chain<'m> {
         Vec::new()
     }
     /// Takes an object away.
@@ -148,27 +148,6 @@ pub(super) fn lost<S: Shown>(model: &Model, before: &Object<S>, after: &S) -> Op
     let keys = parent.inherited_keys_lost(&parent.below(level, &old.labels), &parent.below(level, &new.labels));
     let keys: Vec<&str> = keys.iter().map(LabelKey::as_str).collect();
     (!keys.is_empty()).then(|| format!("hosts lose the inherited labels {}", keys.join(", ")))
-}
-
-/// The objects of a page, and where the next one is.
-pub(super) type Rows<S> = (Vec<Arc<Object<S>>>, Option<String>);
-
-/// A list of objects, cut to its page.
-///
-/// # Errors
-/// A marker that no row has.
-pub(super) fn page<S: Shown>(
-    rows: Vec<Arc<Object<S>>>,
-    page: &Page,
-    parameters: &Parameters,
-    url: &str,
-) -> Result<Rows<S>, ApiError> {
-    let marker = page.marker.clone().unwrap_or_default();
-    let rows = page.cut(rows, |row| row.meta.uuid.to_string());
-    let rows = rows.ok_or_else(|| crate::registry::work::not_found(S::KIND, &marker))?;
-    let last = rows.last().map(|row| row.meta.uuid.to_string());
-    let next = page.next(url, parameters, rows.len(), last);
-    Ok((rows, next))
 }
 
 /// A value as JSON text.

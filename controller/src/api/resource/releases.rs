@@ -10,11 +10,11 @@ use stemma_core::task::task_type;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::Hash;
 
+use super::lists::Rows;
 use super::maps::MapCall;
 use super::objects::{self, Shown, read_body};
 use super::{lists, patching, view, writes};
 use crate::api::Api;
-use crate::api::http::query::Page;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
@@ -86,25 +86,17 @@ impl Shown for ReleaseSpec {
 
 /// `GET /v1/releases`: without their tasks, which can be many.
 pub(super) fn list(api: &Api, request: &Request) -> Outcome {
-    let parameters = &request.query;
-    let page = Page::read(parameters)?;
     let model = api.cache().model();
-    let selector = lists::selector(parameters)?;
-    let mut rows: Vec<_> = model
-        .releases
-        .iter()
-        .filter(|o| lists::selected(selector.as_ref(), || o.spec.labels.clone()))
-        .cloned()
-        .collect();
-    lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
-    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
-    let show = |object: &Arc<Release>| {
-        let mut body = ReleaseSpec::show(api, &model, object, &request.base);
+    let selector = lists::selector(&request.query)?;
+    let keeps = |object: &Release| lists::selected(selector.as_ref(), || object.spec.labels.clone());
+    let rows = Rows::read(request, model.releases.iter(), keeps, |object| object.meta.name.to_string())?;
+    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
+    Ok(rows.reply("releases", move |object| {
+        let mut body = ReleaseSpec::show(&api, &model, object, &base);
         let tasks = body.remove("tasks").and_then(|tasks| tasks.as_array().map(Vec::len));
         body.insert("task_count".into(), tasks.unwrap_or_default().into());
-        Value::Object(body)
-    };
-    Ok(Reply::ok(lists::body("releases", rows.iter().map(show).collect(), next)))
+        body
+    }))
 }
 
 /// The name of a release from its body's `name` and `version`.

@@ -3,12 +3,12 @@
 
 use serde_json::{Map, Value, json};
 use stemma_core::digest::{DigestVersion, TaskDigest};
+use stemma_core::explain;
 use stemma_core::fleet::Missing;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::lifecycle;
 use stemma_core::object::{ClusterId, ClusterSpec, NodeId, NodeSpec};
 use stemma_core::resolve::{Answer, Outcome, PlainAnswer};
-use stemma_core::role::TagOrigin;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::Shown;
@@ -109,15 +109,7 @@ fn origins(answer: &Answer) -> Value {
 fn tag_origins(answer: &Answer) -> Value {
     let Some(table) = answer.fold().and_then(|fold| fold.table.as_ref()) else { return json!({}) };
     let tags = table.effective_tags(&answer.roles(), &answer.node().spec.tags);
-    tags.iter().map(|(tag, origin)| (tag.to_string(), tag_origin(origin))).collect::<Map<_, _>>().into()
-}
-
-/// Where a tag comes from, in words.
-pub(super) fn tag_origin(origin: &TagOrigin) -> Value {
-    match origin {
-        TagOrigin::Roles(roles) => json!({"roles": roles}),
-        TagOrigin::Assigned => json!({"assigned": true}),
-    }
+    tags.iter().map(|(tag, origin)| (tag.to_string(), explain::tag_origin(origin))).collect::<Map<_, _>>().into()
 }
 
 fn limits(answer: &Answer) -> Value {

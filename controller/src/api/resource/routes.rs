@@ -1,12 +1,15 @@
 //! What each row of the endpoint table does. A row without a line here does not compile.
 
 use std::future::Future;
+use std::panic::resume_unwind;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::serve::Rejected;
+use tokio::task::spawn_blocking;
 
 use super::maps::MapCall;
 use super::roles::RoleCall;
@@ -17,7 +20,7 @@ use super::{
     templates, tokens, traits, writes,
 };
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Request};
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::api::http::serve::{Guarding, Operations};
 use crate::registry::store_error;
 use crate::store::Revision;
@@ -154,11 +157,18 @@ impl Operations for Api {
         &self.rejected
     }
 
-    async fn call(&self, endpoint: Endpoint, request: &Request) -> Outcome {
-        wait_at_least(self, request).await?;
+    /// Reads run where threads may compute: the one that serves connections also follows the store, and writes wait for it.
+    async fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> Outcome {
+        wait_at_least(&self, &request).await?;
         match handler(endpoint) {
-            Handler::Read(read) => read(self, request),
-            Handler::Write(write) => write(self, request).await,
+            Handler::Read(read) => {
+                let reading = spawn_blocking(move || read(&self, &request).map(Reply::written_out));
+                reading.await.unwrap_or_else(|failed| match failed.try_into_panic() {
+                    Ok(panic) => resume_unwind(panic),
+                    Err(_) => Err(ApiError::new(ErrorType::ServerStopping, ErrorType::ServerStopping.title())),
+                })
+            }
+            Handler::Write(write) => write(&self, &request).await,
         }
     }
 }

@@ -7,28 +7,17 @@ use stemma_core::finding::{Finding, Severity};
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::resolve::Outcome;
 use stemma_core::status::{Facts, Liveness, Side, Tasks};
-use stemma_core::traits::{NodeTraits, TraitSource};
+use stemma_core::traits::NodeTraits;
 use uuid::Uuid;
 
 use super::view;
 use crate::api::Api;
 use crate::cache::Model;
-use crate::desired::size;
 use crate::records::reported;
-use crate::registry::names::group_path;
 
 /// A node's traits with their sources.
 pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
     model.fleet.node_view(node.id()).map(|view| view.traits()).unwrap_or_default()
-}
-
-/// The name of a source of traits.
-pub(super) fn source(source: &TraitSource) -> String {
-    match source {
-        TraitSource::Operator => "operator".to_owned(),
-        TraitSource::Rule(rule) => format!("rule {rule}"),
-        TraitSource::Detected => "detected".to_owned(),
-    }
 }
 
 /// Each trait's sources.
@@ -36,7 +25,7 @@ pub(super) fn trait_sources(traits: &NodeTraits) -> Value {
     traits
         .sources()
         .iter()
-        .map(|(name, sources)| (name.to_string(), json!(sources.iter().map(source).collect::<Vec<_>>())))
+        .map(|(name, sources)| (name.to_string(), json!(sources.iter().map(ToString::to_string).collect::<Vec<_>>())))
         .collect::<Map<_, _>>()
         .into()
 }
@@ -63,7 +52,7 @@ pub(super) fn said(model: &Model, node: &Node) -> Value {
 }
 
 /// Whether an agent is there: it is parked here, or it joined and its silence has not begun.
-fn liveness(api: &Api, model: &Model, node: Uuid) -> Liveness {
+pub(super) fn liveness(api: &Api, model: &Model, node: Uuid) -> Liveness {
     let joined = api.identities.as_ref().is_some_and(|identities| identities.is_enrolled(node));
     if api.desired.as_ref().is_some_and(|desired| desired.is_parked(node)) {
         Liveness::Connected
@@ -82,7 +71,7 @@ pub(super) fn runs(model: &Model, released: &reported::ReleasedRecord) -> Vec<St
 }
 
 /// What decides the state of a node.
-fn facts(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> Facts {
+pub(super) fn facts(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> Facts {
     let said = model.said.get(&node.meta.uuid);
     let (is_parked, is_paused) = match answer {
         Outcome::Complete(answer) => (answer.is_parked(), answer.is_paused()),
@@ -130,7 +119,7 @@ pub(super) fn why_not_done(model: &Model, node: Uuid, task: &str) -> String {
 }
 
 /// The first task that failed, of those that were released: the task, its sentence and since when.
-fn last_error(model: &Model, node: &Node) -> Option<String> {
+pub(super) fn last_error(model: &Model, node: &Node) -> Option<String> {
     let id = node.meta.uuid;
     let (released, results) = (model.released.get(&id)?, model.results.get(&id)?);
     let digest = released.digest();
@@ -141,45 +130,6 @@ fn last_error(model: &Model, node: &Node) -> Option<String> {
     })?;
     let said = if failed.result.message.is_empty() { "no reason was given" } else { failed.result.message.as_str() };
     Some(format!("task {}: {said} (since {})", failed.result.task, view::time(failed.at)))
-}
-
-/// Adds to a node's body what Stemma knows of it.
-pub(super) fn show(api: &Api, model: &Model, node: &Node, body: &mut Map<String, Value>) {
-    let traits = traits(model, node);
-    body.insert("traits".into(), json!(traits.names().collect::<Vec<_>>()));
-    body.insert("trait_sources".into(), trait_sources(&traits));
-    body.insert("suppressed_traits".into(), json!(node.spec.suppressed_traits));
-    let Some(seen) = model.fleet.node_view(node.id()) else { return };
-    body.insert(
-        "labels".into(),
-        seen.labels()
-            .iter()
-            .map(|(key, said)| (key.to_string(), said.value.as_str().into()))
-            .collect::<Map<_, _>>()
-            .into(),
-    );
-    body.insert("reported_state".into(), said(model, node));
-    let answer = model.resolve(node.meta.uuid);
-    let findings = match &answer {
-        Outcome::Complete(answer) => size::findings(answer),
-        Outcome::Incomplete(_) => Vec::new(),
-    };
-    let facts = facts(api, model, node, &answer, &findings);
-    body.insert("connected".into(), (facts.liveness == Liveness::Connected).into());
-    body.insert("state".into(), json!(facts.status().state));
-    // Ironic's field, which its clients print.
-    body.insert("last_error".into(), json!(last_error(model, node)));
-    if let Outcome::Complete(answer) = &answer {
-        body.insert("mode".into(), json!(answer.mode().value));
-        body.insert("findings".into(), json!(findings));
-    }
-    body.insert("assigned_tags".into(), json!(node.spec.tags.assigned.members().collect::<Vec<_>>()));
-    body.insert("unassigned_tags".into(), json!(node.spec.tags.unassigned.members().collect::<Vec<_>>()));
-    body.insert("roles".into(), json!(seen.roles()));
-    body.insert("tags".into(), json!(seen.tags()));
-    body.insert("primary_tags".into(), json!(seen.primary_tags()));
-    body.insert("nodegroup".into(), json!(node.spec.nodegroup.and_then(|id| group_path(model, id))));
-    body.insert("reported_labels".into(), json!(reported(model, node)));
 }
 
 /// What a host said, and what became of its tasks.

@@ -9,11 +9,11 @@ use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
+use super::lists::Rows;
 use super::objects::{self, Shown};
 use super::{kept, lists, view, writes};
 use crate::api::Api;
-use crate::api::http::query::Page;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{Outcome, Request};
 use crate::cache::Model;
 use crate::registry::Undecided;
 use crate::registry::names::ModelNames;
@@ -34,7 +34,7 @@ impl Shown for ClusterTemplateSpec {
         body.insert("name".into(), object.meta.name.to_string().into());
         body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
         kept::fill(Self::EXTRA, &mut body);
-        view::maps(&mut body, &[], Level::ClusterTemplate, &object.spec.inherited);
+        view::maps(&mut body, &Vec::new(), Level::ClusterTemplate, &object.spec.inherited);
         body.insert("links".into(), view::links(base, &Self::path(object)));
         body
     }
@@ -75,18 +75,13 @@ impl Shown for ClusterTemplateSpec {
 
 /// `GET /v1/clustertemplates`.
 pub(super) fn list(api: &Api, request: &Request) -> Outcome {
-    let parameters = &request.query;
-    let page = Page::read(parameters)?;
     let model = api.cache().model();
-    let selector = lists::selector(parameters)?;
+    let selector = lists::selector(&request.query)?;
     let labels = |object: &ClusterTemplate| view::Folds::of(&view::template_chain(&object.spec.inherited)).label_map();
-    let mut rows: Vec<_> =
-        model.templates.iter().filter(|o| lists::selected(selector.as_ref(), || labels(o))).cloned().collect();
-    lists::sort(&mut rows, &page, |o| o.meta.name.to_string())?;
-    let (rows, next) = objects::page(rows, &page, parameters, &request.url())?;
-    let rows: Vec<Value> =
-        rows.iter().map(|o| ClusterTemplateSpec::show(api, &model, o, &request.base).into()).collect();
-    Ok(Reply::ok(lists::body("clustertemplates", rows, next)))
+    let keeps = |object: &ClusterTemplate| lists::selected(selector.as_ref(), || labels(object));
+    let rows = Rows::read(request, model.templates.iter(), keeps, |object| object.meta.name.to_string())?;
+    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
+    Ok(rows.reply("clustertemplates", move |object| ClusterTemplateSpec::show(&api, &model, object, &base)))
 }
 
 /// `POST /v1/clustertemplates`.

@@ -124,7 +124,11 @@ pub(super) async fn remove(api: &Api, request: &Request) -> Outcome {
             match state::traits(model, node).removal(name) {
                 Removal::Possible => {}
                 Removal::GivenByOthers(sources) => {
-                    return Err(given_elsewhere(node, name, &sources.iter().map(state::source).collect::<Vec<_>>()));
+                    return Err(given_elsewhere(
+                        node,
+                        name,
+                        &sources.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                    ));
                 }
                 Removal::Absent => {
                     let message = format!("Node {} doesn't have a trait {}", node.meta.uuid, quote(name));

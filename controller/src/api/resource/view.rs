@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 
 use jiff::Timestamp as Instant;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use stemma_core::labels::{Annotations, Differences, Labels, Layer, Parameters, differences};
-use stemma_core::object::{Inherited, Meta, Timestamp};
+use stemma_core::fleet::GroupFold;
+use stemma_core::labels::{Annotations, Differences, Folded, Labels, Layer, Parameters, differences};
+use stemma_core::object::{ClusterSpec, Inherited, Meta, NodeGroupSpec, NodeSpec, Timestamp};
 use stemma_core::origin::Level;
 use stemma_core::ownership::OwnedMap;
 
@@ -40,9 +42,15 @@ impl Folds {
         }
     }
 
+    /// What a group's nodes inherit.
+    pub(super) fn of_group(fold: &GroupFold) -> Self {
+        let (labels, annotations, parameters) = (&fold.labels, &fold.annotations, &fold.parameters);
+        Self { labels: labels.clone(), annotations: annotations.clone(), parameters: parameters.clone() }
+    }
+
     /// The effective labels.
     pub(super) fn label_map(&self) -> BTreeMap<String, String> {
-        self.labels.iter().map(|(key, said)| (key.to_string(), said.value.to_string())).collect()
+        label_map(&self.labels)
     }
 }
 
@@ -52,24 +60,24 @@ pub(super) fn template_chain(inherited: &Inherited) -> Chain<'_> {
 }
 
 /// What stands above a cluster's level, the farthest first.
-pub(super) fn above_cluster(model: &Model, cluster: &stemma_core::object::ClusterSpec) -> Vec<(Level, Inherited)> {
+pub(super) fn above_cluster<'m>(model: &'m Model, cluster: &ClusterSpec) -> Chain<'m> {
     let template = cluster.cluster_template.and_then(|id| model.templates.get(id.0));
-    template.map(|template| (Level::ClusterTemplate, template.spec.inherited.clone())).into_iter().collect()
+    template.map(|template| (Level::ClusterTemplate, &template.spec.inherited)).into_iter().collect()
 }
 
 /// What stands above a group's level.
-pub(super) fn above_group(model: &Model, group: &stemma_core::object::NodeGroupSpec) -> Vec<(Level, Inherited)> {
+pub(super) fn above_group<'m>(model: &'m Model, group: &NodeGroupSpec) -> Chain<'m> {
     let Some(cluster) = model.clusters.get(group.cluster.0) else { return Vec::new() };
     let mut above = above_cluster(model, &cluster.spec);
-    above.push((Level::Cluster, cluster.spec.inherited.clone()));
+    above.push((Level::Cluster, &cluster.spec.inherited));
     above
 }
 
 /// What stands above a node's level.
-pub(super) fn above_node(model: &Model, node: &stemma_core::object::NodeSpec) -> Vec<(Level, Inherited)> {
+pub(super) fn above_node<'m>(model: &'m Model, node: &NodeSpec) -> Chain<'m> {
     let Some(group) = node.nodegroup.and_then(|id| model.groups.get(id.0)) else { return Vec::new() };
     let mut above = above_group(model, &group.spec);
-    above.push((Level::NodeGroup, group.spec.inherited.clone()));
+    above.push((Level::NodeGroup, &group.spec.inherited));
     above
 }
 
@@ -79,8 +87,12 @@ pub(super) fn meta<N>(body: &mut Body, meta: &Meta<N>) {
     body.insert("generation".into(), meta.generation.into());
     body.insert("resource_version".into(), meta.resource_version.into());
     body.insert("created_at".into(), time(meta.created_at).into());
-    let changed = meta.updated_at != meta.created_at;
-    body.insert("updated_at".into(), if changed { time(meta.updated_at).into() } else { Value::Null });
+    body.insert("updated_at".into(), updated_at(meta));
+}
+
+/// When an object was changed; `null` where it never was.
+pub(super) fn updated_at<N>(meta: &Meta<N>) -> Value {
+    if meta.updated_at == meta.created_at { Value::Null } else { time(meta.updated_at).into() }
 }
 
 /// A time as `OpenStack` writes it.
@@ -91,50 +103,62 @@ pub(super) fn time(at: Timestamp) -> String {
 }
 
 /// The maps that go down the levels: effective, provided, owned, and how they differ from the parent's.
-pub(super) fn maps(body: &mut Body, above: &[(Level, Inherited)], level: Level, own: &Inherited) {
-    let mut chain: Chain<'_> = above.iter().map(|(level, said)| (*level, said)).collect();
+pub(super) fn maps(body: &mut Body, above: &Chain<'_>, level: Level, own: &Inherited) {
+    let mut chain = above.clone();
     let parent = (!chain.is_empty()).then(|| Folds::of(&chain));
     chain.push((level, own));
     let folds = Folds::of(&chain);
-    let labels = folds.label_map();
     if let Some(parent) = parent {
-        let Differences { overridden, added, skipped } = differences(&parent.label_map(), &labels);
+        let Differences { overridden, added, skipped } = differences(&parent.label_map(), &folds.label_map());
         body.insert("labels_overridden".into(), json!(overridden));
         body.insert("labels_added".into(), json!(added));
         body.insert("labels_skipped".into(), json!(skipped));
     }
-    body.insert("labels".into(), json!(labels));
-    body.insert("merge_labels".into(), own.labels.merge.unwrap_or(false).into());
-    let annotations: BTreeMap<String, &str> =
-        folds.annotations.iter().map(|(key, said)| (key.to_string(), &**said.value)).collect();
-    body.insert("annotations".into(), json!(annotations));
-    let parameters: BTreeMap<String, &Value> =
-        folds.parameters.iter().map(|(key, said)| (key.to_string(), &**said.value)).collect();
-    body.insert("parameters".into(), json!(parameters));
-    provided(body, "provided_labels", "label_owners", &own.labels);
-    provided(body, "provided_annotations", "annotation_owners", &own.annotations);
-    provided(body, "provided_parameters", "parameter_owners", &own.parameters);
+    for (name, value) in [
+        ("labels", texts(&folds.labels)),
+        ("merge_labels", own.labels.merge.unwrap_or(false).into()),
+        ("annotations", texts(&folds.annotations)),
+        ("parameters", values(&folds.parameters)),
+        ("provided_labels", provided(&own.labels)),
+        ("provided_annotations", provided(&own.annotations)),
+        ("provided_parameters", provided(&own.parameters)),
+        ("label_owners", owners(&own.labels)),
+        ("annotation_owners", owners(&own.annotations)),
+        ("parameter_owners", owners(&own.parameters)),
+    ] {
+        body.insert(name.into(), value);
+    }
 }
 
-fn provided<K: Ord + Clone + fmt::Display, V: Clone + Serialize>(
-    body: &mut Body,
-    said: &str,
-    owned: &str,
-    layer: &Layer<K, V>,
-) {
-    let Some(map) = &layer.provided else {
-        body.insert(said.into(), Value::Null);
-        body.insert(owned.into(), json!({}));
-        return;
+/// Effective labels, as text.
+pub(super) fn label_map(labels: &Labels) -> BTreeMap<String, String> {
+    labels.iter().map(|(key, said)| (key.to_string(), said.value.to_string())).collect()
+}
+
+/// An effective map of text.
+pub(super) fn texts<K: Ord + Clone + fmt::Display, V: Clone + PartialEq + Deref<Target = str>>(
+    map: &Folded<K, V>,
+) -> Value {
+    map.iter().map(|(key, said)| (key.to_string(), Value::from(&**said.value))).collect::<Map<_, _>>().into()
+}
+
+/// Effective parameters.
+pub(super) fn values(parameters: &Parameters) -> Value {
+    parameters.iter().map(|(key, said)| (key.to_string(), (**said.value).clone())).collect::<Map<_, _>>().into()
+}
+
+/// What a level itself provides; `null` where it provides no such map.
+pub(super) fn provided<K: Ord + Clone + fmt::Display, V: Clone + Serialize>(layer: &Layer<K, V>) -> Value {
+    let entries = |map: &OwnedMap<K, V>| -> Map<String, Value> {
+        map.iter().map(|(key, entry)| (key.to_string(), json!(entry.said.value()))).collect()
     };
-    let values: BTreeMap<String, Option<&V>> =
-        map.iter().map(|(key, entry)| (key.to_string(), entry.said.value())).collect();
-    body.insert(said.into(), json!(values));
-    body.insert(owned.into(), owners(map));
+    layer.provided.as_ref().map_or(Value::Null, |map| entries(map).into())
 }
 
-fn owners<K: Ord + fmt::Display, V>(map: &OwnedMap<K, V>) -> Value {
-    map.iter().map(|(key, entry)| (key.to_string(), json!(*entry.owners))).collect::<Map<_, _>>().into()
+/// The owners of each key that a level provides.
+pub(super) fn owners<K: Ord + Clone + fmt::Display, V: Clone>(layer: &Layer<K, V>) -> Value {
+    let entries = layer.provided.iter().flat_map(OwnedMap::iter);
+    entries.map(|(key, entry)| (key.to_string(), json!(*entry.owners))).collect::<Map<_, _>>().into()
 }
 
 /// The two links that `OpenStack`'s bodies have.

@@ -43,6 +43,8 @@ pub struct Model {
     pub revision: Revision,
     /// The same objects, and what follows from them.
     pub fleet: Fleet,
+    /// What was resolved before, whatever revision it was for: shared by all who read, and by drafts.
+    pub memo: Arc<ResolveCache>,
     /// Releases, by `NAME@VERSION`.
     pub releases: Shelf<ReleaseSpec>,
     /// Releases that are stored and do not compile, with the reasons.
@@ -126,7 +128,7 @@ pub struct Now<'a> {
 impl Model {
     /// What a node is to be.
     pub fn resolve(&self, node: Uuid) -> Outcome {
-        resolve_node(&self.fleet, &ResolveCache::new(), NodeId(node))
+        resolve_node(&self.fleet, &self.memo, NodeId(node))
     }
 
     /// The cluster that a node stands in.

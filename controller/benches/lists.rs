@@ -1,0 +1,138 @@
+//! What a page of 1,000 nodes costs in a fleet of 10,000, in CPU of the whole process: by name, and in detail; beside each,
+//! what `serde_json` needs to write the same page again. `resolved` of one node. And a write beside a reader of
+//! everything, over the write alone, in turns in one run: the speed of a shared machine drifts, a ratio holds.
+//!
+//! `cargo bench -p stemma-controller --bench lists`
+
+#[path = "../tests/served/mod.rs"]
+mod served;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use served::Served;
+
+const NODES: usize = 10_000;
+const GROUPS: usize = 20;
+const ROUNDS: u32 = 20;
+const WRITES: u32 = 60;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let served = Arc::new(Served::start().await);
+        fill(&served).await;
+        page(&served, "by name", "/v1/nodes?fields=name,uuid").await;
+        page(&served, "as listed", "/v1/nodes").await;
+        page(&served, "in detail", "/v1/nodes/detail").await;
+        let one = cost(&served, "/v1/nodes/n05000/resolved").await;
+        println!("resolved of one node of {NODES}: {:.3} ms of CPU", ms(one));
+        beside_reader(&served).await;
+    });
+}
+
+async fn fill(served: &Served) {
+    let tasks: Vec<Value> = (0..12)
+        .map(|n| {
+            let parameters =
+                json!({"path": format!("/etc/{n}.conf"), "template": "tier {{ labels.tier }} of {{ labels.site }}"});
+            json!({"id": format!("conf-{n}"), "type": "file", "tags": ["web"], "parameters": parameters})
+        })
+        .collect();
+    let mut objects = vec![
+        json!({"kind": "Release", "name": "site", "version": "1", "roles": {"web": ["web"]}, "tags": {"web": {}}, "tasks": tasks}),
+        json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "standard", "debug": "true"}}),
+        json!({"kind": "Cluster", "name": "prod", "cluster_template": "base", "labels": {"site": "fra1"}}),
+    ];
+    objects.extend((0..GROUPS).map(|n| {
+        json!({"kind": "NodeGroup", "cluster": "prod", "name": format!("g{n}"), "roles": ["web"], "labels": {"tier": "gold"}})
+    }));
+    objects.extend((0..NODES).map(|n| {
+        let rack = format!("r{}", n / 40);
+        json!({"kind": "Node", "name": format!("n{n:05}"), "nodegroup": format!("prod/g{}", n % GROUPS), "labels": {"rack": rack}})
+    }));
+    for some in objects.chunks(1_000) {
+        served.expect("POST", "/v1/apply?manager=bench", &json!({"objects": some}), 200).await;
+    }
+}
+
+async fn page(served: &Served, name: &str, path: &str) {
+    let of_page = cost(served, path).await;
+    let body: Value = serde_json::from_slice(&served.text(path).await).expect("JSON");
+    let began = cpu();
+    for _ in 0..ROUNDS {
+        std::hint::black_box(serde_json::to_vec(&body).expect("JSON"));
+    }
+    let again = (cpu() - began) / ROUNDS;
+    let rows = body["nodes"].as_array().map_or(0, Vec::len);
+    let ratio = of_page.as_secs_f64() / again.as_secs_f64();
+    println!(
+        "{rows} of {NODES} nodes {name}: {:.2} ms of CPU; serde_json writes them in {:.2} ms, {ratio:.1} times",
+        ms(of_page),
+        ms(again)
+    );
+}
+
+/// The CPU that a read costs.
+async fn cost(served: &Served, path: &str) -> Duration {
+    served.text(path).await;
+    let began = cpu();
+    for _ in 0..ROUNDS {
+        std::hint::black_box(served.text(path).await);
+    }
+    (cpu() - began) / ROUNDS
+}
+
+async fn beside_reader(served: &Arc<Served>) {
+    let (mut alone, mut beside) = (Duration::ZERO, Duration::ZERO);
+    for round in 0..3 {
+        let first = writes(served, round * 2).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let reader = tokio::spawn(read_everything(Arc::clone(served), Arc::clone(&stop)));
+        let second = writes(served, round * 2 + 1).await;
+        stop.store(true, Ordering::Relaxed);
+        let pages = reader.await.expect("the reader ends");
+        println!("write alone {:.2} ms, beside a reader of everything ({pages} pages) {:.2} ms", ms(first), ms(second));
+        (alone, beside) = (alone + first, beside + second);
+    }
+    println!(
+        "a write beside a reader of everything, over the write alone: {:.2}",
+        beside.as_secs_f64() / alone.as_secs_f64()
+    );
+}
+
+/// The mean time of a write.
+async fn writes(served: &Served, round: u32) -> Duration {
+    let began = Instant::now();
+    for write in 0..WRITES {
+        let body = json!({"labels": {"edit": format!("{round}-{write}")}});
+        served.expect("PATCH", &format!("/v1/nodes/n{:05}/labels", write * 100), &body, 200).await;
+    }
+    began.elapsed() / WRITES
+}
+
+async fn read_everything(served: Arc<Served>, stop: Arc<AtomicBool>) -> u32 {
+    let mut pages = 0;
+    let mut path = "/v1/nodes/detail".to_owned();
+    while !stop.load(Ordering::Relaxed) {
+        let text = served.text(&path).await;
+        pages += 1;
+        // As text: reading it as JSON would be the client's work, and runs here.
+        let next =
+            text.strip_prefix(b"{\"next\":\"http://localhost").and_then(|rest| rest.split(|byte| *byte == b'"').next());
+        path = next.map_or_else(|| "/v1/nodes/detail".to_owned(), |next| String::from_utf8_lossy(next).into_owned());
+    }
+    pages
+}
+
+fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
