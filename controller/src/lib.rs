@@ -21,4 +21,5 @@ pub mod reconcile;
 pub mod records;
 pub mod registry;
 pub mod run;
+pub mod status;
 pub mod store;

@@ -27,6 +27,8 @@ use uuid::Uuid;
 
 use slot::Slot;
 
+use crate::status::StatusTable;
+
 /// Bytes that are sent as they are, with their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded<N> {
@@ -132,6 +134,7 @@ impl Signed {
 pub struct DesiredTable {
     epoch: Epoch,
     signer: ArcSwap<Signer>,
+    status: StatusTable,
     slots: RwLock<HashMap<Uuid, Arc<Slot>>>,
     /// One pass at a time: two would sign what the other had just replaced.
     publishing: Mutex<()>,
@@ -150,6 +153,7 @@ impl DesiredTable {
         Self {
             epoch,
             signer: ArcSwap::from_pointee(signer),
+            status: StatusTable::default(),
             slots: RwLock::default(),
             publishing: Mutex::default(),
             resolved: AtomicU64::new(0),
@@ -235,6 +239,11 @@ impl DesiredTable {
         }
     }
 
+    /// Where nodes stand.
+    pub fn status(&self) -> &StatusTable {
+        &self.status
+    }
+
     /// The revision as of which all nodes are resolved.
     pub fn resolved(&self) -> Revision {
         Revision(self.resolved.load(Ordering::Acquire))
@@ -314,6 +323,7 @@ impl DesiredTable {
         if let Some(slot) = slot {
             slot.end();
         }
+        self.status.remove(node);
     }
 
     /// Whether this revision is later than what is resolved; then this place is woken when the next batch has come.

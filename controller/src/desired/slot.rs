@@ -113,6 +113,8 @@ pub(crate) struct Begun {
     pub(crate) says_news: bool,
     /// The node was silent until now, or nobody knows.
     pub(crate) silence_ended: bool,
+    /// It is the first since the node has this place.
+    pub(crate) is_first: bool,
 }
 
 /// What a check-in finds.
@@ -177,7 +179,7 @@ impl Slot {
         state.silence.or_ask(stored);
         let says_news = state.said.as_deref() != Some(said);
         let silence_ended = state.silence != Written::Silent(false);
-        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended };
+        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended, is_first: state.turn == 1 };
         if std::mem::take(&mut state.parked) {
             drop(state);
             self.wake.notify_waiters();
@@ -361,6 +363,11 @@ impl Slot {
             state.silence = Written::Unknown;
         }
         is_news
+    }
+
+    /// Whether it is written that the node is silent.
+    pub(crate) fn is_silent(&self) -> bool {
+        lock(&self.state).silence == Written::Silent(true)
     }
 
     /// What is written of the node's silence now.

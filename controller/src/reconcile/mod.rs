@@ -11,6 +11,7 @@
 //! *Known* goes out as it is. A *task set* goes out only when `stemma_core::rollout` plans its release, and is stored first: what
 //! was released holds until another is, also over a restart, whatever has changed in the model meanwhile.
 
+pub(crate) mod facts;
 mod primary;
 mod released;
 pub(crate) mod waves;
@@ -26,6 +27,7 @@ use stemma_core::fleet::Fleet;
 use stemma_core::object::{NodeId, Timestamp};
 use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_node};
 use stemma_core::rollout::{Action, plan_releases};
+use stemma_core::status::Liveness;
 use stemma_wire::message;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -195,7 +197,9 @@ impl Reconciler {
         let published = self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
         let touched = Touched { resolved: &resolved, results: &moved };
         // With what was just stored.
-        let results = waves::Results { table: &self.table, model: &self.cache.model() };
+        let stored = self.cache.model();
+        self.update_status(&stored, &answers, &resolved, &moved);
+        let results = waves::Results { table: &self.table, model: &stored };
         self.memory().waves.update(&fleet, results, &touched, message::Revision(revision.get()));
         self.set_snapshot(revision, fleet);
         self.choose_primaries().await;
@@ -210,6 +214,10 @@ impl Reconciler {
                 Outcome::Complete(answer) => answers.push(answer),
                 Outcome::Incomplete(_) if model.nodes.get(uuid).is_none() => gone.push(uuid),
                 Outcome::Incomplete(missing) => {
+                    if let Some(node) = model.nodes.get(uuid) {
+                        let facts = facts::facts(model, node, None, false, Liveness::Absent);
+                        self.table.status().set_facts(uuid, facts);
+                    }
                     let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
                     warn!(node:% = uuid, missing = missing.join("; "); "a node cannot be resolved and stays as it is");
                 }
@@ -247,6 +255,27 @@ impl Reconciler {
             }
         }
         decided
+    }
+
+    /// Notes where nodes stand by what a pass has found.
+    fn update_status(
+        &self,
+        stored: &Model,
+        answers: &[Arc<Answer>],
+        told: &BTreeSet<Uuid>,
+        moved: &BTreeMap<Uuid, BTreeSet<String>>,
+    ) {
+        let status = self.table.status();
+        for answer in answers {
+            let node = answer.node().meta.uuid;
+            // One that is not told has a state that is too large.
+            let has_error = answer.has_error() || !told.contains(&node);
+            let facts = facts::facts(stored, answer.node(), Some(answer), has_error, Liveness::Absent);
+            status.set_facts(node, facts);
+        }
+        for node in moved.keys() {
+            status.set_tasks(*node, facts::tasks(stored, *node));
+        }
     }
 
     /// What was newly released is durable before anybody is told.

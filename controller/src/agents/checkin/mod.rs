@@ -8,12 +8,13 @@
 //!  (its turn is over: `Superseded`)
 //! ```
 //!
-//! What a host says is handed on and stored before it is acknowledged; what it is told is looked up anew at each waking, so a
-//! waking that was for something else, or came twice, costs a look and nothing more.
+//! What a host says is handed on and stored before it is acknowledged. What it is told is looked up at each waking, so a waking that
+//! was for something else, or came twice, costs a look and nothing more.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use stemma_core::status::Liveness;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
@@ -114,6 +115,9 @@ impl CheckIns {
             gives_back: std::mem::take(&mut said.gives_back),
         };
         let begun = slot.begin(now, &words, || self.intake.stored(slot.node()));
+        if begun.is_first && !begun.silence_ended {
+            self.desired.status().set_liveness(slot.node(), Liveness::Connected);
+        }
         let mut talk = Conversation {
             slot,
             turn: begun.turn,
@@ -163,7 +167,7 @@ impl CheckIns {
         let (slot, node) = (Arc::clone(&talk.slot), talk.slot.node());
         let CheckIn { results, observation, report, .. } = said;
         if silence_ended {
-            write_silence(&slot, self.intake.as_ref(), || self.clock.unix_seconds()).await;
+            write_silence(&slot, self.desired.status(), self.intake.as_ref(), || self.clock.unix_seconds()).await;
         }
         if let Some(words) = words {
             // What could not be kept is taken in with the next check-in.

@@ -138,7 +138,7 @@ async fn the_end_of_a_silence_does_not_pass_its_beginning() {
     site.say(None).await;
     tokio::time::advance(Duration::from_mins(2)).await;
     let slot = site.slot();
-    let lost = write_silence(&slot, site.slow.as_ref(), || NOW_S);
+    let lost = write_silence(&slot, site.check_ins.desired.status(), site.slow.as_ref(), || NOW_S);
     let back = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         site.say(None).await;

@@ -7,7 +7,7 @@ use stemma_core::resolve::{Answer, Outcome};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::Shown;
-use super::{resolved, state, view};
+use super::{resolved, view};
 use crate::api::Api;
 use crate::api::http::request::{self, Reply, Request};
 use crate::cache::Model;
@@ -47,8 +47,9 @@ fn task(model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiError> {
     }
     let node = answer.node().meta.uuid;
     let released = model.released.get(&node);
-    body["released"] =
-        released.is_some_and(|released| state::runs(model, released).iter().any(|task| task == id)).into();
+    body["released"] = released
+        .is_some_and(|released| crate::reconcile::facts::runs(model, released).iter().any(|task| task == id))
+        .into();
     let last = model.results.get(&node).and_then(|results| results.tasks.get(id));
     body["last"] = json!(last.map(
         |last| json!({"at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message})

@@ -72,7 +72,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
         body["digest_version"] = DigestVersion::NEWEST.number().into();
     }
     body["released"] = json!(model.released.get(&answer.node().meta.uuid).map(|released| json!({
-        "revision": released.revision, "at": super::view::time(released.at), "release": released.release, "tasks": state::runs(model, released),
+        "revision": released.revision, "at": super::view::time(released.at), "release": released.release, "tasks": crate::reconcile::facts::runs(model, released),
         "task_digest": TaskDigest(released.task_set.task_digest),
     })));
     body

@@ -6,13 +6,14 @@ use serde_json::{Map, Value, json};
 use stemma_core::finding::{Finding, Severity};
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::resolve::Outcome;
-use stemma_core::status::{Facts, Liveness, Side, Tasks};
+use stemma_core::status::{Facts, Liveness};
 use stemma_core::traits::NodeTraits;
 use uuid::Uuid;
 
 use super::view;
 use crate::api::Api;
 use crate::cache::Model;
+use crate::reconcile::facts;
 use crate::records::reported;
 
 /// A node's traits with their sources.
@@ -65,41 +66,11 @@ pub(super) fn liveness(api: &Api, model: &Model, node: Uuid) -> Liveness {
     }
 }
 
-/// The ids of the tasks that were released to a node.
-pub(super) fn runs(model: &Model, released: &reported::ReleasedRecord) -> Vec<String> {
-    released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
-}
-
 /// What decides the state of a node.
 pub(super) fn facts(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> Facts {
-    let said = model.said.get(&node.meta.uuid);
-    let (is_parked, is_paused) = match answer {
-        Outcome::Complete(answer) => (answer.is_parked(), answer.is_paused()),
-        Outcome::Incomplete(_) => (node.spec.parked, false),
-    };
-    Facts {
-        is_placed: node.spec.nodegroup.is_some(),
-        parked: Side::of(is_parked, said.is_some_and(|said| said.parked.is_some())),
-        paused: Side::of(is_paused, said.is_some_and(|said| said.paused)),
-        has_error: findings.iter().any(|finding| finding.severity == Severity::Error),
-        liveness: liveness(api, model, node.meta.uuid),
-        tasks: tasks(model, node.meta.uuid),
-    }
-}
-
-/// What became of the tasks that were released to a node.
-fn tasks(model: &Model, node: Uuid) -> Tasks {
-    let Some(released) = model.released.get(&node) else { return Tasks::NotReleased };
-    let runs = runs(model, released);
-    let Some(results) = model.results.get(&node) else {
-        return if runs.is_empty() { Tasks::NothingToRun } else { Tasks::Unreported };
-    };
-    let digest = released.digest();
-    let present = |task: &String| {
-        let result = &results.tasks.get(task)?.result;
-        (result.task_set == digest).then(|| reported::outcome_class(result.outcome))
-    };
-    Tasks::of_outcomes(runs.iter().map(present))
+    let has_error = findings.iter().any(|finding| finding.severity == Severity::Error);
+    let answer = answer.answer().map(|answer| &**answer);
+    facts::facts(model, node, answer, has_error, liveness(api, model, node.meta.uuid))
 }
 
 /// Why a node has not succeeded in a task (so far).
@@ -123,7 +94,7 @@ pub(super) fn last_error(model: &Model, node: &Node) -> Option<String> {
     let id = node.meta.uuid;
     let (released, results) = (model.released.get(&id)?, model.results.get(&id)?);
     let digest = released.digest();
-    let failed = runs(model, released).into_iter().find_map(|task| {
+    let failed = facts::runs(model, released).into_iter().find_map(|task| {
         let outcome = results.tasks.get(&task)?;
         let counts = outcome.result.task_set == digest && reported::is_failure(outcome.result.outcome);
         counts.then_some(outcome)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_json};
-use crate::finding::Finding;
+use crate::finding::{Finding, Severity};
 use crate::fleet::{GroupFold, Missing, NodeEntry};
 use crate::host_labels::HostLabelRule;
 use crate::input::{Inputs, Reference};
@@ -283,6 +283,12 @@ impl Answer {
         let Some(table) = &fold.table else { return Vec::new() };
         let probes = set.tags().iter().filter_map(|tag| Some((tag, table.tag(tag)?.ready.as_slice())));
         probes.filter(|(_, ready)| !ready.is_empty()).collect()
+    }
+
+    /// Whether an error is among the findings about the node.
+    pub fn has_error(&self) -> bool {
+        let mut of_tasks = self.task_set.iter().flat_map(|set| &*set.findings);
+        !self.unmet().is_empty() || of_tasks.any(|finding| finding.severity == Severity::Error)
     }
 }
 

@@ -1,0 +1,43 @@
+//! What decides a node's state, read from the model.
+
+use stemma_core::object::Node;
+use stemma_core::resolve::Answer;
+use stemma_core::status::{Facts, Liveness, Side, Tasks};
+use uuid::Uuid;
+
+use crate::cache::Model;
+use crate::records::reported::{ReleasedRecord, outcome_class};
+
+/// What decides the state of a node.
+pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_error: bool, liveness: Liveness) -> Facts {
+    let said = model.said.get(&node.meta.uuid);
+    let is_paused = answer.is_some_and(Answer::is_paused);
+    Facts {
+        is_placed: node.spec.nodegroup.is_some(),
+        parked: Side::of(node.spec.parked, said.is_some_and(|said| said.parked.is_some())),
+        paused: Side::of(is_paused, said.is_some_and(|said| said.paused)),
+        has_error,
+        liveness,
+        tasks: tasks(model, node.meta.uuid),
+    }
+}
+
+/// The ids of the tasks that were released to a node.
+pub(crate) fn runs(model: &Model, released: &ReleasedRecord) -> Vec<String> {
+    released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+}
+
+/// What became of the tasks that were released to a node.
+pub(crate) fn tasks(model: &Model, node: Uuid) -> Tasks {
+    let Some(released) = model.released.get(&node) else { return Tasks::NotReleased };
+    let runs = runs(model, released);
+    let Some(results) = model.results.get(&node) else {
+        return if runs.is_empty() { Tasks::NothingToRun } else { Tasks::Unreported };
+    };
+    let digest = released.digest();
+    let present = |task: &String| {
+        let result = &results.tasks.get(task)?.result;
+        (result.task_set == digest).then(|| outcome_class(result.outcome))
+    };
+    Tasks::of_outcomes(runs.iter().map(present))
+}
