@@ -11,6 +11,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("stemma-controller", "commit"),
     ("stemma-controller", "lists"),
     ("stemma-controller", "checkin"),
+    ("stemma-controller", "growth"),
     ("stemma-wire", "listener"),
     ("stemma-tests", "agent_idle"),
     ("stemma-tests", "agent_run"),

@@ -332,6 +332,6 @@ impl Reconciler {
 
 /// The nodes that a change touched.
 fn touched(model: &Model, reach: &Reach) -> impl Iterator<Item = Uuid> {
-    let everyone = model.nodes.iter().filter(|_| reach.everything).map(|node| node.meta.uuid);
-    reach.dirty.nodes().map(|id| id.0).chain(reach.gone.iter().copied()).chain(everyone)
+    let everyone = reach.everything.then(|| model.nodes.iter().map(|node| node.meta.uuid));
+    reach.dirty.nodes().map(|id| id.0).chain(reach.gone.iter().copied()).chain(everyone.into_iter().flatten())
 }

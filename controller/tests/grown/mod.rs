@@ -1,0 +1,189 @@
+//! A cluster of so many nodes, half of which wait for tasks of the other half, and what changes in it cost in CPU. Both the bench of
+//! growth and the test that gates its ratios ask here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{Method, Request};
+use serde_json::{Value, json};
+use stemma_controller::intake::Intake as _;
+use stemma_controller::run::{Options, Publishing};
+use stemma_wire::client::Client;
+use stemma_wire::message::observed::{Outcome, TaskResult};
+use uuid::Uuid;
+
+use crate::fleet::Fleet;
+
+/// Objects to an apply.
+const CHUNK: usize = 250;
+/// Edits or results in a round. The cheapest round counts: whatever else the machine does only adds to a round.
+const IN_ROUND: u32 = 8;
+const ROUNDS: u32 = 8;
+
+/// CPU in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    /// Of the thread that resolves, decides and signs.
+    pub(crate) reconcile: f64,
+    /// Of the whole process, with the store's and the operators' threads.
+    pub(crate) process: f64,
+}
+
+/// A cluster that runs.
+pub(crate) struct Cluster {
+    fleet: Fleet,
+    client: Client,
+    nodes: usize,
+    edits: u32,
+    sequences: BTreeMap<Uuid, u64>,
+}
+
+fn site() -> Value {
+    let task = |id: &str, tag: &str, after: Value| json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}, "cross_depends": after});
+    json!([
+        {"kind": "Release", "name": "site", "version": "1", "roles": {"x": {}, "y": {}}, "tags": {"x": {}, "y": {}}, "tasks": [
+            task("a", "x", json!([])),
+            task("b", "y", json!([{"name": "a", "tags": ["x"]}])),
+            task("c", "y", json!([{"name": "a", "tags": ["x"], "policy": "any"}])),
+            task("d", "x", json!([{"name": "a", "tags": ["x"]}, {"name": "b", "tags": ["y"]}])),
+        ]},
+        {"kind": "Cluster", "name": "c", "release": "site@1"},
+        {"kind": "NodeGroup", "cluster": "c", "name": "x", "roles": ["x"]},
+        {"kind": "NodeGroup", "cluster": "c", "name": "y", "roles": ["y"]},
+    ])
+}
+
+fn node(n: usize) -> Value {
+    let group = if n.is_multiple_of(2) { "c/x" } else { "c/y" };
+    json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": group})
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Self {
+        let options = Options { publishing: Publishing::Reconciled, ..Options::default() };
+        let fleet = Fleet::start_with(|own| *own = options).await;
+        let client = fleet.operator();
+        let mut cluster = Self { fleet, client, nodes: 0, edits: 0, sequences: BTreeMap::new() };
+        cluster.send(Method::POST, "/v1/apply?force=true", json!({"objects": site()})).await;
+        cluster
+    }
+
+    /// Adds nodes until there are so many, in a few writes.
+    pub(crate) async fn fill(&mut self, nodes: usize) {
+        while self.nodes < nodes {
+            let end = nodes.min(self.nodes + CHUNK);
+            let objects: Vec<Value> = (self.nodes..end).map(node).collect();
+            self.send(Method::POST, "/v1/apply?force=true", json!({ "objects": objects })).await;
+            self.nodes = end;
+        }
+        self.settled().await;
+    }
+
+    /// What each of so many nodes costs that join one after the other.
+    pub(crate) async fn join(&mut self, count: usize) -> Cost {
+        let before = Cost::now();
+        for _ in 0..count {
+            self.send(Method::POST, "/v1/apply?force=true", json!({"objects": [node(self.nodes)]})).await;
+            self.nodes += 1;
+            self.settled().await;
+        }
+        before.since(u32::try_from(count).unwrap())
+    }
+
+    /// What the edit of a label of one node costs.
+    pub(crate) async fn edit(&mut self) -> Cost {
+        let mut best: Option<Cost> = None;
+        for _ in 0..ROUNDS {
+            let before = Cost::now();
+            for _ in 0..IN_ROUND {
+                self.edits += 1;
+                let body = json!({"labels": {"edited": self.edits.to_string()}});
+                let path = format!("/v1/nodes/n{}/labels?manager=test", self.nodes / 2);
+                self.send(Method::PUT, &path, body).await;
+                self.settled().await;
+            }
+            best = Some(before.since(IN_ROUND).or_less(best));
+        }
+        best.unwrap()
+    }
+
+    /// What a result of one node costs that opens nothing: others are still waited for, and the barrier that any node opens is open.
+    pub(crate) async fn result(&mut self) -> Cost {
+        self.report("n2", "a", true).await;
+        self.settled().await;
+        let mut best: Option<Cost> = None;
+        for round in 0..ROUNDS {
+            let before = Cost::now();
+            for _ in 0..IN_ROUND {
+                self.report("n0", "a", round.is_multiple_of(2)).await;
+                self.settled().await;
+            }
+            best = Some(before.since(IN_ROUND).or_less(best));
+        }
+        best.unwrap()
+    }
+
+    async fn report(&mut self, name: &str, task: &str, is_done: bool) {
+        let parts = self.fleet.parts();
+        let uuid = parts.registry.cache().model().nodes.named(None, name).unwrap().meta.uuid;
+        let (_, task_set) = parts.desired.digests(uuid).unwrap();
+        let sequence = self.sequences.entry(uuid).or_default();
+        *sequence += 1;
+        let result = TaskResult {
+            sequence: *sequence,
+            task_set,
+            task: task.to_owned(),
+            outcome: if is_done { Outcome::Changed } else { Outcome::Failed },
+            message: String::new(),
+            output: String::new(),
+            diff: String::new(),
+            duration_ms: 0,
+        };
+        parts.intake.results(uuid, vec![result]).await.unwrap();
+    }
+
+    async fn send(&mut self, method: Method, path: &str, body: Value) {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let request = request.body(Bytes::from(body.to_string())).unwrap();
+        let answer = self.client.send_within(request, Duration::from_mins(1)).await.unwrap();
+        assert!(answer.status().is_success(), "{path}: {:?}", answer.body());
+    }
+
+    /// Waits until all that is stored is resolved and published.
+    async fn settled(&self) {
+        let parts = self.fleet.parts();
+        let head = parts.registry.store().head().await.unwrap().get();
+        while parts.desired.resolved().0 < head {
+            tokio::time::sleep(Duration::from_micros(500)).await;
+        }
+    }
+}
+
+impl Cost {
+    fn now() -> Self {
+        let (mut reconcile, mut process) = (0.0, 0.0);
+        for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let of = |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+            let used = of("schedstat").split_whitespace().next().map_or(0.0, |ns| ns.parse::<f64>().unwrap() / 1000.0);
+            process += used;
+            if of("comm").trim_end() == "reconcile" {
+                reconcile += used;
+            }
+        }
+        Self { reconcile, process }
+    }
+
+    fn since(self, count: u32) -> Self {
+        let (now, count) = (Self::now(), f64::from(count));
+        Self { reconcile: (now.reconcile - self.reconcile) / count, process: (now.process - self.process) / count }
+    }
+
+    fn or_less(self, other: Option<Self>) -> Self {
+        let least = |own: f64, other: Option<f64>| other.map_or(own, |other| own.min(other));
+        Self {
+            reconcile: least(self.reconcile, other.map(|one| one.reconcile)),
+            process: least(self.process, other.map(|one| one.process)),
+        }
+    }
+}
