@@ -89,7 +89,9 @@ fn run(command: &str, dir: &Path) -> Result<String> {
 fn without_hashes(text: &str) -> String {
     let is_hash = |word: &&str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let hashes: Vec<&str> = text.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(is_hash).collect();
-    hashes.into_iter().fold(text.to_owned(), |text, hash| text.replace(hash, "SHA-256"))
+    // YAML quotes a hash that begins with a digit, so its quotes go too.
+    let hide = |text: String, hash| text.replace(&format!("\"{hash}\""), "SHA-256").replace(hash, "SHA-256");
+    hashes.into_iter().fold(text.to_owned(), hide)
 }
 
 /// Words apart by spaces; what stands in single quotes is one.
