@@ -65,57 +65,55 @@ fn rows(explained: &Value, field: &str, row: impl Fn(&Value) -> Vec<String>) -> 
     explained.get(field).and_then(Value::as_array).into_iter().flatten().map(row).collect()
 }
 
+fn is(explained: &Value, field: &str) -> bool {
+    explained.get(field).and_then(Value::as_bool) == Some(true)
+}
+
 /// Why a task runs on a node or does not, what became of it, and what to do where it failed.
 pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
-    let is = |field: &str| explained.get(field).and_then(Value::as_bool) == Some(true);
-    let runs = if is("runs") { "runs on" } else { "does not run on" };
-    let mut text = format!("{id} {runs} {}", place(node, explained));
-    let mut line = |name: &str, what: &str| {
+    let runs = is(explained, "runs");
+    let mut lines = vec![("why", cell(explained.get("why")))];
+    lines.extend(explained.get("release").map(|release| ("release", cell(Some(release)))));
+    lines.extend(listed(explained, "reads").map(|reads| ("reads", reads)));
+    if runs {
+        lines.extend(run(node, explained));
+    }
+    let verb = if runs { "runs on" } else { "does not run on" };
+    let mut text = format!("{id} {verb} {}", place(node, explained));
+    for (name, what) in lines {
         let _ = write!(text, "\n  {name:<9} {what}");
-    };
-    line("why", &cell(explained.get("why")));
-    if let Some(release) = explained.get("release") {
-        line("release", &cell(Some(release)));
-    }
-    if let Some(reads) = listed(explained, "reads") {
-        line("reads", &reads);
-    }
-    if is("runs") {
-        line(
-            "released",
-            if is("released") {
-                "yes: the host was told of it"
-            } else {
-                "not yet: the host runs what it was told before"
-            },
-        );
-        for said in explained.get("set_aside").and_then(Value::as_array).into_iter().flatten() {
-            line("but", &cell(Some(said)));
-        }
-        match explained.get("last").filter(|last| last.is_object()) {
-            Some(last) => {
-                let outcome = words(&cell(last.get("outcome")));
-                let said = last.get("message").and_then(Value::as_str).filter(|said| !said.is_empty());
-                let said = said.map_or_else(String::new, |said| format!(": {said}"));
-                line("last", &format!("{outcome}, {}{said}", since(last.get("at"))));
-                if ["failed", "unknown", "unsupported", "dependency failed"].contains(&outcome.as_str()) {
-                    line(
-                        "next",
-                        &format!("stemma describe node {node}; on the host: stemma-agent status, stemma-agent check"),
-                    );
-                }
-            }
-            None => line("last", "the host has told nothing of it yet"),
-        }
     }
     printable_lines(&text)
 }
 
+/// What became of a task that runs.
+fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
+    let released = match is(explained, "released") {
+        true => "yes: the host was told of it",
+        false => "not yet: the host runs what it was told before",
+    };
+    let mut lines = vec![("released", released.to_owned())];
+    let set_aside = explained.get("set_aside").and_then(Value::as_array).into_iter().flatten();
+    lines.extend(set_aside.map(|said| ("but", cell(Some(said)))));
+    let Some(last) = explained.get("last").filter(|last| last.is_object()) else {
+        lines.push(("last", "the host has told nothing of it yet".to_owned()));
+        return lines;
+    };
+    let outcome = words(&cell(last.get("outcome")));
+    let said = last.get("message").and_then(Value::as_str).filter(|said| !said.is_empty());
+    let said = said.map_or_else(String::new, |said| format!(": {said}"));
+    lines.push(("last", format!("{outcome}, {}{said}", since(last.get("at")))));
+    if ["failed", "unknown", "unsupported", "dependency failed"].contains(&outcome.as_str()) {
+        let next = format!("stemma describe node {node}; on the host: stemma-agent status, stemma-agent check");
+        lines.push(("next", next));
+    }
+    lines
+}
+
 /// Why a node has a tag or has it not.
 pub(crate) fn tag(node: &str, name: &str, explained: &Value) -> String {
-    let is = |field: &str| explained.get(field).and_then(Value::as_bool) == Some(true);
-    let has = if is("has") { "is on" } else { "is not on" };
-    let primary = if is("primary") { ", as primary" } else { "" };
+    let has = if is(explained, "has") { "is on" } else { "is not on" };
+    let primary = if is(explained, "primary") { ", as primary" } else { "" };
     let mut text =
         format!("tag {name} {has} {}{primary}\n  why       {}", place(node, explained), cell(explained.get("why")));
     if let Some(holder) = explained.get("holder").and_then(Value::as_str) {
@@ -123,7 +121,7 @@ pub(crate) fn tag(node: &str, name: &str, explained: &Value) -> String {
     }
     // Who is primary is elected, not assigned.
     if explained.get("primary_of").is_none_or(Value::is_null) {
-        let change = if is("has") { "unassign" } else { "assign" };
+        let change = if is(explained, "has") { "unassign" } else { "assign" };
         let _ = write!(text, "\n  change    stemma tag {change} {node} {name}");
     }
     printable_lines(&text)
@@ -131,24 +129,19 @@ pub(crate) fn tag(node: &str, name: &str, explained: &Value) -> String {
 
 /// Which sources gave a node a trait.
 pub(crate) fn node_trait(node: &str, name: &str, explained: &Value) -> String {
-    let is = |field: &str| explained.get(field).and_then(Value::as_bool) == Some(true);
     let place = place(node, explained);
     let sources = listed(explained, "sources");
-    let text = match (is("has"), sources) {
-        (true, sources) => format!("{place} has trait {name}\n  from      {}", sources.unwrap_or_default()),
-        (false, Some(sources)) if is("suppressed") => {
-            format!(
-                "{place} has no trait {name}\n  why       an operator suppressed it; it is given by: {sources}\n  change    stemma trait add {node} {name}"
-            )
-        }
-        (false, _) if is("suppressed") => format!(
-            "{place} has no trait {name}\n  why       an operator suppressed it, and nothing gives it now\n  change    stemma trait add {node} {name}"
-        ),
-        (false, _) => format!(
-            "{place} has no trait {name}\n  why       no operator gave it, and the host did not detect it\n  change    stemma trait add {node} {name}"
-        ),
+    if is(explained, "has") {
+        let sources = sources.unwrap_or_default();
+        return printable_lines(&format!("{place} has trait {name}\n  from      {sources}"));
+    }
+    let why = match sources {
+        Some(sources) if is(explained, "suppressed") => format!("an operator suppressed it; it is given by: {sources}"),
+        _ if is(explained, "suppressed") => "an operator suppressed it, and nothing gives it now".to_owned(),
+        _ => "no operator gave it, and the host did not detect it".to_owned(),
     };
-    printable_lines(&text)
+    let change = format!("stemma trait add {node} {name}");
+    printable_lines(&format!("{place} has no trait {name}\n  why       {why}\n  change    {change}"))
 }
 
 /// The winner is seen at a glance; a level that is silent passes on what is above it.
@@ -161,10 +154,7 @@ fn result(line: &Value) -> String {
 }
 
 fn says(line: &Value) -> String {
-    if line.get("stops").and_then(Value::as_bool) == Some(true) {
-        return "null (not inherited)".to_owned();
-    }
-    cell(line.get("says"))
+    if is(line, "stops") { "null (not inherited)".to_owned() } else { cell(line.get("says")) }
 }
 
 #[cfg(test)]

@@ -148,21 +148,15 @@ fn write_yaml(to: &mut String, value: &Value, indent: usize, inline: bool) {
     }
 }
 
+/// What follows a key: a map or list that holds something begins on a line of its own.
 fn write_nested(to: &mut String, value: &Value, indent: usize) {
-    match value {
-        Value::Object(map) if !map.is_empty() => {
-            to.push('\n');
-            write_yaml(to, value, indent + 1, false);
-        }
-        Value::Array(items) if !items.is_empty() => {
-            to.push('\n');
-            write_yaml(to, value, indent + 1, false);
-        }
-        _ => {
-            to.push(' ');
-            write_yaml(to, value, 0, true);
-        }
-    }
+    let is_empty = match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => true,
+    };
+    to.push(if is_empty { ' ' } else { '\n' });
+    write_yaml(to, value, indent + 1, is_empty);
 }
 
 /// A JSON string is YAML; it is left bare only where no reader could take it for anything but text.

@@ -1,6 +1,7 @@
 //! The paths of the API, from the rows of the endpoint table: one function for all of them, so that none is written by hand.
 
 use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum as _;
 use stemma_wire::endpoint::{Endpoint, escape};
 
 use crate::args::{Filter, Kind};
@@ -24,16 +25,22 @@ impl Kind {
         printed.filter(|rest| self != Self::Nodegroup || rest.contains('/')).unwrap_or(name)
     }
 
-    /// The kind that a manifest names.
-    pub(crate) fn of_manifest(kind: &str) -> Option<Self> {
-        match kind {
-            "Node" => Some(Self::Node),
-            "NodeGroup" => Some(Self::Nodegroup),
-            "Cluster" => Some(Self::Cluster),
-            "ClusterTemplate" => Some(Self::Clustertemplate),
-            "Release" => Some(Self::Release),
-            _ => None,
+    /// The `kind` of its manifests.
+    pub(crate) fn manifest_name(self) -> &'static str {
+        match self {
+            Self::Node => "Node",
+            Self::Nodegroup => "NodeGroup",
+            Self::Cluster => "Cluster",
+            Self::Clustertemplate => "ClusterTemplate",
+            Self::Release => "Release",
+            Self::Token => "JoinToken",
         }
+    }
+
+    /// The kind that a manifest names; a join token is not applied.
+    pub(crate) fn of_manifest(name: &str) -> Option<Self> {
+        let mut kinds = Self::value_variants().iter().copied().filter(|kind| *kind != Self::Token);
+        kinds.find(|kind| kind.manifest_name() == name)
     }
 
     /// The path of one object; a node group is `CLUSTER/GROUP`.

@@ -7,7 +7,6 @@
 //! bounds, and a key that stands twice is an error, not the last one's win.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 use serde::de::DeserializeOwned;
@@ -342,21 +341,7 @@ fn is_json_number(text: &str) -> bool {
 }
 
 fn quoted(text: &str) -> String {
-    let mut json = String::with_capacity(text.len() + 2);
-    json.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' => json.push_str("\\\""),
-            '\\' => json.push_str("\\\\"),
-            '\n' => json.push_str("\\n"),
-            '\r' => json.push_str("\\r"),
-            '\t' => json.push_str("\\t"),
-            control if control < ' ' => write!(json, "\\u{:04x}", u32::from(control)).expect("a String takes all text"),
-            letter => json.push(letter),
-        }
-    }
-    json.push('"');
-    json
+    serde_json::Value::from(text).to_string()
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ fn plain(kind: Kind, object: &Map<String, Value>) -> String {
         let name = name.as_str();
         let is_ours = said.contains(&name) || TOLD.contains(&name);
         !value.is_object()
-            && !is_empty(value)
+            && written::is_said(value)
             && (is_ours || other.iter().any(|kept| kept.name == name && !written::is_filled(kept, value)))
     });
     let shown = |name: &str, value: &Value| match value {
@@ -123,20 +123,10 @@ fn plain(kind: Kind, object: &Map<String, Value>) -> String {
 fn is_section(kind: Kind, name: &str, value: &Value) -> bool {
     let is_noise = ["links", "trait_sources", "driver_info", "clean_step", "deploy_step"].contains(&name);
     value.is_object()
-        && !is_empty(value)
+        && written::is_said(value)
         && !name.ends_with("_owners")
         && !is_noise
         && (kind != Kind::Node || name != "traits")
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        Value::Bool(true) | Value::Number(_) => false,
-    }
 }
 
 /// A map as rows; of what is provided also the owners, and what is stopped here.

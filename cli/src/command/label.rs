@@ -35,28 +35,26 @@ pub(crate) async fn label(
     let path = kind.path(name)?;
     let rows = kind.map_rows().with_context(|| format!("a {} has no labels", kind.name()))?;
     let patch = patch(wanted.changes, wanted.not_inherited)?;
-    if patch.is_empty() && wanted.not_inherited.is_empty() && wanted.merge.is_none() {
+    let only_patch = wanted.not_inherited.is_empty() && wanted.merge.is_none();
+    if patch.is_empty() && only_patch {
         bail!("nothing to do: say KEY=VALUE, KEY-, --not-inherited KEY, --merge or --replace");
     }
     let before = api.get(&path).await?;
     let mut after = provided(&before);
     let absent: Vec<&str> = absent(&patch, &after);
-    if !absent.is_empty() && absent.len() == patch.len() && wanted.not_inherited.is_empty() && wanted.merge.is_none() {
-        let sentence = format!("{} {name} unchanged: no label {} is provided there", kind.name(), absent.join(", "));
+    let what = format!("{} {name}", kind.name());
+    if !absent.is_empty() && absent.len() == patch.len() && only_patch {
+        let sentence = format!("{what} unchanged: no label {} is provided there", absent.join(", "));
         return Done { kind: kind.name(), name, sentence, answer: before }.say(api, output).await;
     }
     if !absent.is_empty() {
         let keys = crate::output::printable(&absent.join(", "));
-        eprintln!("warning: {} {name}: no label {keys} is provided there: nothing to take away", kind.name());
+        eprintln!("warning: {what}: no label {keys} is provided there: nothing to take away");
     }
-    for (key, value) in &patch {
-        match value {
-            Value::Null => drop(after.remove(key)),
-            value => drop(after.insert(key.clone(), value.clone())),
-        }
-    }
+    after.retain(|key, _| !patch.contains_key(key));
+    after.extend(patch.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), value.clone())));
     after.extend(wanted.not_inherited.iter().map(|key| (key.clone(), Value::Null)));
-    say_lost(&format!("{} {name}", kind.name()), &before, &after, wanted.merge);
+    say_lost(&what, &before, &after, wanted.merge);
     let write = match (patch.is_empty(), wanted.not_inherited.is_empty(), wanted.merge) {
         (false, true, None) => {
             let path = kind.path_of(rows.0, name, &["labels"])?;
@@ -68,18 +66,20 @@ pub(crate) async fn label(
             Write::json(Method::POST, kind.path_of(row, name, &["labels"])?, Body::Json, &body)
         }
         (true, true, Some(merge)) => Write::json(Method::PATCH, path, Body::Merge, &json!({"merge_labels": merge})),
-        // Several things at once: the whole map, unless someone else wrote meanwhile.
-        (_, _, merge) => {
-            let mut body = json!({"labels": after});
-            if let Some(merge) = merge {
-                body["merge_labels"] = merge.into();
-            }
-            let revision = before.get("resource_version").and_then(Value::as_u64);
-            Write::json(Method::PATCH, path, Body::Merge, &body).if_still_at(revision)
-        }
+        (_, _, merge) => whole_map(path, &before, after, merge),
     };
     let answer = api.send(write).await?;
-    Done { kind: kind.name(), name, sentence: format!("{} {name} labeled", kind.name()), answer }.say(api, output).await
+    Done { kind: kind.name(), name, sentence: format!("{what} labeled"), answer }.say(api, output).await
+}
+
+/// Several changes in one write: the whole map, unless someone else wrote meanwhile.
+fn whole_map(path: String, before: &Value, after: Map<String, Value>, merge: Option<bool>) -> Write {
+    let mut body = json!({"labels": after});
+    if let Some(merge) = merge {
+        body["merge_labels"] = merge.into();
+    }
+    let revision = before.get("resource_version").and_then(Value::as_u64);
+    Write::json(Method::PATCH, path, Body::Merge, &body).if_still_at(revision)
 }
 
 /// `KEY=VALUE` and `KEY-` as a merge patch.

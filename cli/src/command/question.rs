@@ -107,13 +107,17 @@ pub(crate) async fn pages(api: &mut Api, mut path: String) -> Result<Vec<Value>>
     let mut objects = Vec::new();
     loop {
         let page = api.get(&path).await?;
-        let items = page.as_object().and_then(|page| page.values().find_map(Value::as_array));
-        objects.extend(items.into_iter().flatten().cloned());
+        objects.extend(items(&page).cloned());
         match page.get("next").and_then(Value::as_str).and_then(path_of) {
             Some(next) => path = next,
             None => return Ok(objects),
         }
     }
+}
+
+/// The objects of a list's answer.
+pub(crate) fn items(answer: &Value) -> impl Iterator<Item = &Value> {
+    answer.as_object().and_then(|answer| answer.values().find_map(Value::as_array)).into_iter().flatten()
 }
 
 /// The path and query of a link.

@@ -72,10 +72,7 @@ pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result
     match what {
         Trait::List { node } => list_traits(api, &node, output).await,
         Trait::Add { node, traits } => {
-            for (at, name) in traits.iter().enumerate() {
-                let given = api.send(Write::empty(Method::PUT, trait_path(&node, name)?)).await;
-                given.with_context(|| half_done(&node, "was given", &traits[..at], name))?;
-            }
+            each_trait(api, Method::PUT, &node, &traits, "was given").await?;
             of_node(api, &node, format!("node {node} has {}", traits.join(", ")), Value::Null, output).await
         }
         Trait::Remove { node, all: true, .. } => {
@@ -88,23 +85,24 @@ pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result
             if traits.is_empty() {
                 bail!("which? name traits, or say --all");
             }
-            for (at, name) in traits.iter().enumerate() {
-                let taken = api.send(Write::empty(Method::DELETE, trait_path(&node, name)?)).await;
-                taken.with_context(|| half_done(&node, "has lost", &traits[..at], name))?;
-            }
+            each_trait(api, Method::DELETE, &node, &traits, "has lost").await?;
             of_node(api, &node, format!("node {node} no longer has {}", traits.join(", ")), Value::Null, output).await
         }
         Trait::Suppress { node, traits } => suppress(api, &node, traits, output).await,
     }
 }
 
-/// What was done before a request that failed: each trait is a request of its own.
-fn half_done(node: &str, what: &str, done: &[String], failed: &str) -> String {
-    if done.is_empty() {
-        format!("trait {failed}")
-    } else {
-        format!("node {node} {what} {}, but not {failed}", done.join(", "))
+/// Each trait is a request of its own; where one fails, what was done before it is said.
+async fn each_trait(api: &mut Api, method: Method, node: &str, traits: &[String], became: &str) -> Result<()> {
+    for (at, name) in traits.iter().enumerate() {
+        let path = Kind::Node.path_of(Endpoint::AddNodeTrait, node, &[name])?;
+        let sent = api.send(Write::empty(method.clone(), path)).await;
+        sent.with_context(|| match &traits[..at] {
+            [] => format!("trait {name}"),
+            done => format!("node {node} {became} {}, but not {name}", done.join(", ")),
+        })?;
     }
+    Ok(())
 }
 
 async fn list_traits(api: &mut Api, node: &str, output: Output) -> Result<()> {
@@ -134,10 +132,6 @@ async fn suppress(api: &mut Api, node: &str, traits: Vec<String>, output: Output
     // The whole list, unless someone else wrote meanwhile.
     let answer = api.send(Write::json(Method::PATCH, path, Body::Merge, &body).if_still_at(revision)).await?;
     of_node(api, node, format!("node {node}: suppressed {}", all.join(", ")), answer, output).await
-}
-
-fn trait_path(node: &str, name: &str) -> Result<String> {
-    Kind::Node.path_of(Endpoint::AddNodeTrait, node, &[name])
 }
 
 /// `role`.
@@ -174,8 +168,7 @@ async fn list_tags(api: &mut Api, owner: &TagOwner, output: Output) -> Result<()
     match output {
         Output::Json | Output::Yaml => question::print(&tags, output)?,
         Output::Name => {
-            let list = tags.as_object().and_then(|map| map.values().find_map(Value::as_array));
-            let names = list.into_iter().flatten().filter_map(|tag| tag.get("name")?.as_str());
+            let names = question::items(&tags).filter_map(|tag| tag.get("name")?.as_str());
             names.for_each(|name| say!("tag/{}", crate::output::printable(name)));
         }
         Output::Table | Output::Wide | Output::Manifest => say!("{}", tag_table(&tags)),
@@ -212,8 +205,7 @@ fn tag_body(name: &str, fields: &TagFields) -> Value {
 }
 
 fn tag_table(tags: &Value) -> String {
-    let list = tags.as_object().and_then(|map| map.values().find_map(Value::as_array));
     let columns = ["name", "role", "has_primary", "title"];
     let row = |tag: &Value| columns.iter().map(|column| crate::output::cell(tag.get(column))).collect();
-    crate::output::table(&columns, list.into_iter().flatten().map(row))
+    crate::output::table(&columns, question::items(tags).map(row))
 }

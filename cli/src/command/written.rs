@@ -60,16 +60,8 @@ pub(crate) fn is_filled(field: &Kept, value: &Value) -> bool {
 }
 
 fn written(kind: Kind, object: &Value) -> Map<String, Value> {
-    let name = match kind {
-        Kind::Node => "Node",
-        Kind::Nodegroup => "NodeGroup",
-        Kind::Cluster => "Cluster",
-        Kind::Clustertemplate => "ClusterTemplate",
-        Kind::Release => "Release",
-        Kind::Token => "JoinToken",
-    };
     let (fields, extra) = known_of(kind);
-    let mut to = Map::from_iter([("kind".to_owned(), Value::from(name))]);
+    let mut to = Map::from_iter([("kind".to_owned(), Value::from(kind.manifest_name()))]);
     let text = |field: &str| object.get(field).filter(|value| value.is_string());
     for field in ["name", "version", "cluster"] {
         to.extend(text(field).map(|value| (field.to_owned(), value.clone())));
@@ -121,7 +113,8 @@ fn own(to: &mut Map<String, Value>, object: &Value, roles: &Value, resolved: &Va
     put("tags", Some(json!(tags)));
 }
 
-fn is_said(value: &Value) -> bool {
+/// Whether a value says anything: absent, false and empty are what stands where nobody set it.
+pub(crate) fn is_said(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::String(text) => !text.is_empty(),
