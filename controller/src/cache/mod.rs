@@ -16,7 +16,7 @@ pub use model::{Model, Reach};
 
 use crate::records::key;
 use crate::store::{Change, EventKind, Query, Revision, Store, StoreError, WatchError};
-use model::Now;
+use model::StoredValue;
 
 /// The fleet in memory.
 pub struct Cache {
@@ -94,9 +94,9 @@ impl Cache {
         for event in &change.events {
             let now = match &event.kind {
                 EventKind::Put { value, create_revision, .. } => {
-                    Now { value: Some(value.as_ref()), written: change.revision, made: *create_revision }
+                    StoredValue { value: Some(value.as_ref()), written: change.revision, made: *create_revision }
                 }
-                EventKind::Delete => Now { value: None, written: change.revision, made: change.revision },
+                EventKind::Delete => StoredValue { value: None, written: change.revision, made: change.revision },
             };
             reach.extend(model.take(&event.key, &now)?);
         }
@@ -147,7 +147,8 @@ async fn load(store: &dyn Store) -> Result<Model, StoreError> {
     for prefix in records.into_iter().chain(key::MARKS) {
         let list = snapshot.list(&Query::prefix(prefix)).await?;
         for entry in list.entries {
-            let now = Now { value: Some(&entry.value), written: entry.mod_revision, made: entry.create_revision };
+            let now =
+                StoredValue { value: Some(&entry.value), written: entry.mod_revision, made: entry.create_revision };
             model.read(&entry.key, &now)?;
         }
     }

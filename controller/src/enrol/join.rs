@@ -4,7 +4,7 @@
 //! apart, and no name can be probed (S30). After it, everything is said.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use stemma_core::name::NodeName;
 use stemma_core::object::{GroupId, Kind, Node, NodeSpec, Timestamp};
@@ -73,18 +73,8 @@ impl Enrolment {
         let name = NodeName::new(&request.name)
             .map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name"))?;
         let asked = Asked { token, name, request: self.check_request(&request.csr, None)?, seal_key: request.seal_key };
-        let made = Mutex::new(None);
         let caller = caller(format!("token/{token}"), from, "joined");
-        let (_, written) = self
-            .registry
-            .write_at(&caller, |context| {
-                let (decision, this) = self.decide(context, &asked)?;
-                *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(this);
-                Ok(decision)
-            })
-            .await?;
-        let made =
-            made.into_inner().unwrap_or_else(PoisonError::into_inner).expect("a write that was made was decided");
+        let (made, written) = self.write(&caller, |context| self.decide(context, &asked)).await?;
         // The store's watch says it too, and later: the agent may ask before.
         self.identities.put(made.node, &made.record, written);
         self.counters.enrolments.inc();

@@ -10,7 +10,7 @@ mod keys;
 mod renew;
 pub mod token;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ring::rand::{SecureRandom, SystemRandom};
 use stemma_core::object::Timestamp;
@@ -26,8 +26,8 @@ use crate::identity::Identities;
 use crate::metrics::Counters;
 use crate::records::enrolled::{CertificateRecord, Hex};
 use crate::records::{codec, enrolled};
-use crate::registry::{Caller, Registry};
-use crate::store::{Query, Snapshot, StoreError};
+use crate::registry::{Caller, Context, Decision, Registry, Undecided};
+use crate::store::{Query, Revision, Snapshot, StoreError};
 use guess::Guesses;
 
 pub use guess::GuessLimits;
@@ -55,6 +55,23 @@ impl Enrolment {
         limits: GuessLimits,
     ) -> Self {
         Self { registry, authority, identities, clock, rejected, counters, guesses: Guesses::new(limits) }
+    }
+
+    /// Commits what is decided. Returns what the last decision made, and the revision of the commit.
+    async fn write<T: Send>(
+        &self,
+        caller: &Caller,
+        decide: impl Fn(&Context<'_>) -> Result<(Decision, T), Undecided> + Send + Sync,
+    ) -> Result<(T, Revision), ApiError> {
+        let made = Mutex::new(None);
+        let decide = |context: &Context<'_>| {
+            let (decision, this) = decide(context)?;
+            *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(this);
+            Ok(decision)
+        };
+        let (_, written) = self.registry.write_at(caller, decide).await?;
+        let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok((made.expect("a write that was made was decided"), written))
     }
 
     /// Reads the request for a certificate, which is for a key that no other node has.

@@ -4,7 +4,6 @@
 //! newest of its node, since an older one in whoever's hands is a copied disk (F33).
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
@@ -41,17 +40,8 @@ impl Enrolment {
         let request = self.check_request(&request.csr, Some(node))?;
         let in_grace = identity.expired_at(self.clock.unix_seconds());
         let caller = caller(format!("node/{node}"), from, if in_grace { "renewed after expiry" } else { "renewed" });
-        let made = Mutex::new(None);
-        let (_, written) = self
-            .registry
-            .write_at(&caller, |context| {
-                let (decision, this) = self.decide_renewal(context, node, identity, &request)?;
-                *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(this);
-                Ok(decision)
-            })
-            .await?;
-        let Renewed { chain, record } =
-            made.into_inner().unwrap_or_else(PoisonError::into_inner).expect("a write that was made was decided");
+        let decide = |context: &Context<'_>| self.decide_renewal(context, node, identity, &request);
+        let (Renewed { chain, record }, written) = self.write(&caller, decide).await?;
         self.identities.put(node, &record, written);
         self.counters.renewals.inc();
         if in_grace {

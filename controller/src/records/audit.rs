@@ -25,7 +25,7 @@ pub struct AuditEvent {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
     /// What it did.
-    pub objects: Vec<Touched>,
+    pub objects: Vec<AuditedObject>,
 }
 
 /// An entry of the audit: what a commit did, or what was refused. Both stand in one sequence of revisions.
@@ -71,7 +71,7 @@ pub enum Action {
 /// One object's part in a commit, as the audit event has it. What it was before and after stands in the history
 /// under the two revisions (the second is the event's own).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Touched {
+pub struct AuditedObject {
     /// The kind.
     pub kind: Kind,
     /// The object.

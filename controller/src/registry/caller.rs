@@ -4,7 +4,7 @@ use stemma_core::object::Timestamp;
 use stemma_core::ownership::Manager;
 use uuid::Uuid;
 
-use crate::records::audit::{AuditEvent, Touched};
+use crate::records::audit::{AuditEvent, AuditedObject};
 
 /// Who asks.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct Mark {
 
 impl Caller {
     /// The audit event of a commit that this caller makes.
-    pub(super) fn event(&self, at: Timestamp, objects: Vec<Touched>) -> AuditEvent {
+    pub(super) fn event(&self, at: Timestamp, objects: Vec<AuditedObject>) -> AuditEvent {
         AuditEvent {
             at,
             principal: self.principal.clone(),

@@ -1,8 +1,8 @@
 //! Who writes next where many write to one object.
 //!
-//! A write is decided without a lock, and of those that were decided on one revision the store takes one: were the
-//! others to try again together, most would lose every time. So who has lost once waits in a queue of that entry, decides when
-//! it is its turn, and goes before those who come later. Writes of entries that nobody lost over meet no queue.
+//! A write is decided without a lock. Of several writes that were decided on one revision, the store commits one. If the others
+//! all tried again at once, most would lose again. So a write that lost waits in the queue of the entry it lost over. It is decided
+//! again when its turn comes, and goes before later writes. Writes of other entries meet no queue.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,14 +19,14 @@ const MOST_IDLE: usize = 1024;
 #[derive(Default)]
 pub(super) struct Contended(Mutex<HashMap<Bytes, Weak<Queue<()>>>>);
 
-/// The place at the head of some queues. Whoever is next goes on when it is dropped.
+/// The place at the head of some queues. Dropping it lets the next write go on.
 pub(super) struct Turn {
     _held: Vec<OwnedMutexGuard<()>>,
 }
 
 impl Contended {
-    /// Waits until it is our turn in the queues of these entries, first come, first served. They are entered in the order of
-    /// their keys, so that no two writes wait for each other.
+    /// Waits for the turn in the queues of these entries, first come, first served. The queues are entered in the order of their
+    /// keys, so two writes never wait for each other.
     pub(super) async fn turn(&self, entries: &BTreeSet<Bytes>) -> Turn {
         let mut held = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -35,8 +35,8 @@ impl Contended {
         Turn { _held: held }
     }
 
-    /// The entries that a transaction would lose over and that others stand in a queue for. That an entry is there at all no
-    /// other write of it changes.
+    /// The entries that a transaction can lose over and that other writes wait for. A precondition that an entry is present cannot
+    /// be lost to another write of the entry, so it does not count.
     pub(super) fn met(&self, transaction: &Transaction) -> BTreeSet<Bytes> {
         let queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if queues.is_empty() {

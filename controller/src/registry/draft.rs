@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use stemma_core::object::{Kind, Object, Spec};
 
 use crate::cache::model::{Reference, Resource};
-use crate::records::audit::{Action, Touched};
+use crate::records::audit::{Action, AuditedObject};
 use crate::records::{codec, key};
 use crate::store::{Op, Precondition, Revision, Transaction};
 
@@ -17,7 +17,7 @@ use crate::store::{Op, Precondition, Revision, Transaction};
 pub struct Draft {
     preconditions: Vec<Precondition>,
     ops: Vec<Op>,
-    touched: Vec<Touched>,
+    touched: Vec<AuditedObject>,
     made: BTreeSet<Vec<u8>>,
     marked: BTreeSet<String>,
 }
@@ -29,7 +29,7 @@ impl Draft {
     }
 
     /// What it does to which objects.
-    pub fn touched(&self) -> &[Touched] {
+    pub fn touched(&self) -> &[AuditedObject] {
         &self.touched
     }
 
@@ -130,7 +130,7 @@ impl Draft {
     fn touch<S: Resource>(&mut self, object: &Object<S>, action: Action, before: Option<&Object<S>>) {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
         let before = before.map(|o| o.meta.resource_version);
-        self.touched.push(Touched { kind: S::KIND, uuid: object.meta.uuid, name, action, before });
+        self.touched.push(AuditedObject { kind: S::KIND, uuid: object.meta.uuid, name, action, before });
     }
 }
 

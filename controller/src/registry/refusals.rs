@@ -1,9 +1,8 @@
 //! Refusals after authentication, as entries of the audit.
 //!
-//! Whoever refuses only leaves a note here, which costs a look into a map: the entry is written by a task of its own, through
-//! the store's shared commits, so that no answer waits for it and none fails with it. Ten a minute are written for each
-//! principal and reason; the others are counted, and the next entry says how many, at the latest when the minute is over. They are
-//! kept for 90 days.
+//! A refusal only leaves a note here, which costs one look into a map. A separate task writes the entry through the store's shared
+//! commits, so no answer waits for the entry and none fails with it. Ten entries a minute are written for each principal and reason.
+//! The others are counted, and the next entry says how many, at the latest when the minute is over. Entries are kept for 90 days.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -25,11 +24,11 @@ use crate::store::{KeyRange, Op, Query, Store, StoreError, Transaction};
 /// Entries a minute for one principal and reason.
 const ENTRIES_A_MINUTE: u32 = 10;
 const MINUTE: Duration = Duration::from_mins(1);
-/// How many entries wait to be written; what comes when these do is counted as unsaid.
+/// How many entries may wait to be written. Further ones are counted as unsaid.
 const MOST_WAITING: usize = 1024;
 /// How many entries are written at once.
 const AT_ONCE: usize = 64;
-/// How many principals and reasons are told apart in one minute; what comes beside them is told of under one name.
+/// How many principals and reasons are told apart in one minute. Further ones share one name.
 const MOST_REMEMBERED: usize = 10_000;
 /// The principal of those that are not told apart.
 const OTHERS: &str = "others";
@@ -40,7 +39,7 @@ const PAGE: usize = 1000;
 /// How many entries one commit drops.
 const DROPPED_AT_ONCE: usize = 50;
 
-/// Hears of refusals, and leaves notes of them.
+/// Counts refusals, and sends those that get an entry to the writer.
 struct Refusals {
     tallies: Arc<Tallies>,
     waiting: mpsc::Sender<Refusal>,

@@ -32,11 +32,6 @@ impl Revision {
     pub const fn to_key(self) -> [u8; 8] {
         self.0.to_be_bytes()
     }
-
-    /// The revision that a key ends in, if it is long enough to end in one.
-    pub fn from_key_end(key: &[u8]) -> Option<Self> {
-        key.last_chunk::<8>().map(|bytes| Self(u64::from_be_bytes(*bytes)))
-    }
 }
 
 impl fmt::Display for Revision {
@@ -227,9 +222,6 @@ mod tests {
     #[test]
     fn revisions_sort_as_the_keys_that_end_in_them() {
         assert!(Revision::new(255).to_key() < Revision::new(256).to_key());
-        let key = [b"history/".as_slice(), &Revision::new(7).to_key()].concat();
-        assert_eq!(Revision::from_key_end(&key), Some(Revision::new(7)));
-        assert_eq!(Revision::from_key_end(b"short"), None);
     }
 
     #[test]

@@ -56,21 +56,6 @@ pub enum StoreError {
     Closed,
 }
 
-impl StoreError {
-    /// Whether nothing was written, for certain.
-    pub const fn nothing_written(&self) -> bool {
-        match self {
-            Self::Refused(_)
-            | Self::PreconditionFailed(_)
-            | Self::ReadOnly { .. }
-            | Self::Read { .. }
-            | Self::Corrupt { .. }
-            | Self::Closed => true,
-            Self::OutcomeUnknown { .. } => false,
-        }
-    }
-}
-
 /// Why a watch ended.
 #[derive(Debug, Clone, Error)]
 pub enum WatchError {

@@ -115,8 +115,8 @@ impl Reach {
     }
 }
 
-/// What stands under a key now.
-pub struct Now<'a> {
+/// The value of a key at one revision.
+pub struct StoredValue<'a> {
     /// The value; `None`: nothing.
     pub value: Option<&'a [u8]>,
     /// The revision that wrote it.
@@ -187,7 +187,7 @@ impl Model {
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for a record that can't be read.
-    pub(super) fn read(&mut self, key: &[u8], now: &Now<'_>) -> Result<(), StoreError> {
+    pub(super) fn read(&mut self, key: &[u8], now: &StoredValue<'_>) -> Result<(), StoreError> {
         match key::read_object(key) {
             Some((kind, _)) => kinds::row(kind).map_or(Ok(()), |row| (row.read)(self, now)),
             None => self.take_record(key, now).map(drop),
@@ -199,7 +199,7 @@ impl Model {
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for a record that can't be read.
-    pub fn take(&mut self, key: &[u8], now: &Now<'_>) -> Result<Reach, StoreError> {
+    pub fn take(&mut self, key: &[u8], now: &StoredValue<'_>) -> Result<Reach, StoreError> {
         let taken = match key::read_object(key) {
             Some((kind, uuid)) => {
                 kinds::row(kind).map_or_else(|| Ok(Reach::default()), |row| (row.take)(self, uuid, now))
@@ -210,7 +210,7 @@ impl Model {
     }
 
     /// Puts an object that was read at a start on its shelf.
-    fn read_object<S: Resource>(&mut self, now: &Now<'_>) -> Result<(), codec::BadRecord> {
+    fn read_object<S: Resource>(&mut self, now: &StoredValue<'_>) -> Result<(), codec::BadRecord> {
         if let Some(value) = now.value {
             S::shelf_mut(self).put(now.made.get(), read_object(value, now)?);
         }
@@ -218,7 +218,7 @@ impl Model {
     }
 
     /// Takes in what a commit made of an object.
-    fn take_object<S: Resource>(&mut self, uuid: Uuid, now: &Now<'_>) -> Result<Reach, codec::BadRecord> {
+    fn take_object<S: Resource>(&mut self, uuid: Uuid, now: &StoredValue<'_>) -> Result<Reach, codec::BadRecord> {
         let Some(value) = now.value else {
             return Ok(self.remove::<S>(uuid).map(|(_, reach)| reach).unwrap_or_default());
         };
@@ -242,7 +242,7 @@ impl Model {
         self.broken.insert(name.clone(), reason.into());
     }
 
-    fn take_record(&mut self, key: &[u8], now: &Now<'_>) -> Result<Reach, codec::BadRecord> {
+    fn take_record(&mut self, key: &[u8], now: &StoredValue<'_>) -> Result<Reach, codec::BadRecord> {
         let mut reach = Reach::default();
         if let Some(node) = key::read_node(key::OBSERVATIONS, key) {
             set(&mut self.observations, node, now)?;
@@ -299,7 +299,7 @@ fn observation(node: Uuid, seen: &Arc<ObservationRecord>) -> Change {
     Change::Observation(NodeId(node), Arc::new(seen.observation.clone()))
 }
 
-fn read_object<S: Resource>(value: &[u8], now: &Now<'_>) -> Result<Arc<Object<S>>, codec::BadRecord> {
+fn read_object<S: Resource>(value: &[u8], now: &StoredValue<'_>) -> Result<Arc<Object<S>>, codec::BadRecord> {
     let mut object: Object<S> = codec::decode(value)?;
     object.meta.resource_version = now.written.get();
     Ok(Arc::new(object))
@@ -308,7 +308,7 @@ fn read_object<S: Resource>(value: &[u8], now: &Now<'_>) -> Result<Arc<Object<S>
 fn set<K: Ord + Clone, T: DeserializeOwned>(
     map: &mut OrdMap<K, Arc<T>>,
     key: K,
-    now: &Now<'_>,
+    now: &StoredValue<'_>,
 ) -> Result<(), codec::BadRecord> {
     match now.value {
         Some(value) => drop(map.insert(key, Arc::new(codec::decode(value)?))),

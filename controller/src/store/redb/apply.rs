@@ -4,7 +4,7 @@ use ::redb::{ReadableTable, Table, WriteTransaction};
 use bytes::Bytes;
 
 use super::schema::{
-    CHANGES, ENTRIES, Fault, META, META_COMPACTED, META_PROGRAM, META_REVISION, Record, SUPERSEDED, Touched,
+    CHANGES, ENTRIES, Fault, KeyChange, META, META_COMPACTED, META_PROGRAM, META_REVISION, Record, SUPERSEDED,
     superseded_key,
 };
 use crate::store::PROGRAM;
@@ -124,8 +124,8 @@ impl<'t> Tables<'t> {
         let mut list = Vec::new();
         for event in events {
             match event.kind {
-                EventKind::Put { .. } => Touched::Put(&event.key).encode(&mut list),
-                EventKind::Delete => Touched::Deleted(&event.key).encode(&mut list),
+                EventKind::Put { .. } => KeyChange::Put(&event.key).encode(&mut list),
+                EventKind::Delete => KeyChange::Deleted(&event.key).encode(&mut list),
             }
         }
         self.changes.insert(revision.get(), list.as_slice())?;

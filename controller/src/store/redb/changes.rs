@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use ::redb::{ReadTransaction, ReadableDatabase};
 use tokio::sync::watch;
 
-use super::schema::{self, CHANGES, Damage, ENTRIES, Fault, META_COMPACTED, Record, SUPERSEDED, Touched};
+use super::schema::{self, CHANGES, Damage, ENTRIES, Fault, KeyChange, META_COMPACTED, Record, SUPERSEDED};
 use super::{Shared, snapshot};
 use crate::store::BoxFuture;
 use crate::store::entry::Revision;
@@ -61,17 +61,17 @@ fn read(transaction: &ReadTransaction, revision: Revision) -> Result<Kept, Fault
     let changes = transaction.open_table(CHANGES)?;
     let list =
         changes.get(revision.get())?.ok_or_else(|| Damage(format!("the change of revision {revision} is missing")))?;
-    let events = Touched::decode_list(list.value())?
+    let events = KeyChange::decode_list(list.value())?
         .into_iter()
         .map(|touched| event(transaction, revision, touched))
         .collect::<Result<_, _>>()?;
     Ok(Kept::Change(Change { revision, events }))
 }
 
-fn event(transaction: &ReadTransaction, revision: Revision, touched: Touched<'_>) -> Result<Event, Fault> {
+fn event(transaction: &ReadTransaction, revision: Revision, touched: KeyChange<'_>) -> Result<Event, Fault> {
     let (key, kind) = match touched {
-        Touched::Put(key) => (key, put_by(transaction, revision, key)?),
-        Touched::Deleted(key) => (key, EventKind::Delete),
+        KeyChange::Put(key) => (key, put_by(transaction, revision, key)?),
+        KeyChange::Deleted(key) => (key, EventKind::Delete),
     };
     Ok(Event { key: key.to_vec().into(), kind })
 }

@@ -101,7 +101,7 @@ pub(super) fn read_program(database: &Database) -> Result<Option<String>, Fault>
 /// What is known of a store whose version is known.
 pub(super) fn read_meta(database: &Database) -> Result<Meta, Fault> {
     let transaction = database.begin_read()?;
-    let revision = |name| Ok::<_, Fault>(Revision::new(u64::from_be_bytes(read_exactly(&transaction, name)?)));
+    let revision = |name| read_revision(&transaction, name);
     let identity = Identity {
         epoch: Epoch::new(read_exactly(&transaction, META_EPOCH)?),
         base: revision(META_BASE)?,
@@ -191,20 +191,20 @@ pub(super) fn superseded_key(mod_revision: Revision, key: &[u8]) -> Vec<u8> {
 
 /// What a kept change says of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Touched<'a> {
+pub(super) enum KeyChange<'a> {
     Put(&'a [u8]),
     Deleted(&'a [u8]),
 }
 
-const TOUCHED_PUT: u8 = 1;
-const TOUCHED_DELETED: u8 = 2;
+const CHANGE_PUT: u8 = 1;
+const CHANGE_DELETED: u8 = 2;
 
-impl<'a> Touched<'a> {
+impl<'a> KeyChange<'a> {
     /// Appends to a list: what, the key's length in four bytes, the key.
     pub(super) fn encode(self, list: &mut Vec<u8>) {
         let (tag, key) = match self {
-            Self::Put(key) => (TOUCHED_PUT, key),
-            Self::Deleted(key) => (TOUCHED_DELETED, key),
+            Self::Put(key) => (CHANGE_PUT, key),
+            Self::Deleted(key) => (CHANGE_DELETED, key),
         };
         let length = u32::try_from(key.len()).expect("keys are bounded by the limits far below 4 GiB");
         list.push(tag);
@@ -220,8 +220,8 @@ impl<'a> Touched<'a> {
             let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| short())?;
             let (key, rest) = rest.split_at_checked(length).ok_or_else(short)?;
             list.push(match *tag {
-                TOUCHED_PUT => Self::Put(key),
-                TOUCHED_DELETED => Self::Deleted(key),
+                CHANGE_PUT => Self::Put(key),
+                CHANGE_DELETED => Self::Deleted(key),
                 other => return Err(Damage(format!("a kept change has an event of the unknown kind {other}"))),
             });
             bytes = rest;
@@ -250,13 +250,13 @@ mod tests {
     #[test]
     fn a_kept_change_cut_anywhere_but_between_keys_is_damage() {
         let mut bytes = Vec::new();
-        Touched::Put(b"ab").encode(&mut bytes);
-        Touched::Deleted(b"c").encode(&mut bytes);
+        KeyChange::Put(b"ab").encode(&mut bytes);
+        KeyChange::Deleted(b"c").encode(&mut bytes);
         assert_eq!(bytes, [1, 0, 0, 0, 2, b'a', b'b', 2, 0, 0, 0, 1, b'c']);
-        assert_eq!(Touched::decode_list(&bytes).unwrap(), [Touched::Put(b"ab"), Touched::Deleted(b"c")]);
+        assert_eq!(KeyChange::decode_list(&bytes).unwrap(), [KeyChange::Put(b"ab"), KeyChange::Deleted(b"c")]);
         for cut in 1..bytes.len() {
-            assert_eq!(Touched::decode_list(&bytes[..cut]).is_ok(), cut == 7, "{cut}");
+            assert_eq!(KeyChange::decode_list(&bytes[..cut]).is_ok(), cut == 7, "{cut}");
         }
-        assert!(Touched::decode_list(&[3, 0, 0, 0, 0]).is_err());
+        assert!(KeyChange::decode_list(&[3, 0, 0, 0, 0]).is_err());
     }
 }

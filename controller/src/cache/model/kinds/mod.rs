@@ -1,16 +1,48 @@
 //! The kinds of objects: what each is named by, what it refers to, what it means for the fleet and what a write of it must fulfil.
 //!
-//! One table ([`KINDS`]) and one trait ([`Resource`]). A new kind is a file beside these with its `Resource`, a row in the table and
-//! its shelf in the [`Model`]; loading, following, writing and deleting it follow from these.
+//! One table ([`KINDS`]) and one trait ([`Resource`]). A new kind is its `Resource`, a row in the table and its shelf
+//! in the [`Model`]; loading, following, writing and deleting it follow from these.
 
-mod cluster;
-mod group;
+/// The names of a kind whose objects always have one.
+macro_rules! named_by {
+    ($name:ident) => {
+        fn name_text(name: &$name) -> Option<String> {
+            Some(name.to_string())
+        }
+
+        fn parse_name(text: &str) -> Result<$name, ApiError> {
+            $name::new(text).map_err(|e| super::bad_name(&e))
+        }
+    };
+}
+
+/// Where the model keeps the objects of a kind and, where one object is one change of the fleet, which change that is.
+macro_rules! kept_in {
+    ($shelf:ident) => {
+        fn shelf(model: &Model) -> &super::shelf::Shelf<Self> {
+            &model.$shelf
+        }
+
+        fn shelf_mut(model: &mut Model) -> &mut super::shelf::Shelf<Self> {
+            &mut model.$shelf
+        }
+    };
+    ($shelf:ident, $change:ident) => {
+        kept_in!($shelf);
+
+        fn put_changes(
+            _model: &Model,
+            object: &std::sync::Arc<Object<Self>>,
+        ) -> Result<Vec<Change>, Vec<stemma_core::release::ReleaseError>> {
+            Ok(vec![Change::$change(std::sync::Arc::clone(object))])
+        }
+    };
+}
+
 mod node;
-mod primary;
 mod release;
-mod release_tags;
 pub(super) mod shelf;
-mod template;
+mod simple;
 
 use std::sync::Arc;
 
@@ -27,7 +59,7 @@ use uuid::Uuid;
 pub use node::ended_unassignments;
 pub use release::content_fixed;
 
-use super::{Model, Now, Reach};
+use super::{Model, Reach, StoredValue};
 use crate::records::codec::BadRecord;
 use shelf::Shelf;
 
@@ -125,9 +157,9 @@ pub(super) struct Row {
     /// The kind's word in keys.
     pub(super) kind: Kind,
     /// Puts an entry that was read at a start on its shelf.
-    pub(super) read: fn(&mut Model, &Now<'_>) -> Result<(), BadRecord>,
+    pub(super) read: fn(&mut Model, &StoredValue<'_>) -> Result<(), BadRecord>,
     /// Takes in a change.
-    pub(super) take: fn(&mut Model, Uuid, &Now<'_>) -> Result<Reach, BadRecord>,
+    pub(super) take: fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<Reach, BadRecord>,
     /// [`Resource::load_changes`].
     pub(super) load_changes: fn(&mut Model) -> Vec<Change>,
 }

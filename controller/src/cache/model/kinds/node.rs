@@ -7,13 +7,11 @@ use stemma_core::fleet::{Change, GroupFold};
 use stemma_core::name::{Name, NodeName, TagName};
 use stemma_core::object::{ClusterId, Kind, NodeId, NodeSpec, NodeTags, Object};
 use stemma_core::ownership::OwnedMap;
-use stemma_core::release::ReleaseError;
 use stemma_core::role::RoleTable;
 use stemma_core::traits::MAX_TRAITS;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::shelf::Shelf;
 use super::{Reference, Resource, bad_name};
 use crate::cache::model::Model;
 
@@ -30,17 +28,7 @@ impl Resource for NodeSpec {
         self.nodegroup.map(|id| Reference::uuid(Kind::NodeGroup, id.0)).into_iter().collect()
     }
 
-    fn shelf(model: &Model) -> &Shelf<Self> {
-        &model.nodes
-    }
-
-    fn shelf_mut(model: &mut Model) -> &mut Shelf<Self> {
-        &mut model.nodes
-    }
-
-    fn put_changes(_model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
-        Ok(vec![Change::Node(Arc::clone(object))])
-    }
+    kept_in!(nodes, Node);
 
     fn remove_change(object: &Object<Self>) -> Change {
         Change::RemoveNode(NodeId(object.meta.uuid))

@@ -10,30 +10,17 @@ use stemma_core::object::{Object, ReleaseSpec};
 use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_each, has_same_content};
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::shelf::Shelf;
-use super::{Reference, Resource, bad_name, release_exists};
+use super::{Reference, Resource, release_exists};
 use crate::cache::model::Model;
 
 impl Resource for ReleaseSpec {
-    fn name_text(name: &ReleaseRef) -> Option<String> {
-        Some(name.to_string())
-    }
-
-    fn parse_name(text: &str) -> Result<ReleaseRef, ApiError> {
-        ReleaseRef::new(text).map_err(|e| bad_name(&e))
-    }
+    named_by!(ReleaseRef);
 
     fn references(&self) -> Vec<Reference> {
         self.imports.iter().map(Reference::release).collect()
     }
 
-    fn shelf(model: &Model) -> &Shelf<Self> {
-        &model.releases
-    }
-
-    fn shelf_mut(model: &mut Model) -> &mut Shelf<Self> {
-        &mut model.releases
-    }
+    kept_in!(releases);
 
     fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
         compiled(model, object)

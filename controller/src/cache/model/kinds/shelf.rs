@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::Resource;
 
 /// The objects of one kind.
+#[derive(Clone)]
 pub struct Shelf<S: Resource> {
     by_uuid: OrdMap<Uuid, Held<S>>,
     by_name: OrdMap<(Option<Uuid>, String), Uuid>,
@@ -17,21 +18,10 @@ pub struct Shelf<S: Resource> {
 }
 
 /// An object with the revision that made it, which is its place in a list.
+#[derive(Clone)]
 struct Held<S: Resource> {
     made: u64,
     object: Arc<Object<S>>,
-}
-
-impl<S: Resource> Clone for Held<S> {
-    fn clone(&self) -> Self {
-        Self { made: self.made, object: Arc::clone(&self.object) }
-    }
-}
-
-impl<S: Resource> Clone for Shelf<S> {
-    fn clone(&self) -> Self {
-        Self { by_uuid: self.by_uuid.clone(), by_name: self.by_name.clone(), in_order: self.in_order.clone() }
-    }
 }
 
 impl<S: Resource> Default for Shelf<S> {
