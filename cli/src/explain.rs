@@ -88,9 +88,10 @@ pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
 
 /// What became of a task that runs.
 fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
-    let released = match is(explained, "released") {
-        true => "yes: the host was told of it",
-        false => "not yet: the host runs what it was told before",
+    let released = if is(explained, "released") {
+        "yes: the host was told of it"
+    } else {
+        "not yet: the host runs what it was told before"
     };
     let mut lines = vec![("released", released.to_owned())];
     let set_aside = explained.get("set_aside").and_then(Value::as_array).into_iter().flatten();

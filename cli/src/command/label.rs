@@ -66,14 +66,14 @@ pub(crate) async fn label(
             Write::json(Method::POST, kind.path_of(row, name, &["labels"])?, Body::Json, &body)
         }
         (true, true, Some(merge)) => Write::json(Method::PATCH, path, Body::Merge, &json!({"merge_labels": merge})),
-        (_, _, merge) => whole_map(path, &before, after, merge),
+        (_, _, merge) => whole_map(path, &before, &after, merge),
     };
     let answer = api.send(write).await?;
     Done { kind: kind.name(), name, sentence: format!("{what} labeled"), answer }.say(api, output).await
 }
 
 /// Several changes in one write: the whole map, unless someone else wrote meanwhile.
-fn whole_map(path: String, before: &Value, after: Map<String, Value>, merge: Option<bool>) -> Write {
+fn whole_map(path: String, before: &Value, after: &Map<String, Value>, merge: Option<bool>) -> Write {
     let mut body = json!({"labels": after});
     if let Some(merge) = merge {
         body["merge_labels"] = merge.into();
