@@ -37,13 +37,18 @@ fn main() {
         return;
     };
     let file: Value = serde_json::from_str(&text).expect("the library is JSON");
-    let library = fuel::import_file(&file, "default").expect("the library is read").spec;
+    let library = library_of(&file);
     two_hundred_nodes(&library);
     let release = compiled(&enriched(library));
     let edit_small = one_edit(&release, 100);
     let (edit_large, nodes) = a_large_fleet(&release);
     println!("one node edited: {edit_small:.1} us in a fleet of 100, {edit_large:.1} us in one of {nodes}");
     println!("                 factor {:.2}", edit_large / edit_small);
+    growth(&compiled(&looking(enriched(library_of(&file)))));
+}
+
+fn library_of(file: &Value) -> ReleaseSpec {
+    fuel::import_file(file, "default").expect("the library is read").spec
 }
 
 /// CPU that this thread has used, in microseconds.
@@ -318,4 +323,87 @@ fn template_edit(fleet: &Fleet, cache: &ResolveCache, nodes: f64) {
         dirty.nodes().map(|id| answer(&next, cache, id)).collect::<Vec<_>>().len()
     });
     println!("a template's label edited: {reached} nodes reached, {:.0} ms, {:.2} us a node", us / 1000.0, us / nodes);
+}
+
+/// The library with a task on every controller that looks up the cluster's nodes.
+fn looking(mut library: ReleaseSpec) -> ReleaseSpec {
+    let mut task = Task::new("look-up-all", "file");
+    task.roles = vec!["/(primary-)?controller/".into()];
+    let text = "{% for n in nodes(role=['compute', 'controller']) %}{{ n.name }} {{ n.address }}{% endfor %}";
+    task.parameters.insert("path".into(), json!("/etc/all-nodes"));
+    task.parameters.insert("template".into(), json!(text));
+    library.tasks.push(task);
+    library
+}
+
+/// What a node costs as its cluster grows: three controllers that look all nodes up, and compute nodes.
+fn growth(release: &Arc<CompiledRelease>) {
+    let (join_small, edit_small) = in_one_cluster(release, 100);
+    let (join_large, edit_large) = in_one_cluster(release, 10_000);
+    println!(
+        "one node joins a cluster with look-ups: {join_small:.1} us up to 100, {join_large:.1} us up to 10000 nodes"
+    );
+    println!("                 factor {:.2}", join_large / join_small);
+    println!("a label edited there: {edit_small:.1} us among 100, {edit_large:.1} us among 10000 nodes");
+    println!("                 factor {:.2}", edit_large / edit_small);
+}
+
+/// CPU of a join and of an edit, each with the resolve of that node.
+fn in_one_cluster(release: &Arc<CompiledRelease>, count: u128) -> (f64, f64) {
+    const EDITS: u32 = 2_000;
+    let node = |at: u128, rack: &str| {
+        let group = GroupId(Uuid::from_u128(if at < 3 { 2000 } else { 2001 }));
+        let mut node = Node::clone(&node(at, rack));
+        node.spec.nodegroup = Some(group);
+        Arc::new(node)
+    };
+    let id = |at: u128| NodeId(Uuid::from_u128(10_000 + at));
+    let (mut join, rounds) = (0.0, 10_000 / count);
+    let mut fleet = Fleet::new();
+    let mut cache = ResolveCache::new();
+    for _ in 0..rounds {
+        (fleet, cache) = (empty_cluster(release), ResolveCache::new());
+        let (reached, us) = timed(|| {
+            let one = |at| {
+                let mut dirty = fleet.apply(Change::Node(node(at, "r")));
+                dirty.extend(fleet.apply(Change::Observation(id(at), observation(at))));
+                drop(answer(&fleet, &cache, id(at)));
+                dirty.len()
+            };
+            (0..count).map(one).max()
+        });
+        assert_eq!(reached, Some(4), "the node, and the three that look it up");
+        join += us;
+    }
+    fleet.nodes().for_each(|node| drop(answer(&fleet, &cache, node.id())));
+    // Each time round the cluster the label is another, so that no edit says what is there already.
+    let rack = |round: u128| ["one", "other"][usize::from(round / (count - 3) % 2 == 0)];
+    let edits: Vec<_> =
+        (0..u128::from(EDITS)).map(|round| Change::Node(node(3 + round * 7 % (count - 3), rack(round)))).collect();
+    let (reached, us) = timed(|| {
+        let one = |change| fleet.apply(change).nodes().map(|id| answer(&fleet, &cache, id)).count();
+        edits.into_iter().map(one).max()
+    });
+    assert_eq!(reached, Some(1), "one edit reaches one node");
+    (join / 10_000.0, us / f64::from(EDITS))
+}
+
+fn empty_cluster(release: &Arc<CompiledRelease>) -> Fleet {
+    let mut fleet = Fleet::new();
+    fleet.apply(Change::Release(Arc::clone(release)));
+    let spec = ClusterSpec {
+        release: Some(release_name()),
+        inherited: Inherited { parameters: parameters(), ..Inherited::default() },
+        ..ClusterSpec::default()
+    };
+    fleet.apply(Change::Cluster(Arc::new(Object { meta: meta(1000, object_name("c")), spec })));
+    for (id, role) in [(2000, "controller"), (2001, "compute")] {
+        let spec = NodeGroupSpec {
+            roles: vec![Name::new(role).expect("a role")],
+            ..NodeGroupSpec::new(ClusterId(Uuid::from_u128(1000)))
+        };
+        fleet.apply(Change::NodeGroup(Arc::new(Object { meta: meta(id, object_name(role)), spec })));
+    }
+    fleet.set_loaded();
+    fleet
 }
