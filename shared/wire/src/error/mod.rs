@@ -138,66 +138,6 @@ impl ErrorBody {
     }
 }
 
-impl ErrorType {
-    /// Whether it is a refusal in the sense of docs/trust.md: what a program of ours never sends, and an operator not by a
-    /// slip. The others are how a person learns that a name is taken, a field misspelled, an object gone.
-    pub const fn is_refusal(self) -> bool {
-        match self {
-            Self::RequestMalformed
-            | Self::RequestHost
-            | Self::RequestOrigin
-            | Self::RequestTimeout
-            | Self::RequestTooLarge
-            | Self::RequestHeadTooLarge
-            | Self::RequestEncoding
-            | Self::RequestReused
-            | Self::MessageMalformed
-            | Self::MessageVersion
-            | Self::AuthRequired
-            | Self::AuthForbidden
-            | Self::AuthRevoked
-            | Self::CertificateExpired
-            | Self::CertificateSuperseded
-            | Self::CertificateTooMany
-            | Self::TokenInvalid
-            | Self::CsrInvalid
-            | Self::LabelRestricted
-            | Self::StoreTooLarge => true,
-            Self::RequestMediaType
-            | Self::RequestNotAcceptable
-            | Self::RequestMethod
-            | Self::RequestQuery
-            | Self::PathUnknown
-            | Self::FieldUnknown
-            | Self::FieldMissing
-            | Self::FieldInvalid
-            | Self::ObjectNotFound
-            | Self::ObjectExists
-            | Self::ObjectInUse
-            | Self::ObjectInvalid
-            | Self::ReferenceDangling
-            | Self::PreconditionFailed
-            | Self::RevisionAhead
-            | Self::DigestChanged
-            | Self::LabelInvalid
-            | Self::LabelConflict
-            | Self::TraitInvalid
-            | Self::TagUnknown
-            | Self::RoleInvalid
-            | Self::RequirementInvalid
-            | Self::RequirementUnmet
-            | Self::SelectorInvalid
-            | Self::BlobMismatch
-            | Self::BlobMissing
-            | Self::StoreReadOnly
-            | Self::OutcomeUnknown
-            | Self::ServerBusy
-            | Self::ServerStopping
-            | Self::ServerInternal => false,
-        }
-    }
-}
-
 /// A name from a request as an error may show it: in quotes, control and formatting characters escaped, cut at 64 characters.
 ///
 /// ```

@@ -1,7 +1,7 @@
-//! The table of error types: the stable name, the HTTP status, and what it means. `docs/errors.md` is compared with it by a test.
+//! The table of error types: the stable name, the HTTP status, whether it is a refusal, and what it means. `docs/errors.md` is compared with it by a test.
 
 macro_rules! error_types {
-    ($($variant:ident $name:literal $status:literal $title:literal;)*) => {
+    ($($variant:ident $name:literal $status:literal $class:ident $title:literal;)*) => {
         /// What kind of error it is. A name is never given another meaning, and never another status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ErrorType {
@@ -27,6 +27,12 @@ macro_rules! error_types {
                 match self { $(Self::$variant => $title,)* }
             }
 
+            /// Whether it is a refusal in the sense of docs/trust.md: our programs never send such a request, and an
+            /// operator does not by a slip. The other types report a taken name, a misspelled field or a missing object.
+            pub const fn is_refusal(self) -> bool {
+                match self { $(Self::$variant => is_refusal!($class),)* }
+            }
+
             /// The whole body where nothing of the request may be repeated: before authentication, and for what does not parse.
             pub const fn fixed_body(self) -> &'static str {
                 match self {
@@ -39,58 +45,67 @@ macro_rules! error_types {
     };
 }
 
+macro_rules! is_refusal {
+    (refusal) => {
+        true
+    };
+    (answer) => {
+        false
+    };
+}
+
 error_types! {
-    RequestMalformed "request.malformed" 400 "The request is not well formed.";
-    RequestHost "request.host" 400 "The request needs exactly one Host header, and one that is served here.";
-    RequestOrigin "request.origin" 403 "The request comes from a page of another origin.";
-    RequestTimeout "request.timeout" 408 "The request did not arrive in time.";
-    RequestTooLarge "request.too_large" 413 "The body is larger than is taken here.";
-    RequestHeadTooLarge "request.head_too_large" 431 "The request has more headers, or larger ones, than are taken here.";
-    RequestEncoding "request.encoding" 415 "Compressed bodies are not taken.";
-    RequestMediaType "request.media_type" 415 "The body is of a kind that is not taken here.";
-    RequestNotAcceptable "request.not_acceptable" 406 "The version or form that was asked for is not offered.";
-    RequestMethod "request.method" 405 "This path does not take that method.";
-    RequestQuery "request.query" 400 "A query parameter is unknown or has no such value.";
-    RequestReused "request.reused" 409 "The Idempotency-Key was used before, with another body.";
-    PathUnknown "path.unknown" 404 "There is no such path.";
-    MessageMalformed "message.malformed" 400 "The message cannot be decoded.";
-    MessageVersion "message.version" 400 "The message is of a protocol version that is not spoken here.";
-    AuthRequired "auth.required" 401 "Who asks must be shown, by certificate or token.";
-    AuthForbidden "auth.forbidden" 403 "Who asks may not do this.";
-    AuthRevoked "auth.revoked" 403 "The certificate was revoked.";
-    CertificateExpired "certificate_expired" 403 "The certificate has expired; it can still be renewed, and nothing else.";
-    CertificateSuperseded "certificate.superseded" 403 "An expired certificate that is not the node's newest cannot be renewed.";
-    CertificateTooMany "certificate.too_many" 429 "The node has as many certificates that are not over as it may have.";
-    TokenInvalid "token.invalid" 403 "The join token is unknown, used up, expired, or bound to something else.";
-    CsrInvalid "csr.invalid" 400 "The certificate signing request is not taken.";
-    FieldUnknown "field.unknown" 400 "A field has a name that is not known here.";
-    FieldMissing "field.missing" 400 "A field that is needed is missing.";
-    FieldInvalid "field.invalid" 400 "A field has a value that it cannot have.";
-    ObjectNotFound "object.not_found" 404 "There is no such object.";
-    ObjectExists "object.exists" 409 "An object of that name exists.";
-    ObjectInUse "object.in_use" 409 "Other objects refer to it.";
-    ObjectInvalid "object.invalid" 400 "The object does not hold together.";
-    ReferenceDangling "reference.dangling" 400 "The object refers to one that does not exist.";
-    PreconditionFailed "precondition.failed" 412 "The object is no longer as the request presumes.";
-    RevisionAhead "revision.ahead" 409 "The revision that was named is ahead of the store's.";
-    DigestChanged "digest.changed" 409 "What would be applied is no longer what was shown.";
-    LabelInvalid "label.invalid" 400 "A label's key or value is not of the allowed form.";
-    LabelConflict "label.conflict" 409 "Another manager owns one of the keys that were applied.";
-    LabelRestricted "label.restricted" 403 "A label with a restricted prefix may not be set by who asks.";
-    TraitInvalid "trait.invalid" 400 "A trait is unknown, malformed, or one too many.";
-    TagUnknown "tag.unknown" 400 "The tag is not visible in the node's cluster.";
-    RoleInvalid "role.invalid" 400 "A role is unknown, or does not go with the others.";
-    RequirementInvalid "requirement.invalid" 400 "A requirement cannot be evaluated.";
-    RequirementUnmet "requirement.unmet" 400 "The node does not meet what its group requires.";
-    SelectorInvalid "selector.invalid" 400 "The selector cannot be read.";
-    BlobMismatch "blob.mismatch" 400 "The body does not have the hash that the path names.";
-    BlobMissing "blob.missing" 400 "A file body that a manifest names was not sent before it.";
-    StoreReadOnly "store.read_only" 503 "The store takes no writes until the controller is started anew.";
-    StoreTooLarge "store.too_large" 413 "The write is larger than the store can hold in one transaction.";
-    OutcomeUnknown "store.outcome_unknown" 503 "Whether the write was made is not known; ask /v1/requests before trying again.";
-    ServerBusy "server.busy" 503 "The controller has too much to do at the moment.";
-    ServerStopping "server.stopping" 503 "The controller is stopping.";
-    ServerInternal "server.internal" 500 "The controller failed on this request; its journal says why.";
+    RequestMalformed "request.malformed" 400 refusal "The request is not well formed.";
+    RequestHost "request.host" 400 refusal "The request needs exactly one Host header, and one that is served here.";
+    RequestOrigin "request.origin" 403 refusal "The request comes from a page of another origin.";
+    RequestTimeout "request.timeout" 408 refusal "The request did not arrive in time.";
+    RequestTooLarge "request.too_large" 413 refusal "The body is larger than is taken here.";
+    RequestHeadTooLarge "request.head_too_large" 431 refusal "The request has more headers, or larger ones, than are taken here.";
+    RequestEncoding "request.encoding" 415 refusal "Compressed bodies are not taken.";
+    RequestMediaType "request.media_type" 415 answer "The body is of a kind that is not taken here.";
+    RequestNotAcceptable "request.not_acceptable" 406 answer "The version or form that was asked for is not offered.";
+    RequestMethod "request.method" 405 answer "This path does not take that method.";
+    RequestQuery "request.query" 400 answer "A query parameter is unknown or has no such value.";
+    RequestReused "request.reused" 409 refusal "The Idempotency-Key was used before, with another body.";
+    PathUnknown "path.unknown" 404 answer "There is no such path.";
+    MessageMalformed "message.malformed" 400 refusal "The message cannot be decoded.";
+    MessageVersion "message.version" 400 refusal "The message is of a protocol version that is not spoken here.";
+    AuthRequired "auth.required" 401 refusal "Who asks must be shown, by certificate or token.";
+    AuthForbidden "auth.forbidden" 403 refusal "Who asks may not do this.";
+    AuthRevoked "auth.revoked" 403 refusal "The certificate was revoked.";
+    CertificateExpired "certificate_expired" 403 refusal "The certificate has expired; it can still be renewed, and nothing else.";
+    CertificateSuperseded "certificate.superseded" 403 refusal "An expired certificate that is not the node's newest cannot be renewed.";
+    CertificateTooMany "certificate.too_many" 429 refusal "The node has as many certificates that are not over as it may have.";
+    TokenInvalid "token.invalid" 403 refusal "The join token is unknown, used up, expired, or bound to something else.";
+    CsrInvalid "csr.invalid" 400 refusal "The certificate signing request is not taken.";
+    FieldUnknown "field.unknown" 400 answer "A field has a name that is not known here.";
+    FieldMissing "field.missing" 400 answer "A field that is needed is missing.";
+    FieldInvalid "field.invalid" 400 answer "A field has a value that it cannot have.";
+    ObjectNotFound "object.not_found" 404 answer "There is no such object.";
+    ObjectExists "object.exists" 409 answer "An object of that name exists.";
+    ObjectInUse "object.in_use" 409 answer "Other objects refer to it.";
+    ObjectInvalid "object.invalid" 400 answer "The object does not hold together.";
+    ReferenceDangling "reference.dangling" 400 answer "The object refers to one that does not exist.";
+    PreconditionFailed "precondition.failed" 412 answer "The object is no longer as the request presumes.";
+    RevisionAhead "revision.ahead" 409 answer "The revision that was named is ahead of the store's.";
+    DigestChanged "digest.changed" 409 answer "What would be applied is no longer what was shown.";
+    LabelInvalid "label.invalid" 400 answer "A label's key or value is not of the allowed form.";
+    LabelConflict "label.conflict" 409 answer "Another manager owns one of the keys that were applied.";
+    LabelRestricted "label.restricted" 403 refusal "A label with a restricted prefix may not be set by who asks.";
+    TraitInvalid "trait.invalid" 400 answer "A trait is unknown, malformed, or one too many.";
+    TagUnknown "tag.unknown" 400 answer "The tag is not visible in the node's cluster.";
+    RoleInvalid "role.invalid" 400 answer "A role is unknown, or does not go with the others.";
+    RequirementInvalid "requirement.invalid" 400 answer "A requirement cannot be evaluated.";
+    RequirementUnmet "requirement.unmet" 400 answer "The node does not meet what its group requires.";
+    SelectorInvalid "selector.invalid" 400 answer "The selector cannot be read.";
+    BlobMismatch "blob.mismatch" 400 answer "The body does not have the hash that the path names.";
+    BlobMissing "blob.missing" 400 answer "A file body that a manifest names was not sent before it.";
+    StoreReadOnly "store.read_only" 503 answer "The store takes no writes until the controller is started anew.";
+    StoreTooLarge "store.too_large" 413 refusal "The write is larger than the store can hold in one transaction.";
+    OutcomeUnknown "store.outcome_unknown" 503 answer "Whether the write was made is not known; ask /v1/requests before trying again.";
+    ServerBusy "server.busy" 503 answer "The controller has too much to do at the moment.";
+    ServerStopping "server.stopping" 503 answer "The controller is stopping.";
+    ServerInternal "server.internal" 500 answer "The controller failed on this request; its journal says why.";
 }
 
 #[cfg(test)]
