@@ -22,6 +22,7 @@ const MOST_FINDINGS: usize = 256;
 const MOST_GIVEN_BACK: usize = 1024;
 
 /// What is to be said.
+#[derive(Default)]
 pub(super) struct Outbox {
     boot_id: [u8; 16],
     held: Option<Held>,
@@ -44,22 +45,7 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Before anything was said: what is seen now.
     pub(super) fn observe(host: &dyn Host) -> Self {
-        let mut said = Self {
-            boot_id: facts::boot_id(),
-            held: None,
-            results: Vec::new(),
-            own: Observation::default(),
-            own_findings: Vec::new(),
-            applied: Observation::default(),
-            observation: Observation::default(),
-            acknowledged: None,
-            report: Report::default(),
-            report_is_new: true,
-            wants: Vec::new(),
-            gives_back: Vec::new(),
-            given_back: 0,
-            local: LocalState::default(),
-        };
+        let mut said = Self { boot_id: facts::boot_id(), report_is_new: true, ..Self::default() };
         said.observe_again(host);
         said
     }

@@ -11,15 +11,13 @@ use log::{error, info, warn};
 use sd_notify::NotifyState;
 use serde_json::json;
 use stemma_wire::clock::SystemClock;
-use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::Outcome;
 
 use super::membership::{Membership, membership};
-use super::status::word_of_outcome;
-use super::{Exit, Local, print};
+use super::status::words;
+use super::{Exit, Local, print, print_json};
 use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run};
-use crate::apply::ledger::part;
 use crate::apply::outputs;
 use crate::apply::poke::{Poked, Pokes, poke};
 use crate::apply::worker::{ApplyWorker, Until};
@@ -44,12 +42,7 @@ const GOING: Duration = Duration::from_secs(3);
 /// # Errors
 /// When this host has not joined, or its state or configuration cannot be used.
 pub fn run(root: &Path) -> Result<Exit> {
-    let local = Local::open(root)?;
-    let config = Config::load(&*local.host)?;
-    let membership = membership(&local.host)?;
-    if matches!(membership, Membership::NotJoined) {
-        return Err(IdentityError::NotJoined.into());
-    }
+    let (local, config, membership) = open_joined(root)?;
     let _lock = lock(&local, GOING)?
         .context("an agent runs on this state already; `stemma-agent status` says how it stands")?;
     runtime()?.block_on(async {
@@ -71,6 +64,17 @@ pub fn run(root: &Path) -> Result<Exit> {
         info!("agent stopped");
         Ok(Exit::Done)
     })
+}
+
+/// The state, configuration and membership of a host that has joined.
+fn open_joined(root: &Path) -> Result<(Local, Config, Membership)> {
+    let local = Local::open(root)?;
+    let config = Config::load(&*local.host)?;
+    let membership = membership(&local.host)?;
+    if matches!(membership, Membership::NotJoined) {
+        return Err(IdentityError::NotJoined.into());
+    }
+    Ok((local, config, membership))
 }
 
 /// The root half of a host that has joined, and who it is where it can still say so.
@@ -138,12 +142,7 @@ async fn listen(mut end: SyncEnd) {
 /// # Errors
 /// As [`run`].
 pub fn once(root: &Path) -> Result<Exit> {
-    let local = Local::open(root)?;
-    let config = Config::load(&*local.host)?;
-    let membership = membership(&local.host)?;
-    if matches!(membership, Membership::NotJoined) {
-        return Err(IdentityError::NotJoined.into());
-    }
+    let (local, config, membership) = open_joined(root)?;
     let Some(_lock) = lock(&local, Duration::ZERO)?.map_or_else(|| asked_or_gone(&local), |held| Ok(Some(held)))?
     else {
         return Ok(match stopped_by(&local)? {
@@ -221,8 +220,7 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
         return Ok(Exit::NotFound);
     };
     let desired = accepted.desired();
-    let bytes = desired.task_set.profile.map(|hash| local.site.ledger.body(hash)).transpose()?.flatten();
-    let profile = bytes.as_deref().and_then(part::<Profile>).unwrap_or_default();
+    let profile = local.site.ledger.profile(&desired)?.unwrap_or_default();
     let mut run = Run::plan(local.site.clone(), &config.ceiling, &desired, &profile, Purpose::Check)?;
     let open = BTreeSet::new();
     runtime()?.block_on(async {
@@ -235,14 +233,14 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
     match output {
         Output::Json => {
             let tasks = results.iter().map(|result| {
-                let outcome = word_of_outcome(result.outcome);
+                let outcome = words(result.outcome);
                 json!({"task": result.task, "outcome": outcome, "message": result.message, "diff": result.diff})
             });
-            print(&format!("{}\n", serde_json::to_string_pretty(&tasks.collect::<Vec<_>>())?))?;
+            print_json(&tasks.collect::<Vec<_>>())?;
         }
         Output::Human => {
             for result in &results {
-                let outcome = word_of_outcome(result.outcome);
+                let outcome = words(result.outcome);
                 print(&format!("{:<24} {outcome:<18} {}\n{}", result.task, result.message, result.diff))?;
             }
         }

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use stemma_wire::message::desired::{InputValue, Profile};
+use stemma_wire::message::desired::InputValue;
 
-use super::status::word_of_outcome;
-use super::{Exit, Local, print};
-use crate::apply::ledger::{Desired, part};
+use super::status::words;
+use super::{Exit, Local, print, print_json};
+use crate::apply::ledger::Desired;
 use crate::args::{Explained, Output};
 
 #[derive(Serialize)]
@@ -40,7 +40,7 @@ pub fn explain(root: &Path, kind: Explained, name: &str, output: Output) -> Resu
         return Ok(Exit::NotFound);
     };
     match output {
-        Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(&explanation)?))?,
+        Output::Json => print_json(&explanation)?,
         Output::Human => print(&human(&explanation))?,
     }
     Ok(Exit::Done)
@@ -74,15 +74,14 @@ fn tag(desired: &Desired, name: &str) -> Option<Explanation> {
 
 fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation>> {
     let ledger = &local.site.ledger;
-    let bytes = desired.task_set.profile.map(|hash| ledger.body(hash)).transpose()?.flatten();
-    let Some(profile) = bytes.as_deref().and_then(part::<Profile>) else { return Ok(None) };
+    let Some(profile) = ledger.profile(desired)? else { return Ok(None) };
     let Some(task) = profile.tasks.iter().find(|task| task.id == id) else { return Ok(None) };
     let mut why = Vec::new();
     if let Some(reason) = desired.task_set.left_out.get(id) {
         why.push(format!("left out: {reason}"));
     }
     if let Some(performed) = ledger.progress()?.tasks.get(id) {
-        why.push(format!("last: {}", word_of_outcome(performed.outcome)));
+        why.push(format!("last: {}", words(performed.outcome)));
     }
     let before: Vec<_> = task.after.iter().filter_map(|&at| profile.tasks.get(usize::from(at))).collect();
     why.extend(before.iter().map(|before| format!("after task {}", before.id)));

@@ -19,6 +19,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
+use serde::Serialize;
 
 use crate::apply::ledger::Ledger;
 use crate::apply::task::Site;
@@ -64,6 +65,11 @@ impl Local {
         let site = Site { host: host.clone(), ledger: Rc::new(ledger) };
         Ok(Self { host, site })
     }
+}
+
+/// Writes a value to standard output as JSON for people and programs.
+fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
 /// Writes to standard output; a reader that has gone is no error.

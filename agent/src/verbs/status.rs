@@ -1,19 +1,17 @@
 //! `status`: what this host holds, and where it stands, from the ledger alone.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Debug, Write};
 use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
 use stemma_core::digest::TaskDigest;
-use stemma_core::task::Mode;
-use stemma_wire::message::desired::Profile;
-use stemma_wire::message::observed::{Outcome, Progress};
+use stemma_wire::message::observed::Progress;
 
 use super::membership::{Membership, membership};
-use super::{Exit, Local, print};
-use crate::apply::ledger::{Accepted, Desired, Ledger, part};
+use super::{Exit, Local, print, print_json};
+use crate::apply::ledger::{Accepted, Desired, Ledger};
 use crate::args::Output;
 
 /// What is printed as JSON: the names are those of `stemma resolve -o json`, so that the two can be compared.
@@ -25,8 +23,8 @@ struct Status {
     fleet: Option<String>,
     epoch: Option<String>,
     revision: Option<u64>,
-    mode: Option<&'static str>,
-    progress: &'static str,
+    mode: Option<String>,
+    progress: String,
     paused: bool,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -46,7 +44,7 @@ struct Status {
 struct Task {
     id: String,
     /// `null`: it has not ended yet on this host.
-    outcome: Option<&'static str>,
+    outcome: Option<String>,
 }
 
 /// Prints where this host stands.
@@ -56,10 +54,10 @@ struct Task {
 pub fn status(root: &Path, output: Output) -> Result<Exit> {
     let status = collect(&Local::open(root)?)?;
     match output {
-        Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(&status)?))?,
+        Output::Json => print_json(&status)?,
         Output::Human => print(&human(&status))?,
     }
-    let failed = status.progress == word_of_progress(Progress::Failed);
+    let failed = status.progress == words(Progress::Failed);
     Ok(if failed || status.is_damaged { Exit::Failed } else { Exit::Done })
 }
 
@@ -74,7 +72,7 @@ fn collect(local: &Local) -> Result<Status> {
     let report = ledger.report()?.unwrap_or_default();
     let held = accepted.as_ref().map(Accepted::desired);
     let tasks = held.as_ref().map(|held| tasks(ledger, held)).transpose()?.unwrap_or_default();
-    let mode = held.as_ref().map(|held| word_of_mode(held.mode()));
+    let mode = held.as_ref().map(|held| words(held.mode()));
     let is_held = held.is_some();
     let (known, set) = held.map(|held| (held.known, held.task_set)).unwrap_or_default();
     Ok(Status {
@@ -85,7 +83,7 @@ fn collect(local: &Local) -> Result<Status> {
         epoch: accepted.as_ref().map(|accepted| accepted.epoch.to_string()),
         revision: accepted.as_ref().map(|accepted| accepted.revision.0),
         mode,
-        progress: word_of_progress(report.progress),
+        progress: words(report.progress),
         paused: ledger.local()?.paused,
         labels: known.labels.into_iter().map(|(key, label)| (key, label.value)).collect(),
         annotations: known.annotations,
@@ -114,14 +112,11 @@ fn findings(local: &Local, damage: Option<String>, reported: Vec<String>) -> Vec
 
 /// The tasks that run here, in order, each with how it last ended in the present task set.
 fn tasks(ledger: &Ledger, held: &Desired) -> Result<Vec<Task>> {
-    let bytes = held.task_set.profile.map(|hash| ledger.body(hash)).transpose()?.flatten();
-    let profile = bytes.as_deref().and_then(part::<Profile>).unwrap_or_default();
+    let profile = ledger.profile(held)?.unwrap_or_default();
     let performed = ledger.progress()?.tasks;
     let here = profile.tasks.into_iter().filter(|task| !held.task_set.left_out.contains_key(&task.id));
     let ended = |id: &str| performed.get(id).filter(|ended| ended.task_set == held.digest);
-    Ok(here
-        .map(|task| Task { outcome: ended(&task.id).map(|ended| word_of_outcome(ended.outcome)), id: task.id })
-        .collect())
+    Ok(here.map(|task| Task { outcome: ended(&task.id).map(|ended| words(ended.outcome)), id: task.id }).collect())
 }
 
 fn human(status: &Status) -> String {
@@ -140,13 +135,13 @@ fn human(status: &Status) -> String {
         (Some(epoch), Some(revision)) => line("holds", &format!("revision {revision} of epoch {}", &epoch[..8])),
         _ => line("holds", "nothing yet"),
     }
-    line("mode", status.mode.unwrap_or("-"));
+    line("mode", status.mode.as_deref().unwrap_or("-"));
     line("state", &format!("{}{}", status.progress, if status.paused { ", paused on this host" } else { "" }));
     line("labels", &status.labels.len().to_string());
     line("traits", &status.traits.len().to_string());
     line("tags", &status.tags.join(" "));
     for task in &status.tasks {
-        line("task", &format!("{:<24} {}", task.id, task.outcome.unwrap_or("not yet")));
+        line("task", &format!("{:<24} {}", task.id, task.outcome.as_deref().unwrap_or("not yet")));
     }
     for (id, why) in &status.skipped {
         line("skipped", &format!("{id:<24} {why}"));
@@ -160,35 +155,14 @@ fn human(status: &Status) -> String {
     text
 }
 
-/// The word for a mode.
-pub(super) const fn word_of_mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Observe => "observe",
-        Mode::Noop => "noop",
-        Mode::Apply => "apply",
+/// The name of a variant as people read it: `DependencyFailed` is `dependency failed`.
+pub(super) fn words(variant: impl Debug) -> String {
+    let mut text = String::new();
+    for letter in format!("{variant:?}").chars() {
+        if letter.is_ascii_uppercase() && !text.is_empty() {
+            text.push(' ');
+        }
+        text.push(letter.to_ascii_lowercase());
     }
-}
-
-/// The word for an outcome.
-pub(super) const fn word_of_outcome(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Unchanged => "unchanged",
-        Outcome::Changed => "changed",
-        Outcome::WouldChange => "would change",
-        Outcome::Failed => "failed",
-        Outcome::DependencyFailed => "dependency failed",
-        Outcome::Unsupported => "unsupported",
-        Outcome::Unknown => "unknown",
-        Outcome::Drifted => "drifted",
-    }
-}
-
-const fn word_of_progress(progress: Progress) -> &'static str {
-    match progress {
-        Progress::Idle => "idle",
-        Progress::Running => "running",
-        Progress::Converged => "converged",
-        Progress::Failed => "failed",
-        Progress::Waiting => "waiting",
-    }
+    text
 }

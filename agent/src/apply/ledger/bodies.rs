@@ -9,8 +9,9 @@ use log::warn;
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::sha256;
 use stemma_wire::message::Hash;
+use stemma_wire::message::desired::Profile;
 
-use super::Ledger;
+use super::{Desired, Ledger, part};
 use crate::host::HostError;
 use crate::host::atomic::{Attributes, Staging};
 
@@ -60,6 +61,15 @@ impl Ledger {
         warn!(hash = name.as_str(); "a body in the ledger has changed at rest; it is fetched again");
         self.bodies.remove(&name)?;
         Ok(None)
+    }
+
+    /// The profile that a desired state names; `None` where it names none, or the profile is not here or not readable.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn profile(&self, desired: &Desired) -> Result<Option<Profile>, HostError> {
+        let bytes = desired.task_set.profile.map(|hash| self.body(hash)).transpose()?.flatten();
+        Ok(bytes.as_deref().and_then(part))
     }
 
     /// Whether a body is there, without reading it.

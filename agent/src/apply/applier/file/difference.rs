@@ -2,6 +2,8 @@
 
 use similar::TextDiff;
 
+use super::Content;
+
 /// The longest diff, as the protocol carries it.
 const LONGEST: usize = 16 * 1024;
 
@@ -10,26 +12,15 @@ const COMPARED: usize = 512 * 1024;
 
 /// One side: content and rights.
 pub(super) struct Side<'a> {
-    pub(super) content: Content<'a>,
+    pub(super) content: &'a Content,
     pub(super) rights: String,
 }
 
-/// What a side holds.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content<'a> {
-    /// These bytes.
-    Bytes(&'a [u8]),
-    /// So much that only its hash and size are known.
-    Large([u8; 32], u64),
-    /// So much that only its size is known.
-    Unread(u64),
-}
-
-impl Content<'_> {
-    fn size(self) -> u64 {
+impl Content {
+    fn size(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Large(_, size) | Self::Unread(size) => size,
+            Self::Large(_, size) | Self::Unread(size) => *size,
         }
     }
 
@@ -48,7 +39,7 @@ pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>
         side.map_or_else(|| "/dev/null".to_owned(), |side| format!("{path} ({})", side.rights))
     };
     let (before, after) = (header(old), header(new));
-    let empty = Content::Bytes(&[]);
+    let empty = &Content::Bytes(Vec::new());
     let (old, new) = (old.map_or(empty, |side| side.content), new.map_or(empty, |side| side.content));
     if old == new {
         return format!("--- {before}\n+++ {after}\n");
@@ -86,17 +77,21 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn side(bytes: &[u8]) -> Side<'_> {
-        Side { content: Content::Bytes(bytes), rights: "mode 0644, owner 0:0".into() }
+    fn bytes(bytes: &[u8]) -> Content {
+        Content::Bytes(bytes.to_vec())
+    }
+
+    fn side(content: &Content) -> Side<'_> {
+        Side { content, rights: "mode 0644, owner 0:0".into() }
     }
 
     #[test]
     fn a_diff_says_what_changes() {
         let new = "--- /dev/null\n+++ /f (mode 0644, owner 0:0)\n@@ -0,0 +1 @@\n+a\n";
-        assert_eq!(unified("/f", None, Some(&side(b"a\n"))), new);
-        let binary = unified("/f", Some(&side(&[0xFF, 0])), Some(&side(b"a\n")));
+        assert_eq!(unified("/f", None, Some(&side(&bytes(b"a\n")))), new);
+        let binary = unified("/f", Some(&side(&bytes(&[0xFF, 0]))), Some(&side(&bytes(b"a\n"))));
         assert!(binary.ends_with("2 bytes become 2\n"), "{binary}");
-        let long = unified("/f", None, Some(&side("line\n".repeat(10_000).as_bytes())));
+        let long = unified("/f", None, Some(&side(&bytes("line\n".repeat(10_000).as_bytes()))));
         assert!(long.len() <= LONGEST && long.ends_with(" more lines\n"), "{}", long.len());
     }
 }

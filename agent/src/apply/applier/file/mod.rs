@@ -54,6 +54,7 @@ struct Wanted {
 }
 
 /// What a file holds.
+#[derive(PartialEq, Eq)]
 enum Content {
     /// These bytes.
     Bytes(Vec<u8>),
@@ -107,7 +108,8 @@ impl Situation {
     fn diff(&self) -> String {
         let old = self.present.as_ref().map(|present| {
             let stat = &present.stat;
-            present.content.side(format!("mode {:04o}, owner {}:{}", stat.mode, stat.user, stat.group))
+            let rights = format!("mode {:04o}, owner {}:{}", stat.mode, stat.user, stat.group);
+            difference::Side { content: &present.content, rights }
         });
         let new = self.wanted.as_ref().map(|wanted| {
             let was = self.present.as_ref().map(|present| present.stat);
@@ -117,7 +119,7 @@ impl Situation {
             let (user, group) = (was.map(|stat| stat.user), was.map(|stat| stat.group));
             let Attributes { user: to_user, group: to_group, mode } = wanted.attributes;
             let rights = format!("mode {mode:04o}, owner {}:{}", shown(to_user, user), shown(to_group, group));
-            wanted.content.side(rights)
+            difference::Side { content: &wanted.content, rights }
         });
         difference::unified(self.path.as_str(), old.as_ref(), new.as_ref())
     }
@@ -133,15 +135,6 @@ impl Content {
                 bytes.len() as u64 == *size && sha256(bytes) == hash.0
             }
         }
-    }
-
-    fn side(&self, rights: String) -> difference::Side<'_> {
-        let content = match self {
-            Self::Bytes(bytes) => difference::Content::Bytes(bytes),
-            Self::Large(hash, size) => difference::Content::Large(hash.0, *size),
-            Self::Unread(size) => difference::Content::Unread(*size),
-        };
-        difference::Side { content, rights }
     }
 }
 
