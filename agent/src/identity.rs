@@ -64,7 +64,7 @@ impl Identity {
         if matches!(Self::load(host), Err(IdentityError::Damaged(_))) {
             dir.rename(NAME, &format!("{NAME}.set-aside"))?;
         }
-        let bytes = serde_json::to_vec(self).expect("an identity has no map with odd keys");
+        let bytes = serde_json::to_vec(self).expect("an identity has no map whose keys are not text");
         replace(host, &*dir, NAME, &bytes, Attributes::mode(0o644))
     }
 }

@@ -1,7 +1,7 @@
 //! stemma-agent: the half of Stemma that lives on a host.
 //!
-//! Two halves in one process: `sync` has the network and no root, `apply` has root and no network. They know
-//! each other by the messages of [`channel`] alone.
+//! Two halves in one process: `sync` has the network and no root, `apply` has root and no network. They share
+//! nothing but the messages of [`channel`].
 
 pub mod apply;
 pub mod args;

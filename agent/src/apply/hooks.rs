@@ -1,7 +1,7 @@
-//! Hooks: executables of the host's owner that are told what changed.
+//! Hooks: executables of the host's owner that run after a change.
 //!
-//! What they are told is the difference to what they were told last, which is kept on disk. So a change is told
-//! once, also when several came in the meantime, and again when a crash left open whether it was.
+//! A hook gets the difference to the snapshot that the hooks got last. The snapshot is kept on disk. So a change is passed
+//! on once, together with others that came in the meantime, and again after a crash that left open whether it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -47,7 +47,7 @@ pub struct SetChange {
     pub removed: BTreeSet<String>,
 }
 
-/// All that hooks are told of.
+/// Everything whose change runs the hooks.
 #[must_use]
 pub fn snapshot(desired: &Desired) -> HookSnapshot {
     let primaries = desired.task_set.primaries.iter().map(|name| format!("primary-{name}"));

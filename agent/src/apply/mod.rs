@@ -6,11 +6,11 @@ pub mod hooks;
 pub mod ledger;
 pub mod managed;
 pub mod outputs;
-pub mod poke;
 pub mod rendering;
 pub mod seal;
 pub mod task;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod verify;
+pub mod wake;
 pub mod worker;

@@ -92,7 +92,7 @@ pub fn content(profile: &ProfileTask, sent: &BTreeMap<String, InputValue>) -> [u
 
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct Execution {
     /// What became of it.
     pub outcome: Outcome,
     /// One sentence, or nothing.
@@ -105,8 +105,8 @@ pub struct Ended {
     pub duration_ms: u64,
 }
 
-impl Ended {
-    /// An end of which the outcome says all.
+impl Execution {
+    /// An end without a sentence.
     #[must_use]
     pub const fn plain(outcome: Outcome) -> Self {
         Self { outcome, message: String::new(), output: String::new(), diff: String::new(), duration_ms: 0 }

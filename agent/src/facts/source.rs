@@ -26,7 +26,7 @@ impl Root {
 
     /// The first 64 KiB of a file as text, other bytes than UTF-8 replaced. Never waits, as on a FIFO.
     pub(super) fn text(&self, path: &str) -> Option<String> {
-        String::from_utf8(self.bytes(path)?).map_or_else(|odd| Some(lossy(odd.as_bytes())), Some)
+        String::from_utf8(self.bytes(path)?).map_or_else(|error| Some(lossy(error.as_bytes())), Some)
     }
 
     /// The first 64 KiB of a file.

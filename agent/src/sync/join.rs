@@ -90,7 +90,7 @@ impl JoinError {
 
     /// The error with its causes and what to do about it, for the person who joins a host.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn explanation(&self) -> String {
         let said = match self {
             Self::Asked(ClientError::Handshake { target, source }) if is_no_tls(source) => {
                 format!("no controller could be asked: what answers at {target} does not speak TLS")
@@ -258,7 +258,7 @@ mod tests {
             (404, b"<html>", "is this the agents' listener (the controller prints it as `agents`)?"),
             (200, b"hello", "is this the agents' listener (the controller prints it as `agents`)?"),
         ] {
-            let told = JoinError::refused(StatusCode::from_u16(status).unwrap(), body).told();
+            let told = JoinError::refused(StatusCode::from_u16(status).unwrap(), body).explanation();
             assert!(told.ends_with(said), "{told}");
         }
         let target: Target = "https://c:7443".parse().unwrap();
@@ -268,7 +268,7 @@ mod tests {
             (Refusal::Expired { not_after: 1, now: 2 }, "is this host's clock right?"),
             (Refusal::WrongUse, "is this the agents' listener (the controller prints it as `agents`)?"),
         ] {
-            let told = JoinError::from(ClientError::Untrusted { target: target.clone(), source }).told();
+            let told = JoinError::from(ClientError::Untrusted { target: target.clone(), source }).explanation();
             assert!(told.ends_with(said), "{told}");
         }
     }

@@ -1,4 +1,4 @@
-//! What this host has to say, and what of it a controller has heard.
+//! What this host has to report, and how much of it a controller has acknowledged.
 
 use log::{info, warn};
 use stemma_wire::message::channel::FromApply;
@@ -13,7 +13,7 @@ use crate::host::Host;
 
 /// How long a check-in waits while nothing runs. Below the 90 s after which a host counts as silent.
 const WAIT_MS: u32 = 45_000;
-/// While tasks run, a controller hears of them soon.
+/// The wait while tasks run, so that a controller gets their results soon.
 const BUSY_WAIT_MS: u32 = 2_000;
 /// The most results of one check-in.
 const MOST_RESULTS: usize = 256;
@@ -21,13 +21,13 @@ const MOST_RESULTS: usize = 256;
 const MOST_FINDINGS: usize = 256;
 const MOST_GIVEN_BACK: usize = 1024;
 
-/// What is to be said.
+/// What is to be reported.
 #[derive(Default)]
 pub(super) struct Outbox {
     boot_id: [u8; 16],
     held: Option<Held>,
     results: Vec<TaskResult>,
-    /// What this half observed, and what `apply` did.
+    /// What the network half observed. `applied` is what the root half observed.
     own: Observation,
     own_findings: Vec<String>,
     applied: Observation,
@@ -37,20 +37,20 @@ pub(super) struct Outbox {
     report_is_new: bool,
     wants: Vec<LeaseKind>,
     gives_back: Vec<GiveBack>,
-    /// How many of `gives_back` the last check-in said.
+    /// How many of `gives_back` the last check-in sent.
     given_back: usize,
     local: LocalState,
 }
 
 impl Outbox {
-    /// Before anything was said: what is seen now.
+    /// An outbox that has sent nothing, with what is observed now.
     pub(super) fn observe(host: &dyn Host) -> Self {
         let mut said = Self { boot_id: facts::boot_id(), report_is_new: true, ..Self::default() };
         said.observe_again(host);
         said
     }
 
-    /// Looks again; whether there is something new to say.
+    /// Observes again. Returns whether there is something new to report.
     pub(super) fn observe_again(&mut self, host: &dyn Host) -> bool {
         let labels = labels::read(host);
         let seen = facts::observe();
@@ -70,7 +70,7 @@ impl Outbox {
         self.merge() || self.report_is_new
     }
 
-    /// Takes a message of `apply`; whether a controller should hear of it soon.
+    /// Takes a message of the root half. Returns whether a controller should get it soon.
     pub(super) fn hear(&mut self, message: FromApply) -> bool {
         match message {
             FromApply::Hello { held, .. } => self.held = held,
@@ -98,7 +98,7 @@ impl Outbox {
         true
     }
 
-    /// The check-in that says all of it.
+    /// The check-in that reports all of it.
     pub(super) fn check_in(&mut self) -> CheckIn {
         let digest = self.observation_digest();
         let report = std::mem::take(&mut self.report_is_new).then(|| {
@@ -125,7 +125,7 @@ impl Outbox {
         }
     }
 
-    /// What a controller has heard need not be said again.
+    /// Drops what a controller has acknowledged.
     pub(super) fn acknowledged(&mut self, news: &News) {
         self.results.retain(|result| result.sequence > news.acknowledged);
         self.gives_back.drain(..std::mem::take(&mut self.given_back));
@@ -134,7 +134,7 @@ impl Outbox {
         }
     }
 
-    /// The last check-in was lost, or another controller is asked: what it would have heard is said again.
+    /// Reports everything again: the last check-in was lost, or another controller is asked.
     pub(super) fn again(&mut self) {
         self.report_is_new = true;
         self.acknowledged = None;

@@ -102,7 +102,7 @@ impl Credentials {
     /// [`HostError`].
     pub fn store(&self, host: &dyn Host) -> Result<(), HostError> {
         let dir = ensure_dir(host, &paths::own(DIR), 0o700)?;
-        let bytes = serde_json::to_vec(self).expect("credentials have no map with odd keys");
+        let bytes = serde_json::to_vec(self).expect("credentials have no map whose keys are not text");
         replace(host, &*dir, NAME, &bytes, Attributes::mode(0o600))
     }
 

@@ -19,7 +19,7 @@ use super::{Exit, Local, print, print_json};
 use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run};
 use crate::apply::outputs;
-use crate::apply::poke::{Poked, Pokes, poke};
+use crate::apply::wake::{WakeListener, Woken, wake};
 use crate::apply::worker::{ApplyWorker, Until};
 use crate::args::Output;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
@@ -47,8 +47,8 @@ pub fn run(root: &Path) -> Result<Exit> {
         .context("an agent runs on this state already; `stemma-agent status` says how it stands")?;
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
-        let pokes = Pokes::listen(&local.host)?;
-        let (worker, identity) = worker(&local, config, membership, apply_end, pokes, Until::Stopped)?;
+        let wakes = WakeListener::listen(&local.host)?;
+        let (worker, identity) = worker(&local, config, membership, apply_end, wakes, Until::Stopped)?;
         let mut worker = worker.watching();
         if root == Path::new("/") && Path::new(SYSTEMD).exists() {
             let words = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
@@ -83,10 +83,10 @@ fn worker(
     config: Config,
     membership: Membership,
     end: ApplyEnd,
-    pokes: Pokes,
+    wakes: WakeListener,
     mode: Until,
 ) -> Result<(ApplyWorker, Option<Identity>)> {
-    let new = |trust| ApplyWorker::new(local.site.clone(), config, trust, end, pokes, mode);
+    let new = |trust| ApplyWorker::new(local.site.clone(), config, trust, end, wakes, mode);
     Ok(match membership {
         Membership::Member(member) => {
             let (identity, trust) = *member;
@@ -164,7 +164,7 @@ pub fn once(root: &Path) -> Result<Exit> {
     };
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
-        let (worker, _) = worker(&local, config, membership, apply_end, Pokes::never(), Until::Quiet)?;
+        let (worker, _) = worker(&local, config, membership, apply_end, WakeListener::never(), Until::Quiet)?;
         let (ended, ()) = tokio::join!(worker.run(stopped()), listen(sync_end));
         ended.context("the root half")
     })?;
@@ -177,7 +177,7 @@ pub fn once(root: &Path) -> Result<Exit> {
 
 /// The running agent is asked to look (`None`), or was on its way out and has left the lock.
 fn asked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
-    if poke(&local.host)? == Poked::Running {
+    if wake(&local.host)? == Woken::Running {
         return Ok(None);
     }
     lock(local, GOING)?.context("another agent holds the state of this host and does not answer").map(Some)

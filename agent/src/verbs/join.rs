@@ -38,7 +38,7 @@ pub fn join(root: &Path, wanted: &Join) -> Result<Exit> {
     // So that the host's own labels can be watched from the first day.
     ensure_dir(&*local.host, &paths::own("/etc/stemma/labels.d"), 0o755)?;
     let asked = super::converge::runtime()?.block_on(ask(&*local.host, invitation, Arc::new(SystemClock)));
-    let identity = asked.map_err(|error| anyhow!(error.told()))?;
+    let identity = asked.map_err(|error| anyhow!(error.explanation()))?;
     print(&format!("joined {} as node {}\n", identity.fleet, identity.node))?;
     Ok(Exit::Done)
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::{Exit, Local, print};
 use crate::apply::ledger::StepState;
-use crate::apply::poke::{Poked, poke};
+use crate::apply::wake::{Woken, wake};
 use crate::args::Answer;
 
 /// Stops all applying until [`resume`].
@@ -30,9 +30,9 @@ fn set_paused(root: &Path, paused: bool, said: &str) -> Result<Exit> {
     let mut state = local.site.ledger.local()?;
     state.paused = paused;
     local.site.ledger.set_local(&state)?;
-    let poked = poke(&local.host)?;
+    let woken = wake(&local.host)?;
     print(said)?;
-    if poked == Poked::Nobody {
+    if woken == Woken::Nobody {
         print("(no agent runs on this host now; it will know when it starts)\n")?;
     }
     Ok(Exit::Done)
@@ -55,7 +55,7 @@ pub fn resolve_unknown(root: &Path, task: &str, answer: Answer) -> Result<Exit> 
         Answer::Again => StepState::Failed,
     };
     local.site.ledger.set_step(&step)?;
-    poke(&local.host)?;
+    wake(&local.host)?;
     print(match answer {
         Answer::Done => "settled: it counts as done\n",
         Answer::Again => "settled: it will run again\n",

@@ -29,25 +29,20 @@ use crate::host::real::RealHost;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// 0: done.
-    Done,
+    Done = 0,
     /// 1: it was done, and something failed.
-    Failed,
+    Failed = 1,
     /// 3: what was named is not there.
-    NotFound,
+    NotFound = 3,
     /// 6: something would change.
-    WouldChange,
+    WouldChange = 6,
 }
 
 impl Exit {
     /// The number.
     #[must_use]
     pub const fn status(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Failed => 1,
-            Self::NotFound => 3,
-            Self::WouldChange => 6,
-        }
+        self as u8
     }
 }
 

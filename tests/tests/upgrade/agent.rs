@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use stemma_agent::apply::ledger::Ledger;
-use stemma_agent::apply::poke::Pokes;
 use stemma_agent::apply::task::Site;
 use stemma_agent::apply::verify::Trust;
+use stemma_agent::apply::wake::WakeListener;
 use stemma_agent::apply::worker::{ApplyWorker, Until};
 use stemma_agent::channel::pair;
 use stemma_agent::config::Config;
@@ -39,8 +39,9 @@ pub(crate) fn run_until(root: &Path, time: Then, after: Duration, done: impl Fn(
     let trust = Trust::new(&identity)?;
     let (sync_end, apply_end) = pair();
     let site = Site { host: host.clone(), ledger };
-    let half = ApplyWorker::new(site, Config::load(&*host)?, Some(trust), apply_end, Pokes::never(), Until::Stopped)?
-        .watching();
+    let half =
+        ApplyWorker::new(site, Config::load(&*host)?, Some(trust), apply_end, WakeListener::never(), Until::Stopped)?
+            .watching();
     let is_done = async {
         while !done() {
             sleep(Duration::from_millis(20)).await;

@@ -17,7 +17,7 @@ use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
 use super::ledger::{Desired, Performed, Progress};
-use super::task::{Ended, Site};
+use super::task::{Execution, Site};
 use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
 use graph::{Graph, Move};
@@ -63,7 +63,7 @@ pub struct Run {
 struct Running {
     at: usize,
     permitted: Permitted,
-    future: Pending<'static, Ended>,
+    future: Pending<'static, Execution>,
 }
 
 impl Run {
@@ -114,7 +114,7 @@ impl Run {
             match next {
                 Move::Stop(at) => {
                     let why = "something that it requires did not end well";
-                    self.note(at, Ended::because(Outcome::DependencyFailed, why), Permitted::Check);
+                    self.note(at, Execution::because(Outcome::DependencyFailed, why), Permitted::Check);
                 }
                 Move::Start(at) => self.start_one(at),
             }
@@ -125,7 +125,7 @@ impl Run {
     fn start_one(&mut self, at: usize) {
         match &self.tasks[at].kind {
             Readiness::Refused(outcome, why) => {
-                let ended = Ended::because(*outcome, why.clone());
+                let ended = Execution::because(*outcome, why.clone());
                 self.graph.end(at, ended.outcome);
                 self.note(at, ended, Permitted::Check);
             }
@@ -229,7 +229,7 @@ impl Run {
     }
 
     /// Takes down how a task ended, and whether that is news.
-    fn note(&mut self, at: usize, ended: Ended, permitted: Permitted) {
+    fn note(&mut self, at: usize, ended: Execution, permitted: Permitted) {
         let mut mends = self.mends(at).to_vec();
         if permitted == Permitted::Mend && ended.outcome == Outcome::Changed {
             mends.push(self.site.host.unix_seconds());

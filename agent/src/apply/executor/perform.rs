@@ -1,4 +1,4 @@
-//! One task, from check to end.
+//! One task, from its check to its end.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use stemma_core::task::{Mode, OnDrift};
 use stemma_wire::message::observed::Outcome;
 
 use crate::apply::applier::Applier;
-use crate::apply::task::{Check, Ended, HostTask, Site, TaskError};
+use crate::apply::task::{Check, Execution, HostTask, Site, TaskError};
 
-/// Why a task is not mended any more.
+/// The message of a task that is no longer mended.
 const CONTENDED: &str = "contended: it was mended three times within an hour, and something else changes it again";
 
 /// How far a task may go now.
@@ -20,7 +20,7 @@ pub enum Permitted {
     Apply,
     /// To make it so again, if the task wants drift mended.
     Mend,
-    /// To look: it was mended again and again, so something else wants it otherwise.
+    /// To look: it was mended so often that something else must be changing it.
     Contended,
 }
 
@@ -37,15 +37,15 @@ impl Permitted {
 }
 
 /// Checks a task, and applies it where that is allowed and called for.
-pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, permitted: Permitted) -> Ended {
+pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, permitted: Permitted) -> Execution {
     let begun = site.host.uptime();
     let mut ended = match applier.check(site, task).await {
         Err(error) => failed(error),
-        Ok(Check::AsItShould) => Ended::plain(Outcome::Unchanged),
+        Ok(Check::AsItShould) => Execution::plain(Outcome::Unchanged),
         Ok(Check::Differs { diff, message }) => match (permitted, task.task.on_drift) {
-            (Permitted::Check, _) => Ended { diff, ..Ended::because(Outcome::WouldChange, message) },
-            (Permitted::Contended, _) => Ended { diff, ..Ended::because(Outcome::Drifted, CONTENDED) },
-            (Permitted::Mend, OnDrift::Report) => Ended { diff, ..Ended::because(Outcome::Drifted, message) },
+            (Permitted::Check, _) => Execution { diff, ..Execution::because(Outcome::WouldChange, message) },
+            (Permitted::Contended, _) => Execution { diff, ..Execution::because(Outcome::Drifted, CONTENDED) },
+            (Permitted::Mend, OnDrift::Report) => Execution { diff, ..Execution::because(Outcome::Drifted, message) },
             (Permitted::Mend, OnDrift::Mend) | (Permitted::Apply, _) => apply(site, applier, task).await,
         },
     };
@@ -58,13 +58,13 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, permit
     ended
 }
 
-async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask) -> Ended {
+async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask) -> Execution {
     let (retries, interval) = applier.retries(task);
     let mut attempt = 0;
     loop {
         match applier.apply(site, task).await {
             Ok(applied) => {
-                return Ended { output: applied.output, diff: applied.diff, ..Ended::plain(Outcome::Changed) };
+                return Execution { output: applied.output, diff: applied.diff, ..Execution::plain(Outcome::Changed) };
             }
             Err(error) if error.unknown || attempt == retries => {
                 let mut ended = failed(error);
@@ -79,7 +79,7 @@ async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask) -> Ended {
     }
 }
 
-fn failed(error: TaskError) -> Ended {
+fn failed(error: TaskError) -> Execution {
     let outcome = if error.unknown { Outcome::Unknown } else { Outcome::Failed };
-    Ended { output: error.output, ..Ended::because(outcome, error.message) }
+    Execution { output: error.output, ..Execution::because(outcome, error.message) }
 }

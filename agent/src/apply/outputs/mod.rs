@@ -51,8 +51,8 @@ pub fn write_run(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Result<V
     write_changed(host, &*dir, "annotations.json", text::json(&annotations).as_bytes())?;
     write_changed(host, &*dir, "traits", text::lines(&known.traits).as_bytes())?;
     write_changed(host, &*dir, "labels.env", env.as_bytes())?;
-    let (tags, odd) = text::tags(&task_set.tags, &task_set.primaries);
-    findings.extend(odd);
+    let (tags, unusable) = text::tags(&task_set.tags, &task_set.primaries);
+    findings.extend(unusable);
     write_tags(host, &tags)?;
     Ok(findings)
 }

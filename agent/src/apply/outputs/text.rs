@@ -19,11 +19,7 @@ pub fn json(map: &BTreeMap<&str, &str>) -> String {
 pub fn lines(items: &[String]) -> String {
     let mut sorted: Vec<_> = items.iter().map(String::as_str).collect();
     sorted.sort_unstable();
-    sorted.iter().fold(String::new(), |mut text, item| {
-        text.push_str(item);
-        text.push('\n');
-        text
-    })
+    sorted.iter().flat_map(|item| [*item, "\n"]).collect()
 }
 
 /// `labels.env` for a unit's `EnvironmentFile=`, and what could not be written into it.
@@ -90,13 +86,8 @@ fn variable(key: &str) -> String {
 
 /// Inside double quotes systemd takes the backslash from before `"`, `\`, `` ` `` and `$`, and leaves all else.
 fn quoted(value: &str) -> String {
-    value.chars().fold(String::with_capacity(value.len()), |mut text, c| {
-        if matches!(c, '"' | '\\' | '`' | '$') {
-            text.push('\\');
-        }
-        text.push(c);
-        text
-    })
+    let escape = |c| matches!(c, '"' | '\\' | '`' | '$').then_some('\\');
+    value.chars().flat_map(|c| escape(c).into_iter().chain([c])).collect()
 }
 
 #[cfg(test)]

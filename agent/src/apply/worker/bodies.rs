@@ -1,4 +1,4 @@
-//! Profiles and blobs: asked for when the desired state names them and the disk has not, and taken in piece by piece.
+//! Profiles and blobs. One that the desired state names and the disk lacks is asked for, and arrives in pieces.
 
 use std::collections::BTreeSet;
 
@@ -30,12 +30,12 @@ impl ApplyWorker {
             let before = self.bodies.arriving.take();
             self.give_up(before);
             if !self.bodies.wanted.contains(&hash) {
-                // A second copy of what is here is no offence: it may have been asked for twice.
+                // A second copy is accepted: it may have been asked for twice.
                 return if self.site.ledger.has_body(hash)? { Ok(()) } else { self.refuse(&Refused::Body).await };
             }
             self.bodies.arriving = Some(self.site.ledger.arriving(hash).inspect_err(|_| self.ask_again(hash))?);
         }
-        // What was refused when it began goes by, piece after piece.
+        // Further pieces of a refused body are ignored.
         let Some(arriving) = self.bodies.arriving.take_if(|arriving| arriving.hash() == hash) else { return Ok(()) };
         match self.site.ledger.take_piece(arriving, bytes).inspect_err(|_| self.ask_again(hash))? {
             Piece::More(arriving) => {

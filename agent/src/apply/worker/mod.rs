@@ -1,7 +1,7 @@
-//! The root half as it runs: one loop that takes in what was offered and works off what is held.
+//! The loop of the root half: it takes in offers and works off the desired state that it holds.
 //!
-//! Whatever wakes it, it does the same: look at the ledger, write what services read, run the tasks that are to be
-//! run. Nothing of a decision is kept in memory alone, so a restart is no special case.
+//! Every event has the same effect. The loop reads the ledger, writes what services read, and runs the tasks that are
+//! due. No decision is kept in memory alone, so a restart is no special case.
 
 mod bodies;
 mod disk;
@@ -24,10 +24,10 @@ use super::executor::Run;
 use super::executor::graph::is_well;
 use super::ledger::Desired;
 use super::managed::Managed;
-use super::poke::Pokes;
 use super::seal::seal_key;
 use super::task::Site;
 use super::verify::Trust;
+use super::wake::WakeListener;
 use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::Config;
 use crate::host::{Command, HostError};
@@ -36,26 +36,26 @@ use grants::Grants;
 use host_map::HostMapWatch;
 use report::{Hooks, hooks_turn};
 
-/// When a body that was not given is asked for again.
+/// How long after a failure a body is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-/// A change of a file is looked at when it has had time to become whole.
+/// How long a changed file is left alone, so that its writer can finish.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Looks that files call for have at least this time between them.
+/// The shortest time between two looks that changed files cause.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 
-/// After so long a run is more than a look.
+/// A run that takes longer is reported as running.
 const SAID_TO_RUN: Duration = Duration::from_millis(500);
 
 /// The root half.
 pub struct ApplyWorker {
     site: Site,
     config: Config,
-    /// Whom it believes; without an identity, nobody.
+    /// What offers are verified against; `None` without an identity.
     trust: Option<Trust>,
     end: ApplyEnd,
-    pokes: Pokes,
+    wakes: WakeListener,
     desired: Option<Desired>,
     local: LocalState,
     grants: Grants,
@@ -66,12 +66,12 @@ pub struct ApplyWorker {
     progress: observed::Progress,
     findings: Findings,
     reported: Option<Report>,
-    /// Whether that is on disk, for `status`.
+    /// Whether the last report is on disk, for `status`.
     is_report_kept: bool,
     look_at: Instant,
-    /// The state could not be kept: nothing is begun before the next look.
+    /// Whether the state could not be written. Nothing is started before the next look then.
     is_blocked: bool,
-    /// When it is said that tasks run: a run that only looks is over before.
+    /// When the report says that tasks run. A run that only checks ends before that.
     running_at: Option<Instant>,
     failures: u32,
     hooks: Hooks,
@@ -79,7 +79,7 @@ pub struct ApplyWorker {
     /// The files that tasks keep; `None`: they are looked at on schedule alone.
     managed: Option<Managed>,
     looked_at: Instant,
-    /// What is run once when the tasks have first been applied since this process began.
+    /// The command that is run once, when the tasks are first applied after this process started.
     applied: Option<Command>,
     mode: Until,
 }
@@ -124,7 +124,7 @@ impl ApplyWorker {
         config: Config,
         trust: Option<Trust>,
         end: ApplyEnd,
-        pokes: Pokes,
+        wakes: WakeListener,
         mode: Until,
     ) -> Result<Self, HostError> {
         site.ledger.sweep()?;
@@ -137,7 +137,7 @@ impl ApplyWorker {
             config,
             trust,
             end,
-            pokes,
+            wakes,
             desired,
             local,
             grants: Grants::default(),
@@ -215,7 +215,7 @@ impl ApplyWorker {
                     Err(error) => Err(error.into()),
                 },
                 () = tokio::time::sleep_until(self.look_at) => self.look().await,
-                () = self.pokes.next() => self.poked().await,
+                () = self.wakes.next() => self.woken().await,
                 () = changed(self.managed.as_ref()) => {
                     let soonest = self.looked_at + BETWEEN_LOOKS;
                     self.look_at = self.look_at.min(soonest.max(Instant::now() + SETTLE));

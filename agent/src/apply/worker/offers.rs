@@ -24,13 +24,13 @@ impl ApplyWorker {
         };
         let now = accepted.desired();
         if held.is_none_or(|held| held.held().task_set != now.digest) {
-            // What was opened for a task set was opened for its wave. When the same one comes back that is another wave: no
-            // barrier of it is open, and no grant from before opens one. Noted first: cut off between the two, nothing is open.
+            // A barrier is opened for one wave of a task set. When the same task set comes back, that is another wave: no
+            // barrier is open, and no earlier grant opens one. This is written first, so that a crash leaves none open.
             let (task_set, revision) = (now.digest, accepted.revision);
             self.site.ledger.set_open_barriers(&OpenBarriers { task_set, revision, open: BTreeSet::new() })?;
         }
         self.site.ledger.accept(&accepted)?;
-        // Accepted is accepted, whatever fails from here on: the next look goes by it.
+        // The offer is accepted from here on. The next look uses it, whatever fails now.
         let before = self.desired.replace(now.clone());
         self.end.send(&FromApply::Accepted(accepted.held())).await?;
         info!(revision = accepted.revision.0, count = now.known.labels.len(); "desired state accepted");
@@ -40,7 +40,7 @@ impl ApplyWorker {
         });
         if !same_tasks {
             self.failures = 0;
-            // How far the last task set came says nothing of this one.
+            // The progress of the last task set does not apply to this one.
             self.progress = Progress::Idle;
             self.restore_barriers(&now)?;
             self.want_bodies(&now).await?;

@@ -1,5 +1,4 @@
-//! Looking at everything again, and what is planned of it: the one path for a schedule, an event, a start and a word said
-//! on the host.
+//! Looking at everything again, and planning a run. A schedule, an event, a start and a verb on the host all take this path.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::apply::outputs;
 use crate::host::HostError;
 
 impl ApplyWorker {
-    /// Something was said on the host.
+    /// Takes in local state from a verb on the host.
     pub(super) async fn said(&mut self, local: LocalState) -> Result<(), ApplyError> {
         self.site.ledger.set_local(&local)?;
         self.end.send(&FromApply::Local(local.clone())).await?;
@@ -23,7 +22,7 @@ impl ApplyWorker {
         self.look().await
     }
 
-    pub(super) async fn poked(&mut self) -> Result<(), ApplyError> {
+    pub(super) async fn woken(&mut self) -> Result<(), ApplyError> {
         let local = self.site.ledger.local()?;
         if local != self.local {
             self.end.send(&FromApply::Local(local.clone())).await?;
@@ -32,7 +31,7 @@ impl ApplyWorker {
         self.look().await
     }
 
-    /// Looks at everything again: on the schedule, and whenever something was said.
+    /// Looks at everything again: on schedule, and after a verb on the host.
     pub(super) async fn look(&mut self) -> Result<(), ApplyError> {
         self.is_blocked = false;
         self.looked_at = Instant::now();

@@ -1,4 +1,5 @@
-//! What is told: results to the network half, and changes to hooks, spread over the group's splay, one round at a time.
+//! What the root half passes on: results to the network half, and changes to hooks. Hooks start within the group's splay and
+//! run one round at a time.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::host::{HostError, Pending};
 /// The most results of one message to the network half.
 const MOST_RESULTS: usize = 256;
 
-/// Hooks: none due, due at a time, or running with what they are being told.
+/// The hooks: none due, due at a time, or running with a snapshot.
 pub(super) enum Hooks {
     Quiet,
     Due(Instant),
@@ -25,7 +26,7 @@ pub(super) enum Hooks {
 }
 
 impl ApplyWorker {
-    /// Tells results, as many as there are.
+    /// Sends results to the network half, in messages of bounded length.
     pub(super) async fn tell_results(&self, results: &[TaskResult]) -> Result<(), ChannelError> {
         for some in results.chunks(MOST_RESULTS) {
             self.end.send(&FromApply::Results(some.to_vec())).await?;
@@ -86,7 +87,7 @@ impl ApplyWorker {
         Ok(())
     }
 
-    /// Hooks are due, or have run.
+    /// Starts hooks that are due, and records those that have run.
     pub(super) async fn hooks_turned(&mut self, told: Option<Vec<String>>) -> Result<(), ApplyError> {
         let turned = std::mem::replace(&mut self.hooks, Hooks::Quiet);
         let Some(desired) = self.desired.clone() else { return Ok(()) };

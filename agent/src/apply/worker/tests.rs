@@ -22,7 +22,8 @@ async fn offered(host: &MemoryHost, controller: &Controller, offers: Vec<FromSyn
     let Ok(ledger) = Ledger::open(Rc::new(host.clone())) else { return Vec::new() };
     let site = Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) };
     let trust = Trust::new(&controller.identity()).ok();
-    let Ok(worker) = ApplyWorker::new(site, Config::default(), trust, apply, Pokes::never(), Until::Stopped) else {
+    let Ok(worker) = ApplyWorker::new(site, Config::default(), trust, apply, WakeListener::never(), Until::Stopped)
+    else {
         return Vec::new();
     };
     let talk = talk(sync, offers);
@@ -57,7 +58,7 @@ fn worker_until(host: &MemoryHost, controller: &Controller, apply: ApplyEnd, unt
     let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
     let site = Site { host: Rc::new(host.clone()), ledger };
     let trust = Trust::new(&controller.identity()).ok();
-    ApplyWorker::new(site, Config::default(), trust, apply, Pokes::never(), until).unwrap()
+    ApplyWorker::new(site, Config::default(), trust, apply, WakeListener::never(), until).unwrap()
 }
 
 fn runtime() -> tokio::runtime::Runtime {

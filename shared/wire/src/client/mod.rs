@@ -7,7 +7,6 @@
 mod error;
 mod target;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -267,14 +266,5 @@ impl Pieces {
             }
             return Ok(Some(piece));
         }
-    }
-}
-
-impl<C: Connect> fmt::Debug for Client<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client")
-            .field("target", &self.target)
-            .field("open", &self.open.is_some())
-            .finish_non_exhaustive()
     }
 }

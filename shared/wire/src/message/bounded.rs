@@ -37,30 +37,27 @@ pub(super) fn bytes<'de, D: Deserializer<'de>, const N: usize>(from: D) -> Resul
 
 /// At most `N` bytes, or nothing.
 pub(super) fn maybe_bytes<'de, D: Deserializer<'de>, const N: usize>(from: D) -> Result<Option<Vec<u8>>, D::Error> {
-    struct Inner<const N: usize>(Vec<u8>);
-    impl<'de, const N: usize> Deserialize<'de> for Inner<N> {
-        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-            bytes::<_, N>(from).map(Self)
-        }
-    }
-    Ok(Option::<Inner<N>>::deserialize(from)?.map(|inner| inner.0))
+    Ok(Option::<Bytes<N>>::deserialize(from)?.map(|bytes| bytes.0))
 }
 
 /// A chain of certificates: at most three, of at most 4 KiB each.
 pub(super) fn chain<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Vec<u8>>, D::Error> {
-    struct Certificate(Vec<u8>);
-    impl<'de> Deserialize<'de> for Certificate {
-        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-            bytes::<_, { crate::tls::MAX_CERTIFICATE_BYTES }>(from).map(Self)
-        }
-    }
-    let chain = list::<_, Certificate, { crate::tls::MAX_CHAIN }>(from)?;
+    let chain = list::<_, Bytes<{ crate::tls::MAX_CERTIFICATE_BYTES }>, { crate::tls::MAX_CHAIN }>(from)?;
     Ok(chain.into_iter().map(|certificate| certificate.0).collect())
 }
 
 /// A text of at most `N` bytes.
 pub(super) fn text<'de, D: Deserializer<'de>, const N: usize>(from: D) -> Result<String, D::Error> {
     from.deserialize_str(Text::<N>)
+}
+
+/// At most `N` bytes inside of another type.
+struct Bytes<const N: usize>(Vec<u8>);
+
+impl<'de, const N: usize> Deserialize<'de> for Bytes<N> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        bytes::<_, N>(from).map(Self)
+    }
 }
 
 struct List<T, const N: usize>(PhantomData<T>);

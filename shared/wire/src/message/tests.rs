@@ -431,3 +431,15 @@ fn s50_decoders_endure_noise() {
     endure(&FromApply::Results(vec![result()]));
     endure(&FromSync::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });
 }
+
+/// Records of the controller hold a task set as JSON, with the names of the modes capitalised since 118d023.
+#[test]
+fn stored_records_keep_the_names_of_the_modes() {
+    for (mode, name) in [(Mode::Observe, "Observe"), (Mode::Noop, "Noop"), (Mode::Apply, "Apply")] {
+        let stored = serde_json::to_value(TaskSet { mode, ..TaskSet::default() }).expect("a record");
+        assert_eq!(stored["mode"], name);
+        assert_eq!(serde_json::from_value::<TaskSet>(stored).expect("the same record").mode, mode);
+        let stored = serde_json::to_value(Known { ceiling: mode, ..Known::default() }).expect("a record");
+        assert_eq!(stored["ceiling"], name);
+    }
+}

@@ -21,7 +21,6 @@ mod rejected;
 mod tests;
 
 use std::error::Error;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -251,15 +250,6 @@ impl<L: Listen> Server<L> {
         };
         let task = tokio::spawn(task.run(stream, tls));
         Place::set_task(&shared.connections, id, task.abort_handle());
-    }
-}
-
-impl<L: fmt::Debug> fmt::Debug for Server<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server")
-            .field("listen", &self.listen)
-            .field("limits", &self.shared.limits)
-            .finish_non_exhaustive()
     }
 }
 

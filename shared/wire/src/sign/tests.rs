@@ -242,7 +242,7 @@ fn the_signers_chain_must_hold_up_to_the_pinned_root() {
         (&of.of.signers, expired, Refusal::Expired { not_after: 1_780_272_000, now: NOW }),
         (&of.of.signers, elsewhere, Refusal::OtherFleet),
         (&of.of.signers, as_node, Refusal::WrongClass),
-        (&of.of.signers, p256, Refusal::OddKey),
+        (&of.of.signers, p256, Refusal::WrongKeyKind),
     ] {
         let state = of.state_by(&signer_of(&of.of, issuer, &wanted));
         assert_eq!(of.check(&state), Err(NotSigned::Signer(refusal)), "{:?}", wanted.params.subject_alt_names);

@@ -65,7 +65,7 @@ impl Leaf {
 
     /// The one identity that it names, of this fleet where one is given.
     pub(crate) fn spiffe_id(&self, fleet: Option<&Fleet>) -> Result<SpiffeId, Refusal> {
-        let [uri] = self.uris.as_slice() else { return Err(Refusal::OddNames) };
+        let [uri] = self.uris.as_slice() else { return Err(Refusal::WrongNames) };
         let id: SpiffeId = uri.parse()?;
         if fleet.is_some_and(|fleet| *fleet != id.fleet) {
             return Err(Refusal::OtherFleet);
@@ -76,7 +76,7 @@ impl Leaf {
     /// The same for a client's, which carries no other name.
     pub(crate) fn client_id(&self, fleet: &Fleet) -> Result<SpiffeId, Refusal> {
         if self.other_names > 0 {
-            return Err(Refusal::OddNames);
+            return Err(Refusal::WrongNames);
         }
         self.spiffe_id(Some(fleet))
     }
@@ -109,7 +109,7 @@ pub(crate) fn anchors(trusted: &[CertificateDer<'_>]) -> Result<Vec<TrustAnchor<
 }
 
 /// Refuses what none of ours is before any signature is computed: a long chain, a large certificate, another key (S09).
-pub(crate) fn refuse_if_odd(leaf: &[u8], rest: &[CertificateDer<'_>], key: Key) -> Result<Leaf, Refusal> {
+pub(crate) fn parse_leaf(leaf: &[u8], rest: &[CertificateDer<'_>], key: Key) -> Result<Leaf, Refusal> {
     if rest.len() >= MAX_CHAIN
         || leaf.len() > MAX_CERTIFICATE_BYTES
         || rest.iter().any(|certificate| certificate.len() > MAX_CERTIFICATE_BYTES)
@@ -117,7 +117,7 @@ pub(crate) fn refuse_if_odd(leaf: &[u8], rest: &[CertificateDer<'_>], key: Key) 
         return Err(Refusal::ChainTooLarge);
     }
     let leaf = Leaf::parse(leaf)?;
-    if leaf.key == key { Ok(leaf) } else { Err(Refusal::OddKey) }
+    if leaf.key == key { Ok(leaf) } else { Err(Refusal::WrongKeyKind) }
 }
 
 /// Checks signatures, dates, authority bits and use from a leaf up to an anchor.
@@ -143,7 +143,7 @@ pub(crate) fn check_signer(
 ) -> Result<(SpiffeId, Box<[u8]>), Refusal> {
     let chain: Vec<_> = chain.iter().map(|certificate| CertificateDer::from(certificate.as_slice())).collect();
     let (leaf, rest) = chain.split_first().ok_or(Refusal::BadEncoding)?;
-    let certificate = refuse_if_odd(leaf, rest, Key::Ed25519)?;
+    let certificate = parse_leaf(leaf, rest, Key::Ed25519)?;
     check_path(leaf, rest, anchors, usage, super::unix_time(now))?;
     let id = certificate.client_id(fleet)?;
     Ok((id, certificate.public_key))

@@ -1,6 +1,5 @@
 //! The client's side: which server is the fleet's controller, and what we show it.
 
-use std::fmt;
 use std::sync::Arc;
 
 use rustls::CommonState;
@@ -9,7 +8,7 @@ use rustls::client::{ClientConfig, Resumption};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-use super::certificate::{Key, anchors, check_path, named_by, refuse_if_odd, require_class};
+use super::certificate::{Key, anchors, check_path, named_by, parse_leaf, require_class};
 use super::{ALPN_HTTP1, Class, ClockTime, Fleet, Identity, Refusal, checks_signatures, provider, spki_sha256};
 use crate::clock::Clock;
 
@@ -27,17 +26,12 @@ pub enum Pin {
 }
 
 /// A client's own certificate and key.
+#[derive(Debug)]
 pub struct ClientIdentity {
     /// Leaf first. The issuer need not follow: the listener has it.
     pub chain: Vec<CertificateDer<'static>>,
     /// The leaf's private key, P-256.
     pub key: PrivateKeyDer<'static>,
-}
-
-impl fmt::Debug for ClientIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientIdentity").field("certificates", &self.chain.len()).finish_non_exhaustive()
-    }
 }
 
 /// The TLS side of a client: the server must be a controller under the pinned root, of the fleet where one is given
@@ -74,11 +68,13 @@ pub fn server_identity(tls: &CommonState, now_unix_seconds: u64) -> Result<Ident
 }
 
 /// Decides over the server's certificate.
+#[derive(Debug)]
 struct ServerVerifier {
     pin: PinnedAnchors,
     fleet: Option<Fleet>,
 }
 
+#[derive(Debug)]
 enum PinnedAnchors {
     Known(Vec<TrustAnchor<'static>>),
     KeyHash([u8; 32]),
@@ -100,7 +96,7 @@ impl ServerVerifier {
         name: &ServerName<'_>,
         now: UnixTime,
     ) -> Result<(), Refusal> {
-        let certificate = refuse_if_odd(leaf, rest, Key::P256)?;
+        let certificate = parse_leaf(leaf, rest, Key::P256)?;
         let usage = KeyUsage::required(SERVER_AUTH);
         match &self.pin {
             PinnedAnchors::Known(anchors) => check_path(leaf, rest, anchors, usage, now)?,
@@ -137,10 +133,4 @@ impl ServerCertVerifier for ServerVerifier {
     }
 
     checks_signatures!();
-}
-
-impl fmt::Debug for ServerVerifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerVerifier").field("fleet", &self.fleet).finish_non_exhaustive()
-    }
 }

@@ -1,6 +1,5 @@
 //! The listener's side: which client certificates are taken, and whose they are.
 
-use std::fmt;
 use std::sync::Arc;
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
@@ -9,7 +8,7 @@ use rustls::server::{NoServerSessionStorage, ServerConfig};
 use rustls::{CommonState, DistinguishedName};
 use webpki::KeyUsage;
 
-use super::certificate::{Key, anchors, check_path, named_by, refuse_if_odd, require_class};
+use super::certificate::{Key, anchors, check_path, named_by, parse_leaf, require_class};
 use super::{ALPN_HTTP1, Class, ClockTime, Fleet, Identity, Refusal, checks_signatures, provider, unix_time};
 use crate::clock::Clock;
 
@@ -43,17 +42,12 @@ pub struct Listener {
 }
 
 /// The server's own certificate and key.
+#[derive(Debug)]
 pub struct ServerKey {
     /// Leaf, issuer, root: the root is sent too, as an agent that joins has its key's hash and nothing else.
     pub chain: Vec<CertificateDer<'static>>,
     /// The leaf's private key, P-256.
     pub key: PrivateKeyDer<'static>,
-}
-
-impl fmt::Debug for ServerKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerKey").field("certificates", &self.chain.len()).finish_non_exhaustive()
-    }
 }
 
 /// The TLS side of a listener: TLS 1.3, HTTP/1.1, a client certificate asked for and not demanded (enrol has none; which
@@ -98,6 +92,7 @@ pub(crate) fn check_client(
 }
 
 /// Decides over client certificates.
+#[derive(Debug)]
 struct ClientVerifier {
     accepts: Accepts,
     fleet: Fleet,
@@ -114,7 +109,7 @@ impl ClientVerifier {
     }
 
     fn check(&self, leaf: &CertificateDer<'_>, rest: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Refusal> {
-        let certificate = refuse_if_odd(leaf, rest, Key::P256)?;
+        let certificate = parse_leaf(leaf, rest, Key::P256)?;
         let check_at = |time| check_path(leaf, rest, &self.anchors, KeyUsage::required(CLIENT_AUTH), time);
         match (check_at(now), self.accepts) {
             (Err(Refusal::Expired { not_after, now }), Accepts::Agents { renew_grace_seconds })
@@ -153,13 +148,4 @@ impl ClientCertVerifier for ClientVerifier {
     }
 
     checks_signatures!();
-}
-
-impl fmt::Debug for ClientVerifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientVerifier")
-            .field("accepts", &self.accepts)
-            .field("fleet", &self.fleet)
-            .finish_non_exhaustive()
-    }
 }

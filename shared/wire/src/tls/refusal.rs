@@ -33,7 +33,7 @@ pub enum Refusal {
     ChainTooLarge,
     /// A key that is not P-256 (in a signer's leaf: not Ed25519).
     #[error("the certificate's key is not of the kind that is taken here")]
-    OddKey,
+    WrongKeyKind,
     /// A leaf that says that it may issue.
     #[error("the certificate is an authority's, not a party's")]
     IsAuthority,
@@ -42,7 +42,7 @@ pub enum Refusal {
     WrongUse,
     /// Not one URI, or further names where there may be none.
     #[error("the certificate must carry exactly one URI, and in a client's no other name")]
-    OddNames,
+    WrongNames,
     /// The URI does not parse.
     #[error("the certificate's URI is no identity: {0}")]
     NotAnIdentity(NotAnIdentity),
@@ -71,10 +71,10 @@ impl Refusal {
             Self::Expired { .. } => "tls_expired",
             Self::NotYetValid { .. } => "tls_not_yet_valid",
             Self::ChainTooLarge => "tls_chain_too_large",
-            Self::OddKey => "tls_odd_key",
+            Self::WrongKeyKind => "tls_odd_key",
             Self::IsAuthority => "tls_is_authority",
             Self::WrongUse => "tls_wrong_use",
-            Self::OddNames => "tls_odd_names",
+            Self::WrongNames => "tls_odd_names",
             Self::NotAnIdentity(_) => "tls_not_an_identity",
             Self::OtherFleet => "tls_other_fleet",
             Self::WrongClass => "tls_wrong_class",

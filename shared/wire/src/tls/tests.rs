@@ -214,7 +214,7 @@ async fn s09_long_chains_and_odd_keys_are_refused_before_they_cost() {
     for algorithm in [&PKCS_ECDSA_P384_SHA384, &PKCS_ED25519] {
         let odd = of.agents.issue(&Wanted { algorithm, ..Wanted::node() });
         let refused = refuse_leaf(&of, &odd);
-        assert_eq!(refused, Err(Refusal::OddKey), "{algorithm:?}");
+        assert_eq!(refused, Err(Refusal::WrongKeyKind), "{algorithm:?}");
     }
 }
 

@@ -34,7 +34,7 @@ const VALIDATE: Duration = Duration::from_mins(1);
 pub(super) struct File;
 
 /// What the task wants, and what is there.
-struct Situation {
+struct FileState {
     path: HostPath,
     parent: Option<Box<dyn Dir>>,
     present: Option<Present>,
@@ -72,29 +72,29 @@ impl Applier for File {
 
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
         Box::pin(async move {
-            let situation = situation(site, task)?;
-            Ok(if situation.is_so() {
+            let state = state(site, task)?;
+            Ok(if state.is_so() {
                 Check::AsItShould
             } else {
-                Check::Differs { diff: situation.diff(), message: String::new() }
+                Check::Differs { diff: state.diff(), message: String::new() }
             })
         })
     }
 
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>> {
         Box::pin(async move {
-            let situation = situation(site, task)?;
-            let diff = situation.diff();
-            let output = match &situation.wanted {
-                Some(wanted) => replace(site, task, &situation, wanted).await?,
-                None => remove(site, task, &situation)?,
+            let state = state(site, task)?;
+            let diff = state.diff();
+            let output = match &state.wanted {
+                Some(wanted) => replace(site, task, &state, wanted).await?,
+                None => remove(site, task, &state)?,
             };
             Ok(Applied { output, diff })
         })
     }
 }
 
-impl Situation {
+impl FileState {
     fn is_so(&self) -> bool {
         match (&self.present, &self.wanted) {
             (None, None) => true,
@@ -138,7 +138,7 @@ impl Content {
     }
 }
 
-fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
+fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     let parameters: FileParameters = parameters(task)?;
     let texts = Texts::new(site, task);
     let path = path(&texts, &parameters)?;
@@ -155,7 +155,7 @@ fn situation(site: &Site, task: &HostTask) -> Result<Situation, TaskError> {
     let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes });
     let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |text| mode("dir_mode", text))?;
     let validate = texts.words("parameters.validate", &parameters.validate)?;
-    Ok(Situation { path, parent, present, wanted, dir_mode, validate })
+    Ok(FileState { path, parent, present, wanted, dir_mode, validate })
 }
 
 fn path(texts: &Texts<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
@@ -245,31 +245,31 @@ fn blob(site: &Site, source: &str) -> Result<Content, TaskError> {
     }
 }
 
-async fn replace(site: &Site, task: &HostTask, situation: &Situation, wanted: &Wanted) -> Result<String, TaskError> {
+async fn replace(site: &Site, task: &HostTask, state: &FileState, wanted: &Wanted) -> Result<String, TaskError> {
     let host = &*site.host;
     let made;
-    let dir = match (&situation.parent, situation.path.parent()) {
+    let dir = match (&state.parent, state.path.parent()) {
         (Some(dir), _) => &**dir,
         (None, Some(parent)) => {
-            made = ensure_dir(host, &parent, situation.dir_mode)?;
+            made = ensure_dir(host, &parent, state.dir_mode)?;
             &*made
         }
         (None, None) => unreachable!("the root is always there"),
     };
     sweep(host, dir)?;
     let staged = stage(site, dir, wanted)?;
-    let output = match validate(site, situation, staged.name()).await {
+    let output = match validate(site, state, staged.name()).await {
         Ok(output) => output,
         Err(error) => {
             staged.discard(dir)?;
             return Err(error);
         }
     };
-    if let Err(error) = keep(site, task, situation) {
+    if let Err(error) = keep(site, task, state) {
         staged.discard(dir)?;
         return Err(error);
     }
-    staged.commit(dir, situation.path.name())?;
+    staged.commit(dir, state.path.name())?;
     Ok(output)
 }
 
@@ -291,45 +291,45 @@ fn stage(site: &Site, dir: &dyn Dir, wanted: &Wanted) -> Result<Staged, TaskErro
 }
 
 /// Runs `validate` on the staged file; `{path}` in it is where that lies.
-async fn validate(site: &Site, situation: &Situation, staged: &str) -> Result<String, TaskError> {
-    if situation.validate.is_empty() {
+async fn validate(site: &Site, state: &FileState, staged: &str) -> Result<String, TaskError> {
+    if state.validate.is_empty() {
         return Ok(String::new());
     }
-    let outside = site.host.outside(&situation.path);
+    let outside = site.host.outside(&state.path);
     let staged = outside.parent().unwrap_or(Path::new("/")).join(staged).display().to_string();
-    let argv = situation.validate.iter().map(|item| item.replace("{path}", &staged)).collect();
+    let argv = state.validate.iter().map(|item| item.replace("{path}", &staged)).collect();
     let finished = site.host.run(&Command::new(argv, VALIDATE)).await?;
     if finished.end.is_success() {
         return Ok(finished.output);
     }
-    let message = format!("validate {}: {} is left as it was", finished.end.sentence(), situation.path);
+    let message = format!("validate {}: {} is left as it was", finished.end.sentence(), state.path);
     Err(TaskError { message, output: finished.output, unknown: false })
 }
 
-fn remove(site: &Site, task: &HostTask, situation: &Situation) -> Result<String, TaskError> {
-    if let (Some(dir), Some(_)) = (&situation.parent, &situation.present) {
-        keep(site, task, situation)?;
-        dir.remove(situation.path.name())?;
+fn remove(site: &Site, task: &HostTask, state: &FileState) -> Result<String, TaskError> {
+    if let (Some(dir), Some(_)) = (&state.parent, &state.present) {
+        keep(site, task, state)?;
+        dir.remove(state.path.name())?;
         dir.sync()?;
     }
     Ok(String::new())
 }
 
 /// Keeps what is about to be replaced; not where that may hold an older value of a secret.
-fn keep(site: &Site, task: &HostTask, situation: &Situation) -> Result<(), TaskError> {
+fn keep(site: &Site, task: &HostTask, state: &FileState) -> Result<(), TaskError> {
     if task.reads_secrets() {
         return Ok(());
     }
-    let bytes = match situation.present.as_ref().map(|present| &present.content) {
+    let bytes = match state.present.as_ref().map(|present| &present.content) {
         // Too large to be kept.
         Some(Content::Large(..) | Content::Unread(_)) => return Ok(()),
         Some(Content::Bytes(bytes)) => Some(bytes.clone()),
         None => None,
     };
-    let present = situation.present.as_ref();
+    let present = state.present.as_ref();
     site.ledger.keep_replaced(&UndoNote {
         task: task.task.id.clone(),
-        path: situation.path.to_string(),
+        path: state.path.to_string(),
         bytes,
         attributes: present.map(|present| (present.stat.user, present.stat.group, present.stat.mode)),
     })?;

@@ -115,11 +115,7 @@ impl MapFile {
     /// The text to write.
     pub(super) fn into_text(self) -> String {
         match self {
-            Self::Lines { lines, .. } => lines.iter().fold(String::new(), |mut text, line| {
-                text.push_str(line.text());
-                text.push('\n');
-                text
-            }),
+            Self::Lines { lines, .. } => lines.iter().flat_map(|line| [line.text(), "\n"]).collect(),
             Self::Json(pairs) if pairs.is_empty() => "{}\n".into(),
             Self::Json(pairs) => {
                 let lines: Vec<_> =

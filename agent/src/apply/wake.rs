@@ -1,8 +1,8 @@
 //! How a verb on the host reaches a running agent: it writes a byte into a FIFO, and the agent wakes and reads its
 //! ledger.
 //!
-//! There is no message in it, so that nothing has to be believed: what was said stands in the ledger, and who may
-//! write there is root anyway.
+//! The byte carries no message, so the agent need not trust it. The verb has written what it wants into the ledger, and
+//! only root can write there.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -14,19 +14,19 @@ use crate::host::real::RealHost;
 use crate::host::{Host, HostError, HostPath};
 use crate::paths;
 
-/// Wakes when a verb was said. One that watches nothing never wakes.
-pub struct Pokes(Option<pipe::Receiver>);
+/// Waits for a verb on this host. One without a FIFO waits for ever.
+pub struct WakeListener(Option<pipe::Receiver>);
 
 /// Whether an agent runs on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Poked {
-    /// It was woken.
+pub enum Woken {
+    /// It runs, and was woken.
     Running,
-    /// There is none.
+    /// No agent runs.
     Nobody,
 }
 
-impl Pokes {
+impl WakeListener {
     /// Listens on this host.
     ///
     /// # Errors
@@ -43,13 +43,13 @@ impl Pokes {
         Ok(Self(Some(receiver)))
     }
 
-    /// Watches nothing.
+    /// A listener without a FIFO.
     #[must_use]
     pub const fn never() -> Self {
         Self(None)
     }
 
-    /// Waits until something was said. Safe to cancel.
+    /// Waits until a verb wakes the agent. Safe to cancel.
     pub async fn next(&mut self) {
         let mut buffer = [0; 64];
         if let Some(pipe) = &mut self.0
@@ -65,15 +65,15 @@ impl Pokes {
 ///
 /// # Errors
 /// [`HostError`].
-pub fn poke(host: &RealHost) -> Result<Poked, HostError> {
+pub fn wake(host: &RealHost) -> Result<Woken, HostError> {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(host.outside(&fifo()), flags, Mode::empty()) {
         Ok(pipe) => match rustix::io::write(pipe, &[0]) {
             // A full FIFO wakes its reader as well.
-            Ok(_) | Err(Errno::AGAIN) => Ok(Poked::Running),
+            Ok(_) | Err(Errno::AGAIN) => Ok(Woken::Running),
             Err(errno) => Err(failed("write to")(errno.into())),
         },
-        Err(Errno::NXIO | Errno::NOENT) => Ok(Poked::Nobody),
+        Err(Errno::NXIO | Errno::NOENT) => Ok(Woken::Nobody),
         Err(errno) => Err(failed("open")(errno.into())),
     }
 }
@@ -94,11 +94,11 @@ mod tests {
     async fn a_running_agent_wakes_and_none_is_told_apart() {
         let root = tempfile::tempdir().unwrap();
         let host = RealHost::new(root.path()).unwrap();
-        assert_eq!(poke(&host).unwrap(), Poked::Nobody);
-        let mut pokes = Pokes::listen(&host).unwrap();
-        assert_eq!(poke(&host).unwrap(), Poked::Running);
-        pokes.next().await;
-        drop(pokes);
-        assert_eq!(poke(&host).unwrap(), Poked::Nobody);
+        assert_eq!(wake(&host).unwrap(), Woken::Nobody);
+        let mut wakes = WakeListener::listen(&host).unwrap();
+        assert_eq!(wake(&host).unwrap(), Woken::Running);
+        wakes.next().await;
+        drop(wakes);
+        assert_eq!(wake(&host).unwrap(), Woken::Nobody);
     }
 }
