@@ -1,7 +1,9 @@
 //! Digests of content, and the canonical JSON that they are taken over.
 //!
 //! The task digest decides whether a host has something to run, so it must not move with an encoding, a field's
-//! order or a number's spelling: it is SHA-256 over RFC 8785 (JCS) text. The definition is versioned: what was
+//! order or a number's spelling: it is SHA-256 over RFC 8785 (JCS) text. Numbers are printed by `ryu-js` and texts are
+//! escaped by `serde_json`; only the order of members is written here. The crate `serde_json_canonicalizer` gives the
+//! same text, but parses each key again and copies each level of nesting, once for every node. The definition is versioned: what was
 //! released keeps the version it was released under, and a newer controller compares under that one, so that an
 //! upgrade queues no host.
 //!
@@ -138,9 +140,9 @@ impl TaskHasher {
         let mut hasher = Self { version, hash: Sha256::new() };
         hasher.item(format!("stemma task digest {}", version.number()).as_bytes());
         let mut text = String::from("{\"primary_tags\":");
-        write_names(&mut text, primary_tags);
+        write_list(&mut text, ['[', ']'], primary_tags, |out, name| write_string(out, name.as_ref()));
         text.push_str(",\"tags\":");
-        write_names(&mut text, tags);
+        write_list(&mut text, ['[', ']'], tags, |out, name| write_string(out, name.as_ref()));
         text.push('}');
         hasher.item(text.as_bytes());
         hasher
@@ -176,127 +178,52 @@ pub fn canonical_json(value: &Value) -> String {
     text
 }
 
-/// Appends the canonical text of `value`.
-pub fn write_canonical(out: &mut String, value: &Value) {
+fn write_canonical(out: &mut String, value: &Value) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(true) => out.push_str("true"),
         Value::Bool(false) => out.push_str("false"),
         Value::Number(number) => write_number(out, number),
         Value::String(text) => write_string(out, text),
-        Value::Array(items) => {
-            out.push('[');
-            for (at, item) in items.iter().enumerate() {
-                if at > 0 {
-                    out.push(',');
-                }
-                write_canonical(out, item);
-            }
-            out.push(']');
-        }
+        Value::Array(items) => write_list(out, ['[', ']'], items, write_canonical),
         Value::Object(map) => {
-            let mut entries: Vec<_> = map.iter().collect();
-            entries.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
-            out.push('{');
-            for (at, (key, item)) in entries.into_iter().enumerate() {
-                if at > 0 {
-                    out.push(',');
-                }
+            let mut members: Vec<_> = map.iter().collect();
+            members.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+            write_list(out, ['{', '}'], members, |out, (key, item)| {
                 write_string(out, key);
                 out.push(':');
                 write_canonical(out, item);
-            }
-            out.push('}');
+            });
         }
     }
 }
 
-/// Appends a JSON string with RFC 8785's escapes: the short ones, `\u00xx` in lower case, all else as it is.
-pub fn write_string(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\t' => out.push_str("\\t"),
-            '\n' => out.push_str("\\n"),
-            '\u{c}' => out.push_str("\\f"),
-            '\r' => out.push_str("\\r"),
-            c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
+/// Appends a JSON string. `serde_json` escapes just what RFC 8785 does, in the same way.
+fn write_string(out: &mut String, text: &str) {
+    out.push_str(&serde_json::to_string(text).expect("a text is JSON"));
 }
 
-/// Integers that a double holds exactly are printed as they are; beyond, as the nearest double.
+/// Appends a number as ECMAScript prints it: as the nearest double.
 fn write_number(out: &mut String, number: &Number) {
-    const EXACT: u64 = 1 << 53;
-    match (number.as_u64(), number.as_i64(), number.as_f64()) {
-        (Some(n), ..) if n <= EXACT => out.push_str(&n.to_string()),
-        (_, Some(n), _) if n.unsigned_abs() <= EXACT => out.push_str(&n.to_string()),
-        (.., Some(n)) => out.push_str(&es6_number(n)),
-        // Only with serde_json's arbitrary precision, which this workspace does not switch on.
-        _ => out.push_str(&number.to_string()),
-    }
+    let number = number.as_f64().expect("without arbitrary precision every number is a double");
+    out.push_str(ryu_js::Buffer::new().format_finite(number));
 }
 
-/// `Number.prototype.toString` of ECMAScript for a finite double.
-///
-/// Rust prints the same shortest digits that round-trip; the layout differs, and of two equally near ones ECMAScript
-/// takes the even.
-fn es6_number(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
-    }
-    let scientific = format!("{:e}", value.abs());
-    let (mantissa, exponent) = scientific.split_once('e').expect("LowerExp always writes an exponent");
-    let exponent: i32 = exponent.parse().expect("LowerExp writes a whole exponent");
-    let digits = even(mantissa.chars().filter(|c| *c != '.').collect(), value.abs());
-    let sign = if value < 0.0 { "-" } else { "" };
-    format!("{sign}{}", layout(&digits, exponent + 1))
-}
-
-/// Of two shortest texts that are equally near the value, the one with the even last digit.
-fn even(digits: String, value: f64) -> String {
-    // Where the value lies in the middle, its exact expansion is the lower text, a five, and nothing more.
-    let exact: String = format!("{value:.40e}").chars().take_while(|c| *c != 'e').filter(|c| *c != '.').collect();
-    let (head, tail) = exact.split_at(digits.len());
-    let is_middle = tail.strip_prefix('5').is_some_and(|rest| rest.bytes().all(|b| b == b'0'));
-    let is_even = |text: &str| text.bytes().last().is_some_and(|b| b % 2 == 0);
-    if is_middle && is_even(head) && !is_even(&digits) { head.to_owned() } else { digits }
-}
-
-/// Places the decimal point after `point` of the digits, as ECMAScript's `Number::toString` does.
-fn layout(digits: &str, point: i32) -> String {
-    let count = i32::try_from(digits.len()).expect("a double has at most 17 digits");
-    let zeros = |n: i32| "0".repeat(usize::try_from(n).unwrap_or(0));
-    if count <= point && point <= 21 {
-        return format!("{digits}{}", zeros(point - count));
-    }
-    if 0 < point && point <= 21 {
-        let (whole, part) = digits.split_at(usize::try_from(point).unwrap_or(0));
-        return format!("{whole}.{part}");
-    }
-    if -6 < point && point <= 0 {
-        return format!("0.{}{digits}", zeros(-point));
-    }
-    let (first, rest) = digits.split_at(1);
-    let sign = if point > 0 { '+' } else { '-' };
-    let dot = if rest.is_empty() { "" } else { "." };
-    format!("{first}{dot}{rest}e{sign}{}", (point - 1).abs())
-}
-
-fn write_names(out: &mut String, names: &[impl AsRef<str>]) {
-    out.push('[');
-    for (at, name) in names.iter().enumerate() {
+/// Appends items with commas between them, in brackets.
+fn write_list<T>(
+    out: &mut String,
+    [open, close]: [char; 2],
+    items: impl IntoIterator<Item = T>,
+    write: impl Fn(&mut String, T),
+) {
+    out.push(open);
+    for (at, item) in items.into_iter().enumerate() {
         if at > 0 {
             out.push(',');
         }
-        write_string(out, name.as_ref());
+        write(out, item);
     }
-    out.push(']');
+    out.push(close);
 }
 
 fn parse_hex(text: &str) -> Option<[u8; 32]> {
@@ -338,7 +265,7 @@ mod tests {
             (0xbecb_f647_612f_3696, "-0.0000033333333333333333"),
             (0x4314_3ff3_c1cb_0959, "1424953923781206.2"),
         ] {
-            assert_eq!(es6_number(f64::from_bits(bits)), text, "{bits:016x}");
+            assert_eq!(canonical_json(&f64::from_bits(bits).into()), text, "{bits:016x}");
         }
     }
 

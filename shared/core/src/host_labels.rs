@@ -12,7 +12,7 @@ use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::key::{LabelKey, is_restricted, within};
-use crate::labels::{Annotations, Labels};
+use crate::labels::Labels;
 
 /// How many patterns, prefixes or accepted keys one list has at most.
 pub const MAX_LISTED: usize = 64;
@@ -172,14 +172,6 @@ impl HostLabelRule {
             keys.insert(key.clone());
         }
         map
-    }
-
-    /// The annotations of a host that flow.
-    pub fn decide_annotations<'a>(
-        &'a self,
-        annotations: &'a Annotations,
-    ) -> impl Iterator<Item = &'a crate::key::AnnotationKey> {
-        annotations.iter().map(|(key, _)| key).filter(|key| self.annotation_flows(key))
     }
 }
 
