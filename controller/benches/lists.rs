@@ -3,6 +3,7 @@
 //! everything, over the write alone, in turns in one run: the speed of a shared machine drifts, a ratio holds.
 //!
 //! `cargo bench -p stemma-controller --bench lists`
+#![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
 #[path = "../tests/served/mod.rs"]
 mod served;
@@ -43,7 +44,7 @@ async fn fill(served: &Served) {
         })
         .collect();
     let mut objects = vec![
-        json!({"kind": "Release", "name": "site", "version": "1", "roles": {"web": ["web"]}, "tags": {"web": {}}, "tasks": tasks}),
+        json!({"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}}, "tasks": tasks}),
         json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "standard", "debug": "true"}}),
         json!({"kind": "Cluster", "name": "prod", "cluster_template": "base", "labels": {"site": "fra1"}}),
     ];
@@ -66,7 +67,7 @@ async fn page(served: &Served, name: &str, path: &str) {
     for _ in 0..ROUNDS {
         std::hint::black_box(serde_json::to_vec(&body).expect("JSON"));
     }
-    let again = (cpu() - began) / ROUNDS;
+    let again = cpu().saturating_sub(began) / ROUNDS;
     let rows = body["nodes"].as_array().map_or(0, Vec::len);
     let ratio = of_page.as_secs_f64() / again.as_secs_f64();
     println!(
@@ -83,7 +84,7 @@ async fn cost(served: &Served, path: &str) -> Duration {
     for _ in 0..ROUNDS {
         std::hint::black_box(served.text(path).await);
     }
-    (cpu() - began) / ROUNDS
+    cpu().saturating_sub(began) / ROUNDS
 }
 
 async fn beside_reader(served: &Arc<Served>) {

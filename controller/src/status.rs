@@ -91,7 +91,7 @@ impl StatusTable {
 
     /// Where a node stands; `None`: nothing is known of it.
     pub fn get(&self, node: Uuid) -> Option<NodeStatus> {
-        self.lock().facts.get(&node).map(NodeStatus::of)
+        self.lock().facts.get(&node).copied().map(NodeStatus::of)
     }
 
     /// The number of the last change, to be watched.
@@ -113,9 +113,9 @@ impl StatusTable {
     }
 
     fn set(&self, inner: &mut Inner, node: Uuid, facts: Facts) {
-        let now = NodeStatus::of(&facts);
+        let now = NodeStatus::of(facts);
         let before = inner.facts.insert(node, facts);
-        if before.as_ref().map(NodeStatus::of) != Some(now) {
+        if before.map(NodeStatus::of) != Some(now) {
             self.note(inner, node, Some(now));
         }
     }
@@ -136,7 +136,7 @@ impl StatusTable {
 }
 
 impl NodeStatus {
-    fn of(facts: &Facts) -> Self {
+    fn of(facts: Facts) -> Self {
         Self { status: facts.status(), liveness: facts.liveness }
     }
 }

@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::cargo::{command, runs, step};
+use crate::cargo::{command, root, runs, step};
+use crate::modules;
 
 /// The release of cargo-deny that the policy file was written for.
 const CARGO_DENY: &str = "^0.19";
@@ -20,6 +21,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     step("format", command("cargo", &["fmt", "--all", "--check"]))?;
+    modules::run(&root())?;
     step("lints", command("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))?;
     if options.quick {
         return step("tests", command("cargo", &["test", "--workspace", "--exclude", "stemma-tests"]));

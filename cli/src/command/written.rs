@@ -56,7 +56,8 @@ pub(crate) fn known_of(kind: Kind) -> (Vec<&'static str>, &'static [Kept]) {
 
 /// Whether a field of another system's stands as it is given back where nobody set it, or is computed.
 pub(crate) fn is_filled(field: &Kept, value: &Value) -> bool {
-    field.default.is_some_and(|default| default == value.to_string()) || COMPUTED.contains(&field.name)
+    field.default.is_some_and(|default| serde_json::from_str(default).is_ok_and(|default: Value| default == *value))
+        || COMPUTED.contains(&field.name)
 }
 
 fn written(kind: Kind, object: &Value) -> Map<String, Value> {

@@ -56,7 +56,7 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Local> {
     let releases = sources.compile(&objects)?;
     let parameters = objects.releases.iter().flat_map(|one| judge(&one.meta.name, &one.spec.tasks)).collect();
     let fleet = fleet(objects, releases);
-    sources.check(fleet, parameters)
+    sources.check(&fleet, parameters)
 }
 
 /// The documents with their files.
@@ -145,8 +145,8 @@ impl Sources {
     }
 
     /// Resolves every node and orders every cluster.
-    fn check(&self, fleet: Fleet, parameters: Vec<Finding>) -> Result<Local> {
-        let errors = match resolve_fleet(&fleet, &ResolveCache::new()) {
+    fn check(&self, fleet: &Fleet, parameters: Vec<Finding>) -> Result<Local> {
+        let errors = match resolve_fleet(fleet, &ResolveCache::new()) {
             Ok(answer) => return Ok(Local { answer, parameters }),
             Err(errors) => errors,
         };
@@ -156,7 +156,9 @@ impl Sources {
                 ResolveError::Incomplete { node, missing } => {
                     let key = NodeName::new(&node).ok().map(Key::Node);
                     let place = key.map_or(node, |key| self.place(&key, "nodegroup"));
-                    missing.into_iter().for_each(|missing| problems.add(&place, missing));
+                    for missing in missing {
+                        problems.add(&place, missing);
+                    }
                 }
                 ResolveError::Cycle { cluster, cycle } => {
                     let key = ObjectName::new(&cluster).ok().map(Key::Cluster);

@@ -108,7 +108,9 @@ impl Waves {
         }
         if let Some(wave) = self.of.get_mut(&cluster).filter(|wave| wave.is_current(fleet)) {
             let affected = affected.entry(cluster).or_default();
-            nodes.iter().for_each(|node| wave.put_node(fleet, &results, *node, affected));
+            for node in nodes {
+                wave.put_node(fleet, &results, *node, affected);
+            }
             return;
         }
         let wave = Wave::new(fleet, cluster, &results);

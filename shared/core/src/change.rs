@@ -116,6 +116,9 @@ impl fmt::Display for Class {
 macro_rules! classified {
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };
+    // Who gave a field changes no host.
+    (@row $found:ident, $old:expr, $new:expr, $name:expr, by owners) => { let _: &FieldOwners = $new; };
+    (@row $found:ident, $old:expr, $new:expr, $name:expr, by mode) => { $found.mode(*$old, *$new) };
     (@row $found:ident, $old:expr, $new:expr, $name:expr, by $method:ident) => { $found.$method($old, $new) };
     (@row $found:ident, $old:expr, $new:expr, $name:expr, $class:ident) => {
         $found.field($name, $old, $new, Class::$class)
@@ -249,10 +252,10 @@ impl Differences {
     }
 
     /// Towards noop or observe a mode is in place, towards apply it takes a lease.
-    fn mode(&mut self, old: &Option<Mode>, new: &Option<Mode>) {
-        let in_force = |mode: &Option<Mode>| mode.unwrap_or(Mode::Apply);
+    fn mode(&mut self, old: Option<Mode>, new: Option<Mode>) {
+        let in_force = |mode: Option<Mode>| mode.unwrap_or(Mode::Apply);
         let class = if in_force(new) > in_force(old) { Class::RolledOutWithoutDigest } else { Class::InPlace };
-        self.field("mode", old, new, class);
+        self.field("mode", &old, &new, class);
     }
 
     /// Probes are known at once; who has a tag, and who holds it, decides tasks; a title is for people.
@@ -279,9 +282,6 @@ impl Differences {
     fn traits(&mut self, old: &OwnedSet<Trait>, new: &OwnedSet<Trait>) {
         self.add("traits", !is_same_intent(old, new), Class::InPlace);
     }
-
-    /// Who gave a field changes no host.
-    fn owners(&mut self, _: &FieldOwners, _: &FieldOwners) {}
 }
 
 /// Whether two forms of a level say the same, whoever owns it.

@@ -180,8 +180,8 @@ fn extra() -> serde_json::Map<String, Value> {
     json!({"free": 1}).as_object().expect("an object").clone()
 }
 
-fn host_labels() -> Option<HostLabels> {
-    Some(HostLabels { patterns: vec!["free".into()], ..HostLabels::default() })
+fn host_labels() -> HostLabels {
+    HostLabels { patterns: vec!["free".into()], ..HostLabels::default() }
 }
 
 fn annotations() -> Layer<AnnotationKey, AnnotationValue> {
@@ -278,7 +278,7 @@ fn a_release() {
         ("annotations", Class::Nowhere, |spec| drop(spec.annotations.insert("x".into(), "1".into()))),
         ("imports", Class::RolledOut, |spec| spec.imports.push("lib@1".parse().expect("a release"))),
         ("roles", Class::RolledOut, |spec| {
-            spec.roles.get_mut("db").expect("it").tags = Some(vec![tag("mysql"), tag("extra")])
+            spec.roles.get_mut("db").expect("it").tags = Some(vec![tag("mysql"), tag("extra")]);
         }),
         ("tags", Class::RolledOut, |spec| spec.tags.get_mut("mysql").expect("it").has_primary = false),
         ("tasks", Class::RolledOut, |spec| {
@@ -349,7 +349,7 @@ fn a_template() {
     let mut rows: Vec<Row<ClusterTemplateSpec>> = vec![
         ("description", Class::Nowhere, |spec| spec.description = "x".into()),
         ("release", Class::RolledOut, |spec| spec.release = Some("site@2".parse().expect("a release"))),
-        ("host_labels", Class::InPlace, |spec| spec.host_labels = host_labels()),
+        ("host_labels", Class::InPlace, |spec| spec.host_labels = Some(host_labels())),
         ("extra", Class::Nowhere, |spec| spec.extra = extra()),
         ("owners", Class::Nowhere, |spec| spec.owners = owners()),
     ];
@@ -370,7 +370,7 @@ fn a_cluster() {
             spec.cluster_template = Some(TemplateId(other.meta.uuid));
         }),
         ("release", Class::RolledOut, |spec| spec.release = Some("site@2".parse().expect("a release"))),
-        ("host_labels", Class::InPlace, |spec| spec.host_labels = host_labels()),
+        ("host_labels", Class::InPlace, |spec| spec.host_labels = Some(host_labels())),
         ("tags", Class::RolledOut, |spec| {
             spec.tags.insert(tag("user"), TagSpec { role: Some(name("db")), ..TagSpec::default() });
         }),
@@ -398,13 +398,13 @@ fn a_group() {
         }),
         ("description", Class::Nowhere, |spec| spec.description = "x".into()),
         ("release", Class::RolledOut, |spec| spec.release = Some("site@2".parse().expect("a release"))),
-        ("host_labels", Class::InPlace, |spec| spec.host_labels = host_labels()),
+        ("host_labels", Class::InPlace, |spec| spec.host_labels = Some(host_labels())),
         ("roles", Class::RolledOut, |spec| spec.roles.push(name("more"))),
         ("requirements", Class::InPlace, |spec| {
             spec.requirements = Requirements::parse(["property:memory >= 3"]).expect("a requirement");
         }),
         ("strategy", Class::Nowhere, |spec| {
-            spec.strategy = Some(Strategy { max_failures: Some(1), ..Strategy::default() })
+            spec.strategy = Some(Strategy { max_failures: Some(1), ..Strategy::default() });
         }),
         ("paused", Class::InPlace, |spec| spec.paused = true),
         ("mode", Class::InPlace, |spec| spec.mode = Some(Mode::Noop)),
@@ -497,7 +497,7 @@ fn a_name() {
     let mut node = Node::clone(site.node("db-1"));
     node.meta.name = Some(NodeName::new("db-9").expect("a name"));
     let expected = FieldChange { field: "name", class: Class::InPlaceAndRolledOut };
-    assert_eq!(changes(site.node("db-1"), &node), [expected.clone()]);
+    assert_eq!(changes(site.node("db-1"), &node), std::slice::from_ref(&expected));
     let reached = site.apply(Change::Node(Arc::new(node)));
     assert_eq!(reached.iter().map(String::as_str).collect::<Vec<_>>(), ["db-2", "db-9", "web-1"]);
     assert_ne!(before, site.answers());

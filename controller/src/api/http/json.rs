@@ -24,7 +24,7 @@ pub(crate) struct BadJson {
 }
 
 impl BadJson {
-    fn new(reason: impl ToString) -> Self {
+    fn new(reason: &dyn ToString) -> Self {
         Self { reason: reason.to_string() }
     }
 }
@@ -47,9 +47,9 @@ pub(crate) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
 }
 
 fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
-    let raw: &RawValue = serde_json::from_slice(bytes).map_err(BadJson::new)?;
+    let raw: &RawValue = serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))?;
     if json::nesting(raw.get()) > MAX_DEPTH {
-        return Err(BadJson::new(format_args!("more than {MAX_DEPTH} levels of nesting")));
+        return Err(BadJson::new(&format_args!("more than {MAX_DEPTH} levels of nesting")));
     }
     Ok(raw)
 }
@@ -92,16 +92,16 @@ fn read(raw: &RawValue, place: Place) -> Result<Value, BadJson> {
             _ => read(raw, place.of_key(key)),
         }),
         Some(b'[') => json::items(raw).into_iter().map(|item| read(item, place.of_item())).collect(),
-        _ => json::value(raw).map_err(BadJson::new),
+        _ => json::value(raw).map_err(|error| BadJson::new(&error)),
     }
 }
 
 fn object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
     let mut object = Map::new();
-    for (key, raw) in json::members(raw).map_err(BadJson::new)? {
+    for (key, raw) in json::members(raw).map_err(|error| BadJson::new(&error))? {
         let value = read(&key, raw)?;
         if object.insert(key.clone(), value).is_some() {
-            return Err(BadJson::new(format_args!("the key {key:?} stands twice in one object")));
+            return Err(BadJson::new(&format_args!("the key {key:?} stands twice in one object")));
         }
     }
     Ok(Value::Object(object))

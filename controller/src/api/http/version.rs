@@ -172,7 +172,7 @@ fn magnum_version(headers: &HeaderMap, is_document: bool) -> Result<Minor, NotAc
 
 impl Negotiated {
     /// Whether the client's version of the path's API is old enough to know nothing of what is there since.
-    pub(crate) fn is_before(&self, since: &Since) -> bool {
+    pub(crate) fn is_before(self, since: &Since) -> bool {
         match self.service {
             Some(Service::Baremetal) => self.baremetal < since.minor,
             Some(Service::ContainerInfra) => self.container_infra < since.minor,

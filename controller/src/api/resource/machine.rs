@@ -21,16 +21,16 @@ fn version_1(base: &str) -> Value {
 }
 
 /// `GET /` and `GET /versions`.
-pub(super) fn versions(_api: &Api, request: &Request) -> Outcome {
+pub(super) fn versions(_api: &Api, request: &Request) -> Reply {
     let version = version_1(&request.base);
-    Ok(Reply::ok(json!({
+    Reply::ok(json!({
         "name": "Stemma", "description": "Labels, traits, tags and tasks of a fleet of hosts, each with its line of descent.",
         "default_version": version, "versions": [version],
-    })))
+    }))
 }
 
 /// `GET /v1`.
-pub(super) fn version_1_document(_api: &Api, request: &Request) -> Outcome {
+pub(super) fn version_1_document(_api: &Api, request: &Request) -> Reply {
     let base = &request.base;
     let mut body = json!({
         "id": "v1", "version": version_1(base), "links": [{"href": format!("{base}/v1/"), "rel": "self"}],
@@ -39,7 +39,7 @@ pub(super) fn version_1_document(_api: &Api, request: &Request) -> Outcome {
     for resource in ["nodes", "clustertemplates", "clusters", "releases"] {
         body[resource] = super::view::links(base, &format!("{resource}/"));
     }
-    Ok(Reply::ok(body))
+    Reply::ok(body)
 }
 
 /// `GET /v2`: Glance's API is not here yet, and says so.
@@ -51,26 +51,26 @@ pub(super) fn version_2_document(_api: &Api, _request: &Request) -> Outcome {
 }
 
 /// `GET /readyz`: whether the store takes writes and the cache is whole.
-pub(super) fn ready(api: &Api, _request: &Request) -> Outcome {
-    Ok(match api.registry.store().health() {
+pub(super) fn ready(api: &Api, _request: &Request) -> Reply {
+    match api.registry.store().health() {
         Health::Writable => Reply::ok("ready".into()),
         Health::ReadOnly { reason } => Reply { status: StatusCode::SERVICE_UNAVAILABLE, ..Reply::ok(reason.into()) },
-    })
+    }
 }
 
 /// `GET /healthz`: that the process answers.
-pub(super) fn alive(_api: &Api, _request: &Request) -> Outcome {
-    Ok(Reply::ok("ok".into()))
+pub(super) fn alive(_api: &Api, _request: &Request) -> Reply {
+    Reply::ok("ok".into())
 }
 
 /// `GET /metrics`.
-pub(super) fn metrics(api: &Api, _request: &Request) -> Outcome {
-    Ok(Reply::ok(api.metrics.as_ref().map(|metrics| metrics.text()).unwrap_or_default().into()))
+pub(super) fn metrics(api: &Api, _request: &Request) -> Reply {
+    Reply::ok(api.metrics.as_ref().map(|metrics| metrics.text()).unwrap_or_default().into())
 }
 
 /// `GET /openapi.json`.
-pub(super) fn description(_api: &Api, _request: &Request) -> Outcome {
-    Ok(Reply::ok(openapi(env!("CARGO_PKG_VERSION"))))
+pub(super) fn description(_api: &Api, _request: &Request) -> Reply {
+    Reply::ok(openapi(env!("CARGO_PKG_VERSION")))
 }
 
 /// A path of the agents' listener, which this one does not have.

@@ -25,12 +25,15 @@ use crate::api::http::serve::{Guarding, Operations};
 use crate::registry::store_error;
 use crate::store::Revision;
 
+/// An answer that is waited for.
+type Waiting<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+
 /// What a row does.
 enum Handler {
     /// Answers from the fleet in memory.
     Read(fn(&Api, &Request) -> Outcome),
     /// Commits, or waits for something else than the processor.
-    Write(for<'a> fn(&'a Api, &'a Request) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>),
+    Write(for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>),
 }
 
 macro_rules! handlers {
@@ -42,6 +45,7 @@ macro_rules! handlers {
             }
         }
     };
+    (@answer $handler:path) => { Handler::Read(|api, request| Ok($handler(api, request))) };
     (@read $handler:path $(, $argument:expr)?) => { Handler::Read(|api, request| $handler(api, request $(, $argument)?)) };
     (@write $handler:path $(, $argument:expr)?) => {
         Handler::Write(|api, request| Box::pin($handler(api, request $(, $argument)?)))
@@ -54,14 +58,14 @@ handlers! {
     CheckIn => read machine::agents_path;
     AgentProfile => read machine::agents_path;
     AgentBlob => read machine::agents_path;
-    Versions => read machine::versions;
-    VersionsList => read machine::versions;
-    Version1 => read machine::version_1_document;
+    Versions => answer machine::versions;
+    VersionsList => answer machine::versions;
+    Version1 => answer machine::version_1_document;
     Version2 => read machine::version_2_document;
-    Healthz => read machine::alive;
-    Readyz => read machine::ready;
-    Metrics => read machine::metrics;
-    OpenApi => read machine::description;
+    Healthz => answer machine::alive;
+    Readyz => answer machine::ready;
+    Metrics => answer machine::metrics;
+    OpenApi => answer machine::description;
     ListNodes => read nodes::list, false;
     ListNodesDetail => read nodes::list, true;
     CreateNode => write nodes::post;
@@ -142,7 +146,7 @@ handlers! {
     Apply => write apply::post;
     PutBlob => write blobs::put;
     GetRequest => write machine::request;
-    ListTokens => read tokens::list;
+    ListTokens => answer tokens::list;
     CreateToken => write tokens::create;
     GetToken => read tokens::get;
     DeleteToken => write tokens::delete;

@@ -5,8 +5,8 @@ use crate::api::http::request::{Outcome, Reply, Request};
 use crate::enrol::token;
 
 /// `GET /v1/join-tokens`.
-pub(super) fn list(api: &Api, _request: &Request) -> Outcome {
-    Ok(Reply::ok(token::list(&api.cache().model())))
+pub(super) fn list(api: &Api, _request: &Request) -> Reply {
+    Reply::ok(token::list(&api.cache().model()))
 }
 
 /// `POST /v1/join-tokens`.

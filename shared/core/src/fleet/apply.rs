@@ -349,7 +349,9 @@ impl Fleet {
             }
             (Err(before), Err(after)) if before == after => {}
             (_, Ok(_)) => {
-                nodes.iter().for_each(|node| dirty.add(*node));
+                for node in &nodes {
+                    dirty.add(*node);
+                }
                 self.replace(&nodes, dirty);
             }
             (_, Err(_)) => {

@@ -64,7 +64,9 @@ impl Fleet {
         for id in dirty.nodes().chain(seen).collect::<BTreeSet<_>>() {
             let clusters: BTreeSet<_> =
                 before.cluster_of_node(id).into_iter().chain(self.cluster_of_node(id)).collect();
-            clusters.into_iter().for_each(|cluster| touched.entry(cluster).or_default().push(id));
+            for cluster in clusters {
+                touched.entry(cluster).or_default().push(id);
+            }
         }
         for (cluster, nodes) in touched {
             for reference in self.changed_lookups(before, cluster, &nodes) {

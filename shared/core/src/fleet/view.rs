@@ -183,10 +183,10 @@ impl LabelLookup for NodeView<'_> {
     /// which this is one key.
     fn label(&self, key: &str) -> Option<&str> {
         if let Some(filled) = &self.filled {
-            return filled.get(key).map(|value| value.as_str());
+            return filled.get(key).map(super::super::key::LabelValue::as_str);
         }
         let own = &self.entry.node.spec.inherited.labels;
-        let above = || self.fold?.labels.get(key).map(|value| value.as_str());
+        let above = || self.fold?.labels.get(key).map(super::super::key::LabelValue::as_str);
         let Some(provided) = &own.provided else { return above() };
         match provided.get(key).map(|entry| &entry.said) {
             Some(Said::Value(value)) => Some(value.as_str()),

@@ -269,9 +269,12 @@ enum Wire<T> {
 impl Serialize for Input {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let readable = serializer.is_human_readable();
-        let write = |value: &Value, serializer: S| match readable {
-            true => Wire::Value(value).serialize(serializer),
-            false => Wire::Value(value.to_string()).serialize(serializer),
+        let write = |value: &Value, serializer: S| {
+            if readable {
+                Wire::Value(value).serialize(serializer)
+            } else {
+                Wire::Value(value.to_string()).serialize(serializer)
+            }
         };
         match self {
             Self::Value(value) => write(value, serializer),

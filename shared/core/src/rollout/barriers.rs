@@ -138,11 +138,9 @@ impl Wave {
         };
         wave.add_points(fleet, profiles);
         for profile in fleet.profiles_of(cluster) {
-            let meant = || (0..wave.points.len()).filter(|at| wave.points[*at].means(profile)).collect();
-            if !wave.meant_by.contains_key(&profile.hash) {
-                let meant = meant();
-                wave.meant_by.insert(profile.hash, meant);
-            }
+            let points = &wave.points;
+            let meant = || (0..points.len()).filter(|at| points[*at].means(profile)).collect();
+            wave.meant_by.entry(profile.hash).or_insert_with(meant);
         }
         for node in fleet.placed_in(cluster).flat_map(|(_, nodes)| nodes) {
             wave.enter(fleet, results, *node);

@@ -5,15 +5,17 @@
 //! templates, stands in one registry ([`types`]), from which the parser, the documents and the agent's dispatch are
 //! derived.
 
+mod check;
 mod parameters;
 mod types;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use check::judge;
 pub use parameters::{
     FileParameters, Form, Parameter, Parameters, Presence, ShellParameters, TypedParameters, WordsOrText, file_mode,
-    is_template, judge,
+    is_template,
 };
 pub use types::{Exclusive, TASK_TYPES, TaskKind, TaskType, TemplateText, task_type};
 

@@ -11,9 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Task, task_type};
-use crate::finding::{Finding, rule};
-use crate::name::{ReleaseRef, near, suggest};
+use crate::name::{near, suggest};
 
 /// One parameter of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,22 +155,6 @@ parameters! {
     interval, Count Optional: "The seconds between two tries.";
 }
 
-/// What is wrong with the parameters of a release's own tasks: each such task would fail on every host.
-///
-/// Tasks that an import left untranslated are left out: they never start.
-pub fn judge(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
-    let judged = tasks.iter().filter(|task| !task.is_untranslated());
-    judged.flat_map(|task| judge_task(release, task)).collect()
-}
-
-fn judge_task(release: &ReleaseRef, task: &Task) -> Vec<Finding> {
-    let Some(takes) = task_type(&task.kind).and_then(|kind| kind.parameters) else { return Vec::new() };
-    let found = |(field, message): (String, String)| {
-        Finding::of(rule::TASK_PARAMETERS, format!("release/{release} task {} {field}", task.id), message)
-    };
-    takes.mistakes(&task.parameters).into_iter().map(found).collect()
-}
-
 impl Parameter {
     fn is_called(&self, name: &str) -> bool {
         self.name == name || self.alias == Some(name)
@@ -187,7 +169,7 @@ impl Parameter {
 
 impl Parameters {
     /// Each thing that is wrong, with the path of its field.
-    fn mistakes(&self, given: &Map<String, Value>) -> Vec<(String, String)> {
+    pub(super) fn mistakes(&self, given: &Map<String, Value>) -> Vec<(String, String)> {
         let mut found = Vec::new();
         for (name, value) in given {
             match self.0.iter().find(|known| known.is_called(name)) {
@@ -291,6 +273,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::name::ReleaseRef;
+    use crate::task::{Task, judge};
 
     fn mistakes(kind: &str, parameters: &Value) -> Vec<String> {
         let mut task = Task::new("t", kind);

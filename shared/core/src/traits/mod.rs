@@ -199,7 +199,9 @@ impl TraitInputs<'_> {
             }
         };
         for (name, rules) in self.ruled {
-            rules.iter().for_each(|rule| add(name, TraitSource::Rule(Arc::clone(rule))));
+            for rule in rules {
+                add(name, TraitSource::Rule(Arc::clone(rule)));
+            }
         }
         for name in self.detected {
             add(name, TraitSource::Detected);

@@ -37,7 +37,7 @@ fn shown_tags(model: &Model, node: &Node) -> Value {
         roles.iter().flat_map(|role| table.as_ref().map(|table| table.produced_by(role).to_vec()).unwrap_or_default()),
     );
     let seen = model.fleet.node_view(node.id());
-    let effective = seen.as_ref().map(|seen| seen.tags()).unwrap_or_default();
+    let effective = seen.as_ref().map(stemma_core::fleet::NodeView::tags).unwrap_or_default();
     let primaries = seen.map(|seen| seen.primary_tags()).unwrap_or_default();
     let rows: Vec<Value> = names.iter().map(|name| {
         let assigned = by_hand.assigned.get(name).is_some();
