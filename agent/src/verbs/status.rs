@@ -166,3 +166,16 @@ pub(super) fn words(variant: impl Debug) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use stemma_wire::message::observed::Outcome;
+
+    use super::*;
+
+    #[test]
+    fn a_word_is_the_variants_name_in_lower_case() {
+        assert_eq!((words(Outcome::Unchanged), words(Progress::Running)), ("unchanged".into(), "running".into()));
+        assert_eq!(words(Outcome::WouldChange), "would change");
+    }
+}

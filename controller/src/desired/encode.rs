@@ -27,6 +27,7 @@ pub(crate) struct EncodedProfile {
 #[derive(Default)]
 pub(crate) struct Profiles {
     by_hash: HashMap<ProfileHash, EncodedProfile>,
+    kept: HashMap<Hash, EncodedProfile>,
 }
 
 /// More than a fleet has in use; past it all are forgotten.
@@ -46,6 +47,19 @@ impl Profiles {
         let encoded = EncodedProfile { encoded: Arc::new(Encoded::profile(&sent)), blobs };
         self.by_hash.insert(profile.hash, encoded.clone());
         encoded
+    }
+
+    /// A stored profile that hosts keep: read once, and shared by all of them.
+    pub(crate) fn kept(&mut self, name: Hash, read: impl FnOnce() -> Option<EncodedProfile>) -> Option<EncodedProfile> {
+        if let Some(known) = self.kept.get(&name) {
+            return Some(known.clone());
+        }
+        if self.kept.len() >= MOST_PROFILES {
+            self.kept.clear();
+        }
+        let profile = read()?;
+        self.kept.insert(name, profile.clone());
+        Some(profile)
     }
 }
 

@@ -131,8 +131,11 @@ impl Reconciler {
         let (model, reach) = self.cache.take_changes();
         let now = self.registry.now();
         let mut dirty: BTreeSet<Uuid> = std::mem::take(&mut self.memory().left);
-        dirty.extend(self.memory().hold_ends.iter().filter(|(_, end)| **end <= now).map(|(node, _)| node.0));
+        dirty.extend(self.take_ended_holds(now));
         dirty.extend(touched(&model, &reach));
+        if reach.everything {
+            self.memory().waves.forget();
+        }
         let mut moved = std::mem::take(&mut self.memory().left_moved);
         for (node, tasks) in reach.moved {
             moved.entry(node).or_default().extend(tasks);
@@ -144,6 +147,8 @@ impl Reconciler {
     async fn full(&self) {
         let now = self.registry.now();
         self.pass().await;
+        // A result that never reached a wave is found here.
+        self.memory().waves.forget();
         // What was touched since that pass is no find, nor is a hold that is over by now: the time is that of before it.
         let (model, reach) = self.cache.take_changes();
         let expected: BTreeSet<Uuid> = touched(&model, &reach).chain(self.memory().left.iter().copied()).collect();
@@ -162,9 +167,21 @@ impl Reconciler {
     /// Takes away stored profiles that no released task set names.
     async fn sweep(&self) -> Result<(), StoreError> {
         for transaction in released::sweep(&self.cache.model()) {
-            self.registry.store().commit(transaction).await?;
+            // The next pass must not count on a profile that is gone.
+            self.cache.reached(self.registry.store().commit(transaction).await?).await;
         }
         Ok(())
+    }
+
+    /// The nodes whose hold is over. Each is named once: its next decision says whether there is another end to wait for.
+    fn take_ended_holds(&self, now: Timestamp) -> Vec<Uuid> {
+        let mut memory = self.memory();
+        let ended: Vec<NodeId> =
+            memory.hold_ends.iter().filter(|(_, end)| **end <= now).map(|(node, _)| *node).collect();
+        for node in &ended {
+            memory.hold_ends.remove(node);
+        }
+        ended.into_iter().map(|node| node.0).collect()
     }
 
     /// Resolves nodes, stores what is released, and publishes. Gives the nodes that are told something else than before.
@@ -176,29 +193,32 @@ impl Reconciler {
         now: Timestamp,
     ) -> Vec<Uuid> {
         let (revision, fleet) = (model.revision, model.fleet.clone());
-        let (answers, gone) = self.resolve(model, nodes);
+        let (answers, gone) = self.resolve(model, &nodes);
         let mut decided = self.decide(model, &answers, now);
         self.counters.resolved.inc_by(decided.len() as u64);
         if let Err(failure) = self.store_released(&decided, &gone).await {
             error!(error:err = failure; "what is released could not be stored; nothing is sent");
             let mut memory = self.memory();
             memory.left.extend(decided.iter().map(|(uuid, _)| *uuid).chain(gone));
-            memory.left_moved = moved;
+            for (node, tasks) in moved {
+                memory.left_moved.entry(node).or_default().extend(tasks);
+            }
             drop(memory);
             self.set_snapshot(revision, fleet);
             return Vec::new();
         }
-        let resolved: BTreeSet<Uuid> = decided.iter().map(|(uuid, _)| *uuid).chain(gone.iter().copied()).collect();
+        let told: BTreeSet<Uuid> = decided.iter().map(|(uuid, _)| *uuid).chain(gone.iter().copied()).collect();
         for (uuid, decision) in &mut decided {
             self.memory().waves.set_dropped(*uuid, std::mem::take(&mut decision.dropped));
         }
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
         let changes = changes.chain(gone.into_iter().map(|uuid| (uuid, Change::Gone))).collect();
         let published = self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
-        let touched = Touched { resolved: &resolved, results: &moved };
+        // Also a node that is not told anything new may have come to a wave, or left one.
+        let touched = Touched { nodes: &nodes, results: &moved };
         // With what was just stored.
         let stored = self.cache.model();
-        self.update_status(&stored, &answers, &resolved, &moved);
+        self.update_status(&stored, &answers, &told, &moved);
         let results = waves::Results { table: &self.table, model: &stored };
         self.memory().waves.update(&fleet, results, &touched, message::Revision(revision.get()));
         self.set_snapshot(revision, fleet);
@@ -207,9 +227,9 @@ impl Reconciler {
     }
 
     /// What nodes are to be, and which of them are gone. One that cannot be resolved stays as it is.
-    fn resolve(&self, model: &Model, nodes: BTreeSet<Uuid>) -> (Vec<Arc<Answer>>, Vec<Uuid>) {
+    fn resolve(&self, model: &Model, nodes: &BTreeSet<Uuid>) -> (Vec<Arc<Answer>>, Vec<Uuid>) {
         let (mut answers, mut gone) = (Vec::new(), Vec::new());
-        for uuid in nodes {
+        for &uuid in nodes {
             match resolve_node(&model.fleet, &self.memory().resolve, NodeId(uuid)) {
                 Outcome::Complete(answer) => answers.push(answer),
                 Outcome::Incomplete(_) if model.nodes.get(uuid).is_none() => gone.push(uuid),

@@ -111,7 +111,10 @@ impl Resolved<'_> {
         };
         let today = answer.task_set().map(|set| profiles.encoded(&set.profile));
         let is_today = today.as_ref().map(|profile| profile.encoded.name) == record.task_set.profile;
-        let kept = if is_today { today.clone() } else { stored_profile(model, &record.task_set) };
+        let kept = match record.task_set.profile {
+            Some(name) if !is_today => profiles.kept(name, || stored_profile(model, name)),
+            _ => today.clone().filter(|_| is_today),
+        };
         let dropped = match (&kept, &today) {
             (Some(kept), Some(today)) if !is_today && standing == Standing::Current => {
                 encode::dropped_barriers(&kept.encoded.bytes, &today.encoded.bytes)
@@ -151,8 +154,7 @@ fn fixes(model: &Model, answer: &Answer) -> Vec<Fixed> {
 }
 
 /// The profile of a task set that is held, as it was when it was released.
-fn stored_profile(model: &Model, task_set: &TaskSet) -> Option<EncodedProfile> {
-    let hash = task_set.profile?;
+fn stored_profile(model: &Model, hash: Hash) -> Option<EncodedProfile> {
     let Some(record) = model.profiles.get(&hash) else {
         error!(profile:% = hash; "the profile of a released task set is not stored: its host keeps what it has");
         return None;

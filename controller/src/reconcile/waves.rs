@@ -39,8 +39,8 @@ impl TaskResults for Results<'_> {
 
 /// What a pass touched.
 pub(super) struct Touched<'a> {
-    /// Nodes that were resolved, or are gone.
-    pub(super) resolved: &'a BTreeSet<Uuid>,
+    /// Nodes that were looked at: resolved or not, or gone.
+    pub(super) nodes: &'a BTreeSet<Uuid>,
     /// Nodes with new results, each with the tasks.
     pub(super) results: &'a BTreeMap<Uuid, BTreeSet<String>>,
 }
@@ -66,11 +66,16 @@ impl Waves {
         }
     }
 
+    /// Forgets all waves: each is built from what is stored when one of its nodes is looked at next.
+    pub(super) fn forget(&mut self) {
+        self.of.clear();
+    }
+
     /// Takes in what a pass touched, and grants what is open by it.
     pub(super) fn update(&mut self, fleet: &Fleet, results: Results<'_>, touched: &Touched<'_>, revision: Revision) {
         let mut affected: BTreeMap<ClusterId, Affected> = BTreeMap::new();
         let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
-        for node in touched.resolved {
+        for node in touched.nodes {
             let now = cluster_of(fleet, NodeId(*node));
             let before = match now {
                 Some(cluster) => self.put_in.insert(*node, cluster),

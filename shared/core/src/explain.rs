@@ -200,9 +200,11 @@ pub fn task(answer: &Answer, id: &str) -> Option<Value> {
         (true, Some(reason)) => format!("it falls to this node by {placed}, and is left out: {reason}"),
         (true, None) => format!("it falls to this node by {placed}"),
     };
+    // The name that the node's levels say: its profile may be that of another release of equal content.
+    let named = answer.release().map(|release| release.name.to_string());
     let references: Vec<String> = release.task(ix).references.iter().map(ToString::to_string).collect();
     Some(json!({
-        "task": id, "release": release.name.to_string(), "runs": falls && left_out.is_none(), "why": why, "reads": references,
+        "task": id, "release": named, "runs": falls && left_out.is_none(), "why": why, "reads": references,
         "set_aside": set_aside(answer),
     }))
 }
