@@ -7,7 +7,7 @@ use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Missing;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::object::{ClusterId, Kind};
-use stemma_core::resolve::{Outcome, ResolveCache, cluster_findings, resolve_node};
+use stemma_core::resolve::{Outcome, cluster_findings};
 use stemma_core::task;
 use uuid::Uuid;
 
@@ -50,10 +50,9 @@ impl Gravest {
 pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
     let mut findings = Gravest::default();
-    let cache = ResolveCache::new();
     for node in work.reach().dirty.nodes() {
         clusters.extend(work.model.cluster_of(node.0));
-        if let Outcome::Complete(answer) = resolve_node(&work.model.fleet, &cache, node) {
+        if let Outcome::Complete(answer) = work.model.resolve(node.0) {
             findings.extend(size::findings(&answer));
         }
     }
@@ -78,9 +77,8 @@ fn of_release(model: &Model, uuid: Uuid) -> Vec<Finding> {
 pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
     let mut findings = Gravest::default();
     findings.extend(of_order(model, cluster));
-    let cache = ResolveCache::new();
     for node in model.fleet.nodes_of_cluster(cluster) {
-        match resolve_node(&model.fleet, &cache, node) {
+        match model.resolve(node.0) {
             Outcome::Complete(answer) => findings.extend(size::findings(&answer)),
             Outcome::Incomplete(missing) => {
                 let object = format!("node/{}", node.0);

@@ -92,7 +92,11 @@ impl Fleet {
         match read {
             Read::Nodes { query, fields } => {
                 let patterns = Patterns::new(query);
-                let view = |fleet: &Self, id: &NodeId| fleet.view(cluster, *id, Some(&patterns), fields);
+                // The name is the place in the list, whether or not it is read.
+                let view = |fleet: &Self, id: &NodeId| {
+                    let seen = fleet.view(cluster, *id, Some(&patterns), fields)?;
+                    Some((fleet.node(*id)?.display_name(), seen))
+                };
                 nodes.iter().any(|id| view(before, id) != view(self, id))
             }
             Read::Primary { tag, fields } => {
