@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stemma_author::Reader;
 use stemma_core::fleet::{Change, Dirty, Fleet, Missing};
 use stemma_core::manifest::{Objects, assemble, read_document};
-use stemma_core::name::TagName;
+use stemma_core::name::{NodeName, TagName};
 use stemma_core::object::{
     ClusterId, FactMap, Meta, Node, NodeGroup, NodeId, NotTaken, Object, Observation, PrimarySpec, RefusedTraits,
     ReportedLabel, SaidOnHost, Timestamp,
@@ -360,6 +360,31 @@ fn a_node_that_moves_gives_back_its_primaries() {
     assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
     assert_eq!(made.plain("db-10").primary_tags.len(), 1);
     assert_eq!(made.plain("db-2").primary_tags.len(), 1, "it is the first of its new cluster");
+}
+
+/// A look-up is a list in the order of its nodes' names, also where it reads no name.
+#[test]
+fn a_node_that_is_renamed_changes_its_place_in_a_look_up() {
+    let zones = json!({"id": "zones", "type": "file", "tags": ["nginx"], "parameters": {
+        "path": "/zones", "template": "{% for n in nodes(tag='mysql') %}{{ n.labels.zone }} {% endfor %}",
+    }});
+    let mut documents = site(&json!({}), &json!([zones]));
+    documents[5]["labels"] = json!({"zone": "east"});
+    documents[6]["labels"] = json!({"zone": "west"});
+    let mut made = Made::of(&documents);
+    let before = made.plain("web-1").task_digest;
+    let mut node = Node::clone(made.node("db-2"));
+    node.meta.name = Some(NodeName::new("db-20").expect("a name"));
+    let dirty = made.fleet.apply(Change::Node(Arc::new(node)));
+    assert!(made.names(&dirty).contains(&"web-1".to_owned()));
+    let after = made.plain("web-1").task_digest;
+    assert_ne!(before, after);
+    let mut fresh = Fleet::new();
+    fresh.apply_all(changes(objects(&documents)).into_iter().filter(|one| !matches!(one, Change::Node(_))));
+    fresh.apply_all(made.fleet.nodes().cloned().map(Change::Node));
+    fresh.set_loaded();
+    let fresh = Made { fleet: fresh, cache: ResolveCache::new() };
+    assert_eq!(after, fresh.plain("web-1").task_digest, "as at a start");
 }
 
 #[test]

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use stemma_author::Reader;
 use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::manifest::{Objects, assemble, read_document};
-use stemma_core::object::{FactMap, NodeId, Observation};
+use stemma_core::name::NodeName;
+use stemma_core::object::{FactMap, Node, NodeId, Observation};
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
 use stemma_core::resolve::{Outcome, PlainAnswer, ResolveCache, resolve_node};
@@ -106,6 +107,7 @@ fn release(template: &str) -> Value {
             file("conf", "common", template),
             file("params", "db", "{{ params.p | default(0) }}"),
             file("peers", "web", "{% for n in nodes(tag='db') %}{{ n.name }} {{ n.address }} {{ n.labels.x }}{% endfor %}"),
+            file("addresses", "web", "{% for n in nodes(tag='db') %}{{ n.address }} {% endfor %}"),
             file("leader", "web", "{{ primary('db').name }}"),
             file("all", "db", "{{ nodes(role=['db', 'web']) | length }}"),
             file("facts", "db", "{{ facts.os.id | default('') }} {{ node.address | default('') }}"),
@@ -126,6 +128,19 @@ fn change(all: &[Vec<Value>], forms: &[usize], object: usize) -> Change {
     let manager = Manager::new("test").expect("a manager");
     let objects = assemble(&documents, &manager).expect("manifests of the test");
     changes(objects).remove(object)
+}
+
+/// The same change, with the node under another name: one that sorts first.
+fn renamed(change: Change, is_renamed: bool) -> Change {
+    match change {
+        Change::Node(node) if is_renamed => {
+            let mut node = Node::clone(&node);
+            let name = node.meta.name.as_ref().map(|name| format!("a-{name}")).expect("a node of the test has a name");
+            node.meta.name = Some(NodeName::new(&name).expect("a name"));
+            Change::Node(Arc::new(node))
+        }
+        other => other,
+    }
 }
 
 /// In the order of the documents.
@@ -169,7 +184,7 @@ fn answers(fleet: &Fleet, cache: &ResolveCache) -> Answers {
 }
 
 fn edit() -> impl Strategy<Value = Edit> {
-    (0..13_usize, 0..12_usize).prop_map(|(object, form)| Edit { object, form })
+    (0..16_usize, 0..12_usize).prop_map(|(object, form)| Edit { object, form })
 }
 
 proptest! {
@@ -179,6 +194,8 @@ proptest! {
     fn whoever_is_told_something_else_was_reached(edits in proptest::collection::vec(edit(), 1..12)) {
         let all = documents();
         let mut forms = vec![0; all.len()];
+        // Objects under another name: nodes alone are renamed.
+        let mut other_name = vec![false; all.len()];
         let mut fleet = Fleet::new();
         for object in 0..all.len() {
             fleet.apply(change(&all, &forms, object));
@@ -190,7 +207,11 @@ proptest! {
         for Edit { object, form } in edits {
             let dirty: Dirty = if object < all.len() {
                 forms[object] = form % all[object].len();
-                fleet.apply(change(&all, &forms, object))
+                fleet.apply(renamed(change(&all, &forms, object), other_name[object]))
+            } else if object >= all.len() + 3 {
+                let node = object - 6;
+                other_name[node] = !other_name[node];
+                fleet.apply(renamed(change(&all, &forms, node), other_name[node]))
             } else {
                 fleet.apply(observed(ids[(object - all.len()) % 3], form % 6))
             };
@@ -206,7 +227,7 @@ proptest! {
         }
         let mut fresh = Fleet::new();
         for object in (0..all.len()).rev() {
-            fresh.apply(change(&all, &forms, object));
+            fresh.apply(renamed(change(&all, &forms, object), other_name[object]));
         }
         for id in &ids {
             if let Some(seen) = fleet.observation(*id) {
