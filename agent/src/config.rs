@@ -122,10 +122,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`]; the agent does not start then (S71).
     pub fn load(host: &dyn Host) -> Result<Self, ConfigError> {
-        let path = paths::own(paths::CONFIG);
-        let Some(dir) = path.parent().map(|parent| host.dir(&parent)).transpose()?.flatten() else {
-            return Ok(Self::default());
-        };
+        let path = HostPath::own(paths::CONFIG);
+        let Some(dir) = host.parent_of(&path)? else { return Ok(Self::default()) };
         let Some(stat) = dir.stat(path.name())? else { return Ok(Self::default()) };
         if stat.mode & 0o022 != 0 {
             return Err(ConfigError::WritableByOthers { path: shown(host, &path), mode: stat.mode });

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::host::atomic::{Attributes, ensure_dir, replace};
-use crate::host::{Host, HostError};
+use crate::host::{Host, HostError, HostPath};
 use crate::paths;
 
 /// The file's name in the state directory.
@@ -47,7 +47,7 @@ impl Identity {
     /// # Errors
     /// [`IdentityError`].
     pub fn load(host: &dyn Host) -> Result<Self, IdentityError> {
-        let dir = host.dir(&paths::own(paths::STATE))?.ok_or(IdentityError::NotJoined)?;
+        let dir = host.dir(&HostPath::own(paths::STATE))?.ok_or(IdentityError::NotJoined)?;
         let bytes = match dir.read(NAME, LARGEST) {
             Err(error) if error.is_of_the_file() => return Err(IdentityError::Damaged(error.sentence())),
             read => read?.ok_or(IdentityError::NotJoined)?,
@@ -60,7 +60,7 @@ impl Identity {
     /// # Errors
     /// [`HostError`].
     pub fn store(&self, host: &dyn Host) -> Result<(), HostError> {
-        let dir = ensure_dir(host, &paths::own(paths::STATE), 0o755)?;
+        let dir = ensure_dir(host, &HostPath::own(paths::STATE), 0o755)?;
         if matches!(Self::load(host), Err(IdentityError::Damaged(_))) {
             dir.rename(NAME, &format!("{NAME}.set-aside"))?;
         }

@@ -29,15 +29,6 @@ pub fn is_own(path: &HostPath) -> bool {
     [STATE, RUN, CONFIG].into_iter().any(at_or_below)
 }
 
-/// One of the paths above, or below them.
-///
-/// # Panics
-/// When the text is no plain absolute path: a mistake in this program.
-#[must_use]
-pub fn own(text: &str) -> HostPath {
-    HostPath::own(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,7 +44,7 @@ mod tests {
             ("/var/lib/stemma-agents", false),
             ("/etc/stemma/agent.toml.d", false),
         ] {
-            assert_eq!(is_own(&own(text)), is, "{text}");
+            assert_eq!(is_own(&HostPath::own(text)), is, "{text}");
         }
     }
 }

@@ -1,106 +1,141 @@
-//! Told by the kernel when something in a directory changes, so that nothing is looked at while nothing changes.
+//! Told by the kernel when files or directories change, so that nothing is looked at while nothing changes.
 //!
-//! A watch is of a directory and not of its name: one that is removed, or moved away, and made again (as a package does
-//! that is installed anew) would be seen no more. So the directories above are watched too, for that name alone, and the
-//! watch is laid again when one of them was replaced.
+//! A watch is of directories and not of names: a file is replaced by a rename, and a watch of it would follow the old one. A
+//! directory that is removed, or moved away, and made again (as a package does that is installed anew) would be seen no
+//! more. So the directories above are watched too, for that name alone, and the watch is laid again when one of them was
+//! replaced.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use log::warn;
 use notify::event::ModifyKind;
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 
-/// What of a directory is watched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is watched at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Whatever it holds.
+    /// A directory, whatever it holds.
     All,
-    /// One file in it.
-    File(PathBuf),
+    /// One file.
+    File,
 }
+
+/// What is watched, by its path on this system.
+pub type Parts = BTreeMap<PathBuf, Part>;
 
 /// Watches while it lives.
 pub struct Watch {
-    changed: Arc<Notify>,
-    is_stale: Arc<AtomicBool>,
-    /// From the agent's root down to the directory.
-    chain: Arc<[PathBuf]>,
+    root: PathBuf,
+    shared: Arc<Shared>,
     watcher: Option<RecommendedWatcher>,
 }
 
+/// What the watcher's thread reads and writes.
+#[derive(Default)]
+struct Shared {
+    changed: Notify,
+    /// Whether a directory was replaced since the watch was laid.
+    is_stale: AtomicBool,
+    watched: Mutex<Watched>,
+}
+
+#[derive(Default)]
+struct Watched {
+    parts: Parts,
+    /// The directories of the parts and those above, up to the agent's root.
+    dirs: BTreeSet<PathBuf>,
+}
+
 impl Watch {
-    /// Watches a part of a directory at or below `root`, also where that is not there yet. Where watching cannot be done,
-    /// changes are seen at the next look by schedule.
-    pub fn new(root: &Path, dir: &Path, part: Part) -> Self {
-        let mut chain: Vec<_> =
-            dir.ancestors().take_while(|above| above.starts_with(root)).map(PathBuf::from).collect();
-        chain.reverse();
-        let chain: Arc<[PathBuf]> = chain.into();
-        let (changed, is_stale) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(true)));
-        let watcher = watcher(changed.clone(), is_stale.clone(), chain.clone(), part)
-            .inspect_err(|error| warn!(path:% = dir.display(), error:% = error; "a directory is not watched"))
+    /// Watches parts at or below `root`, also where they are not there yet. Where watching cannot be done, changes are seen
+    /// at the next look by schedule.
+    pub fn new(root: PathBuf, parts: Parts) -> Self {
+        let shared = Arc::new(Shared::default());
+        let told = shared.clone();
+        let watcher = notify::recommended_watcher(move |event| told.take(event))
+            .inspect_err(|error| warn!(path:% = root.display(), error:% = error; "nothing is watched"))
             .ok();
-        let mut watch = Self { changed, is_stale, chain, watcher };
-        watch.renew();
+        let mut watch = Self { root, shared, watcher };
+        watch.set(parts);
         watch
+    }
+
+    /// Watches these parts and no others from now on.
+    pub fn set(&mut self, parts: Parts) {
+        let dirs: BTreeSet<_> = parts.iter().flat_map(|(path, part)| above(&self.root, path, *part)).collect();
+        let before = std::mem::replace(&mut *self.shared.watched(), Watched { parts, dirs: dirs.clone() });
+        if let Some(watcher) = &mut self.watcher {
+            // One that is gone is watched no more already.
+            before.dirs.difference(&dirs).for_each(|dir| drop(watcher.unwatch(dir)));
+        }
+        if before.dirs != dirs {
+            self.shared.is_stale.store(true, Ordering::Release);
+        }
+        self.renew();
     }
 
     /// Waits until something was changed there. Safe to cancel.
     pub async fn changed(&self) {
-        self.changed.notified().await;
+        self.shared.changed.notified().await;
     }
 
     /// Lays the watch again where a directory was replaced; to be called before what is there is read.
     pub fn renew(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
-        if !self.is_stale.swap(false, Ordering::AcqRel) {
+        if !self.shared.is_stale.swap(false, Ordering::AcqRel) {
             return;
         }
+        let dirs = self.shared.watched().dirs.clone();
         // From above: what is made below meanwhile is told by the directory that it is made in.
-        for dir in &*self.chain {
-            let _ = watcher.unwatch(dir);
-            match watcher.watch(dir, RecursiveMode::NonRecursive) {
+        for dir in dirs {
+            let _ = watcher.unwatch(&dir);
+            match watcher.watch(&dir, RecursiveMode::NonRecursive) {
                 Ok(()) => {}
                 // The directory above tells when it comes.
-                Err(_) if !dir.exists() => break,
+                Err(_) if !dir.exists() => {}
                 Err(error) => warn!(path:% = dir.display(), error:% = error; "a directory is not watched"),
             }
         }
     }
 }
 
-fn watcher(
-    changed: Arc<Notify>,
-    is_stale: Arc<AtomicBool>,
-    chain: Arc<[PathBuf]>,
-    part: Part,
-) -> notify::Result<RecommendedWatcher> {
-    let dir = chain.last().cloned().unwrap_or_default();
-    notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        let Ok(event) = event else {
-            // Events were lost: anything may have changed.
-            is_stale.store(true, Ordering::Release);
-            return changed.notify_one();
-        };
-        if event.kind.is_access() {
+/// The directory of a part, and those above it up to the root.
+fn above<'a>(root: &'a Path, path: &'a Path, part: Part) -> impl Iterator<Item = PathBuf> + 'a {
+    let own = usize::from(part == Part::File);
+    path.ancestors().skip(own).take_while(move |above| above.starts_with(root)).map(PathBuf::from)
+}
+
+impl Shared {
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an event of the kernel.
+    fn take(&self, event: notify::Result<Event>) {
+        // Where events were lost, anything may have changed.
+        let event = event.unwrap_or_else(|_| Event::new(EventKind::Other));
+        let is_lost = event.kind == EventKind::Other || event.need_rescan();
+        if event.kind.is_access() && !is_lost {
             return;
         }
-        let replaced = !event.kind.is_modify() || matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
-        let is_above = replaced && event.paths.iter().any(|path| chain.contains(path));
-        let is_part = event.paths.iter().any(|path| match &part {
-            Part::All => path.parent() == Some(&dir) || *path == dir,
-            Part::File(file) => path == file,
-        });
+        let watched = self.watched();
+        let is_replaced = !event.kind.is_modify() || matches!(event.kind, EventKind::Modify(ModifyKind::Name(_)));
+        let is_above = is_lost || (is_replaced && event.paths.iter().any(|path| watched.dirs.contains(path)));
+        let is_part = |path: &PathBuf| {
+            let holds = |dir: &Path| watched.parts.get(dir) == Some(&Part::All);
+            watched.parts.contains_key(path) || path.parent().is_some_and(holds)
+        };
         if is_above {
-            is_stale.store(true, Ordering::Release);
+            self.is_stale.store(true, Ordering::Release);
         }
-        if is_above || is_part {
-            changed.notify_one();
+        if is_above || event.paths.iter().any(is_part) {
+            self.changed.notify_one();
         }
-    })
+    }
 }
 
 #[cfg(test)]
@@ -126,7 +161,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let dir = root.join("etc/stemma/labels.d");
-        let mut watch = Watch::new(&root, &dir, Part::All);
+        let mut watch = Watch::new(root.clone(), [(dir.clone(), Part::All)].into());
         for round in 0..3 {
             fs::create_dir_all(&dir).unwrap();
             assert!(is_told(&mut watch).await, "round {round}: it is there");
@@ -147,11 +182,50 @@ mod tests {
     async fn of_one_file_no_neighbour_is_told() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
-        let mut watch = Watch::new(&root, &root, Part::File(root.join("map")));
+        let mut watch = Watch::new(root.clone(), [(root.join("map"), Part::File)].into());
         fs::write(root.join("neighbour"), "x").unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(200), watch.changed()).await.is_err());
         fs::write(root.join("new"), "x").unwrap();
         fs::rename(root.join("new"), root.join("map")).unwrap();
         assert!(is_told(&mut watch).await);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_change_by_another_hand_is_told_and_one_of_a_neighbour_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let (ours, theirs) = (path.join("ours"), path.join("theirs"));
+        fs::write(&ours, "").unwrap();
+        let mut managed = Watch::new(path.clone(), Parts::new());
+        managed.set([(ours.clone(), Part::File)].into());
+        fs::write(&theirs, "x").unwrap();
+        let told = tokio::time::timeout(Duration::from_millis(200), managed.changed()).await;
+        assert!(told.is_err(), "a neighbour");
+        fs::write(path.join("new"), "y").unwrap();
+        fs::rename(path.join("new"), &ours).unwrap();
+        tokio::time::timeout(Duration::from_secs(10), managed.changed()).await.expect("ours was replaced");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_directory_that_was_replaced_is_watched_anew_after_the_next_look() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().canonicalize().unwrap().join("conf");
+        let ours = dir.join("ours");
+        let mut managed = Watch::new(dir.parent().unwrap().to_owned(), Parts::new());
+        let make = || {
+            fs::create_dir(&dir).unwrap();
+            fs::write(&ours, "").unwrap();
+        };
+        make();
+        managed.set([(ours.clone(), Part::File)].into());
+        fs::remove_dir_all(&dir).unwrap();
+        let told =
+            async |managed: &Watch| tokio::time::timeout(Duration::from_secs(5), managed.changed()).await.is_ok();
+        assert!(told(&managed).await, "it is gone");
+        make();
+        managed.set([(ours.clone(), Part::File)].into());
+        while tokio::time::timeout(Duration::from_millis(100), managed.changed()).await.is_ok() {}
+        fs::write(&ours, "x").unwrap();
+        assert!(told(&managed).await, "an edit in the new one");
     }
 }

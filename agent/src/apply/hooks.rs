@@ -11,7 +11,7 @@ use log::{info, warn};
 use serde::Serialize;
 
 use super::ledger::{Desired, HookSnapshot};
-use crate::host::{Command, Host, HostError, Kind, Stat};
+use crate::host::{Command, Host, HostError, HostPath, Kind, Stat};
 use crate::paths;
 
 /// What changed, as hooks read it on standard input.
@@ -92,7 +92,7 @@ pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Vec<Str
     };
     let input = serde_json::to_vec(&change).expect("a change is texts alone");
     for name in names {
-        let path = host.outside(&paths::own(paths::HOOKS)).join(&name).display().to_string();
+        let path = host.outside(&HostPath::own(paths::HOOKS)).join(&name).display().to_string();
         let command = Command { input: input.clone(), ..Command::new(vec![path], limit) };
         match host.run(&command).await {
             Ok(finished) if finished.end.is_success() => info!(name = name.as_str(); "a hook was told of a change"),
@@ -108,7 +108,7 @@ pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Vec<Str
 
 /// The executables, by name; one that others may write is never run as root (S71).
 fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
-    let Some(dir) = host.dir(&paths::own(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
+    let Some(dir) = host.dir(&HostPath::own(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
     let (mut names, mut findings) = (Vec::new(), Vec::new());
     let (own, _) = host.identity();
     if let Some(open) = open_to_others(host)? {
@@ -134,7 +134,7 @@ fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
 fn open_to_others(host: &dyn Host) -> Result<Option<String>, HostError> {
     let (own, _) = host.identity();
     let (mut dir, mut at) = (host.root()?, String::new());
-    for name in paths::own(paths::HOOKS).names() {
+    for name in HostPath::own(paths::HOOKS).names() {
         at = format!("{at}/{name}");
         if dir.stat(name)?.is_some_and(|stat| is_open(&stat, own)) {
             return Ok(Some(at));

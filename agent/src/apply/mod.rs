@@ -4,7 +4,6 @@ pub mod applier;
 pub mod executor;
 pub mod hooks;
 pub mod ledger;
-pub mod managed;
 pub mod outputs;
 pub mod rendering;
 pub mod seal;

@@ -8,8 +8,7 @@ use stemma_core::task::is_template;
 use stemma_render::{Limits, RenderError, Renderer, SecretUnavailable, Secrets};
 
 use super::task::{HostTask, Site, TaskError};
-use crate::host::Host;
-use crate::paths;
+use crate::host::{Host, HostPath};
 
 /// Where systemd puts what the unit's `LoadCredential=` names.
 const CREDENTIALS: &str = "/run/credentials/stemma-agent.service";
@@ -104,8 +103,8 @@ impl Secrets for Unnamed {
 impl Secrets for Credentials<'_> {
     fn value(&self, name: &str, _: u64) -> Result<String, SecretUnavailable> {
         let unavailable = |reason: String| SecretUnavailable { reason };
-        let path = paths::own(CREDENTIALS).join(name).map_err(|error| unavailable(error.to_string()))?;
-        let read = path.parent().map(|parent| self.0.dir(&parent)).transpose().and_then(|dir| match dir.flatten() {
+        let path = HostPath::own(CREDENTIALS).join(name).map_err(|error| unavailable(error.to_string()))?;
+        let read = self.0.parent_of(&path).and_then(|dir| match dir {
             Some(dir) => dir.read(path.name(), LARGEST),
             None => Ok(None),
         });

@@ -2,7 +2,7 @@
 
 use x25519_dalek::{PublicKey, StaticSecret};
 
-use super::ledger::Ledger;
+use super::ledger::{Ledger, SEAL_KEY};
 use crate::host::{Host, HostError};
 
 /// The public half, X25519; the key is made and kept where there is none.
@@ -10,12 +10,12 @@ use crate::host::{Host, HostError};
 /// # Errors
 /// [`HostError`] when it cannot be read or kept.
 pub fn seal_key(host: &dyn Host, ledger: &Ledger) -> Result<[u8; 32], HostError> {
-    let private = if let Some(private) = ledger.seal_key()? {
+    let private = if let Some(private) = ledger.get(SEAL_KEY)? {
         private
     } else {
         let mut private = [0; 32];
         private.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&host.random().to_ne_bytes()));
-        ledger.set_seal_key(&private)?;
+        ledger.put(SEAL_KEY, &private)?;
         private
     };
     Ok(PublicKey::from(&StaticSecret::from(private)).to_bytes())

@@ -32,7 +32,7 @@ impl WakeListener {
     /// # Errors
     /// [`HostError`].
     pub fn listen(host: &RealHost) -> Result<Self, HostError> {
-        ensure_dir(host, &paths::own(paths::APPLY_STATE), 0o700)?;
+        ensure_dir(host, &HostPath::own(paths::APPLY_STATE), 0o700)?;
         let path = host.outside(&fifo());
         match rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
             Ok(()) | Err(Errno::EXIST) => {}

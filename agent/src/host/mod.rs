@@ -23,6 +23,14 @@ pub use path::{HostPath, PathRefused};
 /// A future that need not move between threads: the agent has one.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
+/// What a future gives; where there is none, this is never over. It is for a branch of `select!`.
+pub(crate) async fn or_never<T>(future: Option<impl Future<Output = T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
 /// A machine, or what stands in for one.
 pub trait Host {
     /// The directory at the root of everything (`--root`).
@@ -36,6 +44,14 @@ pub trait Host {
     /// # Errors
     /// [`HostError::Link`] when a symbolic link stands in the way, [`HostError::Kind`] when another thing does.
     fn dir(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError>;
+
+    /// The directory that a path lies in; `None` when it is not there.
+    ///
+    /// # Errors
+    /// As [`Self::dir`].
+    fn parent_of(&self, path: &HostPath) -> Result<Option<Box<dyn Dir>>, HostError> {
+        path.parent().map_or_else(|| self.root().map(Some), |parent| self.dir(&parent))
+    }
 
     /// Runs a command to its end or its time limit. Its whole process group is ended at the limit, and when
     /// the future is dropped.

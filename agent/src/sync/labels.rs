@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_wire::message::observed::ReportedLabel;
 
-use crate::host::{Dir, Host, HostError, Kind, Stat};
-use crate::paths;
+use crate::host::{Dir, Host, HostError, HostPath, Kind, Stat};
 
 /// Where they stand.
 pub(super) const DIR: &str = "/etc/stemma/labels.d";
@@ -41,7 +40,7 @@ pub fn read_label_lines(text: &str) -> (usize, Vec<String>) {
 /// Reads every file.
 pub(super) fn read(host: &dyn Host) -> LocalLabels {
     let mut found = LocalLabels::default();
-    let dir = match host.dir(&paths::own(DIR)) {
+    let dir = match host.dir(&HostPath::own(DIR)) {
         Ok(Some(dir)) => dir,
         Ok(None) => return found,
         Err(error) => {
@@ -78,7 +77,7 @@ fn bound(findings: &mut Vec<String>) {
 /// Who may write the directory may put a file of somebody else's there.
 fn open_to_others(host: &dyn Host) -> Option<String> {
     let (parent, name) = DIR.rsplit_once('/')?;
-    let stat = host.dir(&paths::own(parent)).ok()??.stat(name).ok()??;
+    let stat = host.dir(&HostPath::own(parent)).ok()??.stat(name).ok()??;
     let why = written_by_others(&stat, host.identity().0)?;
     Some(format!("{DIR}: {why}"))
 }

@@ -9,9 +9,8 @@ use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::tls::{ClientIdentity, Fleet, NotAnIdentity, Pin, client_config};
 
 use crate::host::atomic::{Attributes, ensure_dir, replace};
-use crate::host::{Host, HostError, Kind};
+use crate::host::{Host, HostError, HostPath, Kind};
 use crate::identity::Identity;
-use crate::paths;
 
 /// Where it is kept.
 const DIR: &str = "/var/lib/stemma-agent/sync";
@@ -78,10 +77,10 @@ impl Credentials {
     /// # Errors
     /// [`StateError`].
     pub fn load(host: &dyn Host) -> Result<Self, StateError> {
-        let dir = host.dir(&paths::own(DIR))?.ok_or(StateError::Gone)?;
+        let dir = host.dir(&HostPath::own(DIR))?.ok_or(StateError::Gone)?;
         let stat = dir.stat(NAME)?.ok_or(StateError::Gone)?;
         if stat.kind == Kind::File && stat.mode & 0o077 != 0 {
-            let path = host.outside(&paths::own(DIR)).join(NAME).display().to_string();
+            let path = host.outside(&HostPath::own(DIR)).join(NAME).display().to_string();
             return Err(StateError::Exposed { path, mode: stat.mode });
         }
         let bytes = match dir.read(NAME, LARGEST) {
@@ -101,7 +100,7 @@ impl Credentials {
     /// # Errors
     /// [`HostError`].
     pub fn store(&self, host: &dyn Host) -> Result<(), HostError> {
-        let dir = ensure_dir(host, &paths::own(DIR), 0o700)?;
+        let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
         let bytes = serde_json::to_vec(self).expect("credentials have no map whose keys are not text");
         replace(host, &*dir, NAME, &bytes, Attributes::mode(0o600))
     }
@@ -139,7 +138,7 @@ impl Credentials {
 /// # Errors
 /// [`HostError`].
 pub(super) fn pending_key(host: &dyn Host) -> Result<Option<Vec<u8>>, HostError> {
-    let Some(dir) = host.dir(&paths::own(DIR))? else { return Ok(None) };
+    let Some(dir) = host.dir(&HostPath::own(DIR))? else { return Ok(None) };
     dir.read(PENDING, LARGEST)
 }
 
@@ -148,7 +147,7 @@ pub(super) fn pending_key(host: &dyn Host) -> Result<Option<Vec<u8>>, HostError>
 /// # Errors
 /// [`HostError`].
 pub(super) fn keep_pending_key(host: &dyn Host, key: &[u8]) -> Result<(), HostError> {
-    let dir = ensure_dir(host, &paths::own(DIR), 0o700)?;
+    let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
     replace(host, &*dir, PENDING, key, Attributes::mode(0o600))
 }
 
@@ -157,7 +156,7 @@ pub(super) fn keep_pending_key(host: &dyn Host, key: &[u8]) -> Result<(), HostEr
 /// # Errors
 /// [`HostError`].
 pub(super) fn drop_pending_key(host: &dyn Host) -> Result<(), HostError> {
-    let Some(dir) = host.dir(&paths::own(DIR))? else { return Ok(()) };
+    let Some(dir) = host.dir(&HostPath::own(DIR))? else { return Ok(()) };
     if dir.stat(PENDING)?.is_some() {
         dir.remove(PENDING)?;
     }
@@ -180,7 +179,7 @@ mod tests {
         };
         credentials.store(&host).unwrap();
         assert!(Credentials::load(&host).unwrap() == credentials);
-        let dir = host.dir(&paths::own(DIR)).unwrap().unwrap();
+        let dir = host.dir(&HostPath::own(DIR)).unwrap().unwrap();
         for mode in [0o640, 0o604, 0o620] {
             replace(&host, &*dir, NAME, &serde_json::to_vec(&credentials).unwrap(), Attributes::mode(mode)).unwrap();
             let refused = Credentials::load(&host).map(|_| ()).unwrap_err().to_string();

@@ -18,13 +18,14 @@ use super::status::words;
 use super::{Exit, Local, print, print_json};
 use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run};
+use crate::apply::ledger::{LOCAL, PROGRESS};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, Woken, wake};
 use crate::apply::worker::{ApplyWorker, Until};
 use crate::args::Output;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
 use crate::config::Config;
-use crate::host::Command;
+use crate::host::{Command, HostPath};
 use crate::identity::{Identity, IdentityError};
 use crate::sync;
 
@@ -118,7 +119,7 @@ async fn talk(local: &Local, identity: Option<Identity>, end: SyncEnd) -> sync::
 fn lock(local: &Local, patience: Duration) -> Result<Option<OwnedFd>> {
     let until = Instant::now() + patience;
     loop {
-        match local.host.lock(&crate::paths::own(LOCK))? {
+        match local.host.lock(&HostPath::own(LOCK))? {
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
             held => return Ok(held),
         }
@@ -185,7 +186,7 @@ fn asked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
 
 /// Why no task is applied on this host now, and what to do about it.
 fn stopped_by(local: &Local) -> Result<Option<String>> {
-    let said = local.site.ledger.local()?;
+    let said = local.site.ledger.get(LOCAL)?.unwrap_or_default();
     let parked = local.site.ledger.accepted()?.is_some_and(|accepted| accepted.desired().known.parked);
     Ok(if said.paused {
         Some("this host is paused: no task was applied, labels were; run `stemma-agent resume`, then `stemma-agent once`\n".into())
@@ -204,7 +205,14 @@ fn outcome_of_once(local: &Local) -> Result<Exit> {
         print("the task profile is not on this host yet: only labels were applied; `stemma-agent run` fetches it\n")?;
         return Ok(Exit::Failed);
     }
-    let failed = local.site.ledger.progress()?.tasks.values().any(|performed| !is_well(performed.outcome));
+    let failed = local
+        .site
+        .ledger
+        .get(PROGRESS)?
+        .unwrap_or_default()
+        .tasks
+        .values()
+        .any(|performed| !is_well(performed.outcome));
     Ok(if failed { Exit::Failed } else { Exit::Done })
 }
 

@@ -11,8 +11,8 @@ use stemma_wire::clock::SystemClock;
 use super::{Exit, Local, print};
 use crate::apply::seal::seal_key;
 use crate::args::Join;
+use crate::host::HostPath;
 use crate::host::atomic::ensure_dir;
-use crate::paths;
 use crate::sync::join::{Invitation, join as ask};
 
 /// The longest token file that is read.
@@ -36,7 +36,7 @@ pub fn join(root: &Path, wanted: &Join) -> Result<Exit> {
         seal_key: seal_key(&*local.host, &local.site.ledger)?,
     };
     // So that the host's own labels can be watched from the first day.
-    ensure_dir(&*local.host, &paths::own("/etc/stemma/labels.d"), 0o755)?;
+    ensure_dir(&*local.host, &HostPath::own("/etc/stemma/labels.d"), 0o755)?;
     let asked = super::converge::runtime()?.block_on(ask(&*local.host, invitation, Arc::new(SystemClock)));
     let identity = asked.map_err(|error| anyhow!(error.explanation()))?;
     print(&format!("joined {} as node {}\n", identity.fleet, identity.node))?;

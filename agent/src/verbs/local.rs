@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::{Exit, Local, print};
-use crate::apply::ledger::StepState;
+use crate::apply::ledger::{LOCAL, StepState};
 use crate::apply::wake::{Woken, wake};
 use crate::args::Answer;
 
@@ -27,9 +27,9 @@ pub fn resume(root: &Path) -> Result<Exit> {
 
 fn set_paused(root: &Path, paused: bool, said: &str) -> Result<Exit> {
     let local = Local::open(root)?;
-    let mut state = local.site.ledger.local()?;
+    let mut state = local.site.ledger.get(LOCAL)?.unwrap_or_default();
     state.paused = paused;
-    local.site.ledger.set_local(&state)?;
+    local.site.ledger.put(LOCAL, &state)?;
     let woken = wake(&local.host)?;
     print(said)?;
     if woken == Woken::Nobody {

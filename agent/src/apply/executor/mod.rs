@@ -16,7 +16,7 @@ use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
-use super::ledger::{Desired, Performed, Progress};
+use super::ledger::{Desired, PROGRESS, Performed, Progress};
 use super::task::{Execution, Site};
 use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
@@ -82,7 +82,7 @@ impl Run {
             Purpose::Converge => desired.mode(),
             Purpose::Check => Mode::Noop,
         };
-        let before = site.ledger.progress()?;
+        let before = site.ledger.get(PROGRESS)?.unwrap_or_default();
         let (vertices, tasks) = profile.tasks.iter().map(|task| Planned::read(ceiling, desired, task, mode)).unzip();
         let graph = Graph::new(vertices, WIDTH);
         Ok(Self {
@@ -264,7 +264,7 @@ impl Run {
         let mut progress = self.before.clone();
         progress.tasks.retain(|id, _| self.tasks.iter().any(|planned| planned.id == *id));
         progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), performed.clone())));
-        self.site.ledger.set_progress(&progress)?;
+        self.site.ledger.put(PROGRESS, &progress)?;
         self.unsettled = false;
         Ok(std::mem::take(&mut self.numbered))
     }

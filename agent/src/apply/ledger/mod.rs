@@ -10,6 +10,7 @@ mod record;
 mod results;
 mod state;
 
+use std::marker::PhantomData;
 use std::rc::Rc;
 
 use log::warn;
@@ -19,7 +20,7 @@ use stemma_core::digest::{Hex, sha256};
 use stemma_wire::message::observed::{LocalState, Report};
 
 use crate::host::atomic::{Attributes, ensure_dir, replace, sweep};
-use crate::host::{Dir, Host, HostError};
+use crate::host::{Dir, Host, HostError, HostPath};
 use crate::paths;
 
 pub use bodies::{Arriving, Piece};
@@ -39,15 +40,37 @@ const SET_ASIDE: &str = ".set-aside";
 /// The most of them that are named, in each directory.
 const MOST_SET_ASIDE: usize = 8;
 
-const ACCEPTED: &str = "accepted";
-const PROGRESS: &str = "progress";
-const SEQUENCE: &str = "sequence";
-const HOST_MAP: &str = "host-map";
-const HOOKS: &str = "told";
-const LOCAL: &str = "local";
-const REPORT: &str = "report";
-const SEAL_KEY: &str = "seal-key";
-const OPEN: &str = "open-barriers";
+/// A record that the ledger has once: what it holds, and the name of its file.
+pub struct Record<T> {
+    kind: Kind,
+    name: &'static str,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T> Record<T> {
+    const fn new(kind: Kind, name: &'static str) -> Self {
+        Self { kind, name, value: PhantomData }
+    }
+}
+
+/// The last accepted desired state; [`Ledger::accepted`] reads it.
+pub const ACCEPTED: Record<Accepted> = Record::new(Kind::Accepted, "accepted");
+/// How far the present task set has come.
+pub const PROGRESS: Record<Progress> = Record::new(Kind::Progress, "progress");
+/// Which keys of the host label map are the agent's. It is absent when nothing was ever noted, or the record was lost.
+pub const HOST_MAP: Record<HostMapRecord> = Record::new(Kind::HostMap, "host-map");
+/// What the hooks were told last.
+pub const HOOK_SNAPSHOT: Record<HookSnapshot> = Record::new(Kind::HookSnapshot, "told");
+/// What was said on the host itself.
+pub const LOCAL: Record<LocalState> = Record::new(Kind::Local, "local");
+/// What was last reported of this host, for `status`.
+pub const REPORT: Record<Report> = Record::new(Kind::Report, "report");
+/// The private half of the key that secrets are sealed to.
+pub const SEAL_KEY: Record<[u8; 32]> = Record::new(Kind::SealKey, "seal-key");
+/// The barriers that were said to be open.
+pub const OPEN_BARRIERS: Record<OpenBarriers> = Record::new(Kind::Open, "open-barriers");
+/// The next free number of a result.
+const SEQUENCE: Record<u64> = Record::new(Kind::Sequence, "sequence");
 
 /// The state directory of the root half.
 pub struct Ledger {
@@ -66,10 +89,10 @@ impl Ledger {
     /// [`HostError`] when the directory itself cannot be had; never over what is in it.
     pub fn open(host: Rc<dyn Host>) -> Result<Self, HostError> {
         let below = |name: &str| {
-            let path = paths::own(&format!("{}{name}", paths::APPLY_STATE));
+            let path = HostPath::own(&format!("{}{name}", paths::APPLY_STATE));
             ensure_dir(&*host, &path, 0o700)
         };
-        ensure_dir(&*host, &paths::own(paths::STATE), 0o755)?;
+        ensure_dir(&*host, &HostPath::own(paths::STATE), 0o755)?;
         let (dir, steps, results, bodies, undo) =
             (below("")?, below("/steps")?, below("/results")?, below("/bodies")?, below("/undo")?);
         Ok(Self { host, dir, steps, results, bodies, undo })
@@ -85,53 +108,28 @@ impl Ledger {
             .try_for_each(|dir| sweep(&*self.host, &**dir))
     }
 
-    /// The last accepted desired state.
+    /// What a record holds; a record that is not there, or that cannot be used, is absent.
     ///
     /// # Errors
-    /// [`HostError`] from the machine, here and below; a record that cannot be used reads as absent.
+    /// [`HostError`] from the machine, here and below.
+    pub fn get<T: DeserializeOwned>(&self, record: Record<T>) -> Result<Option<T>, HostError> {
+        Self::read(&*self.dir, record.name, record.kind)
+    }
+
+    /// Writes a record, durable when this returns. One that stands there already, equal, is left alone.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn put<T: Serialize>(&self, record: Record<T>, value: &T) -> Result<(), HostError> {
+        self.write(&*self.dir, record.name, record.kind, value)
+    }
+
+    /// The last accepted desired state, when both of its parts can be read.
+    ///
+    /// # Errors
+    /// [`HostError`].
     pub fn accepted(&self) -> Result<Option<Accepted>, HostError> {
-        let accepted: Option<Accepted> = Self::read(&*self.dir, ACCEPTED, Kind::Accepted)?;
-        Ok(accepted.filter(Accepted::is_whole))
-    }
-
-    /// Makes a desired state the last accepted one.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn accept(&self, accepted: &Accepted) -> Result<(), HostError> {
-        self.write(&*self.dir, ACCEPTED, Kind::Accepted, accepted)
-    }
-
-    /// How far the present task set has come.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn progress(&self) -> Result<Progress, HostError> {
-        Ok(Self::read(&*self.dir, PROGRESS, Kind::Progress)?.unwrap_or_default())
-    }
-
-    /// Notes how far the task set has come; written only when it differs from what is there.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn set_progress(&self, progress: &Progress) -> Result<(), HostError> {
-        self.write(&*self.dir, PROGRESS, Kind::Progress, progress)
-    }
-
-    /// The barriers that were said to be open.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn open_barriers(&self) -> Result<Option<OpenBarriers>, HostError> {
-        Self::read(&*self.dir, OPEN, Kind::Open)
-    }
-
-    /// Notes the open barriers.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn set_open_barriers(&self, open: &OpenBarriers) -> Result<(), HostError> {
-        self.write(&*self.dir, OPEN, Kind::Open, open)
+        Ok(self.get(ACCEPTED)?.filter(Accepted::is_whole))
     }
 
     /// What the journal says of a task.
@@ -148,86 +146,6 @@ impl Ledger {
     /// [`HostError`]; then the step must not be begun.
     pub fn set_step(&self, step: &Step) -> Result<(), HostError> {
         self.write(&*self.steps, &by_name(&step.task), Kind::Step, step)
-    }
-
-    /// Which keys of the host label map are the agent's; `None` when nothing was ever noted, or it was lost.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn host_map(&self) -> Result<Option<HostMapRecord>, HostError> {
-        Self::read(&*self.dir, HOST_MAP, Kind::HostMap)
-    }
-
-    /// Notes which keys of the host label map are the agent's.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn set_host_map(&self, record: &HostMapRecord) -> Result<(), HostError> {
-        self.write(&*self.dir, HOST_MAP, Kind::HostMap, record)
-    }
-
-    /// What the hooks were told last.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn hook_snapshot(&self) -> Result<HookSnapshot, HostError> {
-        Ok(Self::read(&*self.dir, HOOKS, Kind::HookSnapshot)?.unwrap_or_default())
-    }
-
-    /// Notes what the hooks were told.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn set_hook_snapshot(&self, snapshot: &HookSnapshot) -> Result<(), HostError> {
-        self.write(&*self.dir, HOOKS, Kind::HookSnapshot, snapshot)
-    }
-
-    /// What was said on the host itself.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn local(&self) -> Result<LocalState, HostError> {
-        Ok(Self::read(&*self.dir, LOCAL, Kind::Local)?.unwrap_or_default())
-    }
-
-    /// Notes what was said on the host.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn set_local(&self, local: &LocalState) -> Result<(), HostError> {
-        self.write(&*self.dir, LOCAL, Kind::Local, local)
-    }
-
-    /// What was last reported of this host, for `status`.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn report(&self) -> Result<Option<Report>, HostError> {
-        Self::read(&*self.dir, REPORT, Kind::Report)
-    }
-
-    /// Notes what is reported.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn set_report(&self, report: &Report) -> Result<(), HostError> {
-        self.write(&*self.dir, REPORT, Kind::Report, report)
-    }
-
-    /// The private half of the key that secrets are sealed to.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn seal_key(&self) -> Result<Option<[u8; 32]>, HostError> {
-        Self::read(&*self.dir, SEAL_KEY, Kind::SealKey)
-    }
-
-    /// Keeps the private half of the key that secrets are sealed to.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn set_seal_key(&self, key: &[u8; 32]) -> Result<(), HostError> {
-        self.write(&*self.dir, SEAL_KEY, Kind::SealKey, key)
     }
 
     /// Keeps what a task replaced.

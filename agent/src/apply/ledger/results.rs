@@ -61,7 +61,7 @@ impl Ledger {
         let next: u64 = self.next_sequence()?;
         if next <= up_to {
             // This state is younger than what the controller knows of the host: go on above it.
-            self.write(&*self.dir, SEQUENCE, Kind::Sequence, &(up_to + 1))?;
+            self.put(SEQUENCE, &(up_to + 1))?;
         }
         Ok(())
     }
@@ -86,14 +86,14 @@ impl Ledger {
 
     /// The next free number, as far as is known on disk.
     fn next_sequence(&self) -> Result<u64, HostError> {
-        Ok(Self::read(&*self.dir, SEQUENCE, Kind::Sequence)?.unwrap_or(1))
+        Ok(self.get(SEQUENCE)?.unwrap_or(1))
     }
 
     /// Takes `count` numbers that were never used and never will be again.
     fn reserve(&self, count: u64) -> Result<u64, HostError> {
         let kept = self.results()?.last().map_or(0, |last| last.sequence);
         let first = self.next_sequence()?.max(kept + 1);
-        self.write(&*self.dir, SEQUENCE, Kind::Sequence, &(first + count))?;
+        self.put(SEQUENCE, &(first + count))?;
         Ok(first)
     }
 }

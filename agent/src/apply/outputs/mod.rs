@@ -43,7 +43,7 @@ pub fn write(host: &dyn Host, ledger: &Ledger, config: &Config, now: &Desired, b
 /// # Errors
 /// [`HostError`] of the first thing that cannot be written.
 pub fn write_run(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Result<Vec<String>, HostError> {
-    let dir = open_dir(host, &paths::own(paths::RUN))?;
+    let dir = open_dir(host, &HostPath::own(paths::RUN))?;
     let labels: BTreeMap<_, _> = known.labels.iter().map(|(key, label)| (key.as_str(), label.value.as_str())).collect();
     let annotations: BTreeMap<_, _> = known.annotations.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let (env, mut findings) = text::env(&labels);
@@ -60,8 +60,7 @@ pub fn write_run(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Result<V
 /// A directory of the agent's own that every reader on the host may enter, whatever mode it was left with.
 fn open_dir(host: &dyn Host, path: &HostPath) -> Result<Box<dyn Dir>, HostError> {
     let dir = ensure_dir(host, path, DIR_MODE)?;
-    let above = path.parent().map(|parent| host.dir(&parent)).transpose()?.flatten();
-    let stat = above.map(|above| above.stat(path.name())).transpose()?.flatten();
+    let stat = host.parent_of(path)?.map(|above| above.stat(path.name())).transpose()?.flatten();
     if stat.is_some_and(|stat| stat.mode != DIR_MODE) {
         dir.set_mode(DIR_MODE)?;
     }

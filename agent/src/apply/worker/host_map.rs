@@ -1,13 +1,12 @@
 //! What others have in the host label map: reported, and seen when they change it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::observed::{Observation, ReportedLabel};
 use tokio::time::Instant;
 
-use super::{ApplyError, ApplyWorker, SETTLE};
+use super::{ApplyError, ApplyWorker};
 use crate::apply::outputs::host_map;
 use crate::host::HostPath;
 use crate::watch::{Part, Watch};
@@ -17,32 +16,16 @@ use crate::watch::{Part, Watch};
 pub(super) struct HostMapWatch {
     /// What was told last.
     others: BTreeMap<String, ReportedLabel>,
-    watch: Option<Watch>,
+    pub(super) watch: Option<Watch>,
     /// When a change is looked at.
     pub(super) look_at: Option<Instant>,
-}
-
-impl HostMapWatch {
-    /// Waits until the map was changed; never, where it is not watched.
-    pub(super) async fn changed(&self) {
-        match &self.watch {
-            Some(watch) => watch.changed().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// A change is looked at when it has had time to become whole.
-    pub(super) fn was_changed(&mut self) {
-        self.look_at.get_or_insert(Instant::now() + SETTLE);
-    }
 }
 
 impl ApplyWorker {
     pub(super) fn watch_map(&mut self) {
         let path = HostPath::parse(&self.config.host_label_map.path).expect("it was checked when it was read");
-        let file = self.site.host.outside(&path);
-        let dir = file.parent().unwrap_or(Path::new("/")).to_owned();
-        self.map.watch = Some(Watch::new(&self.site.host.outside_root(), &dir, Part::File(file)));
+        let map = [(self.site.host.outside(&path), Part::File)].into();
+        self.map.watch = Some(Watch::new(self.site.host.outside_root(), map));
     }
 
     /// Another hand changed the map, or this one did.

@@ -18,19 +18,19 @@ use log::{info, warn};
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{self, LocalState, Report};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::executor::Run;
 use super::executor::graph::is_well;
-use super::ledger::Desired;
-use super::managed::Managed;
+use super::ledger::{Desired, LOCAL, REPORT};
 use super::seal::seal_key;
 use super::task::Site;
 use super::verify::Trust;
 use super::wake::WakeListener;
 use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::Config;
-use crate::host::{Command, HostError};
+use crate::host::{Command, HostError, or_never};
+use crate::watch::{Part, Parts, Watch};
 use bodies::Bodies;
 use grants::Grants;
 use host_map::HostMapWatch;
@@ -77,7 +77,7 @@ pub struct ApplyWorker {
     hooks: Hooks,
     map: HostMapWatch,
     /// The files that tasks keep; `None`: they are looked at on schedule alone.
-    managed: Option<Managed>,
+    managed: Option<Watch>,
     looked_at: Instant,
     /// The command that is run once, when the tasks are first applied after this process started.
     applied: Option<Command>,
@@ -129,8 +129,8 @@ impl ApplyWorker {
     ) -> Result<Self, HostError> {
         site.ledger.sweep()?;
         let desired = site.ledger.accepted()?.map(|accepted| accepted.desired());
-        let local = site.ledger.local()?;
-        let progress = site.ledger.report()?.map(|last| last.progress).unwrap_or_default();
+        let local = site.ledger.get(LOCAL)?.unwrap_or_default();
+        let progress = site.ledger.get(REPORT)?.map(|last| last.progress).unwrap_or_default();
         let look_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);
         Ok(Self {
             site,
@@ -164,7 +164,7 @@ impl ApplyWorker {
     /// Sees drift also by the events of the files that tasks keep, and what others write into the host label map.
     #[must_use]
     pub fn watching(mut self) -> Self {
-        self.managed = Some(Managed::default());
+        self.managed = Some(Watch::new(self.site.host.outside_root(), Parts::new()));
         self.watch_map();
         self
     }
@@ -199,36 +199,30 @@ impl ApplyWorker {
             }
             let done = tokio::select! {
                 message = self.end.receive(), if connected => match message {
-                    Ok(message) => self.take(message).await,
-                    Err(ChannelError::Closed) if self.mode == Until::Quiet => {
+                    Err(ChannelError::Closed) if self.mode == Until::Stopped => return self.finish().await,
+                    Err(ChannelError::Closed) => {
                         connected = false;
                         Ok(())
                     }
-                    Err(ChannelError::Closed) => return self.finish().await,
-                    Err(error) => {
-                        warn!(error:% = error; "a message of the network half was refused");
-                        Ok(())
-                    }
+                    message => self.received(message).await,
                 },
-                worked = work(self.run.as_mut(), self.replaced, self.grants.open()), if !self.is_blocked => match worked {
-                    Ok(()) => self.worked().await,
-                    Err(error) => Err(error.into()),
-                },
-                () = tokio::time::sleep_until(self.look_at) => self.look().await,
+                worked = work(self.run.as_mut(), self.replaced, self.grants.open()), if !self.is_blocked => {
+                    self.worked(worked).await
+                }
+                () = sleep_until(self.look_at) => self.look().await,
                 () = self.wakes.next() => self.woken().await,
-                () = changed(self.managed.as_ref()) => {
+                () = or_never(self.managed.as_ref().map(Watch::changed)) => {
                     let soonest = self.looked_at + BETWEEN_LOOKS;
                     self.look_at = self.look_at.min(soonest.max(Instant::now() + SETTLE));
                     Ok(())
                 }
-                () = self.map.changed() => {
-                    self.map.was_changed();
+                () = or_never(self.map.watch.as_ref().map(Watch::changed)) => {
+                    // A change is looked at when it has had time to become whole.
+                    self.map.look_at.get_or_insert(Instant::now() + SETTLE);
                     Ok(())
                 }
-                () = tokio::time::sleep_until(self.map.look_at.unwrap_or(self.look_at)), if self.map.look_at.is_some() => {
-                    self.look_at_map().await
-                }
-                () = tokio::time::sleep_until(self.running_at.unwrap_or(self.look_at)), if self.running_at.is_some() => {
+                () = or_never(self.map.look_at.map(sleep_until)) => self.look_at_map().await,
+                () = or_never(self.running_at.map(sleep_until)) => {
                     (self.running_at, self.progress) = (None, observed::Progress::Running);
                     self.report().await
                 }
@@ -259,7 +253,15 @@ impl ApplyWorker {
         self.tell_others().await
     }
 
-    async fn take(&mut self, message: FromSync) -> Result<(), ApplyError> {
+    /// Takes a message of the network half.
+    async fn received(&mut self, message: Result<FromSync, ChannelError>) -> Result<(), ApplyError> {
+        let message = match message {
+            Ok(message) => message,
+            Err(error) => {
+                warn!(error:% = error; "a message of the network half was refused");
+                return Ok(());
+            }
+        };
         match message {
             FromSync::Offer { desired, grants, acknowledged } => {
                 self.site.ledger.acknowledge(acknowledged)?;
@@ -279,7 +281,8 @@ impl ApplyWorker {
     }
 
     /// Something ended, or nothing can go on.
-    async fn worked(&mut self) -> Result<(), ApplyError> {
+    async fn worked(&mut self, worked: Result<(), HostError>) -> Result<(), ApplyError> {
+        worked?;
         let Some(run) = &mut self.run else { return Ok(()) };
         let news = run.settle()?;
         if !self.replaced {
@@ -289,7 +292,7 @@ impl ApplyWorker {
         if idle {
             self.running_at = None;
             if let Some(managed) = &mut self.managed {
-                managed.watch(run.files().map(|path| self.site.host.outside(&path)).collect());
+                managed.set(run.files().map(|path| (self.site.host.outside(&path), Part::File)).collect());
             }
         }
         if !news.is_empty() {
@@ -341,14 +344,6 @@ async fn work(run: Option<&mut Run>, replaced: bool, open: &BTreeSet<Barrier>) -
     let Some(run) = run else { return std::future::pending().await };
     let worked = if replaced { run.run_out().await } else { run.work(open).await? };
     if worked || run.is_unsettled() { Ok(()) } else { std::future::pending().await }
-}
-
-/// A file that a task keeps was changed; never, where none is watched.
-async fn changed(managed: Option<&Managed>) {
-    match managed {
-        Some(managed) => managed.changed().await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use stemma_wire::message::signed::Grant;
 use stemma_wire::message::Hash;
 
 use super::*;
-use crate::apply::ledger::Ledger;
+use crate::apply::ledger::{HOOK_SNAPSHOT, LOCAL, Ledger};
 use crate::apply::testing::{Controller, Set};
 use crate::channel::{SyncEnd, pair};
 use crate::host::memory::MemoryHost;
@@ -225,7 +225,7 @@ fn modes_say_how_far_it_goes() {
 fn paused_labels_flow_and_no_task_is_touched() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
     let paused = LocalState { paused: true, ..LocalState::default() };
-    Ledger::open(Rc::new(host.clone())).unwrap().set_local(&paused).unwrap();
+    Ledger::open(Rc::new(host.clone())).unwrap().put(LOCAL, &paused).unwrap();
     let set = Set::default().label("a", "b").file("f", &[], "/f", "x");
     let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
     assert!(said.contains(&FromApply::Local(paused)), "it is reported");
@@ -483,9 +483,9 @@ fn hooks_are_told_of_a_change_once_and_after_a_restart_when_it_was_cut_off() {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
     let earlier = crate::apply::ledger::HookSnapshot {
         labels: [("tier".to_owned(), "lead".to_owned())].into(),
-        ..ledger.hook_snapshot().unwrap()
+        ..ledger.get(HOOK_SNAPSHOT).unwrap().unwrap_or_default()
     };
-    ledger.set_hook_snapshot(&earlier).unwrap();
+    ledger.put(HOOK_SNAPSHOT, &earlier).unwrap();
     runtime().block_on(offered(&host, &controller, Vec::new()));
     let input = String::from_utf8(host.last_run().unwrap().input).unwrap();
     assert_eq!(host.ran().len(), 2);

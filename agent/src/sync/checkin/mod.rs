@@ -12,8 +12,6 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::pending;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +34,8 @@ use super::outbox::Outbox;
 use super::renew::{PendingKey, due_in, renewed};
 use super::state::{Credentials, StateError, drop_pending_key};
 use crate::channel::{ChannelError, SyncEnd};
-use crate::host::Host;
+use crate::host::{Host, HostPath, Pending, or_never};
 use crate::identity::Identity;
-use crate::paths;
 use crate::watch::{Part, Watch};
 
 /// Several things that are said within this time are said at once.
@@ -52,8 +49,7 @@ const JUDGED: Duration = Duration::from_secs(30);
 /// After a renewal that failed.
 const RENEW_AGAIN: Duration = Duration::from_mins(5);
 
-type InFlight<T> = Pin<Box<dyn Future<Output = Returned<T>>>>;
-type Renewing = Pin<Box<dyn Future<Output = Result<Credentials, JoinError>>>>;
+type InFlight<T> = Pending<'static, Returned<T>>;
 
 /// The network half.
 pub struct Sync {
@@ -78,7 +74,7 @@ pub struct Sync {
     speak_at: Option<Instant>,
     renew_at: Instant,
     /// A renewal that was asked for.
-    renewing: Option<Renewing>,
+    renewing: Option<Pending<'static, Result<Credentials, JoinError>>>,
     connected: bool,
     /// A desired state was offered, and apply has not said yet what it makes of it: a check-in now would only bring it again.
     offered: bool,
@@ -156,25 +152,25 @@ impl Sync {
     }
 
     async fn turn(mut self) -> Result<Infallible, SyncError> {
-        let dir = self.host.outside(&paths::own(labels::DIR));
-        let mut files = Watch::new(&self.host.outside_root(), &dir, Part::All);
+        let dir = self.host.outside(&HostPath::own(labels::DIR));
+        let mut files = Watch::new(self.host.outside_root(), [(dir, Part::All)].into());
         let mut observe_at = Instant::now() + OBSERVE;
         loop {
             tokio::select! {
-                (client, answer) = in_flight(&mut self.parked) => {
+                (client, answer) = or_never(self.parked.as_mut()) => {
                     self.parked = None;
                     self.answered(client, answer).await?;
                 }
-                (_, answer) = in_flight(&mut self.superseded) => {
+                (_, answer) = or_never(self.superseded.as_mut()) => {
                     self.superseded = None;
                     self.superseded_ended(answer);
                 }
-                (client, given) = in_flight(&mut self.fetching) => {
+                (client, given) = or_never(self.fetching.as_mut()) => {
                     self.fetching = None;
                     self.fetched(client, given).await?;
                 }
                 message = self.end.receive() => self.received(message)?,
-                () = at(self.speak_at) => self.speak(),
+                () = or_never(self.speak_at.map(sleep_until)) => self.speak(),
                 () = files.changed() => observe_at = observe_at.min(Instant::now() + SETTLE),
                 () = sleep_until(observe_at) => {
                     observe_at = Instant::now() + OBSERVE;
@@ -182,7 +178,7 @@ impl Sync {
                     self.observe().await?;
                 }
                 () = sleep_until(self.renew_at), if self.renewing.is_none() => self.renew(),
-                renewed = renewal(&mut self.renewing) => {
+                renewed = or_never(self.renewing.as_mut()) => {
                     self.renewing = None;
                     self.renewed(renewed);
                 }
@@ -434,27 +430,6 @@ impl Sync {
 
 fn renew_at(credentials: &Credentials, clock: &dyn Clock) -> Instant {
     Instant::now() + due_in(credentials.validity, clock.unix_seconds())
-}
-
-async fn in_flight<T>(slot: &mut Option<InFlight<T>>) -> Returned<T> {
-    match slot {
-        Some(future) => future.await,
-        None => pending().await,
-    }
-}
-
-async fn renewal(slot: &mut Option<Renewing>) -> Result<Credentials, JoinError> {
-    match slot {
-        Some(future) => future.await,
-        None => pending().await,
-    }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => pending().await,
-    }
 }
 
 #[cfg(test)]

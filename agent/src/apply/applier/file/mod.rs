@@ -145,10 +145,7 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     if paths::is_own(&path) {
         return Err(TaskError::new(format!("parameters.path: {path} is the agent's own; no task writes there")));
     }
-    let parent = match path.parent() {
-        Some(parent) => site.host.dir(&parent)?,
-        None => Some(site.host.root()?),
-    };
+    let parent = site.host.parent_of(&path)?;
     let present = parent.as_deref().map(|dir| present(dir, &path, parameters.absent)).transpose()?.flatten();
     let new = if task.reads_secrets() { 0o600 } else { 0o644 };
     let attributes = attributes(site, &parameters, present.as_ref(), new)?;

@@ -122,11 +122,7 @@ async fn check_guards(site: &Site, prepared: &Prepared) -> Result<Check, TaskErr
 }
 
 fn exists(site: &Site, path: &HostPath) -> Result<bool, TaskError> {
-    let dir = match path.parent() {
-        Some(parent) => site.host.dir(&parent)?,
-        None => Some(site.host.root()?),
-    };
-    Ok(dir.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some())
+    Ok(site.host.parent_of(path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten().is_some())
 }
 
 /// Whether a guard says yes; one that did not end by itself says nothing.
