@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Missing;
-use stemma_core::graph::ClusterGraph;
 use stemma_core::object::{ClusterId, Kind};
 use stemma_core::resolve::{Outcome, cluster_findings};
 use stemma_core::task;
@@ -57,7 +56,7 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
         }
     }
     for cluster in clusters {
-        findings.extend(of_order(&work.model, cluster));
+        findings.extend(cluster_findings(&work.model.fleet, cluster));
     }
     for (_, uuid) in work.written().filter(|(kind, _)| *kind == Kind::Release) {
         findings.extend(of_release(&work.model, uuid));
@@ -76,7 +75,7 @@ fn of_release(model: &Model, uuid: Uuid) -> Vec<Finding> {
 /// The findings of a cluster.
 pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
     let mut findings = Gravest::default();
-    findings.extend(of_order(model, cluster));
+    findings.extend(cluster_findings(&model.fleet, cluster));
     for node in model.fleet.nodes_of_cluster(cluster) {
         match model.resolve(node.0) {
             Outcome::Complete(answer) => findings.extend(size::findings(&answer)),
@@ -99,10 +98,6 @@ fn broken(model: &Model, missing: &Missing) -> Option<Finding> {
     let message =
         format!("it is stored and does not compile: {reason}; hosts that need it stay as they are until it is mended");
     Some(Finding::of(rule::RELEASE_BROKEN, format!("release/{name}"), message))
-}
-
-fn of_order(model: &Model, cluster: ClusterId) -> Vec<Finding> {
-    cluster_findings(&model.fleet, cluster, &ClusterGraph::of(&model.fleet, cluster))
 }
 
 #[cfg(test)]

@@ -269,8 +269,13 @@ impl Fleet {
 
     /// The same, each with the nodes of the group that have it.
     pub fn placed_in(&self, id: ClusterId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
-        let groups = self.groups_of(id).filter_map(|group| self.groups.get(&group));
-        groups.flat_map(|entry| entry.profiles.values().map(|used| (&used.profile, &used.nodes)))
+        self.groups_of(id).flat_map(|group| self.placed_in_group(group))
+    }
+
+    /// The same of one group.
+    pub fn placed_in_group(&self, id: GroupId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
+        let profiles = self.groups.get(&id).into_iter().flat_map(|entry| entry.profiles.values());
+        profiles.map(|used| (&used.profile, &used.nodes))
     }
 
     /// Who holds each tag of a cluster that has a primary.

@@ -78,7 +78,7 @@ impl Fleet {
         }
     }
 
-    fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
+    pub(crate) fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
         self.cluster_of(self.node(id)?.spec.nodegroup?)
     }
 }

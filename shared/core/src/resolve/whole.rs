@@ -89,7 +89,7 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Re
     if !errors.is_empty() {
         return Err(errors);
     }
-    let mut findings = cluster_findings(fleet, id, &graph);
+    let mut findings = cluster_findings(fleet, id);
     findings.extend(nodes.iter().flat_map(|answer| answer.findings()));
     Ok(ClusterAnswer { nodes, graph, findings })
 }

@@ -10,31 +10,40 @@ use serde_json::Value;
 
 use crate::finding::{Finding, Rule, rule};
 use crate::fleet::{Fleet, GroupFold};
-use crate::graph::ClusterGraph;
+use crate::graph::{Class, pseudo_master};
 use crate::labels::LabelLayer;
-use crate::name::Name;
+use crate::name::{Name, TagName};
 use crate::object::{Cluster, ClusterId, GroupId, Node, RoleSpec};
-use crate::release::{CompiledRelease, TaskIx};
+use crate::release::{CompiledRelease, Profile, TaskIx};
+use crate::role::RoleTable;
 
-/// What is odd about a cluster: its order's findings among it. Sorted, each once.
-pub fn cluster_findings(fleet: &Fleet, id: ClusterId, graph: &ClusterGraph) -> Vec<Finding> {
+/// What is odd about a cluster. Sorted, each once.
+///
+/// Every write asks this of the clusters that it reaches. So profiles are looked at, of which there are few, and nodes only where
+/// something is found about them.
+pub fn cluster_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     let Some(cluster) = fleet.cluster(id) else { return Vec::new() };
     let folds: Vec<&Arc<GroupFold>> = fleet.groups_of(id).filter_map(|group| fleet.fold(group).ok()).collect();
     let mut check = Check { fleet, cluster, object: format!("cluster/{}", cluster.meta.name), findings: Vec::new() };
-    if graph.has_pseudo_master {
+    let releases = releases(&folds);
+    let has_master = fleet.profiles_of(id).any(|profile| profile.place.is_master);
+    let pseudo: Vec<Class> = releases.iter().filter(|_| !has_master).filter_map(pseudo_master).collect();
+    if !pseudo.is_empty() {
         let message = "tasks fall to master, the controller's own host, and the cluster has no node of that name";
         check.warn(rule::MASTER_ABSENT, check.object.clone(), message.to_owned());
     }
     check.levels(&folds);
-    check.primaries(graph);
-    check.changed_roles(&folds);
-    let holders = check.roles(&folds);
+    check.primaries();
+    check.changed_roles(&releases);
+    check.roles(&folds);
     // Without nodes nothing falls anywhere yet, and to say so of every task helps nobody.
-    if graph.classes.iter().any(|class| !class.profile.place.is_master) {
-        for release in releases(&folds) {
-            check.unheld_tags(&release, graph);
-            check.unplaced_tasks(&release, graph);
-            check.limits(&release, &holders);
+    if fleet.profiles_of(id).any(|profile| !profile.place.is_master) {
+        let pseudo = pseudo.iter().map(|class| &class.profile);
+        let profiles: Vec<&Profile> = fleet.profiles_of(id).chain(pseudo).map(|profile| &**profile).collect();
+        for release in &releases {
+            check.unheld_tags(release, &profiles);
+            check.unplaced_tasks(release, &profiles);
+            check.limits(release, &folds);
         }
     }
     check.findings.sort();
@@ -73,13 +82,12 @@ impl Check<'_> {
     }
 
     /// Primaries that a manifest names and that hold nothing.
-    fn primaries(&mut self, graph: &ClusterGraph) {
+    fn primaries(&mut self) {
+        let id = ClusterId(self.cluster.meta.uuid);
         for (tag, name) in &self.cluster.spec.primaries {
-            let holds = graph
-                .classes
-                .iter()
-                .any(|class| class.nodes.iter().any(|node| **node == **name) && class.profile.place.tags.contains(tag));
-            if !holds {
+            let node = self.fleet.node_named(name).filter(|node| self.fleet.cluster_of_node(node.id()) == Some(id));
+            let profile = node.and_then(|node| self.fleet.profile(node.id()));
+            if !profile.is_some_and(|profile| profile.place.tags.contains(tag)) {
                 let message = format!(
                     "primaries: {tag} is to be held by {name}, which does not have it: the first by name holds it"
                 );
@@ -89,8 +97,7 @@ impl Check<'_> {
     }
 
     /// Roles that the cluster changes, or that its tags name, and that no release of its groups declares.
-    fn changed_roles(&mut self, folds: &[&Arc<GroupFold>]) {
-        let releases = releases(folds);
+    fn changed_roles(&mut self, releases: &[Arc<CompiledRelease>]) {
         if releases.is_empty() {
             return;
         }
@@ -110,29 +117,28 @@ impl Check<'_> {
         }
     }
 
-    /// Roles that nobody declares, roles that should not meet, and tags by hand that can't be seen; gives the number of
-    /// nodes per role.
-    fn roles(&mut self, folds: &[&Arc<GroupFold>]) -> BTreeMap<Name, usize> {
-        let mut holders = BTreeMap::new();
+    /// Roles that nobody declares, roles that should not meet, and tags by hand that can't be seen. Nodes of one profile have the
+    /// same roles and tags.
+    fn roles(&mut self, folds: &[&Arc<GroupFold>]) {
         for fold in folds {
             self.undeclared(&format!("nodegroup/{}", fold.place()), fold, &fold.group.spec.roles);
-            for node in self.fleet.nodes_of(GroupId(fold.group.meta.uuid)).filter_map(|id| self.fleet.node(id)) {
-                let object = format!("node/{}", node.display_name());
-                self.undeclared(&object, fold, &node.spec.roles);
-                self.by_hand(&object, fold, node);
-                let roles: BTreeSet<&Name> = fold.roles.iter().chain(&node.spec.roles).collect();
-                self.conflicts(&object, fold, &roles);
-                for role in roles {
-                    *holders.entry(role.clone()).or_insert(0) += 1;
+            for (profile, nodes) in self.fleet.placed_in_group(GroupId(fold.group.meta.uuid)) {
+                if !is_odd(fold, profile) {
+                    continue;
+                }
+                for node in nodes.iter().filter_map(|id| self.fleet.node(*id)) {
+                    let object = format!("node/{}", node.display_name());
+                    self.undeclared(&object, fold, &node.spec.roles);
+                    self.by_hand(&object, fold, node);
+                    self.conflicts(&object, fold, &profile.place.roles);
                 }
             }
         }
-        holders
     }
 
     fn undeclared(&mut self, object: &str, fold: &GroupFold, roles: &[Name]) {
-        let (Some(table), Some(release)) = (&fold.table, &fold.release) else { return };
-        for role in roles.iter().filter(|role| !table.has_role(role.as_str())) {
+        let Some(release) = &fold.release else { return };
+        for role in roles.iter().filter(|role| !declares_role(fold, role)) {
             let message =
                 format!("has role {role}, which release {} does not declare: it produces no tag", release.value.name);
             self.warn(rule::ROLE_UNKNOWN, object, message);
@@ -140,40 +146,31 @@ impl Check<'_> {
     }
 
     fn by_hand(&mut self, object: &str, fold: &GroupFold, node: &Node) {
-        let Some(table) = &fold.table else { return };
-        let produced = |name: &str| table.roles().any(|(_, tags)| tags.iter().any(|tag| tag.as_str() == name));
-        for tag in
-            node.spec.tags.assigned.members().filter(|tag| table.tag(tag.as_str()).is_none() && !produced(tag.as_str()))
-        {
+        for tag in node.spec.tags.assigned.members().filter(|tag| !declares_tag(fold, tag)) {
             let message = format!("is assigned tag {tag}, which is declared neither in the release nor in the cluster");
             self.warn(rule::TAG_UNKNOWN, object, message);
         }
     }
 
     /// Fuel's `conflicts` of roles, kept and never enforced.
-    fn conflicts(&mut self, object: &str, fold: &GroupFold, roles: &BTreeSet<&Name>) {
-        let Some(release) = &fold.release else { return };
-        for role in roles {
-            let Some(spec) = release.value.roles.get(*role) else { continue };
-            for other in spec.conflicts.iter().filter(|other| roles.contains(other)) {
-                let message = format!("has role {role} and role {other}, which conflict");
-                self.warn(rule::ROLE_CONFLICT, object, message);
-            }
+    fn conflicts(&mut self, object: &str, fold: &GroupFold, roles: &[Name]) {
+        for (role, other) in conflicts(fold, roles) {
+            let message = format!("has role {role} and role {other}, which conflict");
+            self.warn(rule::ROLE_CONFLICT, object, message);
         }
     }
 
-    fn unheld_tags(&mut self, release: &CompiledRelease, graph: &ClusterGraph) {
-        let held: BTreeSet<&str> =
-            graph.classes.iter().flat_map(|class| class.profile.place.tags.iter().map(AsRef::as_ref)).collect();
-        for tag in release.tags.keys().filter(|tag| !held.contains(tag.as_str())) {
+    fn unheld_tags(&mut self, release: &CompiledRelease, profiles: &[&Profile]) {
+        let held: BTreeSet<&TagName> = profiles.iter().flat_map(|profile| &profile.place.tags).collect();
+        for tag in release.tags.keys().filter(|tag| !held.contains(tag)) {
             let message = format!("no node holds tag {tag}, which release {} declares", release.name);
             self.warn(rule::TAG_UNHELD, format!("{} tag/{tag}", self.object), message);
         }
     }
 
-    fn unplaced_tasks(&mut self, release: &CompiledRelease, graph: &ClusterGraph) {
-        let own = graph.classes.iter().filter(|class| class.profile.release.hash == release.hash);
-        let placed: BTreeSet<TaskIx> = own.flat_map(|class| class.profile.all()).collect();
+    fn unplaced_tasks(&mut self, release: &CompiledRelease, profiles: &[&Profile]) {
+        let own = profiles.iter().filter(|profile| profile.release.hash == release.hash);
+        let placed: BTreeSet<TaskIx> = own.flat_map(|profile| profile.all()).collect();
         for (ix, task) in (0..).map(TaskIx).zip(&release.tasks) {
             if !placed.contains(&ix) && !task.task.is_group() && !task.task.is_stage() {
                 let message =
@@ -184,10 +181,13 @@ impl Check<'_> {
     }
 
     /// Fuel's `limits` of roles: plain numbers; what rests on its settings is not evaluated.
-    fn limits(&mut self, release: &CompiledRelease, holders: &BTreeMap<Name, usize>) {
+    fn limits(&mut self, release: &CompiledRelease, folds: &[&Arc<GroupFold>]) {
         for (role, spec) in &release.roles {
-            let have = holders.get(role).copied().unwrap_or(0);
             let (least, most) = (limit(spec, "min"), limit(spec, "max"));
+            if least.is_none() && most.is_none() {
+                continue;
+            }
+            let have: usize = folds.iter().map(|fold| self.holders(fold, role)).sum();
             if least.is_some_and(|least| (have as u64) < least) || most.is_some_and(|most| (have as u64) > most) {
                 let wants = [least.map(|n| format!("at least {n}")), most.map(|n| format!("at most {n}"))];
                 let wants = wants.into_iter().flatten().collect::<Vec<_>>().join(" and ");
@@ -196,6 +196,44 @@ impl Check<'_> {
             }
         }
     }
+
+    /// How many nodes of a group have a role. Without a release they have no profile, and each is asked.
+    fn holders(&self, fold: &GroupFold, role: &Name) -> usize {
+        let group = GroupId(fold.group.meta.uuid);
+        if fold.release.is_some() {
+            let placed = self.fleet.placed_in_group(group).filter(|(profile, _)| profile.place.roles.contains(role));
+            return placed.map(|(_, nodes)| nodes.len()).sum();
+        }
+        let nodes = self.fleet.nodes_of(group).filter_map(|id| self.fleet.node(id));
+        nodes.filter(|node| fold.roles.contains(role) || node.spec.roles.contains(role)).count()
+    }
+}
+
+/// Whether anything can be found about a node of this profile.
+fn is_odd(fold: &GroupFold, profile: &Profile) -> bool {
+    let place = &profile.place;
+    place.roles.iter().any(|role| !declares_role(fold, role))
+        || place.tags.iter().any(|tag| !declares_tag(fold, tag))
+        || conflicts(fold, &place.roles).next().is_some()
+}
+
+fn declares_role(fold: &GroupFold, role: &Name) -> bool {
+    fold.table.as_ref().is_none_or(|table| table.has_role(role.as_str()))
+}
+
+/// Whether a tag is declared, or some role produces it.
+fn declares_tag(fold: &GroupFold, tag: &TagName) -> bool {
+    let declares =
+        |table: &RoleTable| table.tag(tag.as_str()).is_some() || table.roles().any(|(_, tags)| tags.contains(tag));
+    fold.table.as_ref().is_none_or(|table| declares(table))
+}
+
+/// The pairs of roles that conflict.
+fn conflicts<'a>(fold: &'a GroupFold, roles: &'a [Name]) -> impl Iterator<Item = (&'a Name, &'a Name)> {
+    let release = fold.release.as_ref().map(|release| &release.value);
+    let declared = roles.iter().filter_map(move |role| Some((role, release?.roles.get(role)?)));
+    let meets = |other: &&Name| roles.contains(other);
+    declared.flat_map(move |(role, spec)| spec.conflicts.iter().filter(meets).map(move |other| (role, other)))
 }
 
 fn limit(spec: &RoleSpec, name: &str) -> Option<u64> {
