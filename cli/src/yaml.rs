@@ -29,19 +29,13 @@ pub(crate) struct Document {
 }
 
 /// A place in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{line}:{column}")]
 pub(crate) struct Place {
     /// From 1.
     pub(crate) line: usize,
     /// From 1.
     pub(crate) column: usize,
-}
-
-impl std::fmt::Display for Place {
-    /// `LINE:COLUMN`, as editors take it.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.line, self.column)
-    }
 }
 
 /// What is wrong with a file, and where.

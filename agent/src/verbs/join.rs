@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
+use stemma_core::digest::from_hex;
 use stemma_wire::client::Target;
 use stemma_wire::clock::SystemClock;
 
@@ -45,14 +46,7 @@ pub fn join(root: &Path, wanted: &Join) -> Result<Exit> {
 
 fn ca_hash(text: &str) -> Result<[u8; 32]> {
     let digits = text.trim().strip_prefix("sha256:").unwrap_or(text.trim());
-    let mut hash = [0; 32];
-    if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        bail!("--ca-hash takes 64 hexadecimal digits, as `stemma token ca-hash` prints them");
-    }
-    for (byte, at) in hash.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&digits[at..at + 2], 16).context("--ca-hash")?;
-    }
-    Ok(hash)
+    from_hex(digits).context("--ca-hash takes 64 hexadecimal digits, as `stemma token ca-hash` prints them")
 }
 
 fn token(file: &Path) -> Result<String> {

@@ -1,11 +1,10 @@
 //! The names under which a controller is reached, as they stand in its server certificate.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
 /// A DNS name or an IP address.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub enum ServerName {
     /// A host name, lower case, without a dot at its end.
     Dns(String),
@@ -39,15 +38,6 @@ impl FromStr for ServerName {
             return Err(BadServerName(text.chars().take(64).collect()));
         }
         Ok(Self::Dns(name))
-    }
-}
-
-impl fmt::Display for ServerName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Dns(name) => f.write_str(name),
-            Self::Ip(address) => fmt::Display::fmt(address, f),
-        }
     }
 }
 

@@ -162,15 +162,8 @@ impl<const N: usize> Serialize for Hex<N> {
 impl<'de, const N: usize> Deserialize<'de> for Hex<N> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        let mut bytes = [0; N];
-        if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(D::Error::custom(format_args!("not {N} bytes as hexadecimal digits")));
-        }
-        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-            let digits = std::str::from_utf8(digits).map_err(D::Error::custom)?;
-            *byte = u8::from_str_radix(digits, 16).map_err(D::Error::custom)?;
-        }
-        Ok(Self(bytes))
+        let bytes = stemma_core::digest::from_hex(&text);
+        bytes.map(Self).ok_or_else(|| D::Error::custom(format_args!("not {N} bytes as hexadecimal digits")))
     }
 }
 

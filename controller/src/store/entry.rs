@@ -1,11 +1,9 @@
 //! What a read gives: entries, the revisions they carry, and the ranges they are asked for by.
 
-use std::fmt;
-
 use bytes::Bytes;
 
 /// A point in the one history of a store. Every commit that changes something makes the next one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, derive_more::Display)]
 pub struct Revision(u64);
 
 impl Revision {
@@ -34,14 +32,9 @@ impl Revision {
     }
 }
 
-impl fmt::Display for Revision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// The identity of one line of revisions: 128 random bits that whoever creates a store brings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::Display)]
+#[display("{:032x}", u128::from_be_bytes(*_0))]
 pub struct Epoch([u8; 16]);
 
 impl Epoch {
@@ -53,12 +46,6 @@ impl Epoch {
     /// Its bits, as they are signed.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
-    }
-}
-
-impl fmt::Display for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
 }
 

@@ -5,7 +5,6 @@
 //! spec apart by name, so that a new field does not compile until somebody has said which it is.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::Serialize;
 
@@ -20,7 +19,8 @@ use crate::task::Mode;
 use crate::traits::Trait;
 
 /// How a change of a field reaches hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, derive_more::Display)]
+#[display("{}", self.reason())]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// No host is told: it is for people, or decides in the controller alone.
@@ -102,12 +102,6 @@ impl Class {
             Self::InPlaceAndRolledOut | Self::RolledOut => true,
             Self::Nowhere | Self::InPlace | Self::InPlaceByKey | Self::RolledOutWithoutDigest => false,
         }
-    }
-}
-
-impl fmt::Display for Class {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.reason())
     }
 }
 

@@ -38,11 +38,15 @@ pub enum DigestVersion {
 }
 
 /// The digest of what a host runs. Never compared with the digest of a part as sent.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
+#[display("{}", Hex(_0))]
+#[debug("TaskDigest({self})")]
 pub struct TaskDigest(pub [u8; 32]);
 
 /// The digest of a release's content, with everything it imports.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
+#[display("{}", Hex(_0))]
+#[debug("ReleaseHash({self})")]
 pub struct ReleaseHash(pub [u8; 32]);
 
 /// Bytes as hexadecimal digits in small letters: how every hash, digest and random id is shown.
@@ -78,44 +82,20 @@ impl DigestVersion {
 }
 
 macro_rules! hex_digest {
-    ($name:ident) => {
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                Hex(&self.0).fmt(f)
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "({})"), self)
-            }
-        }
-
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-                parse_hex(&text).map(Self).ok_or_else(|| serde::de::Error::custom("a digest is 64 hexadecimal digits"))
-            }
-        }
-
+    ($($name:ident),+) => {$(
         impl std::str::FromStr for $name {
             type Err = NotADigest;
 
             fn from_str(text: &str) -> Result<Self, NotADigest> {
-                parse_hex(text).map(Self).ok_or(NotADigest)
+                from_hex(text).map(Self).ok_or(NotADigest)
             }
         }
-    };
+
+        crate::name::written_as_text!($name);
+    )+};
 }
 
-hex_digest!(TaskDigest);
-hex_digest!(ReleaseHash);
+hex_digest!(TaskDigest, ReleaseHash);
 
 /// The text is no SHA-256 in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -226,16 +206,16 @@ fn write_list<T>(
     out.push(close);
 }
 
-fn parse_hex(text: &str) -> Option<[u8; 32]> {
-    let bytes = text.as_bytes();
-    if bytes.len() != 64 || !bytes.iter().all(u8::is_ascii_hexdigit) {
+/// Bytes from hexadecimal digits, two for each and nothing else.
+pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
-    let mut out = [0; 32];
-    for (at, byte) in out.iter_mut().enumerate() {
+    let mut all = [0; N];
+    for (at, byte) in all.iter_mut().enumerate() {
         *byte = u8::from_str_radix(text.get(at * 2..at * 2 + 2)?, 16).ok()?;
     }
-    Some(out)
+    Some(all)
 }
 
 #[cfg(test)]

@@ -4,12 +4,11 @@
 //! stage of a decision may add to, and that `validate`, `apply`, `diff` and `resolve` print in the same form.
 //! [`rule`] is the one table of codes and severities.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// How much a finding matters. Ordered, the gravest last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Worth knowing, nothing to do.
@@ -20,18 +19,9 @@ pub enum Severity {
     Error,
 }
 
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        })
-    }
-}
-
 /// One finding: how grave, which rule, about what, and the sentence.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[display("{severity} {code} {object}: {message}")]
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
@@ -100,11 +90,5 @@ impl Finding {
     /// A finding of a rule.
     pub fn of(rule: Rule, object: impl Into<String>, message: impl Into<String>) -> Self {
         Self { severity: rule.severity, code: rule.code.to_owned(), object: object.into(), message: message.into() }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}: {}", self.severity, self.code, self.object, self.message)
     }
 }

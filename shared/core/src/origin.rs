@@ -1,12 +1,12 @@
 //! Where a value comes from. Every answer of resolve carries it, so that `explain` never has to guess.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 /// A level of inheritance, the farthest from the host first: the greater one is the nearer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[display("{}", self.name())]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// The template that a cluster is made from.
@@ -20,16 +20,19 @@ pub enum Level {
 }
 
 /// Who gave a value.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// Nobody: what holds where no one speaks.
+    #[display("default")]
     Default,
     /// The operators, at this level.
     Level(Level),
     /// The inspection rule of this name or uuid.
+    #[display("rule {_0}")]
     Rule(Arc<str>),
     /// The host, by its report.
+    #[display("host")]
     Host,
 }
 
@@ -53,23 +56,6 @@ impl Level {
             Self::Cluster => "cluster",
             Self::NodeGroup => "nodegroup",
             Self::Node => "node",
-        }
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.pad("default"),
-            Self::Level(level) => f.pad(level.name()),
-            Self::Rule(name) => write!(f, "rule {name}"),
-            Self::Host => f.pad("host"),
         }
     }
 }

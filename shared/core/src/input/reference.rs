@@ -1,19 +1,17 @@
 //! A reference: one thing that a template or a condition reads.
 
 use std::borrow::Borrow;
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
-
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::read::{Read, ReferenceError};
 use super::syntax;
 
 /// One thing that is read, with its canonical text. Compared, ordered and stored by that text; cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Display, derive_more::Debug)]
+#[display("{}", self.as_str())]
+#[debug("{self}")]
 pub struct Reference(Arc<Inner>);
 
 struct Inner {
@@ -53,17 +51,7 @@ impl FromStr for Reference {
     }
 }
 
-impl fmt::Display for Reference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Debug for Reference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+crate::name::written_as_text!(Reference);
 
 impl PartialEq for Reference {
     fn eq(&self, other: &Self) -> bool {
@@ -94,30 +82,6 @@ impl Hash for Reference {
 impl Borrow<str> for Reference {
     fn borrow(&self) -> &str {
         self.as_str()
-    }
-}
-
-impl Serialize for Reference {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for Reference {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl serde::de::Visitor<'_> for Text {
-            type Value = Reference;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the text of a reference")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Reference, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_str(Text).map_err(D::Error::custom)
     }
 }
 

@@ -9,7 +9,6 @@ mod restricted;
 
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde_json::value::RawValue;
 
 pub(crate) use restricted::within;
@@ -31,23 +30,19 @@ pub const MAX_ANNOTATIONS: usize = 262_144;
 /// A label's key: an optional lower-case DNS prefix and a slash, then a name.
 ///
 /// Parameters are keyed so too.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LabelKey(Arc<str>);
 
 /// An annotation's key: as a label's, but its prefix may have capitals (Kubernetes checks it lower-cased).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AnnotationKey(Arc<str>);
 
 /// A label's value: text of at most [`MAX_VALUE`] bytes without control characters; `""` is a value.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LabelValue(Arc<str>);
 
 /// An annotation's value: any text. Their sum is limited, see [`check_annotations`].
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AnnotationValue(Arc<str>);
 
 /// A text that is no key.

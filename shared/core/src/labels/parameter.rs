@@ -1,7 +1,5 @@
 //! Parameters: what is inherited and is no string.
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -18,7 +16,9 @@ pub const MAX_PARAMETERS: usize = 64 * 1024;
 
 /// A parameter: any JSON value but `null`. Equal by canonical JSON (RFC 8785): `1` and `1.0` are one number, and the
 /// order of an object's keys means nothing.
-#[derive(Clone, Serialize)]
+#[derive(Clone, Serialize, derive_more::Deref, derive_more::Debug)]
+#[debug("{_0:?}")]
+#[deref(forward)]
 #[serde(transparent)]
 pub struct ParameterValue(Arc<Value>);
 
@@ -66,19 +66,6 @@ impl ParameterValue {
     pub fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidParameter> {
         let value = json::value(raw).map_err(InvalidParameter::Unreadable)?;
         if value.is_null() { Ok(None) } else { Self::new(value).map(Some) }
-    }
-}
-
-impl Deref for ParameterValue {
-    type Target = Value;
-    fn deref(&self) -> &Value {
-        &self.0
-    }
-}
-
-impl fmt::Debug for ParameterValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
     }
 }
 

@@ -9,7 +9,8 @@ use crate::name::{NodeName, ObjectName, ReleaseRef, odd_host_uuid};
 use crate::object::Kind;
 
 /// By what an object of a manifest is named.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display("{}/{_variant}", self.kind().word())]
 pub enum Key {
     /// `NAME@VERSION`, or `NAME`.
     Release(ReleaseRef),
@@ -18,6 +19,7 @@ pub enum Key {
     /// A cluster.
     Cluster(ObjectName),
     /// A group within its cluster.
+    #[display("{cluster}/{name}")]
     NodeGroup {
         /// The cluster's name.
         cluster: ObjectName,
@@ -48,19 +50,6 @@ impl Key {
             Self::Cluster(_) => Kind::Cluster,
             Self::NodeGroup { .. } => Kind::NodeGroup,
             Self::Node(_) => Kind::Node,
-        }
-    }
-}
-
-impl std::fmt::Display for Key {
-    /// As findings name it: `nodegroup/prod/frontends`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/", self.kind().word())?;
-        match self {
-            Self::Release(name) => write!(f, "{name}"),
-            Self::ClusterTemplate(name) | Self::Cluster(name) => write!(f, "{}", name.as_str()),
-            Self::NodeGroup { cluster, name } => write!(f, "{}/{}", cluster.as_str(), name.as_str()),
-            Self::Node(name) => write!(f, "{}", name.as_str()),
         }
     }
 }

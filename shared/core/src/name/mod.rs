@@ -10,7 +10,6 @@ mod release;
 
 use std::sync::Arc;
 
-use serde::Serialize;
 use uuid::Uuid;
 
 pub use near::{near, suggest};
@@ -97,24 +96,20 @@ pub enum NameKind {
 }
 
 /// The name of a role or task, or the part of a tag before the colon: `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
 
 /// A tag: a [`Name`], and after a colon a value if it has one. `mysql:1` is another tag than `mysql`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TagName(Arc<str>);
 
 /// The name of an object that stands in a path: `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule for nodes), not like a uuid,
 /// and neither `.` nor `..`, which a path would swallow.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName(Arc<str>);
 
 /// The name of a node: an [`ObjectName`] that is no path below `/v1/nodes/`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Arc<str>);
 
 const NAME_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
@@ -217,6 +212,25 @@ impl NodeName {
     }
 }
 
+/// Writes a type as `Display` prints it, and reads it by `FromStr`.
+macro_rules! written_as_text {
+    ($($type:ty),+ $(,)?) => {$(
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )+};
+}
+pub(crate) use written_as_text;
+
 /// Gives a checked, shared string the traits that every one of them has.
 macro_rules! checked_text {
     ($($type:ident: $error:ty),+ $(,)?) => {$(
@@ -265,12 +279,7 @@ macro_rules! checked_text {
             }
         }
 
-        impl<'de> serde::Deserialize<'de> for $type {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = <String as serde::Deserialize>::deserialize(deserializer)?;
-                Self::new(&text).map_err(serde::de::Error::custom)
-            }
-        }
+        crate::name::written_as_text!($type);
     )+};
 }
 pub(crate) use checked_text;

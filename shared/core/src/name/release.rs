@@ -4,14 +4,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize};
-
-use super::{InvalidName, MAX_NAME, NAME_RULE, Name, checked_text, is_name, is_name_byte, is_word, malformed};
+use super::{
+    InvalidName, MAX_NAME, NAME_RULE, Name, checked_text, is_name, is_name_byte, is_word, malformed, written_as_text,
+};
 
 const VERSION_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.', '+' or '-'";
 
 /// A release as others name it: `site@2026.11`, or `site` for one without a version.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Debug)]
+#[debug("{:?}", self.to_string())]
 pub struct ReleaseRef {
     /// The release's name.
     pub name: Name,
@@ -20,8 +21,7 @@ pub struct ReleaseRef {
 }
 
 /// The version of a release: text of `[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}`, compared as text.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(Arc<str>);
 
 impl Version {
@@ -60,12 +60,6 @@ impl fmt::Display for ReleaseRef {
     }
 }
 
-impl fmt::Debug for ReleaseRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.to_string())
-    }
-}
-
 impl FromStr for ReleaseRef {
     type Err = InvalidName;
     fn from_str(text: &str) -> Result<Self, InvalidName> {
@@ -73,17 +67,5 @@ impl FromStr for ReleaseRef {
     }
 }
 
-impl Serialize for ReleaseRef {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ReleaseRef {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::new(&text).map_err(serde::de::Error::custom)
-    }
-}
-
+written_as_text!(ReleaseRef);
 checked_text!(Version: InvalidName);

@@ -1,19 +1,15 @@
 //! Who owns a key: a manager, by applying or by updating.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::name::{checked_text, cut};
+use crate::name::{checked_text, cut, written_as_text};
 
 /// The longest name of a manager, in bytes, as Kubernetes has it.
 pub const MAX_MANAGER: usize = 128;
 
 /// The name that an author writes under: 1 to 128 bytes without control characters.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Manager(Arc<str>);
 
 /// How an author came to own a key. The same manager's applies and updates are two owners.
@@ -26,7 +22,9 @@ pub enum Operation {
 }
 
 /// An owner of a key; `M:apply` as text.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
+#[debug("{:?}", self.to_string())]
+#[display("{manager}{}", operation.suffix())]
 pub struct Owner {
     /// Who.
     pub manager: Manager,
@@ -35,7 +33,8 @@ pub struct Owner {
 }
 
 /// One side of a hand-over: a manager, all that it owns or what it owns by one operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{manager}{}", operation.map_or("", Operation::suffix))]
 pub struct Party {
     /// Who.
     pub manager: Manager,
@@ -96,18 +95,6 @@ impl Owner {
     }
 }
 
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.manager, self.operation.suffix())
-    }
-}
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.to_string())
-    }
-}
-
 impl FromStr for Owner {
     type Err = InvalidOwner;
     fn from_str(text: &str) -> Result<Self, InvalidOwner> {
@@ -116,17 +103,7 @@ impl FromStr for Owner {
     }
 }
 
-impl Serialize for Owner {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Owner {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+written_as_text!(Owner);
 
 impl FromStr for Party {
     type Err = InvalidOwner;
@@ -141,11 +118,5 @@ impl FromStr for Party {
 impl Party {
     pub(super) fn is(&self, owner: &Owner) -> bool {
         self.manager == owner.manager && self.operation.is_none_or(|operation| operation == owner.operation)
-    }
-}
-
-impl fmt::Display for Party {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.manager, self.operation.map_or("", Operation::suffix))
     }
 }

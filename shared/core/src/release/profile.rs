@@ -5,7 +5,6 @@
 //! hash. Nothing of a node's own enters: no label, no fact, no value.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use super::cycle::topological;
@@ -19,7 +18,9 @@ use crate::role::MatchNames;
 use crate::task::{Phase, Policy};
 
 /// The identity of a profile: release content, names that selectors match, primaries.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, derive_more::Debug)]
+#[display("{}", Hex(_0))]
+#[debug("ProfileHash({self})")]
 pub struct ProfileHash(pub [u8; 32]);
 
 /// What a profile is made for.
@@ -76,42 +77,23 @@ pub struct Barrier {
 }
 
 /// Which nodes a barrier waits for. A node is never held back by its own instance of the task that waits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, derive_more::Display)]
 pub enum Source {
     /// The task is a stage: it opens with all that the stage waits for.
+    #[display("stage")]
     Stage,
     /// Every node that has the task, whatever its roles and tags.
+    #[display("anywhere")]
     Anywhere,
     /// Every node that has a role or a tag, never `master`.
+    #[display("*")]
     Everyone,
     /// The nodes that these tags match.
+    #[display("tags {_0}")]
     Tags(Arc<Selector>),
     /// The nodes that these roles match.
+    #[display("roles {_0}")]
     Roles(Arc<Selector>),
-}
-
-impl fmt::Display for ProfileHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Hex(&self.0).fmt(f)
-    }
-}
-
-impl fmt::Debug for ProfileHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ProfileHash({self})")
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stage => f.write_str("stage"),
-            Self::Anywhere => f.write_str("anywhere"),
-            Self::Everyone => f.write_str("*"),
-            Self::Tags(selector) => write!(f, "tags {selector}"),
-            Self::Roles(selector) => write!(f, "roles {selector}"),
-        }
-    }
 }
 
 impl Place {

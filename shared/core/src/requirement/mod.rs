@@ -11,7 +11,6 @@ mod expression;
 mod list;
 mod number;
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -26,7 +25,8 @@ use crate::traits::{InvalidTrait, Trait, TraitNames};
 pub const MAX_FIELD: usize = 255;
 
 /// One thing that must hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{} {}", self.key(), self.expression())]
 pub enum Requirement {
     /// A trait is there, or is not.
     Trait {
@@ -54,15 +54,19 @@ pub enum Presence {
 }
 
 /// What a requirement looks at.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub enum Field {
     /// An effective label: `label:KEY`, or the bare key.
+    #[display("label:{_0}")]
     Label(LabelKey),
     /// A property of the node: `property:NAME`.
+    #[display("property:{_0}")]
     Property(Arc<str>),
     /// A fact that the host reported: `fact:NAME`.
+    #[display("fact:{_0}")]
     Fact(Arc<str>),
     /// A parameter: `param:KEY`.
+    #[display("param:{_0}")]
     Parameter(LabelKey),
 }
 
@@ -210,12 +214,6 @@ impl Presence {
     }
 }
 
-impl fmt::Display for Requirement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.key(), self.expression())
-    }
-}
-
 impl FromStr for Requirement {
     type Err = InvalidRequirement;
     fn from_str(text: &str) -> Result<Self, InvalidRequirement> {
@@ -240,17 +238,6 @@ impl FromStr for Field {
             Some(("property", name)) => field_name(key, name).map(Self::Property),
             Some(("fact", name)) => field_name(key, name).map(Self::Fact),
             Some((prefix, _)) => Err(InvalidRequirement::Prefix { key: cut(key), prefix: cut(prefix) }),
-        }
-    }
-}
-
-impl fmt::Display for Field {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Label(key) => write!(f, "label:{key}"),
-            Self::Property(name) => write!(f, "property:{name}"),
-            Self::Fact(name) => write!(f, "fact:{name}"),
-            Self::Parameter(key) => write!(f, "param:{key}"),
         }
     }
 }

@@ -4,7 +4,6 @@
 //! has a few hundred folds and task sets, and an answer is a handful of pointers to them.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -58,36 +57,29 @@ pub struct TaskSet {
 }
 
 /// Why a task of the profile does not run.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
 pub enum LeftOut {
     /// Its condition is false.
+    #[display("condition is false: {condition}")]
     False {
         /// The condition as written.
         condition: String,
     },
     /// Its condition could not be evaluated, which counts as false.
+    #[display("condition counts as false: it {reason}")]
     Failed {
         /// Why.
         reason: String,
     },
     /// It is only a marker (`type: skipped`).
+    #[display("type is skipped")]
     Marker,
     /// Its inputs are larger than may be sent.
+    #[display("{reason}")]
     TooLarge {
         /// Which, and how large.
         reason: String,
     },
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::False { condition } => write!(f, "condition is false: {condition}"),
-            Self::Failed { reason } => write!(f, "condition counts as false: it {reason}"),
-            Self::Marker => f.write_str("type is skipped"),
-            Self::TooLarge { reason } => f.write_str(reason),
-        }
-    }
 }
 
 /// All that is not met. Apart, since a fleet has an answer a node, and few of them have any.
@@ -95,18 +87,13 @@ impl fmt::Display for LeftOut {
 pub(crate) struct AllUnmet(pub(crate) Vec<Unmet>);
 
 /// A requirement of the node's group that the node does not meet: its next task set is held.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display("requirement {key} {expression} is not met")]
 pub struct Unmet {
     /// The key, as `property:memory_mb`.
     pub key: String,
     /// The expression, as written.
     pub expression: String,
-}
-
-impl fmt::Display for Unmet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "requirement {} {} is not met", self.key, self.expression)
-    }
 }
 
 impl Outcome {

@@ -5,14 +5,14 @@
 
 mod tasks;
 
-use std::fmt;
-
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 pub use tasks::{TaskOutcome, Tasks};
 
 /// Where a node stands. The first that applies, in this order, is its state; docs/concepts.md describes each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize)]
+#[display(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 pub enum State {
     /// It stands in no nodegroup.
     Unplaced,
@@ -123,18 +123,6 @@ impl State {
             Self::Noop => "noop",
             Self::Converged => "converged",
         }
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Serialize for State {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
     }
 }
 

@@ -9,7 +9,6 @@
 //! `python -c 'import os_traits; print("\n".join(sorted(os_traits.get_traits())))'` writes the file anew.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
@@ -28,8 +27,7 @@ pub const CUSTOM: &str = "CUSTOM_";
 ///
 /// The type promises the form alone, so that stored objects can be read whatever the vocabulary has become. Whether
 /// the name *is* one is asked where it comes in: [`TraitNames::parse`].
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Trait(Arc<str>);
 
 /// The names that are known: the standard ones, and those that a site adds in its configuration.
@@ -58,14 +56,17 @@ pub struct TooManyTraits {
 }
 
 /// Where a node has a trait from.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "lowercase")]
 pub enum TraitSource {
     /// An operator gave it.
+    #[display("operator")]
     Operator,
     /// The inspection rule of this name or uuid did.
+    #[display("rule {_0}")]
     Rule(Arc<str>),
     /// The agent detected it.
+    #[display("detected")]
     Detected,
 }
 
@@ -232,16 +233,6 @@ impl NodeTraits {
             None => Removal::Absent,
             Some(sources) if sources.contains(&TraitSource::Operator) => Removal::Possible,
             Some(sources) => Removal::GivenByOthers(sources),
-        }
-    }
-}
-
-impl fmt::Display for TraitSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Operator => f.pad("operator"),
-            Self::Rule(name) => write!(f, "rule {name}"),
-            Self::Detected => f.pad("detected"),
         }
     }
 }

@@ -17,11 +17,10 @@ pub mod signed;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use stemma_core::digest::Hex;
+use stemma_core::digest::{Hex, from_hex};
 
 pub use codec::{
     DecodeError, Message, WireVersion, decode, decode_part, decode_versioned, digest_part, encode, encode_as,
@@ -29,7 +28,8 @@ pub use codec::{
 };
 
 /// SHA-256 of some content: a profile's or a blob's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
+#[display("{}", Hex(_0))]
 pub struct Hash(pub [u8; 32]);
 
 impl Hash {
@@ -59,38 +59,19 @@ impl FromStr for Hash {
 
     /// Reads the one spelling of a hash, as paths have it: nothing else can stand there, however it was encoded (S54).
     fn from_str(text: &str) -> Result<Self, NotAHash> {
-        let digit = |byte: u8| match byte {
-            b'0'..=b'9' => Ok(byte - b'0'),
-            b'a'..=b'f' => Ok(byte - b'a' + 10),
-            _ => Err(NotAHash),
-        };
-        let pairs = <&[u8; 64]>::try_from(text.as_bytes()).map_err(|_| NotAHash)?;
-        let mut hash = [0; 32];
-        for (byte, pair) in hash.iter_mut().zip(pairs.chunks(2)) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-        }
-        Ok(Self(hash))
+        let is_spelling = !text.bytes().any(|digit| digit.is_ascii_uppercase());
+        from_hex(text).filter(|_| is_spelling).map(Self).ok_or(NotAHash)
     }
 }
 
-macro_rules! shown_as_hex {
-    ($($name:ident),*) => {
-        $(impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                Hex(&self.0).fmt(f)
-            }
-        })*
-    };
-}
-
-shown_as_hex!(Hash, PartDigest, Epoch);
-
 /// SHA-256 over the postcard bytes of one part of a desired state, as sent. Never compared with a task digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
+#[display("{}", Hex(_0))]
 pub struct PartDigest(pub [u8; 32]);
 
 /// The store's epoch: a random 128-bit id, made by `init`, made anew by `restore`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
+#[display("{}", Hex(_0))]
 pub struct Epoch(pub [u8; 16]);
 
 /// The store's revision of the snapshot that was resolved. Grows within an epoch.

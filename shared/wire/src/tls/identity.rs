@@ -12,11 +12,11 @@ const MAX_FLEET: usize = 255;
 const MAX_NAME: usize = 64;
 
 /// A fleet's name, as it stands in every certificate: SPIFFE's trust domain, lower case letters, digits, `.`, `-`, `_`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct Fleet(Arc<str>);
 
 /// An admin principal's name: letters, digits, `.`, `-`, `_`, at most 64 bytes, not `.` or `..`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct Name(Arc<str>);
 
 /// What kind of party a certificate was issued to, with its id.
@@ -33,7 +33,8 @@ pub enum Class {
 }
 
 /// A certificate's URI, read.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, derive_more::Display)]
+#[display("spiffe://{fleet}/{class}")]
 pub struct SpiffeId {
     /// The trust domain.
     pub fleet: Fleet,
@@ -178,18 +179,6 @@ fn canonical_uuid(text: &str) -> Result<Uuid, NotAnIdentity> {
     Ok(uuid)
 }
 
-impl fmt::Display for Fleet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.segment())?;
@@ -198,12 +187,6 @@ impl fmt::Display for Class {
             Self::Node(uuid) | Self::Controller(uuid) | Self::Signer(uuid) => fmt::Display::fmt(uuid, f),
             Self::Admin(name) => fmt::Display::fmt(name, f),
         }
-    }
-}
-
-impl fmt::Display for SpiffeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "spiffe://{}/{}", self.fleet, self.class)
     }
 }
 
