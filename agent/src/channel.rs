@@ -65,15 +65,7 @@ impl ToApply {
 }
 
 impl SyncEnd {
-    /// Sends to `apply`, waiting while too much waits already.
-    ///
-    /// # Errors
-    /// [`ChannelError::Closed`], [`ChannelError::Large`].
-    pub async fn send(&self, message: &FromSync) -> Result<(), ChannelError> {
-        self.to_apply.send(message).await
-    }
-
-    /// Another way to say something to `apply`, beside receiving from it.
+    /// Where something is said to `apply`, also while this end receives.
     #[must_use]
     pub fn to_apply(&self) -> ToApply {
         self.to_apply.clone()
@@ -146,7 +138,7 @@ mod tests {
     async fn messages_cross_in_order_until_an_end_is_gone() {
         let (sync, mut apply) = pair();
         for byte in 0..3 {
-            sync.send(&FromSync::NoBody(Hash([byte; 32]))).await.unwrap();
+            sync.to_apply().send(&FromSync::NoBody(Hash([byte; 32]))).await.unwrap();
         }
         drop(sync);
         for byte in 0..3 {

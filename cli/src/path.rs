@@ -2,8 +2,9 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum as _;
-use stemma_wire::endpoint::{Endpoint, escape};
+use stemma_wire::endpoint::{Endpoint, Method, escape};
 
+use crate::api::Write;
 use crate::args::{Filter, Kind};
 
 impl Kind {
@@ -48,15 +49,34 @@ impl Kind {
     /// # Errors
     /// For an empty name, and for a group's without its cluster.
     pub(crate) fn path(self, name: &str) -> Result<String> {
-        let row = match self {
+        self.path_of(self.shown_by(), name, &[])
+    }
+
+    /// The row that shows one object.
+    fn shown_by(self) -> Endpoint {
+        match self {
             Self::Node => Endpoint::GetNode,
             Self::Nodegroup => Endpoint::GetGroup,
             Self::Cluster => Endpoint::GetCluster,
             Self::Clustertemplate => Endpoint::GetTemplate,
             Self::Release => Endpoint::GetRelease,
             Self::Token => Endpoint::GetToken,
-        };
-        self.path_of(row, name, &[])
+        }
+    }
+
+    /// The row with this method at the path of one object, or at what stands `below` it; none where the kind has no such row.
+    pub(crate) fn row(self, method: Method, below: &str) -> Option<Endpoint> {
+        let path = self.shown_by().route().path;
+        let is_it = |row: &Endpoint| row.route().method == method && row.route().path.strip_prefix(path) == Some(below);
+        Endpoint::ALL.iter().copied().find(is_it)
+    }
+
+    /// A write to a row that stands at or below one object; `more` are its parameters beyond the object's own.
+    ///
+    /// # Errors
+    /// As [`Self::path`].
+    pub(crate) fn write(self, row: Endpoint, name: &str, more: &[&str]) -> Result<Write> {
+        Ok(Write::at(row, self.path_of(row, name, more)?))
     }
 
     /// The path of a row that stands at or below one object; `more` are its parameters beyond the object's own.
@@ -78,18 +98,6 @@ impl Kind {
         }
         parameters.extend(more);
         Ok(row.path(&parameters))
-    }
-
-    /// The rows that change a map of the kind's objects and stop inherited keys of it; none where it has no such map.
-    pub(crate) fn map_rows(self) -> Option<(Endpoint, Option<Endpoint>)> {
-        match self {
-            Self::Node => Some((Endpoint::PatchNodeMap, Some(Endpoint::TombstoneNode))),
-            Self::Nodegroup => Some((Endpoint::PatchGroupMap, Some(Endpoint::TombstoneGroup))),
-            Self::Cluster => Some((Endpoint::PatchClusterMap, Some(Endpoint::TombstoneCluster))),
-            Self::Clustertemplate => Some((Endpoint::PatchTemplateMap, Some(Endpoint::TombstoneTemplate))),
-            Self::Release => Some((Endpoint::PatchReleaseMap, None)),
-            Self::Token => None,
-        }
     }
 
     /// The path of the list that a filter asks for.

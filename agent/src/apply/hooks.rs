@@ -11,7 +11,7 @@ use log::{info, warn};
 use serde::Serialize;
 
 use super::ledger::{Desired, HookSnapshot};
-use crate::host::{Command, Host, HostError, HostPath, Kind, Stat};
+use crate::host::{Command, Host, HostError, HostPath, Kind};
 use crate::paths;
 
 /// What changed, as hooks read it on standard input.
@@ -120,7 +120,7 @@ fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
         if stat.kind != Kind::File || stat.mode & 0o111 == 0 {
             continue;
         }
-        if is_open(&stat, own) {
+        if stat.is_open_to_others(own) {
             findings.push(format!("hook {name} can be written by others and is not run: chmod go-w, chown root"));
         } else {
             names.push(name);
@@ -136,17 +136,13 @@ fn open_to_others(host: &dyn Host) -> Result<Option<String>, HostError> {
     let (mut dir, mut at) = (host.root()?, String::new());
     for name in HostPath::own(paths::HOOKS).names() {
         at = format!("{at}/{name}");
-        if dir.stat(name)?.is_some_and(|stat| is_open(&stat, own)) {
+        if dir.stat(name)?.is_some_and(|stat| stat.is_open_to_others(own)) {
             return Ok(Some(at));
         }
         let Some(below) = dir.dir(name)? else { break };
         dir = below;
     }
     Ok(None)
-}
-
-fn is_open(stat: &Stat, own: u32) -> bool {
-    stat.mode & 0o022 != 0 || (stat.user != own && stat.user != 0)
 }
 
 #[cfg(test)]

@@ -59,6 +59,14 @@ impl<'a> Texts<'a> {
         named(field, Renderer::new(&self.task.inputs, &Unnamed, Limits::default()).text(template))
     }
 
+    /// A path on the host, rendered as [`Self::name`].
+    ///
+    /// # Errors
+    /// As [`Self::name`]; also where it is no plain path.
+    pub fn path(&self, field: &str, template: &str) -> Result<HostPath, TaskError> {
+        HostPath::parse(&self.name(field, template)?).map_err(|error| TaskError::new(format!("{field}: {error}")))
+    }
+
     /// A shell text, in which each value is quoted for `sh` unless marked raw.
     ///
     /// # Errors

@@ -10,12 +10,12 @@ use crate::host::{Host, HostError};
 /// # Errors
 /// [`HostError`] when it cannot be read or kept.
 pub fn seal_key(host: &dyn Host, ledger: &Ledger) -> Result<[u8; 32], HostError> {
-    let private = if let Some(private) = ledger.get(SEAL_KEY)? {
+    let private = if let Some(private) = ledger.get(&SEAL_KEY)? {
         private
     } else {
         let mut private = [0; 32];
         private.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&host.random().to_ne_bytes()));
-        ledger.put(SEAL_KEY, &private)?;
+        ledger.put(&SEAL_KEY, &private)?;
         private
     };
     Ok(PublicKey::from(&StaticSecret::from(private)).to_bytes())

@@ -109,7 +109,14 @@ pub trait Dir {
     /// # Errors
     /// [`HostError::Kind`] for anything but a regular file, [`HostError::Links`] for one with several names,
     /// [`HostError::Large`] beyond `limit` bytes.
-    fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError>;
+    fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
+        let mut bytes = Vec::new();
+        let there = self.pieces(name, limit, &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(there.then_some(bytes))
+    }
 
     /// The bytes of a regular file, piece by piece, so that a large one never stands in memory whole; `false` when nothing
     /// stands there.
@@ -309,6 +316,14 @@ impl HostError {
             Self::Io { source, .. } => format!("{self}: {source}"),
             _ => self.to_string(),
         }
+    }
+}
+
+impl Stat {
+    /// Whether somebody with neither root's rights nor those of this user can write it.
+    #[must_use]
+    pub const fn is_open_to_others(&self, own: u32) -> bool {
+        self.mode & 0o022 != 0 || (self.user != own && self.user != 0)
     }
 }
 

@@ -11,7 +11,7 @@ use log::{error, info, warn};
 use sd_notify::NotifyState;
 use serde_json::json;
 use stemma_wire::clock::SystemClock;
-use stemma_wire::message::observed::Outcome;
+use stemma_wire::message::observed::{Outcome, TaskResult};
 
 use super::membership::{Membership, membership};
 use super::status::words;
@@ -186,7 +186,7 @@ fn asked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
 
 /// Why no task is applied on this host now, and what to do about it.
 fn stopped_by(local: &Local) -> Result<Option<String>> {
-    let said = local.site.ledger.get(LOCAL)?.unwrap_or_default();
+    let said = local.site.ledger.get(&LOCAL)?.unwrap_or_default();
     let parked = local.site.ledger.accepted()?.is_some_and(|accepted| accepted.desired().known.parked);
     Ok(if said.paused {
         Some("this host is paused: no task was applied, labels were; run `stemma-agent resume`, then `stemma-agent once`\n".into())
@@ -208,7 +208,7 @@ fn outcome_of_once(local: &Local) -> Result<Exit> {
     let failed = local
         .site
         .ledger
-        .get(PROGRESS)?
+        .get(&PROGRESS)?
         .unwrap_or_default()
         .tasks
         .values()
@@ -238,21 +238,7 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
     let results = run.into_results();
     let differs = results.iter().any(|result| result.outcome == Outcome::WouldChange);
     let failed = results.iter().any(|result| !matches!(result.outcome, Outcome::WouldChange | Outcome::Unchanged));
-    match output {
-        Output::Json => {
-            let tasks = results.iter().map(|result| {
-                let outcome = words(result.outcome);
-                json!({"task": result.task, "outcome": outcome, "message": result.message, "diff": result.diff})
-            });
-            print_json(&tasks.collect::<Vec<_>>())?;
-        }
-        Output::Human => {
-            for result in &results {
-                let outcome = words(result.outcome);
-                print(&format!("{:<24} {outcome:<18} {}\n{}", result.task, result.message, result.diff))?;
-            }
-        }
-    }
+    print_results(&results, output)?;
     Ok(if failed {
         Exit::Failed
     } else if differs {
@@ -260,6 +246,17 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
     } else {
         Exit::Done
     })
+}
+
+fn print_results(results: &[TaskResult], output: Output) -> Result<()> {
+    let json = |TaskResult { task, outcome, message, diff, .. }: &TaskResult| json!({"task": task, "outcome": words(outcome), "message": message, "diff": diff});
+    let human = |TaskResult { task, outcome, message, diff, .. }: &TaskResult| {
+        format!("{task:<24} {:<18} {message}\n{diff}", words(outcome))
+    };
+    match output {
+        Output::Json => print_json(&results.iter().map(json).collect::<Vec<_>>()),
+        Output::Human => print(&results.iter().map(human).collect::<String>()),
+    }
 }
 
 /// Writes `/run/stemma` from the ledger, as `stemma-labels.service` does at boot.

@@ -80,7 +80,7 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
     if let Some(reason) = desired.task_set.left_out.get(id) {
         why.push(format!("left out: {reason}"));
     }
-    if let Some(performed) = ledger.get(PROGRESS)?.unwrap_or_default().tasks.get(id) {
+    if let Some(performed) = ledger.get(&PROGRESS)?.unwrap_or_default().tasks.get(id) {
         why.push(format!("last: {}", words(performed.outcome)));
     }
     let before: Vec<_> = task.after.iter().filter_map(|&at| profile.tasks.get(usize::from(at))).collect();

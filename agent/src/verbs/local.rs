@@ -27,9 +27,9 @@ pub fn resume(root: &Path) -> Result<Exit> {
 
 fn set_paused(root: &Path, paused: bool, said: &str) -> Result<Exit> {
     let local = Local::open(root)?;
-    let mut state = local.site.ledger.get(LOCAL)?.unwrap_or_default();
+    let mut state = local.site.ledger.get(&LOCAL)?.unwrap_or_default();
     state.paused = paused;
-    local.site.ledger.put(LOCAL, &state)?;
+    local.site.ledger.put(&LOCAL, &state)?;
     let woken = wake(&local.host)?;
     print(said)?;
     if woken == Woken::Nobody {

@@ -69,7 +69,7 @@ fn collect(local: &Local) -> Result<Status> {
         Membership::NotJoined => (None, None),
     };
     let accepted = ledger.accepted()?;
-    let report = ledger.get(REPORT)?.unwrap_or_default();
+    let report = ledger.get(&REPORT)?.unwrap_or_default();
     let held = accepted.as_ref().map(Accepted::desired);
     let tasks = held.as_ref().map(|held| tasks(ledger, held)).transpose()?.unwrap_or_default();
     let mode = held.as_ref().map(|held| words(held.mode()));
@@ -84,7 +84,7 @@ fn collect(local: &Local) -> Result<Status> {
         revision: accepted.as_ref().map(|accepted| accepted.revision.0),
         mode,
         progress: words(report.progress),
-        paused: ledger.get(LOCAL)?.unwrap_or_default().paused,
+        paused: ledger.get(&LOCAL)?.unwrap_or_default().paused,
         labels: known.labels.into_iter().map(|(key, label)| (key, label.value)).collect(),
         annotations: known.annotations,
         traits: known.traits,
@@ -113,7 +113,7 @@ fn findings(local: &Local, damage: Option<String>, reported: Vec<String>) -> Vec
 /// The tasks that run here, in order, each with how it last ended in the present task set.
 fn tasks(ledger: &Ledger, held: &Desired) -> Result<Vec<Task>> {
     let profile = ledger.profile(held)?.unwrap_or_default();
-    let performed = ledger.get(PROGRESS)?.unwrap_or_default().tasks;
+    let performed = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
     let here = profile.tasks.into_iter().filter(|task| !held.task_set.left_out.contains_key(&task.id));
     let ended = |id: &str| performed.get(id).filter(|ended| ended.task_set == held.digest);
     Ok(here.map(|task| Task { outcome: ended(&task.id).map(|ended| words(ended.outcome)), id: task.id }).collect())

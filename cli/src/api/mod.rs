@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
-use hyper::{Method, Request, Response, StatusCode, header};
+use hyper::{Request, Response, StatusCode, header};
 use serde_json::Value;
 use stemma_wire::client::{Client, ClientError, ClientLimits, Outcome, Target};
-use stemma_wire::endpoint::{Endpoint, escape};
+use stemma_wire::endpoint::{Content, Endpoint, escape};
 use uuid::Uuid;
 
 use patience::Patience;
@@ -24,52 +24,56 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::radius::Radius;
 
-/// What a body is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
-    /// `application/json`.
-    Json,
-    /// RFC 7386.
-    Merge,
-    /// A file.
-    Bytes,
-}
-
-/// A write, before it is sent.
+/// A write to a row of the endpoint table, before it is sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
-    method: Method,
+    row: Endpoint,
     path: String,
-    kind: Body,
     body: Bytes,
     /// The revision that the object must still have.
     revision: Option<u64>,
 }
 
 impl Write {
-    /// A write of a JSON value.
-    pub(crate) fn json(method: Method, path: impl Into<String>, kind: Body, body: &Value) -> Self {
-        Self { method, path: path.into(), kind, body: Bytes::from(body.to_string()), revision: None }
+    /// A write without a body, at a path of the row.
+    pub(crate) fn at(row: Endpoint, path: String) -> Self {
+        Self { row, path, body: Bytes::new(), revision: None }
     }
 
-    /// A write of a text that is JSON already, to the letter.
-    pub(crate) fn text(method: Method, path: impl Into<String>, kind: Body, body: String) -> Self {
-        Self { method, path: path.into(), kind, body: Bytes::from(body), revision: None }
+    /// A write without a body, at the row's path with these parameters.
+    pub(crate) fn to(row: Endpoint, parameters: &[&str]) -> Self {
+        Self::at(row, row.path(parameters))
     }
 
-    /// A write without a body.
-    pub(crate) fn empty(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), kind: Body::Json, body: Bytes::new(), revision: None }
+    /// The write with a JSON value.
+    pub(crate) fn json(self, body: &Value) -> Self {
+        self.bytes(body.to_string())
     }
 
-    /// Only if the object still has this revision.
+    /// The write with these bytes: a file, or a text that is JSON already, to the letter.
+    pub(crate) fn bytes(self, body: impl Into<Bytes>) -> Self {
+        Self { body: body.into(), ..self }
+    }
+
+    /// The write, only if the object still has this revision.
     pub(crate) fn if_still_at(self, revision: Option<u64>) -> Self {
         Self { revision, ..self }
     }
 
-    /// A file.
-    pub(crate) fn file(path: impl Into<String>, bytes: Vec<u8>) -> Self {
-        Self { method: Method::PUT, path: path.into(), kind: Body::Bytes, body: Bytes::from(bytes), revision: None }
+    fn method(&self) -> &'static str {
+        self.row.route().method.as_str()
+    }
+
+    /// The type of its body; none where the row takes no body.
+    fn media_type(&self) -> Option<&'static str> {
+        match self.row.route().request {
+            // Of the patches that a row takes, the command sends this one alone.
+            Content::AnyPatch => Content::MergePatch,
+            content => content,
+        }
+        .media_types()
+        .first()
+        .copied()
     }
 }
 
@@ -139,7 +143,7 @@ impl Api {
     pub(crate) async fn get_raw(&mut self, path: &str) -> Result<Bytes> {
         let request = Request::get(path).header(header::ACCEPT, "application/json").body(Bytes::new())?;
         let answer = self.patiently(request).await.map_err(|error| self.unsent(&error))?;
-        checked(answer, &Method::GET, path)
+        checked(answer, "GET", path)
     }
 
     /// Makes a write, once it is known how many hosts it reaches and that it may; its answer's JSON, or `null` where it has
@@ -151,7 +155,7 @@ impl Api {
     pub(crate) async fn send(&mut self, write: Write) -> Result<Value> {
         let done = self.send_one(&write).await;
         if done.is_ok() {
-            self.made.push(format!("{} {}", write.method, write.path));
+            self.made.push(format!("{} {}", write.method(), write.path));
         }
         done.map_err(|error| match self.made.as_slice() {
             made if made.is_empty() || self.is_dry() => error,
@@ -163,7 +167,7 @@ impl Api {
     }
 
     async fn send_one(&mut self, write: &Write) -> Result<Value> {
-        if write.kind == Body::Bytes {
+        if !write.row.has_dry_run() {
             return if self.is_dry() { Ok(Value::Null) } else { self.make(write).await };
         }
         let (tried, hosts) = self.try_out(write).await?;
@@ -184,13 +188,13 @@ impl Api {
             warn(&answer);
         }
         let hosts = answer.headers().get("stemma-hosts").and_then(|hosts| hosts.to_str().ok()?.parse().ok());
-        let body = parsed(&checked(answer, &write.method, &path)?)?;
+        let body = parsed(&checked(answer, write.method(), &path)?)?;
         Ok((body, hosts.unwrap_or(0)))
     }
 
     async fn make(&mut self, write: &Write) -> Result<Value> {
         let path = self.with_manager(&write.path);
-        let key = Uuid::from_bytes(uuid_bytes()?);
+        let key = uuid::Builder::from_random_bytes(random()?).into_uuid();
         let answer = match self.patiently(self.request(write, &path, Some(key))?).await {
             Ok(answer) => answer,
             Err(error) if network::outcome(&error) == Outcome::Unknown => {
@@ -199,7 +203,7 @@ impl Api {
             Err(error) => return Err(self.unsent(&error)),
         };
         warn(&answer);
-        parsed(&checked(answer, &write.method, &path)?)
+        parsed(&checked(answer, write.method(), &path)?)
     }
 
     /// Sends a request, and again as it is (under the same key) while the controller says that it is busy.
@@ -218,16 +222,12 @@ impl Api {
     }
 
     fn request(&self, write: &Write, path: &str, key: Option<Uuid>) -> Result<Request<Bytes>> {
-        let kind = match write.kind {
-            Body::Json => "application/json",
-            Body::Merge => "application/merge-patch+json",
-            Body::Bytes => "application/octet-stream",
-        };
-        let mut request = Request::builder().method(&write.method).uri(path).header(header::ACCEPT, "application/json");
+        let mut request =
+            Request::builder().method(write.method()).uri(path).header(header::ACCEPT, "application/json");
         if let Some(key) = key {
             request = request.header("Idempotency-Key", key.to_string());
         }
-        if !write.body.is_empty() {
+        if let Some(kind) = write.media_type() {
             request = request.header(header::CONTENT_TYPE, kind);
         }
         if let Some(revision) = write.revision {
@@ -287,14 +287,6 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-fn uuid_bytes() -> Result<[u8; 16]> {
-    let mut bytes = random::<16>()?;
-    // A version 4 UUID, as RFC 9562 marks it.
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    Ok(bytes)
-}
-
 /// A write may be carried out and still have something to say (keys that hosts lose).
 fn warn(answer: &Response<Bytes>) {
     for warning in answer.headers().get_all(header::WARNING) {
@@ -303,7 +295,7 @@ fn warn(answer: &Response<Bytes>) {
 }
 
 /// The body of a success; anything else as what it is.
-fn checked(answer: Response<Bytes>, method: &Method, path: &str) -> Result<Bytes> {
+fn checked(answer: Response<Bytes>, method: &str, path: &str) -> Result<Bytes> {
     if answer.status().is_success() {
         return Ok(answer.into_body());
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use hyper::{Method, Response, StatusCode};
+use hyper::{Response, StatusCode};
 use serde_json::Value;
 
 use crate::exit::Exit;
@@ -50,7 +50,7 @@ impl Exit {
 
 impl Refusal {
     /// Reads an answer; what is no error body of the API's is told by its status.
-    pub(super) fn of(answer: &Response<Bytes>, method: &Method, path: &str) -> Self {
+    pub(super) fn of(answer: &Response<Bytes>, method: &str, path: &str) -> Self {
         let status = answer.status();
         let body: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
         let error = &body["error"];
@@ -134,7 +134,7 @@ mod tests {
 
     fn refusal(status: StatusCode, body: &'static [u8]) -> Refusal {
         let answer = Response::builder().status(status).body(Bytes::from_static(body)).unwrap();
-        Refusal::of(&answer, &Method::GET, "/v1/nodes")
+        Refusal::of(&answer, "GET", "/v1/nodes")
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! `apply`: files first as blobs, then every object in one request, all or none.
 
 use anyhow::{Context as _, Result};
-use hyper::Method;
 use serde_json::{Value, json};
 use stemma_wire::endpoint::{Endpoint, escape};
 
-use crate::api::{Api, Body, Conflict, Refusal, Write};
+use crate::api::{Api, Conflict, Refusal, Write};
 use crate::args::{Files, Kind, Output};
 use crate::command::done::note_dry_run;
 use crate::command::{label, question, written};
@@ -37,7 +36,7 @@ pub(crate) async fn apply(api: &mut Api, files: &Files, overrule: Overrule<'_>, 
     if let Some(from) = overrule.adopt {
         path.push_str(&format!("&adopt={}", escape(from)));
     }
-    let applied = api.send(Write::text(Method::POST, path, Body::Json, body)).await;
+    let applied = api.send(Write::at(Endpoint::Apply, path).bytes(body)).await;
     let applied = applied.map_err(|error| placed(error, &manifests))?;
     print_applied(api, &applied, output).await?;
     note_dry_run(api);
@@ -66,7 +65,7 @@ async fn say_lost(api: &mut Api, manifest: &Manifest) -> Result<()> {
 async fn send_blobs(api: &mut Api, manifests: &Manifests) -> Result<()> {
     for (hash, path) in &manifests.blobs {
         let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-        let sent = api.send(Write::file(Endpoint::PutBlob.path(&[hash]), bytes)).await;
+        let sent = api.send(Write::to(Endpoint::PutBlob, &[hash]).bytes(bytes)).await;
         sent.with_context(|| path.display().to_string())?;
     }
     Ok(())

@@ -6,7 +6,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use hyper::Method;
 use serde_json::{Map, Value, json};
 use stemma_author::Reader;
 use stemma_core::name::ReleaseRef;
@@ -14,7 +13,7 @@ use stemma_core::release::fuel::{self, FuelImport};
 use stemma_core::release::{CompiledRelease, compile};
 use stemma_wire::endpoint::Endpoint;
 
-use crate::api::{Api, Body, Refusal, Write};
+use crate::api::{Api, Refusal, Write};
 use crate::args::{Global, Output};
 use crate::command::question;
 use crate::manifest::{MAX_MANIFEST, text};
@@ -64,7 +63,7 @@ pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
     let mut api =
         Api::new(&Global { manager: Some(global.manager.clone().unwrap_or(MANAGER.to_owned())), ..global.clone() })?;
     let path = format!("{}?force={}", Endpoint::Apply.path(&[]), what.force);
-    let sent = api.send(Write::json(Method::POST, path, Body::Json, &json!({"objects": [manifest]}))).await;
+    let sent = api.send(Write::at(Endpoint::Apply, path).json(&json!({"objects": [manifest]}))).await;
     sent.map_err(|error| match error.downcast_ref::<Refusal>() {
         Some(refusal) if !refusal.conflicts.is_empty() => refusal
             .exit()

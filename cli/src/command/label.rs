@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use hyper::Method;
 use serde_json::{Map, Value, json};
 use stemma_core::labels::{Folded, Layer};
 use stemma_core::origin::Level;
 use stemma_core::ownership::{Entry, OwnedMap, Said};
+use stemma_wire::endpoint::Method;
 
-use crate::api::{Api, Body, Write};
+use crate::api::{Api, Write};
 use crate::args::{Kind, Output};
 use crate::command::done::Done;
 
@@ -33,7 +33,9 @@ pub(crate) async fn label(
     output: Output,
 ) -> Result<()> {
     let path = kind.path(name)?;
-    let rows = kind.map_rows().with_context(|| format!("a {} has no labels", kind.name()))?;
+    if kind == Kind::Token {
+        bail!("a token has no labels");
+    }
     let patch = patch(wanted.changes, wanted.not_inherited)?;
     let only_patch = wanted.not_inherited.is_empty() && wanted.merge.is_none();
     if patch.is_empty() && only_patch {
@@ -55,31 +57,39 @@ pub(crate) async fn label(
     after.extend(patch.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), value.clone())));
     after.extend(wanted.not_inherited.iter().map(|key| (key.clone(), Value::Null)));
     say_lost(&what, &before, &after, wanted.merge);
-    let write = match (patch.is_empty(), wanted.not_inherited.is_empty(), wanted.merge) {
-        (false, true, None) => {
-            let path = kind.path_of(rows.0, name, &["labels"])?;
-            Write::json(Method::PATCH, path, Body::Merge, &json!({"labels": patch}))
-        }
-        (true, false, None) => {
-            let body = json!({"keys": wanted.not_inherited});
-            let row = rows.1.with_context(|| format!("a {} inherits no labels", kind.name()))?;
-            Write::json(Method::POST, kind.path_of(row, name, &["labels"])?, Body::Json, &body)
-        }
-        (true, true, Some(merge)) => Write::json(Method::PATCH, path, Body::Merge, &json!({"merge_labels": merge})),
-        (_, _, merge) => whole_map(path, &before, &after, merge),
-    };
-    let answer = api.send(write).await?;
+    let answer = api.send(write(kind, name, &wanted, &patch, &before, &after)?).await?;
     Done { kind: kind.name(), name, sentence: format!("{what} labeled"), answer }.say(api, output).await
 }
 
-/// Several changes in one write: the whole map, unless someone else wrote meanwhile.
-fn whole_map(path: String, before: &Value, after: &Map<String, Value>, merge: Option<bool>) -> Write {
-    let mut body = json!({"labels": after});
-    if let Some(merge) = merge {
-        body["merge_labels"] = merge.into();
-    }
-    let revision = before.get("resource_version").and_then(Value::as_u64);
-    Write::json(Method::PATCH, path, Body::Merge, &body).if_still_at(revision)
+/// The write that makes the change: of its keys alone where that is all, else of the whole map, unless someone else wrote
+/// meanwhile.
+fn write(
+    kind: Kind,
+    name: &str,
+    wanted: &LabelChange<'_>,
+    patch: &Map<String, Value>,
+    before: &Value,
+    after: &Map<String, Value>,
+) -> Result<Write> {
+    let to = |method, below: &str, why: &str| {
+        let row = kind.row(method, below).with_context(|| format!("a {} {why} labels", kind.name()))?;
+        kind.write(row, name, if below.is_empty() { &[] } else { &["labels"] })
+    };
+    Ok(match (patch.is_empty(), wanted.not_inherited.is_empty(), wanted.merge) {
+        (false, true, None) => to(Method::Patch, "/{map}", "has no")?.json(&json!({"labels": patch})),
+        (true, false, None) => {
+            to(Method::Post, "/{map}/tombstones", "inherits no")?.json(&json!({"keys": wanted.not_inherited}))
+        }
+        (true, true, Some(merge)) => to(Method::Patch, "", "has no")?.json(&json!({"merge_labels": merge})),
+        (_, _, merge) => {
+            let mut body = json!({"labels": after});
+            if let Some(merge) = merge {
+                body["merge_labels"] = merge.into();
+            }
+            let revision = before.get("resource_version").and_then(Value::as_u64);
+            to(Method::Patch, "", "has no")?.json(&body).if_still_at(revision)
+        }
+    })
 }
 
 /// `KEY=VALUE` and `KEY-` as a merge patch.

@@ -143,6 +143,21 @@ pub(crate) fn print(value: &Value, output: Output) -> Result<()> {
     Ok(())
 }
 
+/// Prints a list of what has names of its own and is no object: as a value, as names, or as a table.
+pub(crate) fn print_list<'a>(
+    value: &Value,
+    (kind, names): (&str, impl Iterator<Item = &'a str>),
+    table: impl FnOnce() -> String,
+    output: Output,
+) -> Result<()> {
+    match output {
+        Output::Json | Output::Yaml => print(value, output)?,
+        Output::Name => names.into_iter().for_each(|name| say!("{kind}/{}", printable(name))),
+        Output::Table | Output::Wide | Output::Manifest => say!("{}", table()),
+    }
+    Ok(())
+}
+
 /// Of an object the fields that were asked for; all of them where none were.
 pub(crate) fn fields(object: &Value, wanted: &[String]) -> Value {
     match object {

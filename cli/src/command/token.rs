@@ -2,13 +2,12 @@
 //! answer was lost is found again by the request's own key, and not made twice.
 
 use anyhow::{Context as _, Result};
-use hyper::Method;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
 use stemma_wire::endpoint::Endpoint;
 
-use crate::api::{Api, Body, Write, random};
+use crate::api::{Api, Write, random};
 use crate::args::{Filter, Kind, Output, Token};
 use crate::command::done::note_dry_run;
 use crate::command::{question, write};
@@ -43,7 +42,7 @@ async fn create(api: &mut Api, mut body: Value, output: Output) -> Result<()> {
     let secret = Hex(&random::<32>()?).to_string();
     body["secret_sha256"] = Hex(&Sha256::digest(secret.as_bytes())).to_string().into();
     body.as_object_mut().expect("made as a map").retain(|_, value| !value.is_null());
-    let mut made = api.send(Write::json(Method::POST, Endpoint::CreateToken.path(&[]), Body::Json, &body)).await?;
+    let mut made = api.send(Write::to(Endpoint::CreateToken, &[]).json(&body)).await?;
     if api.is_dry() {
         say!("token created (dry run)");
         note_dry_run(api);

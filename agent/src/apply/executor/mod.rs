@@ -82,7 +82,7 @@ impl Run {
             Purpose::Converge => desired.mode(),
             Purpose::Check => Mode::Noop,
         };
-        let before = site.ledger.get(PROGRESS)?.unwrap_or_default();
+        let before = site.ledger.get(&PROGRESS)?.unwrap_or_default();
         let (vertices, tasks) = profile.tasks.iter().map(|task| Planned::read(ceiling, desired, task, mode)).unzip();
         let graph = Graph::new(vertices, WIDTH);
         Ok(Self {
@@ -264,7 +264,7 @@ impl Run {
         let mut progress = self.before.clone();
         progress.tasks.retain(|id, _| self.tasks.iter().any(|planned| planned.id == *id));
         progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), performed.clone())));
-        self.site.ledger.put(PROGRESS, &progress)?;
+        self.site.ledger.put(&PROGRESS, &progress)?;
         self.unsettled = false;
         Ok(std::mem::take(&mut self.numbered))
     }
@@ -273,12 +273,6 @@ impl Run {
     #[must_use]
     pub fn into_results(self) -> Vec<TaskResult> {
         self.results
-    }
-
-    /// The task set that it works off.
-    #[must_use]
-    pub const fn task_set(&self) -> PartDigest {
-        self.task_set
     }
 
     /// Whether [`Self::settle`] has something to write down.

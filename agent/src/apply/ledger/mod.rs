@@ -25,7 +25,6 @@ use crate::paths;
 
 pub use bodies::{Arriving, Piece};
 use record::Kind;
-pub use results::MOST_RESULTS;
 pub use state::{
     Accepted, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Performed, Progress, Step, StepState, UndoNote,
 };
@@ -112,7 +111,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`] from the machine, here and below.
-    pub fn get<T: DeserializeOwned>(&self, record: Record<T>) -> Result<Option<T>, HostError> {
+    pub fn get<T: DeserializeOwned>(&self, record: &Record<T>) -> Result<Option<T>, HostError> {
         Self::read(&*self.dir, record.name, record.kind)
     }
 
@@ -120,7 +119,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn put<T: Serialize>(&self, record: Record<T>, value: &T) -> Result<(), HostError> {
+    pub fn put<T: Serialize>(&self, record: &Record<T>, value: &T) -> Result<(), HostError> {
         self.write(&*self.dir, record.name, record.kind, value)
     }
 
@@ -129,7 +128,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn accepted(&self) -> Result<Option<Accepted>, HostError> {
-        Ok(self.get(ACCEPTED)?.filter(Accepted::is_whole))
+        Ok(self.get(&ACCEPTED)?.filter(Accepted::is_whole))
     }
 
     /// What the journal says of a task.
@@ -154,14 +153,6 @@ impl Ledger {
     /// [`HostError`].
     pub fn keep_replaced(&self, note: &UndoNote) -> Result<(), HostError> {
         self.write(&*self.undo, &by_name(&note.path), Kind::Undo, note)
-    }
-
-    /// What a task last replaced at a path.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn replaced(&self, path: &str) -> Result<Option<UndoNote>, HostError> {
-        Self::read(&*self.undo, &by_name(path), Kind::Undo)
     }
 
     fn read<T: DeserializeOwned>(dir: &dyn Dir, name: &str, kind: Kind) -> Result<Option<T>, HostError> {
@@ -214,6 +205,14 @@ impl Ledger {
             return Ok(());
         }
         replace(&*self.host, dir, name, &bytes, Attributes::mode(0o600))
+    }
+}
+
+#[cfg(test)]
+impl Ledger {
+    /// What a task last replaced at a path.
+    pub(crate) fn replaced(&self, path: &str) -> Option<UndoNote> {
+        Self::read(&*self.undo, &by_name(path), Kind::Undo).unwrap()
     }
 }
 

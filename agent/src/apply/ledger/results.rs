@@ -8,7 +8,7 @@ use super::{Ledger, SEQUENCE};
 use crate::host::HostError;
 
 /// Results kept while no controller acknowledges them; beyond, the oldest go.
-pub const MOST_RESULTS: usize = 1_000;
+const MOST_RESULTS: usize = 1_000;
 
 impl Ledger {
     /// Results that no controller has acknowledged, in order.
@@ -61,7 +61,7 @@ impl Ledger {
         let next: u64 = self.next_sequence()?;
         if next <= up_to {
             // This state is younger than what the controller knows of the host: go on above it.
-            self.put(SEQUENCE, &(up_to + 1))?;
+            self.put(&SEQUENCE, &(up_to + 1))?;
         }
         Ok(())
     }
@@ -86,14 +86,14 @@ impl Ledger {
 
     /// The next free number, as far as is known on disk.
     fn next_sequence(&self) -> Result<u64, HostError> {
-        Ok(self.get(SEQUENCE)?.unwrap_or(1))
+        Ok(self.get(&SEQUENCE)?.unwrap_or(1))
     }
 
     /// Takes `count` numbers that were never used and never will be again.
     fn reserve(&self, count: u64) -> Result<u64, HostError> {
         let kept = self.results()?.last().map_or(0, |last| last.sequence);
         let first = self.next_sequence()?.max(kept + 1);
-        self.put(SEQUENCE, &(first + count))?;
+        self.put(&SEQUENCE, &(first + count))?;
         Ok(first)
     }
 }

@@ -41,11 +41,11 @@ fn sequences(ledger: &Ledger) -> Vec<u64> {
 fn f13_state_that_cannot_be_used_is_set_aside_and_the_agent_starts() {
     for damage in ["", "torn", "stemmaL\n\u{0}\u{9}future, whatever follows here, at least as long as a head is"] {
         let host = MemoryHost::new();
-        ledger(&host).put(ACCEPTED, &accepted(1)).unwrap();
+        ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
         host.put("/var/lib/stemma-agent/apply/accepted", damage);
         assert_eq!(ledger(&host).accepted().unwrap(), None, "{damage:?}");
         assert_eq!(host.text("/var/lib/stemma-agent/apply/accepted.set-aside").as_deref(), Some(damage));
-        ledger(&host).put(ACCEPTED, &accepted(2)).unwrap();
+        ledger(&host).put(&ACCEPTED, &accepted(2)).unwrap();
         assert_eq!(ledger(&host).accepted().unwrap(), Some(accepted(2)));
     }
 }
@@ -53,17 +53,17 @@ fn f13_state_that_cannot_be_used_is_set_aside_and_the_agent_starts() {
 #[test]
 fn f03_after_a_power_cut_at_any_call_the_old_state_or_the_new_one_is_there() {
     let host = MemoryHost::new();
-    ledger(&host).put(ACCEPTED, &accepted(1)).unwrap();
+    ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
     host.revive();
-    ledger(&host).put(ACCEPTED, &accepted(2)).unwrap();
+    ledger(&host).put(&ACCEPTED, &accepted(2)).unwrap();
     let calls = host.calls();
     assert!(calls >= 5, "a file is made, written, given a mode, synced, renamed: {calls}");
     for call in 0..=calls {
         let host = MemoryHost::new();
-        ledger(&host).put(ACCEPTED, &accepted(1)).unwrap();
+        ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
         host.revive();
         host.die_before(call);
-        let done = ledger(&host).put(ACCEPTED, &accepted(2)).is_ok();
+        let done = ledger(&host).put(&ACCEPTED, &accepted(2)).is_ok();
         host.cut_power();
         let found = ledger(&host).accepted().unwrap().expect("one of the two");
         assert!(found == accepted(2) || (found == accepted(1) && !done), "died before call {call}");
@@ -95,9 +95,9 @@ fn a_young_ledger_goes_on_above_what_the_controller_has() {
 #[test]
 fn equal_state_is_not_written_again() {
     let host = MemoryHost::new();
-    ledger(&host).put(ACCEPTED, &accepted(1)).unwrap();
+    ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
     host.revive();
-    ledger(&host).put(ACCEPTED, &accepted(1)).unwrap();
+    ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();
     assert_eq!(host.calls(), 0);
 }
 

@@ -3,9 +3,9 @@
 //! A network half that was taken over can withhold an offer. It cannot make one, send an older one, or send that
 //! of another node: signer, node, order and digests are all checked here, and what is refused changes nothing.
 
+use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Known, TaskSet};
-use stemma_wire::message::signed::{SignedDesired, SignedGrant};
-use stemma_wire::message::{Epoch, PartDigest, Revision};
+use stemma_wire::message::signed::{EpochChange, SignedDesired, SignedGrant};
 use stemma_wire::sign::{NotSigned, Verifier};
 use uuid::Uuid;
 
@@ -127,25 +127,17 @@ pub fn verify_grant(trust: &Trust, grant: &SignedGrant, held: &Accepted, now: u6
 
 fn check_order(trust: &Trust, offer: &SignedDesired, held: &Accepted, now: u64) -> Result<(), Refused> {
     if offer.epoch == held.epoch {
-        return check_revision(offer.revision, held.revision);
+        let is_older = offer.revision < held.revision;
+        let older = || Refused::Older { offered: offer.revision.0, held: held.revision.0 };
+        return if is_older { Err(older()) } else { Ok(()) };
     }
-    let change = offer.epoch_change.as_ref().ok_or(Refused::OtherEpoch)?;
-    if !leads(change.from, change.to, held.epoch, offer.epoch) {
-        return Err(Refused::OtherEpoch);
-    }
+    let leads_here = |change: &&EpochChange| change.from == held.epoch && change.to == offer.epoch;
+    let change = offer.epoch_change.as_ref().filter(leads_here).ok_or(Refused::OtherEpoch)?;
     trust.verifier.check_epoch_change(change, now)?;
     if offer.revision < change.at {
         return Err(Refused::BeforeEpoch { offered: offer.revision.0, begins: change.at.0 });
     }
     Ok(())
-}
-
-fn leads(from: Epoch, to: Epoch, held: Epoch, offered: Epoch) -> bool {
-    from == held && to == offered
-}
-
-fn check_revision(offered: Revision, held: Revision) -> Result<(), Refused> {
-    if offered < held { Err(Refused::Older { offered: offered.0, held: held.0 }) } else { Ok(()) }
 }
 
 fn part_of(

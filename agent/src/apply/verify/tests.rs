@@ -1,5 +1,7 @@
 //! The refusals of offers by their numbers in docs/trust.md.
 
+use stemma_wire::message::{Epoch, Revision};
+
 use super::*;
 use crate::apply::ledger::Desired;
 use crate::apply::testing::{Controller, EPOCH, NODE, Set, accepted};

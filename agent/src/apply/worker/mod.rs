@@ -128,17 +128,16 @@ impl ApplyWorker {
         mode: Until,
     ) -> Result<Self, HostError> {
         site.ledger.sweep()?;
-        let desired = site.ledger.accepted()?.map(|accepted| accepted.desired());
-        let local = site.ledger.get(LOCAL)?.unwrap_or_default();
-        let progress = site.ledger.get(REPORT)?.map(|last| last.progress).unwrap_or_default();
+        let local = site.ledger.get(&LOCAL)?.unwrap_or_default();
+        let progress = site.ledger.get(&REPORT)?.map(|last| last.progress).unwrap_or_default();
         let look_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);
         Ok(Self {
+            desired: site.ledger.accepted()?.map(|accepted| accepted.desired()),
             site,
             config,
             trust,
             end,
             wakes,
-            desired,
             local,
             grants: Grants::default(),
             bodies: Bodies::default(),
@@ -190,8 +189,6 @@ impl ApplyWorker {
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ApplyError> {
         tokio::pin!(stop);
         self.begin().await?;
-        let reported = self.report().await;
-        self.endure(reported).await?;
         let mut connected = true;
         loop {
             if self.mode == Until::Quiet && self.is_quiet() {
@@ -222,10 +219,7 @@ impl ApplyWorker {
                     Ok(())
                 }
                 () = or_never(self.map.look_at.map(sleep_until)) => self.look_at_map().await,
-                () = or_never(self.running_at.map(sleep_until)) => {
-                    (self.running_at, self.progress) = (None, observed::Progress::Running);
-                    self.report().await
-                }
+                () = or_never(self.running_at.map(sleep_until)) => self.tell_running().await,
                 told = hooks_turn(&mut self.hooks) => self.hooks_turned(told).await,
                 () = &mut stop => return self.finish().await,
             };
@@ -250,7 +244,15 @@ impl ApplyWorker {
             self.tell_hooks(&desired)?;
             self.plan(&desired)?;
         }
-        self.tell_others().await
+        self.tell_others().await?;
+        let reported = self.report().await;
+        self.endure(reported).await
+    }
+
+    /// The run takes so long that it is reported as running.
+    async fn tell_running(&mut self) -> Result<(), ApplyError> {
+        (self.running_at, self.progress) = (None, observed::Progress::Running);
+        self.report().await
     }
 
     /// Takes a message of the network half.

@@ -27,9 +27,9 @@ impl ApplyWorker {
             // A barrier is opened for one wave of a task set. When the same task set comes back, that is another wave: no
             // barrier is open, and no earlier grant opens one. This is written first, so that a crash leaves none open.
             let (task_set, revision) = (now.digest, accepted.revision);
-            self.site.ledger.put(OPEN_BARRIERS, &OpenBarriers { task_set, revision, open: BTreeSet::new() })?;
+            self.site.ledger.put(&OPEN_BARRIERS, &OpenBarriers { task_set, revision, open: BTreeSet::new() })?;
         }
-        self.site.ledger.put(ACCEPTED, &accepted)?;
+        self.site.ledger.put(&ACCEPTED, &accepted)?;
         // The offer is accepted from here on. The next look uses it, whatever fails now.
         let before = self.desired.replace(now.clone());
         self.end.send(&FromApply::Accepted(accepted.held())).await?;
@@ -75,7 +75,7 @@ impl ApplyWorker {
                 if let Some(kept) =
                     self.grants.keep_barriers(OpenBarriers { task_set, revision: signed.revision, open })
                 {
-                    self.site.ledger.put(OPEN_BARRIERS, kept)?;
+                    self.site.ledger.put(&OPEN_BARRIERS, kept)?;
                 }
                 Ok(())
             }

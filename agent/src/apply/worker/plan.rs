@@ -16,14 +16,14 @@ use crate::host::HostError;
 impl ApplyWorker {
     /// Takes in local state from a verb on the host.
     pub(super) async fn said(&mut self, local: LocalState) -> Result<(), ApplyError> {
-        self.site.ledger.put(LOCAL, &local)?;
+        self.site.ledger.put(&LOCAL, &local)?;
         self.end.send(&FromApply::Local(local.clone())).await?;
         self.local = local;
         self.look().await
     }
 
     pub(super) async fn woken(&mut self) -> Result<(), ApplyError> {
-        let local = self.site.ledger.get(LOCAL)?.unwrap_or_default();
+        let local = self.site.ledger.get(&LOCAL)?.unwrap_or_default();
         if local != self.local {
             self.end.send(&FromApply::Local(local.clone())).await?;
             self.local = local;
@@ -53,7 +53,7 @@ impl ApplyWorker {
     }
 
     pub(super) fn restore_barriers(&mut self, desired: &Desired) -> Result<(), HostError> {
-        self.grants.restore(self.site.ledger.get(OPEN_BARRIERS)?.filter(|open| open.task_set == desired.digest));
+        self.grants.restore(self.site.ledger.get(&OPEN_BARRIERS)?.filter(|open| open.task_set == desired.digest));
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl ApplyWorker {
 
     /// Whether a task of this task set has ended here.
     pub(super) fn has_begun(&self, desired: &Desired) -> bool {
-        let progress = self.site.ledger.get(PROGRESS).ok().flatten();
+        let progress = self.site.ledger.get(&PROGRESS).ok().flatten();
         progress.is_some_and(|progress| progress.tasks.values().any(|performed| performed.task_set == desired.digest))
     }
 

@@ -57,7 +57,7 @@ impl ApplyWorker {
             self.is_report_kept = false;
         }
         if !self.is_report_kept {
-            self.site.ledger.put(REPORT, &report)?;
+            self.site.ledger.put(&REPORT, &report)?;
             self.is_report_kept = true;
         }
         Ok(())
@@ -81,7 +81,7 @@ impl ApplyWorker {
         let quiet = matches!(self.hooks, Hooks::Quiet);
         if quiet
             && now.mode() == Mode::Apply
-            && self.site.ledger.get(HOOK_SNAPSHOT)?.unwrap_or_default() != hooks::snapshot(now)
+            && self.site.ledger.get(&HOOK_SNAPSHOT)?.unwrap_or_default() != hooks::snapshot(now)
         {
             let splay = u64::from(now.known.splay_s) * 1000;
             let wait = if splay == 0 { 0 } else { self.site.host.random() % splay };
@@ -96,13 +96,13 @@ impl ApplyWorker {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         match (turned, told) {
             (Hooks::Running(now, _), Some(findings)) => {
-                self.site.ledger.put(HOOK_SNAPSHOT, &now)?;
+                self.site.ledger.put(&HOOK_SNAPSHOT, &now)?;
                 self.findings.hooks = findings;
                 self.tell_hooks(&desired)?;
             }
             (Hooks::Due(_), None) => {
                 let (before, now) =
-                    (self.site.ledger.get(HOOK_SNAPSHOT)?.unwrap_or_default(), hooks::snapshot(&desired));
+                    (self.site.ledger.get(&HOOK_SNAPSHOT)?.unwrap_or_default(), hooks::snapshot(&desired));
                 if let Some(change) = hooks::change(&desired.known.name, &before, &now) {
                     let limit = Duration::from_secs(self.config.schedule.hook_seconds);
                     let future = Box::pin(hooks::run(self.site.host.clone(), change, limit));

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{Outcome, TaskResult};
-use stemma_wire::message::signed::Grant;
+use stemma_wire::message::signed::{Grant, LeaseKind};
 
 use stemma_wire::message::Hash;
 
@@ -39,7 +39,7 @@ async fn talk(sync: SyncEnd, offers: Vec<FromSync>) -> Vec<FromApply> {
 
 async fn talk_for(mut sync: SyncEnd, offers: Vec<FromSync>, quiet: Duration) -> Vec<FromApply> {
     for offer in &offers {
-        if sync.send(offer).await.is_err() {
+        if sync.to_apply().send(offer).await.is_err() {
             break;
         }
     }
@@ -206,6 +206,21 @@ fn a_barrier_opens_by_a_grant_for_this_task_set_and_stays_open_over_a_restart() 
 }
 
 #[test]
+fn a_lease_of_a_later_revision_shuts_no_barrier_and_keeps_none_from_opening() {
+    let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+    let set = Set::default().file("app", &[], "/app", "x").behind(barrier.clone());
+    let open = Grant::Barriers { task_set: set.desired().digest, open: vec![barrier] };
+    let lease = Grant::Lease { kind: LeaseKind::Mend, duration_s: 60 };
+    for grants in [[(2, &open), (3, &lease)], [(3, &lease), (2, &open)]] {
+        let (host, controller) = (MemoryHost::new(), Controller::new());
+        let grants = grants.map(|(revision, grant)| controller.grant(revision, grant.clone())).to_vec();
+        let grants = vec![FromSync::Offer { desired: None, grants, acknowledged: 0 }];
+        runtime().block_on(offered(&host, &controller, [give(&controller, 1, &set), grants].concat()));
+        assert_eq!(host.text("/app").as_deref(), Some("x"));
+    }
+}
+
+#[test]
 fn modes_say_how_far_it_goes() {
     for (mode, file, outcome) in [
         (Mode::Observe, None, None),
@@ -225,7 +240,7 @@ fn modes_say_how_far_it_goes() {
 fn paused_labels_flow_and_no_task_is_touched() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
     let paused = LocalState { paused: true, ..LocalState::default() };
-    Ledger::open(Rc::new(host.clone())).unwrap().put(LOCAL, &paused).unwrap();
+    Ledger::open(Rc::new(host.clone())).unwrap().put(&LOCAL, &paused).unwrap();
     let set = Set::default().label("a", "b").file("f", &[], "/f", "x");
     let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
     assert!(said.contains(&FromApply::Local(paused)), "it is reported");
@@ -286,7 +301,7 @@ fn f06_on_a_full_disk_the_agent_goes_on_says_so_and_takes_up_when_there_is_room(
         let (sync, apply) = pair();
         let talking = async {
             for message in give(&controller, 2, &second) {
-                sync.send(&message).await.unwrap();
+                sync.to_apply().send(&message).await.unwrap();
             }
             tokio::time::sleep(Duration::from_secs(5)).await;
             assert_eq!(host.text("/f").as_deref(), Some("gold\n"));
@@ -422,10 +437,10 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
         let talk = async {
             let mut sync = sync;
             for offer in &offers {
-                sync.send(offer).await.unwrap();
+                sync.to_apply().send(offer).await.unwrap();
             }
             tokio::time::sleep(Duration::from_secs(30)).await;
-            sync.send(&paused).await.unwrap();
+            sync.to_apply().send(&paused).await.unwrap();
             let mut said = Vec::new();
             while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_mins(10), sync.receive()).await {
                 said.push(message);
@@ -456,11 +471,11 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
         let talk = async {
             let mut sync = sync;
             for offer in give(&controller, 1, &set("gold", 1)) {
-                sync.send(&offer).await.unwrap();
+                sync.to_apply().send(&offer).await.unwrap();
             }
             while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(30), sync.receive()).await {}
             assert_eq!(host.text("/etc/conf").as_deref(), Some("tier gold"));
-            sync.send(&offer(&controller, 2, &set("silver", 2))).await.unwrap();
+            sync.to_apply().send(&offer(&controller, 2, &set("silver", 2))).await.unwrap();
             while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_mins(2), sync.receive()).await {}
         };
         let (ended, ()) = tokio::join!(worker.run(std::future::pending()), talk);
@@ -483,9 +498,9 @@ fn hooks_are_told_of_a_change_once_and_after_a_restart_when_it_was_cut_off() {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
     let earlier = crate::apply::ledger::HookSnapshot {
         labels: [("tier".to_owned(), "lead".to_owned())].into(),
-        ..ledger.get(HOOK_SNAPSHOT).unwrap().unwrap_or_default()
+        ..ledger.get(&HOOK_SNAPSHOT).unwrap().unwrap_or_default()
     };
-    ledger.put(HOOK_SNAPSHOT, &earlier).unwrap();
+    ledger.put(&HOOK_SNAPSHOT, &earlier).unwrap();
     runtime().block_on(offered(&host, &controller, Vec::new()));
     let input = String::from_utf8(host.last_run().unwrap().input).unwrap();
     assert_eq!(host.ran().len(), 2);

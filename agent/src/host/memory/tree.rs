@@ -63,24 +63,20 @@ impl Dir for MemoryDir {
         }))
     }
 
-    fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
-        let Some(node) = self.file(name)? else { return Ok(None) };
-        let nodes = self.host.0.nodes.borrow();
-        let Content::File { now, .. } = &nodes[node].content else { unreachable!("looked up as a file") };
-        if now.len() as u64 > limit {
-            return Err(HostError::Large { path: self.at(name), limit });
-        }
-        Ok(Some(now.clone()))
-    }
-
     fn pieces(
         &self,
         name: &str,
         limit: u64,
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<bool, HostError> {
-        let Some(bytes) = self.read(name, limit)? else { return Ok(false) };
-        bytes.chunks(64 * 1024).try_for_each(sink)?;
+        let Some(node) = self.file(name)? else { return Ok(false) };
+        let Content::File { now, .. } = self.host.0.nodes.borrow()[node].content.clone() else {
+            unreachable!("looked up as a file")
+        };
+        if now.len() as u64 > limit {
+            return Err(HostError::Large { path: self.at(name), limit });
+        }
+        now.chunks(64 * 1024).try_for_each(sink)?;
         Ok(true)
     }
 

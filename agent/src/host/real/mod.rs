@@ -1,7 +1,6 @@
 //! The machine itself, by rustix: every path is opened with `openat2`, below the root and through no link.
 
 use std::ffi::CString;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -160,8 +159,8 @@ impl RealDir {
     }
 
     /// A regular file with one name, opened without following a link and without waiting for a FIFO's other end.
-    fn open_file(&self, name: &str, flags: OFlags) -> Result<Option<OwnedFd>, HostError> {
-        let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+    fn open_file(&self, name: &str) -> Result<Option<OwnedFd>, HostError> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
         let fd = match rustix::fs::openat2(&self.fd, plain(name), flags, Mode::empty(), CONFINED) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
@@ -198,25 +197,13 @@ impl Dir for RealDir {
         }
     }
 
-    fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
-        use io::Read;
-        let Some(fd) = self.open_file(name, OFlags::RDONLY)? else { return Ok(None) };
-        let mut bytes = Vec::new();
-        let mut file = std::fs::File::from(fd).take(limit + 1);
-        file.read_to_end(&mut bytes).map_err(HostError::io("read", self.at(name)))?;
-        if bytes.len() as u64 > limit {
-            return Err(HostError::Large { path: self.at(name), limit });
-        }
-        Ok(Some(bytes))
-    }
-
     fn pieces(
         &self,
         name: &str,
         limit: u64,
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<bool, HostError> {
-        let Some(fd) = self.open_file(name, OFlags::RDONLY)? else { return Ok(false) };
+        let Some(fd) = self.open_file(name)? else { return Ok(false) };
         let (mut piece, mut taken) = ([0; PIECE], 0);
         loop {
             match rustix::io::read(&fd, &mut piece[..]) {

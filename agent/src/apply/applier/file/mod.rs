@@ -156,8 +156,7 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
 }
 
 fn path(texts: &Texts<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
-    let path = texts.name("parameters.path", parameters.path.as_deref().unwrap_or_default())?;
-    HostPath::parse(&path).map_err(|error| TaskError::new(format!("parameters.path: {error}")))
+    texts.path("parameters.path", parameters.path.as_deref().unwrap_or_default())
 }
 
 /// File rights that an author wrote.
@@ -300,7 +299,7 @@ async fn validate(site: &Site, state: &FileState, staged: &str) -> Result<String
         return Ok(finished.output);
     }
     let message = format!("validate {}: {} is left as it was", finished.end.sentence(), state.path);
-    Err(TaskError { message, output: finished.output, unknown: false })
+    Err(TaskError { output: finished.output, ..TaskError::new(message) })
 }
 
 fn remove(site: &Site, task: &HostTask, state: &FileState) -> Result<String, TaskError> {

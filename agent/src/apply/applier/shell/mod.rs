@@ -221,10 +221,7 @@ fn shell(script: String) -> Result<Vec<String>, TaskError> {
 }
 
 fn path(texts: &Texts<'_>, name: &str, text: Option<&str>) -> Result<Option<HostPath>, TaskError> {
-    let Some(text) = text else { return Ok(None) };
-    let field = format!("parameters.{name}");
-    let rendered = texts.name(&field, text)?;
-    HostPath::parse(&rendered).map(Some).map_err(|error| TaskError::new(format!("{field}: {error}")))
+    text.map(|text| texts.path(&format!("parameters.{name}"), text)).transpose()
 }
 
 fn env(texts: &Texts<'_>, env: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, TaskError> {

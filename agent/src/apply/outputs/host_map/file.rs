@@ -1,5 +1,6 @@
 //! The map as text: what others wrote, lines, comments and order, comes out as it went in.
 
+use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::Unreadable;
@@ -8,8 +9,12 @@ use crate::config::Format;
 /// A host label map that can be edited key by key.
 #[derive(Debug)]
 pub(super) enum MapFile {
-    Lines { lines: Vec<Line>, bare: Bare },
-    Json(Vec<(String, Value)>),
+    Lines {
+        lines: Vec<Line>,
+        bare: Bare,
+    },
+    /// One flat object, in the order of its file.
+    Json(IndexMap<String, Value>),
 }
 
 /// One line of the env form or of a feature file.
@@ -36,11 +41,10 @@ impl MapFile {
         match format {
             Format::Env => Ok(Self::lines(text, Bare::Kept)),
             Format::NodeFeatureDiscovery => Ok(Self::lines(text, Bare::True)),
-            Format::Json if text.trim().is_empty() => Ok(Self::Json(Vec::new())),
+            Format::Json if text.trim().is_empty() => Ok(Self::Json(IndexMap::new())),
             Format::Json => {
-                let unreadable = |why: String| Unreadable { format: "JSON", why };
-                let pairs: Pairs = serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))?;
-                Ok(Self::Json(pairs.0))
+                let unreadable = |error: serde_json::Error| Unreadable { format: "JSON", why: error.to_string() };
+                serde_json::from_str(text).map(Self::Json).map_err(unreadable)
             }
         }
     }
@@ -57,9 +61,7 @@ impl MapFile {
                 _ => None,
             }),
             // Another author's value of another type is a value that differs from every text.
-            Self::Json(pairs) => {
-                pairs.iter().find(|(found, _)| found == key).map(|(_, value)| value.as_str().unwrap_or("\0"))
-            }
+            Self::Json(pairs) => pairs.get(key).map(|value| value.as_str().unwrap_or("\0")),
         }
     }
 
@@ -90,13 +92,7 @@ impl MapFile {
                 let place = lines.iter().rposition(|line| line.is(key));
                 if let Some(place) = place { lines[place] = next } else { lines.push(next) }
             }
-            Self::Json(pairs) => {
-                let next = Value::String(value.into());
-                match pairs.iter_mut().find(|(found, _)| found == key) {
-                    Some(pair) => pair.1 = next,
-                    None => pairs.push((key.into(), next)),
-                }
-            }
+            Self::Json(pairs) => drop(pairs.insert(key.into(), value.into())),
         }
     }
 
@@ -108,7 +104,7 @@ impl MapFile {
                     lines.remove(place);
                 }
             }
-            Self::Json(pairs) => pairs.retain(|(found, _)| found != key),
+            Self::Json(pairs) => drop(pairs.shift_remove(key)),
         }
     }
 
@@ -155,30 +151,4 @@ impl Line {
 /// A value in one pair of quotes is what stands between them.
 fn unquoted(value: &str) -> &str {
     ['"', '\''].into_iter().find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote)).unwrap_or(value)
-}
-
-/// An object in the order of its file.
-struct Pairs(Vec<(String, Value)>);
-
-impl<'de> serde::Deserialize<'de> for Pairs {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Ordered;
-
-        impl<'de> serde::de::Visitor<'de> for Ordered {
-            type Value = Pairs;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("one flat object")
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Pairs(pairs))
-            }
-        }
-        deserializer.deserialize_map(Ordered)
-    }
 }

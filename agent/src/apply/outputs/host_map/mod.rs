@@ -15,7 +15,7 @@ use stemma_wire::message::observed::ReportedLabel;
 use crate::apply::ledger::{HOST_MAP, HostMapRecord, Ledger};
 use crate::config::{Format, HostLabelMap};
 use crate::host::atomic::{Attributes, ensure_dir, replace};
-use crate::host::{Host, HostError, HostPath, Stat};
+use crate::host::{Host, HostError, HostPath};
 
 use file::MapFile;
 
@@ -132,7 +132,7 @@ pub fn write(
     mode: Mode,
 ) -> Result<Vec<String>, HostError> {
     let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
-    let mut findings = match ledger.get(HOST_MAP)? {
+    let mut findings = match ledger.get(&HOST_MAP)? {
         Some(old) if old.path != config.path && mode == Mode::Apply => leave(host, ledger, &old, &config.path)?,
         _ => Vec::new(),
     };
@@ -188,7 +188,7 @@ fn leave(host: &dyn Host, ledger: &Ledger, old: &HostMapRecord, next: &str) -> R
         Ok((Ok(None), _)) | Err(_) => {}
     }
     let (owned, writing) = (BTreeMap::new(), BTreeMap::new());
-    ledger.put(HOST_MAP, &HostMapRecord { path: next.into(), owned, writing })?;
+    ledger.put(&HOST_MAP, &HostMapRecord { path: next.into(), owned, writing })?;
     Ok(findings)
 }
 
@@ -222,15 +222,14 @@ pub fn others(
     let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
     let Some(dir) = host.parent_of(&path)? else { return Ok(BTreeMap::new()) };
     let own = host.identity().0;
-    let is_closed = |stat: Stat| stat.mode & 0o022 == 0 && (stat.user == 0 || stat.user == own);
-    if !dir.stat(path.name())?.is_some_and(is_closed) {
+    if dir.stat(path.name())?.is_none_or(|stat| stat.is_open_to_others(own)) {
         return Ok(BTreeMap::new());
     }
     let text = dir.read(path.name(), LARGEST)?.and_then(|bytes| String::from_utf8(bytes).ok());
     let Some(file) = text.and_then(|text| MapFile::parse(config.format, &text).ok()) else {
         return Ok(BTreeMap::new());
     };
-    let record = ledger.get(HOST_MAP)?.filter(|record| record.path == config.path).unwrap_or_default();
+    let record = ledger.get(&HOST_MAP)?.filter(|record| record.path == config.path).unwrap_or_default();
     let is_ours = |key: &str| record.owned.contains_key(key) || record.writing.contains_key(key);
     let is_label = |key: &str, value: &str| LabelKey::new(key).is_ok() && LabelValue::new(value).is_ok();
     let theirs = file.pairs().into_iter().filter(|(key, value)| !is_ours(key) && is_label(key, value));
@@ -256,11 +255,11 @@ fn apply(
     }
     if let Some(text) = &plan.text {
         let (owned, writing) = (plan.found.clone(), plan.owned.clone());
-        ledger.put(HOST_MAP, &HostMapRecord { owned, writing, ..before })?;
+        ledger.put(&HOST_MAP, &HostMapRecord { owned, writing, ..before })?;
         put(host, path, text)?;
     }
     let writing = BTreeMap::new();
-    ledger.put(HOST_MAP, &HostMapRecord { path: path.to_string(), owned: plan.owned.clone(), writing })
+    ledger.put(&HOST_MAP, &HostMapRecord { path: path.to_string(), owned: plan.owned.clone(), writing })
 }
 
 /// The keys that are the agent's, by its record for this path, or claimed where that was lost.
@@ -271,13 +270,13 @@ fn record(
     acknowledged: Option<&BTreeMap<String, String>>,
 ) -> Result<HostMapRecord, HostError> {
     let fresh = |owned| HostMapRecord { path: config.path.clone(), owned, writing: BTreeMap::new() };
-    match (ledger.get(HOST_MAP)?, acknowledged) {
+    match (ledger.get(&HOST_MAP)?, acknowledged) {
         (Some(record), _) if record.path == config.path => Ok(record),
         (Some(_), _) => Ok(fresh(BTreeMap::new())),
         (None, Some(acknowledged)) => Ok(fresh(claimed(config.format, present, acknowledged))),
         (None, None) => {
             let record = fresh(BTreeMap::new());
-            ledger.put(HOST_MAP, &record)?;
+            ledger.put(&HOST_MAP, &record)?;
             Ok(record)
         }
     }

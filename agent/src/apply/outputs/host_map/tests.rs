@@ -65,6 +65,15 @@ fn each_format_keeps_what_others_wrote() {
 }
 
 #[test]
+fn of_a_key_that_stands_twice_the_last_value_counts_as_for_every_reader_of_json() {
+    let twice = r#"{"n/x": "1", "other": true, "n/x": "2"}"#;
+    for (wanted, findings) in [("2", 0), ("1", 1)] {
+        let plan = plan(Format::Json, Some(twice), &record(&[]), &map(&[("n/x", wanted)])).unwrap();
+        assert_eq!(plan.findings.len(), findings, "{wanted}");
+    }
+}
+
+#[test]
 fn a_feature_without_a_value_is_true() {
     let plan = plan(Format::NodeFeatureDiscovery, Some("n/x\n"), &record(&[]), &map(&[("n/x", "false")])).unwrap();
     assert_eq!(plan.findings, ["host label n/x: another author has \"true\" there, so \"false\" is not written"]);
