@@ -1,5 +1,5 @@
-//! What a label, a result and a node that joins cost in a cluster whose nodes wait for each other, in CPU, by the cluster's size. All
-//! in one run: the speed of a shared machine drifts, a ratio holds.
+//! What a label, a result, a node that joins and a read cost in a cluster whose nodes wait for each other, in CPU, by the cluster's
+//! size. All in one run: the speed of a shared machine drifts, a ratio holds.
 //!
 //! `cargo bench -p stemma-controller --bench growth`
 
@@ -13,8 +13,10 @@ mod grown;
 use grown::{Cluster, Cost};
 
 const SIZES: [usize; 3] = [100, 1_000, 10_000];
-/// Nodes that join one after the other at each size.
-const JOINS: usize = 50;
+const CHANGES: [&str; 4] =
+    ["label of one node", "result of one node", "node that is applied", "host that joins with a token"];
+const READS: [&str; 3] =
+    ["/v1/nodes?fields=name,uuid&limit=100", "/v1/nodes/detail?limit=100", "/v1/nodes/n2/resolved"];
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -23,9 +25,14 @@ fn main() {
         let mut rows = Vec::new();
         for size in SIZES {
             cluster.fill(size).await;
-            rows.push([cluster.edit().await, cluster.result().await, cluster.join(JOINS).await]);
+            let mut row =
+                vec![cluster.edit().await, cluster.result().await, cluster.join().await, cluster.enrol().await];
+            for path in READS {
+                row.push(cluster.read(path).await);
+            }
+            rows.push(row);
         }
-        for (at, what) in ["label of one node", "result of one node", "node that joins"].into_iter().enumerate() {
+        for (at, what) in CHANGES.into_iter().chain(READS).enumerate() {
             for (size, row) in SIZES.iter().zip(&rows) {
                 show(what, *size, row[at], rows[0][at]);
             }

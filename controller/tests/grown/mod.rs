@@ -2,6 +2,7 @@
 //! growth and the test that gates its ratios ask here.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,14 +11,15 @@ use serde_json::{Value, json};
 use stemma_controller::intake::Intake as _;
 use stemma_controller::run::{Options, Publishing};
 use stemma_wire::client::Client;
+use stemma_wire::message::enroll::EnrollRequest;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use uuid::Uuid;
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, asking};
 
 /// Objects to an apply.
 const CHUNK: usize = 250;
-/// Edits or results in a round. The cheapest round counts: whatever else the machine does only adds to a round.
+/// Changes in a round. The cheapest round counts: whatever else the machine does only adds to a round.
 const IN_ROUND: u32 = 8;
 const ROUNDS: u32 = 8;
 
@@ -35,6 +37,7 @@ pub(crate) struct Cluster {
     fleet: Fleet,
     client: Client,
     nodes: usize,
+    hosts: u32,
     edits: u32,
     sequences: BTreeMap<Uuid, u64>,
 }
@@ -64,7 +67,7 @@ impl Cluster {
         let options = Options { publishing: Publishing::Reconciled, ..Options::default() };
         let fleet = Fleet::start_with(|own| *own = options).await;
         let client = fleet.operator();
-        let mut cluster = Self { fleet, client, nodes: 0, edits: 0, sequences: BTreeMap::new() };
+        let mut cluster = Self { fleet, client, nodes: 0, hosts: 0, edits: 0, sequences: BTreeMap::new() };
         cluster.send(Method::POST, "/v1/apply?force=true", json!({"objects": site()})).await;
         cluster
     }
@@ -80,43 +83,60 @@ impl Cluster {
         self.settled().await;
     }
 
-    /// What each of so many nodes costs that join one after the other.
-    pub(crate) async fn join(&mut self, count: usize) -> Cost {
-        let before = Cost::now();
-        for _ in 0..count {
-            self.send(Method::POST, "/v1/apply?force=true", json!({"objects": [node(self.nodes)]})).await;
-            self.nodes += 1;
-            self.settled().await;
-        }
-        before.since(u32::try_from(count).unwrap())
+    /// What a node costs that joins by an apply.
+    pub(crate) async fn join(&mut self) -> Cost {
+        self.cheapest(async |cluster, _| {
+            cluster.send(Method::POST, "/v1/apply?force=true", json!({"objects": [node(cluster.nodes)]})).await;
+            cluster.nodes += 1;
+        })
+        .await
+    }
+
+    /// What a host costs that joins with a token: its request is checked, its certificate issued, its node made. Its key, and the
+    /// handshake before, are not counted.
+    pub(crate) async fn enrol(&mut self) -> Cost {
+        let token = self.fleet.token(json!({"nodegroup": "c/x", "uses": ROUNDS * IN_ROUND})).await;
+        let mut csrs: Vec<Vec<u8>> = (0..ROUNDS * IN_ROUND).map(|_| asking().csr).collect();
+        self.cheapest(async |cluster, _| {
+            cluster.hosts += 1;
+            let (name, csr) = (format!("h{}", cluster.hosts), csrs.pop().unwrap());
+            let request = EnrollRequest { token: token.clone(), csr, seal_key: [7; 32], name };
+            let from = SocketAddr::from(([127, 0, 0, 1], 1));
+            cluster.fleet.parts().enrolment.enrol(from, request).await.unwrap();
+        })
+        .await
     }
 
     /// What the edit of a label of one node costs.
     pub(crate) async fn edit(&mut self) -> Cost {
-        let mut best: Option<Cost> = None;
-        for _ in 0..ROUNDS {
-            let before = Cost::now();
-            for _ in 0..IN_ROUND {
-                self.edits += 1;
-                let body = json!({"labels": {"edited": self.edits.to_string()}});
-                let path = format!("/v1/nodes/n{}/labels?manager=test", self.nodes / 2);
-                self.send(Method::PUT, &path, body).await;
-                self.settled().await;
-            }
-            best = Some(before.since(IN_ROUND).or_less(best));
-        }
-        best.unwrap()
+        self.cheapest(async |cluster, _| {
+            cluster.edits += 1;
+            let body = json!({"labels": {"edited": cluster.edits.to_string()}});
+            let path = format!("/v1/nodes/n{}/labels?manager=test", cluster.nodes / 2);
+            cluster.send(Method::PUT, &path, body).await;
+        })
+        .await
     }
 
     /// What a result of one node costs that opens nothing: others are still waited for, and the barrier that any node opens is open.
     pub(crate) async fn result(&mut self) -> Cost {
         self.report("n2", "a", true).await;
         self.settled().await;
+        self.cheapest(async |cluster, round| cluster.report("n0", "a", round.is_multiple_of(2)).await).await
+    }
+
+    /// What a read costs.
+    pub(crate) async fn read(&mut self, path: &str) -> Cost {
+        self.cheapest(async |cluster, _| cluster.send(Method::GET, path, Value::Null).await).await
+    }
+
+    /// What one of many such changes costs, in the cheapest round.
+    async fn cheapest(&mut self, mut change: impl AsyncFnMut(&mut Self, u32)) -> Cost {
         let mut best: Option<Cost> = None;
         for round in 0..ROUNDS {
             let before = Cost::now();
             for _ in 0..IN_ROUND {
-                self.report("n0", "a", round.is_multiple_of(2)).await;
+                change(self, round).await;
                 self.settled().await;
             }
             best = Some(before.since(IN_ROUND).or_less(best));
@@ -145,7 +165,8 @@ impl Cluster {
 
     async fn send(&mut self, method: Method, path: &str, body: Value) {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        let request = request.body(Bytes::from(body.to_string())).unwrap();
+        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let request = request.body(body).unwrap();
         let answer = self.client.send_within(request, Duration::from_mins(1)).await.unwrap();
         assert!(answer.status().is_success(), "{path}: {:?}", answer.body());
     }
