@@ -10,43 +10,28 @@ mod fleet;
 #[path = "../tests/grown/mod.rs"]
 mod grown;
 
-use grown::{Cluster, Cost};
+use grown::{Cluster, MEASURED};
 
 const SIZES: [usize; 3] = [100, 1_000, 10_000];
-const CHANGES: [&str; 4] =
-    ["label of one node", "result of one node", "node that is applied", "host that joins with a token"];
-const READS: [&str; 3] =
-    ["/v1/nodes?fields=name,uuid&limit=100", "/v1/nodes/detail?limit=100", "/v1/nodes/n2/resolved"];
-
-fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let mut cluster = Cluster::start().await;
-        let mut rows = Vec::new();
-        for size in SIZES {
-            cluster.fill(size).await;
-            let mut row =
-                vec![cluster.edit().await, cluster.result().await, cluster.join().await, cluster.enrol().await];
-            for path in READS {
-                row.push(cluster.read(path).await);
-            }
-            rows.push(row);
-        }
-        for (at, what) in CHANGES.into_iter().chain(READS).enumerate() {
-            for (size, row) in SIZES.iter().zip(&rows) {
-                show(what, *size, row[at], rows[0][at]);
-            }
-        }
-    });
-}
 
 #[expect(clippy::print_stdout, reason = "a bench tells its figures there")]
-fn show(what: &str, size: usize, cost: Cost, first: Cost) {
-    println!(
-        "{what}, {size:>6} nodes: reconcile {:7.0} us ({:5.2} times), process {:7.0} us ({:5.2} times)",
-        cost.reconcile,
-        cost.reconcile / first.reconcile,
-        cost.process,
-        cost.process / first.process
-    );
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut rows = Vec::new();
+    runtime.block_on(async {
+        let mut cluster = Cluster::start().await;
+        for size in SIZES {
+            cluster.fill(size).await;
+            rows.push(cluster.costs().await);
+        }
+    });
+    for (at, what) in MEASURED.into_iter().enumerate() {
+        for (size, row) in SIZES.iter().zip(&rows) {
+            let (reconcile, process) = row[at].times(rows[0][at]);
+            println!(
+                "{what}, {size:>6} nodes: reconcile {:7.0} us ({reconcile:5.2} times), process {:7.0} us ({process:5.2} times)",
+                row[at].reconcile, row[at].process
+            );
+        }
+    }
 }

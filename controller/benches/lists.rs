@@ -5,6 +5,8 @@
 //! `cargo bench -p stemma-controller --bench lists`
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
+#[path = "../tests/listed/mod.rs"]
+mod listed;
 #[path = "../tests/served/mod.rs"]
 mod served;
 
@@ -13,11 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use serde_json::{Value, json};
+use serde_json::Value;
 use served::Served;
 
 const NODES: usize = 10_000;
-const GROUPS: usize = 20;
 const ROUNDS: u32 = 20;
 const WRITES: u32 = 60;
 
@@ -25,7 +26,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let served = Arc::new(Served::start().await);
-        fill(&served).await;
+        listed::fill(&served, NODES).await;
         page(&served, "by name", "/v1/nodes?fields=name,uuid").await;
         page(&served, "as listed", "/v1/nodes").await;
         page(&served, "in detail", "/v1/nodes/detail").await;
@@ -33,31 +34,6 @@ fn main() {
         println!("resolved of one node of {NODES}: {:.3} ms of CPU", ms(one));
         beside_reader(&served).await;
     });
-}
-
-async fn fill(served: &Served) {
-    let tasks: Vec<Value> = (0..12)
-        .map(|n| {
-            let parameters =
-                json!({"path": format!("/etc/{n}.conf"), "template": "tier {{ labels.tier }} of {{ labels.site }}"});
-            json!({"id": format!("conf-{n}"), "type": "file", "tags": ["web"], "parameters": parameters})
-        })
-        .collect();
-    let mut objects = vec![
-        json!({"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}}, "tasks": tasks}),
-        json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "standard", "debug": "true"}}),
-        json!({"kind": "Cluster", "name": "prod", "cluster_template": "base", "labels": {"site": "fra1"}}),
-    ];
-    objects.extend((0..GROUPS).map(|n| {
-        json!({"kind": "NodeGroup", "cluster": "prod", "name": format!("g{n}"), "roles": ["web"], "labels": {"tier": "gold"}})
-    }));
-    objects.extend((0..NODES).map(|n| {
-        let rack = format!("r{}", n / 40);
-        json!({"kind": "Node", "name": format!("n{n:05}"), "nodegroup": format!("prod/g{}", n % GROUPS), "labels": {"rack": rack}})
-    }));
-    for some in objects.chunks(1_000) {
-        served.expect("POST", "/v1/apply?manager=bench", &json!({"objects": some}), 200).await;
-    }
 }
 
 async fn page(served: &Served, name: &str, path: &str) {
@@ -92,7 +68,7 @@ async fn beside_reader(served: &Arc<Served>) {
     for round in 0..3 {
         let first = writes(served, round * 2).await;
         let stop = Arc::new(AtomicBool::new(false));
-        let reader = tokio::spawn(read_everything(Arc::clone(served), Arc::clone(&stop)));
+        let reader = tokio::spawn(listed::read_everything(Arc::clone(served), Arc::clone(&stop)));
         let second = writes(served, round * 2 + 1).await;
         stop.store(true, Ordering::Relaxed);
         let pages = reader.await.expect("the reader ends");
@@ -108,25 +84,8 @@ async fn beside_reader(served: &Arc<Served>) {
 /// The mean time of a write.
 async fn writes(served: &Served, round: u32) -> Duration {
     let began = Instant::now();
-    for write in 0..WRITES {
-        let body = json!({"labels": {"edit": format!("{round}-{write}")}});
-        served.expect("PATCH", &format!("/v1/nodes/n{:05}/labels", write * 100), &body, 200).await;
-    }
+    listed::edit(served, WRITES as usize, &round.to_string()).await;
     began.elapsed() / WRITES
-}
-
-async fn read_everything(served: Arc<Served>, stop: Arc<AtomicBool>) -> u32 {
-    let mut pages = 0;
-    let mut path = "/v1/nodes/detail".to_owned();
-    while !stop.load(Ordering::Relaxed) {
-        let text = served.text(&path).await;
-        pages += 1;
-        // As text: reading it as JSON would be the client's work, and runs here.
-        let next =
-            text.strip_prefix(b"{\"next\":\"http://localhost").and_then(|rest| rest.split(|byte| *byte == b'"').next());
-        path = next.map_or_else(|| "/v1/nodes/detail".to_owned(), |next| String::from_utf8_lossy(next).into_owned());
-    }
-    pages
 }
 
 fn cpu() -> Duration {

@@ -1,23 +1,26 @@
-//! One change in a cluster whose nodes wait for each other costs as much in a large cluster as in a small one, in CPU of the thread
-//! that resolves, decides and signs. A ratio within one run: the speed of a shared machine drifts.
+//! A change or a read in a cluster whose nodes wait for each other costs as much in a large cluster as in a small one, in CPU: of the
+//! thread that resolves, decides and signs, and of the whole process. Ratios within one run: the speed of a shared machine drifts.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod fleet;
 mod grown;
 
-use grown::Cluster;
+use grown::{Cluster, MEASURED};
 
 #[tokio::test]
-async fn a_label_a_result_and_a_join_cost_the_same_in_a_cluster_of_any_size() {
+async fn a_change_and_a_read_cost_the_same_in_a_cluster_of_any_size() {
     let mut cluster = Cluster::start().await;
     cluster.fill(100).await;
-    let small = (cluster.edit().await, cluster.result().await, cluster.join().await, cluster.enrol().await);
+    let small = cluster.costs().await;
     cluster.fill(3_000).await;
-    let large = (cluster.edit().await, cluster.result().await, cluster.join().await, cluster.enrol().await);
-    for (what, small, large) in [("edit", small.0, large.0), ("result", small.1, large.1), ("join", small.2, large.2)] {
-        let ratio = large.reconcile / small.reconcile;
-        // 30 times as many nodes: a cost for each of them would be a ratio near 30.
-        assert!(ratio < 3.0, "{what}: {ratio:.1} times: {small:?} {large:?}");
+    let large = cluster.costs().await;
+    for ((what, small), large) in MEASURED.into_iter().zip(small).zip(large) {
+        let (reconcile, process) = large.times(small);
+        // 30 times as many nodes: a cost for each of them shows in the ratio.
+        assert!(reconcile < 3.0 && process < 2.5, "{what}: {reconcile:.1} and {process:.1} times: {small:?} {large:?}");
     }
+    let [.., names, details, _] = large;
+    let (_, times) = details.times(names);
+    assert!(times > 3.0, "names cost little beside all details, since nothing else is made: {times:.1} times");
 }

@@ -22,6 +22,7 @@ use crate::cache::Cache;
 use crate::desired::DesiredTable;
 use crate::identity::Identities;
 use crate::metrics::Metrics;
+use crate::reconcile::Reconciler;
 use crate::registry::Registry;
 
 /// What the handlers share; a clone is another handle of the same.
@@ -33,6 +34,8 @@ pub struct Api {
     pub blobs: Arc<Blobs>,
     /// What nodes were told, and who waits to hear more; none in a test without agents.
     pub desired: Option<Arc<DesiredTable>>,
+    /// Who knows what nodes wait for; likewise.
+    pub reconciler: Option<Arc<Reconciler>>,
     /// Which nodes have joined; likewise.
     pub identities: Option<Arc<Identities>>,
     /// What is counted; likewise.

@@ -18,7 +18,7 @@ pub(crate) mod waves;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -65,6 +65,7 @@ pub struct Reconciler {
     snapshot: ArcSwap<Snapshot>,
     reached: watch::Sender<Revision>,
     memory: Mutex<Memory>,
+    waves: Mutex<Waves>,
 }
 
 /// What passes leave for the next one.
@@ -78,7 +79,6 @@ struct Memory {
     left_moved: BTreeMap<Uuid, BTreeSet<String>>,
     /// When the holds end that keep a task set from a node.
     hold_ends: BTreeMap<NodeId, Timestamp>,
-    waves: Waves,
 }
 
 impl Reconciler {
@@ -87,7 +87,7 @@ impl Reconciler {
         let cache = Arc::clone(registry.cache());
         let snapshot = ArcSwap::from_pointee(Snapshot { revision: Revision::default(), fleet: Fleet::new() });
         let (reached, _) = watch::channel(Revision::default());
-        Self { registry, cache, table, counters, snapshot, reached, memory: Mutex::default() }
+        Self { registry, cache, table, counters, snapshot, reached, memory: Mutex::default(), waves: Mutex::default() }
     }
 
     /// The fleet as of the last pass.
@@ -100,6 +100,13 @@ impl Reconciler {
         let mut reached = self.reached.subscribe();
         let _sender_is_ours = reached.wait_for(|seen| *seen >= revision).await;
         self.snapshot()
+    }
+
+    /// The barriers that are shut for a node, and for whom they wait, as of a model. Where that is the model of the last pass, the wave
+    /// that it left says so; else, or while a pass writes there, the cluster is looked at.
+    pub(crate) fn shut(&self, model: &Model, node: NodeId) -> Vec<waves::Shut> {
+        let kept = self.waves.try_lock().ok().and_then(|waves| waves.shut(model, node));
+        kept.unwrap_or_else(|| waves::shut(waves::Results { table: &self.table, model }, node))
     }
 
     /// Resolves everything once, then what is touched, until it is dropped.
@@ -134,7 +141,7 @@ impl Reconciler {
         dirty.extend(self.take_ended_holds(now));
         dirty.extend(touched(&model, &reach));
         if reach.everything {
-            self.memory().waves.forget();
+            self.waves().forget();
         }
         let mut moved = std::mem::take(&mut self.memory().left_moved);
         for (node, tasks) in reach.moved {
@@ -148,7 +155,7 @@ impl Reconciler {
         let now = self.registry.now();
         self.pass().await;
         // A result that never reached a wave is found here.
-        self.memory().waves.forget();
+        self.waves().forget();
         // What was touched since that pass is no find, nor is a hold that is over by now: the time is that of before it.
         let (model, reach) = self.cache.take_changes();
         let expected: BTreeSet<Uuid> = touched(&model, &reach).chain(self.memory().left.iter().copied()).collect();
@@ -209,7 +216,7 @@ impl Reconciler {
         }
         let told: BTreeSet<Uuid> = decided.iter().map(|(uuid, _)| *uuid).chain(gone.iter().copied()).collect();
         for (uuid, decision) in &mut decided {
-            self.memory().waves.set_dropped(*uuid, std::mem::take(&mut decision.dropped));
+            self.waves().set_dropped(*uuid, std::mem::take(&mut decision.dropped));
         }
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
         let changes = changes.chain(gone.into_iter().map(|uuid| (uuid, Change::Gone))).collect();
@@ -220,7 +227,7 @@ impl Reconciler {
         let stored = self.cache.model();
         self.update_status(&stored, &answers, &told, &moved);
         let results = waves::Results { table: &self.table, model: &stored };
-        self.memory().waves.update(&fleet, results, &touched, message::Revision(revision.get()));
+        self.waves().update(&fleet, results, &touched, message::Revision(revision.get()));
         self.set_snapshot(revision, fleet);
         self.choose_primaries().await;
         published
@@ -345,8 +352,12 @@ impl Reconciler {
         }
     }
 
-    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waves(&self) -> MutexGuard<'_, Waves> {
+        self.waves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! What opens a barrier is decided in `stemma_core::rollout`; here it is asked about what a pass touched, and what it says is signed.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId};
+use stemma_core::release::Profile;
 use stemma_core::rollout::{Affected, TaskResults, Wave};
 use stemma_wire::message::{Revision, desired};
 use uuid::Uuid;
@@ -54,6 +56,8 @@ pub(super) struct Waves {
     put_in: HashMap<Uuid, ClusterId>,
     /// Barriers of the profile that a node has, which the present order no longer has: nobody waits for them any more.
     dropped: HashMap<Uuid, Vec<desired::Barrier>>,
+    /// The revision that the last pass was for.
+    followed: Revision,
 }
 
 impl Waves {
@@ -64,6 +68,13 @@ impl Waves {
         } else {
             self.dropped.insert(node, barriers);
         }
+    }
+
+    /// The barriers that are shut for a node; `None`: its wave is not that of this model.
+    pub(super) fn shut(&self, model: &Model, node: NodeId) -> Option<Vec<Shut>> {
+        let wave = self.of.get(&cluster_of(&model.fleet, node)?)?;
+        let profile = model.fleet.profile(node).filter(|_| self.followed.0 == model.revision.get())?;
+        Some(shut_in(wave, profile, node))
     }
 
     /// Forgets all waves: each is built from what is stored when one of its nodes is looked at next.
@@ -97,6 +108,7 @@ impl Waves {
         for (cluster, affected) in affected {
             self.grant(results.table, cluster, &affected, revision);
         }
+        self.followed = revision;
     }
 
     fn put_nodes(
@@ -155,14 +167,17 @@ pub(crate) struct Shut {
 const MOST_NAMED: usize = 10;
 
 /// The barriers that are shut for a node, and for whom they wait, as of this model.
-pub(crate) fn shut(results: Results<'_>, node: NodeId) -> Vec<Shut> {
+pub(super) fn shut(results: Results<'_>, node: NodeId) -> Vec<Shut> {
     let fleet = &results.model.fleet;
     let (Some(profile), Some(cluster)) = (fleet.profile(node), cluster_of(fleet, node)) else { return Vec::new() };
-    let wave = Wave::of_profiles(fleet, cluster, &results, [profile]);
-    let named = |(barrier, nodes): (_, BTreeSet<NodeId>)| Shut {
+    shut_in(&Wave::of_profiles(fleet, cluster, &results, [profile]), profile, node)
+}
+
+fn shut_in(wave: &Wave, profile: &Profile, node: NodeId) -> Vec<Shut> {
+    let named = |(barrier, nodes): (_, Cow<'_, BTreeSet<NodeId>>)| Shut {
         barrier: encode::barrier(profile, barrier),
         count: nodes.len(),
-        nodes: nodes.into_iter().take(MOST_NAMED).collect(),
+        nodes: nodes.iter().take(MOST_NAMED).copied().collect(),
     };
     wave.shut(node).into_iter().map(named).collect()
 }

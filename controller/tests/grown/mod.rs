@@ -23,6 +23,17 @@ const CHUNK: usize = 250;
 const IN_ROUND: u32 = 8;
 const ROUNDS: u32 = 8;
 
+/// What is measured: changes, then reads.
+pub(crate) const MEASURED: [&str; 7] = [
+    "label of one node",
+    "result of one node",
+    "node that is applied",
+    "host that joins with a token",
+    "100 nodes by name",
+    "100 nodes in detail",
+    "resolved of one node",
+];
+
 /// CPU in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
@@ -83,8 +94,21 @@ impl Cluster {
         self.settled().await;
     }
 
-    /// What a node costs that joins by an apply.
-    pub(crate) async fn join(&mut self) -> Cost {
+    /// What each of [`MEASURED`] costs.
+    pub(crate) async fn costs(&mut self) -> [Cost; MEASURED.len()] {
+        [
+            self.edit().await,
+            self.result().await,
+            self.apply().await,
+            self.enrol().await,
+            self.read("/v1/nodes?fields=name,uuid&limit=100").await,
+            self.read("/v1/nodes/detail?limit=100").await,
+            self.read("/v1/nodes/n2/resolved").await,
+        ]
+    }
+
+    /// What a node costs that is applied.
+    async fn apply(&mut self) -> Cost {
         self.cheapest(async |cluster, _| {
             cluster.send(Method::POST, "/v1/apply?force=true", json!({"objects": [node(cluster.nodes)]})).await;
             cluster.nodes += 1;
@@ -94,7 +118,7 @@ impl Cluster {
 
     /// What a host costs that joins with a token: its request is checked, its certificate issued, its node made. Its key, and the
     /// handshake before, are not counted.
-    pub(crate) async fn enrol(&mut self) -> Cost {
+    async fn enrol(&mut self) -> Cost {
         let token = self.fleet.token(json!({"nodegroup": "c/x", "uses": ROUNDS * IN_ROUND})).await;
         let mut csrs: Vec<Vec<u8>> = (0..ROUNDS * IN_ROUND).map(|_| asking().csr).collect();
         self.cheapest(async |cluster, _| {
@@ -108,7 +132,7 @@ impl Cluster {
     }
 
     /// What the edit of a label of one node costs.
-    pub(crate) async fn edit(&mut self) -> Cost {
+    async fn edit(&mut self) -> Cost {
         self.cheapest(async |cluster, _| {
             cluster.edits += 1;
             let body = json!({"labels": {"edited": cluster.edits.to_string()}});
@@ -119,14 +143,14 @@ impl Cluster {
     }
 
     /// What a result of one node costs that opens nothing: others are still waited for, and the barrier that any node opens is open.
-    pub(crate) async fn result(&mut self) -> Cost {
+    async fn result(&mut self) -> Cost {
         self.report("n2", "a", true).await;
         self.settled().await;
         self.cheapest(async |cluster, round| cluster.report("n0", "a", round.is_multiple_of(2)).await).await
     }
 
     /// What a read costs.
-    pub(crate) async fn read(&mut self, path: &str) -> Cost {
+    async fn read(&mut self, path: &str) -> Cost {
         self.cheapest(async |cluster, _| cluster.send(Method::GET, path, Value::Null).await).await
     }
 
@@ -198,6 +222,12 @@ impl Cost {
     fn since(self, count: u32) -> Self {
         let (now, count) = (Self::now(), f64::from(count));
         Self { reconcile: (now.reconcile - self.reconcile) / count, process: (now.process - self.process) / count }
+    }
+
+    /// How many times another's cost it is, in both parts. What reconcile has no part in costs it the same.
+    pub(crate) fn times(self, other: Self) -> (f64, f64) {
+        let reconcile = if other.reconcile > 0.0 { self.reconcile / other.reconcile } else { 1.0 };
+        (reconcile, self.process / other.process)
     }
 
     fn or_less(self, other: Option<Self>) -> Self {

@@ -80,6 +80,7 @@ impl Served {
             registry: Arc::new(Registry::new(store, cache, Arc::new(SystemClock))),
             blobs: Arc::new(Blobs::new(directory.path())),
             desired: None,
+            reconciler: None,
             identities: None,
             metrics: None,
             rejected: Arc::default(),

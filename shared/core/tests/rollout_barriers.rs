@@ -272,7 +272,7 @@ fn a_barrier_that_is_shut_names_whom_it_waits_for() {
     (1..=3).for_each(|n| site.set_done(n, "a", true));
     let profile = Arc::clone(site.fleet.profile(node(6)).unwrap());
     let wave = Wave::of_profiles(&site.fleet, CLUSTER, &site.results, [&profile]);
-    let shut: Vec<_> = wave.shut(node(6)).into_iter().map(|(_, nodes)| nodes).collect();
+    let shut: Vec<_> = wave.shut(node(6)).into_iter().map(|(_, nodes)| nodes.into_owned()).collect();
     let left = BTreeSet::from([node(4), node(5)]);
     // b waits for a; d for the stage, and so for a; e for b on all three.
     assert_eq!(shut.iter().filter(|nodes| **nodes == left).count(), 2, "{shut:?}");

@@ -80,8 +80,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
 
 /// The barriers that are shut for a node, with the nodes that they wait for and why each has not opened them.
 fn waits(api: &Api, model: &Model, node: NodeId) -> Value {
-    let Some(table) = &api.desired else { return json!([]) };
-    let shut = waves::shut(waves::Results { table, model }, node);
+    let shut = api.reconciler.as_ref().map(|reconciler| reconciler.shut(model, node)).unwrap_or_default();
     let of = |one: &waves::Shut, id: &NodeId| {
         let name = model.nodes.get(id.0).map(|node| node.display_name()).unwrap_or_default();
         json!({"node": name, "why": state::why_not_done(model, id.0, &one.barrier.task)})

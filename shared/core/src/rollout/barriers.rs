@@ -11,6 +11,7 @@
 //! A wave is kept from change to change: it is built again only where the profiles or releases of its cluster are others
 //! ([`Wave::is_current`]). A node that comes, goes or gets another task set, and a result, cost the barriers concerned.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -220,13 +221,16 @@ impl Wave {
     }
 
     /// The barriers that are shut for a node, each with the nodes that it waits for.
-    pub fn shut(&self, node: NodeId) -> Vec<(&Barrier, BTreeSet<NodeId>)> {
+    pub fn shut(&self, node: NodeId) -> Vec<(&Barrier, Cow<'_, BTreeSet<NodeId>>)> {
         let Some(member) = self.members.get(&node) else { return Vec::new() };
         let Some((profile, barriers)) = self.waits.get(&member.profile) else { return Vec::new() };
         let shut = profile.barriers.iter().zip(barriers).filter(|(_, points)| !self.waiting(points).is_over_for(node));
         let nodes = |points: &[usize]| {
             let unmet = points.iter().map(|at| &self.points[*at]).filter(|point| point.waiting() != Waiting::Nobody);
-            unmet.flat_map(|point| &point.waits_for).copied().collect()
+            match unmet.map(|point| &point.waits_for).collect::<Vec<_>>().as_slice() {
+                [only] => Cow::Borrowed(*only),
+                many => Cow::Owned(many.iter().copied().flatten().copied().collect()),
+            }
         };
         shut.map(|(barrier, points)| (barrier, nodes(points))).collect()
     }

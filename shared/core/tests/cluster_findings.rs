@@ -1,0 +1,45 @@
+//! What is odd about a cluster: of its roles, tags, limits and tasks, each node named that it is odd about.
+
+mod support;
+
+use serde_json::json;
+use stemma_core::object::Matching;
+use stemma_core::resolve::{ResolveCache, resolve_cluster};
+use support::Scenario;
+
+#[test]
+fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
+    let read = json!({
+        "tasks": [
+            {"id": "run", "type": "puppet", "role": ["app"]},
+            {"id": "never", "type": "puppet", "role": ["unheld"]},
+        ],
+        "roles_metadata": {
+            "app": {"conflicts": ["db"], "limits": {"max": 2}, "tags": ["app"]},
+            "db": {"limits": {"min": 1}, "tags": ["db"]},
+            "unheld": {"limits": {"min": 1}, "tags": ["unheld"]},
+        },
+        "tags_metadata": {"app": {}, "db": {}, "unheld": {}},
+        "nodes": [
+            {"id": "n1", "roles": ["app"], "tags": ["app"]},
+            {"id": "n2", "roles": ["app", "db"], "tags": ["app", "db"]},
+            {"id": "n3", "roles": ["app", "typo"], "tags": ["app"]},
+            {"id": "n4", "roles": ["db"], "tags": ["db", "unseen"]},
+        ],
+    });
+    let site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).expect("it resolves").findings;
+    let found: Vec<_> = found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect();
+    assert_eq!(
+        found,
+        [
+            "tag.unheld cluster/c tag/unheld: no node holds tag unheld, which release fuel@1 declares",
+            "task.unplaced cluster/c task/never: task never falls to no node: it is placed by roles unheld",
+            "role.conflict node/n2: has role app and role db, which conflict",
+            "role.limit cluster/c role/app: role app wants at most 2 of the cluster's nodes, and 3 have it",
+            "role.limit cluster/c role/unheld: role unheld wants at least 1 of the cluster's nodes, and 0 have it",
+            "role.unknown node/n3: has role typo, which release fuel@1 does not declare: it produces no tag",
+            "tag.unknown node/n4: is assigned tag unseen, which is declared neither in the release nor in the cluster",
+        ]
+    );
+}
