@@ -81,12 +81,15 @@ pub(crate) fn check(known: &Known, task_set: &TaskSet, sizes: (usize, usize)) ->
     if bytes > MAX_DESIRED { Err(TooLarge::Bytes { bytes, known: sizes.0, tasks: sizes.1 }) } else { Ok(bytes) }
 }
 
+/// That a node is told something too large to be sent.
+pub(crate) fn too_large(answer: &Answer) -> Option<Finding> {
+    let error = of_answer(answer).err()?;
+    let object = format!("node/{}", answer.node().display_name());
+    let message = format!("{error}: its host keeps what it has; make labels, annotations or parameters smaller");
+    Some(Finding::of(rule::DESIRED_TOO_LARGE, object, message))
+}
+
 /// All findings about a node: those of its answer, and that it is too large to be sent.
 pub(crate) fn findings(answer: &Answer) -> Vec<Finding> {
-    let too_large = of_answer(answer).err().map(|error| {
-        let object = format!("node/{}", answer.node().display_name());
-        let message = format!("{error}: its host keeps what it has; make labels, annotations or parameters smaller");
-        Finding::of(rule::DESIRED_TOO_LARGE, object, message)
-    });
-    too_large.into_iter().chain(answer.findings()).collect()
+    too_large(answer).into_iter().chain(answer.findings()).collect()
 }

@@ -311,6 +311,21 @@ fn a_release() {
 }
 
 #[test]
+fn another_release_with_the_same_content_and_other_ready_probes() {
+    let mut site = Site::new();
+    let mut release = site.releases[&"site@1".parse().expect("a release")].clone();
+    release.tags.get_mut("mysql").expect("it").ready = vec![json!({"tcp": 3306})];
+    site.releases.insert("site@3".parse().expect("a release"), release);
+    site.compile();
+    let before = site.answers();
+    let dbs = site.fleet.groups().find(|one| one.meta.name.as_str() == "dbs").expect("a group of the test");
+    let mut dbs = Object::clone(dbs);
+    dbs.spec.release = Some("site@3".parse().expect("a release"));
+    let reached = site.apply(Change::NodeGroup(Arc::new(dbs)));
+    check("ready", Class::InPlace, DBS, &reached, &before, &site.answers());
+}
+
+#[test]
 fn tags_beside_a_release() {
     let with = |edit: fn(&mut TagSpec)| {
         let mut spec = TagSpec::default();

@@ -14,7 +14,7 @@ use stemma_core::object::{
 };
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
-use stemma_core::resolve::{Answer, Outcome, PlainAnswer, ResolveCache, resolve_cluster, resolve_fleet, resolve_node};
+use stemma_core::resolve::{Answer, Outcome, PlainAnswer, ResolveCache, resolve_fleet, resolve_node};
 use uuid::Uuid;
 
 /// A fleet of manifests, with the changes that made it.
@@ -325,10 +325,10 @@ fn a_cycle_that_comes_by_placement_is_spelled_out() {
     ]);
     let mut documents = reading(&tasks);
     let made = Made::of(&documents);
-    assert!(resolve_cluster(&made.fleet, &made.cache, made.cluster()).is_ok());
+    assert!(resolve_fleet(&made.fleet, &made.cache).is_ok());
     documents[5]["roles"] = json!(["web"]);
     let made = Made::of(&documents);
-    let errors = resolve_cluster(&made.fleet, &made.cache, made.cluster()).expect_err("a cycle");
+    let errors = resolve_fleet(&made.fleet, &made.cache).expect_err("a cycle");
     assert_eq!(
         errors[0].to_string(),
         "cluster prod: tasks wait for each other: db-2/app -> db-2/db -> db-2/app; \

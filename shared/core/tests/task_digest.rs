@@ -7,6 +7,7 @@ use stemma_author::Reader;
 use stemma_core::digest::DigestVersion;
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::manifest::{assemble, read_document};
+use stemma_core::object::Object;
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
 use stemma_core::resolve::{Answer, ResolveCache, resolve_node};
@@ -114,4 +115,28 @@ fn a_release_is_named_by_what_refers_to_it_and_not_by_its_content() {
         answer.answer().and_then(|answer| answer.release()).map(|release| release.name.to_string())
     };
     assert_eq!((name("web-1"), name("web-2")), (Some("site".into()), Some("twin".into())));
+}
+
+/// A write is resolved by its admission, for its answer and when it is published, each time from an object of its own.
+#[test]
+fn a_small_edit_is_worked_out_once_for_all_who_resolve_it() {
+    let (fleet, cache) = (fleet(&site()), ResolveCache::new());
+    let node = fleet.node_named("web-1").expect("the node");
+    let resolve = |tier: &str| {
+        let mut documents = site();
+        documents[3]["labels"] = json!({"tier": tier});
+        let mut edited = fleet.clone();
+        let mut object = Object::clone(node);
+        let source = self::fleet(&documents);
+        object.spec = source.node_named("web-1").expect("the node").spec.clone();
+        edited.apply(Change::Node(Arc::new(object)));
+        let answer = resolve_node(&edited, &cache, node.id());
+        Arc::downgrade(answer.answer().and_then(|answer| answer.task_set()).expect("tasks"))
+    };
+    let sets = ["silver", "silver", "silver"].map(resolve);
+    assert!(sets[0].upgrade().is_some() && sets.iter().all(|set| set.ptr_eq(&sets[0])));
+    for n in 0..100 {
+        resolve(&format!("tier-{n}"));
+    }
+    assert!(sets[0].upgrade().is_none(), "only the last ones are kept");
 }

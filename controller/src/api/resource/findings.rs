@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Missing;
 use stemma_core::object::{ClusterId, Kind};
-use stemma_core::resolve::{Outcome, cluster_findings};
+use stemma_core::resolve::{Outcome, cluster_findings, resolve_cluster};
 use stemma_core::task;
 use uuid::Uuid;
 
@@ -75,17 +75,13 @@ fn of_release(model: &Model, uuid: Uuid) -> Vec<Finding> {
 /// The findings of a cluster.
 pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
     let mut findings = Gravest::default();
-    findings.extend(cluster_findings(&model.fleet, cluster));
-    for node in model.fleet.nodes_of_cluster(cluster) {
-        match model.resolve(node.0) {
-            Outcome::Complete(answer) => findings.extend(size::findings(&answer)),
-            Outcome::Incomplete(missing) => {
-                let object = format!("node/{}", node.0);
-                findings
-                    .extend(missing.iter().map(|what| Finding::of(rule::NODE_INCOMPLETE, &*object, what.to_string())));
-                findings.extend(missing.iter().filter_map(|what| broken(model, what)));
-            }
-        }
+    let answer = resolve_cluster(&model.fleet, &model.memo, cluster);
+    findings.extend(answer.findings);
+    findings.extend(answer.nodes.iter().filter_map(|answer| size::too_large(answer)));
+    for (node, missing) in answer.incomplete {
+        let object = format!("node/{}", node.0);
+        findings.extend(missing.iter().map(|what| Finding::of(rule::NODE_INCOMPLETE, &*object, what.to_string())));
+        findings.extend(missing.iter().filter_map(|what| broken(model, what)));
     }
     let name = model.clusters.get(cluster.0).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default();
     findings.list(&format!("cluster/{name}"))

@@ -129,6 +129,15 @@ impl GroupFold {
             && self.roles == other.roles
     }
 
+    /// Whether tags have the same ready probes as under another fold. Another release can have others and place nodes alike.
+    pub(super) fn probes_like<'a>(&'a self, other: &'a Self) -> bool {
+        let probes = |fold: &'a Self| {
+            let tags = fold.table.iter().flat_map(|table| table.tags());
+            tags.filter(|(_, spec)| !spec.ready.is_empty()).map(|(tag, spec)| (tag, &spec.ready))
+        };
+        probes(self).eq(probes(other))
+    }
+
     /// The labels that a host reported and that it may fill.
     pub fn accepted(&self, seen: &Observation) -> BTreeMap<LabelKey, LabelValue> {
         let rule = &self.host_labels.value;

@@ -26,6 +26,7 @@ impl Fleet {
         if is_untasked
             || changes.iter().any(|one| one.class.reaches_all())
             || !changed(&before.annotations, &after.annotations).is_empty()
+            || !before.probes_like(after)
         {
             self.nodes_of(id).for_each(|node| dirty.add(node));
             return;

@@ -8,7 +8,7 @@
 //! Nothing here is ever the truth. A base is used only for the very fold and (where it reads other nodes) the very
 //! state of its cluster that it was made of; throwing everything away changes no answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::answer::{LeftOut, TaskSet, task_digest};
@@ -25,6 +25,9 @@ const MIN_KEPT: usize = 64;
 /// How many outcomes of conditions are kept.
 const MAX_OUTCOMES: usize = 65_536;
 
+/// How many task sets are kept that nobody has: a small change is resolved by its admission, for its answer and when it is published.
+const RECENT: usize = 64;
+
 /// Memory of what was resolved before, by content: it can be thrown away at any time, and is never wrong.
 ///
 /// Shared between threads; the locks are held for a look, never while something is worked out for long.
@@ -32,6 +35,7 @@ const MAX_OUTCOMES: usize = 65_536;
 pub struct ResolveCache {
     bases: Mutex<BTreeMap<(GroupId, ProfileHash), Known>>,
     outcomes: Arc<Outcomes>,
+    recent: Mutex<VecDeque<Arc<TaskSet>>>,
 }
 
 /// Why tasks are left out, by what their conditions read: the same in every group.
@@ -56,7 +60,15 @@ impl ResolveCache {
     pub(super) fn task_set(&self, view: &NodeView<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<TaskSet> {
         let base = self.base(view, fold, profile);
         let own = base.differences(view);
-        base.shared(&own)
+        let set = base.shared(&own);
+        if Arc::strong_count(&set) == 1 {
+            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            recent.push_back(Arc::clone(&set));
+            if recent.len() > RECENT {
+                recent.pop_front();
+            }
+        }
+        set
     }
 
     fn base(&self, view: &NodeView<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<Base> {

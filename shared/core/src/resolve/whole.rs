@@ -12,7 +12,7 @@ use super::node::{ResolveCache, pseudo_task_set, resolve_node};
 use crate::finding::Finding;
 use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
-use crate::object::{ClusterId, Node};
+use crate::object::{ClusterId, Node, NodeId};
 use crate::release::select::MASTER;
 use crate::role::natural_cmp;
 
@@ -37,10 +37,10 @@ pub struct FleetAnswer {
 pub struct ClusterAnswer {
     /// The nodes, by name (digits compared as numbers).
     pub nodes: Vec<Arc<Answer>>,
-    /// The order across them.
-    pub graph: ClusterGraph,
     /// What a person should know.
     pub findings: Vec<Finding>,
+    /// The nodes of which something is missing, and what.
+    pub incomplete: Vec<(NodeId, Vec<Missing>)>,
 }
 
 /// Why a fleet can't be resolved.
@@ -64,47 +64,40 @@ pub enum ResolveError {
     },
 }
 
-/// Resolves all nodes of a cluster and the order across them.
-///
-/// # Errors
-/// Every node of which something is missing, and a cycle by placement.
-pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Result<ClusterAnswer, Vec<ResolveError>> {
-    let mut errors = Vec::new();
-    let mut nodes = Vec::new();
+/// Resolves all nodes of a cluster.
+pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterAnswer {
+    let (mut nodes, mut incomplete) = (Vec::new(), Vec::new());
     for node in fleet.nodes_of_cluster(id) {
         match resolve_node(fleet, cache, node) {
             Outcome::Complete(answer) => nodes.push(answer),
-            Outcome::Incomplete(missing) => {
-                let node = fleet.node(node).map_or_else(|| node.to_string(), |node| node.display_name());
-                errors.push(ResolveError::Incomplete { node, missing });
-            }
+            Outcome::Incomplete(missing) => incomplete.push((node, missing)),
         }
     }
     nodes.sort_by(|a, b| natural_cmp(&a.node().display_name(), &b.node().display_name()));
-    let cluster = fleet.cluster(id).map_or_else(|| id.to_string(), |cluster| cluster.meta.name.to_string());
-    let graph = ClusterGraph::of(fleet, id);
-    if let Err(cycle) = graph.check() {
-        errors.push(ResolveError::Cycle { cluster: cluster.clone(), cycle });
-    }
-    if !errors.is_empty() {
-        return Err(errors);
-    }
     let mut findings = cluster_findings(fleet, id);
     findings.extend(nodes.iter().flat_map(|answer| answer.findings()));
-    Ok(ClusterAnswer { nodes, graph, findings })
+    ClusterAnswer { nodes, findings, incomplete }
 }
 
 /// Resolves a whole fleet.
 ///
 /// # Errors
-/// As [`resolve_cluster`], for all clusters.
+/// Every node of which something is missing, and every cycle by placement.
 pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer, Vec<ResolveError>> {
     let mut whole = FleetAnswer::default();
     let mut errors = Vec::new();
     for cluster in fleet.clusters() {
-        match resolve_cluster(fleet, cache, ClusterId(cluster.meta.uuid)) {
-            Ok(answer) => whole.add(fleet, &answer),
-            Err(found) => errors.extend(found),
+        let id = ClusterId(cluster.meta.uuid);
+        let (answer, graph) = (resolve_cluster(fleet, cache, id), ClusterGraph::of(fleet, id));
+        errors.extend(answer.incomplete.iter().map(|(node, missing)| {
+            let node = fleet.node(*node).map_or_else(|| node.to_string(), |node| node.display_name());
+            ResolveError::Incomplete { node, missing: missing.clone() }
+        }));
+        if let Err(cycle) = graph.check() {
+            errors.push(ResolveError::Cycle { cluster: cluster.meta.name.to_string(), cycle });
+        }
+        if errors.is_empty() {
+            whole.add(fleet, &answer, &graph);
         }
     }
     for node in fleet.nodes().filter(|node| !is_in_cluster(fleet, node)) {
@@ -145,12 +138,12 @@ impl FleetAnswer {
         self.answers.push(answer);
     }
 
-    fn add(&mut self, fleet: &Fleet, cluster: &ClusterAnswer) {
+    fn add(&mut self, fleet: &Fleet, cluster: &ClusterAnswer, graph: &ClusterGraph) {
         for answer in &cluster.nodes {
             self.add_node(Arc::clone(answer));
         }
-        if cluster.graph.has_pseudo_master {
-            let pseudo = cluster.graph.classes.iter().filter(|class| class.profile.place.is_master);
+        if graph.has_pseudo_master {
+            let pseudo = graph.classes.iter().filter(|class| class.profile.place.is_master);
             for class in pseudo {
                 let set = pseudo_task_set(fleet, &class.profile);
                 let master = self.nodes.entry(MASTER.to_owned()).or_default();
@@ -160,9 +153,9 @@ impl FleetAnswer {
             }
         }
         let end = |(node, task): (Option<Arc<str>>, Arc<str>)| (node.map(|node| node.to_string()), task.to_string());
-        let pairs = cluster.graph.order_pairs().into_iter();
+        let pairs = graph.order_pairs().into_iter();
         self.order.extend(pairs.map(|(before, after)| [end(before), end(after)]));
-        self.stages.extend(cluster.graph.stages.iter().map(ToString::to_string));
+        self.stages.extend(graph.stages.iter().map(ToString::to_string));
         self.stages.sort();
         self.stages.dedup();
         self.findings.extend(cluster.findings.iter().cloned());
