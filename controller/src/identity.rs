@@ -42,7 +42,7 @@ struct Agent {
 
 /// What a certificate lets its holder do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Access {
     /// All that an agent does.
     Good(Uuid),
     /// It has expired within the grace: renew, and nothing else.
@@ -102,7 +102,7 @@ impl Identities {
     ///
     /// # Errors
     /// The error type to answer with: revoked (or of a node that is gone), or expired and not the node's newest.
-    pub fn judge(&self, identity: &Identity, now_s: u64) -> Result<Standing, ErrorType> {
+    pub fn judge(&self, identity: &Identity, now_s: u64) -> Result<Access, ErrorType> {
         let node = identity.node().ok_or(ErrorType::AuthForbidden)?;
         let serial: Option<[u8; 16]> = (*identity.serial).try_into().ok();
         let known = self.read();
@@ -112,10 +112,10 @@ impl Identities {
             return Err(ErrorType::AuthRevoked);
         }
         if !identity.expired_at(now_s) {
-            return Ok(Standing::Good(node));
+            return Ok(Access::Good(node));
         }
         if serial.is_some_and(|serial| agent.renewable.contains(&serial)) {
-            Ok(Standing::RenewOnly(node))
+            Ok(Access::RenewOnly(node))
         } else {
             Err(ErrorType::CertificateSuperseded)
         }
@@ -178,6 +178,6 @@ mod tests {
         assert_eq!(identities.judge(&identity, 10), Err(ErrorType::AuthRevoked));
         assert!(!identities.is_enrolled(node));
         identities.put(node, &joined, Revision::new(10));
-        assert_eq!(identities.judge(&identity, 10), Ok(Standing::Good(node)));
+        assert_eq!(identities.judge(&identity, 10), Ok(Access::Good(node)));
     }
 }

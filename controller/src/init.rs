@@ -4,18 +4,16 @@
 //! not an empty fleet that orders every host to forget what it is.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use ring::rand::{SecureRandom, SystemRandom};
+use ring::error::Unspecified;
 use serde::Serialize;
 use stemma_core::digest::Hex;
 use stemma_wire::tls::Fleet;
-use uuid::Uuid;
 
 use crate::ca::files::{self, FileError, Holds};
-use crate::ca::{self, Authority, BadServerName, CaError, ServerName};
+use crate::ca::{self, Authority, BadServerName, CaError, ServerName, random};
 use crate::records::fleet::FleetRecord;
 use crate::store::{CreateOptions, Epoch, OpenError, RedbOptions, RedbStore, Revision};
 
@@ -122,7 +120,7 @@ pub enum InitError {
     Name(#[from] BadServerName),
     /// The system gave no random bytes.
     #[error("the system gave no random bytes")]
-    Randomness,
+    Randomness(Unspecified),
     /// The authority could not be made.
     #[error(transparent)]
     Ca(#[from] CaError),
@@ -132,15 +130,6 @@ pub enum InitError {
     /// A file could not be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A permission could not be set.
-    #[error("{}: its mode could not be set", path.display())]
-    Mode {
-        /// Which file.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: io::Error,
-    },
 }
 
 /// What was made, for the program to say.
@@ -168,16 +157,16 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
     }
     for directory in [layout.directory(), &layout.trust(), &layout.admin(), &layout.blobs()] {
         files::make_directory(directory)?;
-        close_to_others(directory)?;
     }
-    let fleet: Fleet =
-        format!("stemma-{}", Hex(&random::<4>()?)).parse().expect("lower case letters, digits and a hyphen");
+    let fleet: Fleet = format!("stemma-{}", Hex(&random::<4>().map_err(InitError::Randomness)?))
+        .parse()
+        .expect("lower case letters, digits and a hyphen");
     let authority = Authority::create(&layout.trust(), fleet.clone(), now_s)?;
     files::write(&layout.root(), Holds::Settings, ca::pem(authority.root()).as_bytes())?;
     write_admin(&layout, &authority, now_s)?;
     let record = FleetRecord {
         fleet: fleet.to_string(),
-        controller: Uuid::from_bytes(uuid_v4(random()?)),
+        controller: uuid::Builder::from_random_bytes(random().map_err(InitError::Randomness)?).into_uuid(),
         names: names.iter().map(ToString::to_string).collect(),
     };
     create_store(&layout, &record)?;
@@ -187,7 +176,8 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
 
 fn create_store(layout: &Layout, record: &FleetRecord) -> Result<(), InitError> {
     let fleet = Bytes::from(serde_json::to_vec(record).expect("a record of text"));
-    let options = CreateOptions { epoch: Epoch::new(random()?), base: Revision::ZERO, fleet };
+    let options =
+        CreateOptions { epoch: Epoch::new(random().map_err(InitError::Randomness)?), base: Revision::ZERO, fleet };
     RedbStore::create(&layout.store(), &options, RedbOptions::default())?;
     Ok(())
 }
@@ -231,23 +221,6 @@ pub fn write_context(layout: &Layout, url: &str) -> Result<(), FileError> {
         return Ok(());
     }
     files::write(&path, Holds::Secret, text.as_bytes())
-}
-
-fn close_to_others(directory: &Path) -> Result<(), InitError> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
-        .map_err(|source| InitError::Mode { path: directory.to_owned(), source })
-}
-
-fn random<const N: usize>() -> Result<[u8; N], InitError> {
-    let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| InitError::Randomness)?;
-    Ok(bytes)
-}
-
-/// RFC 9562's version 4 from 128 random bits.
-fn uuid_v4(bytes: [u8; 16]) -> [u8; 16] {
-    uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@
 //! one that fails on demand. Implemented by the registry.
 
 use std::fs::File;
-use std::future::Future;
-use std::pin::Pin;
 
 use stemma_wire::message::checkin::GiveBack;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
@@ -13,8 +11,7 @@ use stemma_wire::message::signed::LeaseKind;
 use stemma_wire::message::{Hash, PartDigest};
 use uuid::Uuid;
 
-/// A future behind a trait object.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+use crate::store::BoxFuture;
 
 /// What of a node's words is stored already; asked once for each node and process, then remembered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,16 +85,16 @@ pub trait Intake: Send + Sync + 'static {
         node: Uuid,
         digest: PartDigest,
         observation: Observation,
-    ) -> Answer<'_, Result<Taken, IntakeError>>;
+    ) -> BoxFuture<'_, Result<Taken, IntakeError>>;
     /// Task results in order; answers the sequence number up to which they are stored. Those at or below the
     /// stored number are repeats and are dropped.
-    fn results(&self, node: Uuid, results: Vec<TaskResult>) -> Answer<'_, Result<u64, IntakeError>>;
+    fn results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>>;
     /// The node's last Report; replaces the one before. Need not be durable.
-    fn report(&self, node: Uuid, report: Report) -> Answer<'_, Result<(), IntakeError>>;
+    fn report(&self, node: Uuid, report: Report) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// What was said on the host, and leases asked for or given back. Said again after a restart, on either side.
-    fn said(&self, node: Uuid, said: Said) -> Answer<'_, Result<(), IntakeError>>;
+    fn said(&self, node: Uuid, said: Said) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// A node's silence begins or ends.
-    fn seen(&self, node: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>>;
+    fn seen(&self, node: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// The body of a blob, open for reading at its start; `None` when it is not kept. May block for an open.
     ///
     /// # Errors

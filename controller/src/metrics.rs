@@ -15,7 +15,6 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use stemma_wire::serve::{Connections, Rejected};
 
-use crate::cache::Cache;
 use crate::desired::DesiredTable;
 use crate::store::{Health, Store};
 
@@ -55,13 +54,12 @@ impl Metrics {
     /// The metrics of a controller over these parts.
     pub fn new(
         store: Arc<dyn Store>,
-        cache: Arc<Cache>,
         rejected: Arc<Rejected>,
         desired: Arc<DesiredTable>,
         counters: Arc<Counters>,
     ) -> Self {
         let mut registry = Registry::default();
-        let listeners = Arc::new(Listeners::default());
+        let (listeners, stats) = (Arc::new(Listeners::default()), store.stats());
         for (name, help, counter) in [
             ("stemma_checkins", "Check-ins taken", &counters.check_ins),
             ("stemma_enrolments", "Agents that joined", &counters.enrolments),
@@ -69,10 +67,17 @@ impl Metrics {
             ("stemma_nodes_resolved", "Nodes resolved", &counters.resolved),
             ("stemma_blobs_damaged", "File bodies that were found damaged and set aside", &counters.damaged_blobs),
             ("stemma_reconcile_missed", "Slow full resolves that found something to do", &counters.missed),
+            ("stemma_store_commits", "Commits by this process that changed something", &stats.commits),
+            ("stemma_store_puts", "Entries written", &stats.puts),
+            ("stemma_store_deletes", "Entries taken away", &stats.deletes),
+            ("stemma_store_syncs", "Engine transactions made durable", &stats.syncs),
+            ("stemma_store_unmet", "Transactions whose preconditions did not hold", &stats.unmet),
+            ("stemma_desired_published", "Desired states published whose digest is new", &desired.published),
+            ("stemma_desired_sent", "Desired states sent to agents", &desired.sent),
         ] {
             registry.register(name, help, counter.clone());
         }
-        let parts = Parts { store: Arc::clone(&store), cache, rejected, desired, listeners: Arc::clone(&listeners) };
+        let parts = Parts { store: Arc::clone(&store), rejected, desired, listeners: Arc::clone(&listeners) };
         registry.register_collector(Box::new(parts));
         Self { registry, counters, listeners, store }
     }
@@ -117,7 +122,6 @@ impl Metrics {
 /// What is read where it is counted.
 struct Parts {
     store: Arc<dyn Store>,
-    cache: Arc<Cache>,
     rejected: Arc<Rejected>,
     desired: Arc<DesiredTable>,
     listeners: Arc<Listeners>,
@@ -131,21 +135,8 @@ impl fmt::Debug for Parts {
 
 impl Collector for Parts {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        let stats = self.store.stats();
         for (name, help, value) in [
-            ("stemma_store_commits", "Commits by this process that changed something", stats.commits()),
-            ("stemma_store_puts", "Entries written", stats.puts()),
-            ("stemma_store_deletes", "Entries taken away", stats.deletes()),
-            ("stemma_store_syncs", "Engine transactions made durable", stats.syncs()),
-            ("stemma_store_unmet", "Transactions whose preconditions did not hold", stats.unmet()),
-            ("stemma_desired_published", "Desired states published whose digest is new", self.desired.published()),
-            ("stemma_desired_sent", "Desired states sent to agents", self.desired.sent()),
-        ] {
-            let counter = ConstCounter::new(value);
-            counter.encode(to.encode_descriptor(name, help, None, counter.metric_type())?)?;
-        }
-        for (name, help, value) in [
-            ("stemma_store_revision", "The store's last durable revision", self.cache.model().revision.get()),
+            ("stemma_store_revision", "The store's last durable revision", self.store.stats().revision()),
             ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
             ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
             ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),

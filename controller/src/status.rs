@@ -3,6 +3,10 @@
 //! Whoever waits for nodes would else ask for all of them again and again. Here each change of a node's state or liveness has a number
 //! in one sequence, and the last changes are kept: who was away for a while reads what it missed, and who was away for too long is told
 //! so and reads everything. Nothing here is stored; a restarted controller finds it out again.
+//!
+//! Whether a node's agent is there stands here alone, and every answer takes it from here. A node's word follows from it and from the
+//! model, by the one function of `stemma_core::status`. This table notes the word of the reconciler's last pass. An answer works it out
+//! for the model that it is made from, so that whoever wrote something reads what follows from it at once.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +29,7 @@ pub struct NodeStatus {
 
 /// One change of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct StatusChange {
     /// Its number; each change has the next one.
     pub sequence: u64,
     /// The node.
@@ -49,7 +53,7 @@ pub struct StatusTable {
 #[derive(Debug, Default)]
 struct Inner {
     facts: HashMap<Uuid, Facts>,
-    changes: VecDeque<Change>,
+    changes: VecDeque<StatusChange>,
 }
 
 impl Default for StatusTable {
@@ -59,26 +63,21 @@ impl Default for StatusTable {
 }
 
 impl StatusTable {
-    /// Takes in what decides a node's state. Its liveness is that of its agent's check-ins.
-    pub fn set_facts(&self, node: Uuid, facts: Facts) {
+    /// Takes in what decides a node's state, and whether its agent is there. Both are noted as of one moment, so that a check-in is
+    /// not lost between them.
+    pub fn set_facts(&self, node: Uuid, facts: Facts, liveness: impl FnOnce() -> Liveness) {
         let mut inner = self.lock();
-        let liveness = inner.facts.get(&node).map_or(facts.liveness, |before| before.liveness);
-        self.set(&mut inner, node, Facts { liveness, ..facts });
+        self.set(&mut inner, node, Facts { liveness: liveness(), ..facts });
     }
 
     /// Takes in what became of a node's tasks.
     pub fn set_tasks(&self, node: Uuid, tasks: Tasks) {
-        let mut inner = self.lock();
-        if let Some(before) = inner.facts.get(&node).copied() {
-            self.set(&mut inner, node, Facts { tasks, ..before });
-        }
+        self.change(node, |before| Facts { tasks, ..before });
     }
 
-    /// Takes in whether a node's agent is there.
-    pub fn set_liveness(&self, node: Uuid, liveness: Liveness) {
-        let mut inner = self.lock();
-        let before = inner.facts.get(&node).copied().unwrap_or_default();
-        self.set(&mut inner, node, Facts { liveness, ..before });
+    /// Takes in whether a node's agent is there. A node without facts stays unknown: it may be gone, and its facts come with their own.
+    pub fn set_liveness(&self, node: Uuid, liveness: impl FnOnce() -> Liveness) {
+        self.change(node, |before| Facts { liveness: liveness(), ..before });
     }
 
     /// Forgets a node that is gone.
@@ -89,9 +88,9 @@ impl StatusTable {
         }
     }
 
-    /// Where a node stands; `None`: nothing is known of it.
-    pub fn get(&self, node: Uuid) -> Option<NodeStatus> {
-        self.lock().facts.get(&node).copied().map(NodeStatus::of)
+    /// Whether a node's agent is there.
+    pub fn liveness(&self, node: Uuid) -> Liveness {
+        self.lock().facts.get(&node).map_or(Liveness::Absent, |facts| facts.liveness)
     }
 
     /// The number of the last change, to be watched.
@@ -103,13 +102,20 @@ impl StatusTable {
     ///
     /// # Errors
     /// [`Missed`].
-    pub fn since(&self, sequence: u64) -> Result<Vec<Change>, Missed> {
+    pub fn since(&self, sequence: u64) -> Result<Vec<StatusChange>, Missed> {
         let inner = self.lock();
         let first = inner.changes.front().map_or(*self.sequence.borrow() + 1, |change| change.sequence);
         if sequence + 1 < first {
             return Err(Missed(sequence));
         }
         Ok(inner.changes.iter().filter(|change| change.sequence > sequence).copied().collect())
+    }
+
+    fn change(&self, node: Uuid, change: impl FnOnce(Facts) -> Facts) {
+        let mut inner = self.lock();
+        if let Some(before) = inner.facts.get(&node).copied() {
+            self.set(&mut inner, node, change(before));
+        }
     }
 
     fn set(&self, inner: &mut Inner, node: Uuid, facts: Facts) {
@@ -125,7 +131,7 @@ impl StatusTable {
         if inner.changes.len() == KEPT {
             inner.changes.pop_front();
         }
-        inner.changes.push_back(Change { sequence, node, now });
+        inner.changes.push_back(StatusChange { sequence, node, now });
         // Under the lock, so that numbers are given one after the other.
         self.sequence.send_replace(sequence);
     }
@@ -155,11 +161,12 @@ mod tests {
     fn a_change_has_the_next_number_and_what_is_equal_has_none() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         let watched = table.subscribe();
-        table.set_liveness(node, Liveness::Connected);
-        table.set_facts(node, placed(Tasks::Incomplete));
-        table.set_facts(node, placed(Tasks::Incomplete));
-        table.set_facts(node, placed(Tasks::Succeeded));
-        table.set_liveness(node, Liveness::Silent);
+        let is_connected = || Liveness::Connected;
+        table.set_facts(node, Facts::default(), is_connected);
+        table.set_facts(node, placed(Tasks::Incomplete), is_connected);
+        table.set_facts(node, placed(Tasks::Incomplete), is_connected);
+        table.set_tasks(node, Tasks::Succeeded);
+        table.set_liveness(node, || Liveness::Silent);
         table.remove(node);
         table.remove(node);
         let changes = table.since(0).unwrap();
@@ -170,7 +177,10 @@ mod tests {
         assert_eq!(*watched.borrow(), 5);
         assert_eq!(table.since(3).unwrap().len(), 2);
         assert_eq!(table.since(5), Ok(Vec::new()));
-        assert_eq!(table.get(node), None);
+        table.set_liveness(node, is_connected);
+        table.set_tasks(node, Tasks::Succeeded);
+        assert_eq!(*watched.borrow(), 5, "who is gone does not come back with its last check-in");
+        assert_eq!(table.liveness(node), Liveness::Absent);
     }
 
     #[test]
@@ -178,7 +188,7 @@ mod tests {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         for n in 0..KEPT + 2 {
             let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
-            table.set_liveness(node, liveness);
+            table.set_facts(node, Facts::default(), || liveness);
         }
         assert_eq!(table.since(1), Err(Missed(1)));
         assert_eq!(table.since(2).unwrap().len(), KEPT);

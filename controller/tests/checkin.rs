@@ -251,7 +251,7 @@ async fn a_desired_state_that_the_agent_would_refuse_is_not_published_and_is_a_f
     fleet.apply(cluster(4094)).await;
     fleet.apply(json!([{"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut host = fleet.join_group("c/g", "web-1").await;
-    wait_until(|| fleet.parts().desired.published() > 0).await;
+    wait_until(|| fleet.parts().desired.published.get() > 0).await;
     // No write of an operator made it so: the host's own labels do.
     let label = ReportedLabel { value: "v".repeat(4090), source: "labels.d/x:1".into() };
     let labels = (0..15).map(|n| (format!("l{n}"), label.clone())).collect();

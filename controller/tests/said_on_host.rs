@@ -139,7 +139,9 @@ async fn settle(fleet: &Fleet) {
     let mut quiet = 0;
     while quiet < 5 {
         let head = fleet.parts().registry.store().head().await.unwrap();
-        fleet.parts().reconciler.at_least(head).await;
+        while fleet.parts().desired.resolved().0 < head.get() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
         quiet = if fleet.parts().registry.store().head().await.unwrap() == head { quiet + 1 } else { 0 };
     }

@@ -24,7 +24,7 @@ use super::content::{self, FileBody};
 use crate::desired::DesiredTable;
 use crate::desired::slot::Slot;
 use crate::enrol::Enrolment;
-use crate::identity::{Identities, Standing};
+use crate::identity::{Access, Identities};
 use crate::intake::Intake;
 use crate::metrics::Counters;
 
@@ -120,7 +120,7 @@ impl AgentsListener {
 
     async fn renew(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let identity = peer.identity.as_ref().ok_or(ApiError::from(ErrorType::AuthRequired))?;
-        let (Standing::Good(node) | Standing::RenewOnly(node)) =
+        let (Access::Good(node) | Access::RenewOnly(node)) =
             self.identities.judge(identity, self.clock.unix_seconds()).map_err(ApiError::from)?;
         let (version, request) = read(body).await?;
         Ok(message(version, &self.enrolment.renew(node, identity, peer.address, request).await?))
@@ -153,11 +153,11 @@ impl AgentsListener {
     fn agent(&self, peer: &Peer) -> Result<Arc<Slot>, ApiError> {
         let identity = peer.identity.as_ref().ok_or(ApiError::from(ErrorType::AuthRequired))?;
         match self.identities.judge(identity, self.clock.unix_seconds()).map_err(ApiError::from)? {
-            Standing::Good(node) => {
+            Access::Good(node) => {
                 let slot = self.check_ins.desired.slot_of_agent(node, || self.identities.is_enrolled(node));
                 slot.ok_or(ApiError::from(ErrorType::AuthRevoked))
             }
-            Standing::RenewOnly(_) => Err(ApiError::from(ErrorType::CertificateExpired)),
+            Access::RenewOnly(_) => Err(ApiError::from(ErrorType::CertificateExpired)),
         }
     }
 

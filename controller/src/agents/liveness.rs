@@ -6,14 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stemma_core::status::Liveness;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::desired::DesiredTable;
 use crate::desired::slot::Slot;
 use crate::identity::Identities;
 use crate::intake::{Intake, Seen};
-use crate::status::StatusTable;
 
 /// How often it is looked who has become silent.
 const LOOK: Duration = Duration::from_secs(5);
@@ -33,10 +31,9 @@ pub async fn watch_silence(
         for node in identities.enrolled() {
             let Some(slot) = desired.slot_of_agent(node, || identities.is_enrolled(node)) else { continue };
             slot.stored(|| intake.stored(node));
-            let liveness = if slot.is_silent() { Liveness::Silent } else { Liveness::Connected };
-            desired.status().set_liveness(node, liveness);
+            desired.status().set_liveness(node, || slot.liveness(Instant::now()));
             if slot.quiet(Instant::now()).is_some() {
-                write_silence(&slot, desired.status(), intake.as_ref(), &now_s).await;
+                write_silence(&slot, intake.as_ref(), &now_s).await;
             }
         }
     }
@@ -44,7 +41,7 @@ pub async fn watch_silence(
 
 /// Writes whether a node is silent, if the store says another thing. There is one writer for each node at a time, and it looks again
 /// after each write: the writes of a beginning and an end could pass each other else, and the earlier one would stay.
-pub(super) async fn write_silence(slot: &Slot, status: &StatusTable, intake: &dyn Intake, now_s: impl Fn() -> u64) {
+pub(super) async fn write_silence(slot: &Slot, intake: &dyn Intake, now_s: impl Fn() -> u64) {
     let _alone = slot.writing().await;
     loop {
         let quiet = slot.quiet(Instant::now());
@@ -59,8 +56,6 @@ pub(super) async fn write_silence(slot: &Slot, status: &StatusTable, intake: &dy
             return;
         }
         slot.note_silence(quiet.is_some());
-        let liveness = if quiet.is_some() { Liveness::Silent } else { Liveness::Connected };
-        status.set_liveness(slot.node(), liveness);
         match seen {
             Seen::Lost { .. } => log::warn!(node:% = slot.node(); "node is silent"),
             Seen::Connected { .. } => log::info!(node:% = slot.node(); "node is back"),

@@ -20,7 +20,6 @@ pub use http::serve::{Answering, Guarding};
 use crate::blobs::Blobs;
 use crate::cache::Cache;
 use crate::desired::DesiredTable;
-use crate::identity::Identities;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconciler;
 use crate::registry::Registry;
@@ -36,8 +35,6 @@ pub struct Api {
     pub desired: Option<Arc<DesiredTable>>,
     /// Who knows what nodes wait for; likewise.
     pub reconciler: Option<Arc<Reconciler>>,
-    /// Which nodes have joined; likewise.
-    pub identities: Option<Arc<Identities>>,
     /// What is counted; likewise.
     pub metrics: Option<Arc<Metrics>>,
     /// What is refused.

@@ -3,9 +3,9 @@
 //! Whoever can replace an issuer's key owns the fleet. That a file is not open to others is looked at where it is read
 //! (`stemma_wire::config`); that nobody can put another in its place is looked at here.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 pub use stemma_wire::config::Holds;
@@ -110,16 +110,14 @@ pub fn write(path: &Path, holds: Holds, bytes: &[u8]) -> Result<(), FileError> {
     sync_directory(path.parent().unwrap_or(Path::new("."))).map_err(io("sync the directory of"))
 }
 
-/// Makes a directory that only its owner enters, if it is not there.
+/// Makes a directory that only its owner enters. One that is there is closed to others.
 ///
 /// # Errors
 /// [`FileError::Io`].
 pub fn make_directory(path: &Path) -> Result<(), FileError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| FileError::Io {
-        path: path.to_owned(),
-        what: "make",
-        source,
-    })
+    let io = |what| move |source| FileError::Io { path: path.to_owned(), what, source };
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("make"))?;
+    fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io("set the mode of"))
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {
@@ -129,8 +127,6 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -154,12 +150,12 @@ mod tests {
                 )),
             ),
         ] {
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             assert_eq!(read(&path, Holds::Secret).err().map(|error| error.to_string()), want, "{mode:o}");
         }
         let shown = directory.path().display().to_string();
         for (mode, refused) in [(0o700, false), (0o755, false), (0o775, true), (0o702, true)] {
-            fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(directory.path(), Permissions::from_mode(mode)).unwrap();
             let got = check_directory(directory.path());
             assert_eq!(got.is_err(), refused, "{mode:o}");
             if let Err(error) = got {

@@ -7,13 +7,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose as Extended, IsCa, Issuer,
     KeyPair, KeyUsagePurpose as Usage, PKCS_ED25519, PublicKeyData, SanType, SerialNumber, date_time_ymd,
 };
-use ring::rand::{SecureRandom, SystemRandom};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use stemma_wire::tls::{Class, Fleet, Name, SpiffeId};
 use uuid::Uuid;
 
 use super::csr::Request;
-use super::{Authority, ServerName, Signing, new_key};
+use super::{Authority, ServerName, Signing, new_key, random};
 
 const DAY_S: u64 = 24 * 3600;
 
@@ -182,8 +181,7 @@ fn params(subject: DistinguishedName, serial: [u8; 16], now_s: u64, seconds: u64
 
 /// 126 random bits in 16 bytes, the first neither negative nor zero, so that DER writes it as it is.
 fn new_serial() -> Result<[u8; 16], IssueError> {
-    let mut serial = [0; 16];
-    SystemRandom::new().fill(&mut serial).map_err(|_| IssueError(rcgen::Error::RingUnspecified))?;
+    let mut serial: [u8; 16] = random().map_err(|_| IssueError(rcgen::Error::RingUnspecified))?;
     serial[0] = serial[0] & 0x3f | 0x40;
     Ok(serial)
 }

@@ -13,6 +13,8 @@ mod names;
 use std::path::{Path, PathBuf};
 
 use rcgen::{Issuer, KeyPair, PKCS_ECDSA_P256_SHA256};
+use ring::error::Unspecified;
+use ring::rand::{SecureRandom, SystemRandom};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use stemma_wire::tls::Fleet;
@@ -103,6 +105,13 @@ impl Authority {
     pub fn admin_issuer(&self) -> &CertificateDer<'static> {
         &self.admin.certificate
     }
+}
+
+/// Random bytes of the system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Unspecified> {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A new P-256 key.

@@ -60,11 +60,6 @@ impl Cache {
         self.nudge.notified().await;
     }
 
-    /// Wakes whoever waits for a change, without one.
-    pub fn nudge(&self) {
-        self.nudge.notify_one();
-    }
-
     /// Follows the store until it is closed.
     ///
     /// # Errors

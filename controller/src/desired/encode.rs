@@ -28,6 +28,7 @@ pub(crate) struct EncodedProfile {
 pub(crate) struct Profiles {
     by_hash: HashMap<ProfileHash, EncodedProfile>,
     kept: HashMap<Hash, EncodedProfile>,
+    dropped: HashMap<(Hash, Hash), Arc<[Barrier]>>,
 }
 
 /// More than a fleet has in use; past it all are forgotten.
@@ -36,31 +37,37 @@ const MOST_PROFILES: usize = 10_000;
 impl Profiles {
     /// The profile as it is sent.
     pub(crate) fn encoded(&mut self, profile: &Profile) -> EncodedProfile {
-        if let Some(known) = self.by_hash.get(&profile.hash) {
-            return known.clone();
-        }
-        if self.by_hash.len() >= MOST_PROFILES {
-            self.by_hash.clear();
-        }
-        let sent = sent(profile);
-        let blobs = blobs(&sent);
-        let encoded = EncodedProfile { encoded: Arc::new(Encoded::profile(&sent)), blobs };
-        self.by_hash.insert(profile.hash, encoded.clone());
-        encoded
+        remembered(&mut self.by_hash, profile.hash, || {
+            let sent = sent(profile);
+            let blobs = blobs(&sent);
+            EncodedProfile { encoded: Arc::new(Encoded::profile(&sent)), blobs }
+        })
     }
 
     /// A stored profile that hosts keep: read once, and shared by all of them.
     pub(crate) fn kept(&mut self, name: Hash, read: impl FnOnce() -> Option<EncodedProfile>) -> Option<EncodedProfile> {
-        if let Some(known) = self.kept.get(&name) {
-            return Some(known.clone());
+        match self.kept.get(&name) {
+            Some(known) => Some(known.clone()),
+            None => read().map(|profile| remembered(&mut self.kept, name, || profile)),
         }
-        if self.kept.len() >= MOST_PROFILES {
-            self.kept.clear();
-        }
-        let profile = read()?;
-        self.kept.insert(name, profile.clone());
-        Some(profile)
     }
+
+    /// The barriers of a profile as it was sent before that the one of today no longer has. One that cannot be read has none.
+    pub(crate) fn dropped_barriers(&mut self, before: &Encoded<Hash>, today: &Encoded<Hash>) -> Arc<[Barrier]> {
+        let read = |profile: &Encoded<Hash>| postcard::from_bytes::<desired::Profile>(&profile.bytes).ok();
+        remembered(&mut self.dropped, (before.name, today.name), || {
+            let (Some(before), Some(today)) = (read(before), read(today)) else { return Arc::default() };
+            barriers(&before).difference(&barriers(&today)).map(|barrier| (*barrier).clone()).collect()
+        })
+    }
+}
+
+/// What was worked out before, or is now.
+fn remembered<K: Eq + std::hash::Hash, V: Clone>(known: &mut HashMap<K, V>, key: K, work_out: impl FnOnce() -> V) -> V {
+    if known.len() >= MOST_PROFILES {
+        known.clear();
+    }
+    known.entry(key).or_insert_with(work_out).clone()
 }
 
 /// The part that goes out at once.
@@ -133,13 +140,6 @@ pub(crate) fn barrier(profile: &Profile, barrier: &stemma_core::release::Barrier
 /// The names of a profile's barriers.
 fn barriers(profile: &desired::Profile) -> BTreeSet<&Barrier> {
     profile.tasks.iter().flat_map(|task| &task.barriers).collect()
-}
-
-/// The barriers of a profile as it was sent before that the one of today no longer has. One that cannot be read has none.
-pub(crate) fn dropped_barriers(before: &[u8], today: &[u8]) -> Vec<Barrier> {
-    let read = |bytes| postcard::from_bytes::<desired::Profile>(bytes).ok();
-    let (Some(before), Some(today)) = (read(before), read(today)) else { return Vec::new() };
-    barriers(&before).difference(&barriers(&today)).map(|barrier| (*barrier).clone()).collect()
 }
 
 fn sent(profile: &Profile) -> desired::Profile {
@@ -234,6 +234,22 @@ pub(crate) fn hold_end(text: &str) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dropped_barriers_are_read_once_for_each_pair_of_profiles() {
+        let barrier = |task: &str| Barrier { task: task.to_owned(), selector: "kind=node".to_owned() };
+        let profile = |barriers: Vec<Barrier>| {
+            let (id, definition) = (String::new(), String::new());
+            let task = ProfileTask { id, definition, references: vec![], after: vec![], barriers };
+            Encoded::profile(&desired::Profile { tasks: vec![task] })
+        };
+        let (before, today) = (profile(vec![barrier("a"), barrier("b")]), profile(vec![barrier("b")]));
+        let mut profiles = Profiles::default();
+        let dropped = profiles.dropped_barriers(&before, &today);
+        assert_eq!(*dropped, [barrier("a")]);
+        assert!(Arc::ptr_eq(&dropped, &profiles.dropped_barriers(&before, &today)));
+        assert!(profiles.dropped_barriers(&today, &before).is_empty());
+    }
 
     #[test]
     fn a_hold_ends_at_its_date_and_without_one_when_it_is_taken_back() {

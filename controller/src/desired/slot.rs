@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use stemma_core::status::Liveness;
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::signed::{Grant, LeaseKind, SignedGrant};
 use stemma_wire::serve::Peer;
@@ -98,6 +99,21 @@ impl GrantKey {
 }
 
 impl State {
+    fn quiet(&self, now: Instant) -> Option<Duration> {
+        let quiet = now.saturating_duration_since(self.heard);
+        (quiet >= self.silent_after).then_some(quiet)
+    }
+
+    /// A node that was silent before the controller started is silent until it checks in; the others get their whole time again.
+    fn liveness(&self, now: Instant) -> Liveness {
+        match self.stored {
+            None => Liveness::Absent,
+            Some(_) if self.parked => Liveness::Connected,
+            Some(stored) if (stored.silent && self.turn == 0) || self.quiet(now).is_some() => Liveness::Silent,
+            Some(_) => Liveness::Connected,
+        }
+    }
+
     fn put_grant(&mut self, grant: SignedGrant) {
         let key = GrantKey::of(&grant.grant);
         let others = self.grants.iter().filter(|one| GrantKey::of(&one.grant) != key).cloned();
@@ -113,8 +129,8 @@ pub(crate) struct Begun {
     pub(crate) says_news: bool,
     /// The node was silent until now, or nobody knows.
     pub(crate) silence_ended: bool,
-    /// It is the first since the node has this place.
-    pub(crate) is_first: bool,
+    /// Whether the node was there before it.
+    pub(crate) before: Liveness,
 }
 
 /// What a check-in finds.
@@ -173,13 +189,14 @@ impl Slot {
     /// noted when it is stored ([`Slot::note_said`]): a connection may break before.
     pub(crate) fn begin(&self, now: Instant, said: &Said, ask: impl FnOnce() -> Stored) -> Begun {
         let mut state = lock(&self.state);
+        let before = state.liveness(now);
         state.turn += 1;
         state.heard = now;
         let stored = *state.stored.get_or_insert_with(ask);
         state.silence.or_ask(stored);
         let says_news = state.said.as_deref() != Some(said);
         let silence_ended = state.silence != Written::Silent(false);
-        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended, is_first: state.turn == 1 };
+        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended, before };
         if std::mem::take(&mut state.parked) {
             drop(state);
             self.wake.notify_waiters();
@@ -349,9 +366,7 @@ impl Slot {
 
     /// For how long the node was not heard of, when that is silence.
     pub(crate) fn quiet(&self, now: Instant) -> Option<Duration> {
-        let state = lock(&self.state);
-        let quiet = now.saturating_duration_since(state.heard);
-        (quiet >= state.silent_after).then_some(quiet)
+        lock(&self.state).quiet(now)
     }
 
     /// Whether it is to be written that the node is silent, or no longer. From then on nobody knows what is written, until
@@ -365,9 +380,9 @@ impl Slot {
         is_news
     }
 
-    /// Whether it is written that the node is silent.
-    pub(crate) fn is_silent(&self) -> bool {
-        lock(&self.state).silence == Written::Silent(true)
+    /// Whether the node's agent is there, whatever of it could be written.
+    pub(crate) fn liveness(&self, now: Instant) -> Liveness {
+        lock(&self.state).liveness(now)
     }
 
     /// What is written of the node's silence now.

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::{Enrolment, caller, keys, new_uuid, token};
 use crate::ca::csr::Request;
 use crate::cache::model::Entry;
-use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, key_key, token_key};
+use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
 use crate::records::request::Answer;
 use crate::records::{codec, key};
 use crate::registry::work::Work;
@@ -36,7 +36,7 @@ struct Made {
 type Known = Option<(AgentRecord, Revision)>;
 
 /// What an enrolment asks for, found good as far as it can be without the fleet.
-struct Asked<'a> {
+struct JoinRequest<'a> {
     token: &'a str,
     name: NodeName,
     request: Request,
@@ -72,13 +72,14 @@ impl Enrolment {
     ) -> Result<EnrollAnswer, ApiError> {
         let name = NodeName::new(&request.name)
             .map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name"))?;
-        let asked = Asked { token, name, request: self.check_request(&request.csr, None)?, seal_key: request.seal_key };
+        let join =
+            JoinRequest { token, name, request: self.check_request(&request.csr, None)?, seal_key: request.seal_key };
         let caller = caller(format!("token/{token}"), from, "joined");
-        let (made, written) = self.write(&caller, |context| self.decide(context, &asked)).await?;
+        let (made, written) = self.write(&caller, |context| self.decide(context, &join)).await?;
         // The store's watch says it too, and later: the agent may ask before.
         self.identities.put(made.node, &made.record, written);
         self.counters.enrolments.inc();
-        log::info!(node:% = made.node, name:% = asked.name, token = token; "node joined");
+        log::info!(node:% = made.node, name:% = join.name, token = token; "node joined");
         Ok(EnrollAnswer {
             node: made.node,
             fleet: self.authority.fleet().to_string(),
@@ -91,9 +92,9 @@ impl Enrolment {
     fn good_token(&self, text: &str, from: SocketAddr) -> Result<String, ApiError> {
         let now_s = self.clock.unix_seconds();
         let told = match token::find(&self.registry.cache().model(), text) {
-            token::Found::Right(record) if is_good(&record, Timestamp(now_s * 1000)) => return Ok(record.id),
-            token::Found::Right(_) => self.guesses.may_tell(now_s),
-            token::Found::Wrong => self.guesses.note(from.ip(), now_s),
+            Some(token) if is_good(token, Timestamp(now_s * 1000)) => return Ok(token.id.clone()),
+            Some(_) => self.guesses.may_tell(now_s),
+            None => self.guesses.note(from.ip(), now_s),
         };
         if told {
             return Err(ApiError::from(ErrorType::TokenInvalid));
@@ -102,32 +103,33 @@ impl Enrolment {
         Err(ApiError::from(ErrorType::ServerBusy))
     }
 
-    fn decide(&self, context: &Context<'_>, asked: &Asked<'_>) -> Result<(Decision, Made), Undecided> {
-        let token = context.model.tokens.get(asked.token).filter(|token| is_good(&token.record, context.now));
+    fn decide(&self, context: &Context<'_>, join: &JoinRequest<'_>) -> Result<(Decision, Made), Undecided> {
+        let token = context.model.tokens.get(join.token).filter(|token| is_good(&token.record, context.now));
         let Entry { record: token, written } =
             token.map(|token| token.as_ref().clone()).ok_or(ApiError::from(ErrorType::TokenInvalid))?;
         // Read before anything is made, so that a decision that has to wait for it has cost nothing.
-        let place = place(context, &token, &asked.name)?;
-        context.entry(&key_key(&Hex(asked.request.spki_sha256)))?;
+        let place = place(context, &token, &join.name)?;
         let mut work = Work::on(context);
         let (node, earlier) = match place {
             Some((node, earlier)) => {
                 take_over(&mut work, &node, &token)?;
                 (node.meta.uuid, earlier)
             }
-            None => (make_node(&mut work, asked.name.clone(), &token)?, None),
+            None => (make_node(&mut work, join.name.clone(), &token)?, None),
         };
-        let (chain, certificate) = self.issue(node, &asked.request, context.now)?;
-        let record = AgentRecord {
-            seal_key: Hex(asked.seal_key),
+        let mut record = AgentRecord {
+            seal_key: Hex(join.seal_key),
             joined_at: context.now,
             token: token.id.clone(),
-            certificates: Vec::new(),
+            certificates: retired_certificates(earlier.as_ref()),
             retired: false,
-        };
-        let record = AgentRecord { certificates: retired_certificates(earlier.as_ref()), ..record }.with(certificate);
+        }
+        .without_over(context.now);
         let before = earlier.as_ref().map(|(record, _)| record);
-        keys::follow(context, work.draft(), node, before, &record)?;
+        let key = Hex(join.request.spki_sha256);
+        keys::follow(context, work.draft(), node, before, &record.certificates, &key)?;
+        let (chain, certificate) = self.issue(node, &join.request, context.now)?;
+        record.certificates.push(certificate);
         record_join(&mut work, node, &record, earlier.map(|(_, revision)| revision));
         consume(&mut work, token, written);
         Ok((work.finish(Answer::empty(201))?, Made { node, chain, record }))

@@ -10,34 +10,36 @@ use std::collections::BTreeSet;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use crate::records::enrolled::{AgentRecord, Hex, key_key};
+use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex, key_key};
 use crate::registry::{Context, Draft, Undecided};
 use crate::store::{Entry, Op, Precondition, Snapshot, StoreError};
 
-/// Adds to a commit that gives a node a certificate what becomes of its keys: the new one is its own, those that left its record are
-/// nobody's. The commit must be conditioned on the record being as `before`.
+/// Adds to a commit that gives a node a certificate what becomes of its keys: that of the new certificate is its own, and those whose
+/// certificates are not `kept` are nobody's. The commit must be conditioned on the record being as `before`.
+///
+/// This comes before the certificate is issued: a decision that has to wait for a read is made again, and a certificate that it had
+/// issued would be thrown away.
 ///
 /// # Errors
-/// That the newest certificate's key is another node's; [`Undecided::Unread`].
+/// That the key is another node's; [`Undecided::Unread`].
 pub(super) fn follow(
     context: &Context<'_>,
     draft: &mut Draft,
     node: Uuid,
     before: Option<&AgentRecord>,
-    after: &AgentRecord,
+    kept: &[CertificateRecord],
+    new: &Hex<32>,
 ) -> Result<(), Undecided> {
-    if let Some(certificate) = after.certificates.last() {
-        let at = key_key(&certificate.spki_sha256);
-        match context.entry(&at)? {
-            None => {
-                draft.require(Precondition::absent(at.clone()));
-                draft.entry(Op::Put { key: at.into(), value: node.to_string().into() });
-            }
-            Some(entry) if is_of(entry, node) => {}
-            Some(_) => return Err(taken().into()),
+    let at = key_key(new);
+    match context.entry(&at)? {
+        None => {
+            draft.require(Precondition::absent(at.clone()));
+            draft.entry(Op::Put { key: at.into(), value: node.to_string().into() });
         }
+        Some(entry) if is_of(entry, node) => {}
+        Some(_) => return Err(taken().into()),
     }
-    let is_kept = |key: &Hex<32>| after.certificates.iter().any(|kept| kept.spki_sha256 == *key);
+    let is_kept = |key: &Hex<32>| key == new || kept.iter().any(|kept| kept.spki_sha256 == *key);
     for at in before.map(|record| entries_of(record, is_kept)).unwrap_or_default() {
         if context.entry(&at)?.is_some_and(|entry| is_of(entry, node)) {
             draft.entry(Op::Delete { key: at.into() });

@@ -12,7 +12,6 @@ pub mod token;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ring::rand::{SecureRandom, SystemRandom};
 use stemma_core::object::Timestamp;
 use stemma_core::ownership::Manager;
 use stemma_wire::clock::Clock;
@@ -20,8 +19,8 @@ use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::Rejected;
 use uuid::Uuid;
 
-use crate::ca::Authority;
 use crate::ca::csr::{self, Request};
+use crate::ca::{self, Authority};
 use crate::identity::Identities;
 use crate::metrics::Counters;
 use crate::records::enrolled::{CertificateRecord, Hex};
@@ -141,11 +140,7 @@ fn caller(principal: String, address: std::net::SocketAddr, reason: &str) -> Cal
 
 /// Random bytes for tokens and ids.
 fn random<const N: usize>() -> Result<[u8; N], ApiError> {
-    let mut bytes = [0; N];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| ApiError::new(ErrorType::ServerInternal, "the system gave no random bytes"))?;
-    Ok(bytes)
+    ca::random().map_err(|_| ApiError::new(ErrorType::ServerInternal, "the system gave no random bytes"))
 }
 
 /// RFC 9562's version 7: sorts by the time it was made.

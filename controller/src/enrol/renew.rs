@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{Enrolment, caller, keys};
 use crate::ca::csr::Request;
 use crate::records::codec;
-use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex, MOST_CERTIFICATES, agent_key, key_key};
+use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex, MOST_CERTIFICATES, agent_key};
 use crate::records::request::Answer;
 use crate::registry::work::Work;
 use crate::registry::{Context, Decision, Undecided};
@@ -64,13 +64,13 @@ impl Enrolment {
         if record.showable(context.now.0 / 1000) >= MOST_CERTIFICATES {
             return Err(too_many().into());
         }
-        // Read before anything is issued, so that a decision that has to wait for it has cost nothing.
-        context.entry(&key_key(&Hex(request.spki_sha256)))?;
-        let (chain, certificate) = self.issue(node, request, context.now)?;
-        let (before, record) = (record.clone(), record.with(certificate));
-        let at = agent_key(node);
         let mut work = Work::on(context);
-        keys::follow(context, work.draft(), node, Some(&before), &record)?;
+        let (before, mut record) = (record.clone(), record.without_over(context.now));
+        let key = Hex(request.spki_sha256);
+        keys::follow(context, work.draft(), node, Some(&before), &record.certificates, &key)?;
+        let (chain, certificate) = self.issue(node, request, context.now)?;
+        record.certificates.push(certificate);
+        let at = agent_key(node);
         work.draft().require(Precondition::unchanged(at.clone(), written));
         work.draft().entry(Op::Put { key: at.into(), value: codec::encode(&record) });
         Ok((work.finish(Answer::empty(200))?, Renewed { chain, record }))

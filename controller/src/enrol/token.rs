@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use stemma_core::manifest::read_value;
-use stemma_core::object::Timestamp;
+use stemma_core::object::{GroupId, Timestamp};
 use stemma_core::task::Mode;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use subtle::ConstantTimeEq;
@@ -16,6 +16,7 @@ use crate::records::codec;
 use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
 use crate::records::request::Answer;
 use crate::registry::admit::bad_field;
+use crate::registry::names::group_path;
 use crate::registry::work::Work;
 use crate::registry::{Caller, Registry};
 use crate::store::{Op, Precondition};
@@ -44,22 +45,15 @@ struct Wanted {
     secret_sha256: Option<Hex<32>>,
 }
 
-/// A token that was shown.
-pub(super) enum Found {
-    /// It is one of ours; whether it is still good is not looked at.
-    Right(TokenRecord),
-    /// There is no such one, or its secret is another.
-    Wrong,
-}
-
-/// Looks a shown token up. What is wrong takes as long as what is right.
-pub(super) fn find(model: &Model, text: &str) -> Found {
+/// Looks a shown token up; whether it is still good is not looked at. `None`: there is no such one, or its secret is another. What is
+/// wrong takes as long as what is right.
+pub(super) fn find<'a>(model: &'a Model, text: &str) -> Option<&'a TokenRecord> {
     let (id, secret) = text.split_once('.').unwrap_or((text, ""));
     let shown: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
     let token = model.tokens.get(id);
     let expected = token.map_or([0; 32], |token| token.record.secret_sha256.0);
     let equal = bool::from(shown.ct_eq(&expected));
-    token.filter(|_| equal).map_or(Found::Wrong, |token| Found::Right(token.record.clone()))
+    token.filter(|_| equal).map(|token| &token.record)
 }
 
 /// Makes a token: 201 with `{"id", "token", "expires_at", …}`. A client that sent `secret_sha256` is answered without `token`: it
@@ -200,11 +194,7 @@ fn view(model: &Model, token: &TokenRecord) -> Value {
             node = name.map_or_else(|| uuid.to_string(), ToString::to_string).into();
         }
         Bound::Group(uuid) => {
-            let named = model.groups.get(uuid).and_then(|group| {
-                let cluster = model.clusters.get(group.spec.cluster.0)?;
-                Some(format!("{}/{}", cluster.meta.name, group.meta.name))
-            });
-            nodegroup = named.unwrap_or_else(|| uuid.to_string()).into();
+            nodegroup = group_path(model, GroupId(uuid)).unwrap_or_else(|| uuid.to_string()).into();
         }
     }
     json!({

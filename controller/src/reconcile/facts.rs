@@ -8,8 +8,8 @@ use uuid::Uuid;
 use crate::cache::Model;
 use crate::records::reported::{ReleasedRecord, outcome_class};
 
-/// What decides the state of a node.
-pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_error: bool, liveness: Liveness) -> Facts {
+/// What the model says of the state of a node. Whether its agent is there stands in the table of statuses.
+pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_error: bool) -> Facts {
     let said = model.said.get(&node.meta.uuid);
     let is_paused = answer.is_some_and(Answer::is_paused);
     Facts {
@@ -17,7 +17,7 @@ pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_err
         parked: Side::of(node.spec.parked, said.is_some_and(|said| said.parked.is_some())),
         paused: Side::of(is_paused, said.is_some_and(|said| said.paused)),
         has_error,
-        liveness,
+        liveness: Liveness::default(),
         tasks: tasks(model, node.meta.uuid),
     }
 }

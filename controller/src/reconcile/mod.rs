@@ -16,20 +16,17 @@ mod primary;
 mod released;
 pub(crate) mod waves;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use log::{error, info, warn};
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{NodeId, Timestamp};
-use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_node};
+use stemma_core::resolve::{Answer, Outcome};
 use stemma_core::rollout::{Action, plan_releases};
-use stemma_core::status::Liveness;
 use stemma_wire::message;
-use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::cache::{Cache, Model, Reach};
@@ -38,7 +35,7 @@ use crate::desired::size::TooLarge;
 use crate::desired::{Batch, Change, DesiredTable};
 use crate::metrics::Counters;
 use crate::registry::Registry;
-use crate::store::{Revision, StoreError};
+use crate::store::StoreError;
 use waves::{Touched, Waves};
 
 /// A full resolve, which must find nothing to do.
@@ -48,22 +45,12 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How often the clock is compared with the next end of a hold: it may be set.
 const CLOCK: Duration = Duration::from_secs(1);
 
-/// The fleet as resolve sees it, as of one revision.
-pub struct Snapshot {
-    /// The store's revision.
-    pub revision: Revision,
-    /// The model with what follows from it.
-    pub fleet: Fleet,
-}
-
 /// Drives nodes to what the store says.
 pub struct Reconciler {
     registry: Arc<Registry>,
     cache: Arc<Cache>,
     table: Arc<DesiredTable>,
     counters: Arc<Counters>,
-    snapshot: ArcSwap<Snapshot>,
-    reached: watch::Sender<Revision>,
     memory: Mutex<Memory>,
     waves: Mutex<Waves>,
 }
@@ -72,34 +59,29 @@ pub struct Reconciler {
 #[derive(Default)]
 struct Memory {
     profiles: Profiles,
-    resolve: ResolveCache,
     /// Nodes that a store which took no write left undone.
     left: BTreeSet<Uuid>,
     /// Nodes whose results came meanwhile, with the tasks.
     left_moved: BTreeMap<Uuid, BTreeSet<String>>,
     /// When the holds end that keep a task set from a node.
     hold_ends: BTreeMap<NodeId, Timestamp>,
+    /// Why nodes stay as they are that cannot be told what they are to be.
+    untold: HashMap<Uuid, String>,
+}
+
+impl Memory {
+    /// Notes why a node stays as it is; gives whether that is news.
+    fn note_untold(&mut self, node: Uuid, why: &str) -> bool {
+        let before = self.untold.insert(node, why.to_owned());
+        before.is_none_or(|before| before != why)
+    }
 }
 
 impl Reconciler {
     /// A reconciler over the registry's cache; nothing is resolved before [`Reconciler::run`].
     pub fn new(registry: Arc<Registry>, table: Arc<DesiredTable>, counters: Arc<Counters>) -> Self {
         let cache = Arc::clone(registry.cache());
-        let snapshot = ArcSwap::from_pointee(Snapshot { revision: Revision::default(), fleet: Fleet::new() });
-        let (reached, _) = watch::channel(Revision::default());
-        Self { registry, cache, table, counters, snapshot, reached, memory: Mutex::default(), waves: Mutex::default() }
-    }
-
-    /// The fleet as of the last pass.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.snapshot.load_full()
-    }
-
-    /// The fleet as of a revision or a later one.
-    pub async fn at_least(&self, revision: Revision) -> Arc<Snapshot> {
-        let mut reached = self.reached.subscribe();
-        let _sender_is_ours = reached.wait_for(|seen| *seen >= revision).await;
-        self.snapshot()
+        Self { registry, cache, table, counters, memory: Mutex::default(), waves: Mutex::default() }
     }
 
     /// The barriers that are shut for a node, and for whom they wait, as of a model. Where that is the model of the last pass, the wave
@@ -199,9 +181,9 @@ impl Reconciler {
         moved: BTreeMap<Uuid, BTreeSet<String>>,
         now: Timestamp,
     ) -> Vec<Uuid> {
-        let (revision, fleet) = (model.revision, model.fleet.clone());
+        let (revision, fleet) = (model.revision, &model.fleet);
         let (answers, gone) = self.resolve(model, &nodes);
-        let mut decided = self.decide(model, &answers, now);
+        let decided = self.decide(model, &answers, now);
         self.counters.resolved.inc_by(decided.len() as u64);
         if let Err(failure) = self.store_released(&decided, &gone).await {
             error!(error:err = failure; "what is released could not be stored; nothing is sent");
@@ -211,12 +193,11 @@ impl Reconciler {
                 memory.left_moved.entry(node).or_default().extend(tasks);
             }
             drop(memory);
-            self.set_snapshot(revision, fleet);
             return Vec::new();
         }
         let told: BTreeSet<Uuid> = decided.iter().map(|(uuid, _)| *uuid).chain(gone.iter().copied()).collect();
-        for (uuid, decision) in &mut decided {
-            self.waves().set_dropped(*uuid, std::mem::take(&mut decision.dropped));
+        for (uuid, decision) in &decided {
+            self.waves().set_dropped(*uuid, Arc::clone(&decision.dropped));
         }
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
         let changes = changes.chain(gone.into_iter().map(|uuid| (uuid, Change::Gone))).collect();
@@ -227,9 +208,8 @@ impl Reconciler {
         let stored = self.cache.model();
         self.update_status(&stored, &answers, &told, &moved);
         let results = waves::Results { table: &self.table, model: &stored };
-        self.waves().update(&fleet, results, &touched, message::Revision(revision.get()));
-        self.set_snapshot(revision, fleet);
-        self.choose_primaries().await;
+        self.waves().update(fleet, results, &touched, message::Revision(revision.get()));
+        self.choose_primaries(fleet).await;
         published
     }
 
@@ -237,16 +217,20 @@ impl Reconciler {
     fn resolve(&self, model: &Model, nodes: &BTreeSet<Uuid>) -> (Vec<Arc<Answer>>, Vec<Uuid>) {
         let (mut answers, mut gone) = (Vec::new(), Vec::new());
         for &uuid in nodes {
-            match resolve_node(&model.fleet, &self.memory().resolve, NodeId(uuid)) {
+            match model.resolve(uuid) {
                 Outcome::Complete(answer) => answers.push(answer),
-                Outcome::Incomplete(_) if model.nodes.get(uuid).is_none() => gone.push(uuid),
+                Outcome::Incomplete(_) if model.nodes.get(uuid).is_none() => {
+                    self.memory().untold.remove(&uuid);
+                    gone.push(uuid);
+                }
                 Outcome::Incomplete(missing) => {
                     if let Some(node) = model.nodes.get(uuid) {
-                        let facts = facts::facts(model, node, None, false, Liveness::Absent);
-                        self.table.status().set_facts(uuid, facts);
+                        self.table.set_facts(uuid, facts::facts(model, node, None, false));
                     }
-                    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-                    warn!(node:% = uuid, missing = missing.join("; "); "a node cannot be resolved and stays as it is");
+                    let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                    if self.memory().note_untold(uuid, &missing) {
+                        warn!(node:% = uuid, missing; "a node cannot be resolved and stays as it is");
+                    }
                 }
             }
         }
@@ -277,8 +261,14 @@ impl Reconciler {
                 resolved.keep(&mut memory.profiles, candidate.standing(now))
             };
             match decision {
-                Ok(decision) => decided.push((candidate.node.0, decision)),
-                Err(error) => warn!(node:% = candidate.node, error:% = error; "a node is not told and stays as it is"),
+                Ok(decision) => {
+                    memory.untold.remove(&candidate.node.0);
+                    decided.push((candidate.node.0, decision));
+                }
+                Err(error) if memory.note_untold(candidate.node.0, &error.to_string()) => {
+                    warn!(node:% = candidate.node, error:% = error; "a node is not told and stays as it is");
+                }
+                Err(_) => {}
             }
         }
         decided
@@ -292,16 +282,14 @@ impl Reconciler {
         told: &BTreeSet<Uuid>,
         moved: &BTreeMap<Uuid, BTreeSet<String>>,
     ) {
-        let status = self.table.status();
         for answer in answers {
             let node = answer.node().meta.uuid;
             // One that is not told has a state that is too large.
             let has_error = answer.has_error() || !told.contains(&node);
-            let facts = facts::facts(stored, answer.node(), Some(answer), has_error, Liveness::Absent);
-            status.set_facts(node, facts);
+            self.table.set_facts(node, facts::facts(stored, answer.node(), Some(answer), has_error));
         }
         for node in moved.keys() {
-            status.set_tasks(*node, facts::tasks(stored, *node));
+            self.table.status().set_tasks(*node, facts::tasks(stored, *node));
         }
     }
 
@@ -319,16 +307,10 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn choose_primaries(&self) {
-        let snapshot = self.snapshot();
-        if let Err(failure) = primary::choose(&self.registry, &snapshot.fleet).await {
+    async fn choose_primaries(&self, fleet: &Fleet) {
+        if let Err(failure) = primary::choose(&self.registry, fleet).await {
             warn!(error = failure.message; "a primary could not be stored");
         }
-    }
-
-    fn set_snapshot(&self, revision: Revision, fleet: Fleet) {
-        self.snapshot.store(Arc::new(Snapshot { revision, fleet }));
-        self.reached.send_replace(revision);
     }
 
     async fn again(&self) {
@@ -365,4 +347,16 @@ impl Reconciler {
 fn touched(model: &Model, reach: &Reach) -> impl Iterator<Item = Uuid> {
     let everyone = reach.everything.then(|| model.nodes.iter().map(|node| node.meta.uuid));
     reach.dirty.nodes().map(|id| id.0).chain(reach.gone.iter().copied()).chain(everyone.into_iter().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_node_is_not_told_is_news_once() {
+        let (mut memory, node) = (Memory::default(), Uuid::from_u128(1));
+        let news = ["no release", "no release", "no cluster"].map(|why| memory.note_untold(node, why));
+        assert_eq!(news, [true, false, true]);
+    }
 }

@@ -30,7 +30,7 @@ const GONE: usize = 5;
 pub(super) struct Decision {
     pub(super) released: Released,
     /// Barriers of the profile that it keeps, which the present order no longer has.
-    pub(super) dropped: Vec<Barrier>,
+    pub(super) dropped: Arc<[Barrier]>,
     /// What has to be stored first; `None`: it is stored already.
     record: Option<NewRecord>,
 }
@@ -96,7 +96,7 @@ impl Resolved<'_> {
         let release = answer.release().map(|release| release.name.to_string());
         let record = ReleasedRecord { revision: model.revision.get(), at: now, task_set, release };
         let record = NewRecord { record, profile, fixes: fixes(model, answer) };
-        Ok(Decision { released, dropped: Vec::new(), record: Some(record) })
+        Ok(Decision { released, dropped: Arc::default(), record: Some(record) })
     }
 
     /// The node keeps the task set that was released to it.
@@ -107,7 +107,11 @@ impl Resolved<'_> {
         let Self { model, answer, .. } = self;
         let Some(record) = model.released.get(&answer.id().0) else {
             // Nothing was ever released: the node knows its labels and runs nothing.
-            return Ok(Decision { released: self.told(&TaskSet::default(), None)?, dropped: Vec::new(), record: None });
+            return Ok(Decision {
+                released: self.told(&TaskSet::default(), None)?,
+                dropped: Arc::default(),
+                record: None,
+            });
         };
         let today = answer.task_set().map(|set| profiles.encoded(&set.profile));
         let is_today = today.as_ref().map(|profile| profile.encoded.name) == record.task_set.profile;
@@ -117,9 +121,9 @@ impl Resolved<'_> {
         };
         let dropped = match (&kept, &today) {
             (Some(kept), Some(today)) if !is_today && standing == Standing::Current => {
-                encode::dropped_barriers(&kept.encoded.bytes, &today.encoded.bytes)
+                profiles.dropped_barriers(&kept.encoded, &today.encoded)
             }
-            _ => Vec::new(),
+            _ => Arc::default(),
         };
         Ok(Decision { released: self.told(&record.task_set, kept.as_ref())?, dropped, record: None })
     }

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId};
@@ -55,14 +56,14 @@ pub(super) struct Waves {
     /// knew of a node does not say that.
     put_in: HashMap<Uuid, ClusterId>,
     /// Barriers of the profile that a node has, which the present order no longer has: nobody waits for them any more.
-    dropped: HashMap<Uuid, Vec<desired::Barrier>>,
+    dropped: HashMap<Uuid, Arc<[desired::Barrier]>>,
     /// The revision that the last pass was for.
     followed: Revision,
 }
 
 impl Waves {
     /// Notes the barriers of a node's profile that the present order no longer has.
-    pub(super) fn set_dropped(&mut self, node: Uuid, barriers: Vec<desired::Barrier>) {
+    pub(super) fn set_dropped(&mut self, node: Uuid, barriers: Arc<[desired::Barrier]>) {
         if barriers.is_empty() {
             self.dropped.remove(&node);
         } else {
@@ -90,7 +91,10 @@ impl Waves {
             let now = cluster_of(fleet, NodeId(*node));
             let before = match now {
                 Some(cluster) => self.put_in.insert(*node, cluster),
-                None => self.put_in.remove(node),
+                None => {
+                    self.dropped.remove(node);
+                    self.put_in.remove(node)
+                }
             };
             for cluster in now.into_iter().chain(before.filter(|before| Some(*before) != now)) {
                 nodes.entry(cluster).or_default().push(NodeId(*node));
@@ -119,7 +123,8 @@ impl Waves {
         nodes: &[NodeId],
         affected: &mut BTreeMap<ClusterId, Affected>,
     ) {
-        if fleet.cluster(cluster).is_none() {
+        // A cluster goes after the last of its nodes.
+        if fleet.nodes_of_cluster(cluster).next().is_none() {
             self.of.remove(&cluster);
             return;
         }
@@ -141,7 +146,7 @@ impl Waves {
         for (node, profile, open) in wave.open(affected) {
             let Some((_, task_set)) = table.digests(node.0) else { continue };
             let mut open: Vec<_> = open.into_iter().map(|barrier| encode::barrier(profile, barrier)).collect();
-            open.extend(self.dropped.get(&node.0).into_iter().flatten().cloned());
+            open.extend(self.dropped.get(&node.0).into_iter().flat_map(|barriers| &**barriers).cloned());
             opened.push((node.0, task_set, open));
         }
         table.open_barriers(opened, revision);
@@ -180,4 +185,40 @@ fn shut_in(wave: &Wave, profile: &Profile, node: NodeId) -> Vec<Shut> {
         nodes: nodes.iter().take(MOST_NAMED).copied().collect(),
     };
     wave.shut(node).into_iter().map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use stemma_core::name::{NodeName, ObjectName};
+    use stemma_core::object::{ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, Timestamp};
+
+    use super::*;
+    use crate::desired::tests::table;
+
+    const CLUSTER: Uuid = Uuid::from_u128(1);
+    const GROUP: Uuid = Uuid::from_u128(2);
+    const NODE: Uuid = Uuid::from_u128(3);
+
+    #[test]
+    fn nothing_is_kept_of_nodes_and_clusters_that_are_gone() {
+        let mut model = Model::default();
+        let name = |text| ObjectName::new(text).unwrap();
+        let group = NodeGroupSpec::new(ClusterId(CLUSTER));
+        let node = NodeSpec { nodegroup: Some(GroupId(GROUP)), ..NodeSpec::default() };
+        let meta = Meta::new(CLUSTER, name("c"), Timestamp(0));
+        model.put(1, &Arc::new(Object { meta, spec: ClusterSpec::default() })).unwrap();
+        model.put(2, &Arc::new(Object { meta: Meta::new(GROUP, name("g"), Timestamp(0)), spec: group })).unwrap();
+        let meta = Meta::new(NODE, NodeName::new("n").ok(), Timestamp(0));
+        model.put(3, &Arc::new(Object { meta, spec: node })).unwrap();
+        let (table, mut waves) = (table(), Waves::default());
+        let (nodes, results) = (BTreeSet::from([NODE]), BTreeMap::new());
+        let touched = Touched { nodes: &nodes, results: &results };
+        let barrier = desired::Barrier { task: "t".to_owned(), selector: "kind=node".to_owned() };
+        waves.set_dropped(NODE, Arc::from([barrier]));
+        waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(1));
+        assert_eq!([waves.of.len(), waves.put_in.len(), waves.dropped.len()], [1; 3]);
+        model.remove::<NodeSpec>(NODE).unwrap();
+        waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(2));
+        assert_eq!([waves.of.len(), waves.put_in.len(), waves.dropped.len()], [0; 3]);
+    }
 }

@@ -76,12 +76,10 @@ pub struct CertificateRecord {
 }
 
 impl AgentRecord {
-    /// The same with one more certificate, without those that nobody can show any more.
+    /// The same without the certificates that nobody can show any more.
     #[must_use]
-    pub fn with(mut self, certificate: CertificateRecord) -> Self {
-        let now_s = certificate.issued_at.0 / 1000;
-        self.certificates.retain(|old| old.over_s() > now_s);
-        self.certificates.push(certificate);
+    pub fn without_over(mut self, now: Timestamp) -> Self {
+        self.certificates.retain(|old| old.over_s() > now.0 / 1000);
         self
     }
 
@@ -191,16 +189,21 @@ mod tests {
             retired: false,
         };
         let serials = |record: &AgentRecord| record.certificates.iter().map(|c| c.serial.0[0]).collect::<Vec<_>>();
-        let later = record.with(certificate(2, 60_000));
+        let with = |mut record: AgentRecord, certificate: CertificateRecord| {
+            record = record.without_over(certificate.issued_at);
+            record.certificates.push(certificate);
+            record
+        };
+        let later = with(record, certificate(2, 60_000));
         assert_eq!(serials(&later), [1, 2]);
         // The first one's last day is day 1, its grace ends with day 31.
-        let much_later = later.with(certificate(3, 31 * 86_400));
+        let much_later = with(later, certificate(3, 31 * 86_400));
         assert_eq!(serials(&much_later), [2, 3]);
-        let many = (0..200).fold(much_later, |record, n| record.with(certificate(n, 31 * 86_400)));
+        let many = (0..200).fold(much_later, |record, n| with(record, certificate(n, 31 * 86_400)));
         assert_eq!(many.certificates.len(), 202, "each can be named and taken back to its end");
         assert_eq!((many.showable(62 * 86_400 - 1), many.showable(62 * 86_400)), (201, 0));
         assert_eq!(many.over_s(), 62 * 86_400);
-        let over = many.with(certificate(1, 63 * 86_400));
+        let over = with(many, certificate(1, 63 * 86_400));
         assert_eq!(over.certificates, [certificate(1, 63 * 86_400)]);
     }
 

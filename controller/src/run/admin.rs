@@ -25,7 +25,6 @@ pub(super) fn handler(
         blobs: Arc::clone(&parts.blobs),
         desired: Some(Arc::clone(&parts.desired)),
         reconciler: Some(Arc::clone(&parts.reconciler)),
-        identities: Some(Arc::clone(&parts.identities)),
         metrics: Some(Arc::clone(&parts.metrics)),
         rejected: Arc::clone(&parts.rejected),
         traits,

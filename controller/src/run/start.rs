@@ -183,7 +183,7 @@ async fn build(
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
         intake: Arc::new(HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone())),
-        metrics: Arc::new(Metrics::new(store, cache, Arc::clone(&rejected), Arc::clone(&desired), counters)),
+        metrics: Arc::new(Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), counters)),
         enrolment: Arc::new(enrolment),
         layout,
         registry,

@@ -21,6 +21,7 @@ pub(crate) mod faulty;
 mod late;
 pub mod redb;
 mod stats;
+mod sweep;
 mod transaction;
 mod watch;
 
@@ -31,6 +32,7 @@ pub use entry::{Entry, Epoch, KeyRange, List, Order, Query, Revision};
 pub use error::{Cause, OpenError, StoreError, WatchError};
 pub use redb::{CreateOptions, RedbOptions, RedbStore};
 pub use stats::Stats;
+pub use sweep::{Over, drop_unchanged, sweep};
 pub use transaction::{Limits, Op, Precondition, Refusal, ShownKey, Transaction, Unmet};
 pub use watch::{Change, ChangeSource, Event, EventKind, Watch};
 

@@ -81,7 +81,6 @@ impl Served {
             blobs: Arc::new(Blobs::new(directory.path())),
             desired: None,
             reconciler: None,
-            identities: None,
             metrics: None,
             rejected: Arc::default(),
             traits: TraitNames::default(),

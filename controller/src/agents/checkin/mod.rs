@@ -115,8 +115,8 @@ impl CheckIns {
             gives_back: std::mem::take(&mut said.gives_back),
         };
         let begun = slot.begin(now, &words, || self.intake.stored(slot.node()));
-        if begun.is_first && !begun.silence_ended {
-            self.desired.status().set_liveness(slot.node(), Liveness::Connected);
+        if begun.before != Liveness::Connected {
+            self.desired.status().set_liveness(slot.node(), || slot.liveness(Instant::now()));
         }
         let mut talk = Conversation {
             slot,
@@ -167,7 +167,7 @@ impl CheckIns {
         let (slot, node) = (Arc::clone(&talk.slot), talk.slot.node());
         let CheckIn { results, observation, report, .. } = said;
         if silence_ended {
-            write_silence(&slot, self.desired.status(), self.intake.as_ref(), || self.clock.unix_seconds()).await;
+            write_silence(&slot, self.intake.as_ref(), || self.clock.unix_seconds()).await;
         }
         if let Some(words) = words {
             // What could not be kept is taken in with the next check-in.
@@ -217,7 +217,7 @@ impl CheckIns {
             talk.slot.told(peer);
         }
         if desired.is_some() {
-            self.desired.count_sent();
+            self.desired.sent.inc();
         }
         let news = News {
             acknowledged: stored.acknowledged,

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use stemma_core::status::Facts;
 use stemma_wire::clock::FixedClock;
 use stemma_wire::message::observed::{LocalState, Report, TaskResult};
 use stemma_wire::message::{Epoch, Hash};
@@ -11,7 +12,8 @@ use uuid::Uuid;
 use super::*;
 use crate::ca::Authority;
 use crate::desired::lock;
-use crate::intake::{Answer, Seen, Stored};
+use crate::intake::{Seen, Stored};
+use crate::store::BoxFuture;
 
 const NOW_S: u64 = 1_900_000_000;
 const NODE: Uuid = Uuid::from_u128(1);
@@ -28,19 +30,19 @@ impl Intake for Slow {
         Stored::default()
     }
 
-    fn observed(&self, _: Uuid, _: PartDigest, _: Observation) -> Answer<'_, Result<Taken, IntakeError>> {
+    fn observed(&self, _: Uuid, _: PartDigest, _: Observation) -> BoxFuture<'_, Result<Taken, IntakeError>> {
         Box::pin(async { Ok(Taken::Whole) })
     }
 
-    fn results(&self, _: Uuid, _: Vec<TaskResult>) -> Answer<'_, Result<u64, IntakeError>> {
+    fn results(&self, _: Uuid, _: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
         Box::pin(async { Ok(0) })
     }
 
-    fn report(&self, _: Uuid, _: Report) -> Answer<'_, Result<(), IntakeError>> {
+    fn report(&self, _: Uuid, _: Report) -> BoxFuture<'_, Result<(), IntakeError>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn said(&self, _: Uuid, said: Said) -> Answer<'_, Result<(), IntakeError>> {
+    fn said(&self, _: Uuid, said: Said) -> BoxFuture<'_, Result<(), IntakeError>> {
         Box::pin(async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
             lock(&self.said).push(said.local.parked);
@@ -48,7 +50,7 @@ impl Intake for Slow {
         })
     }
 
-    fn seen(&self, _: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>> {
+    fn seen(&self, _: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>> {
         Box::pin(async move {
             if let Seen::Lost { .. } = seen {
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -138,7 +140,7 @@ async fn the_end_of_a_silence_does_not_pass_its_beginning() {
     site.say(None).await;
     tokio::time::advance(Duration::from_mins(2)).await;
     let slot = site.slot();
-    let lost = write_silence(&slot, site.check_ins.desired.status(), site.slow.as_ref(), || NOW_S);
+    let lost = write_silence(&slot, site.slow.as_ref(), || NOW_S);
     let back = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         site.say(None).await;
@@ -146,4 +148,20 @@ async fn the_end_of_a_silence_does_not_pass_its_beginning() {
     tokio::join!(lost, back);
     let seen = lock(&site.slow.seen).clone();
     assert_eq!(seen, [Seen::Lost { since_s: NOW_S - 120 - 1 }, Seen::Connected { since_s: NOW_S }]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_silent_also_while_the_store_does_not_say_so() {
+    let site = Site::new();
+    site.say(None).await;
+    let (desired, slot) = (&site.check_ins.desired, site.slot());
+    desired.set_facts(NODE, Facts::default());
+    assert_eq!(desired.status().liveness(NODE), Liveness::Connected);
+    tokio::time::advance(Duration::from_mins(2)).await;
+    // As a write leaves it that the store does not take.
+    assert!(slot.begin_silence(true));
+    desired.status().set_liveness(NODE, || slot.liveness(Instant::now()));
+    assert_eq!(desired.status().liveness(NODE), Liveness::Silent);
+    site.say(None).await;
+    assert_eq!(desired.status().liveness(NODE), Liveness::Connected);
 }

@@ -210,10 +210,10 @@ const MADE: &[(&str, Make)] = &[
     ("suppressed_traits", |row| Some(json!(row.node.spec.suppressed_traits))),
     ("reported_state", |row| Some(state::said(row.model, row.node))),
     ("reported_labels", |row| Some(json!(state::reported(row.model, row.node)))),
-    ("connected", |row| Some((state::liveness(row.api, row.model, row.node.meta.uuid) == Liveness::Connected).into())),
+    ("connected", |row| Some((state::liveness(row.api, row.node.meta.uuid) == Liveness::Connected).into())),
     ("state", |row| {
-        let facts = state::facts(row.api, row.model, row.node, row.outcome(), row.findings());
-        Some(json!(facts.status().state))
+        let status = state::status(row.api, row.model, row.node, row.outcome(), row.findings());
+        Some(json!(status.state))
     }),
     // Ironic's field, which its clients print.
     ("last_error", |row| Some(json!(state::last_error(row.model, row.node)))),

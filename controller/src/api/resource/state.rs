@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use stemma_core::finding::{Finding, Severity};
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::resolve::Outcome;
-use stemma_core::status::{Facts, Liveness};
+use stemma_core::status::{Facts, Liveness, Status};
 use stemma_core::traits::NodeTraits;
 use uuid::Uuid;
 
@@ -52,25 +52,16 @@ pub(super) fn said(model: &Model, node: &Node) -> Value {
     })
 }
 
-/// Whether an agent is there: it is parked here, or it joined and its silence has not begun.
-pub(super) fn liveness(api: &Api, model: &Model, node: Uuid) -> Liveness {
-    let joined = api.identities.as_ref().is_some_and(|identities| identities.is_enrolled(node));
-    if api.desired.as_ref().is_some_and(|desired| desired.is_parked(node)) {
-        Liveness::Connected
-    } else if model.seen.get(&node).is_some_and(|seen| seen.lost) {
-        Liveness::Silent
-    } else if joined {
-        Liveness::Connected
-    } else {
-        Liveness::Absent
-    }
+/// Whether a node's agent is there.
+pub(super) fn liveness(api: &Api, node: Uuid) -> Liveness {
+    api.desired.as_ref().map_or(Liveness::Absent, |desired| desired.status().liveness(node))
 }
 
-/// What decides the state of a node.
-pub(super) fn facts(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> Facts {
+/// The word for where a node stands, with its reason.
+pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> Status {
     let has_error = findings.iter().any(|finding| finding.severity == Severity::Error);
-    let answer = answer.answer().map(|answer| &**answer);
-    facts::facts(model, node, answer, has_error, liveness(api, model, node.meta.uuid))
+    let facts = facts::facts(model, node, answer.answer().map(|answer| &**answer), has_error);
+    Facts { liveness: liveness(api, node.meta.uuid), ..facts }.status()
 }
 
 /// Why a node has not succeeded in a task (so far).

@@ -20,10 +20,10 @@ use pace::{Pace, Turn};
 
 use super::Registry;
 use crate::blobs::Blobs;
-use crate::intake::{Answer, Intake, IntakeError, Said, Seen, Stored, Taken};
+use crate::intake::{Intake, IntakeError, Said, Seen, Stored, Taken};
 use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord};
 use crate::records::{codec, key};
-use crate::store::{Op, Precondition, Query, Revision, StoreError, Transaction};
+use crate::store::{BoxFuture, Op, Precondition, Query, Revision, StoreError, Transaction};
 
 /// How many images of a node's Observation are kept.
 const KEPT_OBSERVATIONS: usize = 10;
@@ -145,11 +145,11 @@ impl Intake for HostIntake {
         }
     }
 
-    fn observed(&self, node: Uuid, digest: PartDigest, said: Observation) -> Answer<'_, Result<Taken, IntakeError>> {
+    fn observed(&self, node: Uuid, digest: PartDigest, said: Observation) -> BoxFuture<'_, Result<Taken, IntakeError>> {
         Box::pin(self.observe(node, digest, said))
     }
 
-    fn results(&self, node: Uuid, results: Vec<TaskResult>) -> Answer<'_, Result<u64, IntakeError>> {
+    fn results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
         Box::pin(async move {
             let now = self.registry.now();
             let last = results.iter().map(|result| result.sequence).max().unwrap_or(0);
@@ -165,7 +165,7 @@ impl Intake for HostIntake {
         })
     }
 
-    fn report(&self, node: Uuid, report: Report) -> Answer<'_, Result<(), IntakeError>> {
+    fn report(&self, node: Uuid, report: Report) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = bounds::report(self.registry.now(), report);
         Box::pin(async move {
             let Turn::Now(record) = self.pace.admit(node, record) else { return Ok(()) };
@@ -173,11 +173,11 @@ impl Intake for HostIntake {
         })
     }
 
-    fn said(&self, node: Uuid, said: Said) -> Answer<'_, Result<(), IntakeError>> {
+    fn said(&self, node: Uuid, said: Said) -> BoxFuture<'_, Result<(), IntakeError>> {
         Box::pin(self.keep_said(node, said.local))
     }
 
-    fn seen(&self, node: Uuid, seen: Seen) -> Answer<'_, Result<(), IntakeError>> {
+    fn seen(&self, node: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = match seen {
             Seen::Connected { since_s } => SeenRecord { lost: false, since: Timestamp(since_s * 1000) },
             Seen::Lost { since_s } => SeenRecord { lost: true, since: Timestamp(since_s * 1000) },

@@ -14,7 +14,7 @@ use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
 use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, TemplateId};
 use stemma_core::origin::Level;
 use stemma_core::release::ProfileHash;
-use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
+use stemma_core::resolve::Outcome;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::desired::MAX_DESIRED;
 use uuid::Uuid;
@@ -51,7 +51,7 @@ impl Work<'_> {
             Some(folded(&Labels::default(), Level::ClusterTemplate, &template.spec.inherited))
         };
         let level = || format!("clustertemplate {name}");
-        check_labels(level, labels(self.context.model).as_ref(), labels(&self.model).as_ref())
+        check_labels(level, || labels(self.context.model), labels(&self.model))
     }
 
     fn check_cluster(&self, uuid: Uuid, name: &str) -> Result<(), ApiError> {
@@ -64,7 +64,7 @@ impl Work<'_> {
             Some(folded(&above, Level::Cluster, &cluster.spec.inherited))
         };
         let level = || format!("cluster {name}");
-        check_labels(level, labels(self.context.model).as_ref(), labels(&self.model).as_ref())
+        check_labels(level, || labels(self.context.model), labels(&self.model))
     }
 
     fn check_groups(&self) -> Result<(), ApiError> {
@@ -74,13 +74,12 @@ impl Work<'_> {
                 Ok(fold) => format!("nodegroup {}", fold.place()),
                 Err(_) => format!("nodegroup {}", group.0),
             };
-            check_labels(place, labels(self.context.model).as_ref(), labels(&self.model).as_ref())?;
+            check_labels(place, || labels(self.context.model), labels(&self.model))?;
         }
         Ok(())
     }
 
     fn check_nodes(&self) -> Result<(), ApiError> {
-        let (cache, cache_before) = (ResolveCache::new(), ResolveCache::new());
         let mut of_groups: BTreeMap<(Option<GroupId>, Option<ProfileHash>), usize> = BTreeMap::new();
         for node in self.reach.dirty.nodes() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
@@ -89,14 +88,14 @@ impl Work<'_> {
             if of_groups.get(&alike).is_some_and(|first| first + APPEARANCES * own + SLACK <= MAX_DESIRED) {
                 continue;
             }
-            let Outcome::Complete(answer) = resolve_node(&self.model.fleet, &cache, node) else { continue };
-            let before = resolve_node(&self.context.model.fleet, &cache_before, node);
+            let Outcome::Complete(answer) = self.model.resolve(node.0) else { continue };
+            let before = || self.context.model.resolve(node.0);
             let name = || format!("node {}", object.display_name());
-            check_labels(name, before.answer().map(|before| before.labels()).as_ref(), Some(&answer.labels()))?;
+            check_labels(name, || before().answer().map(|before| before.labels()), Some(answer.labels()))?;
             match of_answer(&answer) {
                 Ok(bytes) => drop(of_groups.entry(alike).or_insert(bytes)),
                 Err(error) => {
-                    let before = before.answer().and_then(|before| of_answer(before).err());
+                    let before = before().answer().and_then(|before| of_answer(before).err());
                     if before.is_none_or(|before| error.is_worse_than(&before)) {
                         return Err(desired_too_large(&name(), &error));
                     }
@@ -130,13 +129,13 @@ fn bytes<K: Ord + std::ops::Deref<Target = str>, V>(layer: &Layer<K, V>, size: i
 }
 
 /// Refuses labels that are too large and were not so, or less so, before.
-fn check_labels(level: impl Fn() -> String, before: Option<&Labels>, after: Option<&Labels>) -> Result<(), ApiError> {
-    let Some(after) = after else { return Ok(()) };
-    if before.is_some_and(|before| before.is_same(after)) {
-        return Ok(());
-    }
-    let Err(EffectiveTooLarge { bytes }) = after.check_size() else { return Ok(()) };
-    if before.and_then(|before| before.check_size().err()).is_some_and(|before| before.bytes >= bytes) {
+fn check_labels(
+    level: impl Fn() -> String,
+    before: impl FnOnce() -> Option<Labels>,
+    after: Option<Labels>,
+) -> Result<(), ApiError> {
+    let Some(Err(EffectiveTooLarge { bytes })) = after.map(|after| after.check_size()) else { return Ok(()) };
+    if before().and_then(|before| before.check_size().err()).is_some_and(|before| before.bytes >= bytes) {
         return Ok(());
     }
     let message = format!("{} of {} would; nothing was changed", EffectiveTooLarge { bytes }, level());

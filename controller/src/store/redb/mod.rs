@@ -167,7 +167,7 @@ impl RedbStore {
             head: watch::Sender::new(meta.revision),
             compacted: AtomicU64::new(meta.compacted.get()),
             recent: Recent::new(options.recent_changes, options.recent_bytes),
-            stats: Stats::default(),
+            stats: Stats::at(meta.revision),
             failure: OnceLock::new(),
             options,
         });

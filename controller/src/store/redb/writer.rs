@@ -101,7 +101,7 @@ impl Writer {
         let results = written.applied.into_iter().map(|applied| match applied {
             Applied::Unchanged { at } => Ok(at),
             Applied::Unmet(unmet) => {
-                shared.stats.count_unmet();
+                shared.stats.unmet.inc();
                 Err(StoreError::PreconditionFailed(unmet))
             }
             Applied::Changed(change) => {
@@ -113,7 +113,7 @@ impl Writer {
         let results = results.collect();
         if let Some(last) = changes.last().map(|change| change.revision) {
             let (puts, deletes) = count(&changes);
-            shared.stats.count_synced(changes.len() as u64, puts, deletes);
+            shared.stats.count_synced(last, changes.len() as u64, puts, deletes);
             shared.is_signed.store(true, Ordering::Relaxed);
             shared.compacted.store(written.compacted.get(), Ordering::Release);
             shared.recent.push(changes);

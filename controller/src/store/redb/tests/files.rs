@@ -141,7 +141,7 @@ async fn a_store_is_signed_by_the_first_write_and_not_by_being_opened() {
     set_meta(&path, "program", None);
     for _ in 0..10 {
         let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
-        assert_eq!((&store.identity().written_by, store.stats().syncs()), (&None, 0));
+        assert_eq!((&store.identity().written_by, store.stats().syncs.get()), (&None, 0));
     }
     let store = RedbStore::open(&path, RedbOptions::default()).unwrap();
     store.commit(Transaction::new().put("a", "2")).await.unwrap();

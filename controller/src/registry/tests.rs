@@ -1,0 +1,103 @@
+//! A request that is made again, at once and after its record has gone.
+
+use bytes::Bytes;
+use serde_json::json;
+use stemma_core::ownership::Manager;
+use stemma_wire::clock::FixedClock;
+
+use super::*;
+use crate::store::{CreateOptions, Epoch, Op, Query, RedbOptions, RedbStore};
+
+fn marked(id: Uuid) -> Caller {
+    Caller {
+        principal: "admin/test".to_owned(),
+        manager: Manager::new("test").unwrap(),
+        address: "127.0.0.1".to_owned(),
+        reason: None,
+        request_id: String::new(),
+        mark: Some(Mark { id, hash: "the same".to_owned() }),
+        dry_run: false,
+    }
+}
+
+/// Makes the one request that the test is about, and answers at which revision it stands.
+async fn request(registry: &Registry, id: Uuid) -> Revision {
+    let decide = |_: &Context<'_>| {
+        let mut draft = Draft::default();
+        draft.entry(Op::Put { key: "test/1".into(), value: "{}".into() });
+        Ok(Decision { draft, answer: Answer::json(201, json!({"revision": 0})) })
+    };
+    let (answer, revision) = registry.write_at(&marked(id), decide).await.unwrap();
+    assert_eq!((answer.status, &answer.body), (201, &json!({"revision": revision.get()})));
+    revision
+}
+
+async fn followed(directory: &tempfile::TempDir) -> (Arc<dyn Store>, Arc<Cache>) {
+    let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
+    let store: Arc<dyn Store> =
+        Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
+    let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
+    let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
+    tokio::spawn(async move { following.follow(followed.as_ref()).await });
+    (store, cache)
+}
+
+#[tokio::test]
+async fn a_request_that_changes_nothing_is_made_once_as_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, cache) = followed(&directory).await;
+    let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
+    let id = Uuid::from_u128(1);
+    let nothing = |_: &Context<'_>| {
+        Ok(Decision {
+            draft: Draft::default(),
+            answer: Answer::json(200, json!({"resource_version": 1, "revision": null})),
+        })
+    };
+    let (answer, made) = registry.write_at(&marked(id), nothing).await.unwrap();
+    assert_eq!(answer.body, json!({"resource_version": 1, "revision": made.get()}), "the object's revision is its own");
+    let (record, at) = registry.request("admin/test", id).await.unwrap().expect("it is on record");
+    assert_eq!((&record.answer.at(at.get()), at), (&answer, made));
+    assert_eq!(registry.write_at(&marked(id), nothing).await.unwrap(), (answer, made), "sent again");
+    let other = Caller { mark: Some(Mark { id, hash: "another".to_owned() }), ..marked(id) };
+    assert_eq!(registry.write(&other, nothing).await.unwrap_err().kind, ErrorType::RequestReused);
+    let tried = Caller { dry_run: true, ..marked(Uuid::from_u128(2)) };
+    registry.write(&tried, nothing).await.unwrap();
+    registry.write(&Caller { mark: None, ..tried }, nothing).await.unwrap();
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.revision(), made, "nothing else is written");
+    assert_eq!(snapshot.list(&Query::prefix(key::AUDIT)).await.unwrap().entries.len(), 0, "no object changed");
+}
+
+#[tokio::test]
+async fn more_records_than_are_read_at_once_are_all_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, cache) = followed(&directory).await;
+    let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(25 * 3600)));
+    let record = |hour: u64| {
+        let (at, hash) = (Timestamp(hour * 3_600_000), String::new());
+        codec::encode(&RequestRecord { at, hash, answer: Answer::empty(200) })
+    };
+    let all = (0..2500_u64).map(|n| (key::request("admin/test", Uuid::from_u128(n.into())), record(n % 2 * 2)));
+    let put = all.fold(Transaction::new(), |transaction, (at, record)| transaction.put(at, record));
+    store.commit(put).await.unwrap();
+    assert_eq!(registry.forget_requests().await.unwrap(), 1250);
+    assert_eq!(registry.forget_requests().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, cache) = followed(&directory).await;
+    let at = |hour: u64| Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(hour * 3600)));
+
+    let id = Uuid::from_u128(1);
+    let first = request(&at(100), id).await;
+    assert_eq!(request(&at(123), id).await, first, "sent again within a day");
+    let second = request(&at(124), id).await;
+    assert!(second > first, "made anew after it");
+    assert_eq!(request(&at(147), id).await, second, "and answered again for a day");
+    assert_eq!(at(147).forget_requests().await.unwrap(), 0);
+    assert_eq!(at(148).forget_requests().await.unwrap(), 1);
+    assert!(request(&at(148), id).await > second, "made anew after the sweep");
+}
