@@ -80,8 +80,6 @@ fn result(effect: Effect) -> String {
         Effect::StoppedBy(level) => format!("stopped by the {level}"),
         Effect::ReplacedBy(level) => format!("not merged by the {level}"),
         Effect::NoEffect => "null where nothing is merged: no effect".to_owned(),
-        Effect::Shadowed => "an operator says otherwise".to_owned(),
-        Effect::Restricted => "restricted for hosts".to_owned(),
     }
 }
 

@@ -94,6 +94,15 @@ pub fn nesting(json: &str) -> usize {
     deepest
 }
 
+/// Whether lists and maps stand in each other at most so deep. What was read as JSON nests at most 128 deep.
+pub(crate) fn is_within_depth(value: &Value, depth: usize) -> bool {
+    match value {
+        Value::Array(list) => depth > 0 && list.iter().all(|one| is_within_depth(one, depth - 1)),
+        Value::Object(map) => depth > 0 && map.values().all(|one| is_within_depth(one, depth - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {

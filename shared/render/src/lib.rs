@@ -119,31 +119,5 @@ pub fn render(template: &str, inputs: &Inputs, secrets: &dyn Secrets, limits: Li
     Renderer::new(inputs, secrets, limits).text(template)
 }
 
-/// Renders one shell script.
-///
-/// # Errors
-/// As [`Renderer::script`].
-pub fn render_script(
-    template: &str,
-    inputs: &Inputs,
-    secrets: &dyn Secrets,
-    limits: Limits,
-) -> Result<String, RenderError> {
-    Renderer::new(inputs, secrets, limits).script(template)
-}
-
-/// Renders a command item by item.
-///
-/// # Errors
-/// As [`Renderer::command`].
-pub fn render_command<T: AsRef<str>>(
-    items: &[T],
-    inputs: &Inputs,
-    secrets: &dyn Secrets,
-    limits: Limits,
-) -> Result<Vec<String>, RenderError> {
-    Renderer::new(inputs, secrets, limits).command(items)
-}
-
 #[cfg(test)]
 mod tests;

@@ -66,7 +66,7 @@ fn text(template: &str) -> Result<String, String> {
 }
 
 fn shell(template: &str) -> Result<String, String> {
-    render_script(template, &site(), &Credentials, Limits::default()).map_err(|error| error.to_string())
+    Renderer::new(&site(), &Credentials, Limits::default()).script(template).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -255,12 +255,13 @@ fn a_value_in_a_script_is_quoted_for_its_place() {
 #[test]
 fn a_command_is_rendered_item_by_item() {
     let items = ["/bin/echo", "{{ labels['a/b'] }} {{ labels.tier }}", "$(id)"];
-    let command = render_command(&items, &site(), &NoSecrets, Limits::default()).unwrap();
+    let command = Renderer::new(&site(), &NoSecrets, Limits::default()).command(&items).unwrap();
     assert_eq!(command, ["/bin/echo", "it's gold", "$(id)"]);
     let nul = inputs(&[("params.x", json!("a\0b"))]);
-    let error = render_command(&["{{ params.x }}"], &nul, &NoSecrets, Limits::default()).unwrap_err();
+    let renderer = Renderer::new(&nul, &NoSecrets, Limits::default());
+    let error = renderer.command(&["{{ params.x }}"]).unwrap_err();
     assert_eq!(error.to_string(), "a value holds a NUL, which cannot be given to a program; take it out of the value");
-    assert!(render_script("echo {{ params.x }}", &nul, &NoSecrets, Limits::default()).is_err());
+    assert!(renderer.script("echo {{ params.x }}").is_err());
     assert!(render("{{ params.x }}", &nul, &NoSecrets, Limits::default()).is_ok());
 }
 
@@ -288,7 +289,7 @@ fn run(script: &str) -> String {
 fn stays_one_word(value: &str) {
     let some = inputs(&[("params.x", json!(value))]);
     for place in PLACES {
-        let script = render_script(place, &some, &NoSecrets, Limits::default()).unwrap();
+        let script = Renderer::new(&some, &NoSecrets, Limits::default()).script(place).unwrap();
         assert_eq!(run(&script), format!("[{value}]"), "{script}");
     }
 }

@@ -8,7 +8,6 @@
 //! loops and the sizes of what they run over.
 
 mod bounds;
-mod memo;
 mod regexes;
 mod step;
 mod value;
@@ -24,7 +23,6 @@ use stemma_core::condition::{AuthorError, Condition, ConditionError};
 use stemma_core::input::{Input, Inputs, Reference};
 
 use crate::source::Source;
-use memo::Memo;
 use regexes::Regexes;
 
 pub use bounds::MAX_CONDITION_BYTES;
@@ -68,7 +66,6 @@ struct Cel {
     expression: IdedExpr,
     regexes: Regexes,
     work: Work,
-    memo: Memo,
 }
 
 /// Reads a condition.
@@ -84,7 +81,6 @@ pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
         expression: found.expression,
         regexes: found.regexes,
         work: found.work,
-        memo: Memo::default(),
     }))
 }
 
@@ -126,8 +122,7 @@ impl Condition for Cel {
     }
 
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError> {
-        let found = self.find(inputs)?;
-        self.memo.get_or(&found, || self.run(&found))
+        self.run(&self.find(inputs)?)
     }
 }
 

@@ -122,12 +122,6 @@ impl ClusterGraph {
         graph
     }
 
-    /// How many tasks stand on how many nodes, stages among them.
-    pub fn instance_count(&self) -> usize {
-        self.classes.iter().map(|class| class.nodes.len() * class.profile.tasks.len()).sum::<usize>()
-            + self.stages.len()
-    }
-
     /// How many pairs the edges stand for.
     pub fn pair_count(&self) -> usize {
         self.edges.iter().map(|edge| edge.pair_count(self)).sum::<usize>() + self.singles.len()

@@ -23,7 +23,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{Error as _, MapAccess, Visitor};
-use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
@@ -223,11 +222,7 @@ impl<'a> IntoIterator for &'a Inputs {
 
 impl Serialize for Inputs {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.entries.len()))?;
-        for (reference, input) in &self.entries {
-            map.serialize_entry(reference, input)?;
-        }
-        map.end()
+        serializer.collect_map(&self.entries)
     }
 }
 

@@ -101,16 +101,13 @@ pub const FUNCTIONS: &[&str] = &["dict", "range"];
 /// The look-ups, sorted.
 pub const LOOKUPS: &[&str] = &["labels_with_prefix", "nodes", "primary", "secret"];
 
-/// The roots, sorted.
-pub const ROOTS: &[&str] = &["cluster", "facts", "labels", "node", "params", "tags", "traits"];
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn lists_are_sorted_for_search() {
-        for list in [FILTERS, TESTS, FUNCTIONS, LOOKUPS, ROOTS] {
+        for list in [FILTERS, TESTS, FUNCTIONS, LOOKUPS] {
             assert!(list.is_sorted(), "{list:?}");
         }
     }

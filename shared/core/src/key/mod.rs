@@ -7,8 +7,6 @@
 
 mod restricted;
 
-use std::sync::Arc;
-
 use serde_json::value::RawValue;
 
 pub(crate) use restricted::within;
@@ -20,30 +18,26 @@ use crate::name::{checked_text, cut};
 pub const MAX_KEY_NAME: usize = 63;
 /// The longest prefix of a key (before the slash), in bytes.
 pub const MAX_KEY_PREFIX: usize = 253;
-/// The longest value that Kubernetes takes, in bytes.
-pub const MAX_KUBERNETES_VALUE: usize = 63;
 /// The longest value of a label, in bytes.
 pub const MAX_VALUE: usize = 4096;
 /// What all annotations of an object may have together, keys and values, in bytes.
 pub const MAX_ANNOTATIONS: usize = 262_144;
 
-/// A label's key: an optional lower-case DNS prefix and a slash, then a name.
-///
-/// Parameters are keyed so too.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LabelKey(Arc<str>);
+checked_text! {
+    /// A label's key: an optional lower-case DNS prefix and a slash, then a name.
+    ///
+    /// Parameters are keyed so too.
+    LabelKey: InvalidKey;
 
-/// An annotation's key: as a label's, but its prefix may have capitals (Kubernetes checks it lower-cased).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AnnotationKey(Arc<str>);
+    /// An annotation's key: as a label's, but its prefix may have capitals (Kubernetes checks it lower-cased).
+    AnnotationKey: InvalidKey;
 
-/// A label's value: text of at most [`MAX_VALUE`] bytes without control characters; `""` is a value.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LabelValue(Arc<str>);
+    /// A label's value: text of at most [`MAX_VALUE`] bytes without control characters; `""` is a value.
+    LabelValue: InvalidValue;
 
-/// An annotation's value: any text. Their sum is limited, see [`check_annotations`].
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AnnotationValue(Arc<str>);
+    /// An annotation's value: any text. Their sum is limited, see [`check_annotations`].
+    AnnotationValue: InvalidValue;
+}
 
 /// A text that is no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,14 +146,6 @@ impl LabelValue {
         }
     }
 
-    /// Reads a JSON value as it was sent: text, or the text of a number or boolean. `null` is `None`.
-    ///
-    /// # Errors
-    /// [`InvalidValue`]; a list or an object is [`InvalidValue::NotScalar`].
-    pub fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidValue> {
-        scalar_text(raw)?.map(|text| Self::new(&text)).transpose()
-    }
-
     /// Whether Kubernetes would take it as a label's value. One that it would not is kept and does not flow.
     pub fn is_kubernetes(&self) -> bool {
         is_kubernetes_value(&self.0)
@@ -174,22 +160,7 @@ impl AnnotationValue {
     pub fn new(text: &str) -> Result<Self, InvalidValue> {
         Ok(Self(text.into()))
     }
-
-    /// Reads a JSON value as [`LabelValue::from_json`] does.
-    ///
-    /// # Errors
-    /// [`InvalidValue::NotScalar`].
-    pub fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidValue> {
-        scalar_text(raw)?.map(|text| Self::new(&text)).transpose()
-    }
 }
-
-checked_text!(
-    LabelKey: InvalidKey,
-    AnnotationKey: InvalidKey,
-    LabelValue: InvalidValue,
-    AnnotationValue: InvalidValue,
-);
 
 /// Whether Kubernetes takes the text as a label's value: empty, or at most 63 bytes of the characters of a name.
 pub fn is_kubernetes_value(text: &str) -> bool {
@@ -318,10 +289,10 @@ mod tests {
             ("false", Some("false")),
             ("null", None),
         ] {
-            let value = LabelValue::from_json(&raw(sent)).unwrap();
+            let value = scalar_text(&raw(sent)).unwrap().map(|text| LabelValue::new(&text).unwrap());
             assert_eq!(value.as_deref(), text, "{sent}");
         }
-        let list = LabelValue::from_json(&raw("[1]")).unwrap_err();
+        let list = scalar_text(&raw("[1]")).unwrap_err();
         assert_eq!(list.to_string(), "a label's value is text, a number, true, false or null, not a list");
     }
 

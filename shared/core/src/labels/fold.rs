@@ -160,7 +160,7 @@ impl Folded<LabelKey, LabelValue> {
                 if open && !restricted {
                     line.standing = Standing::Filled { at: line.offers.len() };
                 }
-                line.offers.push(Offer { origin: fill.origin.clone(), value: value.clone(), restricted });
+                line.offers.push(Offer { origin: fill.origin.clone(), value: value.clone() });
             });
         }
         next

@@ -27,8 +27,6 @@ pub struct Offer<V> {
     pub origin: Origin,
     /// The value.
     pub value: V,
-    /// Whether the key is restricted for this source.
-    pub restricted: bool,
 }
 
 /// How a key stands at the end of a fold.
@@ -70,10 +68,6 @@ pub enum Outcome {
     ReplacedBy(Level),
     /// A tombstone at a level that does not merge.
     NoEffect,
-    /// An offer for a key that an operator, or an offer before it, sets or stops.
-    Shadowed,
-    /// An offer for a restricted key.
-    Restricted,
 }
 
 /// All that was said of one key.
@@ -144,18 +138,6 @@ impl<V> Line<V> {
     /// What came of each statement, in their order.
     pub fn outcomes(&self) -> impl Iterator<Item = (&Statement<V>, Outcome)> {
         self.statements.iter().map(|said| (said, self.outcome(said)))
-    }
-
-    /// What came of each offer, in their order.
-    pub fn offer_outcomes(&self) -> impl Iterator<Item = (&Offer<V>, Outcome)> {
-        self.offers.iter().enumerate().map(|(index, offer)| {
-            let outcome = match self.standing {
-                Standing::Filled { at } if at == index => Outcome::Wins,
-                _ if offer.restricted => Outcome::Restricted,
-                _ => Outcome::Shadowed,
-            };
-            (offer, outcome)
-        })
     }
 
     /// Whether a level sets the key (though another may stop or replace it) or stops it: then nothing fills it.

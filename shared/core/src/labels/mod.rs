@@ -25,19 +25,11 @@ pub use parameter::{
 pub use written::{FromJson, InvalidEntry, Written, removing};
 
 use crate::key::{AnnotationKey, AnnotationValue, LabelKey, LabelValue};
-use crate::ownership::OwnedMap;
 
 pub use crate::origin::Level;
 
 /// What effective labels may have together, keys and values, in bytes.
 pub const MAX_EFFECTIVE: usize = 64 * 1024;
-
-/// The labels that one object provides.
-pub type OwnedLabels = OwnedMap<LabelKey, LabelValue>;
-/// The annotations that one object provides.
-pub type OwnedAnnotations = OwnedMap<AnnotationKey, AnnotationValue>;
-/// The parameters that one object provides.
-pub type OwnedParameters = OwnedMap<LabelKey, ParameterValue>;
 
 /// What one level says of labels.
 pub type LabelLayer = Layer<LabelKey, LabelValue>;

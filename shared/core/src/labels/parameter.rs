@@ -6,8 +6,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::OwnedParameters;
 use crate::json::{self, InvalidJson};
+use crate::key::LabelKey;
+use crate::ownership::OwnedMap;
 
 /// How deep a parameter may be nested: lists and objects within each other.
 pub const MAX_PARAMETER_DEPTH: usize = 16;
@@ -53,7 +54,7 @@ impl ParameterValue {
         if value.is_null() {
             return Err(InvalidParameter::Null);
         }
-        if is_deeper(&value, MAX_PARAMETER_DEPTH) {
+        if !json::is_within_depth(&value, MAX_PARAMETER_DEPTH) {
             return Err(InvalidParameter::TooDeep);
         }
         Ok(Self(Arc::new(value)))
@@ -87,18 +88,10 @@ impl<'de> Deserialize<'de> for ParameterValue {
 ///
 /// # Errors
 /// [`ParametersTooLarge`] past [`MAX_PARAMETERS`].
-pub fn check_parameters(provided: &OwnedParameters) -> Result<(), ParametersTooLarge> {
+pub fn check_parameters(provided: &OwnedMap<LabelKey, ParameterValue>) -> Result<(), ParametersTooLarge> {
     let size = |value: &ParameterValue| value.to_string().len();
     let bytes = provided.iter().map(|(key, entry)| key.len() + entry.said.value().map_or(0, size)).sum();
     if bytes > MAX_PARAMETERS { Err(ParametersTooLarge { bytes }) } else { Ok(()) }
-}
-
-fn is_deeper(value: &Value, left: usize) -> bool {
-    match value {
-        Value::Array(items) => left == 0 || items.iter().any(|item| is_deeper(item, left - 1)),
-        Value::Object(fields) => left == 0 || fields.values().any(|item| is_deeper(item, left - 1)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
 }
 
 fn is_same(one: &Value, other: &Value) -> bool {

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::origin::Origin;
+use crate::ownership::OwnedMap;
 use crate::ownership::{Intent, Manager, Said};
 use Level::{Cluster, ClusterTemplate, Node, NodeGroup};
 
@@ -14,7 +15,7 @@ fn intent(pairs: &[(&str, Option<&str>)]) -> Intent<LabelKey, LabelValue> {
     pairs.iter().map(|(key, value)| (LabelKey::new(key).unwrap(), said(*value))).collect()
 }
 
-fn provided(pairs: &[(&str, Option<&str>)]) -> OwnedLabels {
+fn provided(pairs: &[(&str, Option<&str>)]) -> OwnedMap<LabelKey, LabelValue> {
     OwnedMap::default().apply(&Manager::new("site").unwrap(), &intent(pairs), false).unwrap()
 }
 
@@ -41,7 +42,10 @@ fn explained(labels: &Labels, key: &str) -> Vec<String> {
         let value = said.said.value().map_or("-", LabelValue::as_str);
         format!("{} {value} {outcome:?}", said.level)
     });
-    let offers = line.offer_outcomes().map(|(offer, outcome)| format!("{} {} {outcome:?}", offer.origin, offer.value));
+    let offers = line.offers().iter().enumerate().map(|(at, offer)| {
+        let outcome = if line.standing() == (Standing::Filled { at }) { "Wins" } else { "NoEffect" };
+        format!("{} {} {outcome}", offer.origin, offer.value)
+    });
     said.chain(offers).collect()
 }
 
@@ -111,13 +115,13 @@ fn rules_and_the_host_fill_what_no_level_sets_or_stops() {
         [("hosted", "host"), ("idle", "rule"), ("node.stemma.io/a", "rule"), ("ruled", "rule"), ("set", "op")];
     assert_eq!(labels.values(), values(&expected));
     for (key, lines) in [
-        ("set", vec!["clustertemplate op OverriddenBy(Cluster)", "cluster op Wins", "rule gpu rule Shadowed"]),
+        ("set", vec!["clustertemplate op OverriddenBy(Cluster)", "cluster op Wins", "rule gpu rule NoEffect"]),
         ("idle", vec!["cluster - NoEffect", "rule gpu rule Wins"]),
-        ("stopped", vec!["clustertemplate - StoppedBy(NodeGroup)", "nodegroup - Stops", "host host Shadowed"]),
-        ("cut", vec!["clustertemplate op ReplacedBy(Cluster)", "host host Shadowed"]),
-        ("ruled", vec!["rule gpu rule Wins", "host host Shadowed"]),
-        ("kubernetes.io/x", vec!["host host Restricted"]),
-        ("node.stemma.io/a", vec!["rule gpu rule Wins", "host host Restricted"]),
+        ("stopped", vec!["clustertemplate - StoppedBy(NodeGroup)", "nodegroup - Stops", "host host NoEffect"]),
+        ("cut", vec!["clustertemplate op ReplacedBy(Cluster)", "host host NoEffect"]),
+        ("ruled", vec!["rule gpu rule Wins", "host host NoEffect"]),
+        ("kubernetes.io/x", vec!["host host NoEffect"]),
+        ("node.stemma.io/a", vec!["rule gpu rule Wins", "host host NoEffect"]),
     ] {
         assert_eq!(explained(&labels, key), lines, "{key}");
     }
@@ -156,7 +160,7 @@ fn the_inherited_keys_that_a_write_takes_from_hosts_are_told() {
 #[test]
 fn annotations_and_parameters_go_the_same_way() {
     let manager = Manager::new("site").unwrap();
-    let read = |text: serde_json::Value| -> OwnedParameters {
+    let read = |text: serde_json::Value| -> OwnedMap<LabelKey, ParameterValue> {
         let Written(intent) = serde_json::from_value(text).unwrap();
         OwnedMap::default().update(&manager, &intent)
     };

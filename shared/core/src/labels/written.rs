@@ -5,13 +5,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::de::Error;
-use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::parameter::{InvalidParameter, ParameterValue};
 use crate::json;
-use crate::key::{AnnotationValue, InvalidValue, LabelValue};
+use crate::key::{AnnotationValue, InvalidValue, LabelValue, scalar_text};
 use crate::name::cut;
 use crate::ownership::{Intent, Said};
 
@@ -71,14 +70,14 @@ pub enum InvalidEntry {
 impl FromJson for LabelValue {
     type Error = InvalidValue;
     fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidValue> {
-        Self::from_json(raw)
+        scalar_text(raw)?.map(|text| Self::new(&text)).transpose()
     }
 }
 
 impl FromJson for AnnotationValue {
     type Error = InvalidValue;
     fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidValue> {
-        Self::from_json(raw)
+        scalar_text(raw)?.map(|text| Self::new(&text)).transpose()
     }
 }
 
@@ -129,11 +128,7 @@ impl<'de, K: Ord + FromStr<Err: fmt::Display>, V: FromJson> Deserialize<'de> for
 
 impl<K: Serialize, V: Serialize> Serialize for Written<K, V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (key, said) in &self.0 {
-            map.serialize_entry(key, &said.value())?;
-        }
-        map.end()
+        serializer.collect_map(self.0.iter().map(|(key, said)| (key, said.value())))
     }
 }
 

@@ -31,141 +31,67 @@ pub enum KeptForm {
     Any,
 }
 
-const fn kept(name: &'static str, form: KeptForm, default: &'static str) -> Kept {
-    Kept { name, form, default: Some(default) }
+macro_rules! kept {
+    ($($(#[$doc:meta])* $table:ident { $($form:expr, $default:expr => $($name:ident)+;)+ })+) => {$(
+        $(#[$doc])*
+        pub(super) const $table: &[Kept] =
+            &[$($(Kept { name: stringify!($name), form: $form, default: $default },)+)+];
+    )+};
 }
 
-/// A text of the usual length, `null` where it was never set.
-const fn text(name: &'static str) -> Kept {
-    kept(name, Text(255), "null")
+// By form, and by what an answer holds where the field was never set. A text has at most 255 characters for the most
+// part; a field of any form with no such value is one that other systems compute, and their clients send back.
+kept! {
+    /// Magnum's cluster template.
+    TEMPLATE {
+        Number, Some("null") => apiserver_port docker_volume_size;
+        Text(255), Some("null") => cluster_distro coe dns_nameserver docker_storage_driver driver external_network_id
+            fixed_network fixed_subnet flavor_id http_proxy https_proxy image_id insecure_registry keypair_id
+            master_flavor_id network_driver no_proxy project_id tags user_id volume_driver;
+        Flag, Some("true") => floating_ip_enabled;
+        Flag, Some("false") => hidden master_lb_enabled public registry_enabled tls_disabled;
+        Text(255), Some("\"vm\"") => server_type;
+    }
+
+    /// Magnum's cluster.
+    CLUSTER {
+        Text(255), Some("null") => api_address coe_version container_version discovery_url fixed_network fixed_subnet
+            flavor_id health_status keypair master_flavor_id project_id user_id;
+        Number, Some("60") => create_timeout;
+        Number, Some("null") => docker_volume_size;
+        Any, None => faults keypair_id stack_id status status_reason;
+        Flag, Some("true") => floating_ip_enabled;
+        Object, Some("{}") => health_status_reason;
+        List, Some("[]") => master_addresses node_addresses;
+        Number, Some("1") => master_count node_count;
+        Flag, Some("false") => master_lb_enabled;
+    }
+
+    /// Magnum's node group.
+    GROUP {
+        Number, Some("null") => docker_volume_size max_node_count;
+        Text(255), Some("null") => flavor_id image_id project_id version;
+        Flag, Some("false") => is_default;
+        Number, Some("0") => min_node_count;
+        List, Some("[]") => node_addresses node_taints;
+        Number, Some("1") => node_count;
+        Object, Some("{}") => node_labels;
+        Text(255), Some("\"worker\"") => role;
+        Any, None => stack_id status status_reason;
+    }
+
+    /// Ironic's node.
+    NODE {
+        Flag, Some("null") => automated_clean;
+        Text(255), Some("null") => bios_interface boot_interface console_interface deploy_interface driver
+            firmware_interface inspect_interface instance_name lessee management_interface network_interface owner
+            parent_node power_interface protected_reason raid_interface rescue_interface retired_reason shard
+            storage_interface vendor_interface;
+        Any, None => boot_mode secure_boot;
+        Text(36), Some("null") => chassis_uuid instance_uuid;
+        Object, Some("{}") => clean_step deploy_step driver_info driver_internal_info extra network_data;
+        Text(255), Some("\"\"") => conductor_group;
+        Flag, Some("false") => disable_power_off protected retired;
+        Text(80), Some("null") => resource_class;
+    }
 }
-
-/// A field that other systems compute, and their clients send back.
-const fn computed(name: &'static str) -> Kept {
-    Kept { name, form: Any, default: None }
-}
-
-/// Magnum's cluster template.
-pub(super) const TEMPLATE: &[Kept] = &[
-    kept("apiserver_port", Number, "null"),
-    text("cluster_distro"),
-    text("coe"),
-    text("dns_nameserver"),
-    text("docker_storage_driver"),
-    kept("docker_volume_size", Number, "null"),
-    text("driver"),
-    text("external_network_id"),
-    text("fixed_network"),
-    text("fixed_subnet"),
-    text("flavor_id"),
-    kept("floating_ip_enabled", Flag, "true"),
-    kept("hidden", Flag, "false"),
-    text("http_proxy"),
-    text("https_proxy"),
-    text("image_id"),
-    text("insecure_registry"),
-    text("keypair_id"),
-    text("master_flavor_id"),
-    kept("master_lb_enabled", Flag, "false"),
-    text("network_driver"),
-    text("no_proxy"),
-    text("project_id"),
-    kept("public", Flag, "false"),
-    kept("registry_enabled", Flag, "false"),
-    kept("server_type", Text(255), "\"vm\""),
-    text("tags"),
-    kept("tls_disabled", Flag, "false"),
-    text("user_id"),
-    text("volume_driver"),
-];
-
-/// Magnum's cluster.
-pub(super) const CLUSTER: &[Kept] = &[
-    text("api_address"),
-    text("coe_version"),
-    text("container_version"),
-    kept("create_timeout", Number, "60"),
-    text("discovery_url"),
-    kept("docker_volume_size", Number, "null"),
-    computed("faults"),
-    text("fixed_network"),
-    text("fixed_subnet"),
-    text("flavor_id"),
-    kept("floating_ip_enabled", Flag, "true"),
-    text("health_status"),
-    kept("health_status_reason", Object, "{}"),
-    text("keypair"),
-    computed("keypair_id"),
-    kept("master_addresses", List, "[]"),
-    kept("master_count", Number, "1"),
-    text("master_flavor_id"),
-    kept("master_lb_enabled", Flag, "false"),
-    kept("node_addresses", List, "[]"),
-    kept("node_count", Number, "1"),
-    text("project_id"),
-    computed("stack_id"),
-    computed("status"),
-    computed("status_reason"),
-    text("user_id"),
-];
-
-/// Magnum's node group.
-pub(super) const GROUP: &[Kept] = &[
-    kept("docker_volume_size", Number, "null"),
-    text("flavor_id"),
-    text("image_id"),
-    kept("is_default", Flag, "false"),
-    kept("max_node_count", Number, "null"),
-    kept("min_node_count", Number, "0"),
-    kept("node_addresses", List, "[]"),
-    kept("node_count", Number, "1"),
-    kept("node_labels", Object, "{}"),
-    kept("node_taints", List, "[]"),
-    text("project_id"),
-    kept("role", Text(255), "\"worker\""),
-    computed("stack_id"),
-    computed("status"),
-    computed("status_reason"),
-    text("version"),
-];
-
-/// Ironic's node.
-pub(super) const NODE: &[Kept] = &[
-    kept("automated_clean", Flag, "null"),
-    text("bios_interface"),
-    text("boot_interface"),
-    computed("boot_mode"),
-    kept("chassis_uuid", Text(36), "null"),
-    kept("clean_step", Object, "{}"),
-    kept("conductor_group", Text(255), "\"\""),
-    text("console_interface"),
-    text("deploy_interface"),
-    kept("deploy_step", Object, "{}"),
-    kept("disable_power_off", Flag, "false"),
-    text("driver"),
-    kept("driver_info", Object, "{}"),
-    kept("driver_internal_info", Object, "{}"),
-    kept("extra", Object, "{}"),
-    text("firmware_interface"),
-    text("inspect_interface"),
-    text("instance_name"),
-    kept("instance_uuid", Text(36), "null"),
-    text("lessee"),
-    text("management_interface"),
-    kept("network_data", Object, "{}"),
-    text("network_interface"),
-    text("owner"),
-    text("parent_node"),
-    text("power_interface"),
-    kept("protected", Flag, "false"),
-    text("protected_reason"),
-    text("raid_interface"),
-    text("rescue_interface"),
-    kept("resource_class", Text(80), "null"),
-    kept("retired", Flag, "false"),
-    text("retired_reason"),
-    computed("secure_boot"),
-    text("shard"),
-    text("storage_interface"),
-    text("vendor_interface"),
-];

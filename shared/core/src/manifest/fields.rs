@@ -7,13 +7,11 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::error::{BodyError, BodyErrorKind, no_object};
+use super::error::{BodyError, no_object};
 use super::extra::{self, Kept};
 use super::reader::read;
-use super::sound::plain;
-use super::{sound, task};
+use super::sound::{self, plain};
 use crate::lifecycle;
-use crate::name::Name;
 use crate::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, GroupId, Inherited, Matching, NodeGroupSpec,
     NodeSpec, ReleaseSpec, TemplateId,
@@ -98,39 +96,20 @@ pub trait Fields: Sized + Clone + 'static {
 const MODES: &[&str] = &["observe", "noop", "apply"];
 
 macro_rules! field {
-    // A field of the body's own name, in serde's form.
-    ($spec:ty, $name:ident: $form:expr) => {
-        field!($spec, $name as stringify!($name) => $form)
+    // A field of the body's own name, in serde's form or read by a function of its own.
+    ($spec:ty, $name:ident: $form:expr $(, $read:expr)?) => {
+        field!($spec, $name as stringify!($name) => $form $(, $read)?)
     };
     ($spec:ty, $name:ident as $text:expr => $form:expr) => {
+        field!($spec, $name as $text => $form, plain)
+    };
+    ($spec:ty, $name:ident as $text:expr => $form:expr, $read:expr) => {
         Field {
             name: $text,
             form: $form,
-            read: |spec: &mut $spec, raw, _| plain(&mut spec.$name, raw),
+            read: |spec: &mut $spec, raw, names| $read(&mut spec.$name, raw, names),
             show: |spec: &$spec, _| shown(&spec.$name),
         }
-    };
-    // A field with a form of its own.
-    ($spec:ty, $text:literal: $form:expr, $read:expr, $show:expr) => {
-        Field { name: $text, form: $form, read: $read, show: $show }
-    };
-}
-
-macro_rules! host_labels {
-    ($spec:ty) => {
-        field!(
-            $spec,
-            "host_labels": Form::Map,
-            |spec, raw, _| sound::host_labels(&mut spec.host_labels, raw),
-            |spec, _| shown(&spec.host_labels)
-        )
-    };
-}
-
-/// The roles of a group or node.
-macro_rules! roles {
-    ($spec:ty) => {
-        field!($spec, "roles": Form::Names, |spec, raw, _| read_roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles))
     };
 }
 
@@ -153,8 +132,16 @@ macro_rules! lifecycle {
     };
 }
 
+/// The fields of a kind whose maps go down the levels: its own, and the limits of the life cycle.
 macro_rules! leveled {
-    ($spec:ty, $extra:expr) => {
+    ($extra:expr, [$($field:expr),+ $(,)?]) => {
+        const FIELDS: &'static [Field<Self>] = &[
+            $($field,)+
+            lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
+            lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
+            lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
+            lifecycle!(Self, min_ready_seconds, MinReadySeconds),
+        ];
         const EXTRA: &'static [Kept] = $extra;
         fn extra(&mut self) -> &mut Extra {
             &mut self.extra
@@ -172,99 +159,82 @@ macro_rules! leveled {
 }
 
 impl Fields for ClusterTemplateSpec {
-    const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description: Form::Text),
-        field!(Self, release: Form::Text),
-        host_labels!(Self),
-        lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
-        lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
-        lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
-        lifecycle!(Self, min_ready_seconds, MinReadySeconds),
-    ];
-    leveled!(Self, extra::TEMPLATE);
+    leveled!(
+        extra::TEMPLATE,
+        [
+            field!(Self, description: Form::Text),
+            field!(Self, release: Form::Text),
+            field!(Self, host_labels: Form::Map, sound::host_labels),
+        ]
+    );
 }
 
 impl Fields for ClusterSpec {
-    const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description: Form::Text),
-        field!(Self, "cluster_template": Form::Text, read_template, |spec, names| {
-            spec.cluster_template.map_or(Value::Null, |id| shown(&names.template_name(id).unwrap_or(id.to_string())))
-        }),
-        field!(Self, release: Form::Text),
-        host_labels!(Self),
-        field!(Self, "tags": Form::Map, |spec, raw, _| sound::tags(&mut spec.tags, raw), |spec, _| shown(&spec.tags)),
-        field!(
-            Self,
-            "roles": Form::Map,
-            |spec, raw, _| sound::role_changes(&mut spec.roles, raw),
-            |spec, _| shown(&spec.roles)
-        ),
-        field!(Self, rollout: Form::Map),
-        field!(Self, paused: Form::Flag),
-        field!(Self, primaries: Form::Map),
-        lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
-        lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
-        lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
-        lifecycle!(Self, min_ready_seconds, MinReadySeconds),
-    ];
-    leveled!(Self, extra::CLUSTER);
+    leveled!(
+        extra::CLUSTER,
+        [
+            field!(Self, description: Form::Text),
+            Field {
+                name: "cluster_template",
+                form: Form::Text,
+                read: read_template,
+                show: |spec, names| {
+                    spec.cluster_template
+                        .map_or(Value::Null, |id| shown(&names.template_name(id).unwrap_or(id.to_string())))
+                },
+            },
+            field!(Self, release: Form::Text),
+            field!(Self, host_labels: Form::Map, sound::host_labels),
+            field!(Self, tags: Form::Map, sound::tags),
+            field!(Self, roles: Form::Map, sound::role_changes),
+            field!(Self, rollout: Form::Map),
+            field!(Self, paused: Form::Flag),
+            field!(Self, primaries: Form::Map),
+        ]
+    );
 }
 
 impl Fields for NodeGroupSpec {
-    const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description: Form::Text),
-        field!(Self, release: Form::Text),
-        host_labels!(Self),
-        roles!(Self),
-        field!(
-            Self,
-            "requirements": Form::MapOrList,
-            |spec, raw, names| sound::requirements(&mut spec.requirements, raw, names.traits()),
-            |spec, _| shown(&spec.requirements)
-        ),
-        field!(Self, strategy: Form::Map),
-        field!(Self, paused: Form::Flag),
-        field!(Self, mode: Form::OneOf(MODES)),
-        field!(Self, mend_offline: Form::Flag),
-        field!(Self, splay_seconds as "splay" => Form::Count),
-        field!(Self, silent_after_seconds as "silent_after" => Form::Count),
-        lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
-        lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
-        lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
-        lifecycle!(Self, min_ready_seconds, MinReadySeconds),
-    ];
-    leveled!(Self, extra::GROUP);
+    leveled!(
+        extra::GROUP,
+        [
+            field!(Self, description: Form::Text),
+            field!(Self, release: Form::Text),
+            field!(Self, host_labels: Form::Map, sound::host_labels),
+            field!(Self, roles: Form::Names, sound::role_names),
+            field!(Self, requirements: Form::MapOrList, sound::requirements),
+            field!(Self, strategy: Form::Map),
+            field!(Self, paused: Form::Flag),
+            field!(Self, mode: Form::OneOf(MODES)),
+            field!(Self, mend_offline: Form::Flag),
+            field!(Self, splay_seconds as "splay" => Form::Count),
+            field!(Self, silent_after_seconds as "silent_after" => Form::Count),
+        ]
+    );
 }
 
 impl Fields for NodeSpec {
-    const FIELDS: &'static [Field<Self>] = &[
-        field!(Self, description: Form::Text),
-        field!(Self, "nodegroup": Form::Text, read_group, |spec, names| {
-            spec.nodegroup.map_or(Value::Null, |id| shown(&names.group_name(id).unwrap_or(id.to_string())))
-        }),
-        roles!(Self),
-        field!(
-            Self,
-            "suppressed_traits": Form::Names,
-            |spec, raw, names| sound::suppressed_traits(&mut spec.suppressed_traits, raw, names.traits()),
-            |spec, _| shown(&spec.suppressed_traits)
-        ),
-        field!(Self, properties: Form::Map),
-        field!(
-            Self,
-            "instance_info": Form::Map,
-            |spec, raw, names| sound::instance_info(&mut spec.instance_info, raw, names.traits()),
-            |spec, _| shown(&spec.instance_info)
-        ),
-        field!(Self, mode: Form::OneOf(MODES)),
-        field!(Self, hold: Form::Map),
-        field!(Self, parked: Form::Flag),
-        lifecycle!(Self, node_drain_timeout, NodeDrainTimeout),
-        lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout),
-        lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout),
-        lifecycle!(Self, min_ready_seconds, MinReadySeconds),
-    ];
-    leveled!(Self, extra::NODE);
+    leveled!(
+        extra::NODE,
+        [
+            field!(Self, description: Form::Text),
+            Field {
+                name: "nodegroup",
+                form: Form::Text,
+                read: read_group,
+                show: |spec, names| {
+                    spec.nodegroup.map_or(Value::Null, |id| shown(&names.group_name(id).unwrap_or(id.to_string())))
+                },
+            },
+            field!(Self, roles: Form::Names, sound::role_names),
+            field!(Self, suppressed_traits: Form::Names, sound::suppressed_traits),
+            field!(Self, properties: Form::Map),
+            field!(Self, instance_info: Form::Map, sound::instance_info),
+            field!(Self, mode: Form::OneOf(MODES)),
+            field!(Self, hold: Form::Map),
+            field!(Self, parked: Form::Flag),
+        ]
+    );
     fn node(&mut self) -> Option<&mut NodeSpec> {
         Some(self)
     }
@@ -273,28 +243,18 @@ impl Fields for NodeSpec {
 impl Fields for ReleaseSpec {
     const FIELDS: &'static [Field<Self>] = &[
         field!(Self, description: Form::Text),
-        field!(
-            Self,
-            "labels": Form::Map,
-            |spec, raw, _| plain(&mut spec.labels, raw).map_err(|error| error.in_value_of(BodyErrorKind::Label)),
-            |spec, _| shown(&spec.labels)
-        ),
+        field!(Self, labels: Form::Map, sound::texts),
         field!(Self, annotations: Form::Map),
         field!(Self, imports: Form::Names),
-        field!(Self, "roles": Form::Map, |spec, raw, _| sound::roles(&mut spec.roles, raw), |spec, _| shown(&spec.roles)),
-        field!(Self, "tags": Form::Map, |spec, raw, _| sound::tags(&mut spec.tags, raw), |spec, _| shown(&spec.tags)),
-        field!(
-            Self,
-            "tasks": Form::Objects,
-            |spec, raw, _| {
-                spec.tasks = task::read_tasks(raw)?;
-                Ok(())
-            },
-            |spec, _| shown(&spec.tasks)
-        ),
-        field!(Self, "matching": Form::Map, |spec, raw, _| plain(&mut spec.matching, raw), |spec, _| {
-            if spec.matching == Matching::default() { Value::Null } else { shown(&spec.matching) }
-        }),
+        field!(Self, roles: Form::Map, sound::roles),
+        field!(Self, tags: Form::Map, sound::tags),
+        field!(Self, tasks: Form::Objects, sound::tasks),
+        Field {
+            name: "matching",
+            form: Form::Map,
+            read: |spec, raw, names| plain(&mut spec.matching, raw, names),
+            show: |spec, _| if spec.matching == Matching::default() { Value::Null } else { shown(&spec.matching) },
+        },
         field!(Self, extensions: Form::Objects),
         field!(Self, foreign: Form::Map),
     ];
@@ -342,15 +302,6 @@ fn read_group(spec: &mut NodeSpec, raw: &RawValue, names: &dyn Names) -> Result<
         BodyError::new("", format!("{:?} is no node group: write CLUSTER/GROUP", crate::name::cut(&name)))
     })?;
     spec.nodegroup = Some(names.group(cluster, group).ok_or_else(|| no_object("", "node group", &name))?);
-    Ok(())
-}
-
-fn read_roles(to: &mut Vec<Name>, raw: &RawValue) -> Result<(), BodyError> {
-    let roles: Option<Vec<Name>> = read(raw)?;
-    let mut roles = roles.unwrap_or_default();
-    roles.sort();
-    roles.dedup();
-    *to = roles;
     Ok(())
 }
 

@@ -2,41 +2,67 @@
 //!
 //! These rules are checked when a body is read, so that code which works on stored objects can rely on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::is_null;
 use super::error::{BodyError, BodyErrorKind};
+use super::fields::Names;
 use super::reader::read;
+use super::task::read_tasks;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName};
 use crate::object::{Extra, RoleChange, RoleSpec, TagSpec, TraitSet};
 use crate::requirement::Requirements;
-use crate::traits::TraitNames;
+use crate::task::Task;
 
-/// A field without rules of its own; `null` is its default.
-pub(super) fn plain<T: Default + serde::de::DeserializeOwned>(field: &mut T, raw: &RawValue) -> Result<(), BodyError> {
-    *field = if is_null(raw) { T::default() } else { read(raw)? };
+/// A field without rules of its own.
+pub(super) fn plain<T: Default + DeserializeOwned>(to: &mut T, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
     Ok(())
 }
 
-pub(super) fn host_labels(to: &mut Option<HostLabels>, raw: &RawValue) -> Result<(), BodyError> {
-    plain(to, raw)?;
+/// A field's value; `null` is its default.
+fn value<T: Default + DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> {
+    if is_null(raw) { Ok(T::default()) } else { read(raw) }
+}
+
+/// A release's labels, which are texts.
+pub(super) fn texts(to: &mut BTreeMap<String, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw).map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
+    Ok(())
+}
+
+/// A release's tasks.
+pub(super) fn tasks(to: &mut Vec<Task>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = read_tasks(raw)?;
+    Ok(())
+}
+
+/// The roles of a group or node, sorted.
+pub(super) fn role_names(to: &mut Vec<Name>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value::<BTreeSet<Name>>(raw)?.into_iter().collect();
+    Ok(())
+}
+
+pub(super) fn host_labels(to: &mut Option<HostLabels>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
     let checked = to.as_ref().map_or(Ok(()), |rule| rule.compile().map(drop));
     checked.map_err(|why| BodyError::new(why.field(), why.to_string()))
 }
 
 /// Tags that are declared, by a release or a cluster.
-pub(super) fn tags(to: &mut BTreeMap<TagName, TagSpec>, raw: &RawValue) -> Result<(), BodyError> {
-    plain(to, raw)?;
+pub(super) fn tags(to: &mut BTreeMap<TagName, TagSpec>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
     to.keys().try_for_each(|name| declared_tag(name).map_err(|error| error.within(name)))
 }
 
 /// The roles of a release: their own names, and what they produce.
-pub(super) fn roles(to: &mut BTreeMap<Name, RoleSpec>, raw: &RawValue) -> Result<(), BodyError> {
-    plain(to, raw)?;
+pub(super) fn roles(to: &mut BTreeMap<Name, RoleSpec>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
     to.iter().try_for_each(|(name, role)| {
         Name::declare(name, NameKind::Role).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
         declared_tags(role.tags.iter().flatten()).map_err(|error| error.within(&format!("{name}.tags")))
@@ -53,8 +79,12 @@ pub fn check_role_changes(changes: &BTreeMap<Name, RoleChange>) -> Result<(), Bo
     })
 }
 
-pub(super) fn role_changes(to: &mut BTreeMap<Name, RoleChange>, raw: &RawValue) -> Result<(), BodyError> {
-    plain(to, raw)?;
+pub(super) fn role_changes(
+    to: &mut BTreeMap<Name, RoleChange>,
+    raw: &RawValue,
+    _: &dyn Names,
+) -> Result<(), BodyError> {
+    *to = value(raw)?;
     check_role_changes(to)
 }
 
@@ -68,39 +98,41 @@ fn declared_tag(name: &TagName) -> Result<(), BodyError> {
     TagName::declare(name).map(drop).map_err(|why| BodyError::new("", why.to_string()))
 }
 
-pub(super) fn requirements(to: &mut Requirements, raw: &RawValue, known: &TraitNames) -> Result<(), BodyError> {
+pub(super) fn requirements(to: &mut Requirements, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     let wrong = |reason: String| BodyError::of(BodyErrorKind::Requirement, "", reason);
     *to = Requirements::from_json(raw).map_err(|why| wrong(why.to_string()))?;
-    to.check_traits(known).map_err(|why| wrong(why.to_string()))
+    to.check_traits(names.traits()).map_err(|why| wrong(why.to_string()))
 }
 
-pub(super) fn suppressed_traits(to: &mut TraitSet, raw: &RawValue, known: &TraitNames) -> Result<(), BodyError> {
-    plain(to, raw).map_err(|error| error.in_value_of(BodyErrorKind::Trait))?;
-    let checked = to.iter().try_for_each(|name| known.check(name));
+pub(super) fn suppressed_traits(to: &mut TraitSet, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw).map_err(|error| error.in_value_of(BodyErrorKind::Trait))?;
+    let checked = to.iter().try_for_each(|name| names.traits().check(name));
     checked.map_err(|why| BodyError::of(BodyErrorKind::Trait, "", why.to_string()))
 }
 
 /// Ironic's `instance_info`: kept as it is, but for its traits, which are an instance's wish for traits that exist.
-pub(super) fn instance_info(to: &mut Extra, raw: &RawValue, known: &TraitNames) -> Result<(), BodyError> {
-    plain(to, raw)?;
+pub(super) fn instance_info(to: &mut Extra, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
     let traits = to.get("traits").and_then(Value::as_array);
     traits.into_iter().flatten().enumerate().try_for_each(|(at, name)| {
         let wrong = |why: String| BodyError::new(format!("traits[{at}]"), why);
         let name = name.as_str().ok_or_else(|| wrong("a trait is a text".to_owned()))?;
-        known.parse(name).map(drop).map_err(|why| wrong(why.to_string()))
+        names.traits().parse(name).map(drop).map_err(|why| wrong(why.to_string()))
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::Anybody;
     use super::*;
 
     fn raw(json: &str) -> Box<RawValue> {
         RawValue::from_string(json.to_owned()).unwrap()
     }
 
-    fn says<T: Default>(json: &str, read: impl Fn(&mut T, &RawValue) -> Result<(), BodyError>) -> String {
-        read(&mut T::default(), &raw(json)).map_or_else(|error| error.to_string(), |()| "taken".to_owned())
+    fn says<T: Default>(json: &str, read: impl Fn(&mut T, &RawValue, &dyn Names) -> Result<(), BodyError>) -> String {
+        read(&mut T::default(), &raw(json), &Anybody::default())
+            .map_or_else(|error| error.to_string(), |()| "taken".to_owned())
     }
 
     #[test]
@@ -132,10 +164,9 @@ mod tests {
 
     #[test]
     fn a_trait_that_does_not_exist_is_refused_wherever_it_is_named() {
-        let known = TraitNames::default();
-        let of_group = |json| says(json, |to, raw| requirements(to, raw, &known));
-        let suppressed = |json| says(json, |to, raw| suppressed_traits(to, raw, &known));
-        let of_instance = |json| says(json, |to, raw| instance_info(to, raw, &known));
+        let of_group = |json| says(json, requirements);
+        let suppressed = |json| says(json, suppressed_traits);
+        let of_instance = |json| says(json, instance_info);
         for (said, begins) in [
             (of_group(r#"{"trait:TYPO_TRAIT": "required"}"#), "requirement: "),
             (of_group(r#"{"trait:CUSTOM_A": "required", "trait:HW_CPU_X86_AVX2": "forbidden"}"#), "taken"),

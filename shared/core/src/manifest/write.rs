@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
+use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -20,7 +22,7 @@ use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
 use crate::name::TagName;
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags};
-use crate::ownership::{Conflicts, Entry, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
+use crate::ownership::{Conflict, Entry, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 
 /// Who writes, and how.
 #[derive(Clone, Copy, Debug)]
@@ -57,39 +59,22 @@ pub struct MapConflict {
 }
 
 /// Why a body was not taken. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// Something in the body is wrong.
-    Body(BodyError),
+    #[error(transparent)]
+    Body(#[from] BodyError),
     /// Others own what it would change.
+    #[error("{}: agree with them, leave it out, or force", listed(.0))]
     Conflicts(Vec<MapConflict>),
 }
 
-impl std::error::Error for WriteError {}
-
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Body(error) => error.fmt(f),
-            Self::Conflicts(conflicts) => {
-                let shown: Vec<String> = conflicts
-                    .iter()
-                    .take(10)
-                    .map(|one| format!("{}.{} is {} by {}", one.map, one.key, one.value, one.owner))
-                    .collect();
-                let more = match conflicts.len().saturating_sub(10) {
-                    0 => String::new(),
-                    more => format!(" and {more} more"),
-                };
-                write!(f, "{}{more}: agree with them, leave it out, or force", shown.join("; "))
-            }
-        }
-    }
-}
-
-impl From<BodyError> for WriteError {
-    fn from(error: BodyError) -> Self {
-        Self::Body(error)
+fn listed(conflicts: &[MapConflict]) -> String {
+    let one = |one: &MapConflict| format!("{}.{} is {} by {}", one.map, one.key, one.value, one.owner);
+    let shown = conflicts.iter().take(10).map(one).collect::<Vec<_>>().join("; ");
+    match conflicts.len().saturating_sub(10) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 
@@ -110,37 +95,19 @@ pub fn write<S: Fields>(
 ) -> Result<(), WriteError> {
     let mut next = spec.clone();
     check_known(&mut next, body)?;
-    let mut conflicts = Vec::new();
-    write_fields(&mut next, spec, body, author, names, &mut conflicts)?;
+    let mut writing = Writing { body, author, names, now_ms, conflicts: Vec::new() };
+    writing.fields(&mut next, spec)?;
     if let Some(inherited) = next.inherited() {
-        write_inherited(inherited, body, author, now_ms, &mut conflicts)?;
+        writing.inherited(inherited)?;
     }
     if let Some(node) = next.node() {
-        write_node(node, body, author, names, &mut conflicts)?;
+        writing.node(node)?;
     }
-    if conflicts.is_empty() {
-        *spec = next;
-        Ok(())
-    } else {
-        Err(WriteError::Conflicts(conflicts))
+    if !writing.conflicts.is_empty() {
+        return Err(WriteError::Conflicts(writing.conflicts));
     }
-}
-
-impl Author<'_> {
-    /// What becomes of an owned map when this author writes a whole map of it.
-    fn write<K, V>(&self, owned: &OwnedMap<K, V>, whole: &Intent<K, V>) -> Result<OwnedMap<K, V>, Conflicts<K, V>>
-    where
-        K: Ord + Clone + fmt::Display,
-        V: Clone + PartialEq,
-    {
-        match self {
-            Self::Apply { manager, force, adopt } => match adopt {
-                Some(from) => owned.adopt(from, manager, whole.keys()).apply(manager, whole, *force),
-                None => owned.apply(manager, whole, *force),
-            },
-            Self::Update { manager, .. } => Ok(owned.update(manager, whole)),
-        }
-    }
+    *spec = next;
+    Ok(())
 }
 
 fn check_known<S: Fields>(spec: &mut S, body: &Body) -> Result<(), BodyError> {
@@ -168,40 +135,134 @@ fn unknown(name: &str, known: &[&str]) -> String {
     }
 }
 
-/// The fields of the table and the extra ones, as one owned map of leaves.
-fn write_fields<S: Fields>(
-    next: &mut S,
-    before: &S,
-    body: &Body,
-    author: Author<'_>,
-    names: &dyn Names,
-    conflicts: &mut Vec<MapConflict>,
-) -> Result<(), BodyError> {
-    let mut intent: Intent<String, Value> = Intent::new();
-    // To an apply, `null` is a field left out; to an update, one taken back.
-    let leaves_out = |raw: &RawValue| is_null(raw) && matches!(author, Author::Apply { .. });
-    for (name, raw) in body.iter().filter(|(_, raw)| !leaves_out(raw)) {
-        let Some(value) = read_field(next, name, raw, names).map_err(|error| error.within(name))? else { continue };
-        if !is_null(raw) {
-            intent.insert(name.to_owned(), Said::Value(value));
+/// A write that is under way: what is written, by whom, and the conflicts that were found so far.
+struct Writing<'a> {
+    body: &'a Body,
+    author: Author<'a>,
+    names: &'a dyn Names,
+    now_ms: u64,
+    conflicts: Vec<MapConflict>,
+}
+
+impl Writing<'_> {
+    /// Writes the fields of the table and the extra ones, as one owned map of leaves.
+    fn fields<S: Fields>(&mut self, next: &mut S, before: &S) -> Result<(), BodyError> {
+        let mut intent: Intent<String, Value> = Intent::new();
+        // To an apply, `null` is a field left out; to an update, one taken back.
+        let leaves_out = |raw: &RawValue| is_null(raw) && matches!(self.author, Author::Apply { .. });
+        for (name, raw) in self.body.iter().filter(|(_, raw)| !leaves_out(raw)) {
+            let value = read_field(next, name, raw, self.names).map_err(|error| error.within(name))?;
+            if let Some(value) = value.filter(|_| !is_null(raw)) {
+                intent.insert(name.to_owned(), Said::Value(value));
+            }
+        }
+        let owned = owned_fields(before, next.owners().clone(), self.names);
+        let after = match self.author {
+            Author::Apply { .. } => self.own("fields", &owned, &intent),
+            Author::Update { manager, .. } => Some(owned.patch(manager, &changes::<S>(self.body, intent))),
+        };
+        let Some(after) = after else { return Ok(()) };
+        for name in next.owners().clone().keys().filter(|name| after.get(name.as_str()).is_none()) {
+            reset(next, name, self.names);
+        }
+        *next.owners() = after.iter().map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
+        Ok(())
+    }
+
+    /// Writes the maps that go down the levels.
+    fn inherited(&mut self, inherited: &mut Inherited) -> Result<(), BodyError> {
+        let sent = self.body.get("merge_labels").map(read_merge).transpose();
+        let sent = sent.map_err(|why| BodyError::new("merge_labels", why.to_string()))?.flatten();
+        let shape = if let Author::Update { shape, .. } = self.author { shape } else { BodyShape::Own };
+        let provides =
+            self.layer(&mut inherited.labels, "labels").map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
+        inherited.labels.merge = merge_after(inherited.labels.merge, sent, provides, shape);
+        self.layer(&mut inherited.annotations, "annotations")?;
+        self.layer(&mut inherited.parameters, "parameters")?;
+        check_own_annotations(inherited).map_err(|why| BodyError::new("annotations", why.to_string()))?;
+        let parameters = inherited.parameters.provided.as_ref().map_or(Ok(()), check_parameters);
+        parameters.map_err(|why| BodyError::new("parameters", why.to_string()))
+    }
+
+    /// Writes one map of a level, and gives whether the body provides it.
+    fn layer<K, V>(&mut self, layer: &mut Layer<K, V>, map: &'static str) -> Result<bool, BodyError>
+    where
+        K: Ord + Clone + fmt::Display + FromStr<Err: fmt::Display>,
+        V: Clone + PartialEq + FromJson + Serialize,
+    {
+        let Some(raw) = self.body.get(map) else { return Ok(false) };
+        let written = Written::<K, V>::from_json(raw).map_err(|why| BodyError::new(map, why.to_string()))?;
+        let Some(Written(whole)) = written else {
+            // `null` names no map in an apply; in a plain write it takes back what was provided.
+            if matches!(self.author, Author::Update { .. }) {
+                layer.provided = None;
+            }
+            return Ok(false);
+        };
+        if let Some(mut after) = self.own(map, layer.provided.as_ref().unwrap_or(&OwnedMap::default()), &whole) {
+            after.stamp(self.now_ms);
+            layer.provided = Some(after);
+        }
+        layer.check().map_err(|why| BodyError::new(map, why.to_string()))?;
+        Ok(true)
+    }
+
+    /// Writes a node's traits and tags.
+    fn node(&mut self, node: &mut NodeSpec) -> Result<(), BodyError> {
+        if let Some(raw) = self.body.get("traits").filter(|raw| !is_null(raw)) {
+            let given: Result<Vec<String>, BodyError> = read(raw);
+            let given = given.map_err(|error| error.in_value_of(BodyErrorKind::Trait).within("traits"))?;
+            let parse = |(at, name): (usize, &String)| {
+                let wrong = |why: String| BodyError::of(BodyErrorKind::Trait, format!("traits[{at}]"), why);
+                self.names.traits().parse(name).map_err(|why| wrong(why.to_string()))
+            };
+            let given = given.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
+            self.set(&mut node.traits, "traits", given);
+        }
+        if let Some(raw) = self.body.get("tags").filter(|raw| !is_null(raw)) {
+            let tags: WrittenTags = read(raw).map_err(|error| error.within("tags"))?;
+            let by_hand = tags.assigned.iter().flatten();
+            sound::declared_tags(by_hand).map_err(|error| error.within("assigned").within("tags"))?;
+            let NodeTags { assigned, unassigned } = &mut node.tags;
+            for (owned, written) in [(assigned, tags.assigned), (unassigned, tags.unassigned)] {
+                if let Some(written) = written {
+                    self.set(owned, "tags", written);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a whole set.
+    fn set<K: Ord + Clone + fmt::Display>(&mut self, owned: &mut OwnedSet<K>, map: &'static str, whole: Vec<K>) {
+        let whole = whole.into_iter().map(|member| (member, Said::Value(()))).collect();
+        if let Some(after) = self.own(map, owned, &whole) {
+            *owned = after;
         }
     }
-    let owned = owned_fields(before, next.owners().clone(), names);
-    let after = match author {
-        Author::Apply { .. } => match author.write(&owned, &intent) {
-            Ok(after) => after,
-            Err(refused) => {
-                conflicts.extend(listed("fields", refused, Value::clone));
-                return Ok(());
+
+    /// What becomes of an owned map when the author writes a whole map of it; none where others own what would change.
+    fn own<K, V>(&mut self, map: &'static str, owned: &OwnedMap<K, V>, whole: &Intent<K, V>) -> Option<OwnedMap<K, V>>
+    where
+        K: Ord + Clone + fmt::Display,
+        V: Clone + PartialEq + Serialize,
+    {
+        let after = match self.author {
+            Author::Apply { manager, force, adopt: Some(from) } => {
+                owned.adopt(from, manager, whole.keys()).apply(manager, whole, force)
             }
-        },
-        Author::Update { manager, .. } => owned.patch(manager, &changes::<S>(body, intent)),
-    };
-    for name in next.owners().clone().keys().filter(|name| after.get(name.as_str()).is_none()) {
-        reset(next, name, names);
+            Author::Apply { manager, force, adopt: None } => owned.apply(manager, whole, force),
+            Author::Update { manager, .. } => Ok(owned.update(manager, whole)),
+        };
+        let shown = |said: &V| serde_json::to_value(said).expect("what a map holds is JSON");
+        let conflict = |one: Conflict<K, V>| MapConflict {
+            map,
+            key: one.key.to_string(),
+            owner: one.owner,
+            value: one.said.value().map_or(Value::Null, shown),
+        };
+        after.map_err(|refused| self.conflicts.extend(refused.0.into_iter().map(conflict))).ok()
     }
-    *next.owners() = after.iter().map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
-    Ok(())
 }
 
 /// Every field that the body names: its value, or nothing where it is `null`.
@@ -254,28 +315,6 @@ fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn Names) -> 
     }))
 }
 
-fn write_inherited(
-    inherited: &mut Inherited,
-    body: &Body,
-    author: Author<'_>,
-    now_ms: u64,
-    conflicts: &mut Vec<MapConflict>,
-) -> Result<(), BodyError> {
-    let sent = body.get("merge_labels").map(read_merge).transpose();
-    let sent = sent.map_err(|why| BodyError::new("merge_labels", why.to_string()))?.flatten();
-    let shape = if let Author::Update { shape, .. } = author { shape } else { BodyShape::Own };
-    let provides = write_layer(&mut inherited.labels, "labels", body, author, now_ms, conflicts)
-        .map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
-    inherited.labels.merge = merge_after(inherited.labels.merge, sent, provides, shape);
-    write_layer(&mut inherited.annotations, "annotations", body, author, now_ms, conflicts)?;
-    write_layer(&mut inherited.parameters, "parameters", body, author, now_ms, conflicts)?;
-    check_own_annotations(inherited).map_err(|why| BodyError::new("annotations", why.to_string()))?;
-    if let Some(provided) = &inherited.parameters.provided {
-        check_parameters(provided).map_err(|why| BodyError::new("parameters", why.to_string()))?;
-    }
-    Ok(())
-}
-
 /// Checks the sum of the annotations that one object provides.
 ///
 /// # Errors
@@ -286,72 +325,6 @@ pub fn check_own_annotations(inherited: &Inherited) -> Result<(), AnnotationsToo
     check_annotations(texts)
 }
 
-/// One map of a level; whether the body provides it.
-fn write_layer<K, V>(
-    layer: &mut Layer<K, V>,
-    map: &'static str,
-    body: &Body,
-    author: Author<'_>,
-    now_ms: u64,
-    conflicts: &mut Vec<MapConflict>,
-) -> Result<bool, BodyError>
-where
-    K: Ord + Clone + fmt::Display + std::str::FromStr<Err: fmt::Display>,
-    V: Clone + PartialEq + FromJson + serde::Serialize,
-{
-    let Some(raw) = body.get(map) else { return Ok(false) };
-    let written = Written::<K, V>::from_json(raw).map_err(|why| BodyError::new(map, why.to_string()))?;
-    let Some(Written(whole)) = written else {
-        // `null` names no map in an apply; in a plain write it takes back what was provided.
-        if matches!(author, Author::Update { .. }) {
-            layer.provided = None;
-        }
-        return Ok(false);
-    };
-    match author.write(layer.provided.as_ref().unwrap_or(&OwnedMap::default()), &whole) {
-        Ok(mut after) => {
-            after.stamp(now_ms);
-            layer.provided = Some(after);
-        }
-        Err(refused) => conflicts.extend(listed(map, refused, |value| {
-            serde_json::to_value(value).expect("a label's, annotation's or parameter's value is JSON")
-        })),
-    }
-    layer.check().map_err(|why| BodyError::new(map, why.to_string()))?;
-    Ok(true)
-}
-
-fn write_node(
-    node: &mut NodeSpec,
-    body: &Body,
-    author: Author<'_>,
-    names: &dyn Names,
-    conflicts: &mut Vec<MapConflict>,
-) -> Result<(), BodyError> {
-    if let Some(raw) = body.get("traits").filter(|raw| !is_null(raw)) {
-        let given: Result<Vec<String>, BodyError> = read(raw);
-        let given = given.map_err(|error| error.in_value_of(BodyErrorKind::Trait).within("traits"))?;
-        let mut whole = Intent::new();
-        for (at, name) in given.iter().enumerate() {
-            let wrong = |why: String| BodyError::of(BodyErrorKind::Trait, format!("traits[{at}]"), why);
-            whole.insert(names.traits().parse(name).map_err(|why| wrong(why.to_string()))?, Said::Value(()));
-        }
-        set(&mut node.traits, "traits", &whole, author, conflicts);
-    }
-    if let Some(raw) = body.get("tags").filter(|raw| !is_null(raw)) {
-        let tags: WrittenTags = read(raw).map_err(|error| error.within("tags"))?;
-        let by_hand = tags.assigned.iter().flatten();
-        sound::declared_tags(by_hand).map_err(|error| error.within("assigned").within("tags"))?;
-        let NodeTags { assigned, unassigned } = &mut node.tags;
-        for (owned, written) in [(assigned, tags.assigned), (unassigned, tags.unassigned)] {
-            if let Some(written) = written {
-                set(owned, "tags", &written.into_iter().map(|tag| (tag, Said::Value(()))).collect(), author, conflicts);
-            }
-        }
-    }
-    Ok(())
-}
-
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenTags {
@@ -359,33 +332,6 @@ struct WrittenTags {
     assigned: Option<Vec<TagName>>,
     #[serde(default)]
     unassigned: Option<Vec<TagName>>,
-}
-
-fn set<K: Ord + Clone + fmt::Display>(
-    owned: &mut OwnedSet<K>,
-    map: &'static str,
-    whole: &Intent<K, ()>,
-    author: Author<'_>,
-    conflicts: &mut Vec<MapConflict>,
-) {
-    match author.write(owned, whole) {
-        Ok(after) => *owned = after,
-        Err(refused) => conflicts.extend(listed(map, refused, |()| Value::Null)),
-    }
-}
-
-fn listed<K: fmt::Display, V>(
-    map: &'static str,
-    refused: Conflicts<K, V>,
-    value: impl Fn(&V) -> Value,
-) -> Vec<MapConflict> {
-    let one = |conflict: crate::ownership::Conflict<K, V>| MapConflict {
-        map,
-        key: conflict.key.to_string(),
-        owner: conflict.owner,
-        value: if let Said::Value(said) = &conflict.said { value(said) } else { Value::Null },
-    };
-    refused.0.into_iter().map(one).collect()
 }
 
 #[cfg(test)]

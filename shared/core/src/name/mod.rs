@@ -8,8 +8,6 @@
 mod near;
 mod release;
 
-use std::sync::Arc;
-
 use uuid::Uuid;
 
 pub use near::{near, suggest};
@@ -59,6 +57,63 @@ const NODE_PATHS: [&str; 28] = [
     "volume",
 ];
 
+/// Defines checked, shared strings, with the traits that every one of them has.
+macro_rules! checked_text {
+    ($($(#[$doc:meta])* $type:ident: $error:ty;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type(std::sync::Arc<str>);
+
+        impl $type {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::ops::Deref for $type {
+            type Target = str;
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl AsRef<str> for $type {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = $error;
+            fn from_str(text: &str) -> Result<Self, $error> {
+                Self::new(text)
+            }
+        }
+
+        crate::name::written_as_text!($type);
+    )+};
+}
+pub(crate) use checked_text;
+
 /// A text that is no name of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
@@ -95,22 +150,20 @@ pub enum NameKind {
     Task,
 }
 
-/// The name of a role or task, or the part of a tag before the colon: `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<str>);
+checked_text! {
+    /// The name of a role or task, or the part of a tag before the colon: `[A-Za-z0-9][A-Za-z0-9_.-]{0,62}`.
+    Name: InvalidName;
 
-/// A tag: a [`Name`], and after a colon a value if it has one. `mysql:1` is another tag than `mysql`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TagName(Arc<str>);
+    /// A tag: a [`Name`], and after a colon a value if it has one. `mysql:1` is another tag than `mysql`.
+    TagName: InvalidName;
 
-/// The name of an object that stands in a path: `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule for nodes), not like a uuid,
-/// and neither `.` nor `..`, which a path would swallow.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectName(Arc<str>);
+    /// The name of an object that stands in a path: `[A-Za-z0-9_.~-]{1,255}` (Ironic's rule for nodes), not like a uuid,
+    /// and neither `.` nor `..`, which a path would swallow.
+    ObjectName: InvalidName;
 
-/// The name of a node: an [`ObjectName`] that is no path below `/v1/nodes/`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeName(Arc<str>);
+    /// The name of a node: an [`ObjectName`] that is no path below `/v1/nodes/`.
+    NodeName: InvalidName;
+}
 
 const NAME_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
 const TAG_RULE: &str = "a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
@@ -176,16 +229,6 @@ impl TagName {
         check_reserved(text.split_once(':').map_or(text, |(base, _)| base), NameKind::Tag)?;
         Self::new(text)
     }
-
-    /// The part before the colon.
-    pub fn base(&self) -> &str {
-        self.0.split_once(':').map_or(&self.0, |(name, _)| name)
-    }
-
-    /// The part after the colon, if there is one.
-    pub fn value(&self) -> Option<&str> {
-        self.0.split_once(':').map(|(_, value)| value)
-    }
 }
 
 impl ObjectName {
@@ -230,66 +273,6 @@ macro_rules! written_as_text {
     )+};
 }
 pub(crate) use written_as_text;
-
-/// Gives a checked, shared string the traits that every one of them has.
-macro_rules! checked_text {
-    ($($type:ident: $error:ty),+ $(,)?) => {$(
-        impl $type {
-            /// The text.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl std::ops::Deref for $type {
-            type Target = str;
-            fn deref(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl std::borrow::Borrow<str> for $type {
-            fn borrow(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl AsRef<str> for $type {
-            fn as_ref(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(&self.0)
-            }
-        }
-
-        impl std::fmt::Debug for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Debug::fmt(&self.0, f)
-            }
-        }
-
-        impl std::str::FromStr for $type {
-            type Err = $error;
-            fn from_str(text: &str) -> Result<Self, $error> {
-                Self::new(text)
-            }
-        }
-
-        crate::name::written_as_text!($type);
-    )+};
-}
-pub(crate) use checked_text;
-
-checked_text!(
-    Name: InvalidName,
-    TagName: InvalidName,
-    ObjectName: InvalidName,
-    NodeName: InvalidName,
-);
 
 /// A text from outside, cut so that an error can't grow with what was sent.
 pub(crate) fn cut(text: &str) -> String {

@@ -1,12 +1,10 @@
 //! How a release is named: `site@2026.11`, or `site` for one without a version.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
-
 use super::{
     InvalidName, MAX_NAME, NAME_RULE, Name, checked_text, is_name, is_name_byte, is_word, malformed, written_as_text,
 };
+use std::fmt;
+use std::str::FromStr;
 
 const VERSION_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.', '+' or '-'";
 
@@ -20,9 +18,10 @@ pub struct ReleaseRef {
     pub version: Option<Version>,
 }
 
-/// The version of a release: text of `[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}`, compared as text.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(Arc<str>);
+checked_text! {
+    /// The version of a release: text of `[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}`, compared as text.
+    Version: InvalidName;
+}
 
 impl Version {
     /// Reads a version.
@@ -68,4 +67,3 @@ impl FromStr for ReleaseRef {
 }
 
 written_as_text!(ReleaseRef);
-checked_text!(Version: InvalidName);

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::{Extra, FieldOwners, GroupId, Inherited, TraitSet};
 use crate::digest::canonical_json;
 use crate::input::{MAX_DEPTH, Path};
+use crate::json;
 use crate::name::{Name, TagName};
 use crate::ownership::OwnedSet;
 use crate::selector::LabelLookup;
@@ -254,7 +255,7 @@ impl FactMap {
         let (mut total, mut left_out) = (0, 0);
         let mut sorted: BTreeMap<String, String> = BTreeMap::new();
         for (path, value) in facts {
-            let text = if is_within_depth(&value, MAX_DEPTH) { canonical_json(&value) } else { String::new() };
+            let text = if json::is_within_depth(&value, MAX_DEPTH) { canonical_json(&value) } else { String::new() };
             let fits = !text.is_empty() && text.len() <= MAX_FACT && is_fact_path(&path);
             if fits && total + path.len() + text.len() <= MAX_FACTS {
                 total += path.len() + text.len();
@@ -344,15 +345,6 @@ fn plant(tree: &mut Map<String, Value>, path: &str, value: Value) {
 /// Whether a fact may stand at this dotted path.
 fn is_fact_path(path: &str) -> bool {
     path.len() <= MAX_FACT_PATH && path.split('.').count() <= MAX_DEPTH
-}
-
-/// Whether lists and maps stand in each other at most so deep. What was read as JSON nests at most 128 deep.
-fn is_within_depth(value: &Value, depth: usize) -> bool {
-    match value {
-        Value::Array(list) => depth > 0 && list.iter().all(|one| is_within_depth(one, depth - 1)),
-        Value::Object(map) => depth > 0 && map.values().all(|one| is_within_depth(one, depth - 1)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-    }
 }
 
 impl FromIterator<(String, Value)> for FactMap {

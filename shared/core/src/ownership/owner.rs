@@ -1,16 +1,15 @@
 //! Who owns a key: a manager, by applying or by updating.
 
-use std::str::FromStr;
-use std::sync::Arc;
-
 use crate::name::{checked_text, cut, written_as_text};
+use std::str::FromStr;
 
 /// The longest name of a manager, in bytes, as Kubernetes has it.
 pub const MAX_MANAGER: usize = 128;
 
-/// The name that an author writes under: 1 to 128 bytes without control characters.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Manager(Arc<str>);
+checked_text! {
+    /// The name that an author writes under: 1 to 128 bytes without control characters.
+    Manager: InvalidOwner;
+}
 
 /// How an author came to own a key. The same manager's applies and updates are two owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,8 +64,6 @@ impl Manager {
         Ok(Self(text.into()))
     }
 }
-
-checked_text!(Manager: InvalidOwner);
 
 impl Operation {
     const fn suffix(self) -> &'static str {

@@ -4,10 +4,8 @@
 //! this takes what it has. Its order and its JSON are those of a `BTreeMap`.
 
 use std::borrow::Borrow;
-use std::fmt;
-use std::marker::PhantomData;
+use std::collections::BTreeMap;
 
-use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Entries by key, each key once.
@@ -80,14 +78,7 @@ impl<K: Ord, V> SortedMap<K, V> {
 /// Of several entries of one key, the last one holds.
 impl<K: Ord, V> FromIterator<(K, V)> for SortedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
-        let mut entries: Vec<(K, V)> = entries.into_iter().collect();
-        // A stable sort keeps those of one key in their order; of such a run only the last is kept.
-        entries.sort_by(|(one, _), (other, _)| one.cmp(other));
-        entries.reverse();
-        entries.dedup_by(|(later, _), (first, _)| later == first);
-        entries.reverse();
-        entries.shrink_to_fit();
-        Self(entries)
+        Self(entries.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect())
     }
 }
 
@@ -99,30 +90,12 @@ impl<K: Serialize, V: Serialize> Serialize for SortedMap<K, V> {
 
 impl<'de, K: Ord + Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for SortedMap<K, V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries<K, V>(PhantomData<(K, V)>);
-        impl<'de, K: Ord + Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for Entries<K, V> {
-            type Value = SortedMap<K, V>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
-                }
-                Ok(entries.into_iter().collect())
-            }
-        }
-        deserializer.deserialize_map(Entries(PhantomData))
+        BTreeMap::deserialize(deserializer).map(Self::from_iter)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     #[test]

@@ -40,17 +40,6 @@ enum Comparison {
     AtLeast,
 }
 
-/// The operators that a catalogue may list for a property, as Glance's `operators` does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ListOperator {
-    /// `<or>`
-    Or,
-    /// `<in>`
-    In,
-    /// `<all-in>`
-    AllIn,
-}
-
 /// A value as an expression sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
@@ -122,27 +111,6 @@ impl Expression {
     /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.text
-    }
-
-    /// Its operator, if it is one that a catalogue may forbid.
-    pub fn list_operator(&self) -> Option<ListOperator> {
-        match words(&self.text).next() {
-            Some("<or>") => Some(ListOperator::Or),
-            Some("<in>") => Some(ListOperator::In),
-            Some("<all-in>") => Some(ListOperator::AllIn),
-            _ => None,
-        }
-    }
-
-    /// The texts that a value is compared with: the plain value, or the operands. For a catalogue's `enum`.
-    pub fn operands(&self) -> Vec<&str> {
-        match &self.form {
-            Form::Plain => vec![&self.text],
-            Form::Never => Vec::new(),
-            Form::AnyOf(words) | Form::AllIn(words) => words.iter().map(|word| &**word).collect(),
-            Form::In(word) | Form::Text(_, word) => vec![word],
-            Form::Number(..) => words(&self.text).skip(1).take(1).collect(),
-        }
     }
 
     /// Whether a value meets it.
@@ -287,15 +255,6 @@ mod tests {
         ] {
             assert_eq!(Expression::new(text).unwrap().matches(&list(members)), matches, "{text} {members:?}");
         }
-    }
-
-    #[test]
-    fn a_catalogue_can_ask_for_operator_and_operands() {
-        let expression = Expression::new("<or> a <or> b").unwrap();
-        assert_eq!((expression.list_operator(), expression.operands()), (Some(ListOperator::Or), vec!["a", "b"]));
-        let expression = Expression::new(">= 4 <= 6").unwrap();
-        assert_eq!((expression.list_operator(), expression.operands()), (None, vec!["4"]));
-        assert_eq!(Expression::new("plain text").unwrap().operands(), ["plain text"]);
     }
 
     #[test]

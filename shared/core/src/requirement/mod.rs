@@ -14,7 +14,7 @@ mod number;
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use expression::{Expression, InvalidExpression, ListOperator, MAX_EXPRESSION, Value};
+pub use expression::{Expression, InvalidExpression, MAX_EXPRESSION, Value};
 pub use list::{InvalidRequirements, MAX_REQUIREMENTS, Requirements};
 
 use crate::key::LabelKey;

@@ -23,12 +23,13 @@ pub const MAX_TRAITS: usize = 50;
 /// What the names begin with that anyone may make up.
 pub const CUSTOM: &str = "CUSTOM_";
 
-/// A trait's name: capitals, digits and `_`, at most [`MAX_TRAIT`], beginning with a capital.
-///
-/// The type promises the form alone, so that stored objects can be read whatever the vocabulary has become. Whether
-/// the name *is* one is asked where it comes in: [`TraitNames::parse`].
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Trait(Arc<str>);
+checked_text! {
+    /// A trait's name: capitals, digits and `_`, at most [`MAX_TRAIT`], beginning with a capital.
+    ///
+    /// The type promises the form alone, so that stored objects can be read whatever the vocabulary has become. Whether
+    /// the name *is* one is asked where it comes in: [`TraitNames::parse`].
+    Trait: InvalidTrait;
+}
 
 /// The names that are known: the standard ones, and those that a site adds in its configuration.
 #[derive(Clone, Debug, Default)]
@@ -45,14 +46,6 @@ pub struct TraitNames {
 pub struct InvalidTrait {
     /// The text, cut at 64 characters.
     pub name: String,
-}
-
-/// One source gives a node more than [`MAX_TRAITS`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a node has at most {MAX_TRAITS} traits from each source, these are {count}")]
-pub struct TooManyTraits {
-    /// How many, each counted once.
-    pub count: usize,
 }
 
 /// Where a node has a trait from.
@@ -129,8 +122,6 @@ impl Trait {
     }
 }
 
-checked_text!(Trait: InvalidTrait);
-
 impl TraitNames {
     /// The standard names and these.
     ///
@@ -165,14 +156,6 @@ impl TraitNames {
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         standard().iter().copied().chain(self.extra.iter().map(Trait::as_str))
     }
-}
-
-/// Checks how many traits a source gives.
-///
-/// # Errors
-/// [`TooManyTraits`] past [`MAX_TRAITS`].
-pub fn check_count(count: usize) -> Result<(), TooManyTraits> {
-    if count > MAX_TRAITS { Err(TooManyTraits { count }) } else { Ok(()) }
 }
 
 /// The standard names, sorted.
@@ -299,14 +282,5 @@ mod tests {
         assert_eq!(traits.removal("CUSTOM_B"), Removal::Possible);
         assert_eq!(traits.removal("HW_CPU_X86_AVX2"), Removal::GivenByOthers(&[TraitSource::Detected]));
         assert_eq!(traits.removal("HW_CPU_X86_AVX"), Removal::Absent);
-    }
-
-    #[test]
-    fn s38_the_limit_holds_for_each_source() {
-        assert!(check_count(50).is_ok());
-        assert_eq!(
-            check_count(51).unwrap_err().to_string(),
-            "a node has at most 50 traits from each source, these are 51"
-        );
     }
 }
