@@ -239,7 +239,8 @@ impl Reconciler {
 
     /// What each node is told, by the plan for all of them.
     fn decide(&self, model: &Model, answers: &[Arc<Answer>], now: Timestamp) -> Vec<(Uuid, released::Decision)> {
-        let candidates: Vec<_> = answers.iter().map(|answer| released::candidate(model, answer)).collect();
+        let mut known = released::Untranslated::new();
+        let candidates: Vec<_> = answers.iter().map(|one| released::candidate(model, one, &mut known)).collect();
         let plan = plan_releases(&candidates, now);
         let mut memory = self.memory();
         let mut is_released = BTreeSet::new();

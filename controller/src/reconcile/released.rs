@@ -1,6 +1,6 @@
 //! What was released to each node: decided against what is stored, and stored before anybody is told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,8 +49,11 @@ struct Fixed {
     written: Revision,
 }
 
+/// Which tasks of stored profiles are untranslated, by the profile: read once for all nodes that have it.
+pub(super) type Untranslated = BTreeMap<Hash, BTreeSet<String>>;
+
 /// A node as its releases are planned.
-pub(super) fn candidate(model: &Model, answer: &Answer) -> Candidate {
+pub(super) fn candidate(model: &Model, answer: &Answer, known: &mut Untranslated) -> Candidate {
     let present = model.released.get(&answer.id().0).map(|record| &record.task_set);
     // Under the definition that it was released with: a newer one releases nothing.
     let version =
@@ -61,7 +64,7 @@ pub(super) fn candidate(model: &Model, answer: &Answer) -> Candidate {
     let held = |end: Option<Timestamp>| end.map_or(Held::UntilTakenBack, Held::Until);
     Candidate {
         node: answer.id(),
-        present: present.map(content),
+        present: present.map(|present| content(model, present, version, known)),
         next: Content::of(answer, version),
         has_unmet: !answer.unmet().is_empty(),
         holds: by_operator.into_iter().chain(on_host).map(held).collect(),
@@ -70,8 +73,18 @@ pub(super) fn candidate(model: &Model, answer: &Answer) -> Candidate {
 }
 
 /// What of a released task set decides whether another one is released.
-fn content(task_set: &TaskSet) -> Content {
-    Content { mode: task_set.mode, tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)) }
+fn content(model: &Model, task_set: &TaskSet, version: DigestVersion, known: &mut Untranslated) -> Content {
+    let profile = task_set.profile.filter(|_| version == DigestVersion::V1);
+    let untranslated = profile.map(|name| {
+        let read = || model.profiles.get(&name).map(|profile| profile.untranslated()).unwrap_or_default();
+        let all = known.entry(name).or_insert_with(read);
+        all.iter().filter(|id| !task_set.left_out.contains_key(*id)).cloned().collect()
+    });
+    Content {
+        mode: task_set.mode,
+        tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)),
+        untranslated: untranslated.unwrap_or_default(),
+    }
 }
 
 /// What a node is resolved to, and when.

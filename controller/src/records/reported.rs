@@ -1,12 +1,15 @@
 //! What is stored of what hosts say, and of what they were told. None of it is an object: it has no generation and
 //! no audit event, and no operator writes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use stemma_core::digest::DigestVersion;
 use stemma_core::object::{Observation, Timestamp};
 use stemma_core::status;
-use stemma_wire::message::desired::{Profile, TaskSet};
+use stemma_core::task::UNTRANSLATED;
+use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, digest_part, encode_part};
 
@@ -67,6 +70,7 @@ pub struct ReleasedRecord {
     /// When.
     pub at: Timestamp,
     /// The task set, with its inputs.
+    #[serde(deserialize_with = "of_known_version")]
     pub task_set: TaskSet,
     /// The release that it was made from, for explain; `None` without tasks.
     pub release: Option<String>,
@@ -81,12 +85,21 @@ impl ReleasedRecord {
 
     /// The ids of the tasks that run, in order. `profile` is the one that the task set names.
     pub fn runs(&self, profile: Option<&ProfileRecord>) -> Vec<String> {
-        let tasks = profile
-            .and_then(|profile| postcard::from_bytes::<Profile>(&profile.bytes).ok())
-            .map(|profile| profile.tasks);
-        let ids = tasks.into_iter().flatten().map(|task| task.id);
+        let ids = profile.into_iter().flat_map(ProfileRecord::tasks).map(|task| task.id);
         ids.filter(|id| !self.task_set.left_out.contains_key(id)).collect()
     }
+}
+
+/// Reads a task set whose digest can be computed again: one of a later version could never be compared.
+fn of_known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TaskSet, D::Error> {
+    let task_set = TaskSet::deserialize(deserializer)?;
+    let (found, newest) = (task_set.digest_version, DigestVersion::NEWEST.number());
+    if found > newest {
+        return Err(D::Error::custom(format_args!(
+            "the released task set has digest version {found}, this program knows up to {newest}: run the newer stemma-controller"
+        )));
+    }
+    Ok(task_set)
 }
 
 /// A profile that some released task set names: what is held must be there after a restart, whatever the release says by then.
@@ -96,6 +109,22 @@ pub struct ProfileRecord {
     pub bytes: Vec<u8>,
     /// The blobs that its tasks name, sorted.
     pub blobs: Vec<Hash>,
+}
+
+impl ProfileRecord {
+    /// Its tasks; none where it cannot be read.
+    fn tasks(&self) -> Vec<ProfileTask> {
+        postcard::from_bytes::<Profile>(&self.bytes).map(|profile| profile.tasks).unwrap_or_default()
+    }
+
+    /// The ids of its tasks that are never started since nobody translated them.
+    pub fn untranslated(&self) -> BTreeSet<String> {
+        let is_untranslated = |task: &ProfileTask| {
+            let definition = serde_json::from_str::<serde_json::Value>(&task.definition);
+            definition.is_ok_and(|definition| definition["type"] == UNTRANSLATED)
+        };
+        self.tasks().into_iter().filter(is_untranslated).map(|task| task.id).collect()
+    }
 }
 
 /// What an outcome means for the state of its node.
@@ -118,4 +147,48 @@ pub fn is_success(outcome: Outcome) -> bool {
 /// Whether something is wrong, rather than still to come.
 pub fn is_failure(outcome: Outcome) -> bool {
     outcome_class(outcome) == status::TaskOutcome::Failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::codec;
+
+    #[test]
+    fn a_task_set_of_a_later_digest_version_is_refused_with_what_to_do() {
+        let record = |digest_version| ReleasedRecord {
+            revision: 1,
+            at: Timestamp(0),
+            task_set: TaskSet { digest_version, ..TaskSet::default() },
+            release: None,
+        };
+        for known in 0..=DigestVersion::NEWEST.number() {
+            assert_eq!(codec::decode::<ReleasedRecord>(&codec::encode(&record(known))).unwrap(), record(known));
+        }
+        let refused = codec::decode::<ReleasedRecord>(&codec::encode(&record(3))).unwrap_err();
+        let why = std::error::Error::source(&refused).unwrap().to_string();
+        assert!(
+            why.starts_with(
+                "the released task set has digest version 3, this program knows up to 2: run the newer stemma-controller"
+            ),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_profile_says_which_of_its_tasks_are_untranslated() {
+        let task = |id: &str, definition: &str| ProfileTask {
+            id: id.to_owned(),
+            definition: definition.to_owned(),
+            references: Vec::new(),
+            after: Vec::new(),
+            barriers: Vec::new(),
+        };
+        let tasks = vec![
+            task("old", r#"{"id":"old","type":"untranslated"}"#),
+            task("new", r#"{"id":"new","parameters":{"type":"untranslated"},"type":"shell"}"#),
+        ];
+        let bytes = postcard::to_allocvec(&Profile { tasks }).unwrap();
+        assert_eq!(ProfileRecord { bytes, blobs: Vec::new() }.untranslated(), BTreeSet::from(["old".to_owned()]));
+    }
 }

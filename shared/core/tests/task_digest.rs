@@ -11,6 +11,7 @@ use stemma_core::object::Object;
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
 use stemma_core::resolve::{Answer, ResolveCache, resolve_node};
+use stemma_core::rollout::Content;
 
 fn fleet(documents: &[Value]) -> Fleet {
     let documents: Vec<_> = documents.iter().map(|one| read_document(&one.to_string()).expect("a document")).collect();
@@ -76,6 +77,16 @@ fn each_version_is_what_its_definition_says() {
         assert_eq!(set(&documents, version).to_string(), digest, "{version:?}");
     }
     assert_eq!(answer(&site()).task_set().map(|set| set.digest), Some(set(&site(), DigestVersion::NEWEST)));
+}
+
+/// For a host that was released to under version 1, the digest alone would not tell.
+#[test]
+fn an_edit_of_the_mark_alone_is_another_content_under_each_version() {
+    for version in [DigestVersion::V1, DigestVersion::V2] {
+        let content = |documents: &[Value]| Content::of(&answer(documents), version);
+        assert_ne!(content(&site()), content(&translated()), "{version:?}");
+        assert_eq!(content(&site()), content(&site()), "{version:?}");
+    }
 }
 
 /// As after a restart: a fleet that was edited is the fleet that is read anew.

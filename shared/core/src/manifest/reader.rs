@@ -169,7 +169,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         visitor: V,
     ) -> Result<V::Value, BodyError> {
         match self.part()? {
-            part @ (Part::Map(_) | Part::List(_)) => part.visit(visitor),
+            part @ Part::Map(_) => part.visit(visitor),
             other => Err(other.is_not("a map of its fields")),
         }
     }
@@ -177,12 +177,16 @@ impl<'de> Deserializer<'de> for Reader<'de> {
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _name: &'static str,
-        _variants: &'static [&'static str],
+        variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, BodyError> {
         match self.part()? {
             Part::Text(variant) => visitor.visit_enum(variant.into_deserializer()),
-            Part::Map(members) => visitor.visit_enum(MapAccessDeserializer::new(members)),
+            Part::Map(members) if members.left.len() == 1 => visitor.visit_enum(MapAccessDeserializer::new(members)),
+            Part::Map(members) => {
+                let (count, one_of) = (members.left.len(), variants.join(", "));
+                Err(BodyError::new("", format!("is a map of {count} members, and one of {one_of} is meant")))
+            }
             other => Err(other.is_not(TEXT)),
         }
     }
@@ -281,6 +285,13 @@ mod tests {
         High,
     }
 
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Choice {
+        Nodes(u32),
+        Percent(u32),
+    }
+
     fn says<T: DeserializeOwned + std::fmt::Debug>(json: &str) -> String {
         read::<T>(&RawValue::from_string(json.to_owned()).unwrap()).unwrap_err().to_string()
     }
@@ -289,6 +300,12 @@ mod tests {
     fn a_value_of_another_type_is_told_of_in_a_persons_words() {
         for (said, expected) in [
             (says::<Hold>("true"), "is true, and a map of its fields is meant"),
+            (says::<Hold>(r#"["x", "low", 7]"#), "is a list, and a map of its fields is meant"),
+            (
+                says::<Choice>(r#"{"nodes": 1, "percent": 2}"#),
+                "is a map of 2 members, and one of nodes, percent is meant",
+            ),
+            (says::<Choice>("{}"), "is a map of 0 members, and one of nodes, percent is meant"),
             (says::<u32>("-1"), "is the number -1, and a whole number from 0 to 4294967295 is meant"),
             (says::<u32>("\"a\""), "is the text \"a\", and a whole number from 0 to 4294967295 is meant"),
             (says::<i64>("{}"), "is a map, and a whole number is meant"),

@@ -101,7 +101,7 @@ fn declared_tag(name: &TagName) -> Result<(), BodyError> {
 pub(super) fn requirements(to: &mut Requirements, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     let wrong = |reason: String| BodyError::of(BodyErrorKind::Requirement, "", reason);
     *to = Requirements::from_json(raw).map_err(|why| wrong(why.to_string()))?;
-    to.check_traits(names.traits()).map_err(|why| wrong(why.to_string()))
+    to.check(names.traits()).map_err(|why| wrong(why.to_string()))
 }
 
 pub(super) fn suppressed_traits(to: &mut TraitSet, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::Value as Json;
 
-use super::number::number;
+use super::number::{is_plain, number};
 use crate::name::cut;
 
 /// The longest expression, in bytes.
@@ -111,6 +111,21 @@ impl Expression {
     /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// Checks what is asked of an expression that is written anew, beyond what is read of a stored one.
+    ///
+    /// # Errors
+    /// [`InvalidExpression::NoNumber`] for a number with digits of other scripts.
+    pub(super) fn check(&self) -> Result<(), InvalidExpression> {
+        let mut words = words(&self.text);
+        let (first, found) = (words.next(), words.next().unwrap_or_default());
+        match NUMBER_OPERATORS.into_iter().find(|known| first == Some(known.0)) {
+            Some((operator, _, text_operator)) if !is_plain(found) => {
+                Err(InvalidExpression::NoNumber { operator, found: cut(found), text_operator })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether a value meets it.

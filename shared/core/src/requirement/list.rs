@@ -103,8 +103,8 @@ impl Requirements {
     ///
     /// # Errors
     /// [`InvalidRequirement::Trait`] of the first one that is not.
-    pub fn check_traits(&self, names: &TraitNames) -> Result<(), InvalidRequirement> {
-        self.0.iter().try_for_each(|one| one.check_trait(names))
+    pub fn check(&self, names: &TraitNames) -> Result<(), InvalidRequirement> {
+        self.0.iter().try_for_each(|one| one.check(names))
     }
 
     fn checked(all: Vec<Requirement>) -> Result<Self, InvalidRequirements> {
@@ -199,5 +199,15 @@ mod tests {
     fn a_list_within_lists_is_refused_and_does_not_recurse() {
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(read(&deep).unwrap_err().starts_with("a list of requirements has maps and texts alone"));
+    }
+
+    #[test]
+    fn digits_of_other_scripts_are_read_where_they_are_stored_and_refused_where_they_are_written() {
+        let stored: Requirements = serde_json::from_str(r#"{"property:cpus": ">= \uff14"}"#).unwrap();
+        assert_eq!(stored.0[0].expression(), ">= \u{ff14}");
+        let refused = stored.check(&TraitNames::default()).unwrap_err().to_string();
+        assert!(refused.contains("compares numbers, and \"\u{ff14}\" is none"), "{refused}");
+        let arabic: Requirements = serde_json::from_str(r#"{"property:cpus": ">= \u0664"}"#).unwrap();
+        assert_eq!(arabic.check(&TraitNames::default()), Ok(()));
     }
 }

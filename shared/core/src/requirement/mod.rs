@@ -180,10 +180,12 @@ impl Requirement {
     ///
     /// # Errors
     /// [`InvalidRequirement::Trait`].
-    pub fn check_trait(&self, names: &TraitNames) -> Result<(), InvalidRequirement> {
+    pub fn check(&self, names: &TraitNames) -> Result<(), InvalidRequirement> {
         match self {
             Self::Trait { name, .. } => Ok(names.check(name)?),
-            Self::Field { .. } => Ok(()),
+            Self::Field { field, expression } => {
+                expression.check().map_err(|reason| InvalidRequirement::Expression { key: field.to_string(), reason })
+            }
         }
     }
 
@@ -330,6 +332,6 @@ mod tests {
         ] {
             assert_eq!(Requirement::parse(text).unwrap_err().to_string(), says);
         }
-        assert!(Requirement::parse("trait:HW_NO_SUCH required").unwrap().check_trait(&TraitNames::default()).is_err());
+        assert!(Requirement::parse("trait:HW_NO_SUCH required").unwrap().check(&TraitNames::default()).is_err());
     }
 }

@@ -125,6 +125,12 @@ impl TaskSet {
         task_digest(version, &self.profile, &self.left_out, &self.inputs)
     }
 
+    /// The ids of those that are placed and never started, in order.
+    pub fn untranslated_ids(&self) -> impl Iterator<Item = &str> {
+        let tasks = self.tasks().map(|ix| self.profile.release.task(ix));
+        tasks.filter(|task| task.task.is_untranslated()).map(|task| task.task.id.as_str())
+    }
+
     /// The ids of the tasks that run, in order.
     pub fn task_ids(&self) -> impl Iterator<Item = &str> {
         self.tasks().map(|ix| self.profile.release.id(ix))

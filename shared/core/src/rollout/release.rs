@@ -3,18 +3,22 @@
 //! A task set is told from the released one by its task digest, its mode and whether there are tasks at all. A profile's bytes, the
 //! wording of an explanation or a new edge of the order release nothing: the host would run the same tasks with the same inputs.
 
+use std::collections::BTreeSet;
+
 use crate::digest::{DigestVersion, TaskDigest};
 use crate::object::{NodeId, Timestamp};
 use crate::resolve::Answer;
 use crate::task::Mode;
 
 /// What of a task set decides whether it is released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// The mode that it is applied in.
     pub mode: Mode,
     /// The digest of its tasks; `None`: the node has no profile.
     pub tasks: Option<TaskDigest>,
+    /// Which tasks are placed and never started, by id; under a version of the digest that holds it, none is listed.
+    pub untranslated: BTreeSet<String>,
 }
 
 /// Until when a node keeps its task set.
@@ -77,7 +81,10 @@ pub struct Plan {
 impl Content {
     /// What an answer says that the node is to have.
     pub fn of(answer: &Answer, version: DigestVersion) -> Self {
-        Self { mode: answer.mode().value, tasks: answer.task_set().map(|set| set.task_digest(version)) }
+        let (mode, set) = (answer.mode().value, answer.task_set());
+        let beside = set.filter(|_| version == DigestVersion::V1);
+        let untranslated = beside.into_iter().flat_map(|set| set.untranslated_ids()).map(str::to_owned).collect();
+        Self { mode, tasks: set.map(|set| set.task_digest(version)), untranslated }
     }
 }
 
@@ -85,7 +92,7 @@ impl Candidate {
     /// Where the node stands at that time.
     pub fn standing(&self, now: Timestamp) -> Standing {
         let is_in_force = |held: &Held| *held > Held::Until(now);
-        if self.present == Some(self.next) {
+        if self.present.as_ref() == Some(&self.next) {
             Standing::Current
         } else if self.has_unmet {
             Standing::Unmet
@@ -119,7 +126,7 @@ mod tests {
     const NODE: NodeId = NodeId(Uuid::from_u128(1));
 
     fn content(digest: u8) -> Content {
-        Content { mode: Mode::Apply, tasks: Some(TaskDigest([digest; 32])) }
+        Content { mode: Mode::Apply, tasks: Some(TaskDigest([digest; 32])), untranslated: BTreeSet::new() }
     }
 
     fn due() -> Candidate {
@@ -129,18 +136,22 @@ mod tests {
 
     #[test]
     fn digest_mode_and_having_tasks_decide_what_is_another_task_set() {
-        let none = Content { tasks: None, ..content(0) };
+        let none = || Content { tasks: None, ..content(0) };
+        let marked = || Content { untranslated: BTreeSet::from(["old".to_owned()]), ..content(1) };
         for (present, next, standing) in [
             (None, content(1), Standing::Due),
-            (None, none, Standing::Due),
+            (None, none(), Standing::Due),
             (Some(content(1)), content(1), Standing::Current),
             (Some(content(1)), content(2), Standing::Due),
             (Some(content(1)), Content { mode: Mode::Noop, ..content(1) }, Standing::Due),
-            (Some(content(1)), none, Standing::Due),
-            (Some(none), content(1), Standing::Due),
-            (Some(none), none, Standing::Current),
+            (Some(content(1)), none(), Standing::Due),
+            (Some(none()), content(1), Standing::Due),
+            (Some(none()), none(), Standing::Current),
+            (Some(marked()), marked(), Standing::Current),
+            (Some(marked()), content(1), Standing::Due),
         ] {
-            assert_eq!(Candidate { present, next, ..due() }.standing(NOW), standing, "{present:?} {next:?}");
+            let candidate = Candidate { present, next, ..due() };
+            assert_eq!(candidate.standing(NOW), standing, "{candidate:?}");
         }
     }
 

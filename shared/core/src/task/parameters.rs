@@ -78,8 +78,17 @@ pub trait TypedParameters: DeserializeOwned {
     /// # Errors
     /// A sentence that names the field.
     fn read(given: &Map<String, Value>) -> Result<Self, String> {
-        let missing = Self::TAKES.missing(given);
-        missing.map_or_else(|| Self::deserialize(given).map_err(|error| error.to_string()), Err)
+        let takes = Self::TAKES;
+        let unknown = |name: &&String| takes.find(name).is_none();
+        if let Some(name) = given.keys().find(unknown) {
+            return Err(format!("unknown field `{name}`{}", suggest(near(name, takes.names()))));
+        }
+        if let Some(missing) = takes.missing(given) {
+            return Err(missing);
+        }
+        let present = given.iter().filter(|(_, value)| !value.is_null());
+        let present: Map<_, _> = present.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Self::deserialize(present).map_err(|error| error.to_string())
     }
 }
 
@@ -172,13 +181,15 @@ impl Parameters {
     pub(super) fn mistakes(&self, given: &Map<String, Value>) -> Vec<(String, String)> {
         let mut found = Vec::new();
         for (name, value) in given {
-            match self.0.iter().find(|known| known.is_called(name)) {
+            match self.find(name) {
+                Some(_) if value.is_null() => {}
                 Some(known) => found.extend(known.form.mistake(value).map(|why| (format!("parameters.{name}"), why))),
                 None => found.push((format!("parameters.{name}"), self.unknown(name))),
             }
         }
-        for known in self.0.iter().filter(|known| known.alias.is_some_and(|alias| given.contains_key(alias))) {
-            if given.contains_key(known.name) {
+        let has = |name: &str| given.get(name).is_some_and(|value| !value.is_null());
+        for known in self.0.iter().filter(|known| known.alias.is_some_and(has)) {
+            if has(known.name) {
                 let why =
                     format!("stands beside {}, which is another name of it: keep one", known.alias.unwrap_or_default());
                 found.push((format!("parameters.{}", known.name), why));
@@ -188,13 +199,23 @@ impl Parameters {
         found
     }
 
+    fn find(&self, name: &str) -> Option<&'static Parameter> {
+        self.0.iter().find(|known| known.is_called(name))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|known| known.name)
+    }
+
     fn unknown(&self, name: &str) -> String {
-        let names = || self.0.iter().map(|known| known.name);
-        let near = near(name, names());
+        let near = near(name, self.names());
         if near.is_some() {
             return format!("is no parameter of this type{}: mend its spelling, or take it out", suggest(near));
         }
-        format!("is no parameter of this type: take it out, or take one of {}", names().collect::<Vec<_>>().join(", "))
+        format!(
+            "is no parameter of this type: take it out, or take one of {}",
+            self.names().collect::<Vec<_>>().join(", ")
+        )
     }
 
     fn missing(&self, given: &Map<String, Value>) -> Option<String> {
@@ -217,16 +238,14 @@ impl Form {
     /// Why a value can't be this, and what can.
     fn mistake(self, value: &Value) -> Option<String> {
         let holds = match (self, value) {
-            (Self::Text | Self::WordsOrText, Value::String(_) | Value::Null)
-            | (Self::Path | Self::Mode, Value::Null)
-            | (Self::Flag, Value::Bool(_)) => true,
+            (Self::Text | Self::WordsOrText, Value::String(_)) | (Self::Flag, Value::Bool(_)) => true,
             (Self::Path, Value::String(text)) => text.starts_with('/') || is_template(text),
             (Self::Mode, Value::String(text)) => file_mode(text).is_some(),
             (Self::Words | Self::WordsOrText, Value::Array(items)) => {
                 !items.is_empty() && items.iter().all(Value::is_string)
             }
             (Self::Texts, Value::Object(map)) => map.values().all(Value::is_string),
-            (Self::Count, value) => value.is_u64() || value.is_null(),
+            (Self::Count, value) => value.is_u64(),
             _ => false,
         };
         (!holds).then(|| format!("takes {}, not {}", self.taken(), shown(value)))
@@ -308,6 +327,28 @@ mod tests {
             let message = read(given).unwrap_err();
             assert!(message.contains(error), "{message}");
         }
+    }
+
+    #[test]
+    fn null_is_as_absent_for_every_parameter() {
+        let given = json!({"command": null, "script": "true", "unless": null, "env": null, "timeout": null});
+        assert_eq!(mistakes("shell", &given), Vec::<String>::new());
+        let read = ShellParameters::read(given.as_object().unwrap()).unwrap();
+        assert_eq!(read, ShellParameters { script: Some("true".to_owned()), ..ShellParameters::default() });
+        let flag = json!({"path": "/a", "content": null, "data": "x", "absent": null});
+        assert_eq!(mistakes("file", &flag), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_misspelt_parameter_is_named_before_what_is_missing() {
+        let given = json!({"path": "/a", "contnet": "x"});
+        let error = FileParameters::read(given.as_object().unwrap()).unwrap_err();
+        assert_eq!(error, "unknown field `contnet` (did you mean \"content\"?)");
+        let first = mistakes("file", &given).remove(0);
+        assert!(
+            first.contains("parameters.contnet: is no parameter of this type (did you mean \"content\"?)"),
+            "{first}"
+        );
     }
 
     #[test]
