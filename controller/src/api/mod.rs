@@ -14,7 +14,7 @@ use hyper::{Request, Response, body::Body};
 use stemma_core::traits::TraitNames;
 use stemma_wire::serve::{BoxError, Peer, Rejected};
 
-pub use http::body::AnswerBody;
+pub use http::body::{AnswerBody, Readers};
 pub use http::serve::{Answering, Guarding};
 
 use crate::blobs::Blobs;
@@ -41,6 +41,8 @@ pub struct Api {
     pub rejected: Arc<Rejected>,
     /// The traits that are known at this site.
     pub traits: TraitNames,
+    /// Who is sent an answer in pieces.
+    pub readers: Readers,
     /// Which requests the listener takes.
     pub guarding: Guarding,
 }

@@ -7,7 +7,7 @@ use stemma_core::traits::TraitNames;
 use stemma_wire::serve::{Peer, RequestBody};
 
 use super::Parts;
-use crate::api::{Answering, Api, Guarding};
+use crate::api::{Answering, Api, Guarding, Readers};
 use crate::config::{AdminListen, Config};
 
 /// What answers operators.
@@ -28,6 +28,7 @@ pub(super) fn handler(
         metrics: Some(Arc::clone(&parts.metrics)),
         rejected: Arc::clone(&parts.rejected),
         traits,
+        readers: Readers::default(),
         guarding,
     };
     crate::api::handler(Arc::new(api))

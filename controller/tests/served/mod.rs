@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use late::LateStore;
 use serde_json::Value;
-use stemma_controller::api::{Api, Guarding, answer};
+use stemma_controller::api::{Api, Guarding, Readers, answer};
 use stemma_controller::blobs::Blobs;
 use stemma_controller::cache::Cache;
 use stemma_controller::registry::Registry;
@@ -84,6 +84,7 @@ impl Served {
             metrics: None,
             rejected: Arc::default(),
             traits: TraitNames::default(),
+            readers: Readers::default(),
             guarding: Guarding::Loopback,
         };
         Self { api: Arc::new(api), _directory: directory }

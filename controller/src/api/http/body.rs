@@ -3,86 +3,68 @@
 //! A piece is made when the client has taken the one before it, so that a slow client holds one piece and no more. It is made
 //! on a thread that may compute, not on the one that serves connections.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::{Body, Frame, SizeHint};
+use futures_util::stream::try_unfold;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::BoxError;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+/// The body of an answer.
+pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The pieces of a body, in order.
 pub(crate) type Pieces = Box<dyn Iterator<Item = Bytes> + Send>;
 
-/// The body of an answer.
-pub struct AnswerBody(State);
+/// How many answers may be sent in pieces at the same time.
+const MOST_READERS: usize = 64;
 
-enum State {
-    Whole(Full<Bytes>),
-    Idle(Pieces),
-    Making(JoinHandle<(Option<Bytes>, Pieces)>),
-    Ended,
-}
+/// Who is sent an answer in pieces. A reader holds a snapshot and one or two pieces for as long as it likes to take, so that
+/// their number bounds what all of them hold.
+#[derive(Clone)]
+pub struct Readers(Arc<Semaphore>);
 
-impl AnswerBody {
-    /// A body that is there.
-    pub(crate) fn whole(bytes: Bytes) -> Self {
-        Self(State::Whole(Full::new(bytes)))
-    }
-
-    /// A body that is made as it is taken.
-    pub(crate) fn pieces(pieces: Pieces) -> Self {
-        Self(State::Idle(pieces))
+impl Default for Readers {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST_READERS)))
     }
 }
 
-impl Body for AnswerBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        loop {
-            match &mut self.0 {
-                State::Whole(whole) => return Pin::new(whole).poll_frame(cx).map_err(|never| match never {}),
-                State::Making(making) => {
-                    let (piece, pieces) = ready!(Pin::new(making).poll(cx))?;
-                    self.0 = if piece.is_some() { State::Idle(pieces) } else { State::Ended };
-                    return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
-                }
-                State::Ended => return Poll::Ready(None),
-                State::Idle(_) => {
-                    if let State::Idle(mut pieces) = std::mem::replace(&mut self.0, State::Ended) {
-                        self.0 = State::Making(spawn_blocking(move || (pieces.next(), pieces)));
-                    }
-                }
-            }
-        }
+impl Readers {
+    /// Counts a reader until its body is dropped.
+    ///
+    /// # Errors
+    /// [`ErrorType::ServerBusy`] when there are as many as may be.
+    pub(crate) fn admit(&self, pieces: Pieces) -> Result<Pieces, ApiError> {
+        let place = Arc::clone(&self.0).try_acquire_owned().map_err(|_| ErrorType::ServerBusy)?;
+        Ok(Box::new(pieces.inspect(move |_| {
+            let _until_the_end = &place;
+        })))
     }
+}
 
-    fn is_end_stream(&self) -> bool {
-        match &self.0 {
-            State::Whole(whole) => whole.is_end_stream(),
-            State::Idle(_) | State::Making(_) => false,
-            State::Ended => true,
-        }
-    }
+/// A body that is there.
+pub(crate) fn whole(bytes: Bytes) -> AnswerBody {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
 
-    fn size_hint(&self) -> SizeHint {
-        match &self.0 {
-            State::Whole(whole) => whole.size_hint(),
-            State::Idle(_) | State::Making(_) => SizeHint::default(),
-            State::Ended => SizeHint::with_exact(0),
-        }
-    }
+/// A body that is made as it is taken. A panic of its maker ends it with an error.
+pub(crate) fn streamed(pieces: Pieces) -> AnswerBody {
+    let frames = try_unfold(pieces, async |mut pieces| {
+        let (piece, pieces) = spawn_blocking(move || (pieces.next(), pieces)).await?;
+        Ok(piece.map(|piece| (Frame::data(piece), pieces)))
+    });
+    StreamBody::new(frames).boxed_unsync()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use http_body_util::BodyExt as _;
 
     use super::*;
 
@@ -94,7 +76,7 @@ mod tests {
             counted.fetch_add(1, Ordering::SeqCst);
             Bytes::from_static(b"row")
         });
-        let mut body = AnswerBody::pieces(Box::new(endless));
+        let mut body = streamed(Box::new(endless));
         for taken in 1..=5 {
             let frame = body.frame().await.expect("a piece").expect("no error");
             assert_eq!(frame.into_data().expect("data"), "row");
@@ -105,9 +87,11 @@ mod tests {
 
     #[tokio::test]
     async fn pieces_end_and_a_panic_cuts_the_body() {
-        let body = AnswerBody::pieces(Box::new(["a", "b"].into_iter().map(|text| Bytes::from_static(text.as_bytes()))));
+        let body = streamed(Box::new(["a", "b"].into_iter().map(|text| Bytes::from_static(text.as_bytes()))));
         assert_eq!(body.collect().await.expect("a whole body").to_bytes(), "ab");
         let broken = std::iter::from_fn(|| -> Option<Bytes> { panic!("a row cannot be written") });
-        assert!(AnswerBody::pieces(Box::new(broken)).collect().await.is_err());
+        let mut body = streamed(Box::new(broken));
+        assert!(body.frame().await.is_some_and(|frame| frame.is_err()));
+        assert!(body.frame().await.is_none(), "a body that was cut has ended, however often it is asked");
     }
 }

@@ -71,8 +71,7 @@ const MOST_OPERATIONS: usize = 512;
 impl Operation {
     /// The path as text.
     pub(crate) fn pointer(&self) -> String {
-        let escaped = self.path.iter().map(|part| part.replace('~', "~0").replace('/', "~1"));
-        escaped.fold(String::new(), |text, part| text + "/" + &part)
+        pointer(&self.path)
     }
 
     fn read(value: Value) -> Result<Self, BadPatch> {
@@ -105,30 +104,19 @@ impl Operation {
         Ok(Self { verb, path: read_pointer(&path)?, value })
     }
 
-    fn apply(&self, document: &mut Map<String, Value>) -> Result<(), BadPatch> {
+    fn apply(&self, document: &mut Value) -> Result<(), BadPatch> {
         if self.path.first().is_some_and(|root| root == "uuid") {
             return Err(BadPatch::Fixed { path: self.pointer() });
         }
         let (last, way) = self.path.split_last().expect("a pointer has at least one member");
-        let Some((root, way)) = way.split_first() else { return self.on_object(document, last) };
-        let mut place = match document.get_mut(root) {
-            Some(value) => value,
+        if let Some(root) = way.first().filter(|_| self.verb == Verb::Add) {
             // Ironic and Magnum let a first member be added to a map that was never set.
-            None if self.verb == Verb::Add => document.entry(root.clone()).or_insert_with(|| Value::Object(Map::new())),
-            None => return Err(self.missing()),
-        };
-        if place.is_null() && self.verb == Verb::Add {
-            *place = Value::Object(Map::new());
-        }
-        for part in way {
-            place = match place {
-                Value::Object(object) => object.get_mut(part),
-                Value::Array(list) => part.parse::<usize>().ok().and_then(|index| list.get_mut(index)),
-                _ => None,
+            let root = &mut document[root.as_str()];
+            if root.is_null() {
+                *root = Value::Object(Map::new());
             }
-            .ok_or_else(|| self.missing())?;
         }
-        match place {
+        match document.pointer_mut(&pointer(way)).ok_or_else(|| self.missing())? {
             Value::Object(object) => self.on_object(object, last),
             Value::Array(list) => self.on_list(list, last),
             _ => Err(BadPatch::NoContainer { path: self.pointer() }),
@@ -188,12 +176,14 @@ impl Patch {
         taken
     }
 
-    /// Edits a document; nothing of it is meant to be kept when one operation fails.
+    /// The document that a patch makes of this one.
     ///
     /// # Errors
     /// [`BadPatch`], of the first operation that does not fit.
-    pub(crate) fn apply(&self, document: &mut Map<String, Value>) -> Result<(), BadPatch> {
-        self.0.iter().try_for_each(|operation| operation.apply(document))
+    pub(crate) fn apply(&self, document: Map<String, Value>) -> Result<Map<String, Value>, BadPatch> {
+        let mut document = Value::Object(document);
+        self.0.iter().try_for_each(|operation| operation.apply(&mut document))?;
+        Ok(std::mem::take(document.as_object_mut().expect("an operation changes members of the document")))
     }
 }
 
@@ -281,6 +271,12 @@ fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
     Ok(inner.trim_end_matches('/').split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect())
 }
 
+/// The text of a JSON pointer (RFC 6901).
+fn pointer(path: &[String]) -> String {
+    let escaped = path.iter().map(|part| part.replace('~', "~0").replace('/', "~1"));
+    escaped.fold(String::new(), |text, part| text + "/" + &part)
+}
+
 fn malformed(what: impl Into<String>) -> BadPatch {
     BadPatch::Malformed { what: what.into() }
 }
@@ -290,9 +286,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn patched(mut document: Value, patch: Value) -> Result<Value, BadPatch> {
-        Patch::read(patch)?.apply(document.as_object_mut().unwrap())?;
-        Ok(document)
+    fn patched(document: &Value, patch: Value) -> Result<Value, BadPatch> {
+        Patch::read(patch)?.apply(document.as_object().unwrap().clone()).map(Value::Object)
     }
 
     #[test]
@@ -313,7 +308,7 @@ mod tests {
             (json!({"x": null}), json!([{"op": "add", "path": "/x/a~1b", "value": 1}]), json!({"x": {"a/b": 1}})),
             (json!({"x": 1}), json!([]), json!({"x": 1})),
         ] {
-            assert_eq!(patched(before, patch.clone()).unwrap(), after, "{patch}");
+            assert_eq!(patched(&before, patch.clone()).unwrap(), after, "{patch}");
         }
     }
 
@@ -329,7 +324,7 @@ mod tests {
             json!([{"op": "add", "path": "/name/x", "value": 1}]),
             json!([{"op": "add", "path": "/l/5", "value": 1}]),
         ] {
-            assert!(patched(json!({"name": "n", "l": []}), patch.clone()).is_err(), "{patch}");
+            assert!(patched(&json!({"name": "n", "l": []}), patch.clone()).is_err(), "{patch}");
         }
     }
 

@@ -18,7 +18,7 @@ use stemma_wire::serve::{BoxError, Peer, Rejected};
 use stemma_wire::tls::Class;
 use uuid::Uuid;
 
-use super::body::AnswerBody;
+use super::body::{self, AnswerBody};
 use super::query::{Parameters, without_dry_run};
 use super::request::{Body, JSON, MOST_BODY_BYTES, Outcome, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
@@ -80,7 +80,7 @@ where
 /// The head of an answer alone, with the length that its body would have where that is known (RFC 9110, 9.3.2).
 fn without_body(response: Response<AnswerBody>) -> Response<AnswerBody> {
     let length = response.body().size_hint().exact();
-    let mut response = response.map(|_| AnswerBody::whole(Bytes::new()));
+    let mut response = response.map(|_| body::whole(Bytes::new()));
     if let Some(length) = length {
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
@@ -297,16 +297,16 @@ fn not_acceptable(refused: &NotAcceptable) -> ApiError {
 /// An outcome as it goes over the wire.
 fn render(outcome: Outcome, id: &str, service: Option<Service>) -> Response<AnswerBody> {
     let reply = outcome.unwrap_or_else(|refusal| refused(refusal, id, service)).written_out();
-    let (body, kind) = match reply.body {
-        Body::Written(text, kind) => (AnswerBody::whole(text), Some(kind)),
-        Body::Pieces(pieces) => (AnswerBody::pieces(pieces), Some(JSON)),
-        Body::Nothing | Body::Value(_) => (AnswerBody::whole(Bytes::new()), None),
+    let (body, media_type) = match reply.body {
+        Body::Written(text, media_type) => (body::whole(text), Some(media_type)),
+        Body::Pieces(pieces) => (body::streamed(pieces), Some(JSON)),
+        Body::Nothing | Body::Value(_) => (body::whole(Bytes::new()), None),
     };
     let mut response = Response::new(body);
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;
-    if let Some(kind) = kind {
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    if let Some(media_type) = media_type {
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     }
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Ok(id) = HeaderValue::from_str(id) {

@@ -1,20 +1,16 @@
 //! Several objects at once: all of them, or none.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 use stemma_core::manifest::{Author, Document, Key, read_document, write};
-use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
-};
+use stemma_core::object::{ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, ReleaseSpec};
 use stemma_core::ownership::{InvalidOwner, Manager};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::objects::Shown;
+use super::writes;
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
-use crate::records::audit::Action;
+use crate::api::http::request::{Outcome, Request};
 use crate::records::request::Answer;
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
@@ -32,20 +28,17 @@ pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
     let adopt = parameters.one("adopt")?.map(Manager::new).transpose().map_err(bad_manager)?;
     let author = Author::Apply { manager: &caller.manager, force, adopt: adopt.as_ref() };
     let documents = read(request.object()?)?;
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let mut rows = Vec::new();
+    writes::commit(api, request, &caller, |work| {
+        let mut rows: Vec<Value> = Vec::new();
         for (at, document) in &documents {
-            let row = apply_one(api, &mut work, document, author).map_err(|e| within(e, *at, document))?;
-            rows.push(row);
+            rows.push(apply_one(api, work, document, author).map_err(|e| within(e, *at, document))?);
         }
         // With what the write ends on nodes that it does not name.
         work.forget()?;
-        let findings = super::findings::of_write(&work);
-        let order: Vec<Value> = rows.into_iter().map(Row::into_json).collect();
-        work.finish(Answer::json(200, json!({"revision": null, "objects": order, "findings": findings})))
-    });
-    Ok(Reply::written(answer.await?, &request.base))
+        let findings = super::findings::of_write(work);
+        Ok(Answer::json(200, json!({"revision": null, "objects": rows, "findings": findings})))
+    })
+    .await
 }
 
 /// Reads the objects, and sorts them so that what is referred to comes first.
@@ -88,19 +81,9 @@ fn read(mut body: Map<String, Value>) -> Result<Vec<(usize, Document)>, ApiError
         }
         documents.push((at, document));
     }
-    documents.sort_by_key(|(_, document)| rank(document.key.kind()));
+    documents.sort_by_key(|(_, document)| document.key.kind());
     sort_imports(&mut documents);
     Ok(documents)
-}
-
-fn rank(kind: Kind) -> u8 {
-    match kind {
-        Kind::Release => 0,
-        Kind::ClusterTemplate => 1,
-        Kind::Cluster => 2,
-        Kind::NodeGroup => 3,
-        _ => 4,
-    }
 }
 
 /// A release comes after those of this apply that it imports. What stands in a cycle keeps its place, and is refused
@@ -123,34 +106,12 @@ fn sort_imports(documents: &mut Vec<(usize, Document)>) {
     documents.splice(0..0, sorted);
 }
 
-/// One object's line in the answer.
-struct Row {
-    kind: Kind,
-    name: String,
-    uuid: Uuid,
-    action: Action,
-}
-
-impl Row {
-    fn into_json(self) -> Value {
-        json!({"kind": self.kind, "name": self.name, "uuid": self.uuid, "action": self.action})
-    }
-}
-
-fn apply_one(api: &Api, work: &mut Work<'_>, document: &Document, author: Author<'_>) -> Result<Row, ApiError> {
+/// Applies one object, and gives its line of the answer.
+fn apply_one(api: &Api, work: &mut Work<'_>, document: &Document, author: Author<'_>) -> Result<Value, ApiError> {
     match &document.key {
-        Key::Release(name) => {
-            let before = work.model.releases.named(None, &name.to_string()).cloned();
-            put(api, work, document, before.as_ref(), name.clone(), ReleaseSpec::default(), author)
-        }
-        Key::ClusterTemplate(name) => {
-            let before = work.model.templates.named(None, name).cloned();
-            put(api, work, document, before.as_ref(), name.clone(), ClusterTemplateSpec::default(), author)
-        }
-        Key::Cluster(name) => {
-            let before = work.model.clusters.named(None, name).cloned();
-            put(api, work, document, before.as_ref(), name.clone(), ClusterSpec::default(), author)
-        }
+        Key::Release(name) => put(api, work, document, name.clone(), ReleaseSpec::default(), author),
+        Key::ClusterTemplate(name) => put(api, work, document, name.clone(), ClusterTemplateSpec::default(), author),
+        Key::Cluster(name) => put(api, work, document, name.clone(), ClusterSpec::default(), author),
         Key::NodeGroup { cluster, name } => {
             let parent = work.model.clusters.find(None, cluster).cloned().ok_or_else(|| {
                 let message = format!("there is no cluster {}", quote(cluster));
@@ -158,21 +119,9 @@ fn apply_one(api: &Api, work: &mut Work<'_>, document: &Document, author: Author
                     .field("cluster")
                     .detail("create the cluster first, or apply it together with this group")
             })?;
-            let before = work.model.groups.named(Some(parent.meta.uuid), name).cloned();
-            put(
-                api,
-                work,
-                document,
-                before.as_ref(),
-                name.clone(),
-                NodeGroupSpec::new(ClusterId(parent.meta.uuid)),
-                author,
-            )
+            put(api, work, document, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)), author)
         }
-        Key::Node(name) => {
-            let before = work.model.nodes.named(None, name).cloned();
-            put(api, work, document, before.as_ref(), Some(name.clone()), NodeSpec::default(), author)
-        }
+        Key::Node(name) => put(api, work, document, Some(name.clone()), NodeSpec::default(), author),
     }
 }
 
@@ -180,35 +129,35 @@ fn put<S: Shown>(
     api: &Api,
     work: &mut Work<'_>,
     document: &Document,
-    before: Option<&Arc<Object<S>>>,
     name: S::Name,
     new: S,
     author: Author<'_>,
-) -> Result<Row, ApiError> {
+) -> Result<Value, ApiError> {
+    let before = S::name_text(&name).and_then(|text| S::shelf(&work.model).named(new.scope(), &text)).cloned();
     if document.body.get("reports").is_some_and(|raw| raw.get() != "null") {
         let message = "reports stands in a manifest for `stemma resolve` without a controller; a controller takes them from hosts alone";
         return Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"));
     }
-    if let (Some(uuid), Some(before)) = (document.uuid, before)
+    if let (Some(uuid), Some(before)) = (document.uuid, &before)
         && uuid != before.meta.uuid
     {
         let message = format!("{} has the uuid {}, not {uuid}", document.key, before.meta.uuid);
         return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
     }
-    let mut spec = before.map_or(new, |object| object.spec.clone());
+    let mut spec = before.as_ref().map_or(new, |object| object.spec.clone());
     write(&mut spec, &document.body, author, &ModelNames::new(&work.model, &api.traits), work.now().0)
         .map_err(bad_body::<S>)?;
     // File bodies are sent before a write that is made, not before one that is tried out.
     if !work.is_dry_run() {
         S::check_bodies(api, &spec)?;
     }
-    let written = match before {
+    let written = match &before {
         Some(before) => work.update(before, before.meta.name.clone(), spec)?,
         None => work.create(document.uuid.unwrap_or_else(Uuid::now_v7), name, spec)?,
     };
     let name = document.key.to_string();
-    let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name).to_owned();
-    Ok(Row { kind: S::KIND, name, uuid: written.object.meta.uuid, action: written.action })
+    let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name);
+    Ok(json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action}))
 }
 
 /// Says which object of the apply is meant.

@@ -4,28 +4,27 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
-use stemma_core::manifest::Fields;
 use stemma_core::name::ObjectName;
 use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Kind, NodeGroupSpec};
 use stemma_core::origin::Level;
-use stemma_wire::endpoint::{Minor, since};
+use stemma_wire::endpoint::since;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::lists::Rows;
-use super::objects::{self, Shown, read_body};
-use super::writes::{New, create};
-use super::{kept, lists, view};
+use super::objects::Shown;
+use super::view;
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::Request;
 use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::Undecided;
-use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, not_found};
 
 impl Shown for ClusterSpec {
     const LEVEL: Option<Level> = Some(Level::Cluster);
+    const LIST: &'static str = "clusters";
+    const SHAPE: BodyShape = BodyShape::Magnum;
+    const CREATED: u16 = 202;
     const KEEPS_NAME: bool = true;
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<Cluster>, ApiError> {
@@ -33,30 +32,55 @@ impl Shown for ClusterSpec {
         model.clusters.find(None, id).cloned().ok_or_else(|| not_found(Kind::Cluster, id))
     }
 
-    fn show(api: &Api, model: &Model, object: &Cluster, base: &str) -> Map<String, Value> {
-        let mut body = Map::new();
-        view::meta(&mut body, &object.meta);
-        body.insert("name".into(), object.meta.name.to_string().into());
-        body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
+    fn complete(model: &Model, object: &Cluster, body: &mut Map<String, Value>) {
         let template = object.spec.cluster_template.and_then(|id| model.templates.get(id.0));
-        body.insert("cluster_template_id".into(), template.map_or(Value::Null, |t| json!(t.meta.uuid)));
+        body.insert("cluster_template_id".into(), json!(template.map(|template| template.meta.uuid)));
         if let Some(template) = template {
-            for name in
-                ["flavor_id", "master_flavor_id", "floating_ip_enabled", "master_lb_enabled", "docker_volume_size"]
-            {
-                if let Some(value) = template.spec.extra.get(name) {
-                    body.entry(name).or_insert_with(|| value.clone());
-                }
-            }
+            view::take_over(body, &template.spec.extra, FROM_TEMPLATE);
         }
-        kept::fill(Self::EXTRA, &mut body);
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
         body.insert("cluster_id".into(), object.meta.uuid.to_string().into());
         body.insert("stack_id".into(), object.meta.uuid.to_string().into());
-        view::maps(&mut body, &Self::above(model, &object.spec), Level::Cluster, &object.spec.inherited);
-        body.insert("links".into(), view::links(base, &Self::path(object)));
-        body
+    }
+
+    fn is_listed(field: &str) -> bool {
+        LISTED.contains(&field)
+    }
+
+    fn identify(request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, ObjectName), ApiError> {
+        let uuid = Uuid::now_v7();
+        let name = new_name(fields, uuid)?;
+        let has_template =
+            ["cluster_template_id", "cluster_template"].iter().any(|n| !fields.get(*n).is_none_or(Value::is_null));
+        if request.text("openstack-api-version").is_some() && !has_template {
+            return Err(ApiError::new(ErrorType::FieldMissing, "Mandatory field missing: cluster_template_id")
+                .field("cluster_template_id"));
+        }
+        Ok((uuid, name))
+    }
+
+    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+        Ok(Self::default())
+    }
+
+    /// The cluster comes with its two default groups (as Magnum makes them).
+    fn made(
+        _api: &Api,
+        work: &mut Work<'_>,
+        _request: &Request,
+        cluster: &Cluster,
+    ) -> Result<Map<String, Value>, ApiError> {
+        default_groups(work, cluster)?;
+        Ok([("uuid".to_owned(), json!(cluster.meta.uuid))].into_iter().collect())
+    }
+
+    /// Magnum answers 404 for a template that is not there, and 400 below its version 1.10.
+    fn refuse_new(refusal: ApiError, request: &Request) -> ApiError {
+        let is_of_template = refusal.kind == ErrorType::ReferenceDangling
+            && refusal.field.as_deref() == Some("cluster_template")
+            && request.magnum() >= since::TEMPLATE_NOT_FOUND;
+        if is_of_template { ApiError { kind: ErrorType::ObjectNotFound, ..refusal } } else { refusal }
     }
 
     fn above<'m>(model: &'m Model, spec: &Self) -> view::Chain<'m> {
@@ -104,6 +128,10 @@ impl Shown for ClusterSpec {
     }
 }
 
+/// The fields that a cluster takes over from its template.
+const FROM_TEMPLATE: &[&str] =
+    &["flavor_id", "master_flavor_id", "floating_ip_enabled", "master_lb_enabled", "docker_volume_size"];
+
 /// What a list of Magnum's shows of a cluster.
 const LISTED: &[&str] = &[
     "uuid",
@@ -124,65 +152,6 @@ const LISTED: &[&str] = &[
     "merge_labels",
     "resource_version",
 ];
-
-/// `GET /v1/clusters` and `GET /v1/clusters/detail`.
-pub(super) fn list(api: &Api, request: &Request, detail: bool) -> Outcome {
-    let model = api.cache().model();
-    let selector = lists::selector(&request.query)?;
-    let labels = |object: &Cluster| {
-        let mut chain = view::above_cluster(&model, &object.spec);
-        chain.push((Level::Cluster, &object.spec.inherited));
-        view::Folds::of(&chain).label_map()
-    };
-    let keeps = |object: &Cluster| lists::selected(selector.as_ref(), || labels(object));
-    let rows = Rows::read(request, model.clusters.iter(), keeps, |object| object.meta.name.to_string())?;
-    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
-    Ok(rows.reply("clusters", move |object| {
-        let mut body = ClusterSpec::show(&api, &model, object, &base);
-        if !detail {
-            body.retain(|name, _| LISTED.contains(&name.as_str()));
-        }
-        body
-    }))
-}
-
-/// `POST /v1/clusters`: the cluster, and its two default groups, as Magnum makes them.
-pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let caller = request.caller()?;
-    let mut fields = request.object()?;
-    let uuid = Uuid::now_v7();
-    let name = new_name(&mut fields, uuid)?;
-    let is_magnums = request.text("openstack-api-version").is_some();
-    if is_magnums
-        && ["cluster_template_id", "cluster_template"].iter().all(|n| fields.get(*n).is_none_or(Value::is_null))
-    {
-        return Err(ApiError::new(ErrorType::FieldMissing, "Mandatory field missing: cluster_template_id")
-            .field("cluster_template_id"));
-    }
-    let body = read_body::<ClusterSpec>(fields)?;
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let spec = ClusterSpec::default();
-        let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Magnum };
-        let made = create(api, &mut work, new).map_err(|e| unknown_template(e, request.magnum()))?.object;
-        default_groups(&mut work, &made)?;
-        let location = Some(format!("/v1/{}", ClusterSpec::path(&made)));
-        let shown = json!({"uuid": made.meta.uuid});
-        work.finish(Answer { location, ..Answer::json(202, shown) })
-    });
-    Ok(Reply::written(answer.await?, &request.base))
-}
-
-/// Magnum answers 404 for a template that is not there, and 400 below its version 1.10.
-fn unknown_template(error: ApiError, version: Minor) -> Undecided {
-    if error.kind == ErrorType::ReferenceDangling
-        && error.field.as_deref() == Some("cluster_template")
-        && version >= since::TEMPLATE_NOT_FOUND
-    {
-        return ApiError { kind: ErrorType::ObjectNotFound, ..error }.into();
-    }
-    error.into()
-}
 
 fn new_name(fields: &mut Map<String, Value>, uuid: Uuid) -> Result<ObjectName, ApiError> {
     let invalid = |reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field("name");

@@ -1,18 +1,18 @@
 //! What lists have in common: selectors, the rows of a page, the body piece by piece.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use stemma_core::object::Object;
 use stemma_core::selector::Selector;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::objects::Shown;
+use super::objects::{Shown, body};
+use crate::api::Api;
 use crate::api::http::query::{BadQuery, Page, Parameters};
-use crate::api::http::request::{Reply, Request};
+use crate::api::http::request::{Outcome, Reply, Request};
 use crate::registry::work::not_found;
 
 /// How large a piece of a list's body grows before it is sent, in bytes.
@@ -29,9 +29,33 @@ pub(super) fn selector(parameters: &Parameters) -> Result<Option<Selector>, ApiE
     parameters.one("selector")?.map(|text| Selector::parse(text).map_err(refused)).transpose()
 }
 
-/// Whether an object's labels are selected.
-pub(super) fn selected(selector: Option<&Selector>, labels: impl FnOnce() -> BTreeMap<String, String>) -> bool {
-    selector.is_none_or(|selector| selector.matches(&labels(), &()))
+/// How much of each object a list shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// The fields that its kind lists.
+    Listed,
+    /// All fields.
+    Whole,
+}
+
+/// `GET` of a page of a kind's objects.
+///
+/// # Errors
+/// A selector, filter or page that is none.
+pub(super) fn list<S: Shown<Name: Send + Sync> + Send + Sync>(api: &Api, request: &Request, detail: Detail) -> Outcome {
+    let model = api.cache().model();
+    let filter = S::filter(&model, request)?;
+    let selector = selector(&request.query)?;
+    let selected = |object: &Object<S>| selector.as_ref().is_none_or(|s| s.matches(&S::labels(&model, object), &()));
+    let rows = Rows::read(request, S::shelf(&model).iter(), |object| filter(object) && selected(object))?;
+    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
+    Ok(rows.written(S::LIST, move |object, text| {
+        let mut row = body(&api, &model, object, &base, &|field| detail == Detail::Whole || S::is_listed(field));
+        if detail == Detail::Listed {
+            S::summarize(object, &mut row);
+        }
+        serde_json::to_writer(text, &row).expect("a value is written to memory");
+    }))
 }
 
 /// The rows of one page, and the address of the next.
@@ -40,10 +64,7 @@ pub(super) struct Rows<S: Shown> {
     next: Option<String>,
 }
 
-impl<S: Shown + Send + Sync> Rows<S>
-where
-    S::Name: Send + Sync,
-{
+impl<S: Shown<Name: Send + Sync> + Send + Sync> Rows<S> {
     /// Takes the page that a request asks for out of all objects of a kind, which come in the order in which they were made.
     /// In that order no more of them are looked at than the page needs.
     ///
@@ -53,7 +74,6 @@ where
         request: &Request,
         objects: impl DoubleEndedIterator<Item = &'m Arc<Object<S>>>,
         keeps: impl Fn(&Object<S>) -> bool,
-        name_of: impl Fn(&Object<S>) -> String,
     ) -> Result<Self, ApiError> {
         let page = Page::read(&request.query)?;
         let objects = match page.sort_key.as_deref() {
@@ -61,7 +81,7 @@ where
             None | Some("id" | "created_at") => cut(&page, objects, keeps),
             Some(key) => {
                 let mut sorted: Vec<_> = objects.filter(|object| keeps(object)).collect();
-                sort(&mut sorted, key, name_of)?;
+                sort(&mut sorted, key)?;
                 if page.descending {
                     sorted.reverse();
                 }
@@ -71,17 +91,6 @@ where
         let last = objects.last().map(|object| object.meta.uuid.to_string());
         let next = page.next(&request.url(), &request.query, objects.len(), last);
         Ok(Self { objects, next })
-    }
-
-    /// The list's body, made piece by piece of how each row looks.
-    pub(super) fn reply(
-        self,
-        name: &'static str,
-        show: impl Fn(&Object<S>) -> Map<String, Value> + Send + 'static,
-    ) -> Reply {
-        self.written(name, move |object, text| {
-            serde_json::to_writer(text, &show(object)).expect("a value is written to memory");
-        })
     }
 
     /// The list's body, made piece by piece of how each row is written.
@@ -128,14 +137,10 @@ fn cut<'m, S: Shown>(
     Ok(rows.ok_or_else(missing)?.into_iter().cloned().collect())
 }
 
-fn sort<S: Shown>(
-    rows: &mut [&Arc<Object<S>>],
-    key: &str,
-    name_of: impl Fn(&Object<S>) -> String,
-) -> Result<(), ApiError> {
+fn sort<S: Shown>(rows: &mut [&Arc<Object<S>>], key: &str) -> Result<(), ApiError> {
     match key {
         "uuid" => rows.sort_by_key(|row| row.meta.uuid),
-        "name" => rows.sort_by_cached_key(|row| name_of(row)),
+        "name" => rows.sort_by_cached_key(|row| S::name_text(&row.meta.name)),
         "updated_at" => rows.sort_by_key(|row| row.meta.updated_at),
         "generation" => rows.sort_by_key(|row| row.meta.generation),
         other => {

@@ -3,15 +3,18 @@
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use stemma_core::object::Object;
 use stemma_core::ownership::Party;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{Shown, lost, raw};
+use super::objects::{Shown, raw};
+use super::writes;
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{Outcome, Request};
+use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::maps::{MapName, MapWrite};
-use crate::registry::work::{Work, check_presumed};
+use crate::registry::work::Work;
 
 /// The calls of a map of its own: what is done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,20 +74,14 @@ impl MapBody {
 pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapCall) -> Outcome {
     let caller = request.caller()?;
     let map = map_name::<S>(request.part("map"))?;
-    let (body, presumed) = (MapBody::read(call, map, request)?, request.presumed()?);
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let before = S::locate(&work.model, request)?;
-        check_presumed(&before, presumed)?;
-        let mut spec = before.spec.clone();
-        let inherited = spec.inherited().ok_or_else(|| no_map::<S>(map))?;
-        map.write(inherited, body.as_write(), &caller.manager, work.now())?;
-        let warning = lost(&work.model, &before, &spec);
-        let written = work.update(&before, before.meta.name.clone(), spec)?;
-        let shown = S::show(api, &work.model, &written.object, &request.base);
-        work.finish(Answer { warning, ..Answer::json(200, shown.into()) })
-    });
-    Ok(Reply::written(answer.await?, &request.base))
+    let body = MapBody::read(call, map, request)?;
+    let edit = |work: &Work<'_>, object: &mut Object<S>| {
+        let inherited = object.spec.inherited().ok_or_else(|| no_map::<S>(map))?;
+        map.write(inherited, body.as_write(), &caller.manager, work.now())
+    };
+    let answer =
+        |model: &Model, object: &Object<S>| Answer::json(200, S::show(api, model, object, &request.base).into());
+    writes::change(api, request, &caller, edit, answer).await
 }
 
 /// What stands in a map's place in the path and is none.

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hyper::StatusCode;
 use serde_json::{Map, Value};
-use stemma_core::labels::BodyShape;
 use stemma_core::name::{NodeName, is_uuid_like, odd_host_uuid};
 use stemma_core::object::{Kind, Node, NodeSpec};
 use stemma_core::origin::Level;
@@ -15,9 +13,8 @@ use uuid::Uuid;
 
 use super::columns::{Chosen, Row, is_known};
 use super::filter::Filter;
-use super::lists::Rows;
-use super::objects::{Shown, read_body};
-use super::writes::{New, create, shown_new};
+use super::lists::{Detail, Rows};
+use super::objects::Shown;
 use super::{state, view};
 use crate::api::Api;
 use crate::api::http::query::{BadQuery, Page, Parameters};
@@ -32,8 +29,10 @@ const DEFAULT: &[&str] = &["uuid", "name", "instance_uuid", "maintenance", "powe
 /// What Stemma's own lists show beside, where a client names no version of Ironic's.
 const OWN: &[&str] =
     &["nodegroup", "state", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"];
+
 impl Shown for NodeSpec {
     const LEVEL: Option<Level> = Some(Level::Node);
+    const LIST: &'static str = "nodes";
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<Node>, ApiError> {
         locate(model, request.part("node"), request.ironic())
@@ -41,6 +40,23 @@ impl Shown for NodeSpec {
 
     fn show(api: &Api, model: &Model, object: &Node, base: &str) -> Map<String, Value> {
         shown(api, model, object, base, Service::Baremetal.range().1)
+    }
+
+    fn identify(request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<NodeName>), ApiError> {
+        check_version(fields, request.ironic())?;
+        if ["driver", "name"].iter().all(|field| fields.get(*field).is_none_or(Value::is_null)) {
+            let message = "a node needs a name, or (as in Ironic's API) a driver";
+            return Err(ApiError::new(ErrorType::FieldMissing, message).field("driver"));
+        }
+        Ok((new_uuid(fields)?, new_name(fields)?))
+    }
+
+    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+        Ok(Self::default())
+    }
+
+    fn made(api: &Api, work: &mut Work<'_>, request: &Request, node: &Node) -> Result<Map<String, Value>, ApiError> {
+        Ok(shown(api, &work.model, node, &request.base, request.ironic()))
     }
 
     fn above<'m>(model: &'m Model, spec: &Self) -> view::Chain<'m> {
@@ -140,18 +156,17 @@ fn read_fields(parameters: &Parameters, version: Minor) -> Result<Option<Vec<Str
 }
 
 /// `GET /v1/nodes` and `GET /v1/nodes/detail`.
-pub(super) fn list(api: &Api, request: &Request, detail_path: bool) -> Outcome {
+pub(super) fn list(api: &Api, request: &Request, detail: Detail) -> Outcome {
     let parameters = &request.query;
     let model = api.cache().model();
-    let columns = columns(request, detail_path)?;
+    let columns = columns(request, detail == Detail::Whole)?;
     check_marker(&Page::read(parameters)?)?;
     let filter = Filter::read(api, request.ironic(), parameters)?;
     let deleting = parameters.flag("deleting")?.unwrap_or(false);
     let keeps = |node: &Node| !deleting && filter.keeps(&model, node);
-    let name = |node: &Node| node.meta.name.as_ref().map(ToString::to_string).unwrap_or_default();
-    let rows = Rows::read(request, model.nodes.iter(), keeps, name)?;
+    let rows = Rows::read(request, model.nodes.iter(), keeps)?;
     let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
-    Ok(rows.written("nodes", move |node, text| columns.write(&Row::new(&api, &model, node, &base), text)))
+    Ok(rows.written(NodeSpec::LIST, move |node, text| columns.write(&Row::new(&api, &model, node, &base), text)))
 }
 
 fn columns(request: &Request, detail_path: bool) -> Result<Chosen, ApiError> {
@@ -195,29 +210,6 @@ pub(super) fn get(api: &Api, request: &Request) -> Outcome {
     Ok(Reply::ok(body.into()).tagged(node.meta.resource_version))
 }
 
-/// `POST /v1/nodes`.
-pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let caller = request.caller()?;
-    let mut fields = request.object()?;
-    check_version(&fields, request.ironic())?;
-    if ["driver", "name"].iter().all(|field| fields.get(*field).is_none_or(Value::is_null)) {
-        let message = "a node needs a name, or (as in Ironic's API) a driver";
-        return Err(ApiError::new(ErrorType::FieldMissing, message).field("driver"));
-    }
-    let (uuid, name) = (new_uuid(&mut fields)?, new_name(&mut fields)?);
-    let body = read_body::<NodeSpec>(fields)?;
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let spec = NodeSpec::default();
-        let new = New { uuid, name: name.clone(), spec, body: &body, caller: &caller, shape: BodyShape::Own };
-        let made = create(api, &mut work, new)?.object;
-        let shown = shown(api, &work.model, &made, &request.base, request.ironic());
-        let answer = shown_new(201, &made, shown);
-        work.finish(answer)
-    });
-    Ok(Reply::written(answer.await?, &request.base))
-}
-
 /// A field of a later version than the request's is refused, as Ironic refuses it.
 fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiError> {
     let since: BTreeMap<&str, Minor> = [("name", since::NAMES), ("resource_class", since::RESOURCE_CLASS)].into();
@@ -255,5 +247,5 @@ fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiErro
 pub(super) fn report(api: &Api, request: &Request) -> Outcome {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
-    Ok(Reply { status: StatusCode::OK, ..Reply::ok(state::report(&model, &node)) })
+    Ok(Reply::ok(state::report(&model, &node)))
 }

@@ -2,19 +2,21 @@
 //! to it is here and beside it, once: reading it, its fields and the pages of its lists here, making, changing and deleting it in
 //! [`super::writes`], its three kinds of patches in [`super::patching`], the maps that have calls of their own in [`super::maps`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use stemma_core::key::LabelKey;
 use stemma_core::labels::{BodyShape, Labels};
 use stemma_core::manifest::{Author, Body, Fields, write};
 use stemma_core::object::Object;
 use stemma_core::origin::Level;
-use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::error::ApiError;
+use uuid::Uuid;
 
-use super::kept;
-use super::view::Chain;
+use super::view::{self, Chain};
+use super::{kept, writes};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
@@ -29,24 +31,100 @@ use crate::registry::{Caller, Undecided};
 pub(super) trait Shown: Resource + Fields {
     /// Its level of inheritance; none for one that stands on none.
     const LEVEL: Option<Level>;
+    /// What a list of its objects is called in a body.
+    const LIST: &'static str;
+    /// What `merge_labels` means where the body of a new object leaves it out.
+    const SHAPE: BodyShape = BodyShape::Own;
+    /// The status that answers a new object.
+    const CREATED: u16 = 201;
+    /// Whether `add` on an attribute that is set is refused (as Magnum).
+    const ADD_IS_NEW: bool = false;
+    /// Whether a JSON patch can't rename it (as Magnum).
+    const KEEPS_NAME: bool = false;
+
     /// The object that a request's path names.
     ///
     /// # Errors
     /// That there is none.
     fn locate(model: &Model, request: &Request) -> Result<Arc<Object<Self>>, ApiError>;
+
+    /// The path of the object below `/v1/`.
+    fn path(object: &Object<Self>) -> String;
+
     /// What it looks like, whole.
-    fn show(api: &Api, model: &Model, object: &Object<Self>, base: &str) -> Map<String, Value>;
-    /// What stands above its level.
+    fn show(api: &Api, model: &Model, object: &Object<Self>, base: &str) -> Map<String, Value> {
+        body(api, model, object, base, &|_| true)
+    }
+
+    /// Adds to a body what is no field of the spec.
+    fn complete(_model: &Model, _object: &Object<Self>, _body: &mut Map<String, Value>) {}
+
+    /// Whether a list that is not asked for details shows a field.
+    fn is_listed(_field: &str) -> bool {
+        true
+    }
+
+    /// Adds to a row of such a list what stands for the fields that it leaves out.
+    fn summarize(_object: &Object<Self>, _row: &mut Map<String, Value>) {}
+
+    /// Which objects a list is about.
+    ///
+    /// # Errors
+    /// A filter that is none; that the object whose children are listed is not there.
+    fn filter(_model: &Model, _request: &Request) -> Result<impl Fn(&Object<Self>) -> bool, ApiError> {
+        Ok(|_: &Object<Self>| true)
+    }
+
+    /// What stands above its level, the farthest first.
     fn above<'m>(_model: &'m Model, _spec: &Self) -> Chain<'m> {
         Vec::new()
     }
+
+    /// The labels by which a list selects.
+    fn labels(model: &Model, object: &Object<Self>) -> BTreeMap<String, String> {
+        let mut chain = Self::above(model, &object.spec);
+        chain.extend(Self::LEVEL.zip(object.spec.inherited_ref()));
+        view::label_map(&Labels::of(chain.iter().map(|(level, said)| (*level, &said.labels))))
+    }
+
+    /// Takes the uuid and the name of a new object out of its body.
+    ///
+    /// # Errors
+    /// That the body has none, or something else in their place.
+    fn identify(_request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, Self::Name), ApiError> {
+        Ok((Uuid::now_v7(), writes::name_of_new::<Self>(fields)?))
+    }
+
+    /// A new object's spec before its body is laid over it.
+    ///
+    /// # Errors
+    /// That its parent is not there.
+    fn blank(model: &Model, request: &Request) -> Result<Self, ApiError>;
+
+    /// What else a new object brings with it, and what answers it.
+    ///
+    /// # Errors
+    /// What refuses that.
+    fn made(
+        api: &Api,
+        work: &mut Work<'_>,
+        request: &Request,
+        object: &Object<Self>,
+    ) -> Result<Map<String, Value>, ApiError> {
+        Ok(Self::show(api, &work.model, object, &request.base))
+    }
+
+    /// The refusal of a new object, as its upstream words it.
+    fn refuse_new(refusal: ApiError, _request: &Request) -> ApiError {
+        refusal
+    }
+
     /// Takes an object away.
     ///
     /// # Errors
     /// What still refers to it, or that it goes only with another.
     fn remove(work: &mut Work<'_>, object: &Arc<Object<Self>>) -> Result<(), Undecided>;
-    /// The path of the object below `/v1/`.
-    fn path(object: &Object<Self>) -> String;
+
     /// Checks what stands beside the store: that the file bodies are there which it names.
     ///
     /// # Errors
@@ -54,10 +132,12 @@ pub(super) trait Shown: Resource + Fields {
     fn check_bodies(_api: &Api, _spec: &Self) -> Result<(), ApiError> {
         Ok(())
     }
+
     /// Whether any host stands at or below it.
     fn has_hosts(_model: &Model, _object: &Object<Self>) -> bool {
         false
     }
+
     /// Brings a body of the upstream's into our own fields' names.
     ///
     /// # Errors
@@ -65,21 +145,40 @@ pub(super) trait Shown: Resource + Fields {
     fn adapt(_body: &mut Map<String, Value>) -> Result<(), ApiError> {
         Ok(())
     }
+
     /// What a JSON patch answers; the object itself unless its upstream answers otherwise.
     fn patched(_object: &Object<Self>, body: Map<String, Value>) -> Answer {
         Answer::json(200, body.into())
     }
+
     /// What the object is called without a name.
     ///
     /// # Errors
     /// That it needs one.
     fn no_name() -> Result<Self::Name, ApiError> {
-        Err(ApiError::new(ErrorType::FieldMissing, format!("a {} needs a name", Self::KIND.word())).field("name"))
+        Err(writes::needs_name(Self::KIND))
     }
-    /// Whether `add` on an attribute that is set is refused (as Magnum).
-    const ADD_IS_NEW: bool = false;
-    /// Whether a JSON patch can't rename it (as Magnum).
-    const KEEPS_NAME: bool = false;
+}
+
+/// The body of an object, with those of its fields alone that are wanted.
+pub(super) fn body<S: Shown>(
+    api: &Api,
+    model: &Model,
+    object: &Object<S>,
+    base: &str,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Map<String, Value> {
+    let mut body = fields_of(&object.spec, &ModelNames::new(model, &api.traits), wanted);
+    view::meta(&mut body, &object.meta);
+    body.insert("name".into(), json!(S::name_text(&object.meta.name)));
+    S::complete(model, object, &mut body);
+    kept::fill(S::EXTRA, &mut body);
+    if let Some((level, own)) = S::LEVEL.zip(object.spec.inherited_ref()) {
+        view::maps(&mut body, S::above(model, &object.spec), level, own, wanted);
+    }
+    body.insert("links".into(), view::links(base, &S::path(object)));
+    body.retain(|name, _| wanted(name));
+    body
 }
 
 /// Reads a body's fields, of our own or the upstream's names.
@@ -123,12 +222,13 @@ pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> Outcome {
 
 /// The fields of a spec as a body would say them, those at their defaults left out.
 pub(super) fn shown_fields<S: Fields>(api: &Api, work: &Work<'_>, spec: &S) -> Map<String, Value> {
-    fields_of(spec, &ModelNames::new(&work.model, &api.traits))
+    fields_of(spec, &ModelNames::new(&work.model, &api.traits), &|_| true)
 }
 
-/// The same, by any names.
-pub(super) fn fields_of<S: Fields>(spec: &S, names: &ModelNames<'_>) -> Map<String, Value> {
-    let shown = S::FIELDS.iter().map(|field| (field.name.to_owned(), (field.show)(spec, names)));
+/// The same, of those fields that are wanted.
+fn fields_of<S: Fields>(spec: &S, names: &ModelNames<'_>, wanted: &dyn Fn(&str) -> bool) -> Map<String, Value> {
+    let shown = S::FIELDS.iter().filter(|field| wanted(field.name));
+    let shown = shown.map(|field| (field.name.to_owned(), (field.show)(spec, names)));
     let mut fields: Map<String, Value> = shown.filter(|(_, value)| !value.is_null()).collect();
     if !S::EXTRA.is_empty() {
         fields.extend(spec.extra_ref().clone());
@@ -138,8 +238,7 @@ pub(super) fn fields_of<S: Fields>(spec: &S, names: &ModelNames<'_>) -> Map<Stri
 
 /// The sentence of a write by which hosts lose inherited keys.
 pub(super) fn lost<S: Shown>(model: &Model, before: &Object<S>, after: &S) -> Option<String> {
-    let (mut old, mut new) = (before.spec.clone(), after.clone());
-    let (level, old, new) = (S::LEVEL?, old.inherited()?.clone(), new.inherited()?.clone());
+    let (level, old, new) = (S::LEVEL?, before.spec.inherited_ref()?, after.inherited_ref()?);
     if old.labels == new.labels || !S::has_hosts(model, before) {
         return None;
     }

@@ -1,25 +1,26 @@
 //! The three kinds of patches of an object: server-side apply of its maps, merge patch of its fields, and JSON patch, which
 //! Magnum's and Ironic's clients send and whose paths reach into maps that are stored with their owners.
 
-use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
-use stemma_core::labels::{BodyShape, read_merge};
+use stemma_core::labels::{BodyShape, Layer, read_merge};
 use stemma_core::manifest::{Author, write};
 use stemma_core::object::{Inherited, Kind, Object};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::kept;
-use super::objects::{Shown, lost, raw, read_body, shown_fields, update};
+use super::objects::{Shown, raw, read_body, shown_fields, update};
+use super::{kept, writes};
 use crate::api::Api;
 use crate::api::http::patch::{BadPatch, Operation, Patch, Verb, map_from_text};
-use crate::api::http::request::{Outcome, PatchKind, Reply, Request};
+use crate::api::http::request::{Outcome, PatchKind, Request};
+use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::Caller;
 use crate::registry::admit::bad_body;
 use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::names::ModelNames;
-use crate::registry::work::{Work, check_presumed};
+use crate::registry::work::Work;
 
 /// `PATCH` of an object, in its three forms.
 ///
@@ -29,35 +30,26 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> Outcome {
     let parameters = &request.query;
     let caller = request.caller()?;
     let force = parameters.flag("force")?.unwrap_or(false);
-    let (kind, presumed) = (request.patch_kind()?, request.presumed()?);
+    let kind = request.patch_kind()?;
     let intent = Intent::read(kind, request)?;
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let before = S::locate(&work.model, request)?;
-        check_presumed(&before, presumed)?;
-        let (name, spec) = match &intent {
-            Intent::Apply(maps) => {
-                (before.meta.name.clone(), apply_maps(api, &work, &before.spec, maps, &caller, force)?)
-            }
-            Intent::Merge(fields) => merge(api, &work, &before, fields.clone(), &caller)?,
-            Intent::Json(patch) => json_patch(api, &work, &before, patch.clone(), &caller)?,
-        };
-        let warning = lost(&work.model, &before, &spec);
-        let written = work.update(&before, name, spec)?;
-        let body = S::show(api, &work.model, &written.object, &request.base);
-        let mut answer = match kind {
-            PatchKind::Json => S::patched(&written.object, body),
+    let edit = |work: &Work<'_>, object: &mut Object<S>| match &intent {
+        Intent::Apply(maps) => apply_maps(api, work, &mut object.spec, maps, &caller, force),
+        Intent::Merge(fields) => merge(api, work, object, fields.clone(), &caller),
+        Intent::Json(patch) => json_patch(api, work, object, patch.clone(), &caller),
+    };
+    let answer = |model: &Model, object: &Object<S>| {
+        let body = S::show(api, model, object, &request.base);
+        match kind {
+            PatchKind::Json => S::patched(object, body),
             PatchKind::Merge | PatchKind::Apply => Answer::json(200, body.into()),
-        };
-        answer.warning = warning;
-        work.finish(answer)
-    });
-    Ok(Reply::written(answer.await?, &request.base))
+        }
+    };
+    writes::change(api, request, &caller, edit, answer).await
 }
 
 /// A patch, read.
 enum Intent {
-    Apply(BTreeMap<String, Value>),
+    Apply(Map<String, Value>),
     Merge(Map<String, Value>),
     Json(Patch),
 }
@@ -65,7 +57,7 @@ enum Intent {
 impl Intent {
     fn read(kind: PatchKind, request: &Request) -> Result<Self, ApiError> {
         Ok(match kind {
-            PatchKind::Apply => Self::Apply(request.object()?.into_iter().collect()),
+            PatchKind::Apply => Self::Apply(request.object()?),
             PatchKind::Merge => Self::Merge(request.object()?),
             PatchKind::Json => Self::Json(Patch::read(request.json()?).map_err(|e| bad_patch(&e))?),
         })
@@ -76,57 +68,47 @@ impl Intent {
 fn apply_maps<S: Shown>(
     api: &Api,
     work: &Work<'_>,
-    spec: &S,
-    maps: &BTreeMap<String, Value>,
+    spec: &mut S,
+    maps: &Map<String, Value>,
     caller: &Caller,
     force: bool,
-) -> Result<S, ApiError> {
-    let mut named = Map::new();
-    for (name, map) in maps {
-        let is_merge = name == "merge_labels" && S::KIND != Kind::ClusterTemplate;
-        if MapName::named(name).is_none() && !is_merge {
-            let message =
-                format!("an apply of an object names labels, annotations and parameters, not {}", quote(name));
-            let advice = "other fields are applied with POST /v1/apply, or changed with a merge patch";
-            return Err(ApiError::new(ErrorType::FieldUnknown, message).field(name.clone()).detail(advice));
-        }
-        named.insert(name.clone(), map.clone());
+) -> Result<(), ApiError> {
+    let is_merge = |name: &str| name == "merge_labels" && S::KIND != Kind::ClusterTemplate;
+    if let Some(name) = maps.keys().find(|name| MapName::named(name).is_none() && !is_merge(name)) {
+        let message = format!("an apply of an object names labels, annotations and parameters, not {}", quote(name));
+        let advice = "other fields are applied with POST /v1/apply, or changed with a merge patch";
+        return Err(ApiError::new(ErrorType::FieldUnknown, message).field(name.clone()).detail(advice));
     }
-    let mut next = spec.clone();
-    if next.inherited().is_none() {
-        let body = read_body::<S>(named)?;
+    let Some(inherited) = spec.inherited() else {
+        let body = read_body::<S>(maps.clone())?;
         let author = Author::Apply { manager: &caller.manager, force, adopt: None };
-        write(&mut next, &body, author, &ModelNames::new(&work.model, &api.traits), work.now().0)
-            .map_err(bad_body::<S>)?;
-        return Ok(next);
-    }
-    let sent = named.get("merge_labels").map(|sent| read_merge(&raw(sent))).transpose().map_err(|e| {
+        let names = ModelNames::new(&work.model, &api.traits);
+        return write(spec, &body, author, &names, work.now().0).map_err(bad_body::<S>);
+    };
+    let sent = maps.get("merge_labels").map(|sent| read_merge(&raw(sent))).transpose().map_err(|e| {
         let message = format!("Invalid input for {}: {e}", S::KIND.word());
         ApiError::new(ErrorType::FieldInvalid, message).field("merge_labels")
     })?;
-    for (name, map) in named.iter().filter(|(_, map)| !map.is_null()) {
-        if let (Some(map_name), Some(inherited)) = (MapName::named(name), next.inherited()) {
-            let raw = raw(map);
-            map_name.write(inherited, MapWrite::Apply { map: &raw, force }, &caller.manager, work.now())?;
+    for (name, map) in maps.iter().filter(|(_, map)| !map.is_null()) {
+        if let Some(map_name) = MapName::named(name) {
+            map_name.write(inherited, MapWrite::Apply { map: &raw(map), force }, &caller.manager, work.now())?;
         }
     }
-    if let (Some(sent), Some(inherited)) = (sent.flatten(), next.inherited()) {
+    if let Some(sent) = sent.flatten() {
         inherited.labels.merge = Some(sent);
     }
-    Ok(next)
+    Ok(())
 }
-
-type Next<S> = (<S as stemma_core::object::Spec>::Name, S);
 
 fn merge<S: Shown>(
     api: &Api,
     work: &Work<'_>,
-    before: &Object<S>,
+    object: &mut Object<S>,
     mut fields: Map<String, Value>,
     caller: &Caller,
-) -> Result<Next<S>, ApiError> {
-    let name = take_name::<S>(before, &mut fields)?;
-    let present = shown_fields(api, work, &before.spec);
+) -> Result<(), ApiError> {
+    object.meta.name = take_name::<S>(object, &mut fields)?;
+    let present = shown_fields(api, work, &object.spec);
     for (field, change) in &mut fields {
         if change.is_object() && MapName::named(field).is_none() {
             let old = present.get(field).cloned().unwrap_or(Value::Null);
@@ -134,7 +116,8 @@ fn merge<S: Shown>(
         }
     }
     let body = read_body::<S>(fields)?;
-    Ok((name, update(api, work, &before.spec, &body, caller, BodyShape::Own)?))
+    object.spec = update(api, work, &object.spec, &body, caller, BodyShape::Own)?;
+    Ok(())
 }
 
 /// RFC 7396: members are merged, `null` takes one away, anything else replaces.
@@ -156,34 +139,33 @@ pub(super) fn merged(present: Value, patch: &Value) -> Value {
 fn json_patch<S: Shown>(
     api: &Api,
     work: &Work<'_>,
-    before: &Object<S>,
+    object: &mut Object<S>,
     mut patch: Patch,
     caller: &Caller,
-) -> Result<Next<S>, ApiError> {
-    let mut next = before.spec.clone();
+) -> Result<(), ApiError> {
     for map in MapName::ALL {
         for operation in patch.split(map.name()) {
-            map_operation::<S>(&mut next, map, &operation, work, caller)?;
+            map_operation::<S>(&mut object.spec, map, &operation, work, caller)?;
         }
     }
-    let mut document = shown_fields(api, work, &next);
+    let mut document = shown_fields(api, work, &object.spec);
     kept::fill(S::EXTRA, &mut document);
-    document.insert("name".into(), S::name_text(&before.meta.name).into());
-    let mut patched = document.clone();
+    document.insert("name".into(), S::name_text(&object.meta.name).into());
     if S::ADD_IS_NEW {
         refuse_existing(&document, &patch)?;
     }
-    patch.apply(&mut patched).map_err(|e| bad_patch(&e))?;
+    let patched = patch.apply(document.clone()).map_err(|e| bad_patch(&e))?;
     let removed = document.keys().filter(|key| !patched.contains_key(*key)).map(|key| (key.clone(), Value::Null));
     let mut changes: Map<String, Value> = removed.collect();
     changes.extend(patched.into_iter().filter(|(key, value)| document.get(key) != Some(value)));
-    let name = take_name::<S>(before, &mut changes)?;
-    if S::KEEPS_NAME && name != before.meta.name {
+    let name = take_name::<S>(object, &mut changes)?;
+    if S::KEEPS_NAME && name != object.meta.name {
         let message = format!("cannot change {} property(ies) name.", S::KIND.word());
         return Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"));
     }
-    let body = read_body::<S>(changes)?;
-    Ok((name, update(api, work, &next, &body, caller, BodyShape::Own)?))
+    object.meta.name = name;
+    object.spec = update(api, work, &object.spec, &read_body::<S>(changes)?, caller, BodyShape::Own)?;
+    Ok(())
 }
 
 fn refuse_existing(document: &Map<String, Value>, patch: &Patch) -> Result<(), ApiError> {
@@ -267,14 +249,13 @@ fn null_in_patch(map: MapName, key: &str) -> ApiError {
 }
 
 fn provided_keys(inherited: &Inherited, map: MapName) -> Option<Vec<String>> {
+    fn keys<K: Ord + Clone + Display, V: Clone>(layer: &Layer<K, V>) -> Option<Vec<String>> {
+        Some(layer.provided.as_ref()?.iter().map(|(key, _)| key.to_string()).collect())
+    }
     match map {
-        MapName::Labels => inherited.labels.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect()),
-        MapName::Annotations => {
-            inherited.annotations.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect())
-        }
-        MapName::Parameters => {
-            inherited.parameters.provided.as_ref().map(|m| m.iter().map(|(k, _)| k.to_string()).collect())
-        }
+        MapName::Labels => keys(&inherited.labels),
+        MapName::Annotations => keys(&inherited.annotations),
+        MapName::Parameters => keys(&inherited.parameters),
     }
 }
 

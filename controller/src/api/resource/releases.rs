@@ -1,53 +1,66 @@
 //! Releases: the task library.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
+use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Kind, Release, ReleaseSpec};
 use stemma_core::origin::Level;
 use stemma_core::task::task_type;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::Hash;
+use uuid::Uuid;
 
-use super::lists::Rows;
 use super::maps::MapCall;
-use super::objects::{self, Shown, read_body};
-use super::{lists, patching, view, writes};
+use super::objects::{Shown, read_body, update};
+use super::{patching, writes};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::records::request::Answer;
 use crate::registry::Undecided;
-use crate::registry::names::ModelNames;
-use crate::registry::work::{Work, check_presumed, not_found};
+use crate::registry::work::{Work, not_found};
 
 impl Shown for ReleaseSpec {
     const LEVEL: Option<Level> = None;
+    const LIST: &'static str = "releases";
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<Release>, ApiError> {
         let id = request.part("release");
         model.releases.find(None, id).cloned().ok_or_else(|| not_found(Kind::Release, id))
     }
 
-    fn show(api: &Api, model: &Model, object: &Release, base: &str) -> Map<String, Value> {
-        let mut body = Map::new();
-        view::meta(&mut body, &object.meta);
+    fn complete(_model: &Model, object: &Release, body: &mut Map<String, Value>) {
         body.insert("name".into(), object.meta.name.name.to_string().into());
         body.insert("version".into(), json!(object.meta.name.version.as_ref().map(ToString::to_string)));
-        body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
-        for (name, empty) in [
-            ("labels", json!({})),
-            ("annotations", json!({})),
-            ("roles", json!({})),
-            ("tags", json!({})),
-            ("tasks", json!([])),
-        ] {
-            body.entry(name).or_insert(empty);
+        for name in ["labels", "annotations", "roles", "tags"] {
+            body.entry(name).or_insert_with(|| json!({}));
         }
-        body.insert("links".into(), view::links(base, &Self::path(object)));
-        body
+        body.entry("tasks").or_insert_with(|| json!([]));
+    }
+
+    /// A list goes without the tasks, which can be many.
+    fn is_listed(field: &str) -> bool {
+        field != "tasks"
+    }
+
+    fn summarize(object: &Release, row: &mut Map<String, Value>) {
+        row.insert("task_count".into(), object.spec.tasks.len().into());
+    }
+
+    fn labels(_model: &Model, object: &Release) -> BTreeMap<String, String> {
+        object.spec.labels.clone()
+    }
+
+    fn identify(_request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, ReleaseRef), ApiError> {
+        Ok((Uuid::now_v7(), name_of(fields)?))
+    }
+
+    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+        Ok(Self::default())
     }
 
     fn remove(work: &mut Work<'_>, release: &Arc<Release>) -> Result<(), Undecided> {
@@ -84,23 +97,8 @@ impl Shown for ReleaseSpec {
     }
 }
 
-/// `GET /v1/releases`: without their tasks, which can be many.
-pub(super) fn list(api: &Api, request: &Request) -> Outcome {
-    let model = api.cache().model();
-    let selector = lists::selector(&request.query)?;
-    let keeps = |object: &Release| lists::selected(selector.as_ref(), || object.spec.labels.clone());
-    let rows = Rows::read(request, model.releases.iter(), keeps, |object| object.meta.name.to_string())?;
-    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
-    Ok(rows.reply("releases", move |object| {
-        let mut body = ReleaseSpec::show(&api, &model, object, &base);
-        let tasks = body.remove("tasks").and_then(|tasks| tasks.as_array().map(Vec::len));
-        body.insert("task_count".into(), tasks.unwrap_or_default().into());
-        body
-    }))
-}
-
 /// The name of a release from its body's `name` and `version`.
-fn name_of(fields: &mut Map<String, Value>) -> Result<<ReleaseSpec as stemma_core::object::Spec>::Name, ApiError> {
+fn name_of(fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
     let invalid = |field: &str, reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field(field);
     let Some(Value::String(name)) = fields.remove("name") else {
         return Err(ApiError::new(ErrorType::FieldMissing, "a release needs a name, a text").field("name"));
@@ -113,13 +111,6 @@ fn name_of(fields: &mut Map<String, Value>) -> Result<<ReleaseSpec as stemma_cor
             Err(invalid("version", reason))
         }
     }
-}
-
-/// `POST /v1/releases`.
-pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let mut fields = request.object()?;
-    let name = name_of(&mut fields)?;
-    writes::post::<ReleaseSpec>(api, request, name, fields).await
 }
 
 /// `GET /v1/releases/{release}/tasks`.
@@ -140,7 +131,7 @@ pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> Ou
             "a release's labels are owned together, by who wrote them last; there is nothing to hand over key by key";
         return Err(ApiError::new(ErrorType::ObjectInvalid, message));
     }
-    let (mut body, presumed) = (request.object()?, request.presumed()?);
+    let mut body = request.object()?;
     let given = match body.remove(map) {
         Some(given) if body.is_empty() => given,
         _ if matches!(call, MapCall::Merge) => Value::Object(request.object()?),
@@ -150,18 +141,15 @@ pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> Ou
             );
         }
     };
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
-        let before = ReleaseSpec::locate(&work.model, request)?;
-        check_presumed(&before, presumed)?;
-        let present = if map == "labels" { json!(before.spec.labels) } else { json!(before.spec.annotations) };
+    let edit = |work: &Work<'_>, release: &mut Release| {
+        let present = if map == "labels" { json!(release.spec.labels) } else { json!(release.spec.annotations) };
         let next = if matches!(call, MapCall::Merge) { patching::merged(present, &given) } else { given.clone() };
-        let fields: Map<String, Value> = [(map.to_owned(), next)].into_iter().collect();
-        let body = read_body::<ReleaseSpec>(fields)?;
-        let spec = objects::update(api, &work, &before.spec, &body, &caller, BodyShape::Own)?;
-        let written = work.update(&before, before.meta.name.clone(), spec)?;
-        let shown = ReleaseSpec::show(api, &work.model, &written.object, &request.base);
-        work.finish(Answer::json(200, shown.into()))
-    });
-    Ok(Reply::written(answer.await?, &request.base))
+        let body = read_body::<ReleaseSpec>([(map.to_owned(), next)].into_iter().collect())?;
+        release.spec = update(api, work, &release.spec, &body, &caller, BodyShape::Own)?;
+        Ok(())
+    };
+    let answer = |model: &Model, release: &Release| {
+        Answer::json(200, ReleaseSpec::show(api, model, release, &request.base).into())
+    };
+    writes::change(api, request, &caller, edit, answer).await
 }

@@ -1,18 +1,21 @@
 //! What a node is to be, as resolve answers it: in the plain form in which three programs are compared, and with the
 //! origin of each value.
 
+use std::fmt::Display;
+
 use serde_json::{Map, Value, json};
 use stemma_core::digest::{DigestVersion, TaskDigest};
 use stemma_core::explain;
 use stemma_core::fleet::Missing;
 use stemma_core::graph::ClusterGraph;
+use stemma_core::labels::Folded;
 use stemma_core::lifecycle;
 use stemma_core::object::{ClusterId, ClusterSpec, NodeId, NodeSpec};
 use stemma_core::resolve::{Answer, Outcome, PlainAnswer};
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::Shown;
-use super::state;
+use super::{state, view};
 use crate::api::Api;
 use crate::api::http::request;
 use crate::api::http::request::{Reply, Request};
@@ -50,12 +53,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
     body["revision"] = model.revision.get().into();
     body["nodegroup"] = json!(answer.place());
     body["mode"] = json!({"value": answer.mode().value, "origin": answer.mode().origin.to_string()});
-    body["parameters"] = answer
-        .parameters()
-        .iter()
-        .map(|(key, said)| (key.to_string(), (**said.value).clone()))
-        .collect::<Map<_, _>>()
-        .into();
+    body["parameters"] = view::values(&answer.parameters());
     body["origins"] = origins(answer);
     body["lifecycle"] = limits(answer);
     body["trait_sources"] = state::trait_sources(&answer.traits());
@@ -72,7 +70,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
         body["digest_version"] = DigestVersion::NEWEST.number().into();
     }
     body["released"] = json!(model.released.get(&answer.node().meta.uuid).map(|released| json!({
-        "revision": released.revision, "at": super::view::time(released.at), "release": released.release, "tasks": crate::reconcile::facts::runs(model, released),
+        "revision": released.revision, "at": view::time(released.at), "release": released.release, "tasks": crate::reconcile::facts::runs(model, released),
         "task_digest": TaskDigest(released.task_set.task_digest),
     })));
     body
@@ -93,16 +91,13 @@ fn waits(api: &Api, model: &Model, node: NodeId) -> Value {
 }
 
 fn origins(answer: &Answer) -> Value {
-    let labels = answer.labels();
-    let labels: Map<String, Value> =
-        labels.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
-    let annotations = answer.annotations();
-    let annotations: Map<String, Value> =
-        annotations.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
-    let parameters = answer.parameters();
-    let parameters: Map<String, Value> =
-        parameters.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect();
-    json!({"labels": labels, "annotations": annotations, "parameters": parameters, "tags": tag_origins(answer)})
+    fn of<K: Ord + Clone + Display, V: Clone + PartialEq>(map: &Folded<K, V>) -> Map<String, Value> {
+        map.iter().map(|(key, said)| (key.to_string(), said.origin.to_string().into())).collect()
+    }
+    json!({
+        "labels": of(&answer.labels()), "annotations": of(&answer.annotations()), "parameters": of(&answer.parameters()),
+        "tags": tag_origins(answer),
+    })
 }
 
 fn tag_origins(answer: &Answer) -> Value {
@@ -123,15 +118,14 @@ fn limits(answer: &Answer) -> Value {
         lifecycle::Limit::Forever => Value::Null,
         lifecycle::Limit::Within(time) => time.as_secs().into(),
     };
-    let row =
-        |(field, limit): (lifecycle::Field, stemma_core::origin::Resolved<lifecycle::Limit, lifecycle::Origin>)| {
-            let origin = match limit.origin {
-                lifecycle::Origin::Default => "default".to_owned(),
-                lifecycle::Origin::Level(level) => level.to_string(),
-            };
-            (field.name().to_owned(), json!({"seconds": seconds(limit.value), "origin": origin}))
+    let rows = fields.into_iter().map(|(field, limit)| {
+        let origin = match limit.origin {
+            lifecycle::Origin::Default => "default".to_owned(),
+            lifecycle::Origin::Level(level) => level.to_string(),
         };
-    fields.into_iter().map(row).collect::<Map<_, _>>().into()
+        (field.name().to_owned(), json!({"seconds": seconds(limit.value), "origin": origin}))
+    });
+    rows.collect::<Map<_, _>>().into()
 }
 
 /// `GET /v1/clusters/{cluster}/validate`: the pre-flight check.

@@ -15,6 +15,7 @@ use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
+use crate::registry::work::Work;
 
 /// `GET /v1/nodes/{node}/roles`.
 pub(super) fn roles(api: &Api, request: &Request) -> Outcome {
@@ -48,39 +49,25 @@ pub(super) async fn write_roles(api: &Api, request: &Request, call: RoleCall) ->
         role => vec![role_name(role)?],
     };
     let caller = request.caller()?;
-    let outcome = writes::change::<NodeSpec>(
-        api,
-        request,
-        &caller,
-        |model, node| {
-            let mut spec = node.spec.clone();
-            match call {
-                RoleCall::Give => {
-                    check_roles(model, node, &named)?;
-                    spec.roles.extend(named.iter().filter(|role| !node.spec.roles.contains(role)).cloned());
-                }
-                RoleCall::Replace => {
-                    check_roles(model, node, &named)?;
-                    spec.roles.clone_from(&named);
-                }
-                RoleCall::Take => {
-                    if let Some(role) = named.iter().find(|role| !node.spec.roles.contains(role)) {
-                        return Err(not_its_own(model, node, role));
-                    }
-                    spec.roles.retain(|role| !named.contains(role));
-                }
-            }
-            spec.roles.sort();
-            spec.roles.dedup();
-            if let Some(table) = table_of(model, node) {
-                let next = Node { meta: node.meta.clone(), spec: spec.clone() };
-                spec.tags = table.forget(&roles_of(model, &next), &spec.tags, &caller.manager);
-            }
-            Ok(spec)
-        },
-        |model, node| Answer::json(200, shown_roles(model, node)),
-    );
-    outcome.await
+    let edit = |work: &Work<'_>, node: &mut Node| {
+        let (model, roles) = (&work.model, &node.spec.roles);
+        node.spec.roles = match call {
+            RoleCall::Give => check_roles(model, node, &named)?.iter().chain(roles).cloned().collect(),
+            RoleCall::Replace => check_roles(model, node, &named)?.to_vec(),
+            RoleCall::Take => match named.iter().find(|role| !roles.contains(role)) {
+                Some(role) => return Err(not_its_own(model, node, role)),
+                None => roles.iter().filter(|role| !named.contains(role)).cloned().collect(),
+            },
+        };
+        node.spec.roles.sort();
+        node.spec.roles.dedup();
+        if let Some(table) = table_of(model, node) {
+            node.spec.tags = table.forget(&roles_of(model, node), &node.spec.tags, &caller.manager);
+        }
+        Ok(())
+    };
+    let answer = |model: &Model, node: &Node| Answer::json(200, shown_roles(model, node));
+    writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
 fn read_roles(request: &Request) -> Result<Vec<Name>, ApiError> {
@@ -110,8 +97,8 @@ fn role_name(text: &str) -> Result<Name, ApiError> {
 
 /// A role that the node's release does not have is refused where it is given by name; one that a release has lost
 /// meanwhile stays, as a finding.
-fn check_roles(model: &Model, node: &Node, roles: &[Name]) -> Result<(), ApiError> {
-    let Some(table) = table_of(model, node) else { return Ok(()) };
+fn check_roles<'r>(model: &Model, node: &Node, roles: &'r [Name]) -> Result<&'r [Name], ApiError> {
+    let Some(table) = table_of(model, node) else { return Ok(roles) };
     match roles.iter().find(|role| !table.has_role(role)) {
         Some(role) => {
             let names: Vec<&str> = table.roles().map(|(name, _)| name.as_str()).collect();
@@ -120,7 +107,7 @@ fn check_roles(model: &Model, node: &Node, roles: &[Name]) -> Result<(), ApiErro
                 .field("roles")
                 .detail(format!("its roles are {}", names.join(", "))))
         }
-        None => Ok(()),
+        None => Ok(roles),
     }
 }
 
@@ -148,7 +135,10 @@ pub(super) async fn write_cluster_roles(api: &Api, request: &Request) -> Outcome
     let wrong = |e: BodyError| ApiError::new(ErrorType::RoleInvalid, e.reason.clone()).field(e.within("roles").field);
     let roles: BTreeMap<Name, RoleChange> = read_value(&roles).map_err(wrong)?;
     check_role_changes(&roles).map_err(wrong)?;
-    let next = |_: &Model, cluster: &Cluster| Ok(ClusterSpec { roles: roles.clone(), ..cluster.spec.clone() });
+    let edit = |_: &Work<'_>, cluster: &mut Cluster| {
+        cluster.spec.roles.clone_from(&roles);
+        Ok(())
+    };
     let answer = |_: &Model, cluster: &Cluster| Answer::json(200, json!({"roles": cluster.spec.roles}));
-    writes::change(api, request, &caller, next, answer).await
+    writes::change::<ClusterSpec>(api, request, &caller, edit, answer).await
 }

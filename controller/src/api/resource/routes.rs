@@ -6,21 +6,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
-use stemma_wire::endpoint::Endpoint;
+use stemma_wire::endpoint::{Delivery, Endpoint};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::serve::Rejected;
 use tokio::task::spawn_blocking;
 
+use super::lists::Detail;
 use super::maps::MapCall;
 use super::roles::RoleCall;
 use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
-    apply, blobs, clusters, explain, groups, machine, maps, nodes, objects, patching, releases, resolved, roles, tags,
-    templates, tokens, traits, writes,
+    apply, blobs, explain, lists, machine, maps, nodes, objects, patching, releases, resolved, roles, tags, tokens,
+    traits, writes,
 };
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{Body, Outcome, Reply, Request};
 use crate::api::http::serve::{Guarding, Operations};
 use crate::registry::store_error;
 use crate::store::Revision;
@@ -66,9 +67,9 @@ handlers! {
     Readyz => answer machine::ready;
     Metrics => answer machine::metrics;
     OpenApi => answer machine::description;
-    ListNodes => read nodes::list, false;
-    ListNodesDetail => read nodes::list, true;
-    CreateNode => write nodes::post;
+    ListNodes => read nodes::list, Detail::Listed;
+    ListNodesDetail => read nodes::list, Detail::Whole;
+    CreateNode => write writes::post::<NodeSpec>;
     GetNode => read nodes::get;
     PatchNode => write patching::patch::<NodeSpec>;
     DeleteNode => write writes::delete::<NodeSpec>;
@@ -93,8 +94,8 @@ handlers! {
     PatchNodeMap => write maps::write_map::<NodeSpec>, MapCall::Merge;
     TombstoneNode => write maps::write_map::<NodeSpec>, MapCall::Tombstones;
     OwnersNode => write maps::write_map::<NodeSpec>, MapCall::Owners;
-    ListTemplates => read templates::list;
-    CreateTemplate => write templates::post;
+    ListTemplates => read lists::list::<ClusterTemplateSpec>, Detail::Listed;
+    CreateTemplate => write writes::post::<ClusterTemplateSpec>;
     GetTemplate => read objects::get::<ClusterTemplateSpec>;
     PatchTemplate => write patching::patch::<ClusterTemplateSpec>;
     DeleteTemplate => write writes::delete::<ClusterTemplateSpec>;
@@ -102,9 +103,9 @@ handlers! {
     PatchTemplateMap => write maps::write_map::<ClusterTemplateSpec>, MapCall::Merge;
     TombstoneTemplate => write maps::write_map::<ClusterTemplateSpec>, MapCall::Tombstones;
     OwnersTemplate => write maps::write_map::<ClusterTemplateSpec>, MapCall::Owners;
-    ListClusters => read clusters::list, false;
-    ListClustersDetail => read clusters::list, true;
-    CreateCluster => write clusters::post;
+    ListClusters => read lists::list::<ClusterSpec>, Detail::Listed;
+    ListClustersDetail => read lists::list::<ClusterSpec>, Detail::Whole;
+    CreateCluster => write writes::post::<ClusterSpec>;
     GetCluster => read objects::get::<ClusterSpec>;
     PatchCluster => write patching::patch::<ClusterSpec>;
     DeleteCluster => write writes::delete::<ClusterSpec>;
@@ -120,8 +121,8 @@ handlers! {
     PatchClusterMap => write maps::write_map::<ClusterSpec>, MapCall::Merge;
     TombstoneCluster => write maps::write_map::<ClusterSpec>, MapCall::Tombstones;
     OwnersCluster => write maps::write_map::<ClusterSpec>, MapCall::Owners;
-    ListGroups => read groups::list;
-    CreateGroup => write groups::post;
+    ListGroups => read lists::list::<NodeGroupSpec>, Detail::Listed;
+    CreateGroup => write writes::post::<NodeGroupSpec>;
     GetGroup => read objects::get::<NodeGroupSpec>;
     PatchGroup => write patching::patch::<NodeGroupSpec>;
     DeleteGroup => write writes::delete::<NodeGroupSpec>;
@@ -129,8 +130,8 @@ handlers! {
     PatchGroupMap => write maps::write_map::<NodeGroupSpec>, MapCall::Merge;
     TombstoneGroup => write maps::write_map::<NodeGroupSpec>, MapCall::Tombstones;
     OwnersGroup => write maps::write_map::<NodeGroupSpec>, MapCall::Owners;
-    ListReleases => read releases::list;
-    CreateRelease => write releases::post;
+    ListReleases => read lists::list::<ReleaseSpec>, Detail::Listed;
+    CreateRelease => write writes::post::<ReleaseSpec>;
     GetRelease => read objects::get::<ReleaseSpec>;
     PatchRelease => write patching::patch::<ReleaseSpec>;
     DeleteRelease => write writes::delete::<ReleaseSpec>;
@@ -166,11 +167,18 @@ impl Operations for Api {
         wait_at_least(&self, &request).await?;
         match handler(endpoint) {
             Handler::Read(read) => {
+                let readers = self.readers.clone();
                 let reading = spawn_blocking(move || read(&self, &request).map(Reply::written_out));
-                reading.await.unwrap_or_else(|failed| match failed.try_into_panic() {
+                let reply = reading.await.unwrap_or_else(|failed| match failed.try_into_panic() {
                     Ok(panic) => resume_unwind(panic),
-                    Err(_) => Err(ApiError::new(ErrorType::ServerStopping, ErrorType::ServerStopping.title())),
-                })
+                    Err(_) => Err(ErrorType::ServerStopping.into()),
+                })?;
+                match (endpoint.route().delivery, reply.body) {
+                    (Delivery::Streamed, Body::Pieces(pieces)) => {
+                        Ok(Reply { body: Body::Pieces(readers.admit(pieces)?), ..reply })
+                    }
+                    (_, body) => Ok(Reply { body, ..reply }),
+                }
             }
             Handler::Write(write) => write(&self, &request).await,
         }

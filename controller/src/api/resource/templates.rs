@@ -3,24 +3,20 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use stemma_core::manifest::Fields;
 use stemma_core::object::{ClusterTemplate, ClusterTemplateSpec, Kind};
 use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::lists::Rows;
-use super::objects::{self, Shown};
-use super::{kept, lists, view, writes};
-use crate::api::Api;
-use crate::api::http::request::{Outcome, Request};
+use super::objects::Shown;
+use crate::api::http::request::Request;
 use crate::cache::Model;
 use crate::registry::Undecided;
-use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, not_found};
 
 impl Shown for ClusterTemplateSpec {
     const LEVEL: Option<Level> = Some(Level::ClusterTemplate);
+    const LIST: &'static str = "clustertemplates";
     const ADD_IS_NEW: bool = true;
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<ClusterTemplate>, ApiError> {
@@ -28,15 +24,8 @@ impl Shown for ClusterTemplateSpec {
         model.templates.find(None, id).cloned().ok_or_else(|| not_found(Kind::ClusterTemplate, id))
     }
 
-    fn show(api: &Api, model: &Model, object: &ClusterTemplate, base: &str) -> Map<String, Value> {
-        let mut body = Map::new();
-        view::meta(&mut body, &object.meta);
-        body.insert("name".into(), object.meta.name.to_string().into());
-        body.extend(objects::fields_of(&object.spec, &ModelNames::new(model, &api.traits)));
-        kept::fill(Self::EXTRA, &mut body);
-        view::maps(&mut body, &Vec::new(), Level::ClusterTemplate, &object.spec.inherited);
-        body.insert("links".into(), view::links(base, &Self::path(object)));
-        body
+    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+        Ok(Self::default())
     }
 
     fn remove(work: &mut Work<'_>, template: &Arc<ClusterTemplate>) -> Result<(), Undecided> {
@@ -71,22 +60,4 @@ impl Shown for ClusterTemplateSpec {
         body.retain(|name, _| !matches!(name.as_str(), "uuid" | "links"));
         Ok(())
     }
-}
-
-/// `GET /v1/clustertemplates`.
-pub(super) fn list(api: &Api, request: &Request) -> Outcome {
-    let model = api.cache().model();
-    let selector = lists::selector(&request.query)?;
-    let labels = |object: &ClusterTemplate| view::Folds::of(&view::template_chain(&object.spec.inherited)).label_map();
-    let keeps = |object: &ClusterTemplate| lists::selected(selector.as_ref(), || labels(object));
-    let rows = Rows::read(request, model.templates.iter(), keeps, |object| object.meta.name.to_string())?;
-    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
-    Ok(rows.reply("clustertemplates", move |object| ClusterTemplateSpec::show(&api, &model, object, &base)))
-}
-
-/// `POST /v1/clustertemplates`.
-pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
-    let mut fields = request.object()?;
-    let name = writes::name_of_new::<ClusterTemplateSpec>(&mut fields)?;
-    writes::post::<ClusterTemplateSpec>(api, request, name, fields).await
 }

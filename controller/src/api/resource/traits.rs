@@ -3,7 +3,7 @@
 use hyper::header;
 use serde_json::{Value, json};
 use stemma_core::object::{Node, NodeSpec};
-use stemma_core::ownership::{Intent, Said};
+use stemma_core::ownership::{Intent, Manager, OwnedMap, Said};
 use stemma_core::traits::{Removal, Trait};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -12,7 +12,9 @@ use super::{state, writes};
 use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::api::http::version::IRONIC_VERSION;
+use crate::cache::Model;
 use crate::records::request::Answer;
+use crate::registry::work::Work;
 
 /// `GET /v1/nodes/{node}/traits`: the union of the sources, less what is suppressed.
 pub(super) fn list(api: &Api, request: &Request) -> Outcome {
@@ -28,23 +30,31 @@ pub(super) fn list(api: &Api, request: &Request) -> Outcome {
 
 /// `PUT /v1/nodes/{node}/traits`.
 pub(super) async fn replace(api: &Api, request: &Request) -> Outcome {
-    let caller = request.caller()?;
     let whole = read_list(api, request)?;
-    let outcome = writes::change::<NodeSpec>(
-        api,
-        request,
-        &caller,
-        |_, node| {
-            let mut spec = node.spec.clone();
-            spec.traits = spec.traits.update(&caller.manager, &whole);
-            Ok(spec)
-        },
-        |model, node| {
-            let traits = state::traits(model, node);
-            Answer::json(200, json!({"traits": traits.names().collect::<Vec<_>>()}))
-        },
-    );
-    outcome.await
+    let answer = |model: &Model, node: &Node| {
+        let traits = state::traits(model, node);
+        Answer::json(200, json!({"traits": traits.names().collect::<Vec<_>>()}))
+    };
+    edit(api, request, |_, node, by| Ok(node.spec.traits.update(by, &whole)), answer).await
+}
+
+/// Changes the traits that operators give a node.
+async fn edit(
+    api: &Api,
+    request: &Request,
+    next: impl Fn(&Model, &Node, &Manager) -> Result<OwnedMap<Trait, ()>, ApiError>,
+    answer: impl Fn(&Model, &Node) -> Answer,
+) -> Outcome {
+    let caller = request.caller()?;
+    let edit = |work: &Work<'_>, node: &mut Node| {
+        node.spec.traits = next(&work.model, node, &caller.manager)?;
+        Ok(())
+    };
+    writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
+}
+
+fn empty(_: &Model, _: &Node) -> Answer {
+    Answer::empty(204)
 }
 
 fn read_list(api: &Api, request: &Request) -> Result<Intent<Trait, ()>, ApiError> {
@@ -72,22 +82,10 @@ fn parse(api: &Api, name: &str) -> Result<Trait, ApiError> {
 
 /// `PUT /v1/nodes/{node}/traits/{trait}`.
 pub(super) async fn add(api: &Api, request: &Request) -> Outcome {
-    let caller = request.caller()?;
     let name = parse(api, request.part("trait"))?;
     request.no_body()?;
     let one = [(name, Some(Said::Value(())))].into();
-    let outcome = writes::change::<NodeSpec>(
-        api,
-        request,
-        &caller,
-        |_, node| {
-            let mut spec = node.spec.clone();
-            spec.traits = spec.traits.patch(&caller.manager, &one);
-            Ok(spec)
-        },
-        |_, _| Answer::empty(204),
-    );
-    let mut reply = outcome.await?;
+    let mut reply = edit(api, request, |_, node, by| Ok(node.spec.traits.patch(by, &one)), empty).await?;
     reply.set(
         header::LOCATION,
         &format!("{}/v1/nodes/{}/traits/{}", request.base, request.part("node"), request.part("trait")),
@@ -97,52 +95,25 @@ pub(super) async fn add(api: &Api, request: &Request) -> Outcome {
 
 /// `DELETE /v1/nodes/{node}/traits`.
 pub(super) async fn clear(api: &Api, request: &Request) -> Outcome {
-    let caller = request.caller()?;
-    let outcome = writes::change::<NodeSpec>(
-        api,
-        request,
-        &caller,
-        |_, node| {
-            let mut spec = node.spec.clone();
-            spec.traits = stemma_core::ownership::OwnedMap::default();
-            Ok(spec)
-        },
-        |_, _| Answer::empty(204),
-    );
-    outcome.await
+    edit(api, request, |_, _, _| Ok(OwnedMap::default()), empty).await
 }
 
 /// `DELETE /v1/nodes/{node}/traits/{trait}`.
 pub(super) async fn remove(api: &Api, request: &Request) -> Outcome {
-    let caller = request.caller()?;
     let name = request.part("trait");
-    let outcome = writes::change::<NodeSpec>(
-        api,
-        request,
-        &caller,
-        |model, node| {
-            match state::traits(model, node).removal(name) {
-                Removal::Possible => {}
-                Removal::GivenByOthers(sources) => {
-                    return Err(given_elsewhere(
-                        node,
-                        name,
-                        &sources.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                    ));
-                }
-                Removal::Absent => {
-                    let message = format!("Node {} doesn't have a trait {}", node.meta.uuid, quote(name));
-                    return Err(ApiError::new(ErrorType::ObjectNotFound, message));
-                }
-            }
-            let mut spec = node.spec.clone();
-            let taken = Trait::new(name).map(|name| [(name, None)].into()).unwrap_or_default();
-            spec.traits = spec.traits.patch(&caller.manager, &taken);
-            Ok(spec)
-        },
-        |_, _| Answer::empty(204),
-    );
-    outcome.await
+    let taken = Trait::new(name).map(|name| [(name, None)].into()).unwrap_or_default();
+    let next = |model: &Model, node: &Node, by: &Manager| match state::traits(model, node).removal(name) {
+        Removal::Possible => Ok(node.spec.traits.patch(by, &taken)),
+        Removal::GivenByOthers(sources) => {
+            let sources: Vec<String> = sources.iter().map(ToString::to_string).collect();
+            Err(given_elsewhere(node, name, &sources))
+        }
+        Removal::Absent => {
+            let message = format!("Node {} doesn't have a trait {}", node.meta.uuid, quote(name));
+            Err(ApiError::new(ErrorType::ObjectNotFound, message))
+        }
+    };
+    edit(api, request, next, empty).await
 }
 
 fn given_elsewhere(node: &Node, name: &str, sources: &[String]) -> ApiError {

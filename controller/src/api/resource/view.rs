@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use stemma_core::fleet::GroupFold;
 use stemma_core::labels::{Annotations, Differences, Folded, Labels, Layer, Parameters, differences};
-use stemma_core::object::{ClusterSpec, Inherited, Meta, NodeGroupSpec, NodeSpec, Timestamp};
+use stemma_core::object::{ClusterSpec, Extra, Inherited, Meta, NodeGroupSpec, NodeSpec, Timestamp};
 use stemma_core::origin::Level;
 use stemma_core::ownership::OwnedMap;
 
@@ -52,11 +52,6 @@ impl Folds {
     pub(super) fn label_map(&self) -> BTreeMap<String, String> {
         label_map(&self.labels)
     }
-}
-
-/// The template's descent.
-pub(super) fn template_chain(inherited: &Inherited) -> Chain<'_> {
-    vec![(Level::ClusterTemplate, inherited)]
 }
 
 /// What stands above a cluster's level, the farthest first.
@@ -102,10 +97,31 @@ pub(super) fn time(at: Timestamp) -> String {
     instant.strftime("%Y-%m-%dT%H:%M:%S+00:00").to_string()
 }
 
-/// The maps that go down the levels: effective, provided, owned, and how they differ from the parent's.
-pub(super) fn maps(body: &mut Body, above: &Chain<'_>, level: Level, own: &Inherited) {
-    let mut chain = above.clone();
-    let parent = (!chain.is_empty()).then(|| Folds::of(&chain));
+/// A field of a level's maps, made of what all levels come to and of what the level itself provides.
+type MapField = fn(&Folds, &Inherited) -> Value;
+
+const MAPS: &[(&str, MapField)] = &[
+    ("labels", |folds, _| texts(&folds.labels)),
+    ("merge_labels", |_, own| own.labels.merge.unwrap_or(false).into()),
+    ("annotations", |folds, _| texts(&folds.annotations)),
+    ("parameters", |folds, _| values(&folds.parameters)),
+    ("provided_labels", |_, own| provided(&own.labels)),
+    ("provided_annotations", |_, own| provided(&own.annotations)),
+    ("provided_parameters", |_, own| provided(&own.parameters)),
+    ("label_owners", |_, own| owners(&own.labels)),
+    ("annotation_owners", |_, own| owners(&own.annotations)),
+    ("parameter_owners", |_, own| owners(&own.parameters)),
+];
+
+/// The maps that go down the levels: effective, provided, owned, and how the labels differ from the parent's.
+pub(super) fn maps<'a>(
+    body: &mut Body,
+    mut chain: Chain<'a>,
+    level: Level,
+    own: &'a Inherited,
+    wanted: &dyn Fn(&str) -> bool,
+) {
+    let parent = (!chain.is_empty() && wanted("labels_added")).then(|| Folds::of(&chain));
     chain.push((level, own));
     let folds = Folds::of(&chain);
     if let Some(parent) = parent {
@@ -114,19 +130,16 @@ pub(super) fn maps(body: &mut Body, above: &Chain<'_>, level: Level, own: &Inher
         body.insert("labels_added".into(), json!(added));
         body.insert("labels_skipped".into(), json!(skipped));
     }
-    for (name, value) in [
-        ("labels", texts(&folds.labels)),
-        ("merge_labels", own.labels.merge.unwrap_or(false).into()),
-        ("annotations", texts(&folds.annotations)),
-        ("parameters", values(&folds.parameters)),
-        ("provided_labels", provided(&own.labels)),
-        ("provided_annotations", provided(&own.annotations)),
-        ("provided_parameters", provided(&own.parameters)),
-        ("label_owners", owners(&own.labels)),
-        ("annotation_owners", owners(&own.annotations)),
-        ("parameter_owners", owners(&own.parameters)),
-    ] {
-        body.insert(name.into(), value);
+    let wanted = MAPS.iter().filter(|(name, _)| wanted(name));
+    body.extend(wanted.map(|(name, make)| ((*name).to_owned(), make(&folds, own))));
+}
+
+/// Fields that an object takes over from what stands above it, where it has none of its own.
+pub(super) fn take_over(body: &mut Body, above: &Extra, names: &[&str]) {
+    for name in names {
+        if let Some(value) = above.get(*name) {
+            body.entry(*name).or_insert_with(|| value.clone());
+        }
     }
 }
 

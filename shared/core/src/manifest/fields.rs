@@ -86,6 +86,8 @@ pub trait Fields: Sized + Clone + 'static {
     fn owners(&mut self) -> &mut FieldOwners;
     /// The maps that go down the levels; a release has none.
     fn inherited(&mut self) -> Option<&mut Inherited>;
+    /// The same, to read.
+    fn inherited_ref(&self) -> Option<&Inherited>;
     /// A node's own sets, owned entry by entry.
     fn node(&mut self) -> Option<&mut NodeSpec> {
         None
@@ -154,6 +156,9 @@ macro_rules! leveled {
         }
         fn inherited(&mut self) -> Option<&mut Inherited> {
             Some(&mut self.inherited)
+        }
+        fn inherited_ref(&self) -> Option<&Inherited> {
+            Some(&self.inherited)
         }
     };
 }
@@ -269,6 +274,9 @@ impl Fields for ReleaseSpec {
         &mut self.owners
     }
     fn inherited(&mut self) -> Option<&mut Inherited> {
+        None
+    }
+    fn inherited_ref(&self) -> Option<&Inherited> {
         None
     }
 }

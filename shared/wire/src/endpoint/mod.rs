@@ -217,10 +217,14 @@ pub struct Route {
     pub query: Query,
     /// What comes.
     pub request: Content,
+    /// The schema of that, by its name in the API's description; none where that says nothing of it.
+    pub request_schema: Option<&'static str>,
     /// The statuses of an answer when it went well.
     pub statuses: &'static [u16],
     /// What goes, when it went well.
     pub answer: Content,
+    /// The schema of that, likewise.
+    pub answer_schema: Option<&'static str>,
     /// How that goes.
     pub delivery: Delivery,
     /// The microversion from which on clients of Ironic or Magnum know the route.

@@ -27,7 +27,7 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
         "description": "An error; docs/errors.md lists the types.",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     });
-    let done = json!({"description": "Done.", "content": content(route.answer, schema::of_answer(endpoint))});
+    let done = json!({"description": "Done.", "content": content(route.answer, route.answer_schema)});
     let statuses = route.statuses.iter().map(|status| (status.to_string(), done.clone()));
     let responses: Map<String, Value> = statuses.chain([("default".to_owned(), error)]).collect();
     let mut operation = json!({
@@ -42,7 +42,7 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
         operation["parameters"] = queried.into();
     }
     if route.request != Content::Nothing {
-        operation["requestBody"] = json!({"content": content(route.request, schema::of_request(endpoint))});
+        operation["requestBody"] = json!({"content": content(route.request, route.request_schema)});
     }
     operation
 }

@@ -6,8 +6,6 @@ use serde_json::{Map, Value, json};
 use stemma_core::manifest::{Field, Fields, Form};
 use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
 
-use super::Endpoint;
-
 /// A reference to a schema.
 pub(super) fn named(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
@@ -31,33 +29,6 @@ pub(super) fn all() -> Map<String, Value> {
         schemas.insert(name.to_owned(), schema);
     }
     schemas
-}
-
-/// What an operation takes.
-pub(super) fn of_request(endpoint: Endpoint) -> Option<&'static str> {
-    Some(match endpoint {
-        Endpoint::CreateTemplate | Endpoint::PatchTemplate => "ClusterTemplate",
-        Endpoint::CreateCluster | Endpoint::PatchCluster => "Cluster",
-        Endpoint::CreateGroup | Endpoint::PatchGroup => "NodeGroup",
-        Endpoint::CreateNode | Endpoint::PatchNode => "Node",
-        Endpoint::CreateRelease | Endpoint::PatchRelease => "Release",
-        Endpoint::Apply => "Apply",
-        _ => return None,
-    })
-}
-
-/// What an operation answers.
-pub(super) fn of_answer(endpoint: Endpoint) -> Option<&'static str> {
-    Some(match endpoint {
-        Endpoint::CreateTemplate | Endpoint::GetTemplate => "ShownClusterTemplate",
-        // A new or patched cluster is answered with its uuid alone, as Magnum does.
-        Endpoint::GetCluster => "ShownCluster",
-        Endpoint::CreateGroup | Endpoint::GetGroup => "ShownNodeGroup",
-        Endpoint::CreateNode | Endpoint::GetNode => "ShownNode",
-        Endpoint::CreateRelease | Endpoint::GetRelease => "ShownRelease",
-        Endpoint::Apply => "Applied",
-        _ => return None,
-    })
 }
 
 /// The two schemas of a kind.

@@ -1,5 +1,6 @@
 //! The table itself. One line a route: the variant, method and path; who may call; on what it acts; the parameters of its query and
-//! its body; its statuses and its answer, whole or streamed; since which microversion it is there; and a sentence.
+//! its body, with the body's schema; its statuses and its answer, with the schema of that, whole or streamed; since which microversion
+//! it is there; and a sentence.
 
 use super::{Callers, Content, Delivery, Listener, Method, Query, Route, Scope, Since, since};
 use crate::error::ErrorType;
@@ -92,9 +93,11 @@ const fn traits(refusal: ErrorType) -> Since {
 macro_rules! endpoints {
     (@since) => { None };
     (@since $since:ident) => { Some(&$since) };
+    (@schema) => { None };
+    (@schema $schema:ident) => { Some(stringify!($schema)) };
     ($($listener:ident { $(
-        $name:ident $method:ident $path:literal $callers:ident $scope:ident $query:ident $request:ident
-            -> $statuses:ident $answer:ident $delivery:ident $(since $since:ident)? : $summary:literal;
+        $name:ident $method:ident $path:literal $callers:ident $scope:ident $query:ident
+            $request:ident $(($taken:ident))? -> $statuses:ident $answer:ident $(($given:ident))? $delivery:ident $(since $since:ident)? : $summary:literal;
     )+ })+) => {
         /// Every route of both listeners. Handlers are chosen by an exhaustive `match` on it, so that a route without
         /// one does not compile.
@@ -118,8 +121,10 @@ macro_rules! endpoints {
                         scope: Scope::$scope,
                         query: $query,
                         request: Content::$request,
+                        request_schema: endpoints!(@schema $($taken)?),
                         statuses: $statuses,
                         answer: Content::$answer,
+                        answer_schema: endpoints!(@schema $($given)?),
                         delivery: Delivery::$delivery,
                         since: endpoints!(@since $($since)?),
                         summary: $summary,
@@ -155,9 +160,9 @@ endpoints! {
 
         ListNodes Get "/v1/nodes" READ Fleet NODES Nothing -> OK Json Streamed: "Lists nodes.";
         ListNodesDetail Get "/v1/nodes/detail" READ Fleet NODES Nothing -> OK Json Streamed: "Lists nodes with all of their fields.";
-        CreateNode Post "/v1/nodes" WRITE Body BY Json -> CREATED Json Whole: "Creates a node.";
-        GetNode Get "/v1/nodes/{node}" READ Node ONE_NODE Nothing -> OK Json Whole: "Shows a node.";
-        PatchNode Patch "/v1/nodes/{node}" WRITE Node PATCH AnyPatch -> OK Json Whole: "Changes a node, or applies its labels, annotations and parameters.";
+        CreateNode Post "/v1/nodes" WRITE Body BY Json(Node) -> CREATED Json(ShownNode) Whole: "Creates a node.";
+        GetNode Get "/v1/nodes/{node}" READ Node ONE_NODE Nothing -> OK Json(ShownNode) Whole: "Shows a node.";
+        PatchNode Patch "/v1/nodes/{node}" WRITE Node PATCH AnyPatch(Node) -> OK Json Whole: "Changes a node, or applies its labels, annotations and parameters.";
         DeleteNode Delete "/v1/nodes/{node}" WRITE Node BY Nothing -> EMPTY Nothing Whole: "Deletes a node.";
         ListNodeTraits Get "/v1/nodes/{node}/traits" READ Node READ_ONE Nothing -> OK Json Whole since TRAITS_READ: "Lists a node's traits.";
         ReplaceNodeTraits Put "/v1/nodes/{node}/traits" WRITE Node BY Json -> OK Json Whole since TRAITS_PUT: "Replaces all of a node's asserted traits.";
@@ -181,21 +186,22 @@ endpoints! {
         TombstoneNode Post "/v1/nodes/{node}/{map}/tombstones" WRITE Node BY Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
         OwnersNode Post "/v1/nodes/{node}/{map}/owners" WRITE Node BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
 
-        ListTemplates Get "/v1/clustertemplates" READ Fleet LIST Nothing -> OK Json Whole: "Lists cluster templates.";
-        CreateTemplate Post "/v1/clustertemplates" WRITE Fleet BY Json -> CREATED Json Whole: "Creates a cluster template.";
-        GetTemplate Get "/v1/clustertemplates/{template}" READ Template READ_ONE Nothing -> OK Json Whole: "Shows a cluster template.";
-        PatchTemplate Patch "/v1/clustertemplates/{template}" WRITE Template PATCH AnyPatch -> OK Json Whole: "Changes a cluster template, or applies its labels, annotations and parameters.";
+        ListTemplates Get "/v1/clustertemplates" READ Fleet LIST Nothing -> OK Json Streamed: "Lists cluster templates.";
+        CreateTemplate Post "/v1/clustertemplates" WRITE Fleet BY Json(ClusterTemplate) -> CREATED Json(ShownClusterTemplate) Whole: "Creates a cluster template.";
+        GetTemplate Get "/v1/clustertemplates/{template}" READ Template READ_ONE Nothing -> OK Json(ShownClusterTemplate) Whole: "Shows a cluster template.";
+        PatchTemplate Patch "/v1/clustertemplates/{template}" WRITE Template PATCH AnyPatch(ClusterTemplate) -> OK Json Whole: "Changes a cluster template, or applies its labels, annotations and parameters.";
         DeleteTemplate Delete "/v1/clustertemplates/{template}" WRITE Template BY Nothing -> EMPTY Nothing Whole: "Deletes a cluster template that no cluster uses.";
         PutTemplateMap Put "/v1/clustertemplates/{template}/{map}" WRITE Template BY Json -> OK Json Whole: "Replaces a template's whole map of labels, annotations or parameters.";
         PatchTemplateMap Patch "/v1/clustertemplates/{template}/{map}" WRITE Template BY MergePatch -> OK Json Whole: "Changes single keys of such a map.";
         TombstoneTemplate Post "/v1/clustertemplates/{template}/{map}/tombstones" WRITE Template BY Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
         OwnersTemplate Post "/v1/clustertemplates/{template}/{map}/owners" WRITE Template BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
 
-        ListClusters Get "/v1/clusters" READ Fleet LIST Nothing -> OK Json Whole: "Lists clusters.";
-        ListClustersDetail Get "/v1/clusters/detail" READ Fleet LIST Nothing -> OK Json Whole: "Lists clusters with all of their fields.";
-        CreateCluster Post "/v1/clusters" WRITE Fleet BY Json -> ACCEPTED Json Whole: "Creates a cluster.";
-        GetCluster Get "/v1/clusters/{cluster}" READ Cluster READ_ONE Nothing -> OK Json Whole: "Shows a cluster.";
-        PatchCluster Patch "/v1/clusters/{cluster}" WRITE Cluster PATCH AnyPatch -> OK_OR_ACCEPTED Json Whole: "Changes a cluster, or applies its labels, annotations and parameters.";
+        ListClusters Get "/v1/clusters" READ Fleet LIST Nothing -> OK Json Streamed: "Lists clusters.";
+        ListClustersDetail Get "/v1/clusters/detail" READ Fleet LIST Nothing -> OK Json Streamed: "Lists clusters with all of their fields.";
+        // A new or patched cluster is answered with its uuid alone, as Magnum does.
+        CreateCluster Post "/v1/clusters" WRITE Fleet BY Json(Cluster) -> ACCEPTED Json Whole: "Creates a cluster.";
+        GetCluster Get "/v1/clusters/{cluster}" READ Cluster READ_ONE Nothing -> OK Json(ShownCluster) Whole: "Shows a cluster.";
+        PatchCluster Patch "/v1/clusters/{cluster}" WRITE Cluster PATCH AnyPatch(Cluster) -> OK_OR_ACCEPTED Json Whole: "Changes a cluster, or applies its labels, annotations and parameters.";
         DeleteCluster Delete "/v1/clusters/{cluster}" WRITE Cluster BY Nothing -> EMPTY Nothing Whole: "Deletes a cluster without nodes.";
         ListClusterTags Get "/v1/clusters/{cluster}/tags" READ Cluster READ_ONE Nothing -> OK Json Whole: "Lists the tags that are visible in a cluster.";
         CreateClusterTag Post "/v1/clusters/{cluster}/tags" WRITE Cluster BY Json -> CREATED Json Whole: "Defines a tag of a cluster's own.";
@@ -210,20 +216,20 @@ endpoints! {
         TombstoneCluster Post "/v1/clusters/{cluster}/{map}/tombstones" WRITE Cluster BY Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
         OwnersCluster Post "/v1/clusters/{cluster}/{map}/owners" WRITE Cluster BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
 
-        ListGroups Get "/v1/clusters/{cluster}/nodegroups" READ Cluster GROUPS Nothing -> OK Json Whole since NODEGROUPS: "Lists a cluster's node groups.";
-        CreateGroup Post "/v1/clusters/{cluster}/nodegroups" WRITE Cluster BY Json -> ACCEPTED Json Whole since NODEGROUPS: "Creates a node group.";
-        GetGroup Get "/v1/clusters/{cluster}/nodegroups/{group}" READ Cluster READ_ONE Nothing -> OK Json Whole since NODEGROUPS: "Shows a node group.";
-        PatchGroup Patch "/v1/clusters/{cluster}/nodegroups/{group}" WRITE Cluster PATCH AnyPatch -> OK_OR_ACCEPTED Json Whole: "Changes a node group, or applies its labels, annotations and parameters.";
+        ListGroups Get "/v1/clusters/{cluster}/nodegroups" READ Cluster GROUPS Nothing -> OK Json Streamed since NODEGROUPS: "Lists a cluster's node groups.";
+        CreateGroup Post "/v1/clusters/{cluster}/nodegroups" WRITE Cluster BY Json(NodeGroup) -> ACCEPTED Json(ShownNodeGroup) Whole since NODEGROUPS: "Creates a node group.";
+        GetGroup Get "/v1/clusters/{cluster}/nodegroups/{group}" READ Cluster READ_ONE Nothing -> OK Json(ShownNodeGroup) Whole since NODEGROUPS: "Shows a node group.";
+        PatchGroup Patch "/v1/clusters/{cluster}/nodegroups/{group}" WRITE Cluster PATCH AnyPatch(NodeGroup) -> OK_OR_ACCEPTED Json Whole: "Changes a node group, or applies its labels, annotations and parameters.";
         DeleteGroup Delete "/v1/clusters/{cluster}/nodegroups/{group}" WRITE Cluster BY Nothing -> EMPTY Nothing Whole since NODEGROUPS: "Deletes a node group without nodes.";
         PutGroupMap Put "/v1/clusters/{cluster}/nodegroups/{group}/{map}" WRITE Cluster BY Json -> OK Json Whole: "Replaces a group's whole map of labels, annotations or parameters.";
         PatchGroupMap Patch "/v1/clusters/{cluster}/nodegroups/{group}/{map}" WRITE Cluster BY MergePatch -> OK Json Whole: "Changes single keys of such a map.";
         TombstoneGroup Post "/v1/clusters/{cluster}/nodegroups/{group}/{map}/tombstones" WRITE Cluster BY Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
         OwnersGroup Post "/v1/clusters/{cluster}/nodegroups/{group}/{map}/owners" WRITE Cluster BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
 
-        ListReleases Get "/v1/releases" READ Fleet LIST Nothing -> OK Json Whole: "Lists releases.";
-        CreateRelease Post "/v1/releases" ADMIN Fleet BY Json -> CREATED Json Whole: "Stores a release.";
-        GetRelease Get "/v1/releases/{release}" READ Release READ_ONE Nothing -> OK Json Whole: "Shows a release, by NAME@VERSION, or NAME for one without a version.";
-        PatchRelease Patch "/v1/releases/{release}" ADMIN Release PATCH AnyPatch -> OK Json Whole: "Changes a release.";
+        ListReleases Get "/v1/releases" READ Fleet LIST Nothing -> OK Json Streamed: "Lists releases.";
+        CreateRelease Post "/v1/releases" ADMIN Fleet BY Json(Release) -> CREATED Json(ShownRelease) Whole: "Stores a release.";
+        GetRelease Get "/v1/releases/{release}" READ Release READ_ONE Nothing -> OK Json(ShownRelease) Whole: "Shows a release, by NAME@VERSION, or NAME for one without a version.";
+        PatchRelease Patch "/v1/releases/{release}" ADMIN Release PATCH AnyPatch(Release) -> OK Json Whole: "Changes a release.";
         DeleteRelease Delete "/v1/releases/{release}" ADMIN Release BY Nothing -> EMPTY Nothing Whole: "Deletes a release that nothing uses.";
         PutReleaseMap Put "/v1/releases/{release}/{map}" ADMIN Release BY Json -> OK Json Whole: "Replaces a release's labels or annotations.";
         PatchReleaseMap Patch "/v1/releases/{release}/{map}" ADMIN Release BY MergePatch -> OK Json Whole: "Changes single keys of such a map.";
@@ -235,7 +241,7 @@ endpoints! {
         PutReleaseTag Put "/v1/releases/{release}/tags/{tag}" ADMIN Release BY Json -> OK Json Whole: "Changes a tag of a release.";
         DeleteReleaseTag Delete "/v1/releases/{release}/tags/{tag}" ADMIN Release BY Nothing -> EMPTY Nothing Whole: "Deletes a tag of a release.";
 
-        Apply Post "/v1/apply" WRITE Body APPLY Json -> OK Json Whole: "Applies several objects at once, all or none.";
+        Apply Post "/v1/apply" WRITE Body APPLY Json(Apply) -> OK Json(Applied) Whole: "Applies several objects at once, all or none.";
         PutBlob Put "/v1/blobs/{hash}" WRITE Fleet UNREAD Bytes -> EMPTY Nothing Whole: "Takes a file body, before the manifest that names it.";
         GetRequest Get "/v1/requests/{request}" READ Fleet NONE Nothing -> OK Json Whole: "Says what became of a write.";
         ListTokens Get "/v1/join-tokens" READ Fleet UNREAD Nothing -> OK Json Whole: "Lists join tokens, without their secrets.";

@@ -11,6 +11,7 @@ use crate::api::resource::objects::Shown;
 use crate::api::resource::place::{declared, table_of_cluster, visible};
 use crate::api::resource::writes;
 use crate::cache::Model;
+use crate::registry::work::Work;
 
 /// `GET /v1/clusters/{cluster}/tags`: the tags that are visible there.
 pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
@@ -48,21 +49,21 @@ pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
 pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
     let caller = request.caller()?;
     let (name, tag) = read_tag(request, call)?;
-    let next = |model: &Model, cluster: &Cluster| {
+    let edit = |work: &Work<'_>, cluster: &mut Cluster| {
+        let model = &work.model;
         let is_known = visible(&table_of_cluster(model, cluster)).contains_key(&name);
         if is_known && declared(model, cluster, &name) == "release" {
             return Err(predefined(&name));
         }
-        let mut spec = cluster.spec.clone();
-        change_tags(&mut spec.tags, &name, tag.clone(), call)?;
+        change_tags(&mut cluster.spec.tags, &name, tag.clone(), call)?;
         if call == TagCall::Delete {
             refuse_assigned(model, &name, |node| {
                 let group = node.spec.nodegroup.and_then(|id| model.groups.get(id.0));
                 group.is_some_and(|g| g.spec.cluster.0 == cluster.meta.uuid)
             })?;
         }
-        Ok(spec)
+        Ok(())
     };
     let answer = |_: &Model, _: &Cluster| tag_answer(call, &name, tag.as_ref());
-    writes::change(api, request, &caller, next, answer).await
+    writes::change::<ClusterSpec>(api, request, &caller, edit, answer).await
 }

@@ -16,6 +16,7 @@ use crate::api::resource::place::{roles_of, table_of, visible};
 use crate::api::resource::writes;
 use crate::cache::Model;
 use crate::records::request::Answer;
+use crate::registry::work::Work;
 
 /// `GET /v1/nodes/{node}/tags`: each with its origin; those that are unassigned too.
 pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
@@ -108,33 +109,32 @@ fn tag_name(text: &str) -> Result<TagName, ApiError> {
 pub(crate) async fn write_tags(api: &Api, request: &Request, call: NodeTagCall) -> Outcome {
     let write = TagWrite::read(request, call)?;
     let caller = request.caller()?;
-    let next = |model: &Model, node: &Node| write_by_hand(model, node, &write, &caller.manager);
+    let edit = |work: &Work<'_>, node: &mut Node| write_by_hand(&work.model, node, &write, &caller.manager);
     let answer = |model: &Model, node: &Node| match call {
         NodeTagCall::AssignOne | NodeTagCall::UnassignOne => Answer::empty(204),
         NodeTagCall::Both | NodeTagCall::Unassign => Answer::json(200, shown_tags(model, node)),
     };
-    writes::change(api, request, &caller, next, answer).await
+    writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
 }
 
-fn write_by_hand(model: &Model, node: &Node, write: &TagWrite, by: &Manager) -> Result<NodeSpec, ApiError> {
+fn write_by_hand(model: &Model, node: &mut Node, write: &TagWrite, by: &Manager) -> Result<(), ApiError> {
     let nowhere = RoleTable::default();
     let table = table_of(model, node);
     let table = table.as_deref().unwrap_or(&nowhere);
     let (roles, known) = (roles_of(model, node), visible(table));
-    let mut spec = node.spec.clone();
     for tag in &write.assign {
         if !known.contains_key(tag) {
             return Err(not_visible(model, node, tag));
         }
-        spec.tags = table.assign(&roles, &spec.tags, tag, by);
+        node.spec.tags = table.assign(&roles, &node.spec.tags, tag, by);
     }
     for tag in &write.unassign {
-        spec.tags = table.unassign(&roles, &spec.tags, tag, by).map_err(|_| {
+        node.spec.tags = table.unassign(&roles, &node.spec.tags, tag, by).map_err(|_| {
             let message = format!("node {} has no tag {}; nothing was changed", node.display_name(), quote(tag));
             ApiError::new(ErrorType::ObjectNotFound, message).field("tags")
         })?;
     }
-    Ok(spec)
+    Ok(())
 }
 
 fn not_visible(model: &Model, node: &Node, tag: &TagName) -> ApiError {

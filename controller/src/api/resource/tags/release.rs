@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stemma_core::name::TagName;
 use stemma_core::object::{Release, ReleaseSpec, ReleaseTags, ReleaseTagsSpec};
+use stemma_wire::error::ApiError;
 use uuid::Uuid;
 
 use super::declared::{TagCall, change_tags, no_tag, predefined, read_tag, refuse_assigned, shown_tag, tag_answer};
@@ -13,41 +14,33 @@ use crate::api::Api;
 use crate::api::http::request::{Outcome, Reply, Request};
 use crate::api::resource::objects::Shown;
 use crate::api::resource::place::release_of;
+use crate::api::resource::writes::commit;
 use crate::cache::Model;
-use crate::registry::work::Work;
 
 /// The tags beside a release, whatever its version.
 fn beside<'a>(model: &'a Model, release: &Release) -> Option<&'a Arc<ReleaseTags>> {
     model.release_tags.named(None, &release.meta.name.name)
 }
 
-/// `GET /v1/releases/{release}/tags`.
-pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
+/// The tags of the release that a path names, each as it is shown.
+fn shown(api: &Api, request: &Request) -> Result<BTreeMap<TagName, Value>, ApiError> {
     let model = api.cache().model();
     let release = ReleaseSpec::locate(&model, request)?;
-    let mut tags: BTreeMap<&TagName, Value> =
-        release.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, true))).collect();
-    if let Some(beside) = beside(&model, &release) {
-        tags.extend(beside.spec.tags.iter().map(|(name, tag)| (name, shown_tag(name, tag, false))));
-    }
-    Ok(Reply::ok(json!({"tags": tags.into_values().collect::<Vec<_>>()})))
+    let beside = beside(&model, &release).into_iter().flat_map(|beside| &beside.spec.tags);
+    let shown = beside.map(|tag| (tag, false)).chain(release.spec.tags.iter().map(|tag| (tag, true)));
+    Ok(shown.map(|((name, tag), predefined)| (name.clone(), shown_tag(name, tag, predefined))).collect())
+}
+
+/// `GET /v1/releases/{release}/tags`.
+pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
+    Ok(Reply::ok(json!({"tags": shown(api, request)?.into_values().collect::<Vec<_>>()})))
 }
 
 /// `GET /v1/releases/{release}/tags/{tag}`.
 pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
-    let model = api.cache().model();
-    let release = ReleaseSpec::locate(&model, request)?;
     let name = request.part("tag");
-    let own = release.spec.tags.iter().find(|(tag, _)| ***tag == *name).map(|(name, tag)| shown_tag(name, tag, true));
-    let beside = || {
-        beside(&model, &release)?
-            .spec
-            .tags
-            .iter()
-            .find(|(tag, _)| ***tag == *name)
-            .map(|(name, tag)| shown_tag(name, tag, false))
-    };
-    own.or_else(beside).map(Reply::ok).ok_or_else(|| no_tag(name))
+    let found = shown(api, request)?.into_iter().find(|(tag, _)| **tag == *name);
+    found.map(|(_, tag)| Reply::ok(tag)).ok_or_else(|| no_tag(name))
 }
 
 /// Changes the user-defined tags beside a release: they are no part of its content.
@@ -55,8 +48,7 @@ pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Ou
     let caller = request.caller()?;
     let (name, tag) = read_tag(request, call)?;
     let new_uuid = Uuid::now_v7();
-    let answer = api.registry.write(&caller, |sight| {
-        let mut work = Work::on(sight);
+    commit(api, request, &caller, |work| {
         let release = ReleaseSpec::locate(&work.model, request)?;
         if release.spec.tags.contains_key(&name) {
             return Err(predefined(&name).into());
@@ -73,7 +65,7 @@ pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Ou
             Some(before) => drop(work.update::<ReleaseTagsSpec>(&before, before.meta.name.clone(), spec)?),
             None => drop(work.create::<ReleaseTagsSpec>(new_uuid, release.meta.name.name.clone(), spec)?),
         }
-        work.finish(tag_answer(call, &name, tag.as_ref()))
-    });
-    Ok(Reply::written(answer.await?, &request.base))
+        Ok(tag_answer(call, &name, tag.as_ref()))
+    })
+    .await
 }
