@@ -90,6 +90,11 @@ impl Served {
         Self { api: Arc::new(api), _directory: directory }
     }
 
+    /// What is served, for a listener.
+    pub(crate) fn api(&self) -> Arc<Api> {
+        Arc::clone(&self.api)
+    }
+
     /// Sends a request.
     pub(crate) async fn send(
         &self,

@@ -1,6 +1,7 @@
 //! What stands behind the question mark: read once, bounded, nothing ignored, and carried on in a `next` link.
 
 use hyper::Uri;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use stemma_wire::endpoint::{PAGE, Query};
 use stemma_wire::error::{ApiError, ErrorType};
 
@@ -225,26 +226,24 @@ impl Page {
         let direction = if self.descending { "desc" } else { "asc" };
         let mut link = format!("{url}?sort_key={}&sort_dir={direction}&", encoded(key));
         for (name, value) in parameters.0.iter().filter(|(name, _)| !PAGE.contains(&name.as_str())) {
-            link.push_str(&encoded(name));
-            link.push('=');
-            link.push_str(&encoded(value));
-            link.push('&');
+            link.push_str(&format!("{}={}&", encoded(name), encoded(value)));
         }
         Some(format!("{link}limit={}&marker={}", self.limit, encoded(&last)))
     }
 }
 
 /// Percent-encodes what would be read as something else; commas stay, as Ironic writes them.
-fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~,:/@".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+fn encoded(text: &str) -> PercentEncode<'_> {
+    const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'.')
+        .remove(b'_')
+        .remove(b'~')
+        .remove(b',')
+        .remove(b':')
+        .remove(b'/')
+        .remove(b'@');
+    utf8_percent_encode(text, ENCODED)
 }
 
 #[cfg(test)]

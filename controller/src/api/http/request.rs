@@ -78,7 +78,7 @@ pub(crate) enum Body {
 }
 
 /// What a handler answers.
-pub(crate) type Outcome = Result<Reply, ApiError>;
+pub(crate) type HandlerResult = Result<Reply, ApiError>;
 
 impl Reply {
     /// A body with status 200.

@@ -11,6 +11,7 @@ use hyper::body::Body as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, StatusCode, Uri, header};
 use log::error;
+use percent_encoding::percent_decode_str;
 use serde_json::json;
 use stemma_wire::endpoint::{Caller, Content, Endpoint, Found, Listener, Method, find};
 use stemma_wire::error::{ApiError, ErrorType};
@@ -20,7 +21,7 @@ use uuid::Uuid;
 
 use super::body::{self, AnswerBody};
 use super::query::{Parameters, without_dry_run};
-use super::request::{Body, JSON, MOST_BODY_BYTES, Outcome, Reply, Request};
+use super::request::{Body, HandlerResult, JSON, MOST_BODY_BYTES, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use crate::blobs;
 use crate::registry::maps::MapName;
@@ -42,7 +43,7 @@ pub(crate) trait Operations: Send + Sync {
     /// Where refusals are counted.
     fn rejected(&self) -> &Rejected;
     /// Does what a row of the endpoint table is for.
-    fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> impl Future<Output = Outcome> + Send;
+    fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> impl Future<Output = HandlerResult> + Send;
 }
 
 /// Answers one request. Never fails: what goes wrong is an answer.
@@ -122,7 +123,7 @@ struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    async fn answer<A, B>(&self, api: &Arc<A>, peer: Option<Arc<Peer>>, body: B) -> Outcome
+    async fn answer<A, B>(&self, api: &Arc<A>, peer: Option<Arc<Peer>>, body: B) -> HandlerResult
     where
         A: Operations,
         B: HttpBody<Data = Bytes> + Send,
@@ -275,18 +276,11 @@ where
 /// make two segments of it, and no control character.
 fn decode(segment: &str) -> Result<String, ApiError> {
     let refused = || ApiError::new(ErrorType::RequestMalformed, "a segment of the path can't be decoded");
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits = [rest.next().ok_or_else(refused)?, rest.next().ok_or_else(refused)?];
-        let text = std::str::from_utf8(&digits).map_err(|_| refused())?;
-        bytes.push(u8::from_str_radix(text, 16).map_err(|_| refused())?);
+    let is_escape = |rest: &[u8]| rest.len() >= 2 && rest[..2].iter().all(u8::is_ascii_hexdigit);
+    if !segment.as_bytes().split(|byte| *byte == b'%').skip(1).all(is_escape) {
+        return Err(refused());
     }
-    let text = String::from_utf8(bytes).map_err(|_| refused())?;
+    let text = percent_decode_str(segment).decode_utf8().map_err(|_| refused())?.into_owned();
     if text.chars().any(char::is_control) { Err(refused()) } else { Ok(text) }
 }
 
@@ -295,7 +289,7 @@ fn not_acceptable(refused: &NotAcceptable) -> ApiError {
 }
 
 /// An outcome as it goes over the wire.
-fn render(outcome: Outcome, id: &str, service: Option<Service>) -> Response<AnswerBody> {
+fn render(outcome: HandlerResult, id: &str, service: Option<Service>) -> Response<AnswerBody> {
     let reply = outcome.unwrap_or_else(|refusal| refused(refusal, id, service)).written_out();
     let (body, media_type) = match reply.body {
         Body::Written(text, media_type) => (body::whole(text), Some(media_type)),
@@ -380,6 +374,7 @@ mod tests {
             ("%0A", None),
             ("%zz", None),
             ("%f", None),
+            ("%+f", None),
             ("%ff", None),
         ] {
             assert_eq!(decode(segment).ok().as_deref(), decoded, "{segment}");

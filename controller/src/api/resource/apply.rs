@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::objects::Shown;
 use super::writes;
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Request};
+use crate::api::http::request::{HandlerResult, Request};
 use crate::records::request::Answer;
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
@@ -20,7 +20,7 @@ use crate::registry::work::Work;
 const MOST_OBJECTS: usize = 2_000;
 
 /// `POST /v1/apply`.
-pub(super) async fn post(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
     let parameters = &request.query;
     let caller = request.caller()?;
     let force = parameters.flag("force")?.unwrap_or(false);

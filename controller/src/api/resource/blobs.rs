@@ -6,11 +6,11 @@ use hyper::StatusCode;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::blobs::Put;
 
 /// `PUT /v1/blobs/{hash}`: a file body, before the manifest that names it.
-pub(super) async fn put(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn put(api: &Api, request: &Request) -> HandlerResult {
     let name = request.part("hash");
     let wrong =
         || ApiError::new(ErrorType::FieldInvalid, format!("{} is no SHA-256: 64 digits in small letters", quote(name)));

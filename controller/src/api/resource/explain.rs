@@ -13,7 +13,7 @@ use crate::api::http::request::{self, Reply, Request};
 use crate::cache::Model;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.
-pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
+pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     let parameters = &request.query;
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;

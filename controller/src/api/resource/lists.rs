@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::objects::{Shown, body};
 use crate::api::Api;
 use crate::api::http::query::{BadQuery, Page, Parameters};
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::registry::work::not_found;
 
 /// How large a piece of a list's body grows before it is sent, in bytes.
@@ -42,7 +42,11 @@ pub(super) enum Detail {
 ///
 /// # Errors
 /// A selector, filter or page that is none.
-pub(super) fn list<S: Shown<Name: Send + Sync> + Send + Sync>(api: &Api, request: &Request, detail: Detail) -> Outcome {
+pub(super) fn list<S: Shown<Name: Send + Sync> + Send + Sync>(
+    api: &Api,
+    request: &Request,
+    detail: Detail,
+) -> HandlerResult {
     let model = api.cache().model();
     let filter = S::filter(&model, request)?;
     let selector = selector(&request.query)?;

@@ -7,7 +7,7 @@ use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::http::version::Service;
 use crate::store::Health;
 
@@ -43,7 +43,7 @@ pub(super) fn version_1_document(_api: &Api, request: &Request) -> Reply {
 }
 
 /// `GET /v2`: Glance's API is not here yet, and says so.
-pub(super) fn version_2_document(_api: &Api, _request: &Request) -> Outcome {
+pub(super) fn version_2_document(_api: &Api, _request: &Request) -> HandlerResult {
     Err(ApiError::new(
         ErrorType::PathUnknown,
         "version 2 (the catalogue of labels and properties) is not served by this release",
@@ -74,12 +74,12 @@ pub(super) fn description(_api: &Api, _request: &Request) -> Reply {
 }
 
 /// A path of the agents' listener, which this one does not have.
-pub(super) fn agents_path(_api: &Api, _request: &Request) -> Outcome {
+pub(super) fn agents_path(_api: &Api, _request: &Request) -> HandlerResult {
     Err(ApiError::new(ErrorType::PathUnknown, "agents are served on their own listener"))
 }
 
 /// `GET /v1/requests/{request}`: what became of a write.
-pub(super) async fn request(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn request(api: &Api, request: &Request) -> HandlerResult {
     let id = request.part("request");
     let missing = || {
         let message = format!("no write was made under the Idempotency-Key {}", stemma_wire::error::quote(id));

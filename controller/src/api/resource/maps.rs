@@ -10,7 +10,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use super::objects::{Shown, raw};
 use super::writes;
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Request};
+use crate::api::http::request::{HandlerResult, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::maps::{MapName, MapWrite};
@@ -71,7 +71,7 @@ impl MapBody {
 ///
 /// # Errors
 /// What the map refuses.
-pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapCall) -> Outcome {
+pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapCall) -> HandlerResult {
     let caller = request.caller()?;
     let map = map_name::<S>(request.part("map"))?;
     let body = MapBody::read(call, map, request)?;

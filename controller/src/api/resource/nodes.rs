@@ -18,7 +18,7 @@ use super::objects::Shown;
 use super::{state, view};
 use crate::api::Api;
 use crate::api::http::query::{BadQuery, Page, Parameters};
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::http::version::{IRONIC_VERSION, Service};
 use crate::cache::Model;
 use crate::registry::Undecided;
@@ -156,7 +156,7 @@ fn read_fields(parameters: &Parameters, version: Minor) -> Result<Option<Vec<Str
 }
 
 /// `GET /v1/nodes` and `GET /v1/nodes/detail`.
-pub(super) fn list(api: &Api, request: &Request, detail: Detail) -> Outcome {
+pub(super) fn list(api: &Api, request: &Request, detail: Detail) -> HandlerResult {
     let parameters = &request.query;
     let model = api.cache().model();
     let columns = columns(request, detail == Detail::Whole)?;
@@ -200,7 +200,7 @@ fn check_marker(page: &Page) -> Result<(), ApiError> {
 }
 
 /// `GET /v1/nodes/{node}`.
-pub(super) fn get(api: &Api, request: &Request) -> Outcome {
+pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     let model = api.cache().model();
     let fields = read_fields(&request.query, request.ironic())?;
     let node = NodeSpec::locate(&model, request)?;
@@ -244,7 +244,7 @@ fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiErro
 }
 
 /// `GET /v1/nodes/{node}/report`: what the host said, and what became of its tasks.
-pub(super) fn report(api: &Api, request: &Request) -> Outcome {
+pub(super) fn report(api: &Api, request: &Request) -> HandlerResult {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(Reply::ok(state::report(&model, &node)))

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::view::{self, Chain};
 use super::{kept, writes};
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::records::request::Answer;
@@ -214,7 +214,7 @@ pub(super) fn update<S: Shown>(
 ///
 /// # Errors
 /// That there is none.
-pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> Outcome {
+pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
     let model = api.cache().model();
     let object = S::locate(&model, request)?;
     Ok(Reply::ok(S::show(api, &model, &object, &request.base).into()).tagged(object.meta.resource_version))

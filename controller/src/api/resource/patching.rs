@@ -13,7 +13,7 @@ use super::objects::{Shown, raw, read_body, shown_fields, update};
 use super::{kept, writes};
 use crate::api::Api;
 use crate::api::http::patch::{BadPatch, Operation, Patch, Verb, map_from_text};
-use crate::api::http::request::{Outcome, PatchKind, Request};
+use crate::api::http::request::{HandlerResult, PatchKind, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::Caller;
@@ -26,7 +26,7 @@ use crate::registry::work::Work;
 ///
 /// # Errors
 /// What the form, the fields or the owners refuse.
-pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
     let parameters = &request.query;
     let caller = request.caller()?;
     let force = parameters.flag("force")?.unwrap_or(false);

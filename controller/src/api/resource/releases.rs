@@ -17,7 +17,7 @@ use super::maps::MapCall;
 use super::objects::{Shown, read_body, update};
 use super::{patching, writes};
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::records::request::Answer;
@@ -114,13 +114,13 @@ fn name_of(fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
 }
 
 /// `GET /v1/releases/{release}/tasks`.
-pub(super) fn tasks(api: &Api, request: &Request) -> Outcome {
+pub(super) fn tasks(api: &Api, request: &Request) -> HandlerResult {
     let release = ReleaseSpec::locate(&api.cache().model(), request)?;
     Ok(Reply::ok(json!({"tasks": release.spec.tasks})).tagged(release.meta.resource_version))
 }
 
 /// The calls of a release's own labels and annotations: plain maps, inherited by nobody, owned as one field each.
-pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> Outcome {
+pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> HandlerResult {
     let caller = request.caller()?;
     let map = request.part("map");
     if !matches!(map, "labels" | "annotations") {

@@ -24,7 +24,7 @@ use crate::desired::size;
 use crate::reconcile::waves;
 
 /// `GET /v1/nodes/{node}/resolved`.
-pub(super) fn get(api: &Api, request: &Request) -> request::Outcome {
+pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     match model.resolve(node.meta.uuid) {
@@ -129,7 +129,7 @@ fn limits(answer: &Answer) -> Value {
 }
 
 /// `GET /v1/clusters/{cluster}/validate`: the pre-flight check.
-pub(super) fn validate_cluster(api: &Api, request: &Request) -> request::Outcome {
+pub(super) fn validate_cluster(api: &Api, request: &Request) -> request::HandlerResult {
     let model = api.cache().model();
     let cluster = ClusterSpec::locate(&model, request)?;
     let findings = super::findings::of_cluster(&model, ClusterId(cluster.meta.uuid));

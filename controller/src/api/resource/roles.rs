@@ -12,13 +12,13 @@ use super::objects::Shown;
 use super::place::{roles_of, table_of};
 use super::writes;
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::work::Work;
 
 /// `GET /v1/nodes/{node}/roles`.
-pub(super) fn roles(api: &Api, request: &Request) -> Outcome {
+pub(super) fn roles(api: &Api, request: &Request) -> HandlerResult {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(Reply::ok(shown_roles(&model, &node)))
@@ -43,7 +43,7 @@ pub(super) enum RoleCall {
 }
 
 /// Changes a node's own roles, all or none.
-pub(super) async fn write_roles(api: &Api, request: &Request, call: RoleCall) -> Outcome {
+pub(super) async fn write_roles(api: &Api, request: &Request, call: RoleCall) -> HandlerResult {
     let named = match request.part("role") {
         "" => read_roles(request)?,
         role => vec![role_name(role)?],
@@ -119,13 +119,13 @@ fn not_its_own(model: &Model, node: &Node, role: &Name) -> ApiError {
 }
 
 /// `GET /v1/clusters/{cluster}/roles`.
-pub(super) fn cluster_roles(api: &Api, request: &Request) -> Outcome {
+pub(super) fn cluster_roles(api: &Api, request: &Request) -> HandlerResult {
     let cluster = ClusterSpec::locate(&api.cache().model(), request)?;
     Ok(Reply::ok(json!({"roles": cluster.spec.roles})).tagged(cluster.meta.resource_version))
 }
 
 /// `PUT /v1/clusters/{cluster}/roles`.
-pub(super) async fn write_cluster_roles(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn write_cluster_roles(api: &Api, request: &Request) -> HandlerResult {
     let caller = request.caller()?;
     let mut body = request.object()?;
     let roles = body.remove("roles").ok_or_else(|| {

@@ -21,18 +21,18 @@ use super::{
     traits, writes,
 };
 use crate::api::Api;
-use crate::api::http::request::{Body, Outcome, Reply, Request};
+use crate::api::http::request::{Body, HandlerResult, Reply, Request};
 use crate::api::http::serve::{Guarding, Operations};
 use crate::registry::store_error;
 use crate::store::Revision;
 
 /// An answer that is waited for.
-type Waiting<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
 
 /// What a row does.
 enum Handler {
     /// Answers from the fleet in memory.
-    Read(fn(&Api, &Request) -> Outcome),
+    Read(fn(&Api, &Request) -> HandlerResult),
     /// Commits, or waits for something else than the processor.
     Write(for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>),
 }
@@ -163,7 +163,7 @@ impl Operations for Api {
     }
 
     /// Reads run where threads may compute: the one that serves connections also follows the store, and writes wait for it.
-    async fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> Outcome {
+    async fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> HandlerResult {
         wait_at_least(&self, &request).await?;
         match handler(endpoint) {
             Handler::Read(read) => {

@@ -1,7 +1,7 @@
 //! Join tokens, which `enrol` keeps.
 
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::enrol::token;
 
 /// `GET /v1/join-tokens`.
@@ -10,18 +10,18 @@ pub(super) fn list(api: &Api, _request: &Request) -> Reply {
 }
 
 /// `POST /v1/join-tokens`.
-pub(super) async fn create(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn create(api: &Api, request: &Request) -> HandlerResult {
     let answer = token::create(&api.registry, &request.caller()?, &request.json()?).await?;
     Ok(Reply::written(answer, &request.base))
 }
 
 /// `GET /v1/join-tokens/{token}`.
-pub(super) fn get(api: &Api, request: &Request) -> Outcome {
+pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     Ok(Reply::ok(token::get(&api.cache().model(), request.part("token"))?))
 }
 
 /// `DELETE /v1/join-tokens/{token}`.
-pub(super) async fn delete(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn delete(api: &Api, request: &Request) -> HandlerResult {
     let answer = token::delete(&api.registry, &request.caller()?, request.part("token")).await?;
     Ok(Reply::written(answer, &request.base))
 }

@@ -10,14 +10,14 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use super::objects::Shown;
 use super::{state, writes};
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::http::version::IRONIC_VERSION;
 use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::work::Work;
 
 /// `GET /v1/nodes/{node}/traits`: the union of the sources, less what is suppressed.
-pub(super) fn list(api: &Api, request: &Request) -> Outcome {
+pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     let traits = state::traits(&model, &node);
@@ -29,7 +29,7 @@ pub(super) fn list(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `PUT /v1/nodes/{node}/traits`.
-pub(super) async fn replace(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn replace(api: &Api, request: &Request) -> HandlerResult {
     let whole = read_list(api, request)?;
     let answer = |model: &Model, node: &Node| {
         let traits = state::traits(model, node);
@@ -44,7 +44,7 @@ async fn edit(
     request: &Request,
     next: impl Fn(&Model, &Node, &Manager) -> Result<OwnedMap<Trait, ()>, ApiError>,
     answer: impl Fn(&Model, &Node) -> Answer,
-) -> Outcome {
+) -> HandlerResult {
     let caller = request.caller()?;
     let edit = |work: &Work<'_>, node: &mut Node| {
         node.spec.traits = next(&work.model, node, &caller.manager)?;
@@ -81,7 +81,7 @@ fn parse(api: &Api, name: &str) -> Result<Trait, ApiError> {
 }
 
 /// `PUT /v1/nodes/{node}/traits/{trait}`.
-pub(super) async fn add(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn add(api: &Api, request: &Request) -> HandlerResult {
     let name = parse(api, request.part("trait"))?;
     request.no_body()?;
     let one = [(name, Some(Said::Value(())))].into();
@@ -94,12 +94,12 @@ pub(super) async fn add(api: &Api, request: &Request) -> Outcome {
 }
 
 /// `DELETE /v1/nodes/{node}/traits`.
-pub(super) async fn clear(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn clear(api: &Api, request: &Request) -> HandlerResult {
     edit(api, request, |_, _, _| Ok(OwnedMap::default()), empty).await
 }
 
 /// `DELETE /v1/nodes/{node}/traits/{trait}`.
-pub(super) async fn remove(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn remove(api: &Api, request: &Request) -> HandlerResult {
     let name = request.part("trait");
     let taken = Trait::new(name).map(|name| [(name, None)].into()).unwrap_or_default();
     let next = |model: &Model, node: &Node, by: &Manager| match state::traits(model, node).removal(name) {

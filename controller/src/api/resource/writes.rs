@@ -6,7 +6,7 @@ use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::{Shown, lost, read_body, update};
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::records::request::Answer;
@@ -22,7 +22,7 @@ pub(super) async fn commit(
     request: &Request,
     caller: &Caller,
     decide: impl Fn(&mut Work<'_>) -> Result<Answer, Undecided>,
-) -> Outcome {
+) -> HandlerResult {
     let answer = api.registry.write(caller, |context| {
         let mut work = Work::on(context);
         let answer = decide(&mut work)?;
@@ -35,7 +35,7 @@ pub(super) async fn commit(
 ///
 /// # Errors
 /// What is wrong with its fields; that its name is taken.
-pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
     let caller = request.caller()?;
     let mut fields = request.object()?;
     let (uuid, name) = S::identify(request, &mut fields)?;
@@ -64,7 +64,7 @@ pub(super) async fn change<S: Shown>(
     caller: &Caller,
     edit: impl Fn(&Work<'_>, &mut Object<S>) -> Result<(), ApiError>,
     answer: impl Fn(&Model, &Object<S>) -> Answer,
-) -> Outcome {
+) -> HandlerResult {
     let presumed = request.presumed()?;
     commit(api, request, caller, |work| {
         let before = S::locate(&work.model, request)?;
@@ -82,7 +82,7 @@ pub(super) async fn change<S: Shown>(
 ///
 /// # Errors
 /// What the kind refuses, and what is refused of every write.
-pub(super) async fn delete<S: Shown>(api: &Api, request: &Request) -> Outcome {
+pub(super) async fn delete<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
     let (caller, presumed) = (request.caller()?, request.presumed()?);
     commit(api, request, &caller, |work| {
         let object = S::locate(&work.model, request)?;

@@ -11,6 +11,8 @@ mod table;
 
 use std::borrow::Cow;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 use crate::error::{ApiError, ErrorType};
 use crate::tls::{Class, Identity};
 
@@ -354,15 +356,9 @@ impl Endpoint {
 
 /// Percent-encodes a segment of a path, or a value of a query.
 pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~@:".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
+    const ESCAPED: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'@').remove(b':');
+    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 /// Looks a request up on a listener. Of several templates that match, the one with the fewest parameters wins:

@@ -1,26 +1,40 @@
 //! The tags that are visible in a cluster, and those of its own.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use stemma_core::name::TagName;
 use stemma_core::object::{Cluster, ClusterSpec, TagSpec};
+use stemma_wire::error::ApiError;
 
-use super::declared::{TagCall, change_tags, no_tag, predefined, read_tag, refuse_assigned, tag_answer};
+use super::declared::{TagCall, change_tags, predefined, read_tag, refuse_assigned, tag_answer, tag_list, tag_named};
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::resource::objects::Shown;
 use crate::api::resource::place::{declared, table_of_cluster, visible};
 use crate::api::resource::writes;
 use crate::cache::Model;
 use crate::registry::work::Work;
 
-/// `GET /v1/clusters/{cluster}/tags`: the tags that are visible there.
-pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
+/// The tags that are visible in the cluster that a path names, each as it is shown.
+fn shown(api: &Api, request: &Request) -> Result<BTreeMap<TagName, Value>, ApiError> {
     let model = api.cache().model();
     let cluster = ClusterSpec::locate(&model, request)?;
-    let tags = visible(&table_of_cluster(&model, &cluster));
-    let rows: Vec<Value> =
-        tags.iter().map(|(name, tag)| shown_tag(name, tag, declared(&model, &cluster, name))).collect();
-    Ok(Reply::ok(json!({"tags": rows})))
+    let shown = visible(&table_of_cluster(&model, &cluster)).into_iter().map(|(name, tag)| {
+        let row = shown_tag(&name, &tag, declared(&model, &cluster, &name));
+        (name, row)
+    });
+    Ok(shown.collect())
+}
+
+/// `GET /v1/clusters/{cluster}/tags`: the tags that are visible there.
+pub(crate) fn tags(api: &Api, request: &Request) -> HandlerResult {
+    Ok(Reply::ok(tag_list(shown(api, request)?)))
+}
+
+/// `GET /v1/clusters/{cluster}/tags/{tag}`.
+pub(crate) fn tag(api: &Api, request: &Request) -> HandlerResult {
+    tag_named(shown(api, request)?, request.part("tag"))
 }
 
 fn shown_tag(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
@@ -32,21 +46,8 @@ fn shown_tag(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
     row
 }
 
-/// `GET /v1/clusters/{cluster}/tags/{tag}`.
-pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
-    let model = api.cache().model();
-    let cluster = ClusterSpec::locate(&model, request)?;
-    let name = request.part("tag");
-    let tags = visible(&table_of_cluster(&model, &cluster));
-    let found = tags
-        .iter()
-        .find(|(tag, _)| ***tag == *name)
-        .map(|(name, tag)| Reply::ok(shown_tag(name, tag, declared(&model, &cluster, name))));
-    found.ok_or_else(|| no_tag(name))
-}
-
 /// Changes the user-defined tags of a cluster.
-pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
+pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
     let (name, tag) = read_tag(request, call)?;
     let edit = |work: &Work<'_>, cluster: &mut Cluster| {

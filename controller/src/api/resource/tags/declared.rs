@@ -8,7 +8,7 @@ use stemma_core::name::TagName;
 use stemma_core::object::{Node, TagSpec};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use crate::api::http::request::Request;
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::admit::bad_field;
@@ -114,6 +114,17 @@ pub(super) fn shown_tag(name: &TagName, tag: &TagSpec, predefined: bool) -> Valu
     body["has_primary"] = tag.has_primary.into();
     body["predefined"] = predefined.into();
     body
+}
+
+/// The answer with all of these tags.
+pub(super) fn tag_list(tags: BTreeMap<TagName, Value>) -> Value {
+    json!({"tags": tags.into_values().collect::<Vec<_>>()})
+}
+
+/// The answer with one of these tags.
+pub(super) fn tag_named(tags: BTreeMap<TagName, Value>, name: &str) -> HandlerResult {
+    let found = tags.into_iter().find(|(tag, _)| **tag == *name);
+    found.map(|(_, tag)| Reply::ok(tag)).ok_or_else(|| no_tag(name))
 }
 
 /// The refusal of a tag that is not there.

@@ -10,7 +10,7 @@ use stemma_core::role::RoleTable;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::resource::objects::Shown;
 use crate::api::resource::place::{roles_of, table_of, visible};
 use crate::api::resource::writes;
@@ -19,7 +19,7 @@ use crate::records::request::Answer;
 use crate::registry::work::Work;
 
 /// `GET /v1/nodes/{node}/tags`: each with its origin; those that are unassigned too.
-pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
+pub(crate) fn tags(api: &Api, request: &Request) -> HandlerResult {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(Reply::ok(shown_tags(&model, &node)))
@@ -106,7 +106,7 @@ fn tag_name(text: &str) -> Result<TagName, ApiError> {
 }
 
 /// Assigns and unassigns tags of a node, all or none.
-pub(crate) async fn write_tags(api: &Api, request: &Request, call: NodeTagCall) -> Outcome {
+pub(crate) async fn write_tags(api: &Api, request: &Request, call: NodeTagCall) -> HandlerResult {
     let write = TagWrite::read(request, call)?;
     let caller = request.caller()?;
     let edit = |work: &Work<'_>, node: &mut Node| write_by_hand(&work.model, node, &write, &caller.manager);

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use stemma_core::name::TagName;
 use stemma_core::object::{Release, ReleaseSpec, ReleaseTags, ReleaseTagsSpec};
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
 
-use super::declared::{TagCall, change_tags, no_tag, predefined, read_tag, refuse_assigned, shown_tag, tag_answer};
+use super::declared::{
+    TagCall, change_tags, predefined, read_tag, refuse_assigned, shown_tag, tag_answer, tag_list, tag_named,
+};
 use crate::api::Api;
-use crate::api::http::request::{Outcome, Reply, Request};
+use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::resource::objects::Shown;
 use crate::api::resource::place::release_of;
 use crate::api::resource::writes::commit;
@@ -32,19 +34,17 @@ fn shown(api: &Api, request: &Request) -> Result<BTreeMap<TagName, Value>, ApiEr
 }
 
 /// `GET /v1/releases/{release}/tags`.
-pub(crate) fn tags(api: &Api, request: &Request) -> Outcome {
-    Ok(Reply::ok(json!({"tags": shown(api, request)?.into_values().collect::<Vec<_>>()})))
+pub(crate) fn tags(api: &Api, request: &Request) -> HandlerResult {
+    Ok(Reply::ok(tag_list(shown(api, request)?)))
 }
 
 /// `GET /v1/releases/{release}/tags/{tag}`.
-pub(crate) fn tag(api: &Api, request: &Request) -> Outcome {
-    let name = request.part("tag");
-    let found = shown(api, request)?.into_iter().find(|(tag, _)| **tag == *name);
-    found.map(|(_, tag)| Reply::ok(tag)).ok_or_else(|| no_tag(name))
+pub(crate) fn tag(api: &Api, request: &Request) -> HandlerResult {
+    tag_named(shown(api, request)?, request.part("tag"))
 }
 
 /// Changes the user-defined tags beside a release: they are no part of its content.
-pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Outcome {
+pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
     let (name, tag) = read_tag(request, call)?;
     let new_uuid = Uuid::now_v7();
