@@ -150,6 +150,7 @@ fn applied() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoint::Endpoint;
 
     #[test]
     fn a_kinds_schema_has_the_fields_that_its_parser_takes() {
@@ -177,7 +178,8 @@ mod tests {
             let name = reference.split('"').next().unwrap_or_default();
             assert!(schemas.contains_key(name), "{name}");
         }
-        for name in Endpoint::ALL.iter().flat_map(|endpoint| [of_request(*endpoint), of_answer(*endpoint)]).flatten() {
+        let routes = Endpoint::ALL.iter().map(|endpoint| endpoint.route());
+        for name in routes.flat_map(|route| [route.request_schema, route.answer_schema]).flatten() {
             assert!(schemas.contains_key(name), "{name}");
         }
     }
