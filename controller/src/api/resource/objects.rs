@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 use stemma_core::key::LabelKey;
 use stemma_core::labels::{BodyShape, Labels};
 use stemma_core::manifest::{Author, Body, Fields, write};
-use stemma_core::object::Object;
+use stemma_core::object::{Kind, Object};
 use stemma_core::origin::Level;
-use stemma_wire::error::ApiError;
+use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
+use super::kept;
 use super::view::{self, Chain};
-use super::{kept, writes};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
@@ -92,7 +92,7 @@ pub(super) trait Shown: Resource + Fields {
     /// # Errors
     /// That the body has none, or something else in their place.
     fn identify(_request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, Self::Name), ApiError> {
-        Ok((Uuid::now_v7(), writes::name_of_new::<Self>(fields)?))
+        Ok((Uuid::now_v7(), name_of_new::<Self>(fields)?))
     }
 
     /// A new object's spec before its body is laid over it.
@@ -156,7 +156,7 @@ pub(super) trait Shown: Resource + Fields {
     /// # Errors
     /// That it needs one.
     fn no_name() -> Result<Self::Name, ApiError> {
-        Err(writes::needs_name(Self::KIND))
+        Err(needs_name(Self::KIND))
     }
 }
 
@@ -252,4 +252,25 @@ pub(super) fn lost<S: Shown>(model: &Model, before: &Object<S>, after: &S) -> Op
 /// A value as JSON text.
 pub(super) fn raw(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).expect("a value's text is JSON")
+}
+
+/// Takes the name out of the body of a new object.
+///
+/// # Errors
+/// That there is none, or that it is none.
+fn name_of_new<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, ApiError> {
+    match fields.remove("name") {
+        Some(Value::String(name)) => S::parse_name(&name),
+        None | Some(Value::Null) => Err(needs_name(S::KIND)),
+        Some(other) => {
+            let other: String = other.to_string().chars().take(64).collect();
+            Err(ApiError::new(ErrorType::FieldInvalid, format!("a {}'s name is a text, not {other}", S::KIND.word()))
+                .field("name"))
+        }
+    }
+}
+
+/// The refusal of an object that has no name.
+fn needs_name(kind: Kind) -> ApiError {
+    ApiError::new(ErrorType::FieldMissing, format!("a {} needs a name", kind.word())).field("name")
 }

@@ -1,14 +1,12 @@
 //! Making, changing and deleting an object: one write each, under what the request presumes, with the answer made of what was written.
 
-use serde_json::{Map, Value};
-use stemma_core::object::{Kind, Object};
-use stemma_wire::error::{ApiError, ErrorType};
+use stemma_core::object::Object;
+use stemma_wire::error::ApiError;
 
 use super::objects::{Shown, lost, read_body, update};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
-use crate::cache::model::Resource;
 use crate::records::request::Answer;
 use crate::registry::work::{Work, check_presumed};
 use crate::registry::{Caller, Undecided};
@@ -91,25 +89,4 @@ pub(super) async fn delete<S: Shown>(api: &Api, request: &Request) -> HandlerRes
         Ok(Answer::empty(204))
     })
     .await
-}
-
-/// Takes the name out of the body of a new object.
-///
-/// # Errors
-/// That there is none, or that it is none.
-pub(super) fn name_of_new<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, ApiError> {
-    match fields.remove("name") {
-        Some(Value::String(name)) => S::parse_name(&name),
-        None | Some(Value::Null) => Err(needs_name(S::KIND)),
-        Some(other) => {
-            let other: String = other.to_string().chars().take(64).collect();
-            Err(ApiError::new(ErrorType::FieldInvalid, format!("a {}'s name is a text, not {other}", S::KIND.word()))
-                .field("name"))
-        }
-    }
-}
-
-/// The refusal of an object that has no name.
-pub(super) fn needs_name(kind: Kind) -> ApiError {
-    ApiError::new(ErrorType::FieldMissing, format!("a {} needs a name", kind.word())).field("name")
 }
