@@ -9,30 +9,13 @@ use serde_json::value::RawValue;
 
 use super::error::{BodyError, no_object};
 use super::extra::{self, Kept};
+use super::names::Names;
 use super::reader::read;
 use super::sound::{self, plain};
 use crate::lifecycle;
 use crate::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, GroupId, Inherited, Matching, NodeGroupSpec,
-    NodeSpec, ReleaseSpec, TemplateId,
+    ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, Inherited, Matching, NodeGroupSpec, NodeSpec, ReleaseSpec,
 };
-use crate::traits::TraitNames;
-
-/// Other objects by name or uuid, as the caller knows them.
-pub trait Names {
-    /// The cluster template of that name.
-    fn template(&self, name: &str) -> Option<TemplateId>;
-    /// The cluster of that name.
-    fn cluster(&self, name: &str) -> Option<ClusterId>;
-    /// The group of that name in that cluster.
-    fn group(&self, cluster: &str, group: &str) -> Option<GroupId>;
-    /// A template's name.
-    fn template_name(&self, id: TemplateId) -> Option<String>;
-    /// A group as `CLUSTER/GROUP`.
-    fn group_name(&self, id: GroupId) -> Option<String>;
-    /// The traits that are known: the standard ones and the site's.
-    fn traits(&self) -> &TraitNames;
-}
 
 /// What a field's JSON is like, for whoever describes the API or writes a body. `null`, which is the default, goes for every one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,8 @@ use uuid::Uuid;
 use super::body::is_null;
 use super::document::{Document, Key};
 use super::error::{BodyError, no_object};
-use super::fields::{Fields, Names};
+use super::fields::Fields;
+use super::names::Names;
 use super::reader::read;
 use super::write::{Author, WriteError, write};
 use crate::object::{

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::body::is_null;
 use super::error::{BodyError, BodyErrorKind};
-use super::fields::Names;
+use super::names::Names;
 use super::reader::read;
 use super::task::read_tasks;
 use crate::host_labels::HostLabels;

@@ -15,7 +15,8 @@ use serde_json::value::RawValue;
 
 use super::body::{Body, is_null};
 use super::error::{BodyError, BodyErrorKind, no_field};
-use super::fields::{Field, Fields, Names};
+use super::fields::{Field, Fields};
+use super::names::Names;
 use super::reader::read;
 use super::sound;
 use crate::key::{AnnotationsTooLarge, check_annotations};
