@@ -4,6 +4,8 @@
 //! can ever be shared, and the split changes no line of either half. It is bounded: a half that does not listen
 //! makes the other one wait.
 
+use std::marker::PhantomData;
+
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::{DecodeError, Message, decode, encode};
 use tokio::sync::mpsc;
@@ -11,21 +13,22 @@ use tokio::sync::mpsc;
 /// Messages that may wait in one direction.
 const WAITING: usize = 32;
 
-/// `sync`'s end.
-pub struct SyncEnd {
-    to_apply: ToApply,
-    from_apply: mpsc::Receiver<Vec<u8>>,
+/// One end: it sends messages of one type and receives those of the other.
+pub struct End<S, R> {
+    sender: Sender<S>,
+    receiver: mpsc::Receiver<Vec<u8>>,
+    receives: PhantomData<R>,
 }
 
-/// Where `sync` says something to `apply`. Clones say it to the same one, in the order in which they send.
-#[derive(Clone)]
-pub struct ToApply(mpsc::Sender<Vec<u8>>);
+/// `sync`'s end.
+pub type SyncEnd = End<FromSync, FromApply>;
 
 /// `apply`'s end.
-pub struct ApplyEnd {
-    to_sync: mpsc::Sender<Vec<u8>>,
-    from_sync: mpsc::Receiver<Vec<u8>>,
-}
+pub type ApplyEnd = End<FromApply, FromSync>;
+
+/// Where one half says something to the other. Clones say it to the same one, in the order in which they send.
+#[derive(Clone)]
+pub struct Sender<M>(mpsc::Sender<Vec<u8>>, PhantomData<M>);
 
 /// Why a message did not cross.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,63 +54,49 @@ pub enum ChannelError {
 pub fn pair() -> (SyncEnd, ApplyEnd) {
     let (to_apply, from_sync) = mpsc::channel(WAITING);
     let (to_sync, from_apply) = mpsc::channel(WAITING);
-    (SyncEnd { to_apply: ToApply(to_apply), from_apply }, ApplyEnd { to_sync, from_sync })
+    (End::new(to_apply, from_apply), End::new(to_sync, from_sync))
 }
 
-impl ToApply {
-    /// Sends to `apply`, waiting while too much waits already.
+impl<M: Message> Sender<M> {
+    /// Sends to the other half, waiting while too much waits already.
     ///
     /// # Errors
     /// [`ChannelError::Closed`], [`ChannelError::Large`].
-    pub async fn send(&self, message: &FromSync) -> Result<(), ChannelError> {
-        send(&self.0, message).await
+    pub async fn send(&self, message: &M) -> Result<(), ChannelError> {
+        let bytes = encode(message);
+        if bytes.len() > M::MAX_BYTES {
+            return Err(ChannelError::Large { bytes: bytes.len(), limit: M::MAX_BYTES });
+        }
+        self.0.send(bytes).await.map_err(|_| ChannelError::Closed)
     }
 }
 
-impl SyncEnd {
-    /// Where something is said to `apply`, also while this end receives.
+impl<S: Message + Clone, R: Message> End<S, R> {
+    fn new(sender: mpsc::Sender<Vec<u8>>, receiver: mpsc::Receiver<Vec<u8>>) -> Self {
+        Self { sender: Sender(sender, PhantomData), receiver, receives: PhantomData }
+    }
+
+    /// Where something is said to the other half, also while this end receives.
     #[must_use]
-    pub fn to_apply(&self) -> ToApply {
-        self.to_apply.clone()
+    pub fn sender(&self) -> Sender<S> {
+        self.sender.clone()
     }
 
-    /// The next message of `apply`. Safe to cancel.
-    ///
-    /// # Errors
-    /// [`ChannelError`]; after a malformed message the next one can be read.
-    pub async fn receive(&mut self) -> Result<FromApply, ChannelError> {
-        receive(&mut self.from_apply).await
-    }
-}
-
-impl ApplyEnd {
-    /// Sends to `sync`, waiting while too much waits already.
+    /// Sends to the other half, as [`Sender::send`].
     ///
     /// # Errors
     /// [`ChannelError::Closed`], [`ChannelError::Large`].
-    pub async fn send(&self, message: &FromApply) -> Result<(), ChannelError> {
-        send(&self.to_sync, message).await
+    pub async fn send(&self, message: &S) -> Result<(), ChannelError> {
+        self.sender.send(message).await
     }
 
-    /// The next message of `sync`. Safe to cancel.
+    /// The next message of the other half. Safe to cancel.
     ///
     /// # Errors
     /// [`ChannelError`]; after a malformed message the next one can be read.
-    pub async fn receive(&mut self) -> Result<FromSync, ChannelError> {
-        receive(&mut self.from_sync).await
+    pub async fn receive(&mut self) -> Result<R, ChannelError> {
+        Ok(decode(&self.receiver.recv().await.ok_or(ChannelError::Closed)?)?)
     }
-}
-
-async fn send<M: Message>(sender: &mpsc::Sender<Vec<u8>>, message: &M) -> Result<(), ChannelError> {
-    let bytes = encode(message);
-    if bytes.len() > M::MAX_BYTES {
-        return Err(ChannelError::Large { bytes: bytes.len(), limit: M::MAX_BYTES });
-    }
-    sender.send(bytes).await.map_err(|_| ChannelError::Closed)
-}
-
-async fn receive<M: Message>(receiver: &mut mpsc::Receiver<Vec<u8>>) -> Result<M, ChannelError> {
-    Ok(decode(&receiver.recv().await.ok_or(ChannelError::Closed)?)?)
 }
 
 #[cfg(test)]
@@ -118,7 +107,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn what_is_no_message_is_refused_and_the_next_one_is_read() {
-        let (SyncEnd { to_apply: ToApply(raw), .. }, mut apply) = pair();
+        let (SyncEnd { sender: Sender(raw, _), receiver: _kept, .. }, mut apply) = pair();
         let whole = encode(&FromSync::NoBody(Hash([7; 32])));
         for (name, bytes) in [
             ("empty", vec![]),
@@ -138,7 +127,7 @@ mod tests {
     async fn messages_cross_in_order_until_an_end_is_gone() {
         let (sync, mut apply) = pair();
         for byte in 0..3 {
-            sync.to_apply().send(&FromSync::NoBody(Hash([byte; 32]))).await.unwrap();
+            sync.sender().send(&FromSync::NoBody(Hash([byte; 32]))).await.unwrap();
         }
         drop(sync);
         for byte in 0..3 {

@@ -7,17 +7,38 @@ use stemma_wire::endpoint::{Endpoint, Method, escape};
 use crate::api::Write;
 use crate::args::{Filter, Kind};
 
+/// One kind, as the command knows it.
+struct Row {
+    /// The name on the screen.
+    name: &'static str,
+    /// The `kind` of its manifests.
+    manifest: &'static str,
+    /// The row that shows one object.
+    show: Endpoint,
+    /// The row that lists them, as much of each as the command prints.
+    list: Endpoint,
+}
+
+const fn kind(name: &'static str, manifest: &'static str, show: Endpoint, list: Endpoint) -> Row {
+    Row { name, manifest, show, list }
+}
+
 impl Kind {
-    /// The name in manifests and on the screen.
-    pub(crate) fn name(self) -> &'static str {
+    const fn table(self) -> Row {
+        use Endpoint as E;
         match self {
-            Self::Node => "node",
-            Self::Nodegroup => "nodegroup",
-            Self::Cluster => "cluster",
-            Self::Clustertemplate => "clustertemplate",
-            Self::Release => "release",
-            Self::Token => "token",
+            Self::Node => kind("node", "Node", E::GetNode, E::ListNodesDetail),
+            Self::Nodegroup => kind("nodegroup", "NodeGroup", E::GetGroup, E::ListGroups),
+            Self::Cluster => kind("cluster", "Cluster", E::GetCluster, E::ListClustersDetail),
+            Self::Clustertemplate => kind("clustertemplate", "ClusterTemplate", E::GetTemplate, E::ListTemplates),
+            Self::Release => kind("release", "Release", E::GetRelease, E::ListReleases),
+            Self::Token => kind("token", "JoinToken", E::GetToken, E::ListTokens),
         }
+    }
+
+    /// The name in manifests and on the screen.
+    pub(crate) const fn name(self) -> &'static str {
+        self.table().name
     }
 
     /// A name without the kind that `-o name` prints before it.
@@ -27,15 +48,8 @@ impl Kind {
     }
 
     /// The `kind` of its manifests.
-    pub(crate) fn manifest_name(self) -> &'static str {
-        match self {
-            Self::Node => "Node",
-            Self::Nodegroup => "NodeGroup",
-            Self::Cluster => "Cluster",
-            Self::Clustertemplate => "ClusterTemplate",
-            Self::Release => "Release",
-            Self::Token => "JoinToken",
-        }
+    pub(crate) const fn manifest_name(self) -> &'static str {
+        self.table().manifest
     }
 
     /// The kind that a manifest names; a join token is not applied.
@@ -49,24 +63,12 @@ impl Kind {
     /// # Errors
     /// For an empty name, and for a group's without its cluster.
     pub(crate) fn path(self, name: &str) -> Result<String> {
-        self.path_of(self.shown_by(), name, &[])
-    }
-
-    /// The row that shows one object.
-    fn shown_by(self) -> Endpoint {
-        match self {
-            Self::Node => Endpoint::GetNode,
-            Self::Nodegroup => Endpoint::GetGroup,
-            Self::Cluster => Endpoint::GetCluster,
-            Self::Clustertemplate => Endpoint::GetTemplate,
-            Self::Release => Endpoint::GetRelease,
-            Self::Token => Endpoint::GetToken,
-        }
+        self.path_of(self.table().show, name, &[])
     }
 
     /// The row with this method at the path of one object, or at what stands `below` it; none where the kind has no such row.
     pub(crate) fn row(self, method: Method, below: &str) -> Option<Endpoint> {
-        let path = self.shown_by().route().path;
+        let path = self.table().show.route().path;
         let is_it = |row: &Endpoint| row.route().method == method && row.route().path.strip_prefix(path) == Some(below);
         Endpoint::ALL.iter().copied().find(is_it)
     }
@@ -102,17 +104,11 @@ impl Kind {
 
     /// The path of the list that a filter asks for.
     pub(crate) fn list_path(self, filter: &Filter) -> Result<String> {
-        let path = match self {
-            Self::Node => Endpoint::ListNodesDetail.path(&[]),
-            Self::Nodegroup => {
-                let cluster = filter.cluster.as_deref().context("whose? give --cluster CLUSTER")?;
-                Endpoint::ListGroups.path(&[cluster])
-            }
-            Self::Cluster => Endpoint::ListClustersDetail.path(&[]),
-            Self::Clustertemplate => Endpoint::ListTemplates.path(&[]),
-            Self::Release => Endpoint::ListReleases.path(&[]),
-            Self::Token => Endpoint::ListTokens.path(&[]),
+        let cluster = match self {
+            Self::Nodegroup => Some(filter.cluster.as_deref().context("whose? give --cluster CLUSTER")?),
+            _ => None,
         };
+        let path = self.table().list.path(cluster.as_slice());
         let query = query(filter);
         Ok(if query.is_empty() { path } else { format!("{path}?{query}") })
     }

@@ -13,7 +13,7 @@ use stemma_wire::message::desired::Profile;
 use stemma_wire::message::{DecodeError, Hash, Message as _, decode, encode};
 
 use super::join::sentence;
-use crate::channel::ToApply;
+use crate::channel::Sender;
 
 /// The largest blob.
 const LARGEST_BLOB: usize = 64 * 1024 * 1024;
@@ -86,7 +86,12 @@ impl BodyKind {
 
 /// Fetches what a hash names and hands it to apply piece by piece, hashed while it passes: it never stands in memory whole.
 /// `false`: this controller does not give it to us now.
-pub(super) async fn fetch(mut client: Client, hash: Hash, place: BodyKind, to_apply: ToApply) -> Returned<bool> {
+pub(super) async fn fetch(
+    mut client: Client,
+    hash: Hash,
+    place: BodyKind,
+    to_apply: Sender<FromSync>,
+) -> Returned<bool> {
     for &(kind, limit) in place.kinds() {
         let path = format!("/agent/v1/{kind}/{hash}");
         let get = Request::get(path).body(Bytes::new()).expect("the path is a path");
@@ -104,7 +109,7 @@ async fn pass_on(
     get: Request<Bytes>,
     hash: Hash,
     limit: usize,
-    to_apply: &ToApply,
+    to_apply: &Sender<FromSync>,
 ) -> Result<(), ExchangeError> {
     let (mut digest, mut length) = (Sha256::new(), 0);
     let begin = &[];
@@ -131,7 +136,7 @@ async fn pass_on(
     if Hash(digest.finalize().into()) == hash { Ok(()) } else { Err(ExchangeError::OtherBytes(hash)) }
 }
 
-async fn say(to_apply: &ToApply, hash: Hash, piece: &[u8]) -> std::io::Result<()> {
+async fn say(to_apply: &Sender<FromSync>, hash: Hash, piece: &[u8]) -> std::io::Result<()> {
     to_apply.send(&FromSync::Body { hash, bytes: piece.to_vec() }).await.map_err(std::io::Error::other)
 }
 
@@ -209,7 +214,7 @@ mod tests {
         let (sync, mut apply) = pair();
         let client = Client::new(target, None, ClientLimits::default());
         let fetching = async {
-            let (_, given) = fetch(client, hash, BodyKind::Blob, sync.to_apply()).await;
+            let (_, given) = fetch(client, hash, BodyKind::Blob, sync.sender()).await;
             drop(sync);
             given
         };

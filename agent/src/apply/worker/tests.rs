@@ -39,7 +39,7 @@ async fn talk(sync: SyncEnd, offers: Vec<FromSync>) -> Vec<FromApply> {
 
 async fn talk_for(mut sync: SyncEnd, offers: Vec<FromSync>, quiet: Duration) -> Vec<FromApply> {
     for offer in &offers {
-        if sync.to_apply().send(offer).await.is_err() {
+        if sync.sender().send(offer).await.is_err() {
             break;
         }
     }
@@ -301,7 +301,7 @@ fn f06_on_a_full_disk_the_agent_goes_on_says_so_and_takes_up_when_there_is_room(
         let (sync, apply) = pair();
         let talking = async {
             for message in give(&controller, 2, &second) {
-                sync.to_apply().send(&message).await.unwrap();
+                sync.sender().send(&message).await.unwrap();
             }
             tokio::time::sleep(Duration::from_secs(5)).await;
             assert_eq!(host.text("/f").as_deref(), Some("gold\n"));
@@ -437,10 +437,10 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
         let talk = async {
             let mut sync = sync;
             for offer in &offers {
-                sync.to_apply().send(offer).await.unwrap();
+                sync.sender().send(offer).await.unwrap();
             }
             tokio::time::sleep(Duration::from_secs(30)).await;
-            sync.to_apply().send(&paused).await.unwrap();
+            sync.sender().send(&paused).await.unwrap();
             let mut said = Vec::new();
             while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_mins(10), sync.receive()).await {
                 said.push(message);
@@ -471,11 +471,11 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
         let talk = async {
             let mut sync = sync;
             for offer in give(&controller, 1, &set("gold", 1)) {
-                sync.to_apply().send(&offer).await.unwrap();
+                sync.sender().send(&offer).await.unwrap();
             }
             while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(30), sync.receive()).await {}
             assert_eq!(host.text("/etc/conf").as_deref(), Some("tier gold"));
-            sync.to_apply().send(&offer(&controller, 2, &set("silver", 2))).await.unwrap();
+            sync.sender().send(&offer(&controller, 2, &set("silver", 2))).await.unwrap();
             while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_mins(2), sync.receive()).await {}
         };
         let (ended, ()) = tokio::join!(worker.run(std::future::pending()), talk);

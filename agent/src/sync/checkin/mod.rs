@@ -283,7 +283,7 @@ impl Sync {
 
     /// Says something to apply, and hears it meanwhile: two halves that both have much to say never wait for each other.
     async fn tell(&mut self, message: &FromSync) -> Result<(), SyncError> {
-        let to_apply = self.end.to_apply();
+        let to_apply = self.end.sender();
         let mut telling = std::pin::pin!(to_apply.send(message));
         loop {
             tokio::select! {
@@ -341,7 +341,7 @@ impl Sync {
                 Some(_) => BodyKind::Blob,
                 None => BodyKind::Either,
             };
-            self.fetching = Some(Box::pin(fetch(client, hash, place, self.end.to_apply())));
+            self.fetching = Some(Box::pin(fetch(client, hash, place, self.end.sender())));
         }
     }
 
