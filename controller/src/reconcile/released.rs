@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use log::error;
 use stemma_core::digest::{DigestVersion, TaskDigest};
+use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Kind, Timestamp};
+use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::{Candidate, Content, Held, Standing};
 use stemma_wire::message::desired::{Barrier, TaskSet};
@@ -35,9 +37,10 @@ pub(super) struct Decision {
     record: Option<NewRecord>,
 }
 
-/// What is stored of a task set that is released.
+/// What is stored of a task set that is released, or of one that is kept and whose release has another name by now.
 pub(super) struct NewRecord {
-    record: ReleasedRecord,
+    /// `None`: the one that is stored holds.
+    record: Option<ReleasedRecord>,
     profile: Option<EncodedProfile>,
     fixes: Vec<Fixed>,
 }
@@ -108,7 +111,8 @@ impl Resolved<'_> {
         let released = self.told(&task_set, profile.as_ref())?;
         let release = answer.release().map(|release| release.name.to_string());
         let record = ReleasedRecord { revision: model.revision.get(), at: now, task_set, release };
-        let record = NewRecord { record, profile, fixes: fixes(model, answer) };
+        let fixes = answer.release().map(|release| fixes(model, release)).unwrap_or_default();
+        let record = NewRecord { record: Some(record), profile, fixes };
         Ok(Decision { released, dropped: Arc::default(), record: Some(record) })
     }
 
@@ -138,7 +142,24 @@ impl Resolved<'_> {
             }
             _ => Arc::default(),
         };
-        Ok(Decision { released: self.told(&record.task_set, kept.as_ref())?, dropped, record: None })
+        let released = self.told(&record.task_set, kept.as_ref())?;
+        Ok(Decision { released, dropped, record: self.mended(record, standing) })
+    }
+
+    /// What the store is to say of a task set that is kept, where it says something else: the name that the levels give the
+    /// release now, which may be another of the same tasks, and that its versions are fixed. `None`: all of it is stored.
+    fn mended(self, record: &ReleasedRecord, standing: Standing) -> Option<NewRecord> {
+        let Self { model, answer, .. } = self;
+        let recorded = || ReleaseRef::new(record.release.as_deref()?).ok();
+        let (release, renamed) = if standing == Standing::Current {
+            let name = answer.release().map(|release| release.name.to_string());
+            let renamed = (name != record.release).then(|| ReleasedRecord { release: name, ..record.clone() });
+            (answer.release(), renamed)
+        } else {
+            (recorded().and_then(|name| model.fleet.release(&name)), None)
+        };
+        let fixes = release.map(|release| fixes(model, release)).unwrap_or_default();
+        (renamed.is_some() || !fixes.is_empty()).then_some(NewRecord { record: renamed, profile: None, fixes })
     }
 
     fn told(self, task_set: &TaskSet, profile: Option<&EncodedProfile>) -> Result<Released, TooLarge> {
@@ -156,13 +177,15 @@ impl Resolved<'_> {
     }
 }
 
-/// The versions whose content is fixed by a release to a node: that of its release, and those that it imports.
-fn fixes(model: &Model, answer: &Answer) -> Vec<Fixed> {
-    let Some(release) = answer.release() else { return Vec::new() };
+/// The versions whose content a release to a node is to fix and that are not marked yet: its own, and those that it imports.
+fn fixes(model: &Model, release: &CompiledRelease) -> Vec<Fixed> {
     let versions = release.all_imports.iter().chain([&release.name]).filter(|name| name.version.is_some());
     versions
         .filter_map(|name| {
             let name = name.to_string();
+            if model.marks.contains_key(&key::fixed(&name)) {
+                return None;
+            }
             let object = model.releases.named(None, &name)?;
             let written = Revision::new(object.meta.resource_version);
             Some(Fixed { name, object: key::object(Kind::Release, object.meta.uuid), written })
@@ -192,7 +215,9 @@ pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
     let mut profiles: Vec<Hash> = Vec::new();
     let mut fixed: BTreeSet<&str> = BTreeSet::new();
     for (node, NewRecord { record, profile, fixes }) in some {
-        transaction = transaction.put(key::of_node(key::RELEASED, *node), codec::encode(record));
+        if let Some(record) = record {
+            transaction = transaction.put(key::of_node(key::RELEASED, *node), codec::encode(record));
+        }
         for one in fixes {
             let mark = key::fixed(&one.name);
             // An edit requires the mark absent: with this condition, whichever of the two is second is decided again.

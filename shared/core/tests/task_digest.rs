@@ -66,7 +66,7 @@ fn translated() -> Vec<Value> {
 
 /// The values were computed from the definitions in `digest`, by another program.
 #[test]
-fn each_version_is_what_its_definition_says() {
+fn w01_each_version_is_what_its_definition_says() {
     let set = |documents: &[Value], version| answer(documents).task_set().expect("tasks").task_digest(version);
     for (documents, version, digest) in [
         (site(), DigestVersion::V1, "3b5d670d208b164773d1e56af3b6a321ca6869fc67112ae8037291ef21966489"),
@@ -81,7 +81,7 @@ fn each_version_is_what_its_definition_says() {
 
 /// For a host that was released to under version 1, the digest alone would not tell.
 #[test]
-fn an_edit_of_the_mark_alone_is_another_content_under_each_version() {
+fn w01_an_edit_of_the_mark_alone_is_another_content_under_each_version() {
     for version in [DigestVersion::V1, DigestVersion::V2] {
         let content = |documents: &[Value]| Content::of(&answer(documents), version);
         assert_ne!(content(&site()), content(&translated()), "{version:?}");
@@ -91,7 +91,7 @@ fn an_edit_of_the_mark_alone_is_another_content_under_each_version() {
 
 /// As after a restart: a fleet that was edited is the fleet that is read anew.
 #[test]
-fn a_task_that_is_translated_by_an_edit_runs_at_once() {
+fn w01_a_task_that_is_translated_by_an_edit_runs_at_once() {
     let (mut fleet, edited) = (fleet(&site()), fleet(&translated()));
     let node = fleet.node_named("web-1").expect("the node").id();
     let name = "site".parse().expect("a release's name");
@@ -109,7 +109,7 @@ fn a_task_that_is_translated_by_an_edit_runs_at_once() {
 }
 
 #[test]
-fn a_release_is_named_by_what_refers_to_it_and_not_by_its_content() {
+fn w01_a_release_is_named_by_what_refers_to_it_and_not_by_its_content() {
     let mut documents = site();
     let mut twin = documents[0].clone();
     twin["name"] = "twin".into();

@@ -23,7 +23,10 @@ impl Fleet {
         dirty: &mut Dirty,
     ) {
         let is_untasked = before.roles != after.roles && after.release.is_none();
+        // Another of the same content places nodes alike, and what is released to them is recorded under its name.
+        let name = |fold: &GroupFold| fold.release.as_ref().map(|release| release.value.name.clone());
         if is_untasked
+            || name(before) != name(after)
             || changes.iter().any(|one| one.class.reaches_all())
             || !changed(&before.annotations, &after.annotations).is_empty()
             || !before.probes_like(after)
