@@ -10,7 +10,10 @@ use std::sync::Arc;
 use fleet::{Fleet, Host, config};
 use hyper::Method;
 use serde_json::{Value, json};
+use stemma_controller::records::reported::ReleasedRecord;
+use stemma_controller::records::{codec, key};
 use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::store::{Query, Transaction};
 use stemma_wire::message::desired::{InputValue, Known, TaskSet};
 use stemma_wire::message::signed::Grant;
 
@@ -155,7 +158,7 @@ async fn a_profile_or_an_explanation_that_alone_is_another_releases_nothing() {
 
 /// Two releases of the same content share what they make of a node, and neither answers for the other.
 #[tokio::test]
-async fn what_is_released_is_recorded_and_fixed_under_the_name_that_the_group_refers_to() {
+async fn w01_what_is_released_is_recorded_and_fixed_under_the_name_that_the_group_refers_to() {
     let fleet = Fleet::start_with(|own| *own = options()).await;
     let mut objects = site("one");
     let mut twin = objects[0].clone();
@@ -174,5 +177,105 @@ async fn what_is_released_is_recorded_and_fixed_under_the_name_that_the_group_re
     twin["tasks"][0]["parameters"]["path"] = "/etc/other".into();
     let (status, body) = fleet.ask(Method::POST, "/v1/apply?force=true", &json!({"objects": [twin]})).await;
     assert_eq!(status, 409, "{body}");
+    fleet.controller.stop().await;
+}
+
+/// Waits until what was released to node n is recorded under a name.
+async fn recorded(fleet: &Fleet, name: &str) -> Value {
+    for _ in 0..100 {
+        let released = fleet.read("/v1/nodes/n/resolved").await["released"].clone();
+        if released["release"] == name {
+            return released;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("it is not recorded under {name}");
+}
+
+/// Who is given a release of the same content runs the same: nothing is released, and the name is that of the levels.
+#[tokio::test]
+async fn w01_another_release_of_the_same_content_is_recorded_and_fixed_and_releases_nothing() {
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut objects = site("one");
+    let mut twin = objects[0].clone();
+    twin["version"] = "2".into();
+    objects.as_array_mut().unwrap().push(twin.clone());
+    fleet.apply(objects).await;
+    let mut host = fleet.join_group("c/g", "n").await;
+    assert!(told(&mut host).await.1.is_some());
+    let first = recorded(&fleet, "site@1").await;
+
+    fleet.apply(json!([{"kind": "Cluster", "name": "c", "release": "site@2", "labels": {"ntp": "one"}}])).await;
+    let second = recorded(&fleet, "site@2").await;
+    assert_eq!((&second["at"], &second["revision"]), (&first["at"], &first["revision"]), "nothing was released");
+    assert_eq!(fleet.read("/v1/nodes/n/explain?task=ntp").await["release"], "site@2");
+    refuses_an_edit(&fleet, &twin).await;
+
+    // A store of before names the one that came first, and has no mark of the other.
+    let store = Arc::clone(fleet.parts().registry.store());
+    let released = key::of_node(key::RELEASED, host.node);
+    let entry = store.snapshot().await.unwrap().get(released.as_bytes()).await.unwrap().unwrap();
+    let record: ReleasedRecord = codec::decode(&entry.value).unwrap();
+    let before = ReleasedRecord { release: Some("site@1".to_owned()), ..record };
+    let write = Transaction::new().put(released, codec::encode(&before)).delete(key::fixed("site@2"));
+    store.commit(write).await.unwrap();
+    drop(store);
+    fleet.controller.stop().await;
+    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    let mended = recorded(&fleet, "site@2").await;
+    assert_eq!((&mended["at"], &mended["revision"]), (&first["at"], &first["revision"]), "nothing was released");
+    let list = fleet.parts().registry.store().snapshot().await.unwrap().list(&Query::prefix("fixed/")).await.unwrap();
+    let fixed: Vec<_> = list.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key)).collect();
+    assert_eq!(fixed, ["fixed/site@1", "fixed/site@2"]);
+    refuses_an_edit(&fleet, &twin).await;
+    let (chain, key) = (host.chain.clone(), host.key.clone_key());
+    host.client = fleet.client(chain, key);
+    assert!(
+        host.news(100).await.desired.is_none_or(|desired| desired.task_set.is_none()),
+        "its host is told of no other"
+    );
+    fleet.controller.stop().await;
+}
+
+async fn refuses_an_edit(fleet: &Fleet, release: &Value) {
+    let mut edited = release.clone();
+    edited["tasks"][0]["parameters"]["path"] = "/etc/other".into();
+    let (status, body) = fleet.ask(Method::POST, "/v1/apply?force=true", &json!({"objects": [edited]})).await;
+    assert_eq!((status, &body["error"]["type"]), (409, &json!("object.in_use")), "{body}");
+}
+
+/// However it is moved, the answer of the write says that its next task set is held.
+#[tokio::test]
+async fn w07_a_move_into_a_group_whose_required_trait_the_node_lacks_is_a_finding_of_the_write() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut objects = site("one");
+    objects.as_array_mut().unwrap().extend([
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "fast", "requirements": {"trait:CUSTOM_FAST": "required"}}),
+        json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}),
+        json!({"kind": "Node", "name": "m", "nodegroup": "c/g"}),
+        json!({"kind": "Node", "name": "able", "nodegroup": "c/g", "traits": ["CUSTOM_FAST"]}),
+    ]);
+    fleet.apply(objects).await;
+    let patch =
+        |path: &str| (Method::PATCH, path.to_owned(), json!([{"op": "add", "path": "/nodegroup", "value": "c/fast"}]));
+    let apply = json!({"objects": [{"kind": "Node", "name": "m", "nodegroup": "c/fast"}]});
+    let create = json!({"name": "late", "nodegroup": "c/fast"});
+    for (name, (method, path, body)) in [
+        ("n", patch("/v1/nodes/n")),
+        ("m", (Method::POST, "/v1/apply?force=true".to_owned(), apply)),
+        ("late", (Method::POST, "/v1/nodes".to_owned(), create)),
+        ("able", patch("/v1/nodes/able")),
+    ] {
+        let answer = fleet.answer(method, &path, &body).await;
+        let warned = answer.headers().get("warning").map(|text| text.to_str().unwrap().to_owned());
+        let answer: Value = serde_json::from_slice(answer.body()).unwrap();
+        let unmet = json!({"severity": "error", "code": "requirement.unmet", "object": format!("node/{name}"),
+            "message": "requirement trait:CUSTOM_FAST required is not met"});
+        let said = answer["findings"].as_array().unwrap();
+        assert_eq!(said.contains(&unmet), name != "able", "{name}: {answer}");
+        // An apply lists what it finds, of all that it reaches.
+        let says = |text: &String| text.contains("trait:CUSTOM_FAST required is not met");
+        assert_eq!(warned.as_ref().is_some_and(says), ["n", "late"].contains(&name), "{name}: {warned:?}");
+    }
     fleet.controller.stop().await;
 }

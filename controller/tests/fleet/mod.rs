@@ -167,11 +167,16 @@ impl Fleet {
 
     /// A request of an operator, and what it answers.
     pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let answer = self.answer(method, path, body).await;
+        (answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default())
+    }
+
+    /// The same, with the headers.
+    pub(crate) async fn answer(&self, method: Method, path: &str, body: &Value) -> Response<Bytes> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let request =
             Request::builder().method(method).uri(path).header("content-type", "application/json").body(body).unwrap();
-        let answer = self.operator().send(request).await.unwrap();
-        (answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default())
+        self.operator().send(request).await.unwrap()
     }
 
     /// Reads, as an operator.

@@ -55,6 +55,7 @@ pub mod rule {
     rules! {
         Warning CONDITION_FAILED "condition.failed": "A condition cannot be evaluated.";
         Error DESIRED_TOO_LARGE "desired.too_large": "A node would be told more than may be sent.";
+        Info FIELD_IDLE "field.idle": "A field is given that nothing acts on yet.";
         Info FINDINGS_LEFT_OFF "findings.left_off": "More findings than are listed.";
         Warning FUEL_UNTRANSLATED "fuel.untranslated": "An import has an expression that is not evaluated.";
         Info HOST_HELD "host.held": "A node is held on its host.";

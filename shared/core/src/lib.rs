@@ -12,6 +12,7 @@ pub mod finding;
 pub mod fleet;
 pub mod graph;
 pub mod host_labels;
+pub mod idle;
 pub mod input;
 pub mod json;
 pub mod key;

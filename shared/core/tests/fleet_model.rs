@@ -1,10 +1,11 @@
 //! The fleet's model: placement under the default matching, primaries, and whom a change reaches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_author::Reader;
+use stemma_core::finding::Severity;
 use stemma_core::fleet::{Change, Dirty, Fleet, Missing};
 use stemma_core::manifest::{Objects, assemble, read_document};
 use stemma_core::name::{NodeName, TagName};
@@ -474,8 +475,149 @@ fn a_fleet_is_printed_with_stages_order_and_what_falls_to_master() {
     assert!(answer.findings.iter().any(|finding| finding.code == "master.absent"));
 }
 
+/// What is released to them is recorded under the name that their levels say, so they are looked at again.
 #[test]
-fn a_requirement_on_a_parameter_is_looked_at_again_when_the_parameter_changes() {
+fn w01_whoever_is_given_another_release_of_the_same_content_is_reached() {
+    let mut documents = site(&json!({}), &tasks());
+    let mut twin = documents[1].clone();
+    twin["version"] = "2".into();
+    documents.insert(1, twin);
+    let mut made = Made::of(&documents);
+    let digests = made.digests();
+    documents[4]["release"] = "site@2".into();
+    assert_eq!(made.edit(&documents), ["db-10", "db-2"]);
+    let name = |node: &str| made.answer(node).release().map(|release| release.name.to_string());
+    assert_eq!((name("db-2"), name("web-1")), (Some("site@2".into()), Some("site@1".into())));
+    assert_eq!(made.digests(), digests, "they run the same");
+}
+
+/// Each field that nothing acts on yet is said where it is given, and is no error.
+#[test]
+fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
+    let shell = |more: Value| {
+        let mut task = json!({"id": "conf", "type": "shell", "tags": ["nginx"], "parameters": {"script": "true"}});
+        task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
+        task
+    };
+    let idle = json!({"id": "conf", "on_unassign": "undo", "disruptive": true, "max_nodes": 1, "privileged": true,
+        "timeout_seconds": 9, "on_interrupt": "again", "tasks": ["undo"]});
+    let file = json!({"id": "file", "type": "file", "tags": ["nginx"], "timeout_seconds": 9, "on_interrupt": "again",
+        "parameters": {"path": "/f", "content": ""}});
+    let tasks = json!([shell(idle), shell(json!({"id": "undo", "phase": "cleanup"})), file,
+        {"id": "all", "type": "group", "tags": ["nginx"], "tasks": ["undo"], "requires": ["conf"]},
+        {"id": "point", "type": "stage", "required_for": ["conf"], "condition": "true"}]);
+    let mut documents = site(&json!({}), &tasks);
+    let given = [
+        json!({"node_deletion_timeout": 5}),
+        json!({"extensions": [{"roles": ["web"], "use": "x"}]}),
+        json!({"rollout": {"max_groups": 1}, "min_ready_seconds": 5, "host_labels": {"annotations": ["a/.*"]},
+            "tags": {"extra": {"ready": [{"tcp": 80}]}}}),
+        json!({"strategy": {"max_unavailable": 1}, "mend_offline": true}),
+        json!({"node_volume_detach_timeout": 5}),
+        json!({"node_drain_timeout": 5}),
+    ];
+    for (document, given) in documents.iter_mut().zip(given) {
+        document.as_object_mut().expect("a document").extend(given.as_object().expect("fields").clone());
+    }
+    documents[1]["roles"]["web"]["fault_tolerance"] = json!(1);
+    documents[1]["tags"]["nginx"]["ready"] = json!([{"tcp": 80}]);
+    let made = Made::of(&documents);
+    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
+    assert!(idle.iter().all(|finding| finding.severity == Severity::Info));
+    let objects: Vec<_> = idle.iter().map(|finding| finding.object.as_str()).collect();
+    assert_eq!(
+        objects,
+        [
+            "cluster/prod host_labels.annotations",
+            "cluster/prod min_ready_seconds",
+            "cluster/prod rollout",
+            "cluster/prod tags.extra.ready",
+            "clustertemplate/base node_deletion_timeout",
+            "node/db-2 node_drain_timeout",
+            "nodegroup/prod/dbs mend_offline",
+            "nodegroup/prod/dbs strategy",
+            "nodegroup/prod/webs node_volume_detach_timeout",
+            "release/site@1 extensions",
+            "release/site@1 roles.web.fault_tolerance",
+            "release/site@1 tags.nginx.ready",
+            "release/site@1 task all requires",
+            "release/site@1 task conf disruptive",
+            "release/site@1 task conf max_nodes",
+            "release/site@1 task conf on_unassign",
+            "release/site@1 task conf privileged",
+            "release/site@1 task conf tasks",
+            "release/site@1 task file on_interrupt",
+            "release/site@1 task file timeout_seconds",
+            "release/site@1 task point condition",
+            "release/site@1 task undo phase",
+        ]
+    );
+    let made = Made::of(&site(&json!({}), &json!([shell(json!({"timeout_seconds": 9, "on_interrupt": "again"}))])));
+    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
+}
+
+/// In a dependency `role: '*'` means what it means in a task's `roles`, and the text `tags: '*'` whoever has a tag. Of the nodes, db-2
+/// has a role and no tag, and tagged has a tag and no role.
+#[test]
+fn w04_a_star_means_whoever_has_a_role_or_whoever_has_a_tag() {
+    let documents = |matching: &Value, mut entry: Value| {
+        entry["name"] = "/first/".into();
+        let tasks = json!([
+            {"id": "first-by-role", "type": "puppet", "roles": "*"},
+            {"id": "first-by-tag", "type": "puppet", "tags": "*"},
+            {"id": "first-by-item", "type": "puppet", "tags": ["*"]},
+            {"id": "last", "type": "puppet", "tags": ["late"], "cross_depends": [entry]},
+        ]);
+        let mut documents = site(matching, &tasks);
+        documents[1]["tags"]["late"] = json!({});
+        documents[5]["tags"] = json!({"unassigned": ["mysql"]});
+        documents.extend([
+            json!({"kind": "NodeGroup", "cluster": "prod", "name": "bare"}),
+            json!({"kind": "Node", "name": "tagged", "nodegroup": "prod/bare", "tags": {"assigned": ["mysql"]}}),
+            json!({"kind": "Node", "name": "waits", "nodegroup": "prod/bare", "tags": {"assigned": ["late"]}}),
+        ]);
+        documents
+    };
+    for (matching, entry, first) in [
+        (json!({}), json!({"role": "*"}), &["db-10", "db-2", "web-1"][..]),
+        (json!({}), json!({"role": ["*"]}), &["db-10", "db-2", "web-1"]),
+        (json!({}), json!({"tags": "*"}), &["db-10", "tagged", "web-1"]),
+        (json!({}), json!({"tags": ["*"]}), &[]),
+        (json!({}), json!({}), &["db-10", "db-2", "tagged", "web-1"]),
+        (json!({"roles": "tags"}), json!({"role": "*"}), &["db-10", "tagged", "web-1"]),
+    ] {
+        let made = Made::of(&documents(&matching, entry.clone()));
+        let order = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").order;
+        let before = order.into_iter().filter(|[_, (_, after)]| after == "last").filter_map(|[(node, _), _]| node);
+        let before: BTreeSet<String> = before.filter(|node| node != "waits").collect();
+        assert_eq!(before.iter().map(String::as_str).collect::<Vec<_>>(), first, "{matching} {entry}");
+    }
+    let made = Made::of(&documents(&json!({}), json!({})));
+    for (node, tasks) in [("db-2", &["first-by-role"][..]), ("tagged", &["first-by-tag"])] {
+        assert_eq!(made.plain(node).tasks, tasks, "{node}");
+    }
+}
+
+/// Also where tasks between them give the order.
+#[test]
+fn w04_stages_stand_in_their_order() {
+    let tasks = json!([
+        {"id": "a-last", "type": "stage"},
+        {"id": "b-middle", "type": "stage", "requires": ["z-first"]},
+        {"id": "c-beside", "type": "stage"},
+        {"id": "m-task", "type": "puppet", "tags": ["nginx"], "requires": ["b-middle"],
+            "required_for": ["a-last"]},
+        {"id": "z-first", "type": "stage"},
+    ]);
+    let made = Made::of(&site(&json!({}), &tasks));
+    let stages = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").stages;
+    assert_eq!(stages, ["c-beside", "z-first", "b-middle", "a-last"]);
+}
+
+#[test]
+fn w03_a_requirement_on_a_parameter_is_looked_at_again_when_the_parameter_changes() {
     let mut documents = site(&json!({}), &tasks());
     documents[2]["parameters"] = json!({"size": 1});
     documents[3]["requirements"] = json!({"param:size": ">= 2"});
@@ -487,7 +629,7 @@ fn a_requirement_on_a_parameter_is_looked_at_again_when_the_parameter_changes() 
 }
 
 #[test]
-fn a_host_fills_no_label_that_a_level_sets_or_stops_though_its_node_does_not_merge() {
+fn w03_a_host_fills_no_label_that_a_level_sets_or_stops_though_its_node_does_not_merge() {
     for set in [json!({"z": "set"}), json!({"z": null})] {
         let mut documents = site(&json!({}), &tasks());
         documents[3]["host_labels"] = json!({"accept": ["z"]});

@@ -2,15 +2,18 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Missing;
-use stemma_core::object::{ClusterId, Kind};
+use stemma_core::idle::{self, Idle};
+use stemma_core::object::{ClusterId, GroupId, Kind, Object};
 use stemma_core::resolve::{Outcome, cluster_findings, resolve_cluster};
 use stemma_core::task;
 use uuid::Uuid;
 
 use crate::cache::Model;
+use crate::cache::model::Resource;
 use crate::desired::size;
 use crate::registry::work::Work;
 
@@ -58,10 +61,53 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     for cluster in clusters {
         findings.extend(cluster_findings(&work.model.fleet, cluster));
     }
-    for (_, uuid) in work.written().filter(|(kind, _)| *kind == Kind::Release) {
-        findings.extend(of_release(&work.model, uuid));
+    for (kind, uuid) in work.written() {
+        findings.extend(of_object(&work.model, kind, uuid));
     }
     findings.list("apply")
+}
+
+/// The requirements that nodes of a write do not meet and met before, or were not asked for.
+pub(super) fn unmet(work: &Work<'_>) -> Option<String> {
+    let unmet = |model: &Model, node| match model.resolve(node) {
+        Outcome::Complete(answer) => answer.unmet().to_vec(),
+        Outcome::Incomplete(_) => Vec::new(),
+    };
+    let mut found = Vec::new();
+    for (_, node) in work.written().filter(|(kind, _)| *kind == Kind::Node) {
+        let before = unmet(work.before(), node);
+        let new = unmet(&work.model, node).into_iter().filter(|one| !before.contains(one));
+        found.extend(new.map(|one| format!("{one}: the next task set is held until it is")));
+    }
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
+/// What is found about an object of a write by itself, whoever stands below it.
+fn of_object(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
+    match kind {
+        Kind::Release => of_release(model, uuid),
+        Kind::ReleaseTags => idle_fields(model.release_tags.get(uuid)),
+        Kind::ClusterTemplate => idle_fields(model.templates.get(uuid)),
+        Kind::Cluster => idle_fields(model.clusters.get(uuid)),
+        Kind::NodeGroup => model.fleet.fold(GroupId(uuid)).map_or_else(
+            |_| Vec::new(),
+            |fold| idle::findings(&format!("nodegroup/{}", fold.place()), &fold.group.spec),
+        ),
+        // What is found about a node stands in its answer.
+        Kind::Node
+        | Kind::Primary
+        | Kind::Namespace
+        | Kind::InspectionRule
+        | Kind::Revision
+        | Kind::Secret
+        | Kind::Expectation => Vec::new(),
+    }
+}
+
+fn idle_fields<S: Resource + Idle>(object: Option<&Arc<Object<S>>>) -> Vec<Finding> {
+    let name = |object: &Object<S>| S::name_text(&object.meta.name).unwrap_or_default();
+    let found = |object: &Arc<Object<S>>| idle::findings(&format!("{}/{}", S::KIND.word(), name(object)), &object.spec);
+    object.map(found).unwrap_or_default()
 }
 
 /// What is odd about a release by itself, whoever runs it.

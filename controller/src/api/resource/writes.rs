@@ -3,6 +3,7 @@
 use stemma_core::object::Object;
 use stemma_wire::error::ApiError;
 
+use super::findings::unmet;
 use super::objects::{Shown, lost, read_body, update};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -47,12 +48,14 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
         let made = create(work).map_err(|refusal| S::refuse_new(refusal, request))?.object;
         let shown = S::made(api, work, request, &made)?;
         let location = Some(format!("/v1/{}", S::path(&made)));
-        Ok(Answer { location, ..Answer::json(S::CREATED, shown.into()) })
+        let warning = unmet(work);
+        Ok(Answer { location, warning, ..Answer::json(S::CREATED, shown.into()) })
     })
     .await
 }
 
-/// Changes the object that a request's path names. Where hosts lose inherited keys by it, the answer warns of them.
+/// Changes the object that a request's path names. The answer warns of inherited keys that hosts lose by it, and of requirements that
+/// its node no longer meets.
 ///
 /// # Errors
 /// What `edit` refuses, and what is refused of every write.
@@ -71,6 +74,7 @@ pub(super) async fn change<S: Shown>(
         edit(work, &mut next)?;
         let warning = lost(&work.model, &before, &next.spec);
         let written = work.update(&before, next.meta.name, next.spec)?;
+        let warning = warning.into_iter().chain(unmet(work)).reduce(|all, one| format!("{all}; {one}"));
         Ok(Answer { warning, ..answer(&work.model, &written.object) })
     })
     .await

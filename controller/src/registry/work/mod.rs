@@ -84,6 +84,11 @@ impl<'a> Work<'a> {
         self.draft.require(Precondition::as_read(mark.to_owned(), self.context.marked(mark)));
     }
 
+    /// The fleet as it was before the write.
+    pub fn before(&self) -> &Model {
+        self.context.model
+    }
+
     /// Whether the write is only tried out.
     pub fn is_dry_run(&self) -> bool {
         self.context.dry_run

@@ -260,6 +260,11 @@ impl Vertices {
         self.count
     }
 
+    /// Which stage a number means, if it means one.
+    pub(super) fn stage(&self, at: usize) -> Option<usize> {
+        at.checked_sub(self.stages)
+    }
+
     pub(super) fn at(&self, point: Point) -> usize {
         match point {
             Point::Task(class, position) => self.first[class as usize] + position as usize,

@@ -21,8 +21,8 @@ use crate::release::select::MASTER;
 use crate::release::{CompiledRelease, Place, Profile, topological};
 use crate::role::natural_cmp;
 
-use build::Places;
 pub use build::{ClassEdge, Point, Reach};
+use build::{Places, Vertices};
 
 /// A task on a node; `None`: a stage, which stands on no node.
 pub type Instance = (Option<Arc<str>>, Arc<str>);
@@ -160,6 +160,21 @@ impl ClusterGraph {
     /// [`PlacementCycle`], spelled out.
     pub fn check(&self) -> Result<(), PlacementCycle> {
         let vertices = self.vertices();
+        match self.sorted(&vertices) {
+            Ok(_) => Ok(()),
+            Err(cycle) => Err(PlacementCycle::of(vertices.spell(self, &cycle))),
+        }
+    }
+
+    /// The stages in their order, by id where nothing orders them. None where tasks wait for each other: no order is theirs.
+    pub fn stages_in_order(&self) -> Vec<Arc<str>> {
+        let vertices = self.vertices();
+        let order = self.sorted(&vertices).unwrap_or_default().into_iter();
+        order.filter_map(|at| vertices.stage(at)).map(|at| Arc::clone(&self.stages[at])).collect()
+    }
+
+    /// Tasks of classes and stages in order, a stage as soon as nothing is before it.
+    fn sorted(&self, vertices: &Vertices) -> Result<Vec<usize>, Vec<usize>> {
         let mut edges: Vec<_> =
             self.edges.iter().map(|edge| (vertices.at(edge.before), vertices.at(edge.after))).collect();
         if !self.singles.is_empty() {
@@ -167,10 +182,7 @@ impl ClusterGraph {
             let at = |instance: &Instance| places.find(self, instance).map(|point| vertices.at(point));
             edges.extend(self.singles.iter().filter_map(|(before, after)| Some((at(before)?, at(after)?))));
         }
-        match topological(vertices.len(), &edges, |at| at) {
-            Ok(_) => Ok(()),
-            Err(cycle) => Err(PlacementCycle::of(vertices.spell(self, &cycle))),
-        }
+        topological(vertices.len(), &edges, |at| vertices.stage(at).is_none())
     }
 }
 

@@ -12,6 +12,7 @@ use super::body::Body;
 use super::error::{BodyError, BodyErrorKind};
 use super::reader::read;
 use crate::json;
+use crate::release::select::ANY;
 use crate::task::Task;
 
 /// The most tasks of one release.
@@ -80,7 +81,7 @@ fn normalized(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyE
     let name = name.replace('-', "_");
     let value = match name.as_str() {
         // `tags: null` counts under `matching.roles: tags`, as an empty list.
-        "tags" => listed(if value.is_null() { Value::Array(Vec::new()) } else { value }),
+        "tags" => tags(if value.is_null() { Value::Array(Vec::new()) } else { value }),
         _ if value.is_null() => return Ok(None),
         "role" | "groups" | "roles" => return Ok(Some(("roles".to_owned(), listed(value)))),
         "requires" | "required_for" | "subscribes" | "tasks" => listed(value),
@@ -88,6 +89,11 @@ fn normalized(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyE
         _ => value,
     };
     Ok(Some((name, value)))
+}
+
+/// A text is a list of one. `*` alone means every tag, and as an item of a list a name that no tag has.
+fn tags(value: Value) -> Value {
+    listed(if value == "*" { ANY.into() } else { value })
 }
 
 /// A text is a list of one.
@@ -102,9 +108,9 @@ fn entries(value: Value) -> Result<Value, BodyError> {
     };
     let entry = |item| match item {
         Value::Object(mut entry) => {
-            for field in ["role", "tags"] {
+            for (field, read) in [("role", listed as fn(Value) -> Value), ("tags", tags)] {
                 if let Some(value) = entry.remove(field) {
-                    entry.insert(field.to_owned(), listed(value));
+                    entry.insert(field.to_owned(), read(value));
                 }
             }
             Value::Object(entry)

@@ -10,6 +10,7 @@ use super::select::{InvalidPattern, Pattern, Selector, is_pattern};
 use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Target, TaskIx};
 use crate::condition::Author;
 use crate::finding::{Finding, Rule, rule};
+use crate::idle;
 use crate::input::Reference;
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
@@ -327,10 +328,8 @@ impl Compiler<'_> {
             Where::Null => return Target::Stages,
             Where::Names(names) => names,
         };
-        match names.as_slice() {
-            [only] if only == "self" => return Target::Same,
-            [only] if only == "*" => return Target::Everyone,
-            _ => {}
+        if *names == ["self"] {
+            return Target::Same;
         }
         if by_tags {
             let selector = self.selector(task, &format!("{field}.tags"), Selector::tags(names));
@@ -391,8 +390,9 @@ impl Compiler<'_> {
         self.findings.push(Finding::of(rule, object, message));
     }
 
-    fn finish(self, spec: &ReleaseSpec, library: Library, tasks: Vec<CompiledTask>) -> CompiledRelease {
+    fn finish(mut self, spec: &ReleaseSpec, library: Library, tasks: Vec<CompiledTask>) -> CompiledRelease {
         let stages = (0..).map(TaskIx).zip(&tasks).filter(|(_, task)| task.task.is_stage()).map(|(ix, _)| ix).collect();
+        self.findings.extend(idle::findings(&format!("release/{}", self.name), spec));
         let all_imports = library.imports.iter().flat_map(|one| one.all_imports.iter().chain([&one.name])).cloned();
         CompiledRelease {
             name: self.name.clone(),

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::finding::{Finding, Rule, rule};
 use crate::name::{InvalidName, Name, PRIMARY_PREFIX, TagName};
 use crate::object::{Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
+use crate::release::select::ANY;
 use crate::task::{CrossEntry, Policy, Task, UNTRANSLATED, Where, task_type};
 
 /// Fields that have a place of their own in our tasks.
@@ -186,7 +187,7 @@ impl<'a> Translation<'a> {
         let kind = self.fields.get("type").and_then(Value::as_str).ok_or_else(|| self.wrong("type", "is missing"))?;
         let mut task = Task::new(self.id.as_str(), kind);
         if let Some(tags) = self.fields.get("tags") {
-            task.tags = Some(self.names("tags", tags)?);
+            task.tags = Some(self.tags("tags", tags)?);
         }
         task.roles = self.roles()?;
         task.tasks = self.list("tasks")?;
@@ -260,6 +261,11 @@ impl<'a> Translation<'a> {
         }
     }
 
+    /// The same for tags, where the text `*` means every one.
+    fn tags(&mut self, field: &str, value: &Value) -> Result<Vec<String>, FuelError> {
+        if value == "*" { Ok(vec![ANY.to_owned()]) } else { self.names(field, value) }
+    }
+
     fn cross(&mut self, field: &str) -> Result<Vec<CrossEntry>, FuelError> {
         let Some(value) = self.fields.get(field) else { return Ok(Vec::new()) };
         if self.is_expression(field, value) || value.is_null() {
@@ -280,17 +286,23 @@ impl<'a> Translation<'a> {
                 Some("any") => Policy::Any,
                 _ => Policy::All,
             };
-            let (role, tags) = (self.place(&field, entry.get("role"))?, self.place(&field, entry.get("tags"))?);
+            let role = self.place(&field, entry.get("role"), Self::names)?;
+            let tags = self.place(&field, entry.get("tags"), Self::tags)?;
             entries.push(CrossEntry { name, role, tags, policy });
         }
         Ok(entries)
     }
 
-    fn place(&mut self, field: &str, value: Option<&Value>) -> Result<Where, FuelError> {
+    fn place(
+        &mut self,
+        field: &str,
+        value: Option<&Value>,
+        read: fn(&mut Self, &str, &Value) -> Result<Vec<String>, FuelError>,
+    ) -> Result<Where, FuelError> {
         Ok(match value {
             None => Where::Absent,
             Some(Value::Null) => Where::Null,
-            Some(value) => Where::Names(self.names(field, value)?),
+            Some(value) => Where::Names(read(self, field, value)?),
         })
     }
 

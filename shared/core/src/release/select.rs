@@ -11,6 +11,9 @@ use regex_lite::{Regex, RegexBuilder};
 /// The longest pattern, in bytes, slashes included.
 pub const MAX_PATTERN: usize = 512;
 
+/// The pattern that every name matches. The text `*` in `tags` is stored as it, since an item `*` is a name that no tag has.
+pub const ANY: &str = "/";
+
 /// The word for the controller's own host.
 pub const MASTER: &str = "master";
 
@@ -44,7 +47,7 @@ pub enum InvalidPattern {
 /// Names that one role or tag selector means.
 #[derive(Clone, Debug)]
 pub enum Selector {
-    /// Whoever has any name at all (`*`, alone).
+    /// Whoever has any name at all (`*` or `/`, alone).
     Any,
     /// A union.
     Union(Box<[Pattern]>),
@@ -98,11 +101,14 @@ impl Selector {
         Self::tags(items)
     }
 
-    /// Reads tag selectors, in which `*` is a name like any other.
+    /// Reads tag selectors, in which `*` is a name like any other; [`ANY`] as the only item means whoever has a tag.
     ///
     /// # Errors
     /// [`InvalidPattern`].
     pub fn tags(items: &[String]) -> Result<Self, InvalidPattern> {
+        if *items == [ANY] {
+            return Ok(Self::Any);
+        }
         Ok(Self::Union(items.iter().map(|item| Pattern::new(item)).collect::<Result<_, _>>()?))
     }
 

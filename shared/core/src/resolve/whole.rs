@@ -12,7 +12,8 @@ use super::node::{ResolveCache, pseudo_task_set, resolve_node};
 use crate::finding::Finding;
 use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
-use crate::object::{ClusterId, Node, NodeId};
+use crate::idle;
+use crate::object::{ClusterId, ClusterTemplate, Node, NodeId};
 use crate::release::select::MASTER;
 use crate::role::natural_cmp;
 
@@ -21,7 +22,7 @@ use crate::role::natural_cmp;
 pub struct FleetAnswer {
     /// The nodes by name; what falls to `master` without such a node stands under that name.
     pub nodes: BTreeMap<String, PlainAnswer>,
-    /// The stages, each id once, sorted.
+    /// The stages, each id once, in order.
     pub stages: Vec<String>,
     /// Every pair once, the first before the second; `null` is the stages' node.
     pub order: BTreeSet<[(Option<String>, String); 2]>,
@@ -114,6 +115,10 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
     if !errors.is_empty() {
         return Err(errors);
     }
+    let templates = fleet.templates();
+    let of_template =
+        |one: &Arc<ClusterTemplate>| idle::findings(&format!("clustertemplate/{}", one.meta.name), &one.spec);
+    whole.findings.extend(templates.flat_map(of_template));
     whole.findings.extend(fleet.releases().flat_map(|release| release.findings.iter().cloned()));
     sort_findings(&mut whole.findings);
     whole.answers.sort_by_key(|answer| answer.id());
@@ -155,9 +160,11 @@ impl FleetAnswer {
         let end = |(node, task): (Option<Arc<str>>, Arc<str>)| (node.map(|node| node.to_string()), task.to_string());
         let pairs = graph.order_pairs().into_iter();
         self.order.extend(pairs.map(|(before, after)| [end(before), end(after)]));
-        self.stages.extend(graph.stages.iter().map(ToString::to_string));
-        self.stages.sort();
-        self.stages.dedup();
+        for stage in graph.stages_in_order() {
+            if !self.stages.iter().any(|known| **known == *stage) {
+                self.stages.push(stage.to_string());
+            }
+        }
         self.findings.extend(cluster.findings.iter().cloned());
     }
 }

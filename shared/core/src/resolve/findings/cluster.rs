@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::finding::{Finding, Rule, rule};
 use crate::fleet::{Fleet, GroupFold};
 use crate::graph::{Class, pseudo_master};
+use crate::idle::{self, Idle};
 use crate::labels::LabelLayer;
 use crate::name::{Name, TagName};
 use crate::object::{Cluster, ClusterId, GroupId, Node, RoleSpec};
@@ -63,18 +64,22 @@ impl Check<'_> {
         self.findings.push(Finding::of(rule, object, message));
     }
 
-    /// `null` where nothing is merged, at the levels above the nodes.
+    /// What has no effect at the levels above the nodes: `null` where nothing is merged, and fields that nothing acts on.
     fn levels(&mut self, folds: &[&Arc<GroupFold>]) {
-        self.idle(&self.object.clone(), &self.cluster.spec.inherited.labels);
+        let cluster = Arc::clone(self.cluster);
+        self.level(&self.object.clone(), &cluster.spec.inherited.labels, &cluster.spec);
         for fold in folds {
-            self.idle(&format!("nodegroup/{}", fold.place()), &fold.group.spec.inherited.labels);
+            let group = &fold.group.spec;
+            self.level(&format!("nodegroup/{}", fold.place()), &group.inherited.labels, group);
         }
-        if let Some(template) = self.cluster.spec.cluster_template.and_then(|id| self.fleet.template(id)) {
-            self.idle(&format!("clustertemplate/{}", template.meta.name), &template.spec.inherited.labels);
+        if let Some(template) = cluster.spec.cluster_template.and_then(|id| self.fleet.template(id)) {
+            let object = format!("clustertemplate/{}", template.meta.name);
+            self.level(&object, &template.spec.inherited.labels, &template.spec);
         }
     }
 
-    fn idle(&mut self, object: &str, labels: &LabelLayer) {
+    fn level(&mut self, object: &str, labels: &LabelLayer, spec: &impl Idle) {
+        self.findings.extend(idle::findings(object, spec));
         for key in labels.idle_tombstones() {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
             self.warn(rule::LABEL_IDLE_NULL, object, message);

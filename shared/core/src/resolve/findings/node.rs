@@ -1,6 +1,7 @@
 //! What a person should know of one node.
 
 use crate::finding::{Finding, rule};
+use crate::idle;
 use crate::input::MAX_DEPTH;
 use crate::key::MAX_VALUE;
 use crate::labels::MAX_EFFECTIVE;
@@ -22,6 +23,7 @@ impl Answer {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
             findings.push(Finding::of(rule::LABEL_IDLE_NULL, object.as_str(), message));
         }
+        findings.extend(idle::findings(&object, &self.entry.node.spec));
         findings.extend(
             self.observation()
                 .and_then(|seen| seen.not_taken.as_deref())
