@@ -33,6 +33,15 @@ pub enum ConfigError {
     /// A name for the server certificate.
     #[error("names: {0}")]
     Name(#[from] BadServerName),
+    /// Plain HTTP for operators where a configuration file is: that is how a real fleet is run.
+    #[error(
+        "admin_listen {admin} is plain HTTP, which is for development and tests; refusing to start with --config: give --admin-listen \
+         HOST:PORT (TLS), or --data-dir, --admin-listen and --agent-listen and no --config to develop and test"
+    )]
+    PlainBesideFile {
+        /// What was asked for operators.
+        admin: String,
+    },
     /// Plain HTTP for operators beside agents that others can reach (S75).
     #[error(
         "admin_listen {admin} is plain HTTP, and agent_listen {agents} is no loopback address: whoever is on this machine would own a \
@@ -104,9 +113,11 @@ impl Config {
             names: written.names.iter().map(|name| ServerName::from_str(name)).collect::<Result<_, _>>()?,
             extra_standard_traits: written.extra_standard_traits,
         };
-        if let AdminListen::Plain(_) = config.admin
-            && !config.agents.ip().is_loopback()
-        {
+        let is_plain = matches!(config.admin, AdminListen::Plain(_));
+        if is_plain && run.config.is_some() {
+            return Err(ConfigError::PlainBesideFile { admin });
+        }
+        if is_plain && !config.agents.ip().is_loopback() {
             return Err(ConfigError::PlainBesideRealAgents { admin, agents: config.agents });
         }
         Ok(config)
@@ -229,14 +240,35 @@ mod tests {
 
     #[test]
     fn s75_plain_http_beside_agents_on_a_real_address_is_refused() {
-        let file = "data_dir = 'x'\nadmin_listen = 'http://127.0.0.1:0'\nagent_listen = '0.0.0.0:9444'";
+        let run = |agents: &str| {
+            Config::load(&args::Run {
+                data_dir: Some("x".into()),
+                admin_listen: Some("http://127.0.0.1:0".into()),
+                agent_listen: Some(agents.into()),
+                config: None,
+            })
+        };
         assert_eq!(
-            load(file, args::Run::default()).unwrap_err().to_string(),
+            run("0.0.0.0:9444").unwrap_err().to_string(),
             "admin_listen http://127.0.0.1:0 is plain HTTP, and agent_listen 0.0.0.0:9444 is no loopback address: whoever is on this machine \
              would own a real fleet; refusing to start: give --admin-listen HOST:PORT (TLS), or --agent-listen 127.0.0.1:PORT to develop and test"
         );
-        let both = file.replace("0.0.0.0", "127.0.0.2");
-        assert!(load(&both, args::Run::default()).is_ok());
+        assert!(run("127.0.0.2:9444").is_ok());
+    }
+
+    #[test]
+    fn w10_12_plain_http_with_a_configuration_file_is_refused() {
+        let plain = || Some("http://127.0.0.1:0".to_owned());
+        let in_file = "data_dir = 'x'\nagent_listen = '127.0.0.1:0'\nadmin_listen = 'http://127.0.0.1:0'";
+        for (file, admin_listen) in [(in_file, None), ("data_dir = 'x'\nagent_listen = '127.0.0.1:0'", plain())] {
+            assert_eq!(
+                load(file, args::Run { admin_listen, ..args::Run::default() }).unwrap_err().to_string(),
+                "admin_listen http://127.0.0.1:0 is plain HTTP, which is for development and tests; refusing to start with --config: give \
+                 --admin-listen HOST:PORT (TLS), or --data-dir, --admin-listen and --agent-listen and no --config to develop and test"
+            );
+        }
+        let tls = args::Run { admin_listen: Some("127.0.0.1:0".into()), ..args::Run::default() };
+        assert!(load(in_file, tls).is_ok(), "the flag stands over the file");
     }
 
     #[test]

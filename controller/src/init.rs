@@ -70,6 +70,15 @@ impl Layout {
         self.directory.join("blobs")
     }
 
+    /// A file of an authority, where one stands here.
+    ///
+    /// # Errors
+    /// [`FileError`] where that cannot be seen.
+    pub fn authority(&self) -> Result<Option<PathBuf>, FileError> {
+        let (trust, admin) = (files::listed(&self.trust())?, files::listed(&self.admin())?);
+        Ok(trust.into_iter().chain(admin).next())
+    }
+
     /// Refuses a fleet of whose files one is open to others: keys and the store to be read, anything to be written, a directory to
     /// have its files replaced (S71). What is not there is for those to tell who need it: the root's key may be kept elsewhere.
     ///
@@ -115,6 +124,19 @@ pub enum InitError {
         /// By what it is known.
         found: PathBuf,
     },
+    /// There is a fleet's authority, and no store beside it. Hosts that pinned its root would never hear of another.
+    #[error(
+        "{}: the authority of a fleet stands here ({} is there) and its store is gone; nothing was changed: put back a copy of {} that \
+         was made while the controller was stopped; to give that fleet up, or if an `init` was cut short here, first move {} and {} away",
+        directory.display(), found.display(), directory.display(), Layout::new(directory).trust().display(),
+        Layout::new(directory).admin().display()
+    )]
+    Authority {
+        /// Where.
+        directory: PathBuf,
+        /// By what it is known.
+        found: PathBuf,
+    },
     /// A name that no certificate can have.
     #[error("--name: {0}")]
     Name(#[from] BadServerName),
@@ -145,7 +167,7 @@ pub struct Made {
 
 /// Makes a fleet.
 ///
-/// The store comes last: a directory without one is no fleet yet, so an `init` that was interrupted is simply run again.
+/// The store comes last. Keys without one are refused all the same: whose store was lost still has hosts that trust those keys.
 ///
 /// # Errors
 /// [`InitError`].
@@ -154,6 +176,9 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
     let layout = Layout::new(directory);
     if fs::symlink_metadata(layout.store()).is_ok() {
         return Err(InitError::Exists { directory: directory.to_owned(), found: layout.store() });
+    }
+    if let Some(found) = layout.authority()? {
+        return Err(InitError::Authority { directory: directory.to_owned(), found });
     }
     for directory in [layout.directory(), &layout.trust(), &layout.admin(), &layout.blobs()] {
         files::make_directory(directory)?;
@@ -261,6 +286,29 @@ mod tests {
             )
         );
         assert_eq!(fs::read(data.join("store.redb")).unwrap(), before);
+    }
+
+    #[test]
+    fn w10_06_an_authority_without_its_store_is_left_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        init(&data, &[], NOW_S).unwrap();
+        fs::remove_file(data.join("store.redb")).unwrap();
+        let shown = data.display();
+        for (found, gone) in [("trust/admin.key", "trust"), ("admin/admin.key", "admin")] {
+            let before = fs::read(data.join(found)).unwrap();
+            assert_eq!(
+                init(&data, &[], NOW_S).unwrap_err().to_string(),
+                format!(
+                    "{shown}: the authority of a fleet stands here ({shown}/{found} is there) and its store is gone; nothing was \
+                     changed: put back a copy of {shown} that was made while the controller was stopped; to give that fleet up, or if \
+                     an `init` was cut short here, first move {shown}/trust and {shown}/admin away"
+                )
+            );
+            assert_eq!(fs::read(data.join(found)).unwrap(), before);
+            fs::remove_dir_all(data.join(gone)).unwrap();
+        }
+        init(&data, &[], NOW_S).unwrap();
     }
 
     #[test]

@@ -188,6 +188,48 @@ async fn a_directory_without_a_fleet_is_not_made_into_one() {
 }
 
 #[tokio::test]
+async fn w10_06_a_start_without_the_store_of_an_authority_does_not_name_init() {
+    let directory = new_fleet();
+    let data = directory.path().join("data");
+    fs::remove_file(data.join("store.redb")).unwrap();
+    let shown = data.display();
+    assert_eq!(
+        refusal(config(data.clone())).await,
+        format!(
+            "the store {shown}/store.redb is gone, and the fleet's authority is there: put back a copy of {shown} that was made while the \
+             controller was stopped"
+        )
+    );
+}
+
+#[tokio::test]
+async fn w10_15_a_key_of_another_certificate_is_refused_naming_both_files() {
+    let directory = new_fleet();
+    let data = directory.path().join("data");
+    let trust = data.join("trust");
+    let read = |name: &str| fs::read(trust.join(format!("{name}.key"))).unwrap();
+    let names = ["agents", "admin", "signers"];
+    let keys = names.map(read);
+    for (name, own) in names.iter().zip(&keys) {
+        let (key, certificate) = (trust.join(format!("{name}.key")), trust.join(format!("{name}.pem")));
+        for other in keys.iter().filter(|other| *other != own) {
+            fs::write(&key, other).unwrap();
+            assert_eq!(
+                refusal(config(data.clone())).await,
+                format!(
+                    "{} and {} do not belong together: the certificate is of another key; restore both from one backup of the data \
+                     directory",
+                    key.display(),
+                    certificate.display()
+                )
+            );
+        }
+        fs::write(&key, own).unwrap();
+    }
+    start(config(data), Options::default()).await.unwrap().stop().await;
+}
+
+#[tokio::test]
 async fn a_quiet_restart_writes_nothing() {
     let directory = new_fleet();
     let data = directory.path().join("data");

@@ -12,12 +12,13 @@ mod names;
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{Issuer, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rcgen::{Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData as _};
 use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use stemma_wire::tls::Fleet;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use files::{FileError, Holds};
 pub use issue::{ADMIN_SECONDS, BACKDATED_SECONDS, IssueError, Issued, NODE_SECONDS, SERVER_SECONDS, SIGNER_SECONDS};
@@ -36,6 +37,17 @@ pub enum CaError {
         path: PathBuf,
         /// What it should hold.
         what: &'static str,
+    },
+    /// A key and a certificate of different pairs: what it issued, no listener would take.
+    #[error(
+        "{} and {} do not belong together: the certificate is of another key; restore both from one backup of the data directory",
+        key.display(), certificate.display()
+    )]
+    NotAPair {
+        /// The key's file.
+        key: PathBuf,
+        /// The certificate's.
+        certificate: PathBuf,
     },
     /// A certificate could not be made.
     #[error(transparent)]
@@ -127,11 +139,17 @@ fn store(directory: &Path, name: &str, signing: &Signing) -> Result<(), FileErro
 }
 
 fn load(directory: &Path, name: &str) -> Result<Signing, CaError> {
-    let certificate = read_certificate(&directory.join(name).with_added_extension("pem"))?;
+    let certificate_path = directory.join(name).with_added_extension("pem");
+    let certificate = read_certificate(&certificate_path)?;
     let path = directory.join(name).with_added_extension("key");
     let text = files::read(&path, Holds::Secret)?;
     let damaged = || CaError::Damaged { path: path.clone(), what: "private key" };
     let key = KeyPair::from_pem(&text).map_err(|_| damaged())?;
+    let (_, parsed) = X509Certificate::from_der(&certificate)
+        .map_err(|_| CaError::Damaged { path: certificate_path.clone(), what: "certificate" })?;
+    if parsed.public_key().raw != key.subject_public_key_info() {
+        return Err(CaError::NotAPair { key: path, certificate: certificate_path });
+    }
     let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| damaged())?;
     Ok(Signing { issuer, certificate })
 }

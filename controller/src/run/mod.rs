@@ -49,6 +49,17 @@ pub enum StartError {
     /// The store.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The authority is there and the store is not.
+    #[error(
+        "the store {} is gone, and the fleet's authority is there: put back a copy of {} that was made while the controller was stopped",
+        path.display(), directory.display()
+    )]
+    StoreGone {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// The data directory.
+        directory: PathBuf,
+    },
     /// What the store holds.
     #[error("the store cannot be read")]
     Store(#[from] StoreError),

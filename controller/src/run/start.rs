@@ -68,7 +68,14 @@ impl Default for Options {
         Self {
             clock: Arc::new(SystemClock),
             agent_limits: Limits::default(),
-            admin_limits: Limits { connections: 1000, ..Limits::default() },
+            // One address has half of the places at the most, and a tenth of them before it has shown a certificate.
+            admin_limits: Limits {
+                connections: 1000,
+                connections_of_one_address: 500,
+                handshakes_of_one_address: 100,
+                strangers_of_one_address: 100,
+                ..Limits::default()
+            },
             guesses: GuessLimits::default(),
             publishing: Publishing::default(),
         }
@@ -87,6 +94,9 @@ pub async fn start(config: Config, options: Options) -> Result<Controller, Start
         files::check_directory(layout.directory())?;
     }
     layout.check()?;
+    if !layout.store().exists() && layout.authority()?.is_some() {
+        return Err(StartError::StoreGone { path: layout.store(), directory: config.data_dir });
+    }
     let store = open_store(&layout).await?;
     let record = FleetRecord::decode(&store.identity().fleet);
     let record = record.map_err(|_| StartError::NoFleet { path: layout.store() })?;

@@ -178,7 +178,24 @@ impl Request {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Err(ApiError::new(ErrorType::RequestMalformed, "this request needs a JSON body, and has none"));
         }
+        self.check_media_type()?;
         json::parse(&self.body).map_err(|e| ApiError::new(ErrorType::RequestMalformed, e.to_string()))
+    }
+
+    /// Refuses the kinds of bodies that a page of another site may make a browser send without being asked first (S56).
+    fn check_media_type(&self) -> Result<(), ApiError> {
+        let sent = self.media_type().to_ascii_lowercase();
+        if !matches!(&*sent, "text/plain" | "application/x-www-form-urlencoded" | "multipart/form-data") {
+            return Ok(());
+        }
+        let message = format!("a body here is {JSON}, not {}: send it with `Content-Type: {JSON}`", quote(&sent));
+        Err(ApiError::new(ErrorType::RequestMediaType, message))
+    }
+
+    /// What kind of body it says that it has, without parameters.
+    fn media_type(&self) -> String {
+        let sent = self.text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
+        sent.split(';').next().unwrap_or_default().trim().to_owned()
     }
 
     /// The body as a map of text.
@@ -186,6 +203,7 @@ impl Request {
     /// # Errors
     /// As [`Self::json`].
     pub(crate) fn texts(&self) -> Result<Value, ApiError> {
+        self.check_media_type()?;
         json::parse_texts(&self.body).map_err(|e| ApiError::new(ErrorType::RequestMalformed, e.to_string()))
     }
 
@@ -223,8 +241,7 @@ impl Request {
     /// # Errors
     /// [`ErrorType::RequestMediaType`].
     pub(crate) fn patch_kind(&self) -> Result<PatchKind, ApiError> {
-        let sent = self.text(header::CONTENT_TYPE.as_str()).unwrap_or_default();
-        match sent.split(';').next().unwrap_or_default().trim() {
+        match &*self.media_type() {
             "" | "application/json" | "application/json-patch+json" | "application/openstack-json-patch+json" => {
                 Ok(PatchKind::Json)
             }

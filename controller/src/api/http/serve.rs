@@ -174,6 +174,9 @@ impl Opened<'_> {
             self.check_loopback(host)?;
             return Ok(Caller::Admin);
         }
+        if !self.is_read() && *self.method != HttpMethod::OPTIONS {
+            self.check_site(host)?;
+        }
         Ok(match peer.and_then(|peer| peer.identity.as_ref()).map(|identity| &identity.class) {
             Some(Class::Admin(_)) => Caller::Admin,
             Some(Class::Node(_) | Class::Controller(_) | Class::Signer(_)) | None => Caller::Nobody,
@@ -190,8 +193,22 @@ impl Opened<'_> {
         if !matches!(name, "localhost" | "[::1]") && !loopback {
             return Err(ApiError::new(ErrorType::RequestHost, ErrorType::RequestHost.title()));
         }
-        let Some(origin) = self.headers.get(header::ORIGIN) else { return Ok(()) };
-        if origin.to_str().is_ok_and(|origin| origin == format!("http://{host}")) {
+        self.check_origin("http", host)
+    }
+
+    /// No write that a page of another site made a browser send, with the certificate of the person before it (S56).
+    fn check_site(&self, host: &str) -> Result<(), ApiError> {
+        let mut sites = self.headers.get_all("sec-fetch-site").iter();
+        if sites.all(|site| matches!(site.as_bytes(), b"same-origin" | b"none")) {
+            return self.check_origin("https", host);
+        }
+        Err(ApiError::new(ErrorType::RequestOrigin, ErrorType::RequestOrigin.title()))
+    }
+
+    /// `Origin` is absent, or this server's own.
+    fn check_origin(&self, scheme: &str, host: &str) -> Result<(), ApiError> {
+        let own = format!("{scheme}://{host}");
+        if self.headers.get_all(header::ORIGIN).iter().all(|origin| origin.as_bytes() == own.as_bytes()) {
             return Ok(());
         }
         Err(ApiError::new(ErrorType::RequestOrigin, ErrorType::RequestOrigin.title()))
