@@ -55,6 +55,10 @@ pub fn resolve_unknown(root: &Path, task: &str, answer: Answer) -> Result<Exit> 
         Answer::Again => StepState::Failed,
     };
     local.site.ledger.set_step(&step)?;
+    if answer == Answer::Done {
+        // Who says that it is done has looked at the host as it is now.
+        local.site.ledger.refreshed(&[task.to_owned()])?;
+    }
     wake(&local.host)?;
     print(match answer {
         Answer::Done => "settled: it counts as done\n",

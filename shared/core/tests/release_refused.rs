@@ -100,6 +100,13 @@ fn all_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
+fn w02_subscribes_implies_requires() {
+    let tasks = json!([task("a", &json!({"requires": ["b"]})), task("b", &json!({"subscribes": ["a"]}))]);
+    let errors = compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).expect_err("a circle");
+    assert!(matches!(&errors[0], stemma_core::release::ReleaseError::Cycle { path } if path.len() == 3), "{errors:?}");
+}
+
+#[test]
 fn what_is_only_odd_is_a_finding() {
     let tasks = json!([
         task("a", &json!({"requires": ["/nothing/"], "tags": ["redis"]})),

@@ -26,6 +26,12 @@ pub trait Applier {
         None
     }
 
+    /// Whether only the journal says that it has run. Then a change of a task that it subscribes to runs it again.
+    fn is_journalled(&self, task: &HostTask) -> bool {
+        let _ = task;
+        false
+    }
+
     /// How often it is tried again after a failure, and after how many seconds.
     fn retries(&self, task: &HostTask) -> (u64, u64) {
         (task.task.retries.unwrap_or(0).into(), 1)

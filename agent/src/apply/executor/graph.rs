@@ -29,7 +29,7 @@ pub enum TaskState {
 pub struct Vertex {
     /// Where it stands.
     pub state: TaskState,
-    /// What must have ended well first; each lower than its own index.
+    /// What must have ended well first.
     pub after: Vec<usize>,
     /// What must be open first.
     pub barriers: Vec<Barrier>,
@@ -61,6 +61,23 @@ impl Graph {
     #[must_use]
     pub const fn new(vertices: Vec<Vertex>, width: usize) -> Self {
         Self { vertices, width }
+    }
+
+    /// Puts a task after another one, unless the order says the opposite.
+    pub fn put_after(&mut self, before: usize, at: usize) {
+        if !self.vertices[at].after.contains(&before) && !self.is_behind(before, at) {
+            self.vertices[at].after.push(before);
+        }
+    }
+
+    /// Whether a task is the other one, or comes after it through any number of others.
+    fn is_behind(&self, at: usize, other: usize) -> bool {
+        let mut seen = BTreeSet::from([at]);
+        let mut next = vec![at];
+        while let Some(at) = next.pop() {
+            next.extend(self.vertices[at].after.iter().copied().filter(|before| seen.insert(*before)));
+        }
+        seen.contains(&other)
     }
 
     /// What is to be done now, and notes it as begun or ended. `None`: nothing before something ends or opens.
@@ -117,6 +134,12 @@ impl Graph {
         self.vertices[at].state = TaskState::Ended(outcome);
     }
 
+    /// Whether a task was looked at alone, and would be changed.
+    #[must_use]
+    pub fn is_to_change(&self, at: usize) -> bool {
+        self.vertices[at].state == TaskState::Ended(Outcome::WouldChange)
+    }
+
     /// Whether something has yet to begin.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
@@ -126,7 +149,7 @@ impl Graph {
     /// Whether something was looked at alone, and would be changed.
     #[must_use]
     pub fn would_change(&self) -> bool {
-        self.vertices.iter().any(|vertex| vertex.state == TaskState::Ended(Outcome::WouldChange))
+        (0..self.vertices.len()).any(|at| self.is_to_change(at))
     }
 
     /// Whether something did not end well.

@@ -22,8 +22,8 @@ use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
 use graph::{Graph, Move};
 pub use perform::Permitted;
-use perform::perform;
-use planned::{Planned, Readiness};
+use perform::{Call, perform};
+use planned::{Planned, Readiness, subscribe};
 pub use planned::{blobs, is_in_order};
 
 /// Tasks at once. More would not be faster on a host that has its own work to do.
@@ -83,8 +83,10 @@ impl Run {
             Purpose::Check => Mode::Noop,
         };
         let before = site.ledger.get(&PROGRESS)?.unwrap_or_default();
-        let (vertices, tasks) = profile.tasks.iter().map(|task| Planned::read(ceiling, desired, task, mode)).unzip();
-        let graph = Graph::new(vertices, WIDTH);
+        let (vertices, mut tasks): (_, Vec<_>) =
+            profile.tasks.iter().map(|task| Planned::read(ceiling, desired, task, mode)).unzip();
+        let mut graph = Graph::new(vertices, WIDTH);
+        subscribe(&mut tasks, &mut graph);
         Ok(Self {
             site,
             task_set: desired.digest,
@@ -116,13 +118,13 @@ impl Run {
                     let why = "something that it requires did not end well";
                     self.note(at, Execution::because(Outcome::DependencyFailed, why), Permitted::Check);
                 }
-                Move::Start(at) => self.start_one(at),
+                Move::Start(at) => self.start_one(at)?,
             }
         }
         Ok(())
     }
 
-    fn start_one(&mut self, at: usize) {
+    fn start_one(&mut self, at: usize) -> Result<(), HostError> {
         match &self.tasks[at].kind {
             Readiness::Refused(outcome, why) => {
                 let ended = Execution::because(*outcome, why.clone());
@@ -130,15 +132,26 @@ impl Run {
                 self.note(at, ended, Permitted::Check);
             }
             Readiness::Runnable { applier, task, .. } => {
-                let permitted = match Permitted::of(self.mode, task.task.mode, self.was_well(at)) {
+                let looks = Permitted::of(self.mode, task.task.mode, false) == Permitted::Check;
+                let refresh = self.is_to_refresh(at, looks)?;
+                let permitted = match Permitted::of(self.mode, task.task.mode, self.was_well(at) && !refresh) {
                     Permitted::Mend if self.is_contended(at) => Permitted::Contended,
                     permitted => permitted,
                 };
                 let (site, applier, task) = (self.site.clone(), *applier, task.clone());
-                let future = async move { perform(&site, applier, &task, permitted).await };
+                let call = Call { permitted, refresh, refreshes: self.tasks[at].refreshes.clone() };
+                let future = async move { perform(&site, applier, &task, &call).await };
                 self.running.push(Running { at, permitted, future: Box::pin(future) });
             }
         }
+        Ok(())
+    }
+
+    /// Whether a task that this one subscribes to has changed something since it last succeeded, or would in a look.
+    fn is_to_refresh(&self, at: usize, looks: bool) -> Result<bool, HostError> {
+        let Planned { id, subscribes, .. } = &self.tasks[at];
+        let would = looks && subscribes.iter().any(|before| self.graph.is_to_change(*before));
+        Ok(would || (!subscribes.is_empty() && self.site.ledger.is_to_refresh(id)?))
     }
 
     /// Whether the host was as this task wants it, with this very content: then a difference is drift.

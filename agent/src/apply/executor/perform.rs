@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use log::warn;
 use stemma_core::task::{Mode, OnDrift};
 use stemma_wire::message::observed::Outcome;
 
@@ -36,19 +37,46 @@ impl Permitted {
     }
 }
 
+/// The message of a task that runs for another one alone.
+const REFRESHED: &str = "a task that it subscribes to has changed something since it last succeeded";
+
+/// What a run asks of a task.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// How far it may go.
+    pub permitted: Permitted,
+    /// Whether it runs again, since a task that it subscribes to has changed something.
+    pub refresh: bool,
+    /// The tasks that run again when this one changes something.
+    pub refreshes: Vec<String>,
+}
+
 /// Checks a task, and applies it where that is allowed and called for.
-pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, permitted: Permitted) -> Execution {
+pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &Call) -> Execution {
     let begun = site.host.uptime();
-    let mut ended = match applier.check(site, task).await {
+    let checked = match applier.check(site, task).await {
+        Ok(Check::AsItShould) if call.refresh && applier.is_journalled(task) => {
+            Ok(Check::Differs { diff: String::new(), message: REFRESHED.into() })
+        }
+        checked => checked,
+    };
+    let mut ended = match checked {
         Err(error) => failed(error),
         Ok(Check::AsItShould) => Execution::plain(Outcome::Unchanged),
-        Ok(Check::Differs { diff, message }) => match (permitted, task.task.on_drift) {
+        Ok(Check::Differs { diff, message }) => match (call.permitted, task.task.on_drift) {
             (Permitted::Check, _) => Execution { diff, ..Execution::because(Outcome::WouldChange, message) },
             (Permitted::Contended, _) => Execution { diff, ..Execution::because(Outcome::Drifted, CONTENDED) },
             (Permitted::Mend, OnDrift::Report) => Execution { diff, ..Execution::because(Outcome::Drifted, message) },
-            (Permitted::Mend, OnDrift::Mend) | (Permitted::Apply, _) => apply(site, applier, task).await,
+            (Permitted::Mend, OnDrift::Mend) | (Permitted::Apply, _) => apply(site, applier, task, &call.refreshes).await,
         },
     };
+    let is_done = call.permitted != Permitted::Check && matches!(ended.outcome, Outcome::Unchanged | Outcome::Changed);
+    if call.refresh
+        && is_done
+        && let Err(error) = site.ledger.refreshed(std::slice::from_ref(&task.task.id))
+    {
+        warn!(task = task.task.id.as_str(), error = error.sentence().as_str(); "a task that has run again will do so once more");
+    }
     if task.is_sensitive() {
         ended.output.clear();
         ended.diff.clear();
@@ -58,7 +86,11 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, permit
     ended
 }
 
-async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask) -> Execution {
+async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, refreshes: &[String]) -> Execution {
+    // Before the change: a crash after it must not lose the wish.
+    if let Err(error) = site.ledger.ask_to_refresh(refreshes) {
+        return failed(error.into());
+    }
     let (retries, interval) = applier.retries(task);
     let mut attempt = 0;
     loop {

@@ -2,12 +2,13 @@
 
 use std::rc::Rc;
 
+use stemma_core::release::select::Pattern;
 use stemma_core::task::{Exclusive, Mode, Phase, TaskKind, task_type};
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{Profile, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
-use super::graph::{TaskState, Vertex};
+use super::graph::{Graph, TaskState, Vertex};
 use crate::apply::applier::{Applier, applier};
 use crate::apply::ledger::Desired;
 use crate::apply::task::{HostTask, content};
@@ -18,12 +19,17 @@ pub(super) struct Planned {
     pub(super) id: String,
     pub(super) content: [u8; 32],
     pub(super) kind: Readiness,
+    /// The tasks that it subscribes to, by their places.
+    pub(super) subscribes: Vec<usize>,
+    /// The tasks that run again when it has changed something.
+    pub(super) refreshes: Vec<String>,
 }
 
 /// Whether a task can be run on this host.
 pub(super) enum Readiness {
-    /// It can. `alone`: nothing runs beside it.
-    Runnable { applier: &'static dyn Applier, alone: bool, task: Rc<HostTask>, blob: Option<Hash> },
+    /// It can. `alone`: nothing runs beside it. `is_command`: it runs again for what it subscribes to; other types look at the
+    /// host itself.
+    Runnable { applier: &'static dyn Applier, alone: bool, is_command: bool, task: Rc<HostTask>, blob: Option<Hash> },
     /// It cannot, and why.
     Refused(Outcome, String),
 }
@@ -34,7 +40,7 @@ impl Planned {
         let kind = ready(ceiling, desired, task);
         let left_out = desired.task_set.left_out.contains_key(&task.id) || kind.is_another_phase();
         let vertex = vertex(task, &kind, left_out, mode);
-        (vertex, Self { id: task.id.clone(), content: content(task, &desired.task_set.inputs), kind })
+        (vertex, Self { id: task.id.clone(), content: content(task, &desired.task_set.inputs), kind, subscribes: Vec::new(), refreshes: Vec::new() })
     }
 }
 
@@ -42,6 +48,28 @@ impl Readiness {
     /// Tasks for a drain or a cleanup have their own time.
     fn is_another_phase(&self) -> bool {
         matches!(self, Self::Runnable { task, .. } if task.task.phase != Phase::Apply)
+    }
+}
+
+/// Puts each task after those that it subscribes to, and notes with these whom they refresh. It is read from the definitions,
+/// since a profile of an older controller has no order for it. Where that profile has the opposite order, this stays.
+pub(super) fn subscribe(tasks: &mut [Planned], graph: &mut Graph) {
+    for at in 0..tasks.len() {
+        let Readiness::Runnable { task, is_command, .. } = &tasks[at].kind else { continue };
+        let (id, is_command) = (task.task.id.clone(), *is_command && task.task.phase == Phase::Apply);
+        let patterns: Vec<_> = task.task.subscribes.iter().filter_map(|name| Pattern::new(name).ok()).collect();
+        let is_named = |other: &str| task.task.subscribes.iter().any(|name| name == other);
+        let is_meant = |other: &str| {
+            other != id && (is_named(other) || patterns.iter().any(|pattern| pattern.matches(other)))
+        };
+        let subscribes: Vec<usize> = (0..tasks.len()).filter(|before| is_meant(&tasks[*before].id)).collect();
+        for &before in &subscribes {
+            graph.put_after(before, at);
+            if is_command {
+                tasks[before].refreshes.push(id.clone());
+            }
+        }
+        tasks[at].subscribes = if is_command { subscribes } else { Vec::new() };
     }
 }
 
@@ -62,7 +90,8 @@ fn ready(ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Readine
     }
     let source = task.task.parameters.get("source").and_then(serde_json::Value::as_str);
     let blob = source.filter(|_| known.kind == TaskKind::File).and_then(|source| Hash::of_source(source).ok());
-    Readiness::Runnable { applier, alone: known.exclusive == Exclusive::Alone, task: Rc::new(task), blob }
+    let (alone, is_command) = (known.exclusive == Exclusive::Alone, known.kind == TaskKind::Shell);
+    Readiness::Runnable { applier, alone, is_command, task: Rc::new(task), blob }
 }
 
 fn vertex(task: &ProfileTask, kind: &Readiness, left_out: bool, mode: Mode) -> Vertex {

@@ -287,3 +287,5 @@ fn holding(dir: &dyn Dir, at: &str, text: &str) -> Vec<String> {
     }
     found
 }
+
+mod subscribes;

@@ -10,6 +10,7 @@ mod record;
 mod results;
 mod state;
 
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
@@ -68,6 +69,8 @@ pub const REPORT: Record<Report> = Record::new(Kind::Report, "report");
 pub const SEAL_KEY: Record<[u8; 32]> = Record::new(Kind::SealKey, "seal-key");
 /// The barriers that were said to be open.
 pub const OPEN_BARRIERS: Record<OpenBarriers> = Record::new(Kind::Open, "open-barriers");
+/// The tasks that are to run again, since one that they subscribe to has changed something.
+pub const REFRESHES: Record<BTreeSet<String>> = Record::new(Kind::Refreshes, "refreshes");
 /// The next free number of a result.
 const SEQUENCE: Record<u64> = Record::new(Kind::Sequence, "sequence");
 
@@ -145,6 +148,40 @@ impl Ledger {
     /// [`HostError`]; then the step must not be begun.
     pub fn set_step(&self, step: &Step) -> Result<(), HostError> {
         self.write(&*self.steps, &by_name(&step.task), Kind::Step, step)
+    }
+
+    /// Whether a task is to run again, since one that it subscribes to has changed something.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn is_to_refresh(&self, task: &str) -> Result<bool, HostError> {
+        Ok(self.get(&REFRESHES)?.is_some_and(|tasks| tasks.contains(task)))
+    }
+
+    /// Notes that tasks are to run again, durable when this returns.
+    ///
+    /// # Errors
+    /// [`HostError`]; then what they subscribe to must not be changed.
+    pub fn ask_to_refresh(&self, tasks: &[String]) -> Result<(), HostError> {
+        self.change_refreshes(tasks, |kept| kept.extend(tasks.iter().cloned()))
+    }
+
+    /// Notes that tasks have run again.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn refreshed(&self, tasks: &[String]) -> Result<(), HostError> {
+        self.change_refreshes(tasks, |kept| kept.retain(|task| !tasks.contains(task)))
+    }
+
+    fn change_refreshes(&self, tasks: &[String], change: impl FnOnce(&mut BTreeSet<String>)) -> Result<(), HostError> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let before = self.get(&REFRESHES)?.unwrap_or_default();
+        let mut kept = before.clone();
+        change(&mut kept);
+        if kept == before { Ok(()) } else { self.put(&REFRESHES, &kept) }
     }
 
     /// Keeps what a task replaced.

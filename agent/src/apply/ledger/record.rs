@@ -32,6 +32,7 @@ pub(super) enum Kind {
     Undo = 10,
     Report = 11,
     SealKey = 12,
+    Refreshes = 13,
 }
 
 /// Why a record is not used.

@@ -177,6 +177,11 @@ impl Compiler<'_> {
             }
             found
         });
+        let subscribes = self.named(library, task, "subscribes", &task.subscribes);
+        let placement = self.placement(library, task, roles);
+        let requires = self.named(library, task, "requires", &task.requires);
+        // It runs again after what it subscribes to has changed, so it comes after it.
+        let requires: BTreeSet<TaskIx> = requires.iter().chain(&subscribes).copied().collect();
         CompiledTask {
             definition: task_hash(task),
             references,
@@ -184,10 +189,10 @@ impl Compiler<'_> {
             raw,
             rank: 0,
             groups: Box::new([]),
-            subscribes: self.named(library, task, "subscribes", &task.subscribes),
+            subscribes,
             on_unassign,
-            placement: self.placement(library, task, roles),
-            requires: self.named(library, task, "requires", &task.requires),
+            placement,
+            requires: requires.into_iter().collect(),
             required_for: self.named(library, task, "required_for", &task.required_for),
             cross_depends: self.cross(library, task, "cross_depends", &task.cross_depends, roles),
             cross_depended_by: self.cross(library, task, "cross_depended_by", &task.cross_depended_by, roles),
@@ -372,7 +377,9 @@ impl Compiler<'_> {
             let others = |names: &[String]| -> Vec<usize> {
                 names.iter().filter_map(|name| index.get(name.as_str()).copied()).filter(real).collect()
             };
-            edges.extend(others(&task.task.requires).into_iter().map(|before| (before, at)));
+            for names in [&task.task.requires, &task.task.subscribes] {
+                edges.extend(others(names).into_iter().map(|before| (before, at)));
+            }
             edges.extend(others(&task.task.required_for).into_iter().map(|after| (at, after)));
         }
         if let Some(cycle) = find_cycle(tasks.len(), &edges) {

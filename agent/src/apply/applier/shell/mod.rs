@@ -66,6 +66,11 @@ impl Applier for Shell {
         })
     }
 
+    fn is_journalled(&self, task: &HostTask) -> bool {
+        let is_guarded = |read: &ShellParameters| read.creates.is_some() || read.unless.is_some() || read.only_if.is_some();
+        parameters::<ShellParameters>(task).is_ok_and(|read| !is_guarded(&read))
+    }
+
     fn retries(&self, task: &HostTask) -> (u64, u64) {
         let parameters = parameters::<ShellParameters>(task).ok();
         let (retries, interval) = parameters.map_or((None, None), |read| (read.retries, read.interval));
