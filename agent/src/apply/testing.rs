@@ -1,5 +1,7 @@
 //! A controller in a test's hand, and what it sends.
 
+use std::rc::Rc;
+
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
     PKCS_ED25519, SanType, date_time_ymd,
@@ -13,8 +15,10 @@ use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
 use stemma_wire::sign::{Batch, Leaf, Signer};
 use uuid::Uuid;
 
-use super::ledger::{Accepted, Desired};
+use super::ledger::{ACCEPTED, Accepted, Desired, Ledger};
+use crate::host::real::RealHost;
 use crate::identity::Identity;
+use crate::sync::Credentials;
 
 pub(crate) const NODE: Uuid = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0123_4567_89ab);
 pub(crate) const EPOCH: Epoch = Epoch([1; 16]);
@@ -106,6 +110,26 @@ pub(crate) fn bytes(desired: &Desired) -> (Vec<u8>, Vec<u8>) {
 pub(crate) fn accepted(revision: u64, desired: &Desired) -> Accepted {
     let (known, task_set) = bytes(desired);
     Accepted { epoch: EPOCH, revision: Revision(revision), known, task_set }
+}
+
+/// Credentials that no controller takes, over long ago.
+pub(crate) fn credentials(controller: String) -> Credentials {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let certificate = CertificateParams::default().self_signed(&key).unwrap();
+    let chain = vec![certificate.der().to_vec()];
+    Credentials { controllers: vec![controller], key: key.serialize_der(), chain, validity: (1, 2) }
+}
+
+/// A host that has joined and holds a set.
+pub(crate) fn joined(root: &std::path::Path, set: &Set) -> Rc<RealHost> {
+    let host = Rc::new(RealHost::new(root).unwrap());
+    Controller::new().identity().store(&*host).unwrap();
+    credentials("https://127.0.0.1:1".to_owned()).store(&*host).unwrap();
+    let ledger = Ledger::open(host.clone()).unwrap();
+    ledger.put(&ACCEPTED, &accepted(1, &set.desired())).unwrap();
+    let (hash, bytes) = set.profile();
+    ledger.store_body(hash, &bytes).unwrap();
+    host
 }
 
 /// A profile in the making.

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::time::Instant;
 
 /// The first wait is somewhere below this.
 const FIRST: Duration = Duration::from_millis(500);
 /// No wait is longer.
 const LONGEST: Duration = Duration::from_mins(1);
+/// A rival that was not met for so long is gone. Two who both wait their longest meet sooner.
+const PEACE: Duration = Duration::from_mins(10);
 
 /// Failures in a row.
 #[derive(Debug, Default)]
@@ -21,16 +24,36 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// Whether nothing has failed since it last worked.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.failures == 0
-    }
-
     /// One more failure; how long to wait, anywhere between nothing and the bound.
     pub(super) fn fail(&mut self) -> Duration {
         let bound = bound(self.failures);
         self.failures = self.failures.saturating_add(1);
         within(bound)
+    }
+}
+
+/// Another host with this host's identity: each check-in of the one takes the place of the other's.
+#[derive(Debug, Default)]
+pub(super) struct Rival {
+    backoff: Backoff,
+    met_at: Option<Instant>,
+}
+
+impl Rival {
+    /// Its check-in has taken the place of ours. Whether that is news, and how long to wait: an answer in between is no sign
+    /// that it is gone, so only time makes the next wait a short one.
+    pub(super) fn meet(&mut self) -> (bool, Duration) {
+        let is_news = !self.is_about();
+        self.met_at = Some(Instant::now());
+        if is_news {
+            self.backoff.succeed();
+        }
+        (is_news, self.backoff.fail())
+    }
+
+    /// Whether it was met not long ago.
+    pub(super) fn is_about(&self) -> bool {
+        self.met_at.is_some_and(|at| at.elapsed() <= PEACE)
     }
 }
 

@@ -36,6 +36,14 @@ pub(super) enum ExchangeError {
     /// The certificate is too old for anything but renewing.
     #[error("the certificate has expired")]
     Expired,
+    /// The controller no longer knows this host: its node was deleted, or its certificate was revoked.
+    #[error("the controller refused ({status}): {message}")]
+    Unknown {
+        /// The HTTP status.
+        status: StatusCode,
+        /// Its sentence.
+        message: String,
+    },
     /// The controller said no.
     #[error("the controller refused ({status}): {message}")]
     Refused {
@@ -145,12 +153,15 @@ fn answered(answer: Response<Bytes>) -> Result<Bytes, ExchangeError> {
     if status.is_success() {
         return Ok(answer.into_body());
     }
-    let kind = ErrorBody::parse(answer.body()).map(|body| body.kind);
-    if kind.as_deref() == Some(ErrorType::CertificateExpired.name()) {
-        Err(ExchangeError::Expired)
+    let kind = ErrorBody::parse(answer.body()).map(|body| body.kind).unwrap_or_default();
+    let message = sentence(answer.body());
+    Err(if kind == ErrorType::CertificateExpired.name() {
+        ExchangeError::Expired
+    } else if kind == ErrorType::AuthRevoked.name() {
+        ExchangeError::Unknown { status, message }
     } else {
-        Err(ExchangeError::Refused { status, message: sentence(answer.body()) })
-    }
+        ExchangeError::Refused { status, message }
+    })
 }
 
 #[cfg(test)]
@@ -170,6 +181,8 @@ mod tests {
         let answer = |body: &str| answered(Response::builder().status(403).body(Bytes::from(body.to_owned())).unwrap());
         let expired = r#"{"error": {"code": 403, "type": "certificate_expired"}}"#;
         assert!(matches!(answer(expired), Err(ExchangeError::Expired)));
+        let revoked = r#"{"error": {"code": 403, "type": "auth.revoked", "message": "the node was deleted"}}"#;
+        assert!(matches!(answer(revoked), Err(ExchangeError::Unknown { .. })));
         for other in [
             r#"{"error": {"code": 403, "type": "forbidden", "message": "certificate_expired"}}"#,
             r#"{"certificate_expired": 1}"#,

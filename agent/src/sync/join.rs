@@ -17,6 +17,7 @@ use stemma_wire::message::{DecodeError, Message, decode, encode};
 use stemma_wire::tls::{Pin, Refusal, client_config, spki_sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::connection::Connection;
 use super::state::{Credentials, StateError};
 use crate::host::{Host, HostError};
 use crate::identity::Identity;
@@ -172,6 +173,7 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
         validity,
     };
     credentials.store(host)?;
+    Connection::forget(host)?;
     // The identity comes last: with it, the host has joined.
     identity.store(host)?;
     Ok(identity)

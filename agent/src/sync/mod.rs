@@ -6,6 +6,7 @@
 
 mod backoff;
 mod checkin;
+mod connection;
 mod exchange;
 pub mod join;
 mod labels;
@@ -17,6 +18,7 @@ use crate::facts;
 use crate::host::Host;
 
 pub use checkin::{Sync, SyncError, run};
+pub use connection::{Connection, Standing};
 pub use labels::read_label_lines;
 pub use state::{Credentials, StateError};
 

@@ -13,7 +13,7 @@ use crate::host::{Host, HostError, HostPath, Kind};
 use crate::identity::Identity;
 
 /// Where it is kept.
-const DIR: &str = "/var/lib/stemma-agent/sync";
+pub(super) const DIR: &str = "/var/lib/stemma-agent/sync";
 /// The file with everything, so that key and certificate are always replaced together.
 const NAME: &str = "credentials.json";
 /// The key of a renewal that was begun and whose certificate has not come.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use log::{error, info, warn};
 use sd_notify::NotifyState;
 use serde_json::json;
@@ -14,13 +14,13 @@ use stemma_wire::clock::SystemClock;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
 use super::membership::{Membership, membership};
-use super::status::words;
+use super::status::{printable, words};
 use super::{Exit, Local, print, print_json};
 use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run};
-use crate::apply::ledger::{LOCAL, PROGRESS};
+use crate::apply::ledger::{LOCAL, LOOK_ASKED, LOOK_DONE, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
-use crate::apply::wake::{WakeListener, Woken, wake};
+use crate::apply::wake::{WakeListener, wake};
 use crate::apply::worker::{ApplyWorker, Until};
 use crate::args::Output;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
@@ -37,6 +37,12 @@ const LOCK: &str = "/var/lib/stemma-agent/apply/lock";
 
 /// An agent that was killed just now is gone by then.
 const GOING: Duration = Duration::from_secs(3);
+
+/// A running agent has taken up by then what it was asked for; one of an older version never does.
+const TAKES_UP: Duration = Duration::from_secs(30);
+
+/// So often it is asked whether the running agent is done.
+const BETWEEN: Duration = Duration::from_millis(100);
 
 /// Runs both halves until a signal says stop. A host whose identity or key is damaged goes on with what it holds.
 ///
@@ -138,50 +144,55 @@ async fn listen(mut end: SyncEnd) {
     while end.receive().await.is_ok() {}
 }
 
-/// Applies what is held once. Where an agent runs, that one is asked to.
+/// Applies what is held once. Where an agent runs, that one is asked to, and its run is waited for.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run`], and when the agent that runs does not answer.
 pub fn once(root: &Path) -> Result<Exit> {
     let (local, config, membership) = open_joined(root)?;
-    let Some(_lock) = lock(&local, Duration::ZERO)?.map_or_else(|| asked_or_gone(&local), |held| Ok(Some(held)))?
-    else {
-        return Ok(match stopped_by(&local)? {
-            Some(why) => {
-                print(&why)?;
-                Exit::Failed
-            }
-            None => {
-                print(
-                    "the agent that runs on this host was asked to look now; `stemma-agent status` says what came of it\n",
-                )?;
-                Exit::Done
-            }
-        });
-    };
     let apart = match &membership {
-        Membership::Damaged(_, why) => Some(why.clone()),
+        Membership::Damaged(_, why) => Some(format!("{why}\n")),
         Membership::Member(_) | Membership::NotJoined => None,
     };
-    runtime()?.block_on(async {
-        let (sync_end, apply_end) = pair();
-        let (worker, _) = worker(&local, config, membership, apply_end, WakeListener::never(), Until::Quiet)?;
-        let (ended, ()) = tokio::join!(worker.run(stopped()), listen(sync_end));
-        ended.context("the root half")
-    })?;
-    if let Some(why) = stopped_by(&local)?.or(apart.map(|why| format!("{why}\n"))) {
+    if let Some(_lock) = lock(&local, Duration::ZERO)?.map_or_else(|| looked_or_gone(&local), |held| Ok(Some(held)))? {
+        runtime()?.block_on(async {
+            let (sync_end, apply_end) = pair();
+            let (worker, _) = worker(&local, config, membership, apply_end, WakeListener::never(), Until::Quiet)?;
+            let (ended, ()) = tokio::join!(worker.run(stopped()), listen(sync_end));
+            ended.context("the root half")
+        })?;
+    }
+    if let Some(why) = stopped_by(&local)?.or(apart) {
         print(&why)?;
         return Ok(Exit::Failed);
     }
     outcome_of_once(&local)
 }
 
-/// The running agent is asked to look (`None`), or was on its way out and has left the lock.
-fn asked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
-    if wake(&local.host)? == Woken::Running {
-        return Ok(None);
+/// The running agent has looked at everything (`None`), or was on its way out and has left the lock.
+fn looked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
+    let ledger = &local.site.ledger;
+    let (_, done) = ledger.get(&LOOK_DONE)?.unwrap_or_default();
+    let number = ledger.get(&LOOK_ASKED)?.unwrap_or_default().max(done) + 1;
+    ledger.put(&LOOK_ASKED, &number)?;
+    let mut patience = Instant::now() + TAKES_UP;
+    wake(&local.host)?;
+    loop {
+        if let Some(held) = lock(local, BETWEEN)? {
+            return Ok(Some(held));
+        }
+        let (taken_up, done) = ledger.get(&LOOK_DONE)?.unwrap_or_default();
+        // What still runs on a host that is paused or parked is not waited for: it ends, and nothing more begins.
+        if done >= number || (taken_up >= number && stopped_by(local)?.is_some()) {
+            return Ok(None);
+        }
+        if taken_up >= number {
+            // However long its tasks take.
+            patience = Instant::now() + TAKES_UP;
+        } else if Instant::now() > patience {
+            bail!("another agent holds the state of this host and does not answer; restart it");
+        }
     }
-    lock(local, GOING)?.context("another agent holds the state of this host and does not answer").map(Some)
 }
 
 /// Why no task is applied on this host now, and what to do about it.
@@ -205,15 +216,15 @@ fn outcome_of_once(local: &Local) -> Result<Exit> {
         print("the task profile is not on this host yet: only labels were applied; `stemma-agent run` fetches it\n")?;
         return Ok(Exit::Failed);
     }
-    let failed = local
-        .site
-        .ledger
-        .get(&PROGRESS)?
-        .unwrap_or_default()
-        .tasks
-        .values()
-        .any(|performed| !is_well(performed.outcome));
-    Ok(if failed { Exit::Failed } else { Exit::Done })
+    let reasons = local.site.ledger.get(&REASONS)?.unwrap_or_default();
+    let mut tasks = local.site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
+    tasks.retain(|_, performed| !is_well(performed.outcome));
+    let line = |(id, performed): (&String, &Performed)| {
+        let why = reasons.get(id).map_or("", |reason| reason.message.as_str());
+        format!("{id:<24} {:<18} {}\n", words(performed.outcome), printable(why))
+    };
+    print(&tasks.iter().map(line).collect::<String>())?;
+    Ok(if tasks.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
 /// Checks every task of what is held: what would change?
@@ -286,5 +297,72 @@ async fn stopped() {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Stdio};
+
+    use super::super::status;
+    use super::*;
+    use crate::apply::testing::{Set, joined};
+    use crate::apply::wake::Woken;
+
+    /// Where the agent of another test's process has its root.
+    const ROOT: &str = "STEMMA_TEST_ROOT";
+
+    /// The agent that another test starts: the lock of a host is held by a process. Without that test there is nothing to do.
+    #[test]
+    fn an_agent_for_another_test() {
+        if let Some(path) = std::env::var_os(ROOT) {
+            run(Path::new(&path)).unwrap();
+        }
+    }
+
+    fn agent(root: &Path) -> Child {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "verbs::converge::tests::an_agent_for_another_test"]).env(ROOT, root);
+        let agent = command.stdout(Stdio::null()).spawn().unwrap();
+        let local = Local::open(root).unwrap();
+        let limit = Instant::now() + Duration::from_mins(1);
+        while wake(&local.host).unwrap() == Woken::Nobody {
+            assert!(Instant::now() < limit, "the agent does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        agent
+    }
+
+    #[test]
+    fn w08_once_beside_a_running_agent_waits_for_its_run_and_ends_as_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let flag = root.path().join("flag");
+        let script = format!("echo it is not there; test -e {}", flag.display());
+        let parameters = serde_json::json!({"parameters": {"script": script}});
+        joined(root.path(), &Set::default().task("c", "shell", &[], &parameters));
+        let mut agent = agent(root.path());
+        assert_eq!(once(root.path()).unwrap(), Exit::Failed);
+        std::fs::write(&flag, "").unwrap();
+        assert_eq!(once(root.path()).unwrap(), Exit::Done, "it looked again");
+        assert_eq!(agent.try_wait().unwrap(), None, "it was done by the agent");
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        assert_eq!(once(root.path()).unwrap(), Exit::Done, "alone");
+    }
+
+    #[test]
+    fn w08_why_a_task_failed_is_said_by_status_and_explain() {
+        let root = tempfile::tempdir().unwrap();
+        let parameters = serde_json::json!({"parameters": {"script": "echo out of paper; exit 3"}});
+        joined(root.path(), &Set::default().task("print", "shell", &[], &parameters));
+        assert_eq!(once(root.path()).unwrap(), Exit::Failed);
+        let text = status::shown(root.path());
+        assert!(
+            text.contains("print                    failed\n            the command ended with status 3\n"),
+            "{text}"
+        );
+        assert!(text.contains("            out of paper\n"), "{text}");
+        let why = super::super::explain::why(root.path(), "print");
+        assert!(why.join("\n").contains("last: failed\n  the command ended with status 3\n  out of paper"), "{why:?}");
     }
 }

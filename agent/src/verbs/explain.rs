@@ -6,9 +6,9 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use stemma_wire::message::desired::InputValue;
 
-use super::status::words;
+use super::status::{printable, sentences, words};
 use super::{Exit, Local, print, print_json};
-use crate::apply::ledger::{Desired, PROGRESS};
+use crate::apply::ledger::{Desired, PROGRESS, REASONS};
 use crate::args::{Explained, Output};
 
 #[derive(Serialize)]
@@ -44,6 +44,14 @@ pub fn explain(root: &Path, kind: Explained, name: &str, output: Output) -> Resu
         Output::Human => print(&human(&explanation))?,
     }
     Ok(Exit::Done)
+}
+
+/// What is said of a task.
+#[cfg(test)]
+pub(super) fn why(root: &Path, id: &str) -> Vec<String> {
+    let local = Local::open(root).unwrap();
+    let desired = local.site.ledger.accepted().unwrap().unwrap().desired();
+    task(&local, &desired, id).unwrap().unwrap().why
 }
 
 fn human(explanation: &Explanation) -> String {
@@ -82,6 +90,11 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
     }
     if let Some(performed) = ledger.get(&PROGRESS)?.unwrap_or_default().tasks.get(id) {
         why.push(format!("last: {}", words(performed.outcome)));
+        let reasons = ledger.get(&REASONS)?.unwrap_or_default();
+        why.extend(reasons.get(id).into_iter().flat_map(sentences).map(|said| format!("  {}", printable(said))));
+    }
+    if ledger.is_to_refresh(id)? {
+        why.push("runs again: a task that it subscribes to has changed something".to_owned());
     }
     let before: Vec<_> = task.after.iter().filter_map(|&at| profile.tasks.get(usize::from(at))).collect();
     why.extend(before.iter().map(|before| format!("after task {}", before.id)));

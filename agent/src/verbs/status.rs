@@ -11,8 +11,10 @@ use stemma_wire::message::observed::Progress;
 
 use super::membership::{Membership, membership};
 use super::{Exit, Local, print, print_json};
-use crate::apply::ledger::{Accepted, Desired, LOCAL, Ledger, PROGRESS, REPORT};
+use crate::apply::ledger::{Accepted, Desired, LOCAL, Ledger, PROGRESS, REASONS, REPORT, Reason};
 use crate::args::Output;
+use crate::host::Host as _;
+use crate::sync::{Connection, Standing};
 
 /// What is printed as JSON: the names are those of `stemma resolve -o json`, so that the two can be compared.
 #[derive(Serialize)]
@@ -25,6 +27,8 @@ struct Status {
     revision: Option<u64>,
     mode: Option<String>,
     progress: String,
+    /// How it stood with its controllers when that last changed; `null`: it has not spoken with one yet.
+    connection: Option<Connection>,
     paused: bool,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -45,6 +49,9 @@ struct Task {
     id: String,
     /// `null`: it has not ended yet on this host.
     outcome: Option<String>,
+    /// Why, and the end of its output, where there is something to say.
+    #[serde(flatten)]
+    reason: Option<Reason>,
 }
 
 /// Prints where this host stands.
@@ -52,13 +59,30 @@ struct Task {
 /// # Errors
 /// When the ledger cannot be read.
 pub fn status(root: &Path, output: Output) -> Result<Exit> {
-    let status = collect(&Local::open(root)?)?;
+    let local = Local::open(root)?;
+    let status = collect(&local)?;
     match output {
         Output::Json => print_json(&status)?,
-        Output::Human => print(&human(&status))?,
+        Output::Human => print(&human(&status, local.host.unix_seconds()))?,
     }
     let failed = status.progress == words(Progress::Failed);
-    Ok(if failed || status.is_damaged { Exit::Failed } else { Exit::Done })
+    Ok(if failed || status.is_damaged || status.is_unknown() { Exit::Failed } else { Exit::Done })
+}
+
+impl Status {
+    /// Whether the controllers no longer know this host.
+    fn is_unknown(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.standing == Standing::Unknown)
+    }
+
+    /// In a few words, what a person wants to know first.
+    fn state(&self) -> String {
+        let paused = if self.paused { ", paused on this host" } else { "" };
+        if self.is_unknown() {
+            return format!("no longer known to its controllers{paused}; its tasks: {}", self.progress);
+        }
+        format!("{}{paused}", self.progress)
+    }
 }
 
 fn collect(local: &Local) -> Result<Status> {
@@ -84,6 +108,7 @@ fn collect(local: &Local) -> Result<Status> {
         revision: accepted.as_ref().map(|accepted| accepted.revision.0),
         mode,
         progress: words(report.progress),
+        connection: Connection::load(&*local.host)?,
         paused: ledger.get(&LOCAL)?.unwrap_or_default().paused,
         labels: known.labels.into_iter().map(|(key, label)| (key, label.value)).collect(),
         annotations: known.annotations,
@@ -97,6 +122,12 @@ fn collect(local: &Local) -> Result<Status> {
         is_damaged: damage.is_some(),
         findings: findings(local, damage, report.findings),
     })
+}
+
+/// What is printed for people.
+#[cfg(test)]
+pub(super) fn shown(root: &Path) -> String {
+    human(&collect(&Local::open(root).unwrap()).unwrap(), 0)
 }
 
 /// What people should know: of the membership, as it was last reported, and of the host's own label files as they are now.
@@ -116,15 +147,20 @@ fn tasks(ledger: &Ledger, held: &Desired) -> Result<Vec<Task>> {
     let performed = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
     let here = profile.tasks.into_iter().filter(|task| !held.task_set.left_out.contains_key(&task.id));
     let ended = |id: &str| performed.get(id).filter(|ended| ended.task_set == held.digest);
-    Ok(here.map(|task| Task { outcome: ended(&task.id).map(|ended| words(ended.outcome)), id: task.id }).collect())
+    let mut reasons = ledger.get(&REASONS)?.unwrap_or_default();
+    Ok(here
+        .map(|task| {
+            let outcome = ended(&task.id).map(|ended| words(ended.outcome));
+            let reason = outcome.as_ref().and_then(|_| reasons.remove(&task.id));
+            Task { outcome, reason, id: task.id }
+        })
+        .collect())
 }
 
-fn human(status: &Status) -> String {
+fn human(status: &Status, now: u64) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
-        // Names of files and of other people's keys stand in it: nothing of them is obeyed by a terminal (S60).
-        let value: String = value.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-        writeln!(text, "{key:<10}{value}").expect("a String takes all");
+        writeln!(text, "{key:<10}{}", printable(value)).expect("a String takes all");
     };
     let unknown = || "-".to_owned();
     let no_node = if status.is_damaged { "its identity is damaged" } else { "has not joined a fleet" };
@@ -136,12 +172,18 @@ fn human(status: &Status) -> String {
         _ => line("holds", "nothing yet"),
     }
     line("mode", status.mode.as_deref().unwrap_or("-"));
-    line("state", &format!("{}{}", status.progress, if status.paused { ", paused on this host" } else { "" }));
+    line("state", &status.state());
+    if let Some(connection) = &status.connection {
+        line("contact", &contact(connection, now));
+    }
     line("labels", &status.labels.len().to_string());
     line("traits", &status.traits.len().to_string());
     line("tags", &status.tags.join(" "));
     for task in &status.tasks {
         line("task", &format!("{:<24} {}", task.id, task.outcome.as_deref().unwrap_or("not yet")));
+        for said in task.reason.iter().flat_map(sentences) {
+            line("", &format!("  {said}"));
+        }
     }
     for (id, why) in &status.skipped {
         line("skipped", &format!("{id:<24} {why}"));
@@ -153,6 +195,35 @@ fn human(status: &Status) -> String {
         line("finding", finding);
     }
     text
+}
+
+/// Names of files, of other people's keys and what commands put out stand in it: a terminal obeys nothing of them (S60).
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// How it stands with its controllers.
+fn contact(connection: &Connection, now: u64) -> String {
+    let Connection { standing, url, cause, since } = connection;
+    let what = match standing {
+        Standing::Connected => "connected to",
+        Standing::Unserved => "not served by",
+        Standing::Unknown => "no longer known to",
+        Standing::Shared => "shares its identity with another at",
+    };
+    let cause = if cause.is_empty() { String::new() } else { format!(": {cause}") };
+    let minutes = now.saturating_sub(*since) / 60;
+    let time = match minutes {
+        0 => "less than a minute".to_owned(),
+        1..120 => format!("{minutes} min"),
+        120.. => format!("{} h", minutes / 60),
+    };
+    format!("{what} {url} for {time}{cause}")
+}
+
+/// Why a task ended as it did, a line each.
+pub(super) fn sentences(reason: &Reason) -> impl Iterator<Item = &str> {
+    std::iter::once(reason.message.as_str()).chain(reason.output.lines())
 }
 
 /// The name of a variant as people read it: `DependencyFailed` is `dependency failed`.
@@ -172,6 +243,29 @@ mod tests {
     use stemma_wire::message::observed::Outcome;
 
     use super::*;
+    use crate::apply::testing::{Set, joined};
+    use crate::host::HostPath;
+    use crate::host::atomic::{Attributes, ensure_dir, replace};
+
+    #[test]
+    fn w08_a_host_that_its_controllers_no_longer_know_says_so_and_is_no_success() {
+        let root = tempfile::tempdir().unwrap();
+        let host = joined(root.path(), &Set::default());
+        assert_eq!(status(root.path(), Output::Human).unwrap(), Exit::Done);
+        let dir = ensure_dir(&*host, &HostPath::own("/var/lib/stemma-agent/sync"), 0o700).unwrap();
+        for (standing, exit, said) in [
+            ("connected", Exit::Done, "connected to https://c:1 for 2 min: x"),
+            ("unserved", Exit::Done, "not served by https://c:1 for 2 min: x"),
+            ("unknown", Exit::Failed, "state     no longer known to its controllers; its tasks: idle"),
+            ("shared", Exit::Done, "shares its identity with another at https://c:1"),
+        ] {
+            let noted = serde_json::json!({"standing": standing, "url": "https://c:1", "cause": "x", "since": 1000});
+            replace(&*host, &*dir, "connection.json", noted.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
+            assert_eq!(status(root.path(), Output::Human).unwrap(), exit, "{standing}");
+            let text = human(&collect(&Local::open(root.path()).unwrap()).unwrap(), 1150);
+            assert!(text.contains(said), "{text}");
+        }
+    }
 
     #[test]
     fn a_word_is_the_variants_name_in_lower_case() {

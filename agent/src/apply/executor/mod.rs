@@ -16,7 +16,7 @@ use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
-use super::ledger::{Desired, PROGRESS, Performed, Progress};
+use super::ledger::{Desired, PROGRESS, Performed, Progress, REASONS, Reason};
 use super::task::{Execution, Site};
 use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
@@ -31,6 +31,9 @@ const WIDTH: usize = 4;
 
 /// After so many mends of a task within an hour it is contended.
 const MENDS: usize = 3;
+
+/// So much of an output is kept beside a task's reason, in bytes: with 4096 tasks, a record of the ledger still takes all.
+const REASON_OUTPUT: usize = 1024;
 
 /// What a run may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,7 @@ pub struct Run {
     running: Vec<Running>,
     before: Progress,
     ended: BTreeMap<String, Performed>,
+    reasons: BTreeMap<String, Reason>,
     results: Vec<TaskResult>,
     /// Kept, and not told yet.
     numbered: Vec<TaskResult>,
@@ -83,6 +87,7 @@ impl Run {
             Purpose::Check => Mode::Noop,
         };
         let before = site.ledger.get(&PROGRESS)?.unwrap_or_default();
+        let reasons = site.ledger.get(&REASONS)?.unwrap_or_default();
         let (vertices, mut tasks): (_, Vec<_>) =
             profile.tasks.iter().map(|task| Planned::read(ceiling, desired, task, mode)).unzip();
         let mut graph = Graph::new(vertices, WIDTH);
@@ -97,6 +102,7 @@ impl Run {
             running: Vec::new(),
             before,
             ended: BTreeMap::new(),
+            reasons,
             results: Vec::new(),
             numbered: Vec::new(),
             unsettled: true,
@@ -252,6 +258,11 @@ impl Run {
         let (content, outcome) = (planned.content, ended.outcome);
         let performed = Performed { task_set: self.task_set, content, outcome, mends };
         self.unsettled = true;
+        self.reasons.remove(&planned.id);
+        if !ended.message.is_empty() {
+            let reason = Reason { message: ended.message.clone(), output: tail(&ended.output).to_owned() };
+            self.reasons.insert(planned.id.clone(), reason);
+        }
         if self.purpose == Purpose::Check || is_news(self.before.tasks.get(&planned.id), &performed) {
             self.ended.insert(planned.id.clone(), performed);
             self.results.push(TaskResult {
@@ -278,6 +289,8 @@ impl Run {
         progress.tasks.retain(|id, _| self.tasks.iter().any(|planned| planned.id == *id));
         progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), performed.clone())));
         self.site.ledger.put(&PROGRESS, &progress)?;
+        self.reasons.retain(|id, _| progress.tasks.contains_key(id));
+        self.site.ledger.put(&REASONS, &self.reasons)?;
         self.unsettled = false;
         Ok(std::mem::take(&mut self.numbered))
     }
@@ -322,6 +335,13 @@ impl Run {
             observed::Progress::Converged
         }
     }
+}
+
+/// The end of an output, in whole lines where it has some.
+fn tail(output: &str) -> &str {
+    let from = output.floor_char_boundary(output.len().saturating_sub(REASON_OUTPUT));
+    let cut = &output[from..];
+    if from == 0 { cut } else { cut.split_once('\n').map_or(cut, |(_, lines)| lines) }
 }
 
 /// Whether a result is told: once for each task set, and when it differs from the last one told.

@@ -67,7 +67,9 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
             (Permitted::Check, _) => Execution { diff, ..Execution::because(Outcome::WouldChange, message) },
             (Permitted::Contended, _) => Execution { diff, ..Execution::because(Outcome::Drifted, CONTENDED) },
             (Permitted::Mend, OnDrift::Report) => Execution { diff, ..Execution::because(Outcome::Drifted, message) },
-            (Permitted::Mend, OnDrift::Mend) | (Permitted::Apply, _) => apply(site, applier, task, &call.refreshes).await,
+            (Permitted::Mend, OnDrift::Mend) | (Permitted::Apply, _) => {
+                apply(site, applier, task, &call.refreshes).await
+            }
         },
     };
     let is_done = call.permitted != Permitted::Check && matches!(ended.outcome, Outcome::Unchanged | Outcome::Changed);

@@ -40,7 +40,16 @@ impl Planned {
         let kind = ready(ceiling, desired, task);
         let left_out = desired.task_set.left_out.contains_key(&task.id) || kind.is_another_phase();
         let vertex = vertex(task, &kind, left_out, mode);
-        (vertex, Self { id: task.id.clone(), content: content(task, &desired.task_set.inputs), kind, subscribes: Vec::new(), refreshes: Vec::new() })
+        (
+            vertex,
+            Self {
+                id: task.id.clone(),
+                content: content(task, &desired.task_set.inputs),
+                kind,
+                subscribes: Vec::new(),
+                refreshes: Vec::new(),
+            },
+        )
     }
 }
 
@@ -59,9 +68,8 @@ pub(super) fn subscribe(tasks: &mut [Planned], graph: &mut Graph) {
         let (id, is_command) = (task.task.id.clone(), *is_command && task.task.phase == Phase::Apply);
         let patterns: Vec<_> = task.task.subscribes.iter().filter_map(|name| Pattern::new(name).ok()).collect();
         let is_named = |other: &str| task.task.subscribes.iter().any(|name| name == other);
-        let is_meant = |other: &str| {
-            other != id && (is_named(other) || patterns.iter().any(|pattern| pattern.matches(other)))
-        };
+        let is_meant =
+            |other: &str| other != id && (is_named(other) || patterns.iter().any(|pattern| pattern.matches(other)));
         let subscribes: Vec<usize> = (0..tasks.len()).filter(|before| is_meant(&tasks[*before].id)).collect();
         for &before in &subscribes {
             graph.put_after(before, at);

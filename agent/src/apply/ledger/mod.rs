@@ -10,7 +10,7 @@ mod record;
 mod results;
 mod state;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::rc::Rc;
 
@@ -27,7 +27,8 @@ use crate::paths;
 pub use bodies::{Arriving, Piece};
 use record::Kind;
 pub use state::{
-    Accepted, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Performed, Progress, Step, StepState, UndoNote,
+    Accepted, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Performed, Progress, Reason, Step, StepState,
+    UndoNote,
 };
 pub(crate) use state::{part, part_digest};
 
@@ -69,6 +70,12 @@ pub const REPORT: Record<Report> = Record::new(Kind::Report, "report");
 pub const SEAL_KEY: Record<[u8; 32]> = Record::new(Kind::SealKey, "seal-key");
 /// The barriers that were said to be open.
 pub const OPEN_BARRIERS: Record<OpenBarriers> = Record::new(Kind::Open, "open-barriers");
+/// Why tasks ended as they did, where there is something to say; by task id.
+pub const REASONS: Record<BTreeMap<String, Reason>> = Record::new(Kind::Reasons, "reasons");
+/// The number of the last look that a verb on the host asked the running agent for.
+pub const LOOK_ASKED: Record<u64> = Record::new(Kind::LookAsked, "look-asked");
+/// How far the running agent is with looks that were asked for: the last one that it took up, and the last one that is over.
+pub const LOOK_DONE: Record<(u64, u64)> = Record::new(Kind::LookDone, "look-done");
 /// The tasks that are to run again, since one that they subscribe to has changed something.
 pub const REFRESHES: Record<BTreeSet<String>> = Record::new(Kind::Refreshes, "refreshes");
 /// The next free number of a result.

@@ -33,6 +33,9 @@ pub(super) enum Kind {
     Report = 11,
     SealKey = 12,
     Refreshes = 13,
+    Reasons = 14,
+    LookAsked = 15,
+    LookDone = 16,
 }
 
 /// Why a record is not used.

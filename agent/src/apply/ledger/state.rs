@@ -103,6 +103,15 @@ pub struct Performed {
     pub mends: Vec<u64>,
 }
 
+/// Why a task ended as it did, for people on the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// One sentence.
+    pub message: String,
+    /// The last lines of its output.
+    pub output: String,
+}
+
 /// The journal's line of a task whose effect cannot be looked up on the host: a command without guards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::executor::Run;
 use super::executor::graph::is_well;
-use super::ledger::{Desired, LOCAL, REPORT};
+use super::ledger::{Desired, LOCAL, LOOK_DONE, REPORT};
 use super::seal::seal_key;
 use super::task::Site;
 use super::verify::Trust;
@@ -79,6 +79,8 @@ pub struct ApplyWorker {
     /// The files that tasks keep; `None`: they are looked at on schedule alone.
     managed: Option<Watch>,
     looked_at: Instant,
+    /// The look that a verb on the host asked for and waits for.
+    asked: Option<u64>,
     /// The command that is run once, when the tasks are first applied after this process started.
     applied: Option<Command>,
     mode: Until,
@@ -155,6 +157,7 @@ impl ApplyWorker {
             map: HostMapWatch::default(),
             managed: None,
             looked_at: Instant::now(),
+            asked: None,
             applied: None,
             mode,
         })
@@ -191,8 +194,14 @@ impl ApplyWorker {
         self.begin().await?;
         let mut connected = true;
         loop {
-            if self.mode == Until::Quiet && self.is_quiet() {
-                return Ok(());
+            if self.is_quiet() {
+                if self.mode == Until::Quiet {
+                    return Ok(());
+                }
+                if let Some(asked) = self.asked {
+                    let answered = self.answer_look(asked);
+                    self.endure(answered).await?;
+                }
             }
             let done = tokio::select! {
                 message = self.end.receive(), if connected => match message {
@@ -233,6 +242,8 @@ impl ApplyWorker {
         self.end.send(&FromApply::Hello { seal_key: seal_key(&*self.site.host, &self.site.ledger)?, held }).await?;
         self.tell_results(&self.site.ledger.results()?).await?;
         self.end.send(&FromApply::Local(self.local.clone())).await?;
+        let taken_up = self.take_up_look().map_err(ApplyError::from);
+        self.endure(taken_up).await?;
         self.findings.set_aside = self.site.ledger.set_aside_records()?;
         if let Some(desired) = self.desired.clone() {
             self.restore_barriers(&desired)?;
@@ -321,6 +332,13 @@ impl ApplyWorker {
         }
         self.report().await?;
         self.tell_applied().await;
+        Ok(())
+    }
+
+    /// Tells who asked for a look that it is over.
+    fn answer_look(&mut self, asked: u64) -> Result<(), ApplyError> {
+        self.site.ledger.put(&LOOK_DONE, &(asked, asked))?;
+        self.asked = None;
         Ok(())
     }
 

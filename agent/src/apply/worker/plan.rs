@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker, SAID_TO_RUN};
 use crate::apply::executor::{Purpose, Run};
-use crate::apply::ledger::{Desired, LOCAL, OPEN_BARRIERS, PROGRESS};
+use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS};
 use crate::apply::outputs;
 use crate::host::HostError;
 
@@ -28,7 +28,19 @@ impl ApplyWorker {
             self.end.send(&FromApply::Local(local.clone())).await?;
             self.local = local;
         }
+        self.take_up_look()?;
         self.look().await
+    }
+
+    /// Takes up a look that a verb on the host asked for and waits for; also one that the last process did not end.
+    pub(super) fn take_up_look(&mut self) -> Result<(), HostError> {
+        let asked = self.site.ledger.get(&LOOK_ASKED)?.unwrap_or_default();
+        let (taken_up, done) = self.site.ledger.get(&LOOK_DONE)?.unwrap_or_default();
+        if asked > done {
+            self.asked = Some(asked);
+            self.site.ledger.put(&LOOK_DONE, &(asked.max(taken_up), done))?;
+        }
+        Ok(())
     }
 
     /// Looks at everything again: on schedule, and after a verb on the host.

@@ -26,7 +26,8 @@ use stemma_wire::message::desired::TaskSet;
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part};
 use tokio::time::{Instant, sleep_until};
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, Rival};
+use super::connection::{Connections, Standing};
 use super::exchange::{BodyKind, ExchangeError, Returned, check_in, fetch};
 use super::join::JoinError;
 use super::labels;
@@ -48,6 +49,10 @@ const OBSERVE: Duration = Duration::from_hours(1);
 const JUDGED: Duration = Duration::from_secs(30);
 /// After a renewal that failed.
 const RENEW_AGAIN: Duration = Duration::from_mins(5);
+
+/// What is the matter where two hosts have one identity, and what to do.
+const SHARED: &str = "another host, or another agent on this one, uses this host's certificate, as a copy of its disk does. Stop the \
+     agent on the copy, remove /var/lib/stemma-agent there, and let it join with a token of its own";
 
 type InFlight<T> = Pending<'static, Returned<T>>;
 
@@ -75,7 +80,8 @@ pub struct Sync {
     renew_at: Instant,
     /// A renewal that was asked for.
     renewing: Option<Pending<'static, Result<Credentials, JoinError>>>,
-    connected: bool,
+    connections: Connections,
+    rival: Rival,
     /// A desired state was offered, and apply has not said yet what it makes of it: a check-in now would only bring it again.
     offered: bool,
     /// Offers that were refused in a row.
@@ -103,33 +109,7 @@ pub async fn run(
     end: SyncEnd,
     clock: Arc<dyn Clock>,
 ) -> Result<Infallible, SyncError> {
-    let credentials = Credentials::load(&*host)?;
-    let tls = credentials.tls(&identity, clock.clone())?;
-    let renew_at = renew_at(&credentials, &*clock);
-    let mut sync = Sync {
-        targets: credentials.targets().into(),
-        said: Outbox::observe(&*host),
-        host,
-        identity,
-        credentials,
-        tls,
-        clock,
-        end,
-        backoff: Backoff::default(),
-        idle: None,
-        parked: None,
-        superseded: None,
-        fetching: None,
-        fetched: Hash([0; 32]),
-        profile: None,
-        wanted: VecDeque::new(),
-        speak_at: None,
-        renew_at,
-        renewing: None,
-        connected: false,
-        offered: false,
-        refusals: Backoff::default(),
-    };
+    let mut sync = Sync::new(host, identity, end, clock)?;
     // Who is held decides what is asked for, so nothing is sent before apply has said it.
     sync.first_word().await?;
     sync.speak_at = Some(Instant::now());
@@ -137,6 +117,37 @@ pub async fn run(
 }
 
 impl Sync {
+    fn new(host: Rc<dyn Host>, identity: Identity, end: SyncEnd, clock: Arc<dyn Clock>) -> Result<Self, SyncError> {
+        let credentials = Credentials::load(&*host)?;
+        let tls = credentials.tls(&identity, clock.clone())?;
+        let renew_at = renew_at(&credentials, &*clock);
+        Ok(Self {
+            targets: credentials.targets().into(),
+            said: Outbox::observe(&*host),
+            host,
+            identity,
+            credentials,
+            tls,
+            clock,
+            end,
+            backoff: Backoff::default(),
+            idle: None,
+            parked: None,
+            superseded: None,
+            fetching: None,
+            fetched: Hash([0; 32]),
+            profile: None,
+            wanted: VecDeque::new(),
+            speak_at: None,
+            renew_at,
+            renewing: None,
+            connections: Connections::default(),
+            rival: Rival::default(),
+            offered: false,
+            refusals: Backoff::default(),
+        })
+    }
+
     async fn first_word(&mut self) -> Result<(), SyncError> {
         loop {
             match self.end.receive().await {
@@ -220,12 +231,14 @@ impl Sync {
             }
             Ok(CheckInAnswer::Superseded) => {
                 // By a check-in of another process of this host, since one of ours would have taken its place here.
-                warn!("another agent with this host's certificate has checked in");
-                self.speak_at = Some(Instant::now() + self.backoff.fail());
+                self.speak_at = Some(Instant::now() + self.shared(&client));
             }
             Ok(CheckInAnswer::Current(news)) => {
-                if !std::mem::replace(&mut self.connected, true) {
-                    info!(url:% = client.target(); "connected");
+                let url = client.target().to_string();
+                if !self.rival.is_about()
+                    && self.connections.note(&*self.host, Standing::Connected, url.clone(), String::new())
+                {
+                    info!(url; "connected");
                 }
                 self.idle = Some(client);
                 self.backoff.succeed();
@@ -252,18 +265,33 @@ impl Sync {
         }
     }
 
+    /// Another process checks in with this host's certificate; how long this one waits.
+    fn shared(&mut self, client: &Client) -> Duration {
+        let (is_news, wait) = self.rival.meet();
+        if is_news {
+            warn!(error = SHARED; "another agent with this host's certificate has checked in");
+        }
+        self.connections.note(&*self.host, Standing::Shared, client.target().to_string(), SHARED.to_owned());
+        wait
+    }
+
     /// The next controller of the list has its turn.
     fn failed(&mut self, error: &ExchangeError) {
-        let is_first = self.backoff.is_fresh();
         let wait = self.backoff.fail();
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let url = self.targets.front().map(ToString::to_string).unwrap_or_default();
-        // Said once and not at each try: also by an agent that never was connected, whose node may have been deleted.
-        if std::mem::replace(&mut self.connected, false) || is_first {
-            warn!(url, error:% = chain(error), wait_ms; "no controller serves this host");
+        let cause = chain(error);
+        let standing = match error {
+            ExchangeError::Unknown { .. } => Standing::Unknown,
+            _ => Standing::Unserved,
+        };
+        // Said once of each cause and not at each try: also by an agent that never was connected, whose node may have been deleted.
+        if self.connections.is_news(&url, &cause) {
+            warn!(url = url.as_str(), error = cause.as_str(), wait_ms; "no controller serves this host");
         } else {
-            debug!(url, error:% = chain(error), wait_ms; "still no controller");
+            debug!(url = url.as_str(), error = cause.as_str(), wait_ms; "still no controller");
         }
+        self.connections.note(&*self.host, standing, url, cause);
         self.targets.rotate_left(1.min(self.targets.len()));
         self.idle = None;
         self.said.again();

@@ -67,7 +67,8 @@ impl Applier for Shell {
     }
 
     fn is_journalled(&self, task: &HostTask) -> bool {
-        let is_guarded = |read: &ShellParameters| read.creates.is_some() || read.unless.is_some() || read.only_if.is_some();
+        let is_guarded =
+            |read: &ShellParameters| read.creates.is_some() || read.unless.is_some() || read.only_if.is_some();
         parameters::<ShellParameters>(task).is_ok_and(|read| !is_guarded(&read))
     }
 

@@ -135,7 +135,10 @@ fn w02_subscribes_is_kept_over_a_power_cut_at_any_call() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         if let Ok(mut run) = cut {
             let open = BTreeSet::new();
-            let _ = runtime.block_on(async { while run.work(&open).await? {} anyhow::Ok(()) });
+            let _ = runtime.block_on(async {
+                while run.work(&open).await? {}
+                anyhow::Ok(())
+            });
             let _ = run.settle();
         }
         host.cut_power();
