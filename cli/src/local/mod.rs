@@ -12,15 +12,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use stemma_author::Reader;
-use stemma_core::finding::Finding;
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::manifest::{BodyError, Document, Key, Objects, assemble, read_document};
 use stemma_core::name::{NodeName, ObjectName, ReleaseRef};
 use stemma_core::object::{ClusterId, Object, Spec};
 use stemma_core::ownership::Manager;
 use stemma_core::release::{CompiledRelease, ReleaseError, compile_set};
-use stemma_core::resolve::{FleetAnswer, ResolveCache, ResolveError, resolve_fleet, sort_findings};
-use stemma_core::task::judge;
+use stemma_core::resolve::{FleetAnswer, ResolveCache, ResolveError, resolve_fleet};
 
 use crate::manifest::{self, Manifest, Manifests};
 use crate::problem::Problems;
@@ -37,8 +35,6 @@ type Releases = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
 /// A set of manifests that holds together.
 pub(crate) struct Local {
     answer: FleetAnswer,
-    /// What is odd about the tasks' parameters.
-    parameters: Vec<Finding>,
 }
 
 /// Reads manifests and puts a fleet together of them.
@@ -54,9 +50,8 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Local> {
         Err(errors) => return Err(sources.of_bodies(errors, &manager).into()),
     };
     let releases = sources.compile(&objects)?;
-    let parameters = objects.releases.iter().flat_map(|one| judge(&one.meta.name, &one.spec.tasks)).collect();
     let fleet = fleet(objects, releases);
-    sources.check(&fleet, parameters)
+    sources.check(&fleet)
 }
 
 /// The documents with their files.
@@ -145,9 +140,9 @@ impl Sources {
     }
 
     /// Resolves every node and orders every cluster.
-    fn check(&self, fleet: &Fleet, parameters: Vec<Finding>) -> Result<Local> {
+    fn check(&self, fleet: &Fleet) -> Result<Local> {
         let errors = match resolve_fleet(fleet, &ResolveCache::new()) {
-            Ok(answer) => return Ok(Local { answer, parameters }),
+            Ok(answer) => return Ok(Local { answer }),
             Err(errors) => errors,
         };
         let mut problems = Problems::default();
@@ -167,15 +162,6 @@ impl Sources {
             }
         }
         Err(problems.into())
-    }
-}
-
-impl Local {
-    /// What `validate` tells: beside the rest, what the types of tasks do not take.
-    fn all_findings(&self) -> Vec<Finding> {
-        let mut findings = [self.answer.findings.as_slice(), &self.parameters].concat();
-        sort_findings(&mut findings);
-        findings
     }
 }
 

@@ -37,13 +37,13 @@ pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
 /// What is wrong with the manifests; where it is to be strict, findings that are errors.
 pub(crate) fn validate_files(files: &Files, is_strict: bool, output: Output) -> Result<()> {
     let local = load(&files.paths)?;
-    let findings = local.all_findings();
+    let findings = &local.answer.findings;
     match output {
-        Output::Json | Output::Yaml => question::print(&serde_json::to_value(&findings)?, output)?,
+        Output::Json | Output::Yaml => question::print(&serde_json::to_value(findings)?, output)?,
         _ if findings.is_empty() => say!("no findings: {} nodes resolve", local.answer.answers.len()),
-        _ => print_findings(&findings),
+        _ => print_findings(findings),
     }
-    if is_strict { check_strictly(&findings) } else { Ok(()) }
+    if is_strict { check_strictly(findings) } else { Ok(()) }
 }
 
 fn check_strictly(findings: &[Finding]) -> Result<()> {
@@ -113,7 +113,7 @@ mod tests {
              roles: {web: {add_tags: [a]}, nope: {add_tags: [b]}}\ntags: {x: {role: gone}, y: {role: web}}\n---\n\
              kind: NodeGroup\ncluster: prod\nname: all\n";
         std::fs::write(&file, text).unwrap();
-        let findings = load(&[file]).unwrap().all_findings();
+        let findings = load(&[file]).unwrap().answer.findings;
         let unknown = findings.iter().filter(|finding| finding.code == "role.unknown");
         let messages: Vec<&str> = unknown.map(|finding| finding.message.as_str()).collect();
         assert_eq!(

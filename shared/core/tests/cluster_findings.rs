@@ -43,3 +43,16 @@ fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
         ]
     );
 }
+
+#[test]
+fn what_is_odd_about_a_release_is_a_finding_of_the_clusters_that_run_it() {
+    let read = json!({
+        "tasks": [{"id": "run", "type": "puppet", "tags": ["app"]}],
+        "roles_metadata": {"app": {"tags": ["app", "ghost"]}},
+        "tags_metadata": {"app": {}},
+        "nodes": [{"id": "n1", "roles": ["app"], "tags": ["app"]}],
+    });
+    let site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+    assert!(found.iter().any(|one| one.code == "tag.undeclared"), "{found:?}");
+}

@@ -9,7 +9,6 @@ use stemma_core::fleet::Missing;
 use stemma_core::idle::{self, Idle};
 use stemma_core::object::{ClusterId, GroupId, Kind, Object};
 use stemma_core::resolve::{Outcome, cluster_findings, resolve_cluster};
-use stemma_core::task;
 use uuid::Uuid;
 
 use crate::cache::Model;
@@ -112,10 +111,8 @@ fn idle_fields<S: Resource + Idle>(object: Option<&Arc<Object<S>>>) -> Vec<Findi
 
 /// What is odd about a release by itself, whoever runs it.
 fn of_release(model: &Model, uuid: Uuid) -> Vec<Finding> {
-    let Some(release) = model.releases.get(uuid) else { return Vec::new() };
-    let compiled = model.fleet.release(&release.meta.name);
-    let odd = compiled.map(|compiled| compiled.findings.clone()).unwrap_or_default();
-    odd.into_iter().chain(task::judge(&release.meta.name, &release.spec.tasks)).collect()
+    let compiled = model.releases.get(uuid).and_then(|release| model.fleet.release(&release.meta.name));
+    compiled.map(|compiled| compiled.findings.clone()).unwrap_or_default()
 }
 
 /// The findings of a cluster.

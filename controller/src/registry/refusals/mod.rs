@@ -45,7 +45,7 @@ struct Refusals {
     lost: AtomicU64,
 }
 
-/// What was refused tallies, and to whom.
+/// How often something was refused, by whom and why.
 #[derive(Default)]
 struct Tallies(Mutex<HashMap<(String, &'static str), Tally>>);
 

@@ -14,7 +14,7 @@ use crate::idle;
 use crate::input::Reference;
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
-use crate::task::{CrossEntry, Task, Where, task_type};
+use crate::task::{CrossEntry, Task, Where, judge, task_type};
 
 /// The parameters of a `shell` task that are texts for sh, if they are texts: a value in them is quoted for its place.
 const SHELL_TEXTS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
@@ -31,7 +31,7 @@ pub fn compile(
     imports: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
     author: &dyn Author,
 ) -> Result<Arc<CompiledRelease>, Vec<ReleaseError>> {
-    let mut compiler = Compiler { name, author, errors: Vec::new(), findings: Vec::new() };
+    let mut compiler = Compiler { name, author, errors: Vec::new(), findings: judge(name, &spec.tasks) };
     let found = compiler.imports(spec, imports);
     let library = compiler.gather(spec, &found);
     let tasks = compiler.tasks(&library, spec);

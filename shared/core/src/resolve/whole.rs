@@ -77,6 +77,9 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Cl
     nodes.sort_by(|a, b| natural_cmp(&a.node().display_name(), &b.node().display_name()));
     let mut findings = cluster_findings(fleet, id);
     findings.extend(nodes.iter().flat_map(|answer| answer.findings()));
+    let releases: BTreeMap<_, _> =
+        nodes.iter().filter_map(|answer| answer.release()).map(|one| (&one.name, one)).collect();
+    findings.extend(releases.into_values().flat_map(|release| release.findings.iter().cloned()));
     ClusterAnswer { nodes, findings, incomplete }
 }
 

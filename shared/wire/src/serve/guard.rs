@@ -30,7 +30,8 @@ pub(super) struct Guard<S> {
     peer: Arc<Peer>,
     /// When the body in hand began, and how many bytes of it came.
     body: Option<(Instant, u64)>,
-    stalled: bool,
+    /// When the peer began to keep an answer waiting, and how many bytes of it were taken since.
+    kept_waiting: Option<(Instant, u64)>,
     refusal: Option<Box<Refusing>>,
     lingered: usize,
 }
@@ -51,7 +52,7 @@ impl<S: Stream> Guard<S> {
             shared,
             peer,
             body: None,
-            stalled: false,
+            kept_waiting: None,
             refusal: None,
             lingered: 0,
         }
@@ -149,23 +150,25 @@ impl<S: Stream> Guard<S> {
         Poll::Ready(())
     }
 
-    /// Notes whether the peer takes what is written.
-    fn note_write<T>(&mut self, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        match &poll {
-            Poll::Pending if !self.stalled => {
-                self.stalled = true;
-                self.watch.expect(Awaited::Reader, self.shared.limits.write);
+    /// Notes whether the peer takes what is written. What waits has its 15 s, and longer only while it is taken at the least rate.
+    fn note_write(&mut self, written: &Poll<io::Result<usize>>) {
+        match (written, &mut self.kept_waiting) {
+            (Poll::Pending, waiting) => {
+                let (began, so_far) = waiting.get_or_insert_with(|| (Instant::now(), 0));
+                let earned = Duration::from_secs(*so_far / self.shared.limits.write_bytes_per_second.max(1));
+                self.watch.expect_until(Awaited::Reader, *began + self.shared.limits.write + earned);
             }
-            Poll::Pending => {}
-            Poll::Ready(_) => {
-                self.stalled = false;
-                if self.watch.answering.load(Ordering::Relaxed) && !self.watch.body_open.load(Ordering::Relaxed) {
-                    let swept_ms = self.shared.connections.swept_ms();
-                    self.watch.expect_about(Awaited::Request, swept_ms, self.shared.limits.idle);
-                }
-            }
+            (Poll::Ready(taken), Some((_, so_far))) => *so_far += taken.as_ref().map_or(0, |bytes| *bytes as u64),
+            (Poll::Ready(_), None) => self.expect_request(),
         }
-        poll
+    }
+
+    /// Everything that was written is out.
+    fn expect_request(&self) {
+        if self.watch.answering.load(Ordering::Relaxed) && !self.watch.body_open.load(Ordering::Relaxed) {
+            let swept_ms = self.shared.connections.swept_ms();
+            self.watch.expect_about(Awaited::Request, swept_ms, self.shared.limits.idle);
+        }
     }
 }
 
@@ -192,12 +195,18 @@ impl<S: Stream> AsyncRead for Guard<S> {
 impl<S: Stream> AsyncWrite for Guard<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.inner).poll_write(cx, buf);
-        self.note_write(poll)
+        self.note_write(&poll);
+        poll
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.inner).poll_flush(cx);
-        if poll.is_pending() { self.note_write(poll) } else { poll }
+        if poll.is_pending() {
+            self.note_write(&Poll::Pending);
+        } else if self.kept_waiting.take().is_some() {
+            self.expect_request();
+        }
+        poll
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

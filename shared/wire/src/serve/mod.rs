@@ -68,8 +68,10 @@ pub struct Limits {
     pub body: Duration,
     /// The least rate at which a body may take longer than that, in bytes a second.
     pub body_bytes_per_second: u64,
-    /// For a peer to take the next bytes of an answer.
+    /// For a peer to take what waits of an answer, plus what it earns by `write_bytes_per_second`.
     pub write: Duration,
+    /// The least rate at which an answer may be taken longer than that, in bytes a second.
+    pub write_bytes_per_second: u64,
     /// For the next request, and for the next bytes of an answer that is streamed.
     pub idle: Duration,
     /// The largest body that any handler takes, in bytes; a handler may take less.
@@ -98,6 +100,7 @@ impl Default for Limits {
             body: Duration::from_secs(15),
             body_bytes_per_second: 16 * 1024,
             write: Duration::from_secs(15),
+            write_bytes_per_second: 1024,
             idle: Duration::from_mins(1),
             body_bytes: 64 * 1024 * 1024,
             connections: 18_000,

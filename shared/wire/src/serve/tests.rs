@@ -297,6 +297,22 @@ async fn a_body_that_keeps_the_least_rate_may_take_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s44_who_takes_an_answer_by_drops_is_cut_and_who_keeps_the_least_rate_is_not() {
+    let big = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 256 * 1024])) };
+    for (bytes, is_cut) in [(10, true), (8 * 1024, false)] {
+        let server = serve(Limits::default(), None, big);
+        let mut stream = server.open().await;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
+        let mut piece = vec![0; bytes];
+        for _ in 0..30 {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            let _cut = stream.read_exact(&mut piece).await;
+        }
+        assert_eq!(server.rejected.count("slow_reader"), u64::from(is_cut), "{bytes}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn s44_who_does_not_read_is_cut() {
     let big = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 1024 * 1024])) };
     let server = serve(Limits::default(), None, big);
