@@ -54,6 +54,14 @@ pub struct Ceiling {
     pub task_types: Option<Vec<String>>,
 }
 
+impl Ceiling {
+    /// Whether this host takes tasks of a type.
+    #[must_use]
+    pub fn takes(&self, name: &str) -> bool {
+        self.task_types.as_ref().is_none_or(|types| types.iter().any(|taken| taken == name))
+    }
+}
+
 /// `[schedule]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -24,9 +24,17 @@ pub const HOST_LABEL_MAP: &str = "/etc/stemma/node-labels";
 /// No task writes there: one that did could undo what was verified, or lift the host's own ceiling.
 #[must_use]
 pub fn is_own(path: &HostPath) -> bool {
-    let at_or_below =
-        |own: &str| path.as_str().strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    [STATE, RUN, CONFIG].into_iter().any(at_or_below)
+    [STATE, RUN, CONFIG].into_iter().any(|own| is_at_or_below(path, own))
+}
+
+/// Whether the agent runs what is put there.
+#[must_use]
+pub fn is_hook(path: &HostPath) -> bool {
+    is_at_or_below(path, HOOKS)
+}
+
+fn is_at_or_below(path: &HostPath, own: &str) -> bool {
+    path.as_str().strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

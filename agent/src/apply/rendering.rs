@@ -36,6 +36,12 @@ impl<'a> Texts<'a> {
         Self { task, host: &*site.host, renderer: std::cell::OnceCell::new() }
     }
 
+    /// Whether what is rendered may hold a secret.
+    #[must_use]
+    pub fn read_secrets(&self) -> bool {
+        self.task.reads_secrets()
+    }
+
     /// A text of the task, where `field` says which.
     ///
     /// # Errors

@@ -27,6 +27,7 @@ pub(crate) const EPOCH: Epoch = Epoch([1; 16]);
 pub(crate) struct Controller {
     signer: Signer,
     root: Vec<u8>,
+    agents: (CertificateParams, KeyPair, Vec<u8>),
 }
 
 impl Controller {
@@ -36,13 +37,27 @@ impl Controller {
         let (signers, signers_key) = authority("signers", vec![ExtendedKeyUsagePurpose::CodeSigning], 0);
         let above = Issuer::from_params(&root, &root_key);
         let signers_der = signers.signed_by(&signers_key, &above).unwrap().der().to_vec();
+        let (agents, agents_key) = authority("agents", vec![ExtendedKeyUsagePurpose::ClientAuth], 0);
+        let agents_der = agents.signed_by(&agents_key, &above).unwrap().der().to_vec();
         let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
         let mut leaf = dated();
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
         let uri = format!("spiffe://prod/signer/{}", Uuid::from_u128(7));
         leaf.subject_alt_names = vec![SanType::URI(uri.as_str().try_into().unwrap())];
         let leaf_der = leaf.signed_by(&key, &Issuer::from_params(&signers, &signers_key)).unwrap().der().to_vec();
-        Self { signer: Signer::new(&key.serialize_der(), vec![leaf_der, signers_der]).unwrap(), root: root_der }
+        let signer = Signer::new(&key.serialize_der(), vec![leaf_der, signers_der]).unwrap();
+        Self { signer, root: root_der, agents: (agents, agents_key, agents_der) }
+    }
+
+    /// The chain of a certificate for this node and key, changed in what a test wants otherwise.
+    pub(crate) fn node_chain(&self, key: &KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Vec<Vec<u8>> {
+        let mut leaf = dated();
+        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        leaf.subject_alt_names = vec![node_uri("prod", NODE)];
+        change(&mut leaf);
+        let (agents, agents_key, agents_der) = &self.agents;
+        let leaf = leaf.signed_by(key, &Issuer::from_params(agents, agents_key)).unwrap();
+        vec![leaf.der().to_vec(), agents_der.clone()]
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -84,6 +99,11 @@ impl Controller {
         let batch: Batch = [Leaf([9; 32]), leaf, Leaf([8; 32])].into_iter().collect();
         self.signer.sign(&batch).proof(1).unwrap()
     }
+}
+
+/// A node's name in its certificate.
+pub(crate) fn node_uri(fleet: &str, node: Uuid) -> SanType {
+    SanType::URI(format!("spiffe://{fleet}/node/{node}").as_str().try_into().unwrap())
 }
 
 fn authority(name: &str, usages: Vec<ExtendedKeyUsagePurpose>, below: u8) -> (CertificateParams, KeyPair) {

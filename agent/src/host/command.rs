@@ -17,7 +17,9 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// Whose rights it has; `None`: the agent's own.
     pub user: Option<String>,
-    /// What it reads on standard input.
+    /// A file that it has as its standard input, whole before it begins, and without a name that another could open.
+    pub script: Option<String>,
+    /// What it reads on standard input, where that is no file.
     pub input: Vec<u8>,
     /// When it is ended with its whole process group.
     pub timeout: Duration,
@@ -47,7 +49,7 @@ impl Command {
     /// A command with nothing said beside its words.
     #[must_use]
     pub const fn new(argv: Vec<String>, timeout: Duration) -> Self {
-        Self { argv, cwd: None, env: BTreeMap::new(), user: None, input: Vec::new(), timeout }
+        Self { argv, cwd: None, env: BTreeMap::new(), user: None, script: None, input: Vec::new(), timeout }
     }
 }
 

@@ -18,7 +18,7 @@ use stemma_wire::tls::{Pin, Refusal, client_config, spki_sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::connection::Connection;
-use super::state::{Credentials, StateError};
+use super::state::{Credentials, GivenError, StateError};
 use crate::host::{Host, HostError};
 use crate::identity::Identity;
 
@@ -64,6 +64,9 @@ pub enum JoinError {
     /// Its answer cannot be read.
     #[error("the controller's answer cannot be read")]
     Answer(#[from] DecodeError),
+    /// The certificate that it gave is none for this host.
+    #[error("the certificate that the controller gave is refused")]
+    Given(#[from] GivenError),
     /// Its answer does not fit what was asked.
     #[error("the controller's answer is refused: {0}")]
     Unexpected(&'static str),
@@ -80,6 +83,7 @@ pub enum JoinError {
 
 /// Where a controller says which of its addresses is which.
 const LISTENER: &str = "is this the agents' listener (the controller prints it as `agents`)?";
+const CLOCK: &str = "is this host's clock right?";
 const HASH: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
 impl JoinError {
@@ -112,7 +116,8 @@ impl JoinError {
             }
             Self::Refused { status: 401 | 404 | 405 | 421, .. } | Self::Answer(_) => Some(LISTENER),
             Self::Refused { kind, .. } if kind.is_empty() => Some(LISTENER),
-            Self::Unexpected(_) => Some(HASH),
+            Self::Given(GivenError::Certificate(Refusal::Expired { .. } | Refusal::NotYetValid { .. })) => Some(CLOCK),
+            Self::Unexpected(_) | Self::Given(_) => Some(HASH),
             Self::Joined(_) | Self::Key(_) | Self::Refused { .. } | Self::Tls(_) | Self::Kept(_) | Self::State(_) => {
                 None
             }
@@ -122,9 +127,7 @@ impl JoinError {
 
 fn advice_on_call(error: &ClientError) -> Option<&'static str> {
     match error {
-        ClientError::Untrusted { source: Refusal::Expired { .. } | Refusal::NotYetValid { .. }, .. } => {
-            Some("is this host's clock right?")
-        }
+        ClientError::Untrusted { source: Refusal::Expired { .. } | Refusal::NotYetValid { .. }, .. } => Some(CLOCK),
         ClientError::Untrusted { source: Refusal::WrongName, .. } => {
             Some("join by a name or address that the controller was given with `stemma-controller init --name`")
         }
@@ -163,7 +166,7 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
         seal_key: invitation.seal_key,
         name: invitation.name.clone(),
     };
-    let answer = ask(&invitation, &request, clock).await?;
+    let answer = ask(&invitation, &request, clock.clone()).await?;
     let validity = checked(&answer, &invitation.ca_hash)?;
     let identity = Identity { node: answer.node, fleet: answer.fleet, root: answer.root };
     let credentials = Credentials {
@@ -172,6 +175,7 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
         chain: answer.chain,
         validity,
     };
+    credentials.check_given(&identity, clock.unix_seconds())?;
     credentials.store(host)?;
     Connection::forget(host)?;
     // The identity comes last: with it, the host has joined.
@@ -210,7 +214,7 @@ async fn ask(
     Err(last)
 }
 
-/// The root must be the one that was pinned; the rest is checked at every handshake. Gives the certificate's validity.
+/// The root must be the one that was pinned. Gives the certificate's validity.
 fn checked(answer: &EnrollAnswer, ca_hash: &[u8; 32]) -> Result<(u64, u64), JoinError> {
     let hash = spki_sha256(&answer.root).map_err(|_| JoinError::Unexpected("its root is no certificate"))?;
     if hash != *ca_hash {

@@ -22,7 +22,8 @@ pub use connection::{Connection, Standing};
 pub use labels::read_label_lines;
 pub use state::{Credentials, StateError};
 
-/// What is wrong with the labels that the host's own files say, and with what it was seen to be, as it is now.
+/// What is wrong with the labels that the host's own files say, with what it was seen to be, and with its last renewal, as it is now.
 pub fn findings(host: &dyn Host) -> Vec<String> {
-    facts::observe().findings.into_iter().chain(labels::read(host).findings).collect()
+    let refused = state::refused_renewal(host);
+    facts::observe().findings.into_iter().chain(labels::read(host).findings).chain(refused).collect()
 }

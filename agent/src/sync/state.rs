@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use rcgen::{KeyPair, PublicKeyData as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
+use stemma_core::digest::sha256;
 use stemma_wire::client::Target;
 use stemma_wire::clock::{Clock, SystemClock};
-use stemma_wire::tls::{ClientIdentity, Fleet, NotAnIdentity, Pin, client_config};
+use stemma_wire::tls::{Class, ClientIdentity, Fleet, NotAnIdentity, Pin, Refusal, client_config, given_identity};
 
 use crate::host::atomic::{Attributes, ensure_dir, replace};
 use crate::host::{Host, HostError, HostPath, Kind};
@@ -18,6 +20,8 @@ pub(super) const DIR: &str = "/var/lib/stemma-agent/sync";
 const NAME: &str = "credentials.json";
 /// The key of a renewal that was begun and whose certificate has not come.
 const PENDING: &str = "pending-key";
+/// Why the certificate of the last renewal was refused.
+const REFUSED: &str = "refused-renewal";
 /// The largest file that is read.
 const LARGEST: u64 = 256 * 1024;
 
@@ -58,6 +62,23 @@ pub enum StateError {
     /// rustls does not take them.
     #[error("the agent's key and certificate cannot be used")]
     Unusable(#[from] rustls::Error),
+}
+
+/// Why a certificate that a controller gave is not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum GivenError {
+    /// It could not be shown to a listener of the fleet.
+    #[error(transparent)]
+    Certificate(#[from] Refusal),
+    /// It names another node.
+    #[error("the certificate is not this node's")]
+    OtherNode,
+    /// It is for another key.
+    #[error("the certificate is for another key than the one that was asked with")]
+    OtherKey,
+    /// The key that was asked with is damaged.
+    #[error("the key that was asked with cannot be read")]
+    Key(#[from] rcgen::Error),
 }
 
 impl StateError {
@@ -118,6 +139,24 @@ impl Credentials {
         self.tls(identity, Arc::new(SystemClock)).map(drop)
     }
 
+    /// Whether the certificate is what this node asked for, and can be shown now: issued under its root for its uuid, its
+    /// fleet and this key. What is not is never kept, since it would take the place of one that still serves.
+    ///
+    /// # Errors
+    /// [`GivenError`].
+    pub(super) fn check_given(&self, node: &Identity, now: u64) -> Result<(), GivenError> {
+        let fleet: Fleet = node.fleet.parse().map_err(Refusal::from)?;
+        let given = given_identity(&self.chain, &node.root, &fleet, now)?;
+        if given.class != Class::Node(node.node) {
+            return Err(GivenError::OtherNode);
+        }
+        let key = KeyPair::try_from(self.key.as_slice())?.subject_public_key_info();
+        if sha256(&key) != given.spki_sha256 {
+            return Err(GivenError::OtherKey);
+        }
+        Ok(())
+    }
+
     /// The TLS side of a client that is this node.
     ///
     /// # Errors
@@ -130,6 +169,25 @@ impl Credentials {
         let fleet: Fleet = identity.fleet.parse().map_err(|why: NotAnIdentity| StateError::Damaged(why.to_string()))?;
         let pin = Pin::Roots(vec![CertificateDer::from(identity.root.clone())]);
         Ok(Arc::new(client_config(&pin, Some(fleet), Some(own), clock)?))
+    }
+}
+
+/// Why the last renewal gave no certificate that could be kept, for `status`; `None` where it did.
+pub(super) fn refused_renewal(host: &dyn Host) -> Option<String> {
+    let read = host.dir(&HostPath::own(DIR)).ok()??.read(REFUSED, LARGEST).ok()?;
+    read.and_then(|bytes| String::from_utf8(bytes).ok())
+}
+
+/// Keeps why a renewal gave no certificate that could be kept, or takes that away.
+///
+/// # Errors
+/// [`HostError`].
+pub(super) fn keep_refused_renewal(host: &dyn Host, why: Option<&str>) -> Result<(), HostError> {
+    let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
+    match why {
+        Some(why) => replace(host, &*dir, REFUSED, why.as_bytes(), Attributes::mode(0o600)),
+        None if dir.stat(REFUSED)?.is_some() => dir.remove(REFUSED),
+        None => Ok(()),
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::json;
 use stemma_wire::clock::SystemClock;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
+use super::access::check_access;
 use super::membership::{Membership, membership};
 use super::status::{printable, words};
 use super::{Exit, Local, print, print_json};
@@ -81,6 +82,7 @@ fn open_joined(root: &Path) -> Result<(Local, Config, Membership)> {
     if matches!(membership, Membership::NotJoined) {
         return Err(IdentityError::NotJoined.into());
     }
+    check_access(&*local.host)?;
     Ok((local, config, membership))
 }
 

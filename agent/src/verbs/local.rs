@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use stemma_wire::message::observed::Outcome;
 
 use super::{Exit, Local, print};
-use crate::apply::ledger::{LOCAL, StepState};
+use crate::apply::ledger::{LOCAL, PROGRESS, Step, StepState};
 use crate::apply::wake::{Woken, wake};
 use crate::args::Answer;
 
@@ -38,13 +39,22 @@ fn set_paused(root: &Path, paused: bool, said: &str) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// The line of a task that is unknown since its line is lost.
+fn lost_step(local: &Local, task: &str) -> Result<Option<Step>> {
+    let ended = local.site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks.remove(task);
+    let unknown = ended.filter(|ended| ended.outcome == Outcome::Unknown);
+    Ok(unknown.map(|ended| Step { task: task.to_owned(), content: ended.content, state: StepState::Unknown }))
+}
+
 /// Settles a command that was begun and that nobody saw end.
 ///
 /// # Errors
 /// When the journal knows no such task, or it is not unknown, or the ledger cannot be written.
 pub fn resolve_unknown(root: &Path, task: &str, answer: Answer) -> Result<Exit> {
     let local = Local::open(root)?;
-    let Some(mut step) = local.site.ledger.step(task)? else {
+    let Some(mut step) =
+        local.site.ledger.step(task)?.map_or_else(|| lost_step(&local, task), |step| Ok(Some(step)))?
+    else {
         bail!("the journal of this host has no task {task:?}; `stemma-agent status` lists those that are unknown")
     };
     if !matches!(step.state, StepState::Begun | StepState::Unknown) {
@@ -65,4 +75,26 @@ pub fn resolve_unknown(root: &Path, task: &str, answer: Answer) -> Result<Exit> 
         Answer::Again => "settled: it will run again\n",
     })?;
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use stemma_wire::message::PartDigest;
+
+    use super::*;
+    use crate::apply::ledger::{Performed, Progress};
+
+    #[test]
+    fn w10_13_a_command_whose_record_is_lost_can_be_settled() {
+        let root = tempfile::tempdir().unwrap();
+        for (id, outcome, settled) in [("lost", Outcome::Unknown, true), ("done", Outcome::Changed, false)] {
+            let local = Local::open(root.path()).unwrap();
+            let performed = Performed { task_set: PartDigest([0; 32]), content: [7; 32], outcome, mends: vec![] };
+            let tasks = [(id.to_owned(), performed)].into();
+            local.site.ledger.put(&PROGRESS, &Progress { tasks }).unwrap();
+            assert_eq!(resolve_unknown(root.path(), id, Answer::Done).is_ok(), settled, "{id}");
+            let kept = settled.then(|| Step { task: id.into(), content: [7; 32], state: StepState::Done });
+            assert_eq!(local.site.ledger.step(id).unwrap(), kept);
+        }
+    }
 }

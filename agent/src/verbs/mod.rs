@@ -1,6 +1,7 @@
 //! The verbs on the host itself. Each reads the ledger, does one thing, and wakes a running agent where that has
 //! to know.
 
+mod access;
 mod converge;
 mod explain;
 mod join;

@@ -39,6 +39,20 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
+    /// It belongs to someone who is neither root nor the user that runs this.
+    #[error(
+        "{}: this directory belongs to user {owner}, not to root or the user that runs this ({user}), so what it holds is not \
+         trusted; look whether it was changed, then run: chown {user} {}",
+        path.display(), path.display()
+    )]
+    DirectoryOwner {
+        /// Which directory.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who runs this.
+        user: u32,
+    },
     /// Not a directory.
     #[error("{}: is no directory", path.display())]
     NotADirectory {
@@ -69,7 +83,14 @@ pub fn check_directory(path: &Path) -> Result<(), FileError> {
     if mode & 0o022 != 0 {
         return Err(FileError::OpenDirectory { path: path.to_owned(), mode });
     }
-    Ok(())
+    check_owner(path, metadata.uid(), rustix::process::geteuid().as_raw())
+}
+
+fn check_owner(path: &Path, owner: u32, user: u32) -> Result<(), FileError> {
+    if owner == 0 || owner == user {
+        return Ok(());
+    }
+    Err(FileError::DirectoryOwner { path: path.to_owned(), owner, user })
 }
 
 /// What is in a directory, by name; nothing where there is none.
@@ -167,6 +188,20 @@ mod tests {
                     )
                 );
             }
+        }
+    }
+
+    #[test]
+    fn w10_11_a_directory_of_another_user_is_refused_with_the_fixing_command() {
+        let path = Path::new("/var/lib/stemma-controller");
+        for (owner, user, refused) in
+            [(0, 0, false), (0, 990, false), (990, 990, false), (65_534, 0, true), (990, 0, true)]
+        {
+            let said = check_owner(path, owner, user).map_err(|error| error.to_string());
+            assert_eq!(said.is_err(), refused, "{owner} {user}");
+            let Err(said) = said else { continue };
+            assert!(said.starts_with(&format!("{}: this directory belongs to user {owner}", path.display())), "{said}");
+            assert!(said.ends_with(&format!("run: chown {user} {}", path.display())), "{said}");
         }
     }
 

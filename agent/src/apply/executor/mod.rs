@@ -17,7 +17,7 @@ use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
 use super::ledger::{Desired, PROGRESS, Performed, Progress, REASONS, Reason};
-use super::task::{Execution, Site};
+use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
 use graph::{Graph, Move};
@@ -89,10 +89,10 @@ impl Run {
         let before = site.ledger.get(&PROGRESS)?.unwrap_or_default();
         let reasons = site.ledger.get(&REASONS)?.unwrap_or_default();
         let (vertices, mut tasks): (_, Vec<_>) =
-            profile.tasks.iter().map(|task| Planned::read(ceiling, desired, task, mode)).unzip();
+            profile.tasks.iter().map(|task| Planned::read(&site, ceiling, desired, task, mode)).unzip();
         let mut graph = Graph::new(vertices, WIDTH);
         subscribe(&mut tasks, &mut graph);
-        Ok(Self {
+        let run = Self {
             site,
             task_set: desired.digest,
             purpose,
@@ -106,7 +106,12 @@ impl Run {
             results: Vec::new(),
             numbered: Vec::new(),
             unsettled: true,
-        })
+        };
+        if purpose == Purpose::Converge {
+            // Before any of them writes: the diff and the undo copy of what comes after it are withheld by that (trust.md, rule 8).
+            run.kept_files(HostTask::is_sensitive).try_for_each(|path| run.site.ledger.note_secret_path(&path))?;
+        }
+        Ok(run)
     }
 
     /// Starts all that may start now. Nothing starts in mode `observe`.
@@ -186,9 +191,13 @@ impl Run {
 
     /// The files that its tasks keep.
     pub fn files(&self) -> impl Iterator<Item = HostPath> {
-        self.tasks.iter().filter_map(|planned| match &planned.kind {
-            Readiness::Runnable { applier, task, .. } => applier.keeps(&self.site, task),
-            Readiness::Refused(..) => None,
+        self.kept_files(|_| true)
+    }
+
+    fn kept_files(&self, of: fn(&HostTask) -> bool) -> impl Iterator<Item = HostPath> {
+        self.tasks.iter().filter_map(move |planned| match &planned.kind {
+            Readiness::Runnable { applier, task, .. } if of(task) => applier.keeps(&self.site, task),
+            Readiness::Runnable { .. } | Readiness::Refused(..) => None,
         })
     }
 

@@ -11,8 +11,9 @@ use stemma_wire::message::observed::Outcome;
 use super::graph::{Graph, TaskState, Vertex};
 use crate::apply::applier::{Applier, applier};
 use crate::apply::ledger::Desired;
-use crate::apply::task::{HostTask, content};
+use crate::apply::task::{HostTask, Site, content};
 use crate::config::Ceiling;
+use crate::paths;
 
 /// A task with what became of reading it.
 pub(super) struct Planned {
@@ -36,8 +37,14 @@ pub(super) enum Readiness {
 
 impl Planned {
     /// Reads a task of a profile, and places it.
-    pub(super) fn read(ceiling: &Ceiling, desired: &Desired, task: &ProfileTask, mode: Mode) -> (Vertex, Self) {
-        let kind = ready(ceiling, desired, task);
+    pub(super) fn read(
+        site: &Site,
+        ceiling: &Ceiling,
+        desired: &Desired,
+        task: &ProfileTask,
+        mode: Mode,
+    ) -> (Vertex, Self) {
+        let kind = ready(site, ceiling, desired, task);
         let left_out = desired.task_set.left_out.contains_key(&task.id) || kind.is_another_phase();
         let vertex = vertex(task, &kind, left_out, mode);
         (
@@ -81,7 +88,7 @@ pub(super) fn subscribe(tasks: &mut [Planned], graph: &mut Graph) {
     }
 }
 
-fn ready(ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Readiness {
+fn ready(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Readiness {
     let task = match HostTask::new(profile, &desired.task_set.inputs) {
         Ok(task) => task,
         Err(unreadable) => return Readiness::Refused(Outcome::Unsupported, unreadable.to_string()),
@@ -90,16 +97,31 @@ fn ready(ceiling: &Ceiling, desired: &Desired, profile: &ProfileTask) -> Readine
     let Some((known, applier)) = task_type(&kind).and_then(|known| Some((known, applier(known.kind)?))) else {
         return Readiness::Refused(Outcome::Unsupported, format!("this agent has no task type {kind:?}"));
     };
-    if ceiling.task_types.as_ref().is_some_and(|types| !types.iter().any(|name| *name == known.name || *name == kind)) {
-        return Readiness::Refused(
-            Outcome::Unsupported,
-            format!("this host takes no {kind} tasks (ceiling.task_types in agent.toml)"),
-        );
+    let refused =
+        |why: String| Readiness::Refused(Outcome::Unsupported, format!("{why} (ceiling.task_types in agent.toml)"));
+    if !ceiling.takes(known.name) && !ceiling.takes(&kind) {
+        return refused(format!("this host takes no {kind} tasks"));
+    }
+    if known.kind == TaskKind::File
+        && !ceiling.takes("shell")
+        && let Some(command) = command_of_file(site, applier, &task)
+    {
+        return refused(format!("this host takes no shell tasks, and {command}"));
     }
     let source = task.task.parameters.get("source").and_then(serde_json::Value::as_str);
     let blob = source.filter(|_| known.kind == TaskKind::File).and_then(|source| Hash::of_source(source).ok());
     let (alone, is_command) = (known.exclusive == Exclusive::Alone, known.kind == TaskKind::Shell);
     Readiness::Runnable { applier, alone, is_command, task: Rc::new(task), blob }
+}
+
+/// How a file task would have a command run: by what it writes, or before it does.
+fn command_of_file(site: &Site, applier: &dyn Applier, task: &HostTask) -> Option<&'static str> {
+    let validates =
+        task.task.parameters.get("validate").is_some_and(|words| words.as_array().is_none_or(|all| !all.is_empty()));
+    if validates {
+        return Some("`validate` runs a command");
+    }
+    applier.keeps(site, task).is_some_and(|path| paths::is_hook(&path)).then_some("what lies in hooks.d is run")
 }
 
 fn vertex(task: &ProfileTask, kind: &Readiness, left_out: bool, mode: Mode) -> Vertex {

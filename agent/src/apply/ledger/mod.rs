@@ -89,6 +89,7 @@ pub struct Ledger {
     results: Box<dyn Dir>,
     bodies: Box<dyn Dir>,
     undo: Box<dyn Dir>,
+    secret_paths: Box<dyn Dir>,
 }
 
 impl Ledger {
@@ -102,9 +103,15 @@ impl Ledger {
             ensure_dir(&*host, &path, 0o700)
         };
         ensure_dir(&*host, &HostPath::own(paths::STATE), 0o755)?;
-        let (dir, steps, results, bodies, undo) =
-            (below("")?, below("/steps")?, below("/results")?, below("/bodies")?, below("/undo")?);
-        Ok(Self { host, dir, steps, results, bodies, undo })
+        let (dir, steps, results, bodies, undo, secret_paths) = (
+            below("")?,
+            below("/steps")?,
+            below("/results")?,
+            below("/bodies")?,
+            below("/undo")?,
+            below("/secret-paths")?,
+        );
+        Ok(Self { host, dir, steps, results, bodies, undo, secret_paths })
     }
 
     /// Takes away unfinished files of an agent that was killed. Only while no other agent runs on this state.
@@ -112,7 +119,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn sweep(&self) -> Result<(), HostError> {
-        [&self.dir, &self.steps, &self.results, &self.bodies, &self.undo]
+        [&self.dir, &self.steps, &self.results, &self.bodies, &self.undo, &self.secret_paths]
             .into_iter()
             .try_for_each(|dir| sweep(&*self.host, &**dir))
     }
@@ -189,6 +196,34 @@ impl Ledger {
         let mut kept = before.clone();
         change(&mut kept);
         if kept == before { Ok(()) } else { self.put(&REFRESHES, &kept) }
+    }
+
+    /// Whether a task's line of the journal was there and could not be used.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn is_step_set_aside(&self, task: &str) -> Result<bool, HostError> {
+        Ok(self.steps.stat(&format!("{}{SET_ASIDE}", by_name(task)))?.is_some())
+    }
+
+    /// Notes that a sensitive task keeps the file at this path, durable when this returns.
+    ///
+    /// # Errors
+    /// [`HostError`]; then the task must not be begun.
+    pub fn note_secret_path(&self, path: &HostPath) -> Result<(), HostError> {
+        if self.is_secret_path(path)? {
+            return Ok(());
+        }
+        self.write(&*self.secret_paths, &by_name(path.as_str()), Kind::SecretPath, &path.as_str())
+    }
+
+    /// Whether a sensitive task ever kept the file at this path: whatever stands there may hold a secret. The note's name
+    /// alone says so, so that a damaged note counts too.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn is_secret_path(&self, path: &HostPath) -> Result<bool, HostError> {
+        Ok(self.secret_paths.stat(&by_name(path.as_str()))?.is_some())
     }
 
     /// Keeps what a task replaced.

@@ -36,6 +36,7 @@ pub(super) enum Kind {
     Reasons = 14,
     LookAsked = 15,
     LookDone = 16,
+    SecretPath = 17,
 }
 
 /// Why a record is not used.

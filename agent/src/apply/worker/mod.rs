@@ -309,6 +309,7 @@ impl ApplyWorker {
             }
         }
         if !news.is_empty() {
+            self.findings.set_aside = self.site.ledger.set_aside_records()?;
             for result in &news {
                 let (task, message) = (result.task.as_str(), result.message.as_str());
                 if is_well(result.outcome) {

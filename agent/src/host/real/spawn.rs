@@ -1,11 +1,13 @@
 //! Commands, each in a process group of its own that ends as a whole.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek as _, Write as _};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -84,7 +86,7 @@ fn prepare(root: &Path, command: &Command, output: io::PipeWriter) -> Result<tok
         .env("LANG", "C.UTF-8")
         .env("STEMMA_ROOT", root)
         .current_dir(command.cwd.as_ref().map_or_else(|| root.to_owned(), |cwd| root.join(&cwd.as_str()[1..])))
-        .stdin(if command.input.is_empty() { Stdio::null() } else { Stdio::piped() })
+        .stdin(input(command).map_err(failed("make the input of"))?)
         .stdout(output.try_clone().map_err(failed("open a pipe for"))?)
         .stderr(output)
         .process_group(0);
@@ -94,6 +96,17 @@ fn prepare(root: &Path, command: &Command, output: io::PipeWriter) -> Result<tok
     }
     spawned.envs(&command.env);
     Ok(spawned)
+}
+
+fn input(command: &Command) -> io::Result<Stdio> {
+    let Some(script) = &command.script else {
+        return Ok(if command.input.is_empty() { Stdio::null() } else { Stdio::piped() });
+    };
+    // A pipe would be cut short when the agent is killed, and half a script run. This one is whole.
+    let mut file = File::from(rustix::fs::memfd_create(c"script", MemfdFlags::CLOEXEC)?);
+    file.write_all(script.as_bytes())?;
+    file.rewind()?;
+    Ok(file.into())
 }
 
 /// The program, by way of `setpriv` where it runs as another account: that knows the groups which the account stands in, also those of a

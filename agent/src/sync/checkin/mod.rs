@@ -33,7 +33,7 @@ use super::join::JoinError;
 use super::labels;
 use super::outbox::Outbox;
 use super::renew::{PendingKey, due_in, renewed};
-use super::state::{Credentials, StateError, drop_pending_key};
+use super::state::{Credentials, StateError, drop_pending_key, keep_refused_renewal};
 use crate::channel::{ChannelError, SyncEnd};
 use crate::host::{Host, HostPath, Pending, or_never};
 use crate::identity::Identity;
@@ -45,6 +45,8 @@ const GATHER: Duration = Duration::from_millis(30);
 const SETTLE: Duration = Duration::from_millis(100);
 /// Stable facts are looked at again so often.
 const OBSERVE: Duration = Duration::from_hours(1);
+/// A controller may ask for no longer a silence, as no failure does.
+const LONGEST_SILENCE: Duration = Duration::from_mins(1);
 /// By then apply has said what it makes of an offer, however slow its disk.
 const JUDGED: Duration = Duration::from_secs(30);
 /// After a renewal that failed.
@@ -243,7 +245,7 @@ impl Sync {
                 self.idle = Some(client);
                 self.backoff.succeed();
                 self.offered = news.desired.is_some();
-                let next = if self.offered { JUDGED } else { Duration::from_millis(news.next_ms.into()) };
+                let next = if self.offered { JUDGED } else { next_in(&news) };
                 self.speak_at = Some(Instant::now() + next);
                 self.offer(*news).await?;
             }
@@ -415,6 +417,7 @@ impl Sync {
     /// one still can.
     fn renewed(&mut self, renewed: Result<Credentials, JoinError>) {
         let renewed = renewed.and_then(|next| {
+            next.check_given(&self.identity, self.clock.unix_seconds())?;
             let tls = next.tls(&self.identity, self.clock.clone())?;
             Ok((next, tls))
         });
@@ -425,9 +428,13 @@ impl Sync {
                     // With this key there will never be one.
                     self.forget_pending();
                 }
+                if matches!(error, JoinError::Given(_)) {
+                    self.note_refused(Some(&error));
+                }
                 return warn!(error:% = chain(&error); "the certificate could not be renewed");
             }
         };
+        self.note_refused(None);
         let kept = next.store(&*self.host);
         self.tls = tls;
         self.credentials = next;
@@ -444,6 +451,14 @@ impl Sync {
         }
     }
 
+    fn note_refused(&self, error: Option<&JoinError>) {
+        let why =
+            error.map(|error| format!("the certificate was not renewed, and the present one stays: {}", chain(error)));
+        if let Err(error) = keep_refused_renewal(&*self.host, why.as_deref()) {
+            warn!(error:% = chain(&error); "what became of a renewal could not be kept for status");
+        }
+    }
+
     fn forget_pending(&self) {
         if let Err(error) = drop_pending_key(&*self.host) {
             warn!(error:% = chain(&error); "the key of a renewal that is over could not be taken away");
@@ -454,6 +469,11 @@ impl Sync {
         let target = self.targets.front().cloned().expect("join refused a list without a controller");
         Client::new(target, Some(self.tls.clone()), ClientLimits::default())
     }
+}
+
+/// How long a controller asks to wait before the next check-in. Nothing signs that number: it silences nobody for long.
+fn next_in(news: &News) -> Duration {
+    Duration::from_millis(news.next_ms.into()).min(LONGEST_SILENCE)
 }
 
 fn renew_at(credentials: &Credentials, clock: &dyn Clock) -> Instant {

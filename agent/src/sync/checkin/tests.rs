@@ -1,16 +1,101 @@
 //! The loop, where a controller is slow, refuses, or serves another host with the same identity.
 
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P256_SHA256};
 use stemma_wire::clock::FixedClock;
 use stemma_wire::message::observed::LocalState;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
+use uuid::Uuid;
 
 use super::*;
-use crate::apply::testing::{Controller, credentials};
+use crate::apply::testing::{Controller, NODE, credentials, node_uri};
 use crate::channel::pair;
 use crate::host::memory::MemoryHost;
 use crate::host::real::RealHost;
 use crate::sync::Connection;
+
+const NOW: u64 = 1_800_000_000;
+
+/// A network half that has done nothing yet, with a good certificate of the controller's.
+fn beginning(controller: &Controller) -> (tempfile::TempDir, Sync, Credentials, crate::channel::ApplyEnd) {
+    let root = tempfile::tempdir().unwrap();
+    let host: Rc<dyn Host> = Rc::new(RealHost::new(root.path()).unwrap());
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let chain = controller.node_chain(&key, |_| ());
+    let controllers = vec!["https://127.0.0.1:1".to_owned()];
+    let present = Credentials { controllers, key: key.serialize_der(), chain, validity: (1, 2) };
+    present.store(&*host).unwrap();
+    let (end, apply) = pair();
+    let sync = Sync::new(host, controller.identity(), end, Arc::new(FixedClock(NOW))).unwrap();
+    (root, sync, present, apply)
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn w10_04_a_certificate_that_is_none_of_this_nodes_is_not_kept_and_the_present_one_stays() {
+    let (ours, theirs) = (Controller::new(), Controller::new());
+    let (_root, mut sync, present, _apply) = beginning(&ours);
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let other_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let junk = CertificateParams::default().self_signed(&key).unwrap().der().to_vec();
+    let day = |year| rcgen::date_time_ymd(year, 1, 1);
+    for (chain, said) in [
+        (vec![junk], "that the controller gave is refused"),
+        (vec![], "cannot be read"),
+        (vec![b"junk".to_vec()], "cannot be read"),
+        (theirs.node_chain(&key, |_| ()), "that the controller gave is refused"),
+        (ours.node_chain(&key, |_| ())[..1].to_vec(), "that the controller gave is refused"),
+        (
+            ours.node_chain(&key, |leaf| leaf.subject_alt_names = vec![node_uri("prod", Uuid::from_u128(5))]),
+            "not this node's",
+        ),
+        (ours.node_chain(&key, |leaf| leaf.subject_alt_names = vec![node_uri("test", NODE)]), "of another fleet"),
+        (ours.node_chain(&other_key, |_| ()), "for another key"),
+        (ours.node_chain(&key, |leaf| leaf.not_before = day(2030)), "not valid before"),
+        (ours.node_chain(&key, |leaf| leaf.not_after = day(2021)), "expired"),
+        (
+            ours.node_chain(&key, |leaf| leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]),
+            "for this use",
+        ),
+    ] {
+        let controllers = present.controllers.clone();
+        sync.renewed(Ok(Credentials { controllers, key: key.serialize_der(), chain, validity: (1, 2) }));
+        assert!(Credentials::load(&*sync.host).unwrap() == present, "{said}: on disk");
+        assert!(sync.credentials == present, "{said}: in use");
+        let findings = crate::sync::findings(&*sync.host);
+        let told = findings.iter().find(|finding| finding.contains("the certificate was not renewed"));
+        assert!(told.is_some_and(|told| told.contains(said)), "{said}: {findings:?}");
+    }
+    let chain = ours.node_chain(&key, |_| ());
+    let next =
+        Credentials { controllers: present.controllers.clone(), key: key.serialize_der(), chain, validity: (1, 2) };
+    sync.renewed(Ok(next.clone()));
+    assert!(Credentials::load(&*sync.host).unwrap() == next && sync.credentials == next);
+    assert!(!crate::sync::findings(&*sync.host).iter().any(|finding| finding.contains("not renewed")));
+}
+
+#[test]
+fn w10_04_a_fleets_name_that_is_none_is_not_joined() {
+    let ours = Controller::new();
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let chain = ours.node_chain(&key, |_| ());
+    let given = Credentials { controllers: vec![], key: key.serialize_der(), chain, validity: (1, 2) };
+    for (fleet, is_good) in [("prod", true), ("../../x\n", false), ("", false), ("Prod", false), ("test", false)] {
+        let identity = Identity { fleet: fleet.into(), ..ours.identity() };
+        assert_eq!(given.check_given(&identity, NOW).is_ok(), is_good, "{fleet:?}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn w10_10_no_answer_silences_a_host_for_longer_than_a_minute() {
+    for (next_ms, seconds) in [(u32::MAX, 60), (3_600_000, 60), (60_000, 60), (500, 0), (0, 0)] {
+        let (_root, mut sync, _, _apply) = beginning(&Controller::new());
+        let news = News { acknowledged: 0, observation: None, desired: None, grants: vec![], next_ms };
+        let client = sync.client();
+        sync.answered(client, Ok(CheckInAnswer::Current(Box::new(news)))).await.unwrap();
+        let next = sync.speak_at.unwrap() - Instant::now();
+        assert_eq!(next.as_secs(), seconds, "{next_ms}");
+    }
+}
 
 #[tokio::test(flavor = "current_thread")]
 async fn apply_is_heard_while_a_controller_lets_a_renewal_wait() {

@@ -80,6 +80,25 @@ pub fn peer_identity(tls: &CommonState, now_unix_seconds: u64) -> Result<Option<
     named_by(tls, now_unix_seconds)
 }
 
+/// Whose certificate a chain is that a listener takes from clients, up to the fleet's root: for who was given one, before it is kept.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn given_identity(
+    chain: &[Vec<u8>],
+    root: &[u8],
+    fleet: &Fleet,
+    now_unix_seconds: u64,
+) -> Result<Identity, Refusal> {
+    let chain: Vec<_> = chain.iter().map(|certificate| CertificateDer::from(certificate.as_slice())).collect();
+    let (leaf, rest) = chain.split_first().ok_or(Refusal::BadEncoding)?;
+    let certificate = parse_leaf(leaf, rest, Key::P256)?;
+    let anchors = anchors(&[CertificateDer::from(root)])?;
+    check_path(leaf, rest, &anchors, KeyUsage::required(CLIENT_AUTH), unix_time(now_unix_seconds))?;
+    let id = certificate.client_id(fleet)?;
+    Ok(certificate.identity(id, now_unix_seconds))
+}
+
 /// The listener's verdict on a client's chain, without a handshake.
 #[cfg(test)]
 pub(crate) fn check_client(

@@ -46,7 +46,7 @@ use crate::clock::Clock;
 
 pub use connect::{ClientIdentity, Pin, client_config, server_identity};
 pub use identity::{Class, Fleet, Identity, Name, NotAnIdentity, SpiffeId};
-pub use listen::{Accepts, Listener, RENEW_GRACE_SECONDS, ServerKey, peer_identity, server_config};
+pub use listen::{Accepts, Listener, RENEW_GRACE_SECONDS, ServerKey, given_identity, peer_identity, server_config};
 pub use refusal::Refusal;
 
 use certificate::Leaf;

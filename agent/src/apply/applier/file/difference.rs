@@ -32,13 +32,23 @@ impl Content {
     }
 }
 
-/// What changes from one side to the other; a side that is not there is `None`.
-pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>) -> String {
-    let mut text = String::new();
+fn headers(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>) -> (String, String) {
     let header = |side: Option<&Side<'_>>| {
         side.map_or_else(|| "/dev/null".to_owned(), |side| format!("{path} ({})", side.rights))
     };
-    let (before, after) = (header(old), header(new));
+    (header(old), header(new))
+}
+
+/// That something changes, without a line of it.
+pub(super) fn withheld(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>) -> String {
+    let (before, after) = headers(path, old, new);
+    format!("--- {before}\n+++ {after}\nlines are withheld: a sensitive task has kept this file\n")
+}
+
+/// What changes from one side to the other; a side that is not there is `None`.
+pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>) -> String {
+    let mut text = String::new();
+    let (before, after) = headers(path, old, new);
     let empty = &Content::Bytes(Vec::new());
     let (old, new) = (old.map_or(empty, |side| side.content), new.map_or(empty, |side| side.content));
     if old == new {

@@ -41,6 +41,8 @@ struct FileState {
     wanted: Option<Wanted>,
     dir_mode: u32,
     validate: Vec<String>,
+    /// Whether what is there may hold a secret: a task that reads secrets wrote it, or writes it now.
+    is_secret: bool,
 }
 
 struct Present {
@@ -121,6 +123,9 @@ impl FileState {
             let rights = format!("mode {mode:04o}, owner {}:{}", shown(to_user, user), shown(to_group, group));
             difference::Side { content: &wanted.content, rights }
         });
+        if self.is_secret {
+            return difference::withheld(self.path.as_str(), old.as_ref(), new.as_ref());
+        }
         difference::unified(self.path.as_str(), old.as_ref(), new.as_ref())
     }
 }
@@ -147,12 +152,12 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     }
     let parent = site.host.parent_of(&path)?;
     let present = parent.as_deref().map(|dir| present(dir, &path, parameters.absent)).transpose()?.flatten();
-    let new = if task.reads_secrets() { 0o600 } else { 0o644 };
-    let attributes = attributes(site, &parameters, present.as_ref(), new)?;
+    let attributes = attributes(site, task, &parameters, present.as_ref().map(|present| present.stat))?;
     let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes });
     let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |text| mode("dir_mode", text))?;
     let validate = texts.words("parameters.validate", &parameters.validate)?;
-    Ok(FileState { path, parent, present, wanted, dir_mode, validate })
+    let is_secret = task.is_sensitive() || site.ledger.is_secret_path(&path)?;
+    Ok(FileState { path, parent, present, wanted, dir_mode, validate, is_secret })
 }
 
 fn path(texts: &Texts<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
@@ -203,32 +208,45 @@ fn content(site: &Site, texts: &Texts<'_>, parameters: &FileParameters) -> Resul
     parameters.source.as_ref().map(|source| blob(site, source)).transpose()
 }
 
-/// What an author does not say stays as it is; a new file is the agent's, with the mode `new`: readable by all, unless a
-/// secret is in it.
+/// What an author does not say stays as it is, where root, the agent's user or the owner that is named has the file. Another
+/// user's file says nothing: its owner may have made it beforehand, to read or to run what comes into it (S67). It is
+/// replaced by one of the agent's, as where nothing stood.
 fn attributes(
     site: &Site,
+    task: &HostTask,
     parameters: &FileParameters,
-    present: Option<&Present>,
-    new: u32,
+    present: Option<Stat>,
 ) -> Result<Attributes, TaskError> {
-    let mut attributes = present.map_or(Attributes::mode(new), |present| Attributes::of(&present.stat));
+    let (own_user, own_group) = site.host.identity();
+    let owner = parameters.owner.as_ref().map(|owner| user(site, owner)).transpose()?;
+    let new = if task.reads_secrets() { 0o600 } else { 0o644 };
+    let mut attributes = match present {
+        None => Attributes::mode(new),
+        Some(stat) if stat.user == own_user || stat.user == 0 => Attributes::of(&stat),
+        // Upper bits are given by a task or by root.
+        Some(stat) if Some(stat.user) == owner => Attributes { mode: stat.mode & 0o777, ..Attributes::of(&stat) },
+        Some(_) => Attributes { user: Some(own_user), group: Some(own_group), mode: new },
+    };
+    if task.reads_secrets() {
+        attributes.mode &= !0o007;
+    }
     if let Some(text) = &parameters.mode {
         attributes.mode = mode("mode", text)?;
     }
-    let (own_user, _) = site.host.identity();
-    if let Some(owner) = &parameters.owner {
-        let user = site.host.user(owner)?;
-        if own_user != 0 && user != own_user {
-            return Err(TaskError::new(format!(
-                "parameters.owner: {owner} is another user, and the agent is not root"
-            )));
-        }
-        attributes.user = Some(user);
-    }
+    attributes.user = owner.or(attributes.user);
     if let Some(group) = &parameters.group {
         attributes.group = Some(site.host.group(group)?);
     }
     Ok(attributes)
+}
+
+/// The owner that an author named.
+fn user(site: &Site, owner: &str) -> Result<u32, TaskError> {
+    let (user, (own_user, _)) = (site.host.user(owner)?, site.host.identity());
+    if own_user != 0 && user != own_user {
+        return Err(TaskError::new(format!("parameters.owner: {owner} is another user, and the agent is not root")));
+    }
+    Ok(user)
 }
 
 fn blob(site: &Site, source: &str) -> Result<Content, TaskError> {
@@ -311,9 +329,9 @@ fn remove(site: &Site, task: &HostTask, state: &FileState) -> Result<String, Tas
     Ok(String::new())
 }
 
-/// Keeps what is about to be replaced; not where that may hold an older value of a secret.
+/// Keeps what is about to be replaced; not where that may hold a secret.
 fn keep(site: &Site, task: &HostTask, state: &FileState) -> Result<(), TaskError> {
-    if task.reads_secrets() {
+    if state.is_secret {
         return Ok(());
     }
     let bytes = match state.present.as_ref().map(|present| &present.content) {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;
-use stemma_wire::message::desired::ProfileTask;
+use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
 use crate::apply::ledger::Ledger;
@@ -206,6 +206,48 @@ fn s67_upper_mode_bits_are_set_after_the_owner_on_a_file_that_nobody_sees() {
     apply(&host, &parameters).unwrap();
     let stat = host.dir(&HostPath::own("/bin")).unwrap().unwrap().stat("tool").unwrap().unwrap();
     assert_eq!((stat.user, stat.mode), (33, 0o4755));
+}
+
+#[test]
+fn w10_07_a_file_that_another_user_made_beforehand_gives_neither_mode_nor_owner() {
+    let nobody = 65_534;
+    for (mode, of, parameters, secret, want) in [
+        (0o666, nobody, json!({}), true, (0, 0o600)),
+        (0o666, nobody, json!({}), false, (0, 0o644)),
+        (0o4777, nobody, json!({"owner": "root"}), false, (0, 0o644)),
+        (0o4777, nobody, json!({"owner": "root"}), true, (0, 0o600)),
+        (0o666, nobody, json!({"owner": "www-data"}), true, (33, 0o600)),
+        (0o4777, 33, json!({"owner": "www-data"}), false, (33, 0o777)),
+        (0o640, 33, json!({"owner": "www-data"}), false, (33, 0o640)),
+        (0o777, nobody, json!({"mode": "0640"}), false, (0, 0o640)),
+        (0o644, 0, json!({}), true, (0, 0o640)),
+        (0o755, 0, json!({}), false, (0, 0o755)),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/run/credentials/stemma-agent.service/db", "x");
+        host.put("/spool/f", "x");
+        host.chmod("/spool/f", mode);
+        host.chown("/spool/f", of);
+        let mut parameters = parameters;
+        parameters["path"] = json!("/spool/f");
+        let (key, text) = if secret { ("template", "{{ secret('db') }}") } else { ("content", "x") };
+        parameters[key] = json!(text);
+        let task = if secret { secret_task(&parameters) } else { task(&parameters) };
+        let found = ready(File.check(&site(&host), &task)).unwrap();
+        let before = (of, mode);
+        assert_eq!(found == Check::AsItShould, before == want, "{parameters} {mode:o}");
+        ready(File.apply(&site(&host), &task)).unwrap();
+        let stat = host.dir(&HostPath::own("/spool")).unwrap().unwrap().stat("f").unwrap().unwrap();
+        assert_eq!((stat.user, stat.mode), want, "{parameters} {mode:o} of {of}, secret: {secret}");
+        assert_eq!(ready(File.check(&site(&host), &task)), Ok(Check::AsItShould), "{parameters}");
+    }
+}
+
+fn secret_task(parameters: &Value) -> HostTask {
+    let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
+    let (references, after, barriers) = (vec!["secret('db')".to_owned()], vec![], vec![]);
+    let sent = [("secret('db')".to_owned(), InputValue::Secret { name: "db".into(), version: 1 })].into();
+    HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &sent).unwrap()
 }
 
 #[test]

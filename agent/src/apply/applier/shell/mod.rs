@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText};
+use stemma_wire::message::observed::Outcome;
 
 use super::{Applier, parameters};
-use crate::apply::ledger::{Step, StepState};
+use crate::apply::ledger::{PROGRESS, Step, StepState};
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::{Command, End, Finished, HostError, HostPath, Pending};
@@ -24,6 +25,13 @@ const GUARD: Duration = Duration::from_mins(1);
 
 /// The longest shell text: what one argument of a program may have (`MAX_ARG_STRLEN`).
 const LONGEST_SCRIPT: usize = 128 * 1024 - 1;
+
+/// What a shell runs whose text comes by its standard input. Everyone on a host can read the arguments of a process, and a
+/// text with a secret in it is no argument.
+const FROM_INPUT: &str = ". /proc/self/fd/0";
+
+/// Stands before that text, on its first line, so that no command in it reads the text.
+const LET_GO: &str = "exec </dev/null; ";
 
 /// The type.
 pub(super) struct Shell;
@@ -88,23 +96,36 @@ impl Prepared {
 /// What the journal says of a command without guards.
 fn journalled(site: &Site, task: &HostTask) -> Result<Check, TaskError> {
     let differs = |message: &str| Check::Differs { diff: String::new(), message: message.into() };
-    let step = site.ledger.step(&task.task.id)?.filter(|step| step.content == task.content);
+    let unknown = |how: &str| {
+        let id = &task.task.id;
+        let message = format!("{how}; look, then run `stemma-agent resolve-unknown {id} done|again`");
+        Err(TaskError { unknown: true, message, output: String::new() })
+    };
+    let may_repeat = task.task.on_interrupt == OnInterrupt::Again;
+    let step = match site.ledger.step(&task.task.id)? {
+        None if !may_repeat && is_step_lost(site, task)? => {
+            return unknown("its record in the journal is lost, and nobody knows whether it ran");
+        }
+        step => step.filter(|step| step.content == task.content),
+    };
     let Some(step) = step else { return Ok(differs("it has not run with this definition and these inputs")) };
     match step.state {
         StepState::Done => Ok(Check::AsItShould),
         StepState::Failed => Ok(differs("it has not ended well yet")),
-        StepState::Begun if task.task.on_interrupt == OnInterrupt::Again => {
-            Ok(differs("it was begun and interrupted, and may run again"))
-        }
-        StepState::Begun | StepState::Unknown => Err(TaskError {
-            unknown: true,
-            message: format!(
-                "it was begun and nobody saw it end; look, then run `stemma-agent resolve-unknown {} done|again`",
-                task.task.id
-            ),
-            output: String::new(),
-        }),
+        StepState::Begun if may_repeat => Ok(differs("it was begun and interrupted, and may run again")),
+        StepState::Begun | StepState::Unknown => unknown("it was begun and nobody saw it end"),
     }
+}
+
+/// Whether a task without a line in the journal had one: the line was set aside, or its end with this content was told.
+fn is_step_lost(site: &Site, task: &HostTask) -> Result<bool, HostError> {
+    let id = &task.task.id;
+    let ended = site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks.remove(id);
+    let has_run = ended.is_some_and(|ended| {
+        let ran = matches!(ended.outcome, Outcome::Changed | Outcome::Unchanged | Outcome::Drifted | Outcome::Unknown);
+        ran && ended.content == task.content
+    });
+    Ok(has_run || site.ledger.is_step_set_aside(id)?)
 }
 
 async fn check_guards(site: &Site, prepared: &Prepared) -> Result<Check, TaskError> {
@@ -166,9 +187,9 @@ fn prepare(site: &Site, task: &HostTask) -> Result<Prepared, TaskError> {
     let parameters: ShellParameters = parameters(task)?;
     let texts = &Texts::new(site, task);
     let seconds = parameters.timeout.or(task.task.timeout_seconds).unwrap_or(TIMEOUT_SECONDS);
-    let argv = argv(texts, &parameters)?;
     let base = Command {
         argv: Vec::new(),
+        script: None,
         cwd: path(texts, "cwd", parameters.cwd.as_deref().filter(|cwd| *cwd != "/"))?,
         env: env(texts, &parameters.env)?,
         user: parameters.user.clone(),
@@ -177,31 +198,31 @@ fn prepare(site: &Site, task: &HostTask) -> Result<Prepared, TaskError> {
     };
     let guard = |name: &str, guard: Option<&WordsOrText>| -> Result<Option<Command>, TaskError> {
         guard
-            .map(|guard| Ok(Command { argv: guard_words(texts, name, guard)?, timeout: GUARD, ..base.clone() }))
+            .map(|guard| Ok(Command { timeout: GUARD, ..guard_command(texts, name, guard, base.clone())? }))
             .transpose()
     };
     Ok(Prepared {
         creates: path(texts, "creates", parameters.creates.as_deref())?,
         unless: guard("unless", parameters.unless.as_ref())?,
         only_if: guard("only_if", parameters.only_if.as_ref())?,
-        command: Command { argv, ..base },
+        command: command(texts, &parameters, base)?,
     })
 }
 
-fn argv(texts: &Texts<'_>, parameters: &ShellParameters) -> Result<Vec<String>, TaskError> {
+fn command(texts: &Texts<'_>, parameters: &ShellParameters, base: Command) -> Result<Command, TaskError> {
     if let Some(script) = &parameters.script {
-        return shell(texts.script("parameters.script", script)?);
+        return shell(texts, texts.script("parameters.script", script)?, base);
     }
     match &parameters.cmd {
-        Some(cmd) => shell(cmd.clone()),
-        None => words(texts, "command", &parameters.command),
+        Some(cmd) => shell(texts, cmd.clone(), base),
+        None => Ok(Command { argv: words(texts, "command", &parameters.command)?, ..base }),
     }
 }
 
-fn guard_words(texts: &Texts<'_>, name: &str, guard: &WordsOrText) -> Result<Vec<String>, TaskError> {
+fn guard_command(texts: &Texts<'_>, name: &str, guard: &WordsOrText, base: Command) -> Result<Command, TaskError> {
     match guard {
-        WordsOrText::Words(words) => self::words(texts, name, words),
-        WordsOrText::Text(text) => shell(texts.script(&format!("parameters.{name}"), text)?),
+        WordsOrText::Words(words) => Ok(Command { argv: self::words(texts, name, words)?, ..base }),
+        WordsOrText::Text(text) => shell(texts, texts.script(&format!("parameters.{name}"), text)?, base),
     }
 }
 
@@ -216,14 +237,19 @@ fn words(texts: &Texts<'_>, name: &str, words: &[String]) -> Result<Vec<String>,
     Ok(rendered)
 }
 
-fn shell(script: String) -> Result<Vec<String>, TaskError> {
+fn shell(texts: &Texts<'_>, script: String, base: Command) -> Result<Command, TaskError> {
     if script.len() > LONGEST_SCRIPT || script.contains('\0') {
         return Err(TaskError::new(format!(
             "parameters.script: {} bytes; a shell text has at most {LONGEST_SCRIPT} and no NUL: put it into a file task",
             script.len()
         )));
     }
-    Ok(vec!["/bin/sh".into(), "-c".into(), script])
+    let argv = |text: String| vec!["/bin/sh".into(), "-c".into(), text];
+    Ok(if texts.read_secrets() {
+        Command { argv: argv(FROM_INPUT.into()), script: Some(format!("{LET_GO}{script}")), ..base }
+    } else {
+        Command { argv: argv(script), ..base }
+    })
 }
 
 fn path(texts: &Texts<'_>, name: &str, text: Option<&str>) -> Result<Option<HostPath>, TaskError> {

@@ -173,6 +173,56 @@ fn wrong_parameters_are_named() {
 }
 
 #[test]
+fn w10_03_no_argument_of_a_process_holds_a_secret_that_a_shell_text_reads() {
+    const VALUE: &str = "hunter2's";
+    let root = tempfile::tempdir().unwrap();
+    let credentials = root.path().join("run/credentials/stemma-agent.service");
+    std::fs::create_dir_all(&credentials).unwrap();
+    std::fs::write(credentials.join("db"), VALUE).unwrap();
+    let host = Rc::new(crate::host::real::RealHost::new(root.path()).unwrap());
+    let site = Site { host: host.clone(), ledger: Rc::new(Ledger::open(host).unwrap()) };
+    let secret = "{{ secret('db') }}";
+    // What every process of the group is called, told by the script itself, and that its input is empty.
+    let look = "tr '\\0' ' ' </proc/$$/cmdline >args; cat >input; readlink /proc/self/fd/0 >>input";
+    let script = format!("# a comment\nx={secret}; printf %s \"$x\" >value; {look}; echo \"$0\" >name; exit 3");
+    for (parameters, ended) in [
+        (json!({"script": script}), Err("the command ended with status 3")),
+        (json!({"script": "kill -KILL $$"}), Err("the command was ended by signal 9")),
+        (json!({"script": "if"}), Err("the command ended with status 2")),
+        (json!({"script": "true"}), Ok(())),
+        (json!({"script": format!(": {}", "x".repeat(100_000))}), Ok(())),
+    ] {
+        let task = secret_task(&json!({"parameters": parameters}));
+        let applied = ready_with_io(Shell.apply(&site, &task));
+        assert_eq!(applied.map(drop).map_err(|error| error.message), ended.map_err(str::to_owned), "{parameters}");
+    }
+    let read = |name: &str| std::fs::read_to_string(root.path().join(name)).unwrap();
+    assert_eq!((read("value"), read("name")), (VALUE.to_owned(), "/bin/sh\n".to_owned()));
+    assert!(!read("args").contains("hunter2"), "{}", read("args"));
+    assert_eq!(read("input"), "/dev/null\n", "no command reads the text");
+    std::fs::remove_file(root.path().join("args")).unwrap();
+    for (guard, so) in [("unless", true), ("only_if", false)] {
+        let guarded = json!({"command": ["true"], guard: format!("{look}; [ {secret} = {secret} ]")});
+        let checked = ready_with_io(Shell.check(&site, &secret_task(&json!({"parameters": guarded})))).unwrap();
+        assert_eq!(checked == Check::AsItShould, so, "{guard}");
+        assert!(!read("args").contains("hunter2"), "{guard}: {}", read("args"));
+    }
+}
+
+fn secret_task(fields: &Value) -> HostTask {
+    let mut definition = json!({"id": "t", "type": "shell"});
+    definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let (definition, references) = (definition.to_string(), vec!["secret('db')".to_owned()]);
+    let profile = ProfileTask { id: "t".into(), definition, references, after: vec![], barriers: vec![] };
+    let value = InputValue::Secret { name: "db".into(), version: 3 };
+    HostTask::new(&profile, &[("secret('db')".to_owned(), value)].into()).unwrap()
+}
+
+fn ready_with_io<T>(future: Pending<'_, T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+#[test]
 fn retries_are_the_tasks_or_the_parameters() {
     for (fields, retries) in [
         (json!({"parameters": {"command": ["a"]}}), (0, 1)),

@@ -262,14 +262,98 @@ fn nothing_of_a_secret_is_told_or_kept_but_in_the_file_that_it_is_for() {
     }
 }
 
-/// One run of a set to its end: what it tells, whole.
-fn results(host: &MemoryHost, set: &Set) -> Vec<TaskResult> {
+#[test]
+fn w10_02_what_replaces_a_file_that_held_a_secret_shows_and_keeps_nothing_of_it() {
+    const VALUE: &str = "hunter2";
+    let secret = json!({"path": "/etc/app", "template": "pw={{ secret('db') }}\n"});
+    for (id, after) in [
+        ("t", json!({"path": "/etc/app", "content": "plain\n"})),
+        ("other", json!({"path": "/etc/app", "content": "plain\n"})),
+        ("t", json!({"path": "/etc/app", "absent": true})),
+        ("other", json!({"path": "/etc/app", "absent": true})),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/run/credentials/stemma-agent.service/db", VALUE);
+        let with = Set::default().task("t", "file", &[], &json!({"parameters": secret})).reads_secret("db");
+        results(&host, &with);
+        assert_eq!(host.text("/etc/app").as_deref(), Some("pw=hunter2\n"));
+        let without = || Set::default().task(id, "file", &[], &json!({"parameters": after}));
+        let checked = run_whole(&host, &without(), Purpose::Check);
+        let told = results(&host, &without());
+        for result in checked.iter().chain(&told) {
+            assert!(!format!("{result:?}").contains(VALUE), "{id} {after}: {result:?}");
+            assert!(result.diff.contains("lines are withheld"), "{result:?}");
+        }
+        assert_eq!(told[0].outcome, Outcome::Changed);
+        assert_eq!(holding(&*host.root().unwrap(), "", VALUE), Vec::<String>::new(), "{id} {after}");
+        // Whoever brings the old content back brings the value back.
+        host.put("/etc/app", "pw=hunter2\n");
+        assert!(results(&host, &without()).iter().all(|result| !result.diff.contains(VALUE)));
+    }
+}
+
+#[test]
+fn w10_13_a_lost_record_of_a_command_is_unknown_and_no_second_run() {
+    let set = || Set::default().command("c", &[], &["deploy"]);
+    let steps = "/var/lib/stemma-agent/apply/steps";
+    for damage in ["deleted", "", "stemmaL\n", "damaged"] {
+        let host = MemoryHost::new();
+        assert_eq!(converge(&host, &set()), pairs(&[("c", Outcome::Changed)]));
+        let [name] = &host.list(steps)[..] else { panic!("one record") };
+        let path = format!("{steps}/{name}");
+        match damage {
+            "deleted" => host.delete(&path),
+            text => host.put(&path, text),
+        }
+        assert_eq!(converge(&host, &set()), pairs(&[("c", Outcome::Unknown)]), "{damage:?}");
+        assert_eq!(converge(&host, &set()), [], "{damage:?}: nor at the next look");
+        assert_eq!(host.ran().len(), 1, "{damage:?}");
+        let aside = site(&host).ledger.set_aside_records().unwrap();
+        assert_eq!(aside.len(), usize::from(damage != "deleted"), "{aside:?}");
+    }
+}
+
+#[test]
+fn w10_16_a_ceiling_without_shell_runs_no_command_by_a_file_either() {
+    let files = Ceiling { task_types: Some(vec!["file".into()]) };
+    let both = Ceiling { task_types: Some(vec!["file".into(), "shell".into()]) };
+    for (parameters, said) in [
+        (json!({"path": "/f", "content": "", "validate": ["touch", "/x"]}), "`validate` runs a command"),
+        (json!({"path": "/etc/stemma/hooks.d/10-a", "content": "", "mode": "0755"}), "what lies in hooks.d is run"),
+        (json!({"path": "/etc/stemma/hooks.d/sub/10-a", "content": ""}), "what lies in hooks.d is run"),
+        (json!({"path": "/etc/stemma/hooks.d", "absent": true}), "what lies in hooks.d is run"),
+    ] {
+        let host = MemoryHost::new();
+        let set = Set::default().task("t", "file", &[], &json!({"parameters": parameters}));
+        let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
+        for (ceiling, refused) in [(&files, true), (&both, false), (&Ceiling::default(), false)] {
+            let run = Run::plan(site(&host), ceiling, &set.desired(), &profile, Purpose::Converge).unwrap();
+            let is_refused = match &run.tasks[0].kind {
+                Readiness::Refused(Outcome::Unsupported, why) => why.contains(said),
+                _ => false,
+            };
+            assert_eq!(is_refused, refused, "{parameters}");
+        }
+        assert_eq!(run_with(&host, &set, &files, Purpose::Converge).0, pairs(&[("t", Outcome::Unsupported)]));
+        assert_eq!((host.ran().len(), host.list("/etc/stemma/hooks.d").len()), (0, 0));
+    }
+    let plain = Set::default().file("t", &[], "/f", "");
+    let host = MemoryHost::new();
+    assert_eq!(run_with(&host, &plain, &files, Purpose::Converge).0, pairs(&[("t", Outcome::Changed)]));
+}
+
+fn run_whole(host: &MemoryHost, set: &Set, purpose: Purpose) -> Vec<TaskResult> {
     let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
-    let mut run = Run::plan(site(host), &Ceiling::default(), &set.desired(), &profile, Purpose::Converge).unwrap();
+    let mut run = Run::plan(site(host), &Ceiling::default(), &set.desired(), &profile, purpose).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let open = BTreeSet::new();
     runtime.block_on(async { while run.work(&open).await.unwrap() {} });
-    run.settle().unwrap()
+    if purpose == Purpose::Check { run.into_results() } else { run.settle().unwrap() }
+}
+
+/// One run of a set to its end: what it tells, whole.
+fn results(host: &MemoryHost, set: &Set) -> Vec<TaskResult> {
+    run_whole(host, set, Purpose::Converge)
 }
 
 /// The files below a directory that hold a text, but for the credentials.
