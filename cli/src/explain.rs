@@ -96,6 +96,8 @@ fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
     let mut lines = vec![("released", released.to_owned())];
     let set_aside = explained.get("set_aside").and_then(Value::as_array).into_iter().flatten();
     lines.extend(set_aside.map(|said| ("but", cell(Some(said)))));
+    let waits = explained.get("waits").and_then(Value::as_array).into_iter().flatten();
+    lines.extend(waits.map(|row| ("waits", barrier(explained, row))));
     let Some(last) = explained.get("last").filter(|last| last.is_object()) else {
         lines.push(("last", "the host has told nothing of it yet".to_owned()));
         return lines;
@@ -109,6 +111,21 @@ fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
         lines.push(("next", next));
     }
     lines
+}
+
+/// A shut barrier before a task: what it waits for, on which nodes, and why these have not done it.
+fn barrier(explained: &Value, row: &Value) -> String {
+    let nodes =
+        rows(row, "waits_for", |node| vec![format!("{} ({})", cell(node.get("node")), cell(node.get("why")))]).concat();
+    let more = match row.get("count").and_then(Value::as_u64).unwrap_or(0).saturating_sub(nodes.len() as u64) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let here = match row.get("here") {
+        here if here == explained.get("task") => String::new(),
+        here => format!("for {} here, which waits ", cell(here)),
+    };
+    format!("{here}for {} on {}: {}{more}", cell(row.get("task")), cell(row.get("selector")), nodes.join(", "))
 }
 
 /// Why a node has a tag or has it not.
@@ -209,6 +226,22 @@ mod tests {
         assert!(text.contains("why       an operator suppressed it; it is given by: detected"), "{text}");
         let text = node_trait("web-1", "CUSTOM_A", &has_none(json!([])));
         assert!(text.contains("why       an operator suppressed it, and nothing gives it now"), "{text}");
+    }
+
+    #[test]
+    fn w08_a_shut_barrier_is_said_with_what_it_waits_for() {
+        let row = |here: &str| {
+            json!({"here": here, "task": "db", "selector": "tags mysql", "count": 3,
+                "waits_for": [{"node": "db-1", "why": "it is silent"}, {"node": "db-2", "why": "db failed there"}]})
+        };
+        let explained =
+            json!({"task": "app", "runs": true, "released": true, "why": "x", "waits": [row("app"), row("conf")]});
+        let text = task("web-1", "app", &explained);
+        let waits = "for db on tags mysql: db-1 (it is silent), db-2 (db failed there) and 1 more";
+        assert!(
+            text.contains(&format!("\n  waits     {waits}\n  waits     for conf here, which waits {waits}\n")),
+            "{text}"
+        );
     }
 
     #[test]

@@ -76,6 +76,27 @@ async fn said(fleet: &Fleet) -> usize {
 }
 
 #[tokio::test]
+async fn w08_explain_of_a_task_behind_a_shut_barrier_names_what_it_waits_for() {
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site();
+    let after_b =
+        json!({"id": "d", "type": "shell", "tags": ["y"], "requires": ["b"], "parameters": {"script": "true"}});
+    site[0]["tasks"].as_array_mut().unwrap().push(after_b);
+    fleet.apply(site).await;
+    let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    for host in [&mut one, &mut two] {
+        host.news(0).await;
+    }
+    for task in ["b", "d"] {
+        let path = format!("/v1/nodes/n2/explain?task={task}");
+        let waits = until(&fleet, &path, |body| body["waits"][0]["count"] == 1).await["waits"].clone();
+        let why = json!([{"node": "n1", "why": "a has not succeeded there"}]);
+        assert_eq!(waits, json!([{"here": "b", "task": "a", "selector": "tags x", "count": 1, "waits_for": why}]));
+    }
+    assert_eq!(fleet.read("/v1/nodes/n1/explain?task=a").await["waits"], json!([]));
+}
+
+#[tokio::test]
 async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_after_a_restart() {
     let mut fleet = Fleet::start_with(|own| *own = options()).await;
     fleet.apply(site()).await;

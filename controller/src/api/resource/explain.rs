@@ -11,6 +11,8 @@ use super::{resolved, view};
 use crate::api::Api;
 use crate::api::http::request::{self, Reply, Request};
 use crate::cache::Model;
+use crate::desired::encode;
+use crate::records::reported::is_failure;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.
 pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
@@ -26,7 +28,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     let mut body = match (asked("label")?, asked("tag")?, asked("task")?, asked("trait")?) {
         (Some(key), None, None, None) => explain::label(&answer, key, view::time),
         (None, Some(tag), None, None) => explain::tag(fleetwide, &answer, tag),
-        (None, None, Some(id), None) => task(&model, &answer, id)?,
+        (None, None, Some(id), None) => task(api, &model, &answer, id)?,
         (None, None, None, Some(name)) => explain::trait_name(&answer, name),
         _ => {
             let message = "explain takes one of label, tag, task and trait";
@@ -39,7 +41,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
 }
 
 /// A task's account, with what became of it on the host.
-fn task(model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiError> {
+fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiError> {
     let unknown = || ApiError::new(ErrorType::ObjectNotFound, format!("the node's release has no task {}", quote(id)));
     let mut body = explain::task(answer, id).ok_or_else(unknown)?;
     if answer.task_set().is_none() {
@@ -51,8 +53,28 @@ fn task(model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiError> {
         .is_some_and(|released| crate::reconcile::facts::runs(model, released).iter().any(|task| task == id))
         .into();
     let last = model.results.get(&node).and_then(|results| results.tasks.get(id));
+    let present = released.map(|released| released.digest());
+    let is_done = last.is_some_and(|last| Some(last.result.task_set) == present && !is_failure(last.result.outcome));
+    body["waits"] = if is_done { json!([]) } else { waits(api, model, answer, id).into() };
     body["last"] = json!(last.map(
         |last| json!({"at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message})
     ));
     Ok(body)
+}
+
+/// The shut barriers that keep a task from being started, each with the task of this node that waits at it (`here`).
+fn waits(api: &Api, model: &Model, answer: &Answer, id: &str) -> Vec<Value> {
+    let Some(profile) = answer.task_set().map(|set| &set.profile) else { return Vec::new() };
+    let before = profile.release.find(id).map(|ix| profile.barriers_before(ix)).unwrap_or_default();
+    if before.is_empty() {
+        return Vec::new();
+    }
+    let shut = resolved::waits(api, model, answer.id());
+    let rows = before.into_iter().filter_map(|(here, barrier)| {
+        let named = encode::barrier(profile, barrier);
+        let mut row = shut.iter().find(|row| row["task"] == *named.task && row["selector"] == *named.selector)?.clone();
+        row["here"] = profile.release.id(here).into();
+        Some(row)
+    });
+    rows.collect()
 }

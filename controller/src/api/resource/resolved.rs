@@ -30,7 +30,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     match model.resolve(node.meta.uuid) {
         Outcome::Complete(answer) => {
             let mut body = body(&model, &answer);
-            body["waits"] = waits(api, &model, answer.id());
+            body["waits"] = waits(api, &model, answer.id()).into();
             Ok(Reply::ok(body))
         }
         Outcome::Incomplete(missing) => Err(incomplete(&missing)),
@@ -77,7 +77,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
 }
 
 /// The barriers that are shut for a node, with the nodes that they wait for and why each has not opened them.
-fn waits(api: &Api, model: &Model, node: NodeId) -> Value {
+pub(super) fn waits(api: &Api, model: &Model, node: NodeId) -> Vec<Value> {
     let shut = api.reconciler.as_ref().map(|reconciler| reconciler.shut(model, node)).unwrap_or_default();
     let of = |one: &waves::Shut, id: &NodeId| {
         let name = model.nodes.get(id.0).map(|node| node.display_name()).unwrap_or_default();

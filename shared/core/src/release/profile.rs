@@ -4,7 +4,7 @@
 //! node and the barriers that it waits for are computed once for all of them, and sent to all of them under one
 //! hash. Nothing of a node's own enters: no label, no fact, no value.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::cycle::topological;
@@ -216,6 +216,21 @@ impl Profile {
             barrier.task == self.tasks[*at as usize]
                 && self.place.is_source(self.release.matching.roles, &barrier.source)
         })
+    }
+
+    /// The barriers that stand before a task on its nodes, its own and those of what comes before it there, each with the task
+    /// that waits at it.
+    pub fn barriers_before(&self, ix: TaskIx) -> Vec<(TaskIx, &Barrier)> {
+        let is_it = |at: &u32| self.tasks[*at as usize] == ix;
+        let mut before: BTreeSet<u32> = (0..).take(self.tasks.len()).filter(is_it).collect();
+        // The edges of later tasks come later in the list, so one pass backwards meets all that comes before it.
+        for (first, second) in self.edges.iter().rev() {
+            if before.contains(second) {
+                before.insert(*first);
+            }
+        }
+        let waits = self.waits.iter().filter(|(at, _)| before.contains(at));
+        waits.map(|(at, barrier)| (self.tasks[*at as usize], &self.barriers[*barrier as usize])).collect()
     }
 
     /// Whether the nodes wait for that task on other nodes, or for that stage.
