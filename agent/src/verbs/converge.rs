@@ -322,10 +322,20 @@ mod tests {
         }
     }
 
-    fn agent(root: &Path) -> Child {
+    /// It ends with the test, also with one that fails.
+    struct Agent(Child);
+
+    impl Drop for Agent {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    fn agent(root: &Path) -> Agent {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "verbs::converge::tests::an_agent_for_another_test"]).env(ROOT, root);
-        let agent = command.stdout(Stdio::null()).spawn().unwrap();
+        let agent = Agent(command.stdout(Stdio::null()).spawn().unwrap());
         let local = Local::open(root).unwrap();
         let limit = Instant::now() + Duration::from_mins(1);
         while wake(&local.host).unwrap() == Woken::Nobody {
@@ -346,9 +356,8 @@ mod tests {
         assert_eq!(once(root.path()).unwrap(), Exit::Failed);
         std::fs::write(&flag, "").unwrap();
         assert_eq!(once(root.path()).unwrap(), Exit::Done, "it looked again");
-        assert_eq!(agent.try_wait().unwrap(), None, "it was done by the agent");
-        agent.kill().unwrap();
-        agent.wait().unwrap();
+        assert_eq!(agent.0.try_wait().unwrap(), None, "it was done by the agent");
+        drop(agent);
         assert_eq!(once(root.path()).unwrap(), Exit::Done, "alone");
     }
 
