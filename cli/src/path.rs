@@ -78,7 +78,8 @@ impl Kind {
     /// # Errors
     /// As [`Self::path`].
     pub(crate) fn write(self, row: Endpoint, name: &str, more: &[&str]) -> Result<Write> {
-        Ok(Write::at(row, self.path_of(row, name, more)?))
+        let about = crate::output::printable(&format!("{} {}", self.name(), self.bare(name)));
+        Ok(Write::at(row, self.path_of(row, name, more)?).about(about))
     }
 
     /// The path of a row that stands at or below one object; `more` are its parameters beyond the object's own.
@@ -109,34 +110,46 @@ impl Kind {
             _ => None,
         };
         let path = self.table().list.path(cluster.as_slice());
-        let query = query(filter);
+        if filter.cluster.is_some() && !matches!(self, Self::Nodegroup | Self::Node) {
+            bail!("--cluster narrows nodes and node groups; a {} stands in no cluster", self.name());
+        }
+        let query = self.query(filter);
         Ok(if query.is_empty() { path } else { format!("{path}?{query}") })
     }
-}
 
-fn query(filter: &Filter) -> String {
-    let mut terms = Vec::new();
-    let mut term = |name: &str, value: &str| terms.push(format!("{name}={}", escape(value)));
-    for (name, value) in [("selector", &filter.selector), ("nodegroup", &filter.nodegroup)] {
-        if let Some(value) = value {
-            term(name, value);
+    /// Whether a filter leaves anything out.
+    pub(crate) fn is_narrowed_by(self, filter: &Filter) -> bool {
+        filter.cluster.is_some() || !self.query(filter).is_empty()
+    }
+
+    fn query(self, filter: &Filter) -> String {
+        let mut terms = Vec::new();
+        let mut term = |name: &str, value: &str| terms.push(format!("{name}={}", escape(value)));
+        // A group's cluster stands in the path of the list.
+        let cluster = filter.cluster.as_ref().filter(|_| self == Self::Node);
+        let single =
+            [("selector", filter.selector.as_ref()), ("nodegroup", filter.nodegroup.as_ref()), ("cluster", cluster)];
+        for (name, value) in single {
+            if let Some(value) = value {
+                term(name, value);
+            }
         }
-    }
-    let lists = [
-        ("traits", &filter.traits),
-        ("not-traits", &filter.not_trait),
-        ("traits-any", &filter.trait_any),
-        ("not-traits-any", &filter.not_trait_any),
-    ];
-    for (name, values) in lists.into_iter().filter(|(_, values)| !values.is_empty()) {
-        term(name, &values.join(","));
-    }
-    for (name, values) in [("tag", &filter.tag), ("role", &filter.role), ("requirement", &filter.requirement)] {
-        for value in values {
-            term(name, value);
+        let lists = [
+            ("traits", &filter.traits),
+            ("not-traits", &filter.not_trait),
+            ("traits-any", &filter.trait_any),
+            ("not-traits-any", &filter.not_trait_any),
+        ];
+        for (name, values) in lists.into_iter().filter(|(_, values)| !values.is_empty()) {
+            term(name, &values.join(","));
         }
+        for (name, values) in [("tag", &filter.tag), ("role", &filter.role), ("requirement", &filter.requirement)] {
+            for value in values {
+                term(name, value);
+            }
+        }
+        terms.join("&")
     }
-    terms.join("&")
 }
 
 #[cfg(test)]
@@ -178,13 +191,14 @@ mod tests {
         let taken = Endpoint::ListNodesDetail.route().query;
         let every = Filter {
             nodegroup: Some("a/b".into()),
+            cluster: Some("a".into()),
             not_trait: vec!["A".into()],
             trait_any: vec!["A".into()],
             not_trait_any: vec!["A".into()],
             role: vec!["a".into()],
             ..filter
         };
-        for term in query(&every).split('&') {
+        for term in Kind::Node.query(&every).split('&') {
             let (name, _) = term.split_once('=').unwrap();
             assert!(taken.allows(name), "{name} is no parameter of the list");
         }

@@ -6,9 +6,11 @@
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 
 use crate::args::Global;
 use crate::exit::Exit;
+use crate::output::printable;
 
 /// From here on a person is asked.
 const ASKS_ABOVE: usize = 10;
@@ -54,6 +56,17 @@ impl Radius {
 /// `1 host`, `7 hosts`.
 pub(crate) fn counted(hosts: usize) -> String {
     if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts") }
+}
+
+/// Which labels hosts lose by a write, as the controller counts them; `None`: none.
+pub(crate) fn lost_labels(answer: &Value) -> Option<String> {
+    let lost = answer.get("lost_labels")?.as_object()?;
+    let one = |(key, hosts): (&String, &Value)| {
+        let hosts = hosts.as_u64().and_then(|hosts| usize::try_from(hosts).ok()).unwrap_or_default();
+        format!("{key} ({})", counted(hosts))
+    };
+    let all: Vec<String> = lost.iter().map(one).collect();
+    (!all.is_empty()).then(|| format!("hosts lose the labels {}", printable(&all.join(", "))))
 }
 
 fn ask(hosts: usize) -> Result<()> {

@@ -71,7 +71,7 @@ fn labels_change_in_one_write_and_losses_are_said_before() -> Result<()> {
 
     let output = fleet.cli(&["label", path[0], path[1], "--replace", "--dry-run"])?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(err.contains("warning: nodegroup prod/frontends: hosts lose the inherited labels site"), "{err}");
+    assert!(err.contains("warning: nodegroup prod/frontends: hosts lose the labels site (1 host)"), "{err}");
     assert!(out.contains("nodegroup prod/frontends labeled (dry run)"), "{out}");
     assert!(err.contains("dry run: nothing was written; this would reach 1 host"), "{err}");
     assert_eq!(get(&fleet, &path)?["merge_labels"], true, "a dry run writes nothing");

@@ -22,7 +22,7 @@ pub(crate) use trust::ca_hash;
 use crate::args::Global;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::radius::Radius;
+use crate::radius::{Radius, lost_labels};
 
 /// A write to a row of the endpoint table, before it is sent.
 #[derive(Clone, Debug)]
@@ -32,12 +32,14 @@ pub(crate) struct Write {
     body: Bytes,
     /// The revision that the object must still have.
     revision: Option<u64>,
+    /// The object that it is about, for warnings.
+    about: Option<String>,
 }
 
 impl Write {
     /// A write without a body, at a path of the row.
     pub(crate) fn at(row: Endpoint, path: String) -> Self {
-        Self { row, path, body: Bytes::new(), revision: None }
+        Self { row, path, body: Bytes::new(), revision: None, about: None }
     }
 
     /// A write without a body, at the row's path with these parameters.
@@ -58,6 +60,11 @@ impl Write {
     /// The write, only if the object still has this revision.
     pub(crate) fn if_still_at(self, revision: Option<u64>) -> Self {
         Self { revision, ..self }
+    }
+
+    /// The write, about this object.
+    pub(crate) fn about(self, object: String) -> Self {
+        Self { about: Some(object), ..self }
     }
 
     fn method(&self) -> &'static str {
@@ -171,6 +178,10 @@ impl Api {
             return if self.is_dry() { Ok(Value::Null) } else { self.make(write).await };
         }
         let (tried, hosts) = self.try_out(write).await?;
+        if let Some(lost) = lost_labels(&tried) {
+            let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
+            eprintln!("warning: {about}{lost}");
+        }
         if self.is_dry() {
             self.radius.hosts += hosts;
             return Ok(tried);
@@ -287,10 +298,14 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// A write may be carried out and still have something to say (keys that hosts lose).
+/// A write may be carried out and still have something to say. Labels that hosts lose were told before it was made.
 fn warn(answer: &Response<Bytes>) {
     for warning in answer.headers().get_all(header::WARNING) {
-        eprintln!("warning: {}", crate::output::printable(&String::from_utf8_lossy(warning.as_bytes())));
+        let text = String::from_utf8_lossy(warning.as_bytes());
+        let said = text.strip_prefix("299 stemma ").unwrap_or(&text).trim_matches('"');
+        for part in said.split("; ").filter(|part| !part.starts_with("hosts lose ")) {
+            eprintln!("warning: {}", crate::output::printable(part));
+        }
     }
 }
 

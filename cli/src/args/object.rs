@@ -49,7 +49,7 @@ pub(crate) struct Filter {
     /// Stands in this group (`CLUSTER/GROUP`).
     #[arg(long)]
     pub(crate) nodegroup: Option<String>,
-    /// Of this cluster (node groups).
+    /// Of this cluster (nodes and node groups).
     #[arg(long)]
     pub(crate) cluster: Option<String>,
     /// Only these fields.
@@ -63,9 +63,10 @@ pub(crate) struct NewLabels {
     /// `KEY=VALUE`, repeated or joined with commas.
     #[arg(long, value_name = "K=V,…", value_delimiter = ',')]
     pub(crate) labels: Vec<String>,
-    /// Add them to what is inherited (`--override-labels` is Magnum's spec's name for it).
-    #[arg(long, alias = "override-labels")]
-    pub(crate) merge_labels: bool,
+    /// Whether they are added to what is inherited: they are, unless this is `false` (`--override-labels` is Magnum's spec's name
+    /// for it).
+    #[arg(long, alias = "override-labels", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) merge_labels: Option<bool>,
 }
 
 /// What to make.

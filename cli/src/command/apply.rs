@@ -6,8 +6,8 @@ use stemma_wire::endpoint::{Endpoint, escape};
 
 use crate::api::{Api, Conflict, Refusal, Write};
 use crate::args::{Files, Kind, Output};
-use crate::command::done::note_dry_run;
-use crate::command::{label, question, written};
+use crate::command::done::{change_lines, note_dry_run};
+use crate::command::{question, written};
 use crate::manifest::{self, Manifest, Manifests};
 use crate::output::{cell, printable_lines, table};
 use crate::problem::Problems;
@@ -26,9 +26,6 @@ pub(crate) struct Overrule<'a> {
 /// What is wrong with the files, and the controller's refusal with the place in the files that it means.
 pub(crate) async fn apply(api: &mut Api, files: &Files, overrule: Overrule<'_>, output: Output) -> Result<()> {
     let manifests = manifest::read(&files.paths)?;
-    for object in &manifests.objects {
-        say_lost(api, object).await?;
-    }
     send_blobs(api, &manifests).await?;
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
     let body = format!("{{\"objects\":[{}]}}", objects.join(","));
@@ -40,25 +37,6 @@ pub(crate) async fn apply(api: &mut Api, files: &Files, overrule: Overrule<'_>, 
     let applied = applied.map_err(|error| placed(error, &manifests))?;
     print_applied(api, &applied, output).await?;
     note_dry_run(api);
-    Ok(())
-}
-
-/// Says which inherited keys hosts lose; what other managers provide stays as it is.
-async fn say_lost(api: &mut Api, manifest: &Manifest) -> Result<()> {
-    let said: Value = serde_json::from_str(&manifest.json)?;
-    let text = |field: &str| said.get(field).and_then(Value::as_str).unwrap_or_default();
-    let Some(kind) = Kind::of_manifest(text("kind")).filter(|kind| *kind != Kind::Release) else { return Ok(()) };
-    let name = match kind {
-        Kind::Nodegroup => format!("{}/{}", text("cluster"), text("name")),
-        _ => text("name").to_owned(),
-    };
-    // What is not well named is the controller's to refuse, with its place.
-    let Ok(path) = kind.path(&name) else { return Ok(()) };
-    let Ok(Some(object)) = api.find(&path).await else { return Ok(()) };
-    let mut after = label::provided(&object);
-    after.extend(said.get("labels").and_then(Value::as_object).cloned().unwrap_or_default());
-    let merge = said.get("merge_labels").and_then(Value::as_bool);
-    label::say_lost(&format!("{} {name}", kind.name()), &object, &after, merge);
     Ok(())
 }
 
@@ -141,14 +119,25 @@ fn own_words(message: &str, field: &str) -> String {
 }
 
 fn print_actions(applied: &Value) {
-    let rows = applied
-        .get("objects")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .map(|object| vec![cell(object.get("kind")), cell(object.get("name")), cell(object.get("action"))]);
+    let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
+    let rows =
+        objects().map(|object| vec![cell(object.get("kind")), cell(object.get("name")), cell(object.get("action"))]);
     say!("{}", table(&["kind", "name", "action"], rows));
+    for object in objects() {
+        let what = format!("{} {}", kind_word(object), cell(object.get("name")));
+        for line in change_lines(object) {
+            say!("{what}: {line}");
+        }
+    }
     print_findings(applied.get("findings").unwrap_or(&json!([])));
+}
+
+fn kind_word(object: &Value) -> &str {
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+    match Kind::of_manifest(kind) {
+        Some(kind) => kind.name(),
+        None => kind,
+    }
 }
 
 /// Findings, the gravest first as they came.

@@ -106,8 +106,10 @@ fn plain(kind: Kind, object: &Map<String, Value>) -> String {
     let rows = object.iter().filter(|(name, value)| {
         let name = name.as_str();
         let is_ours = said.contains(&name) || TOLD.contains(&name);
+        // What cuts off all that is inherited has to be seen.
+        let cuts = name == "merge_labels" && object.get("provided_labels").is_some_and(Value::is_object);
         !value.is_object()
-            && written::is_said(value)
+            && (written::is_said(value) || (cuts && kind != Kind::Clustertemplate))
             && (is_ours || other.iter().any(|kept| kept.name == name && !written::is_filled(kept, value)))
     });
     let shown = |name: &str, value: &Value| match value {

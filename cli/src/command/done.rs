@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::api::Api;
 use crate::args::{Kind, Output};
 use crate::command::{question, written};
-use crate::output::printable;
+use crate::output::{cell, printable};
 use crate::radius::counted;
 
 /// A write that was made.
@@ -34,8 +34,12 @@ impl Done<'_> {
                 Some(kind) => say_part!("{}", written::by_name(api, kind, self.name).await?),
                 None => say!("{}", printable(&self.sentence)),
             },
-            Output::Table | Output::Wide if api.is_dry() => say!("{} (dry run)", printable(&self.sentence)),
-            Output::Table | Output::Wide => say!("{}", printable(&self.sentence)),
+            Output::Table | Output::Wide => {
+                say!("{}{}", printable(&self.sentence), if api.is_dry() { " (dry run)" } else { "" });
+                for line in change_lines(&self.answer) {
+                    eprintln!("  {line}");
+                }
+            }
         }
         note_dry_run(api);
         Ok(())
@@ -53,6 +57,23 @@ impl Done<'_> {
     }
 }
 
+/// What a write changes of an object, a line a field: what it was, and what it is.
+pub(crate) fn change_lines(object: &Value) -> Vec<String> {
+    let changes = object.get("changes").and_then(Value::as_array).into_iter().flatten();
+    let line = |change: &Value| match change.get("left_out") {
+        Some(more) => format!("… and {more} fields more"),
+        None => {
+            let shown = |value: Option<&Value>| match value {
+                None => "(unset)".to_owned(),
+                Some(Value::Null) => "null (not inherited)".to_owned(),
+                value => cell(value),
+            };
+            format!("{}  {} -> {}", cell(change.get("field")), shown(change.get("old")), shown(change.get("new")))
+        }
+    };
+    changes.map(line).map(|line| printable(&line)).collect()
+}
+
 /// Under `--dry-run`, that nothing was written and how far it would have gone.
 pub(crate) fn note_dry_run(api: &Api) {
     if api.is_dry() {
@@ -65,4 +86,22 @@ fn kind_named(word: &str) -> Option<Kind> {
     [Kind::Node, Kind::Nodegroup, Kind::Cluster, Kind::Clustertemplate, Kind::Release]
         .into_iter()
         .find(|kind| kind.name() == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_changed_field_is_a_line() {
+        let answer = json!({"changes": [{"field": "cluster_template", "old": "base"}, {"field": "labels.tier", "old": "a", "new": "b"},
+            {"field": "labels.ntp", "new": null}, {"field": "…", "left_out": 7}]});
+        let expected = [
+            "cluster_template  base -> (unset)",
+            "labels.tier  a -> b",
+            "labels.ntp  (unset) -> null (not inherited)",
+            "… and 7 fields more",
+        ];
+        assert_eq!(change_lines(&answer), expected);
+    }
 }

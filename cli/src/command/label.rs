@@ -1,13 +1,9 @@
-//! `label`, and what every write of labels says before it is made: which inherited keys hosts would lose.
+//! `label`: single keys, what is not inherited, and whether a level merges.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
-use stemma_core::labels::{Folded, Layer};
-use stemma_core::origin::Level;
-use stemma_core::ownership::{Entry, OwnedMap, Said};
 use stemma_wire::endpoint::Method;
 
 use crate::api::{Api, Write};
@@ -56,7 +52,6 @@ pub(crate) async fn label(
     after.retain(|key, _| !patch.contains_key(key));
     after.extend(patch.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), value.clone())));
     after.extend(wanted.not_inherited.iter().map(|key| (key.clone(), Value::Null)));
-    say_lost(&what, &before, &after, wanted.merge);
     let answer = api.send(write(kind, name, &wanted, &patch, &before, &after)?).await?;
     Done { kind: kind.name(), name, sentence: format!("{what} labeled"), answer }.say(api, output).await
 }
@@ -130,39 +125,8 @@ fn absent<'a>(patch: &'a Map<String, Value>, provided: &Map<String, Value>) -> V
 }
 
 /// What an object's own level provides.
-pub(crate) fn provided(object: &Value) -> Map<String, Value> {
+fn provided(object: &Value) -> Map<String, Value> {
     object.get("provided_labels").and_then(Value::as_object).cloned().unwrap_or_default()
-}
-
-/// Says, before the write is made, which inherited keys hosts lose by it.
-pub(crate) fn say_lost(what: &str, before: &Value, after: &Map<String, Value>, merge: Option<bool>) {
-    let lost = lost(before, after, merge);
-    if !lost.is_empty() {
-        let keys = crate::output::printable(&lost.join(", "));
-        eprintln!("warning: {what}: hosts lose the inherited labels {keys}");
-    }
-}
-
-/// The keys that come from above and are effective here, and would be no longer. What stands above is taken as one level
-/// that provides just those.
-fn lost(before: &Value, after: &Map<String, Value>, merge: Option<bool>) -> Vec<String> {
-    let map = |field: &str| before.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
-    let (mut inherited, added) = (map("labels"), map("labels_added"));
-    inherited.retain(|key, _| !added.contains_key(key));
-    let above = Folded::of([(Level::ClusterTemplate, &Layer { provided: Some(owned(&inherited)), merge: Some(true) })]);
-    let was_provided = before.get("provided_labels").is_some_and(Value::is_object);
-    let merges_now = before.get("merge_labels").and_then(Value::as_bool).unwrap_or(true);
-    // A level that provides nothing yet merges once it does; one that provides nothing passes all on.
-    let merge = merge.unwrap_or(!was_provided || merges_now);
-    let provided = (was_provided || !after.is_empty()).then(|| owned(after));
-    above.inherited_keys_lost(&above, &above.below(Level::Node, &Layer { provided, merge: Some(merge) }))
-}
-
-fn owned(map: &Map<String, Value>) -> OwnedMap<String, Value> {
-    OwnedMap::from_entries(map.iter().map(|(key, value)| {
-        let said = Said::from(Some(value.clone()).filter(|value| !value.is_null()));
-        (key.clone(), Entry { said, owners: Arc::default(), since_ms: None })
-    }))
 }
 
 #[cfg(test)]
@@ -189,27 +153,6 @@ mod tests {
         ] {
             let error = patch(&texts(changes), &texts(not_inherited)).unwrap_err();
             assert_eq!(error.to_string(), expected);
-        }
-    }
-
-    #[test]
-    fn inherited_keys_that_hosts_lose_are_known_before() {
-        let merging = json!({"labels": {"ntp": "a", "tier": "gold", "own": "x"}, "labels_added": {"own": "x"},
-            "labels_overridden": {"tier": "standard"}, "provided_labels": {"tier": "gold", "own": "x"}, "merge_labels": true});
-        let replacing = json!({"labels": {"tier": "gold"}, "labels_added": {}, "labels_skipped": {"ntp": "a"},
-            "provided_labels": {"tier": "gold"}, "merge_labels": false});
-        let nothing = json!({"labels": {"ntp": "a"}, "provided_labels": null, "merge_labels": false});
-        for (before, after, merge, expected) in [
-            (&merging, json!({"tier": "gold", "own": "x"}), Some(false), vec!["ntp"]),
-            (&merging, json!({"own": "x"}), None, vec![]),
-            (&merging, json!({"ntp": null, "tier": "gold"}), None, vec!["ntp"]),
-            (&replacing, json!({}), None, vec!["tier"]),
-            (&replacing, json!({"tier": "silver"}), None, vec![]),
-            (&nothing, json!({"tier": "gold"}), None, vec![]),
-            (&nothing, json!({"tier": "gold"}), Some(false), vec!["ntp"]),
-            (&nothing, json!({}), Some(false), vec![]),
-        ] {
-            assert_eq!(lost(before, after.as_object().unwrap(), merge), expected, "{after} {merge:?}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Questions: `get`, `describe`, `explain`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 use serde_json::Value;
@@ -65,7 +65,7 @@ fn check_fields(kind: Kind, objects: &[Value], wanted: &[String]) -> Result<()> 
 
 /// The objects that are asked for.
 pub(crate) async fn objects(api: &mut Api, kind: Kind, names: &[String], filter: &Filter) -> Result<Vec<Value>> {
-    if names.is_empty() { list(api, kind, filter).await } else { each(api, kind, names).await }
+    if names.is_empty() { list(api, kind, filter).await } else { each(api, kind, names, filter).await }
 }
 
 /// `get --raw`: a path's answer as it is.
@@ -126,10 +126,24 @@ fn path_of(link: &str) -> Option<String> {
     after.find('/').map(|start| after[start..].to_owned())
 }
 
-async fn each(api: &mut Api, kind: Kind, names: &[String]) -> Result<Vec<Value>> {
+/// The objects of these names, without those that the filter leaves out of their list.
+async fn each(api: &mut Api, kind: Kind, names: &[String], filter: &Filter) -> Result<Vec<Value>> {
+    let mut lists: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut objects = Vec::new();
-    for name in names {
-        objects.push(api.get(&kind.path(name)?).await?);
+    for asked in names {
+        let object = api.get(&kind.path(asked)?).await?;
+        if kind.is_narrowed_by(filter) {
+            let cluster = filter.cluster.clone().or_else(|| Some(object.get("cluster")?.as_str()?.to_owned()));
+            let path = kind.list_path(&Filter { cluster, ..filter.clone() })?;
+            if !lists.contains_key(&path) {
+                let listed = pages(api, path.clone()).await?;
+                lists.insert(path.clone(), listed.iter().map(|object| name(kind, object)).collect());
+            }
+            if !lists[&path].contains(&name(kind, &object)) {
+                continue;
+            }
+        }
+        objects.push(object);
     }
     Ok(objects)
 }

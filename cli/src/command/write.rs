@@ -33,7 +33,7 @@ pub(crate) async fn create(api: &mut Api, what: Create, output: Output) -> Resul
     };
     body["name"] =
         Value::from(name.rsplit_once('/').filter(|_| kind == "nodegroup").map_or(name.as_str(), |(_, own)| own));
-    add_labels(&mut body, &labels)?;
+    add_labels(&mut body, kind, &labels)?;
     let map = body.as_object_mut().expect("a body was made as a map");
     map.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|items| !items.is_empty()));
     let answer = api.send(write.json(&body)).await?;
@@ -47,7 +47,8 @@ pub(crate) async fn delete(api: &mut Api, kind: Kind, name: &str, output: Output
     Done { kind: kind.name(), name, sentence: format!("{} {name} deleted", kind.name()), answer }.say(api, output).await
 }
 
-fn add_labels(body: &mut Value, labels: &NewLabels) -> Result<()> {
+/// Labels of a new object, which merge as a manifest's do; nothing stands above a template.
+fn add_labels(body: &mut Value, kind: &str, labels: &NewLabels) -> Result<()> {
     if !labels.labels.is_empty() {
         let given = label::patch(&labels.labels, &[])?;
         if let Some((key, _)) = given.iter().find(|(_, value)| value.is_null()) {
@@ -57,8 +58,9 @@ fn add_labels(body: &mut Value, labels: &NewLabels) -> Result<()> {
         }
         body["labels"] = Value::Object(given);
     }
-    if labels.merge_labels {
-        body["merge_labels"] = Value::Bool(true);
+    let merges = !labels.labels.is_empty() && kind != "clustertemplate";
+    if let Some(merge) = labels.merge_labels.or(merges.then_some(true)) {
+        body["merge_labels"] = merge.into();
     }
     Ok(())
 }

@@ -14,7 +14,8 @@ use crate::args::Kind;
 use crate::output::yaml;
 
 /// Fields that Magnum computes and its clients send back.
-const COMPUTED: &[&str] = &["id", "is_default", "node_addresses", "stack_id", "status", "status_reason", "uuid"];
+const COMPUTED: &[&str] =
+    &["id", "is_default", "node_addresses", "node_count", "stack_id", "status", "status_reason", "uuid"];
 
 /// The text of an object's manifest.
 ///

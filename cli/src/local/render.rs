@@ -18,6 +18,9 @@ use crate::problem::Problems;
 /// The parameter that is what a person wants to see of a task; the others are shown in one line each.
 const BODIES: &[&str] = &["template", "script", "content"];
 
+/// The texts that the host's shell runs, and in which values are quoted.
+const SCRIPTS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
+
 /// A secret is shown by its name: its value is nowhere near.
 struct Named;
 
@@ -90,7 +93,7 @@ fn one(task: &CompiledTask, inputs: &Inputs, node: &str, problems: &mut Problems
     let Some(kind) = templates(task) else { return rendered };
     let renderer = Renderer::new(inputs, &Named, Limits::default());
     for template in kind.template_texts(&task.task.parameters) {
-        let is_script = kind.name == "shell" && template.path == "parameters.script";
+        let is_script = kind.name == "shell" && SCRIPTS.contains(&template.path.as_str());
         let text = if is_script { renderer.script(template.text) } else { renderer.text(template.text) };
         match text {
             Ok(text) => rendered.texts.push((template.path, text)),
@@ -124,4 +127,36 @@ fn print(one: &Rendered) {
         say!("{}", printable_lines(text));
     }
     say!("");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn w05_a_guard_is_shown_as_the_hosts_shell_runs_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("site.yaml");
+        let text = "kind: Release\nname: r\nroles: {web: {}}\ntasks:\n\
+             - {id: t, type: shell, roles: [web], parameters: {script: 'run {{ labels.v }}', unless: 'test x = {{ labels.v }}', \
+             only_if: ['test', '{{ labels.v }}']}}\n---\n\
+             kind: Cluster\nname: c\nrelease: r\nlabels: {v: '$(id)'}\n---\n\
+             kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n";
+        std::fs::write(&file, text).unwrap();
+        let local = load(&[file]).unwrap();
+        let mut problems = Problems::default();
+        let found = tasks(&local.answer.answers[0], "n", Some("t")).unwrap();
+        let rendered = one(found[0].0, found[0].1, "n", &mut problems);
+        let texts: Vec<(&str, &str)> =
+            rendered.texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        assert_eq!(
+            texts,
+            [
+                ("parameters.only_if[0]", "test"),
+                ("parameters.only_if[1]", "$(id)"),
+                ("parameters.script", "run '$(id)'"),
+                ("parameters.unless", "test x = '$(id)'"),
+            ]
+        );
+    }
 }

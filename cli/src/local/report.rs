@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_falls_to_master_is_left_out_by_its_condition() {
+    fn w05_what_falls_to_master_is_left_out_by_its_condition() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");
         let text = "kind: Release\nname: r\nroles: {web: {}}\ntasks:\n\

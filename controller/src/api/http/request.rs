@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::body::Pieces;
 use super::json;
 use super::query::Parameters;
-use super::version::Negotiated;
+use super::version::{IRONIC_VERSION, Negotiated, OPENSTACK_VERSION};
 use crate::records::request::Answer;
 use crate::registry::{Caller, Mark};
 
@@ -273,6 +273,11 @@ impl Request {
     /// A header as text.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+    }
+
+    /// Whether it comes from one of `OpenStack`'s clients, which all name a version.
+    pub(crate) fn is_of_openstack(&self) -> bool {
+        [IRONIC_VERSION, OPENSTACK_VERSION].iter().any(|name| self.headers.contains_key(*name))
     }
 
     /// Magnum's minor version.

@@ -13,7 +13,7 @@ use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, S
 use log::error;
 use percent_encoding::percent_decode_str;
 use serde_json::json;
-use stemma_wire::endpoint::{Caller, Content, Endpoint, Found, Listener, Method, find};
+use stemma_wire::endpoint::{Caller, Content, Endpoint, Found, Listener, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, Rejected};
 use stemma_wire::tls::Class;
@@ -24,7 +24,6 @@ use super::query::{Parameters, without_dry_run};
 use super::request::{Body, HandlerResult, JSON, MOST_BODY_BYTES, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use crate::blobs;
-use crate::registry::maps::MapName;
 
 /// Which requests a listener takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,14 +244,6 @@ impl Opened<'_> {
             Found::Nothing | Found::OtherMethods(_) if baremetal && path.trim_end_matches('/').ends_with("/detail") => {
                 Err(ApiError::new(ErrorType::FieldInvalid, "a node has no field of that name"))
             }
-            Found::OtherMethods(methods)
-                if self.is_read()
-                    && !names_a_map(path)
-                    && methods.iter().all(|m| *m != Method::Get)
-                    && is_of_maps(path) =>
-            {
-                Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title()))
-            }
             Found::OtherMethods(methods) => {
                 let allow = methods.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
                 let refusal = ApiError::new(ErrorType::RequestMethod, format!("this path takes {allow}"));
@@ -261,16 +252,6 @@ impl Opened<'_> {
             Found::Nothing => Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title())),
         }
     }
-}
-
-/// Whether the last segment is a map of an object.
-fn names_a_map(path: &str) -> bool {
-    path.trim_end_matches('/').rsplit('/').next().is_some_and(|last| MapName::named(last).is_some())
-}
-
-/// Whether the path has the form of a node's map: only then can other methods be there for another name.
-fn is_of_maps(path: &str) -> bool {
-    path.trim_end_matches('/').split('/').count() == 5
 }
 
 /// Reads a body whole.

@@ -53,7 +53,8 @@ pub(crate) enum NotAcceptable {
 
 /// The header of Ironic's clients.
 pub(crate) const IRONIC_VERSION: &str = "x-openstack-ironic-api-version";
-const OPENSTACK_VERSION: &str = "openstack-api-version";
+/// The header of Magnum's clients, and of Ironic's newer ones.
+pub(crate) const OPENSTACK_VERSION: &str = "openstack-api-version";
 const MAGNUM_NAMES: [&str; 3] = ["container-infra", "container-infrastructure", "container-infrastructure-management"];
 
 impl Service {
@@ -71,6 +72,12 @@ impl Service {
             Self::Baremetal => "baremetal",
             Self::ContainerInfra => "container-infra",
         }
+    }
+
+    /// Whether the headers of a request name a version of it, as its newer clients do.
+    pub(crate) fn is_named(self, headers: &HeaderMap) -> bool {
+        let versions = text(headers, OPENSTACK_VERSION).unwrap_or_default();
+        versions.split(',').filter_map(|entry| entry.trim().split_once(' ')).any(|(name, _)| self.is_called(name))
     }
 
     fn is_called(self, name: &str) -> bool {

@@ -7,6 +7,7 @@ use stemma_core::ownership::{InvalidOwner, Manager};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
+use super::changes::Changes;
 use super::objects::Shown;
 use super::writes;
 use crate::api::Api;
@@ -29,14 +30,16 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
     let author = Author::Apply { manager: &caller.manager, force, adopt: adopt.as_ref() };
     let documents = read(request.object()?)?;
     writes::commit(api, request, &caller, |work| {
+        let (before, mut changes) = (work.model.clone(), Changes::default());
         let mut rows: Vec<Value> = Vec::new();
         for (at, document) in &documents {
-            rows.push(apply_one(api, work, document, author).map_err(|e| within(e, *at, document))?);
+            rows.push(apply_one(api, work, document, author, &mut changes).map_err(|e| within(e, *at, document))?);
         }
         // With what the write ends on nodes that it does not name.
         work.forget()?;
+        let lost = changes.lost_labels(&before, &work.model, work.reach().dirty.nodes());
         let findings = super::findings::of_write(work);
-        Ok(Answer::json(200, json!({"revision": null, "objects": rows, "findings": findings})))
+        Ok(Answer::json(200, json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings})))
     })
     .await
 }
@@ -107,11 +110,19 @@ fn sort_imports(documents: &mut Vec<(usize, Document)>) {
 }
 
 /// Applies one object, and gives its line of the answer.
-fn apply_one(api: &Api, work: &mut Work<'_>, document: &Document, author: Author<'_>) -> Result<Value, ApiError> {
+fn apply_one(
+    api: &Api,
+    work: &mut Work<'_>,
+    document: &Document,
+    author: Author<'_>,
+    changes: &mut Changes,
+) -> Result<Value, ApiError> {
     match &document.key {
-        Key::Release(name) => put(api, work, document, name.clone(), ReleaseSpec::default(), author),
-        Key::ClusterTemplate(name) => put(api, work, document, name.clone(), ClusterTemplateSpec::default(), author),
-        Key::Cluster(name) => put(api, work, document, name.clone(), ClusterSpec::default(), author),
+        Key::Release(name) => put(api, work, document, name.clone(), ReleaseSpec::default(), author, changes),
+        Key::ClusterTemplate(name) => {
+            put(api, work, document, name.clone(), ClusterTemplateSpec::default(), author, changes)
+        }
+        Key::Cluster(name) => put(api, work, document, name.clone(), ClusterSpec::default(), author, changes),
         Key::NodeGroup { cluster, name } => {
             let parent = work.model.clusters.find(None, cluster).cloned().ok_or_else(|| {
                 let message = format!("there is no cluster {}", quote(cluster));
@@ -119,9 +130,9 @@ fn apply_one(api: &Api, work: &mut Work<'_>, document: &Document, author: Author
                     .field("cluster")
                     .detail("create the cluster first, or apply it together with this group")
             })?;
-            put(api, work, document, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)), author)
+            put(api, work, document, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)), author, changes)
         }
-        Key::Node(name) => put(api, work, document, Some(name.clone()), NodeSpec::default(), author),
+        Key::Node(name) => put(api, work, document, Some(name.clone()), NodeSpec::default(), author, changes),
     }
 }
 
@@ -132,6 +143,7 @@ fn put<S: Shown>(
     name: S::Name,
     new: S,
     author: Author<'_>,
+    changes: &mut Changes,
 ) -> Result<Value, ApiError> {
     let before = S::name_text(&name).and_then(|text| S::shelf(&work.model).named(new.scope(), &text)).cloned();
     if document.body.get("reports").is_some_and(|raw| raw.get() != "null") {
@@ -151,13 +163,18 @@ fn put<S: Shown>(
     if !work.is_dry_run() {
         S::check_bodies(api, &spec)?;
     }
+    let model = work.model.clone();
     let written = match &before {
         Some(before) => work.update(before, before.meta.name.clone(), spec)?,
         None => work.create(document.uuid.unwrap_or_else(Uuid::now_v7), name, spec)?,
     };
     let name = document.key.to_string();
     let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name);
-    Ok(json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action}))
+    let mut row = json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action});
+    if let Some(before) = &before {
+        row["changes"] = changes.of(api, (&model, before), (&work.model, &written.object));
+    }
+    Ok(row)
 }
 
 /// Says which object of the apply is meant.

@@ -4,18 +4,20 @@
 
 use serde_json::Value as Json;
 use stemma_core::name::{Name, TagName};
-use stemma_core::object::Node;
+use stemma_core::object::{Kind, Node};
 use stemma_core::requirement::Requirements;
 use stemma_core::selector::Selector;
 use stemma_core::traits::Trait;
 use stemma_wire::endpoint::{Minor, since};
 use stemma_wire::error::{ApiError, ErrorType};
+use uuid::Uuid;
 
 use super::{lists, state};
 use crate::api::Api;
 use crate::api::http::query::{BadQuery, Parameters};
 use crate::cache::Model;
 use crate::registry::names::group_path;
+use crate::registry::work::not_found;
 
 /// Filters that compare a kept field's text.
 const KEPT: [&str; 7] = ["resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
@@ -30,6 +32,7 @@ pub(super) struct Filter {
     tags: Vec<TagName>,
     roles: Vec<Name>,
     group: Option<String>,
+    cluster: Option<Uuid>,
     requirements: Requirements,
     kept: Vec<(&'static str, String)>,
     parked: Option<bool>,
@@ -42,8 +45,8 @@ impl Filter {
     ///
     /// # Errors
     /// A list that is empty, a name that is none, an expression that can't be evaluated, a filter that the client's version does
-    /// not have yet.
-    pub(super) fn read(api: &Api, version: Minor, parameters: &Parameters) -> Result<Self, ApiError> {
+    /// not have yet; a cluster that is not there.
+    pub(super) fn read(api: &Api, model: &Model, version: Minor, parameters: &Parameters) -> Result<Self, ApiError> {
         let traits = |name| traits(api, version, parameters, name);
         let names = |name| parameters.list(name).map(Option::unwrap_or_default);
         let kept = KEPT
@@ -66,6 +69,7 @@ impl Filter {
                 .map(|role| Name::new(role).map_err(|e| bad("role", role, &e)))
                 .collect::<Result<_, _>>()?,
             group: text("nodegroup")?,
+            cluster: parameters.one("cluster")?.map(|id| cluster(model, id)).transpose()?,
             requirements: requirements
                 .map_err(|e| ApiError::new(ErrorType::RequirementInvalid, e.to_string()).field("requirement"))?,
             kept: kept.collect::<Result<_, _>>()?,
@@ -92,7 +96,12 @@ impl Filter {
                     || spec.nodegroup.and_then(|id| group_path(model, id)).as_ref() == Some(wanted)
             })
         };
+        let in_cluster = |wanted: Uuid| {
+            let group = spec.nodegroup.and_then(|id| model.groups.get(id.0));
+            group.is_some_and(|group| group.spec.cluster.0 == wanted)
+        };
         self.kept.iter().all(kept)
+            && self.cluster.is_none_or(in_cluster)
             && self.group.as_ref().is_none_or(in_group)
             && self.parked.is_none_or(|wanted| wanted == spec.parked)
             && self.associated.is_none_or(|wanted| wanted == spec.extra.contains_key("instance_uuid"))
@@ -121,6 +130,12 @@ impl Filter {
             && self.roles.iter().all(|role| roles.contains(role))
             && self.requirements.hold(&view)
     }
+}
+
+/// The cluster of that name or uuid. Of one that is not there an empty list would look like one without nodes.
+fn cluster(model: &Model, id: &str) -> Result<Uuid, ApiError> {
+    let found = model.clusters.find(None, id).map(|cluster| cluster.meta.uuid);
+    found.ok_or_else(|| not_found(Kind::Cluster, id).field("cluster"))
 }
 
 fn traits(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
-use stemma_core::object::{ClusterId, ClusterSpec, Kind, NodeGroup, NodeGroupSpec};
+use stemma_core::object::{ClusterId, ClusterSpec, GroupId, Kind, NodeGroup, NodeGroupSpec};
 use stemma_core::origin::Level;
 use stemma_wire::error::{ApiError, ErrorType};
 
@@ -38,6 +38,11 @@ impl Shown for NodeGroupSpec {
         for above in cluster.map(|c| &c.spec.extra).into_iter().chain(template.map(|t| &t.spec.extra)) {
             view::take_over(body, above, &["flavor_id", "image_id", "docker_volume_size"]);
         }
+        // What somebody said of it stands only while no node is there.
+        let nodes = model.fleet.nodes_of(GroupId(object.meta.uuid)).count();
+        if nodes > 0 || !body.contains_key("node_count") && !object.spec.extra.contains_key("is_default") {
+            body.insert("node_count".into(), nodes.into());
+        }
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
     }
@@ -46,13 +51,15 @@ impl Shown for NodeGroupSpec {
         LISTED.contains(&field)
     }
 
-    /// The groups of the cluster that the path names, of one of Magnum's roles where one is asked for.
+    /// The groups of the cluster that the path names. A role that is asked for is Magnum's or one that their nodes have.
     fn filter(model: &Model, request: &Request) -> Result<impl Fn(&NodeGroup) -> bool, ApiError> {
         let cluster = ClusterSpec::locate(model, request)?.meta.uuid;
-        let role = request.query.one("role")?;
-        let role_of =
-            |group: &NodeGroup| group.spec.extra.get("role").and_then(Value::as_str).unwrap_or("worker").to_owned();
-        Ok(move |group: &NodeGroup| group.spec.cluster.0 == cluster && role.is_none_or(|role| role_of(group) == role))
+        let roles = request.query.list("role")?.unwrap_or_default();
+        let has = |group: &NodeGroup, role: &str| {
+            let magnums = group.spec.extra.get("role").and_then(Value::as_str).unwrap_or("worker");
+            role == magnums || group.spec.roles.iter().any(|own| own.as_str() == role)
+        };
+        Ok(move |group: &NodeGroup| group.spec.cluster.0 == cluster && roles.iter().all(|role| has(group, role)))
     }
 
     fn blank(model: &Model, request: &Request) -> Result<Self, ApiError> {

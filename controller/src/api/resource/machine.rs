@@ -11,18 +11,22 @@ use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::http::version::Service;
 use crate::store::Health;
 
-fn version_1(base: &str) -> Value {
+/// Ironic's clients read `version`, openstacksdk reads `max_version` first for every service: both are Ironic's newest, but for
+/// who names a version of Magnum's.
+fn version_1(request: &Request) -> Value {
+    let base = &request.base;
+    let asked = Service::ContainerInfra.is_named(&request.headers);
     let (oldest, newest) = Service::Baremetal.range();
-    let (_, magnums) = Service::ContainerInfra.range();
+    let (_, most) = if asked { Service::ContainerInfra.range() } else { (oldest, newest) };
     json!({
         "id": "v1", "status": "CURRENT", "links": [{"href": format!("{base}/v1/"), "rel": "self"}],
-        "min_version": format!("1.{}", oldest.0), "version": format!("1.{}", newest.0), "max_version": format!("1.{}", magnums.0),
+        "min_version": format!("1.{}", oldest.0), "version": format!("1.{}", newest.0), "max_version": format!("1.{}", most.0),
     })
 }
 
 /// `GET /` and `GET /versions`.
 pub(super) fn versions(_api: &Api, request: &Request) -> Reply {
-    let version = version_1(&request.base);
+    let version = version_1(request);
     Reply::ok(json!({
         "name": "Stemma", "description": "Labels, traits, tags and tasks of a fleet of hosts, each with its line of descent.",
         "default_version": version, "versions": [version],
@@ -33,7 +37,7 @@ pub(super) fn versions(_api: &Api, request: &Request) -> Reply {
 pub(super) fn version_1_document(_api: &Api, request: &Request) -> Reply {
     let base = &request.base;
     let mut body = json!({
-        "id": "v1", "version": version_1(base), "links": [{"href": format!("{base}/v1/"), "rel": "self"}],
+        "id": "v1", "version": version_1(request), "links": [{"href": format!("{base}/v1/"), "rel": "self"}],
         "media_types": [{"base": "application/json", "type": "application/vnd.openstack.magnum.v1+json"}],
     });
     for resource in ["nodes", "clustertemplates", "clusters", "releases"] {

@@ -84,15 +84,8 @@ pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapC
     writes::change(api, request, &caller, edit, answer).await
 }
 
-/// What stands in a map's place in the path and is none.
-const OTHERS: [&str; 4] = ["traits", "roles", "tags", "nodegroups"];
-
 fn map_name<S: Shown>(name: &str) -> Result<MapName, ApiError> {
     MapName::named(name).ok_or_else(|| {
-        // The path is there, for other methods.
-        if OTHERS.contains(&name) {
-            return ApiError::new(ErrorType::RequestMethod, format!("{name} does not take that method"));
-        }
         let message = format!("a {} has no {}; it has labels, annotations and parameters", S::KIND.word(), quote(name));
         ApiError::new(ErrorType::PathUnknown, message)
     })

@@ -2,6 +2,7 @@
 
 mod apply;
 mod blobs;
+mod changes;
 mod clusters;
 mod columns;
 mod explain;

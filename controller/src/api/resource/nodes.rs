@@ -161,7 +161,7 @@ pub(super) fn list(api: &Api, request: &Request, detail: Detail) -> HandlerResul
     let model = api.cache().model();
     let columns = columns(request, detail == Detail::Whole)?;
     check_marker(&Page::read(parameters)?)?;
-    let filter = Filter::read(api, request.ironic(), parameters)?;
+    let filter = Filter::read(api, &model, request.ironic(), parameters)?;
     let deleting = parameters.flag("deleting")?.unwrap_or(false);
     let keeps = |node: &Node| !deleting && filter.keeps(&model, node);
     let rows = Rows::read(request, model.nodes.iter(), keeps)?;

@@ -226,7 +226,11 @@ pub(super) fn shown_fields<S: Fields>(api: &Api, work: &Work<'_>, spec: &S) -> M
 }
 
 /// The same, of those fields that are wanted.
-fn fields_of<S: Fields>(spec: &S, names: &ModelNames<'_>, wanted: &dyn Fn(&str) -> bool) -> Map<String, Value> {
+pub(super) fn fields_of<S: Fields>(
+    spec: &S,
+    names: &ModelNames<'_>,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Map<String, Value> {
     let shown = S::FIELDS.iter().filter(|field| wanted(field.name));
     let shown = shown.map(|field| (field.name.to_owned(), (field.show)(spec, names)));
     let mut fields: Map<String, Value> = shown.filter(|(_, value)| !value.is_null()).collect();

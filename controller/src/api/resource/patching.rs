@@ -151,6 +151,13 @@ fn json_patch<S: Shown>(
     let mut document = shown_fields(api, work, &object.spec);
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
+    // A field at its default is there, as a field that can be replaced.
+    let replaced = patch.0.iter().filter(|operation| operation.verb == Verb::Replace && operation.path.len() == 1);
+    for name in replaced.map(|operation| &operation.path[0]) {
+        if name == "merge_labels" || S::FIELDS.iter().any(|field| field.name == name) {
+            document.entry(name.clone()).or_insert(Value::Null);
+        }
+    }
     if S::ADD_IS_NEW {
         refuse_existing(&document, &patch)?;
     }

@@ -1,8 +1,10 @@
 //! Making, changing and deleting an object: one write each, under what the request presumes, with the answer made of what was written.
 
+use serde_json::Value;
 use stemma_core::object::Object;
 use stemma_wire::error::ApiError;
 
+use super::changes::Changes;
 use super::findings::unmet;
 use super::objects::{Shown, lost, read_body, update};
 use crate::api::Api;
@@ -55,7 +57,8 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
 }
 
 /// Changes the object that a request's path names. The answer warns of inherited keys that hosts lose by it, and of requirements that
-/// its node no longer meets.
+/// its node no longer meets. One that shows the object says what was changed, unless it is to one of `OpenStack`'s clients, which know
+/// the fields of theirs.
 ///
 /// # Errors
 /// What `edit` refuses, and what is refused of every write.
@@ -73,9 +76,21 @@ pub(super) async fn change<S: Shown>(
         let mut next = Object::clone(&before);
         edit(work, &mut next)?;
         let warning = lost(&work.model, &before, &next.spec);
+        let model = work.model.clone();
         let written = work.update(&before, next.meta.name, next.spec)?;
         let warning = warning.into_iter().chain(unmet(work)).reduce(|all, one| format!("{all}; {one}"));
-        Ok(Answer { warning, ..answer(&work.model, &written.object) })
+        let mut answer = Answer { warning, ..answer(&work.model, &written.object) };
+        if let Value::Object(body) = &mut answer.body
+            && body.contains_key("uuid")
+            && !request.is_of_openstack()
+        {
+            let mut changes = Changes::default();
+            let listed = changes.of(api, (&model, &before), (&work.model, &written.object));
+            body.insert("changes".to_owned(), listed);
+            let lost = changes.lost_labels(&model, &work.model, work.reach().dirty.nodes());
+            body.insert("lost_labels".to_owned(), lost);
+        }
+        Ok(answer)
     })
     .await
 }

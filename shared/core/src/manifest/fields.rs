@@ -75,6 +75,10 @@ pub trait Fields: Sized + Clone + 'static {
     fn node(&mut self) -> Option<&mut NodeSpec> {
         None
     }
+    /// The same, to read.
+    fn node_ref(&self) -> Option<&NodeSpec> {
+        None
+    }
 }
 
 /// What a `mode` may be.
@@ -224,6 +228,9 @@ impl Fields for NodeSpec {
         ]
     );
     fn node(&mut self) -> Option<&mut NodeSpec> {
+        Some(self)
+    }
+    fn node_ref(&self) -> Option<&NodeSpec> {
         Some(self)
     }
 }

@@ -366,11 +366,11 @@ pub fn escape(text: &str) -> String {
 pub fn find<'a>(listener: Listener, method: &str, path: &'a str) -> Found<'a> {
     let path = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
     let mut best: Option<(Endpoint, Parameters<'a>)> = None;
-    let mut others = Vec::new();
+    let mut others: Vec<(usize, Method)> = Vec::new();
     for endpoint in Endpoint::ALL.iter().copied().filter(|endpoint| endpoint.route().listener == listener) {
         let Some(parameters) = match_path(endpoint.route().path, path) else { continue };
         if endpoint.route().method.as_str() != method {
-            others.push(endpoint.route().method);
+            others.push((parameters.len(), endpoint.route().method));
         } else if parameters.is_empty() {
             return Found::Route(endpoint, parameters);
         } else if best.as_ref().is_none_or(|(_, found)| parameters.len() < found.len()) {
@@ -379,10 +379,18 @@ pub fn find<'a>(listener: Listener, method: &str, path: &'a str) -> Found<'a> {
     }
     match best {
         Some((endpoint, parameters)) => Found::Route(endpoint, parameters),
-        None if others.is_empty() => Found::Nothing,
-        None => Found::OtherMethods(others),
+        None => match others.iter().map(|(parameters, _)| *parameters).min() {
+            Some(fewest) => {
+                let nearest = others.into_iter().filter(|(parameters, _)| *parameters == fewest);
+                Found::OtherMethods(nearest.map(|(_, method)| method).collect())
+            }
+            None => Found::Nothing,
+        },
     }
 }
+
+/// What `{map}` stands for in a path: other words there are no maps, but resources of their own or nothing.
+const MAPS: [&str; 3] = ["labels", "annotations", "parameters"];
 
 /// The parameters of a path, where it is of this template. A parameter is one segment, and not empty.
 fn match_path<'a>(template: &str, path: &'a str) -> Option<Parameters<'a>> {
@@ -391,7 +399,7 @@ fn match_path<'a>(template: &str, path: &'a str) -> Option<Parameters<'a>> {
     for part in template.split('/') {
         let segment = segments.next()?;
         if part.starts_with('{') {
-            if segment.is_empty() {
+            if segment.is_empty() || (part == "{map}" && !MAPS.contains(&segment)) {
                 return None;
             }
             parameters.push(segment);

@@ -136,14 +136,24 @@ fn apply() -> Value {
 fn applied() -> Value {
     let text = json!({"type": "string"});
     let row = object(
-        &[("kind", text.clone()), ("name", text.clone()), ("uuid", text.clone()), ("action", text)],
+        &[
+            ("kind", text.clone()),
+            ("name", text.clone()),
+            ("uuid", text.clone()),
+            ("action", text.clone()),
+            (
+                "changes",
+                json!({"type": "array", "items": object(&[("field", text), ("old", json!({})), ("new", json!({}))], &["field"])}),
+            ),
+        ],
         &["kind", "name", "uuid", "action"],
     );
+    let lost = json!({"type": "object", "additionalProperties": {"type": "integer"}});
     let rows = json!({"type": "array", "items": row});
     let findings = json!({"type": "array", "items": {"type": "object"}});
     object(
-        &[("revision", json!({"type": "integer"})), ("objects", rows), ("findings", findings)],
-        &["revision", "objects", "findings"],
+        &[("revision", json!({"type": "integer"})), ("objects", rows), ("lost_labels", lost), ("findings", findings)],
+        &["revision", "objects", "lost_labels", "findings"],
     )
 }
 

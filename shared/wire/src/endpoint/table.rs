@@ -55,6 +55,7 @@ const NODE_FILTERS: &[&str] = &[
     "tag",
     "role",
     "nodegroup",
+    "cluster",
     "requirement",
     "resource_class",
     "driver",

@@ -1,0 +1,225 @@
+//! What a write changes: each field with its old and its new value, and the labels that hosts lose by it.
+//!
+//! A field that its manager leaves out returns to its default, and a level that no longer hands on a key takes it from every host
+//! below. Neither stands in what was sent, so the answer says both, also where a write is only tried out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+use stemma_core::key::LabelKey;
+use stemma_core::labels::{Labels, Layer};
+use stemma_core::object::{GroupId, NodeId, Object};
+
+use super::objects::{Shown, fields_of};
+use super::view;
+use crate::api::Api;
+use crate::cache::Model;
+use crate::registry::names::ModelNames;
+
+/// How many changed fields one answer lists.
+const MOST_CHANGES: usize = 500;
+/// How much of a value an answer shows, in characters of its JSON text.
+const LONGEST_VALUE: usize = 500;
+
+/// What one answer lists.
+#[derive(Default)]
+pub(super) struct Changes {
+    listed: usize,
+    /// Whether labels of hosts may be others: what they stand on changed, or which level it is.
+    touches_labels: bool,
+}
+
+impl Changes {
+    /// The fields of an object that differ, each as `{"field", "old", "new"}`; a value that is not there is the default, or
+    /// nothing. Those beyond what an answer lists are counted in one entry.
+    pub(super) fn of<S: Shown>(
+        &mut self,
+        api: &Api,
+        (old_model, old): (&Model, &Object<S>),
+        (new_model, new): (&Model, &Object<S>),
+    ) -> Value {
+        let mut found = Vec::new();
+        compare("", Some(&said(api, old_model, old)), Some(&said(api, new_model, new)), &mut found);
+        self.touches_labels |= found.iter().any(|change| decides_labels(&change.field));
+        let room = MOST_CHANGES - self.listed;
+        let left_out = found.len().saturating_sub(room);
+        found.truncate(room);
+        self.listed += found.len();
+        let mut listed: Vec<Value> = found.into_iter().map(Change::into_json).collect();
+        if left_out > 0 {
+            listed.push(json!({"field": "…", "left_out": left_out}));
+        }
+        listed.into()
+    }
+
+    /// The labels that hosts had and have no longer, each with how many hosts lose it.
+    pub(super) fn lost_labels(&self, before: &Model, after: &Model, reached: impl Iterator<Item = NodeId>) -> Value {
+        let mut lost: BTreeMap<LabelKey, usize> = BTreeMap::new();
+        let mut of_groups = BTreeMap::new();
+        for node in reached.filter(|_| self.touches_labels) {
+            let Some((old, new)) = before.fleet.node_view(node).zip(after.fleet.node_view(node)) else { continue };
+            let groups = (old.node().spec.nodegroup, new.node().spec.nodegroup);
+            // A node that says what it said loses only what its group loses.
+            let loses = of_groups.entry(groups).or_insert_with(|| {
+                let labels = |model: &Model, group: Option<GroupId>| {
+                    model.fleet.fold(group?).ok().map(|fold| fold.labels.clone())
+                };
+                labels(before, groups.0)
+                    .zip(labels(after, groups.1))
+                    .is_none_or(|(old, new)| !lost_keys(&old, &new).is_empty())
+            });
+            if *loses || old.node().spec != new.node().spec {
+                for key in lost_keys(&old.labels(), &new.labels()) {
+                    *lost.entry(key).or_default() += 1;
+                }
+            }
+        }
+        lost.into_iter().map(|(key, hosts)| (key.to_string(), Value::from(hosts))).collect::<Map<_, _>>().into()
+    }
+}
+
+/// One field that differs.
+struct Change {
+    field: String,
+    old: Option<Value>,
+    new: Option<Value>,
+}
+
+impl Change {
+    fn into_json(self) -> Value {
+        let mut change = json!({"field": self.field});
+        for (name, value) in [("old", self.old), ("new", self.new)] {
+            if let Some(value) = value {
+                change[name] = cut(value);
+            }
+        }
+        change
+    }
+}
+
+/// The keys that labels had and have no longer.
+fn lost_keys(old: &Labels, new: &Labels) -> Vec<LabelKey> {
+    let kept: BTreeSet<&LabelKey> = new.iter().map(|(key, _)| key).collect();
+    old.iter().map(|(key, _)| key).filter(|key| !kept.contains(key)).cloned().collect()
+}
+
+/// Whether labels of hosts may be others where this field is another.
+fn decides_labels(field: &str) -> bool {
+    let root = field.split('.').next().unwrap_or_default();
+    ["labels", "merge_labels", "cluster_template", "nodegroup"].contains(&root)
+}
+
+/// What an object's authors said of it, in the form of a manifest.
+fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
+    let mut said = fields_of(&object.spec, &ModelNames::new(model, &api.traits), &|_| true);
+    said.insert("name".to_owned(), json!(S::name_text(&object.meta.name)));
+    if let Some(own) = object.spec.inherited_ref() {
+        let maps = [
+            ("labels", view::provided(&own.labels)),
+            ("annotations", view::provided(&own.annotations)),
+            ("parameters", view::provided(&own.parameters)),
+            ("merge_labels", json!(merges(&own.labels))),
+        ];
+        said.extend(maps.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    }
+    if let Some(node) = object.spec.node_ref() {
+        said.insert("traits".to_owned(), json!(node.traits.members().collect::<Vec<_>>()));
+        let tags = json!({"assigned": node.tags.assigned.members().collect::<Vec<_>>(),
+            "unassigned": node.tags.unassigned.members().collect::<Vec<_>>()});
+        said.insert("tags".to_owned(), tags);
+    }
+    said.retain(|_, value| !value.is_null());
+    said.into()
+}
+
+/// Whether a level adds to what is inherited; none where it provides nothing.
+fn merges<K: Ord, V>(layer: &Layer<K, V>) -> Option<bool> {
+    layer.provided.as_ref().map(|_| layer.merge.unwrap_or(false))
+}
+
+/// Objects are compared member by member, and lists of tasks by their ids; anything else is one value.
+fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Change>) {
+    if old == new {
+        return;
+    }
+    let members = (members_of(old), members_of(new));
+    let (Some(old_members), Some(new_members)) = members else {
+        return found.push(Change { field: path.to_owned(), old: old.cloned(), new: new.cloned() });
+    };
+    let names: BTreeSet<&str> = old_members.keys().chain(new_members.keys()).copied().collect();
+    if names.is_empty() {
+        return found.push(Change { field: path.to_owned(), old: old.cloned(), new: new.cloned() });
+    }
+    for name in names {
+        let below = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        compare(&below, old_members.get(name).copied(), new_members.get(name).copied(), found);
+    }
+}
+
+/// What a value is made of, by name; nothing for what is not there, and none for one value.
+fn members_of(value: Option<&Value>) -> Option<BTreeMap<&str, &Value>> {
+    match value {
+        None => Some(BTreeMap::new()),
+        Some(Value::Object(map)) => Some(map.iter().map(|(name, value)| (name.as_str(), value)).collect()),
+        Some(Value::Array(items)) if !items.is_empty() => {
+            let named: Option<BTreeMap<&str, &Value>> =
+                items.iter().map(|item| Some((item.get("id")?.as_str()?, item))).collect();
+            named.filter(|named| named.len() == items.len())
+        }
+        Some(_) => None,
+    }
+}
+
+/// A value as an answer shows it: one that is long is the beginning of its text.
+fn cut(value: Value) -> Value {
+    let text = match &value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(LONGEST_VALUE) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_named_with_what_they_were_and_are() {
+        for (old, new, expected) in [
+            (
+                json!({"a": 1, "b": 2}),
+                json!({"b": 3}),
+                json!([{"field": "a", "old": 1}, {"field": "b", "old": 2, "new": 3}]),
+            ),
+            (
+                json!({}),
+                json!({"labels": {"x": "1", "y": null}}),
+                json!([{"field": "labels.x", "new": "1"}, {"field": "labels.y", "new": null}]),
+            ),
+            (
+                json!({"tasks": [{"id": "a", "type": "file"}, {"id": "b"}]}),
+                json!({"tasks": [{"id": "b"}, {"id": "a", "type": "shell"}]}),
+                json!([{"field": "tasks.a.type", "old": "file", "new": "shell"}]),
+            ),
+            (
+                json!({"roles": ["a"]}),
+                json!({"roles": ["a", "b"]}),
+                json!([{"field": "roles", "old": ["a"], "new": ["a", "b"]}]),
+            ),
+            (json!({"labels": {}}), json!({}), json!([{"field": "labels", "old": {}}])),
+            (
+                json!({"a": "x".repeat(600)}),
+                json!({"a": ""}),
+                json!([{"field": "a", "old": format!("{}…", "x".repeat(500)), "new": ""}]),
+            ),
+        ] {
+            let mut found = Vec::new();
+            compare("", Some(&old), Some(&new), &mut found);
+            let found: Vec<Value> = found.into_iter().map(Change::into_json).collect();
+            assert_eq!(Value::from(found), expected, "{old} {new}");
+        }
+    }
+}

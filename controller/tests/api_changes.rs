@@ -1,0 +1,171 @@
+//! What a write says that it changes, what a document and a list say, and which methods a path takes.
+
+mod served;
+
+use serde_json::{Value, json};
+use served::Served;
+
+const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
+
+async fn apply(served: &Served, objects: Value, query: &str) -> Value {
+    served.expect("POST", &format!("/v1/apply?manager=git{query}"), &json!({"objects": objects}), 200).await
+}
+
+/// A template, a cluster of it, a group, and two nodes in that.
+async fn site(served: &Served) {
+    let objects = json!([
+        {"kind": "ClusterTemplate", "name": "base", "labels": {"ntp": "a", "tier": "standard"}},
+        {"kind": "Cluster", "name": "eu", "cluster_template": "base"},
+        {"kind": "NodeGroup", "cluster": "eu", "name": "web", "roles": [], "labels": {"rack": "7"}, "description": "x"},
+        {"kind": "Node", "name": "n1", "nodegroup": "eu/web"},
+        {"kind": "Node", "name": "n2", "nodegroup": "eu/web"},
+        {"kind": "Cluster", "name": "us"}, {"kind": "NodeGroup", "cluster": "us", "name": "web"},
+        {"kind": "Node", "name": "n3", "nodegroup": "us/web"},
+    ]);
+    apply(served, objects, "").await;
+}
+
+fn names(list: &Value, kind: &str) -> Vec<String> {
+    list[kind].as_array().expect("a list").iter().map(|row| row["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn w05_nodes_of_a_cluster_are_those_alone_and_a_wrong_cluster_is_an_error() {
+    let served = Served::start().await;
+    site(&served).await;
+    assert_eq!(names(&served.get("/v1/nodes?cluster=us").await, "nodes"), ["n3"]);
+    assert_eq!(names(&served.get("/v1/nodes/detail?cluster=eu").await, "nodes"), ["n1", "n2"]);
+    let missing = served.send("GET", "/v1/nodes?cluster=nosuch", &[], None).await;
+    assert_eq!((missing.status, missing.kind()), (404, "object.not_found"), "{}", missing.body);
+}
+
+#[tokio::test]
+async fn w05_groups_are_found_by_the_roles_of_their_nodes() {
+    let served = Served::start().await;
+    site(&served).await;
+    let release = json!({"name": "r", "roles": {"web": {}}});
+    served.expect("POST", "/v1/releases", &release, 201).await;
+    let roles = json!({"release": "r", "roles": ["web"]});
+    let answer = served.send("PATCH", "/v1/clusters/eu/nodegroups/web", MERGE, Some(&roles)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for (role, found) in [("web", &["web"][..]), ("worker", &["web"]), ("db", &[])] {
+        let list = served.get(&format!("/v1/clusters/eu/nodegroups?role={role}")).await;
+        assert_eq!(names(&list, "nodegroups"), found, "{role}");
+    }
+}
+
+#[tokio::test]
+async fn w05_a_groups_nodes_are_counted() {
+    let served = Served::start().await;
+    site(&served).await;
+    assert_eq!(served.get("/v1/clusters/eu/nodegroups/web").await["node_count"], 2);
+    apply(&served, json!([{"kind": "NodeGroup", "cluster": "eu", "name": "empty"}]), "").await;
+    assert_eq!(served.get("/v1/clusters/eu/nodegroups/empty").await["node_count"], 0);
+}
+
+#[tokio::test]
+async fn w06_an_apply_names_the_fields_that_change_and_the_labels_that_hosts_lose() {
+    let served = Served::start().await;
+    site(&served).await;
+    let paused = json!([{"kind": "Cluster", "name": "eu", "paused": true}]);
+    for query in ["&dry_run=true", ""] {
+        let answer = apply(&served, paused.clone(), query).await;
+        assert_eq!(
+            answer["objects"][0]["changes"],
+            json!([{"field": "cluster_template", "old": "base"}, {"field": "paused", "new": true}]),
+            "{query}"
+        );
+        assert_eq!(answer["lost_labels"], json!({"ntp": 2, "tier": 2}), "{query}");
+    }
+    let again = apply(&served, paused, "").await;
+    assert_eq!((&again["objects"][0]["changes"], &again["lost_labels"]), (&json!([]), &json!({})));
+    let made = apply(&served, json!([{"kind": "Cluster", "name": "new", "labels": {"a": "b"}}]), "").await;
+    assert_eq!(made["objects"][0].get("changes"), None, "a new object is new as a whole");
+}
+
+#[tokio::test]
+async fn w06_a_single_write_names_what_it_changes() {
+    let served = Served::start().await;
+    site(&served).await;
+    let cut = json!({"merge_labels": false, "description": null});
+    for path in ["/v1/clusters/eu/nodegroups/web?dry_run=true", "/v1/clusters/eu/nodegroups/web"] {
+        let answer = served.send("PATCH", path, MERGE, Some(&cut)).await;
+        assert_eq!(
+            answer.body["changes"],
+            json!([{"field": "description", "old": "x"}, {"field": "merge_labels", "old": true, "new": false}])
+        );
+        assert_eq!(answer.body["lost_labels"], json!({"ntp": 2, "tier": 2}), "{path}");
+    }
+    let moved = served.send("PATCH", "/v1/nodes/n1", MERGE, Some(&json!({"nodegroup": "us/web"}))).await;
+    assert_eq!(moved.body["changes"], json!([{"field": "nodegroup", "old": "eu/web", "new": "us/web"}]));
+    assert_eq!(moved.body["lost_labels"], json!({"rack": 1}));
+    let upstream = [("openstack-api-version", "container-infra 1.14"), MERGE[0]];
+    let answer =
+        served.send("PATCH", "/v1/clusters/eu/nodegroups/web", &upstream, Some(&json!({"paused": true}))).await;
+    assert_eq!((answer.status, answer.body.get("changes")), (200, None), "Magnum's clients get Magnum's fields");
+}
+
+#[tokio::test]
+async fn w07_the_version_document_names_the_newest_version_of_who_asks() {
+    let served = Served::start().await;
+    for (headers, newest) in [
+        (&[][..], "1.115"),
+        (&[("x-openstack-ironic-api-version", "1.37")], "1.115"),
+        (&[("openstack-api-version", "baremetal 1.37")], "1.115"),
+        (&[("openstack-api-version", "container-infra latest")], "1.14"),
+    ] {
+        let document = served.send("GET", "/v1", headers, None).await.body;
+        let version = &document["version"];
+        assert_eq!((&version["version"], &version["max_version"]), (&json!("1.115"), &json!(newest)), "{headers:?}");
+        let listed = served.send("GET", "/", headers, None).await.body;
+        assert_eq!((&listed["default_version"], &listed["versions"][0]), (version, version), "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn w07_a_field_at_its_default_can_be_replaced() {
+    let served = Served::start().await;
+    site(&served).await;
+    for (path, field, value) in [
+        ("/v1/nodes/n1", "description", json!("x")),
+        ("/v1/nodes/n1", "properties", json!({"memory_mb": 1})),
+        ("/v1/nodes/n1", "mode", json!("noop")),
+        ("/v1/clusters/eu/nodegroups/web", "min_ready_seconds", json!(5)),
+        ("/v1/clusters/eu/nodegroups/web", "merge_labels", json!(false)),
+        ("/v1/clustertemplates/base", "description", json!("y")),
+    ] {
+        let patch = json!([{"op": "replace", "path": format!("/{field}"), "value": value}]);
+        let answer = served.send("PATCH", path, &[], Some(&patch)).await;
+        assert!(answer.status < 300, "{path} {field}: {}", answer.body);
+        assert_eq!(served.get(path).await[field], value, "{path} {field}");
+    }
+    for wrong in ["/nosuch", "/properties/cpus"] {
+        let patch = json!([{"op": "replace", "path": wrong, "value": 1}]);
+        assert_eq!(served.send("PATCH", "/v1/nodes/n1", &[], Some(&patch)).await.status, 400, "{wrong}");
+    }
+    let patch = json!([{"op": "remove", "path": "/hold"}]);
+    assert_eq!(served.send("PATCH", "/v1/nodes/n1", &[], Some(&patch)).await.status, 400, "nothing is there to remove");
+}
+
+#[tokio::test]
+async fn w07_allow_names_the_methods_of_the_path_alone() {
+    let served = Served::start().await;
+    site(&served).await;
+    for (method, path, allow) in [
+        ("POST", "/v1/nodes/n1/traits", Some("GET, PUT, DELETE")),
+        ("PATCH", "/v1/nodes/n1/roles", Some("GET, POST, PUT, DELETE")),
+        ("PATCH", "/v1/clusters/eu/tags", Some("GET, POST")),
+        ("PUT", "/v1/clusters/eu/nodegroups", Some("GET, POST")),
+        ("GET", "/v1/nodes/n1/labels", Some("PUT, PATCH")),
+        ("DELETE", "/v1/nodes/n1/resolved", Some("GET")),
+        ("POST", "/v1/nodes/n1", Some("GET, PATCH, DELETE")),
+        ("POST", "/v1/clusters/detail", Some("GET")),
+        ("DELETE", "/v1/nodes/n1/nosuch", None),
+        ("GET", "/v1/clusters/eu/nosuch", None),
+    ] {
+        let answer = served.send(method, path, &[], None).await;
+        let told = allow.map(|allow| format!("this path takes {allow}"));
+        let expected = (if allow.is_some() { 405 } else { 404 }, told.as_deref());
+        assert_eq!((answer.status, told.as_ref().map(|_| answer.message())), expected, "{method} {path}");
+    }
+}
