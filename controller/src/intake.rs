@@ -67,6 +67,9 @@ pub enum IntakeError {
     /// The store takes no writes now (read-only after an I/O error, or shutting down).
     #[error("the store takes no writes")]
     Unavailable,
+    /// The node has used up what it may have stored for now.
+    #[error("the host sends more than is stored of a host in so short a time")]
+    TooFast,
     /// The node is gone.
     #[error("no such node")]
     NoSuchNode,

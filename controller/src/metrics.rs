@@ -139,6 +139,7 @@ impl Collector for Parts {
             ("stemma_store_revision", "The store's last durable revision", self.store.stats().revision()),
             ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
             ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
+            ("stemma_nodes_doubled", "Nodes with whose identity two hosts check in", self.desired.doubled() as u64),
             ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),
             ("stemma_admin_connections", "Open connections of the admin listener", count(&self.listeners.admin)),
         ] {

@@ -67,7 +67,8 @@ impl StatusTable {
     /// not lost between them.
     pub fn set_facts(&self, node: Uuid, facts: Facts, liveness: impl FnOnce() -> Liveness) {
         let mut inner = self.lock();
-        self.set(&mut inner, node, Facts { liveness: liveness(), ..facts });
+        let is_doubled = inner.facts.get(&node).is_some_and(|before| before.is_doubled);
+        self.set(&mut inner, node, Facts { liveness: liveness(), is_doubled, ..facts });
     }
 
     /// Takes in what became of a node's tasks.
@@ -78,6 +79,11 @@ impl StatusTable {
     /// Takes in whether a node's agent is there. A node without facts stays unknown: it may be gone, and its facts come with their own.
     pub fn set_liveness(&self, node: Uuid, liveness: impl FnOnce() -> Liveness) {
         self.change(node, |before| Facts { liveness: liveness(), ..before });
+    }
+
+    /// Takes in whether two hosts have a node's identity.
+    pub fn set_doubled(&self, node: Uuid, is_doubled: bool) {
+        self.change(node, |before| Facts { is_doubled, ..before });
     }
 
     /// Forgets a node that is gone.

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_controller::store::Query;
 use stemma_wire::clock::{Clock as _, SystemClock};
-use stemma_wire::message::checkin::CheckInAnswer;
+use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::desired::{Known, Profile, ProfileTask};
-use stemma_wire::message::observed::{Observation, ReportedLabel};
+use stemma_wire::message::observed::{Observation, Outcome, ReportedLabel, TaskResult};
 use stemma_wire::message::signed::SignedDesired;
-use stemma_wire::message::{Hash, hash_content};
+use stemma_wire::message::{Hash, PartDigest, hash_content};
 use stemma_wire::sign::Verifier;
 
 #[tokio::test]
@@ -332,4 +332,74 @@ async fn an_observation_with_too_many_labels_does_not_cost_a_host_its_fleet() {
     said.observation = Some(observation);
     let got = call::<_, CheckInAnswer>(&mut host.client, "/agent/v1/checkin", &said).await.unwrap_err();
     assert_eq!((got.status, got.kind.as_str()), (400, "message.malformed"), "a digest must be its own");
+}
+
+/// Results with long differences, numbered on.
+fn results(from: u64, count: u64) -> Vec<TaskResult> {
+    let result = |sequence| TaskResult {
+        sequence,
+        task_set: PartDigest([1; 32]),
+        task: format!("t{}", sequence % 256),
+        outcome: Outcome::Changed,
+        message: String::new(),
+        output: String::new(),
+        diff: "d".repeat(16_000),
+        duration_ms: 1,
+    };
+    (from..from + count).map(result).collect()
+}
+
+#[tokio::test]
+async fn w10_01_a_host_that_floods_results_is_told_to_wait_and_keeps_them() {
+    let fleet = Fleet::start().await;
+    let (mut host, mut other) = (fleet.join("web-1").await, fleet.join("web-2").await);
+    let mut acknowledged = 0;
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        let said = CheckIn { results: results(acknowledged + 1, 64), ..check_in(None, 0) };
+        let answer = call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap();
+        let CheckInAnswer::Current(news) = answer else { panic!("superseded by nobody") };
+        if news.acknowledged == acknowledged {
+            waits.push(news.next_ms);
+        }
+        acknowledged = news.acknowledged;
+    }
+    assert!(acknowledged * 16_000 < 12 << 20, "{acknowledged} were stored");
+    assert!(waits.len() > 5 && waits.iter().all(|wait| *wait == 10_000), "{waits:?}");
+    assert_eq!(fleet.rejected("results_too_fast"), waits.len() as u64);
+    let said = CheckIn { results: results(1, 64), ..check_in(None, 0) };
+    let answer = call(&mut other.client, "/agent/v1/checkin", &said).await.unwrap();
+    assert!(matches!(answer, CheckInAnswer::Current(news) if news.acknowledged == 64), "others are unharmed");
+}
+
+#[tokio::test]
+async fn w09_two_hosts_with_one_identity_are_told_of() {
+    let fleet = Fleet::start().await;
+    fleet
+        .apply(json!([
+            {"kind": "Cluster", "name": "c"},
+            {"kind": "NodeGroup", "cluster": "c", "name": "g"},
+        ]))
+        .await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    let mut copy = fleet.client(host.chain.clone(), host.key.clone_key());
+    let (node, principal) = (host.node, format!("node/{}", host.node));
+    for _ in 0..3 {
+        assert_eq!(fleet.rejected("identity_doubled"), 0);
+        host.news(0).await;
+        let said = CheckIn { boot_id: [2; 16], ..check_in(None, 0) };
+        let _told: CheckInAnswer = call(&mut copy, "/agent/v1/checkin", &said).await.unwrap();
+    }
+    fleet.audited(&principal, "identity_doubled", 2).await;
+    assert_eq!(fleet.rejected("identity_doubled"), 2, "it is told once, for each address");
+    let shown = fleet.read(&format!("/v1/nodes/{node}")).await;
+    assert_eq!(shown["state"], "failed");
+    let found = &shown["findings"][0];
+    assert_eq!((&found["code"], &found["severity"]), (&json!("identity.doubled"), &json!("error")));
+    let message = found["message"].as_str().unwrap();
+    assert_eq!(message.matches("127.0.0.1:").count(), 2, "both addresses: {message}");
+    let cluster = fleet.read("/v1/clusters/c/validate").await;
+    assert_eq!(cluster["findings"][0]["code"], "identity.doubled", "{cluster}");
+    assert!(fleet.parts().metrics.text().contains("stemma_nodes_doubled 1\n"));
+    host.news(0).await;
 }

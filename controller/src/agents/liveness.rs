@@ -32,6 +32,7 @@ pub async fn watch_silence(
             let Some(slot) = desired.slot_of_agent(node, || identities.is_enrolled(node)) else { continue };
             slot.stored(|| intake.stored(node));
             desired.status().set_liveness(node, || slot.liveness(Instant::now()));
+            desired.status().set_doubled(node, slot.two_hosts(Instant::now()).is_some());
             if slot.quiet(Instant::now()).is_some() {
                 write_silence(&slot, intake.as_ref(), &now_s).await;
             }

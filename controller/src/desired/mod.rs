@@ -6,6 +6,7 @@
 //! controller publishes it again before an agent is told anything.
 
 pub(crate) mod encode;
+pub(crate) mod hosts;
 pub(crate) mod size;
 pub(crate) mod slot;
 
@@ -28,6 +29,7 @@ use stemma_wire::sign::{Leaf, SignedBatch, Signer};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use hosts::Addresses;
 use slot::Slot;
 
 use crate::status::StatusTable;
@@ -270,6 +272,17 @@ impl DesiredTable {
     /// Whether a node's check-in is held right now.
     pub fn is_parked(&self, node: Uuid) -> bool {
         read(&self.slots).get(&node).is_some_and(|slot| slot.is_parked())
+    }
+
+    /// From where two hosts check in with one node's identity, if they do.
+    pub(crate) fn two_hosts(&self, node: Uuid) -> Option<Addresses> {
+        read(&self.slots).get(&node)?.two_hosts(Instant::now())
+    }
+
+    /// How many nodes have two hosts.
+    pub fn doubled(&self) -> usize {
+        let now = Instant::now();
+        read(&self.slots).values().filter(|slot| slot.two_hosts(now).is_some()).count()
     }
 
     /// How many check-ins are held right now.

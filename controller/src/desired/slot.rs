@@ -4,11 +4,13 @@
 //! meet in one lock. Whoever is parked is woken by a `Notify`, looks again, and sleeps on if it was not for them: nothing
 //! is handed over in the waking, so nothing can be lost in it.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use stemma_core::status::Liveness;
 use stemma_wire::message::PartDigest;
+use stemma_wire::message::checkin::Held;
 use stemma_wire::message::signed::{Grant, LeaseKind, SignedGrant};
 use stemma_wire::serve::Peer;
 use tokio::sync::futures::Notified;
@@ -16,6 +18,7 @@ use tokio::sync::{MutexGuard, Notify};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::hosts::{Addresses, Hosts, Speaker};
 use super::{Released, Signed, lock};
 use crate::intake::{Said, Stored};
 
@@ -54,6 +57,9 @@ struct State {
     observed: Option<Instant>,
     /// What is stored of its words beside results; `None`: nobody knows.
     said: Option<Box<Said>>,
+    /// What its agent holds, as it said last.
+    held: Option<Held>,
+    hosts: Hosts,
 }
 
 /// Whether the store says that the node is silent.
@@ -121,6 +127,19 @@ impl State {
     }
 }
 
+/// How a check-in begins.
+#[derive(Debug)]
+pub(crate) struct Opening<'a> {
+    /// What it says beside results.
+    pub(crate) said: &'a Said,
+    /// What the agent holds.
+    pub(crate) held: Option<Held>,
+    /// It has results, an Observation or a Report.
+    pub(crate) says_more: bool,
+    /// The other end of the connection.
+    pub(crate) from: SocketAddr,
+}
+
 /// What is known of a check-in at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
@@ -131,6 +150,8 @@ pub(crate) struct Begun {
     pub(crate) silence_ended: bool,
     /// Whether the node was there before it.
     pub(crate) before: Liveness,
+    /// It first tells that two hosts have the node's identity, and from where.
+    pub(crate) two_hosts: Option<Addresses>,
 }
 
 /// What a check-in finds.
@@ -175,6 +196,8 @@ impl Slot {
             refused: None,
             observed: None,
             said: None,
+            held: None,
+            hosts: Hosts::default(),
         };
         Self { node, wake: Notify::new(), writing: tokio::sync::Mutex::default(), state: Mutex::new(state) }
     }
@@ -187,17 +210,22 @@ impl Slot {
     ///
     /// All that is to be known at once is said at once, in one lock: a check-in in which nothing changed takes two. What it says is
     /// noted when it is stored ([`Slot::note_said`]): a connection may break before.
-    pub(crate) fn begin(&self, now: Instant, said: &Said, ask: impl FnOnce() -> Stored) -> Begun {
+    pub(crate) fn begin(&self, now: Instant, opening: &Opening<'_>, ask: impl FnOnce() -> Stored) -> Begun {
         let mut state = lock(&self.state);
         let before = state.liveness(now);
         state.turn += 1;
         state.heard = now;
         let stored = *state.stored.get_or_insert_with(ask);
         state.silence.or_ask(stored);
-        let says_news = state.said.as_deref() != Some(said);
+        let says_news = state.said.as_deref() != Some(opening.said);
         let silence_ended = state.silence != Written::Silent(false);
-        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended, before };
-        if std::mem::take(&mut state.parked) {
+        let holds_other = std::mem::replace(&mut state.held, opening.held) != opening.held;
+        let is_idle = !(says_news || holds_other || opening.says_more);
+        let took_place = std::mem::take(&mut state.parked);
+        let speaker = Speaker { boot_id: opening.said.boot_id, address: opening.from, is_idle };
+        let two_hosts = state.hosts.hear(speaker, took_place, now);
+        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended, before, two_hosts };
+        if took_place {
             drop(state);
             self.wake.notify_waiters();
         }
@@ -383,6 +411,11 @@ impl Slot {
     /// Whether the node's agent is there, whatever of it could be written.
     pub(crate) fn liveness(&self, now: Instant) -> Liveness {
         lock(&self.state).liveness(now)
+    }
+
+    /// From where two hosts check in with this node's identity, if they do.
+    pub(crate) fn two_hosts(&self, now: Instant) -> Option<Addresses> {
+        lock(&self.state).hosts.two(now)
     }
 
     /// What is written of the node's silence now.

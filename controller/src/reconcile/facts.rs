@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::cache::Model;
 use crate::records::reported::{ReleasedRecord, outcome_class};
 
-/// What the model says of the state of a node. Whether its agent is there stands in the table of statuses.
+/// What the model says of the state of a node. Whether its agent is there, and once, stands in the table of statuses.
 pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_error: bool) -> Facts {
     let said = model.said.get(&node.meta.uuid);
     let is_paused = answer.is_some_and(Answer::is_paused);
@@ -16,6 +16,7 @@ pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_err
         is_placed: node.spec.nodegroup.is_some(),
         parked: Side::of(node.spec.parked, said.is_some_and(|said| said.parked.is_some())),
         paused: Side::of(is_paused, said.is_some_and(|said| said.paused)),
+        is_doubled: false,
         has_error,
         liveness: Liveness::default(),
         tasks: tasks(model, node.meta.uuid),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use stemma_core::condition::{Author, AuthorError, Condition, Script};
 use stemma_core::input::Reference;
 
-pub use condition::{MAX_CONDITION_BYTES, MAX_STEPS};
+pub use condition::MAX_CONDITION_BYTES;
 
 /// Reads templates with minijinja's parser and conditions with CEL's. Stateless.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stemma_author::Reader;
-use stemma_core::condition::Author;
+use stemma_core::condition::{Author, MAX_STEPS};
 use stemma_core::input::Inputs;
 
 const PARTS: &[&str] = &[
@@ -116,7 +116,7 @@ proptest! {
             }
         }
         match Reader.condition(&text) {
-            Ok(condition) => drop(condition.evaluate(&Inputs::new())),
+            Ok(condition) => drop(condition.evaluate(&Inputs::new(), MAX_STEPS)),
             Err(error) => prop_assert!(error.line > 0 && error.column > 0, "{error:?}"),
         }
     }

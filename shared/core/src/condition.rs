@@ -8,16 +8,31 @@ use std::sync::Arc;
 
 use crate::input::{Inputs, Reference};
 
+/// The most steps that a condition may take over its inputs.
+pub const MAX_STEPS: usize = 4_000_000;
+
+/// The most steps that it may take over those of all nodes, where they differ by node.
+const MAX_STEPS_OF_ALL: usize = 40_000_000;
+
+/// So many it may take for a node, however many nodes there are.
+const MIN_STEPS: usize = 500;
+
+/// The most steps for each node of a fleet of so many. All nodes are resolved together, so what one may cost shrinks with their
+/// number. That is rounded up to a power of two, so that an answer seldom depends on who else is there.
+pub fn steps_for_each(nodes: usize) -> usize {
+    (MAX_STEPS_OF_ALL / nodes.max(1).next_power_of_two()).clamp(MIN_STEPS, MAX_STEPS)
+}
+
 /// A condition that was read once, when its release was stored.
 pub trait Condition: fmt::Debug + Send + Sync {
     /// What it reads, sorted, each once. [`Condition::evaluate`] wants an input for each.
     fn references(&self) -> &[Reference];
 
-    /// Whether it holds for these inputs; others than its own are not looked at.
+    /// Whether it holds for these inputs, found in no more than `most` steps; others than its own are not looked at.
     ///
     /// # Errors
     /// [`ConditionError`]: such a condition counts as false, with a finding and the reason in `skipped`.
-    fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError>;
+    fn evaluate(&self, inputs: &Inputs, most: usize) -> Result<bool, ConditionError>;
 }
 
 /// Why a condition could not be evaluated.
@@ -42,7 +57,7 @@ pub enum ConditionError {
         reference: Reference,
     },
     /// It takes more steps than a condition may.
-    #[error("takes more than {limit} steps over its inputs")]
+    #[error("takes more than {limit} steps over its inputs, the most in a fleet of this size")]
     TooLong {
         /// The limit.
         limit: usize,

@@ -61,6 +61,7 @@ pub mod rule {
         Info HOST_HELD "host.held": "A node is held on its host.";
         Info HOST_PARKED "host.parked": "A node is parked on its host.";
         Warning HOST_PAUSED "host.paused": "A node is paused on its host.";
+        Error IDENTITY_DOUBLED "identity.doubled": "Two hosts check in with a node's identity.";
         Error INPUTS_SIZE "inputs.size": "A task reads more than may be sent.";
         Warning LABEL_HELD_BACK "label.held_back": "A label cannot flow to the host label map.";
         Warning LABEL_IDLE_NULL "label.idle_null": "A label is null where nothing is merged.";

@@ -665,3 +665,33 @@ fn a_group_that_moves_to_another_cluster_is_placed_there() {
     assert_eq!(made.plain("db-10").tasks, ["by-empty-tags", "by-role", "every", "server"]);
     assert_eq!((made.fleet.holders(home).count(), made.fleet.holders(lab).count()), (0, 1));
 }
+
+#[test]
+fn w10_05_what_a_condition_may_cost_follows_from_the_number_of_nodes_and_reaches_them_where_it_changes() {
+    let tasks = json!([{
+        "id": "zone", "type": "shell", "roles": ["web"], "parameters": {"script": "true"},
+        "condition": "nodes(role='web').exists(n, n.name == 'nobody' && n.labels.zone == labels.zone)",
+    }]);
+    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "prod/web", "labels": {"zone": format!("z{n}")}});
+    let mut documents = vec![
+        release(&json!({}), &tasks),
+        json!({"kind": "Cluster", "name": "prod", "release": "site@1"}),
+        json!({"kind": "NodeGroup", "cluster": "prod", "name": "web", "roles": ["web"]}),
+    ];
+    documents.extend((0..1024).map(node));
+    let mut made = Made::of(&documents);
+    let skipped = |made: &Made| made.plain("n1").skipped.len();
+    assert_eq!(skipped(&made), 1);
+    let fresh = Made { fleet: made.fleet.clone(), cache: ResolveCache::new() };
+    assert_eq!(fresh.plain("n1"), made.plain("n1"), "memory changes no answer");
+
+    // Nodes elsewhere count as well.
+    let apart = |n: usize| json!({"kind": "Node", "name": format!("m{n}")});
+    documents.push(apart(0));
+    assert_eq!(made.edit(&[apart(0)]).len(), 1025, "all that have conditions, at a power of two");
+    documents.push(apart(1));
+    assert_eq!(made.edit(&[apart(1)]), ["m1"]);
+    assert_eq!(skipped(&made), 1);
+    let few = Made::of(&documents[..300]);
+    assert!(few.answer("n1").findings().iter().all(|finding| finding.code != "condition.failed"), "300 nodes are few");
+}

@@ -24,7 +24,8 @@ use stemma_wire::serve::{Peer, Rejected};
 use tokio::time::{Instant, timeout_at};
 
 use super::liveness::write_silence;
-use crate::desired::slot::{Here, Look, Slot, Turn};
+use crate::desired::hosts::Addresses;
+use crate::desired::slot::{Here, Look, Opening, Slot, Turn};
 use crate::desired::{DesiredTable, Signed};
 use crate::intake::{Intake, IntakeError, Said, Taken};
 
@@ -34,6 +35,12 @@ pub(super) const MAX_WAIT: Duration = Duration::from_mins(1);
 
 /// A node's Observations are stored at least so far apart.
 const OBSERVATION_INTERVAL: Duration = Duration::from_secs(10);
+
+/// After so long a host sends results again that came too fast.
+const SLOWER_MS: u32 = 10_000;
+
+/// The reason under which two hosts with one identity are counted and told of.
+const DOUBLED: &str = "identity_doubled";
 
 /// What answers check-ins.
 pub(super) struct CheckIns {
@@ -64,6 +71,8 @@ struct Conversation {
     stored_something: bool,
     /// An Observation that is not here is asked for.
     may_ask: bool,
+    /// How long the host is to wait before its next check-in.
+    next_ms: u32,
 }
 
 /// What became of something that a host said.
@@ -114,7 +123,12 @@ impl CheckIns {
             wants: std::mem::take(&mut said.wants),
             gives_back: std::mem::take(&mut said.gives_back),
         };
-        let begun = slot.begin(now, &words, || self.intake.stored(slot.node()));
+        let is_more = !said.results.is_empty() || said.observation.is_some() || said.report.is_some();
+        let opening = Opening { said: &words, held: said.held, says_more: is_more, from: peer.address };
+        let begun = slot.begin(now, &opening, || self.intake.stored(slot.node()));
+        if let Some(addresses) = begun.two_hosts {
+            self.alarm(&slot, peer, addresses);
+        }
         if begun.before != Liveness::Connected {
             self.desired.status().set_liveness(slot.node(), || slot.liveness(Instant::now()));
         }
@@ -127,13 +141,22 @@ impl CheckIns {
             observation: None,
             stored_something: false,
             may_ask: true,
+            next_ms: 0,
         };
         let words = begun.says_news.then_some(words);
-        let is_more = !said.results.is_empty() || said.observation.is_some() || said.report.is_some();
         if begun.silence_ended || words.is_some() || is_more {
             Box::pin(self.take_in(&mut talk, peer, said, words, begun.silence_ended)).await?;
         }
         Ok(talk)
+    }
+
+    /// Tells of two hosts with one identity (S19): in the journal, in the audit with the address of each, and in the node's state.
+    fn alarm(&self, slot: &Slot, peer: &Peer, [one, other]: Addresses) {
+        log::warn!(node:% = slot.node(), peer:% = other, address:% = one; "two hosts check in with one node's identity");
+        for address in [one, other] {
+            self.rejected.refuse_peer(DOUBLED, &Peer { address, identity: peer.identity.clone() });
+        }
+        self.desired.status().set_doubled(slot.node(), true);
     }
 
     /// Holds a check-in until there is something to say.
@@ -175,7 +198,11 @@ impl CheckIns {
         }
         if !results.is_empty() {
             let last = results.iter().map(|result| result.sequence).max();
-            let acknowledged = match self.kept(peer, &slot, "results", self.intake.results(node, results).await)? {
+            let stored = self.intake.results(node, results).await;
+            if let Err(IntakeError::TooFast) = stored {
+                talk.next_ms = SLOWER_MS;
+            }
+            let acknowledged = match self.kept(peer, &slot, "results", stored)? {
                 Kept::Yes(acknowledged) => Some(acknowledged),
                 // Acknowledged all the same, or the host would send it for ever.
                 Kept::Never => last,
@@ -224,7 +251,7 @@ impl CheckIns {
             observation: stored.observation,
             desired: desired.map(|signed| signed.message(self.desired.epoch(), talk.held.as_ref())),
             grants: grants.to_vec(),
-            next_ms: 0,
+            next_ms: talk.next_ms,
         };
         Ok(Some(Answered { answer: CheckInAnswer::Current(Box::new(news)), close: stopping }))
     }
@@ -278,11 +305,15 @@ impl CheckIns {
     ) -> Result<Kept<T>, ApiError> {
         let error = match result {
             Ok(kept) => return Ok(Kept::Yes(kept)),
+            Err(IntakeError::TooFast) => {
+                self.rejected.refuse_peer("results_too_fast", peer);
+                return Ok(Kept::NotNow);
+            }
             Err(error) => error,
         };
         log::warn!(node:% = slot.node(), kind = what, error:% = error; "what a host said was not kept");
         match error {
-            IntakeError::Unavailable => Ok(Kept::NotNow),
+            IntakeError::Unavailable | IntakeError::TooFast => Ok(Kept::NotNow),
             IntakeError::Refused(_) => {
                 self.rejected.refuse_peer("report_refused", peer);
                 Ok(Kept::Never)

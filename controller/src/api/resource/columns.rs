@@ -65,7 +65,9 @@ impl<'a> Row<'a> {
 
     fn findings(&self) -> &[Finding] {
         self.findings.get_or_init(|| match self.outcome() {
-            Outcome::Complete(answer) => size::findings(answer),
+            Outcome::Complete(answer) => {
+                size::findings(answer).into_iter().chain(state::doubled(self.api, self.node)).collect()
+            }
             Outcome::Incomplete(_) => Vec::new(),
         })
     }

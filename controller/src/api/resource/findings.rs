@@ -11,6 +11,8 @@ use stemma_core::object::{ClusterId, GroupId, Kind, Object};
 use stemma_core::resolve::{Outcome, cluster_findings, resolve_cluster};
 use uuid::Uuid;
 
+use super::state;
+use crate::api::Api;
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::desired::size;
@@ -116,11 +118,12 @@ fn of_release(model: &Model, uuid: Uuid) -> Vec<Finding> {
 }
 
 /// The findings of a cluster.
-pub(super) fn of_cluster(model: &Model, cluster: ClusterId) -> Vec<Finding> {
+pub(super) fn of_cluster(api: &Api, model: &Model, cluster: ClusterId) -> Vec<Finding> {
     let mut findings = Gravest::default();
     let answer = resolve_cluster(&model.fleet, &model.memo, cluster);
     findings.extend(answer.findings);
     findings.extend(answer.nodes.iter().filter_map(|answer| size::too_large(answer)));
+    findings.extend(answer.nodes.iter().filter_map(|answer| state::doubled(api, answer.node())));
     for (node, missing) in answer.incomplete {
         let object = format!("node/{}", node.0);
         findings.extend(missing.iter().map(|what| Finding::of(rule::NODE_INCOMPLETE, &*object, what.to_string())));

@@ -132,7 +132,7 @@ fn limits(answer: &Answer) -> Value {
 pub(super) fn validate_cluster(api: &Api, request: &Request) -> request::HandlerResult {
     let model = api.cache().model();
     let cluster = ClusterSpec::locate(&model, request)?;
-    let findings = super::findings::of_cluster(&model, ClusterId(cluster.meta.uuid));
+    let findings = super::findings::of_cluster(api, &model, ClusterId(cluster.meta.uuid));
     let order = ClusterGraph::of(&model.fleet, ClusterId(cluster.meta.uuid)).check();
     let result =
         order.is_ok() && !findings.iter().any(|finding| finding.severity == stemma_core::finding::Severity::Error);

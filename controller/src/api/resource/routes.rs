@@ -1,5 +1,6 @@
 //! What each row of the endpoint table does. A row without a line here does not compile.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::panic::resume_unwind;
 use std::pin::Pin;
@@ -9,6 +10,8 @@ use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeS
 use stemma_wire::endpoint::{Delivery, Endpoint};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::serve::Rejected;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
 use super::lists::Detail;
@@ -162,17 +165,15 @@ impl Operations for Api {
         &self.rejected
     }
 
-    /// Reads run where threads may compute: the one that serves connections also follows the store, and writes wait for it.
+    /// Handlers run where threads may compute: each may resolve much of the fleet, and the thread that serves connections also follows
+    /// the store. Whoever asks for the health of the process waits for none of them.
     async fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> HandlerResult {
         wait_at_least(&self, &request).await?;
         match handler(endpoint) {
+            Handler::Read(read) if matches!(endpoint, Endpoint::Healthz | Endpoint::Readyz) => read(&self, &request),
             Handler::Read(read) => {
                 let readers = self.readers.clone();
-                let reading = spawn_blocking(move || read(&self, &request).map(Reply::written_out));
-                let reply = reading.await.unwrap_or_else(|failed| match failed.try_into_panic() {
-                    Ok(panic) => resume_unwind(panic),
-                    Err(_) => Err(ErrorType::ServerStopping.into()),
-                })?;
+                let reply = aside(move || read(&self, &request).map(Reply::written_out)).await?;
                 match (endpoint.route().delivery, reply.body) {
                     (Delivery::Streamed, Body::Pieces(pieces)) => {
                         Ok(Reply { body: Body::Pieces(readers.admit(pieces)?), ..reply })
@@ -180,9 +181,30 @@ impl Operations for Api {
                     (_, body) => Ok(Reply { body, ..reply }),
                 }
             }
-            Handler::Write(write) => write(&self, &request).await,
+            Handler::Write(write) => {
+                // Dropped where it stands when nobody waits for the answer any more.
+                let (_waiting, gone) = oneshot::channel::<Infallible>();
+                let runtime = Handle::current();
+                let writing = move || {
+                    runtime.block_on(async {
+                        tokio::select! {
+                            answer = write(&self, &request) => answer,
+                            _ = gone => Err(ErrorType::ServerStopping.into()),
+                        }
+                    })
+                };
+                aside(writing).await
+            }
         }
     }
+}
+
+/// Runs a handler on a thread of its own. A panic goes on where its answer is waited for.
+async fn aside(handle: impl FnOnce() -> HandlerResult + Send + 'static) -> HandlerResult {
+    spawn_blocking(handle).await.unwrap_or_else(|failed| match failed.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_) => Err(ErrorType::ServerStopping.into()),
+    })
 }
 
 /// Makes a read wait until the fleet is as of the revision that it names.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use stemma_core::finding::{Finding, Severity};
+use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::resolve::Outcome;
 use stemma_core::status::{Facts, Liveness, Status};
@@ -61,7 +61,18 @@ pub(super) fn liveness(api: &Api, node: Uuid) -> Liveness {
 pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> Status {
     let has_error = findings.iter().any(|finding| finding.severity == Severity::Error);
     let facts = facts::facts(model, node, answer.answer().map(|answer| &**answer), has_error);
-    Facts { liveness: liveness(api, node.meta.uuid), ..facts }.status()
+    let is_doubled = doubled(api, node).is_some();
+    Facts { liveness: liveness(api, node.meta.uuid), is_doubled, ..facts }.status()
+}
+
+/// That two hosts check in with a node's identity.
+pub(super) fn doubled(api: &Api, node: &Node) -> Option<Finding> {
+    let [one, other] = api.desired.as_ref()?.two_hosts(node.meta.uuid)?;
+    let message = format!(
+        "two hosts check in with its identity, from {one} and {other}: a disk or container was copied, and each takes the other's place; \
+         stop the agent of the copy, remove its state, and let it join as a node of its own"
+    );
+    Some(Finding::of(rule::IDENTITY_DOUBLED, format!("node/{}", node.display_name()), message))
 }
 
 /// Why a node has not succeeded in a task (so far).

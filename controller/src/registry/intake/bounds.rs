@@ -88,9 +88,13 @@ pub(super) fn add_results(record: &mut ResultsRecord, at: Timestamp, results: Ve
     drop_texts(record);
 }
 
+/// The bytes of what a result says.
+pub(super) fn texts(result: &TaskResult) -> usize {
+    result.message.len() + result.output.len() + result.diff.len()
+}
+
 /// Drops what the oldest results say, until the rest is as much as is kept.
 fn drop_texts(record: &mut ResultsRecord) {
-    let texts = |result: &TaskResult| result.message.len() + result.output.len() + result.diff.len();
     let mut total: usize = record.tasks.values().map(|one| texts(&one.result)).sum();
     if total <= MOST_RESULT_TEXTS {
         return;

@@ -14,9 +14,10 @@ use stemma_core::object::{self, Kind, RefusedTraits, SaidOnHost, Timestamp};
 use stemma_core::traits::TraitNames;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
+use tokio::time::Instant;
 use uuid::Uuid;
 
-use pace::{Pace, Turn};
+use pace::{BytePace, Pace, Turn};
 
 use super::Registry;
 use crate::blobs::Blobs;
@@ -32,11 +33,15 @@ const MOST_ATTEMPTS: usize = 8;
 /// How much of a reason that was said on a host is kept, in characters.
 const MOST_REASON: usize = 256;
 
+/// So much of the record that results are stored in counts as theirs: it is written whole, and most hosts report tasks one by one.
+const SHARE_OF_RECORD: u64 = 16;
+
 /// Keeps what hosts say.
 pub struct HostIntake {
     registry: Arc<Registry>,
     records: Arc<Records>,
     pace: Pace,
+    results_pace: BytePace,
     blobs: Arc<Blobs>,
     /// The traits that are known at this site.
     traits: TraitNames,
@@ -60,7 +65,7 @@ impl HostIntake {
                 }
             })
         });
-        Self { registry, records, pace, blobs, traits }
+        Self { registry, records, pace, results_pace: BytePace::default(), blobs, traits }
     }
 
     /// Keeps what is said on a host for as long as it is said. It is a state of now, and stored so that what it decides is the
@@ -151,9 +156,14 @@ impl Intake for HostIntake {
 
     fn results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
         Box::pin(async move {
+            if !self.results_pace.admits(node, Instant::now()) {
+                return Err(IntakeError::TooFast);
+            }
             let now = self.registry.now();
             let last = results.iter().map(|result| result.sequence).max().unwrap_or(0);
-            self.records
+            let said: usize = results.iter().map(bounds::texts).sum();
+            let written = self
+                .records
                 .change(key::RESULTS, node, |present: Option<ResultsRecord>| {
                     let mut record = present.unwrap_or_default();
                     let before = record.acknowledged;
@@ -161,6 +171,7 @@ impl Intake for HostIntake {
                     (record.acknowledged > before).then_some(record)
                 })
                 .await?;
+            self.results_pace.spend(node, said as u64 + written / SHARE_OF_RECORD, Instant::now());
             Ok(last.max(self.stored(node).acknowledged))
         })
     }
@@ -188,6 +199,7 @@ impl Intake for HostIntake {
                     (present.is_none_or(|present| present.lost != record.lost)).then_some(record)
                 })
                 .await
+                .map(drop)
         })
     }
 
@@ -197,8 +209,8 @@ impl Intake for HostIntake {
 }
 
 impl Records {
-    /// Changes one record of a node; `change` answers `None` where nothing is to be written.
-    async fn change<T, F>(&self, prefix: &str, node: Uuid, change: F) -> Result<(), IntakeError>
+    /// Changes one record of a node; `change` answers `None` where nothing is to be written. Gives how many bytes were written.
+    async fn change<T, F>(&self, prefix: &str, node: Uuid, change: F) -> Result<u64, IntakeError>
     where
         T: DeserializeOwned + Serialize,
         F: Fn(Option<T>) -> Option<T>,
@@ -206,15 +218,17 @@ impl Records {
         let at = key::of_node(prefix, node);
         for _ in 0..MOST_ATTEMPTS {
             let (present, written) = self.read::<T>(&at).await?;
-            let Some(next) = change(present) else { return Ok(()) };
+            let Some(next) = change(present) else { return Ok(0) };
+            let value = codec::encode(&next);
+            let bytes = value.len() as u64;
             let transaction = Transaction::new()
                 .require(Precondition::present(key::object(Kind::Node, node)))
                 .require(Precondition::as_read(at.clone(), written))
-                .put(at.clone(), codec::encode(&next));
+                .put(at.clone(), value);
             match self.commit(transaction).await {
                 // The node itself is the first condition, the record the second.
                 Err(StoreError::PreconditionFailed(unmet)) if unmet.index > 0 => {}
-                committed => return committed.map(drop).map_err(|error| refused(&error)),
+                committed => return committed.map(|_| bytes).map_err(|error| refused(&error)),
             }
         }
         Err(IntakeError::Unavailable)
@@ -242,6 +256,7 @@ impl Records {
             (!same).then(|| record.clone())
         })
         .await
+        .map(drop)
     }
 }
 

@@ -97,8 +97,49 @@ async fn follow(node: Uuid, nodes: Arc<Mutex<Nodes>>, write: Arc<Write>) {
     }
 }
 
-fn lock(nodes: &Mutex<Nodes>) -> MutexGuard<'_, Nodes> {
+fn lock<T>(nodes: &Mutex<T>) -> MutexGuard<'_, T> {
     nodes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The bytes of results that a node may have stored at once.
+const BYTES_AT_ONCE: u64 = 8 * 1024 * 1024;
+
+/// So many more for each second.
+const BYTES_A_SECOND: u64 = 32 * 1024;
+
+/// Results are stored at a measured rate of bytes for each node. They are not lost where that is spent: a host keeps what is not
+/// acknowledged, and sends it again.
+#[derive(Default)]
+pub(super) struct BytePace(Mutex<HashMap<Uuid, Account>>);
+
+/// What a node has spent, as of a time.
+struct Account {
+    spent: u64,
+    at: Instant,
+}
+
+impl Account {
+    fn spent(&self, now: Instant) -> u64 {
+        let earned = now.saturating_duration_since(self.at).as_secs().saturating_mul(BYTES_A_SECOND);
+        self.spent.saturating_sub(earned)
+    }
+}
+
+impl BytePace {
+    /// Whether results of a node may be stored now.
+    pub(super) fn admits(&self, node: Uuid, now: Instant) -> bool {
+        lock(&self.0).get(&node).is_none_or(|account| account.spent(now) < BYTES_AT_ONCE)
+    }
+
+    /// Notes what was stored. It may be more than was left: then the next ones wait for longer.
+    pub(super) fn spend(&self, node: Uuid, bytes: u64, now: Instant) {
+        let mut accounts = lock(&self.0);
+        if accounts.len().is_power_of_two() {
+            accounts.retain(|_, account| account.spent(now) > 0);
+        }
+        let before = accounts.get(&node).map_or(0, |account| account.spent(now));
+        accounts.insert(node, Account { spent: before.saturating_add(bytes), at: now });
+    }
 }
 
 #[cfg(test)]
@@ -136,5 +177,24 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(90)).await;
         assert_eq!(written.lock().unwrap().last(), Some(&(1, 17)));
         assert!(lock(&pace.nodes).is_empty(), "nothing is left of who is quiet");
+    }
+
+    #[test]
+    fn w10_01_results_are_stored_at_a_measured_rate_for_each_node() {
+        let (pace, began) = (BytePace::default(), Instant::now());
+        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let stored = (0..100).take_while(|_| {
+            let admitted = pace.admits(one, began);
+            pace.spend(one, 1024 * 1024, began);
+            admitted
+        });
+        assert_eq!(stored.count(), 8, "mebibytes at once");
+        assert!(pace.admits(other, began), "another node waits for nobody");
+        for (seconds, is_admitted) in [(0, false), (31, false), (33, true), (34, true)] {
+            assert_eq!(pace.admits(one, after(seconds)), is_admitted, "{seconds} s");
+        }
+        pace.spend(other, 1, after(1000));
+        assert_eq!(lock(&pace.0).len(), 1, "nothing is left of who is quiet");
     }
 }

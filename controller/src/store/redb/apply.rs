@@ -3,6 +3,7 @@
 use ::redb::{ReadableTable, Table, WriteTransaction};
 use bytes::Bytes;
 
+use super::RedbOptions;
 use super::schema::{
     CHANGES, ENTRIES, Fault, KeyChange, META, META_COMPACTED, META_PROGRAM, META_REVISION, Record, SUPERSEDED,
     superseded_key,
@@ -30,6 +31,15 @@ pub(super) struct Tables<'t> {
     meta: Table<'t, &'static str, &'static [u8]>,
     head: Revision,
     compacted: Revision,
+    /// The bytes of what this batch supersedes.
+    superseded_bytes: u64,
+}
+
+/// What was superseded since a revision: what was before it goes when this is as much as may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub(super) since: Revision,
+    pub(super) bytes: u64,
 }
 
 impl<'t> Tables<'t> {
@@ -41,6 +51,7 @@ impl<'t> Tables<'t> {
             meta: batch.open_table(META)?,
             head,
             compacted,
+            superseded_bytes: 0,
         })
     }
 
@@ -115,6 +126,7 @@ impl<'t> Tables<'t> {
         let Some(old) = self.entries.get(key)? else { return Ok(None) };
         let record = Record::decode(old.value())?;
         if record.mod_revision > self.compacted {
+            self.superseded_bytes += old.value().len() as u64;
             self.superseded.insert(superseded_key(record.mod_revision, key).as_slice(), old.value())?;
         }
         Ok(Some((record.create_revision, record.version)))
@@ -139,17 +151,30 @@ impl<'t> Tables<'t> {
     }
 
     /// Writes down where the batch ends, and drops changes beyond those that are kept; says up to which.
-    pub(super) fn finish(mut self, kept_changes: u64) -> Result<Revision, Fault> {
+    pub(super) fn finish(mut self, options: &RedbOptions, window: Window) -> Result<(Revision, Window), Fault> {
         self.meta.insert(META_REVISION, self.head.to_key().as_slice())?;
-        let compacted = Revision::new(self.head.get().saturating_sub(kept_changes));
-        // In steps: dropping one change with each commit costs as much as dropping a sixteenth of them now and then.
-        if compacted.get() < self.compacted.get() + (kept_changes / 16).max(1) {
-            return Ok(self.compacted);
+        let (compacted, window) = self.to_compact(options, window);
+        if compacted > self.compacted {
+            self.changes.retain_in(..=compacted.get(), |_, _| false)?;
+            let end = compacted.next().to_key();
+            self.superseded.retain_in::<&[u8], _>(..end.as_slice(), |_, _| false)?;
+            self.meta.insert(META_COMPACTED, compacted.to_key().as_slice())?;
         }
-        self.changes.retain_in(..=compacted.get(), |_, _| false)?;
-        let end = compacted.next().to_key();
-        self.superseded.retain_in::<&[u8], _>(..end.as_slice(), |_, _| false)?;
-        self.meta.insert(META_COMPACTED, compacted.to_key().as_slice())?;
-        Ok(compacted)
+        Ok((compacted, window))
+    }
+
+    /// Up to where changes are dropped: by their number, and by the bytes of what they superseded. A host that reports much and often
+    /// would else fill the disk with its last words but one.
+    fn to_compact(&self, options: &RedbOptions, window: Window) -> (Revision, Window) {
+        let kept = options.kept_changes;
+        let by_number = Revision::new(self.head.get().saturating_sub(kept));
+        // In steps: dropping one change with each commit costs as much as dropping a sixteenth of them now and then.
+        let is_due = by_number.get() >= self.compacted.get() + (kept / 16).max(1);
+        let compacted = if is_due { by_number } else { self.compacted };
+        let bytes = window.bytes + self.superseded_bytes;
+        if bytes <= options.kept_bytes / 2 {
+            return (compacted, Window { bytes, ..window });
+        }
+        (compacted.max(window.since), Window { since: self.head, bytes: 0 })
     }
 }

@@ -20,7 +20,7 @@ mod tests;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use ::redb::{Database, StorageBackend};
@@ -33,6 +33,7 @@ use super::stats::Stats;
 use super::transaction::{Limits, Transaction};
 use super::watch::{Recent, Watch};
 use super::{BoxFuture, Health, Identity, PROGRAM, SCHEMA, Snapshot, Store};
+use apply::Window;
 use changes::KeptChanges;
 use snapshot::RedbSnapshot;
 use writer::{Request, Writer};
@@ -56,6 +57,8 @@ pub struct RedbOptions {
     pub limits: Limits,
     /// How many revisions can be watched from after a restart; older ones are compacted.
     pub kept_changes: u64,
+    /// How many bytes of what they superseded; what is older than half of it goes when there is as much again.
+    pub kept_bytes: u64,
     /// How many of the last changes are held in memory for watchers.
     pub recent_changes: usize,
     /// How many bytes they may take.
@@ -84,6 +87,7 @@ impl Default for RedbOptions {
         Self {
             limits,
             kept_changes: 10_000,
+            kept_bytes: 128 << 20,
             recent_changes: 4096,
             recent_bytes: 16 << 20,
             queued_commits: 1024,
@@ -110,6 +114,8 @@ struct Shared {
     head: watch::Sender<Revision>,
     /// The last revision whose change is no longer kept.
     compacted: AtomicU64,
+    /// The writer's own account of what it superseded.
+    window: Mutex<Window>,
     recent: Recent,
     stats: Stats,
     /// Whether the file says that this program wrote to it. What only opens it leaves that as it is.
@@ -166,6 +172,7 @@ impl RedbStore {
             identity: meta.identity,
             head: watch::Sender::new(meta.revision),
             compacted: AtomicU64::new(meta.compacted.get()),
+            window: Mutex::new(Window { since: meta.revision, bytes: 0 }),
             recent: Recent::new(options.recent_changes, options.recent_bytes),
             stats: Stats::at(meta.revision),
             failure: OnceLock::new(),
@@ -240,6 +247,10 @@ impl Drop for RedbStore {
 impl Shared {
     fn head(&self) -> Revision {
         *self.head.borrow()
+    }
+
+    fn window(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn compacted(&self) -> Revision {

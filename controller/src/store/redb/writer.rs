@@ -14,7 +14,7 @@ use log::error;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Shared;
-use super::apply::{Applied, Tables};
+use super::apply::{Applied, Tables, Window};
 use super::schema::{self, Damage, Fault};
 use crate::store::entry::Revision;
 use crate::store::error::{Cause, StoreError};
@@ -36,6 +36,7 @@ pub(super) struct Writer {
 struct Written {
     applied: Vec<Applied>,
     compacted: Revision,
+    window: Window,
 }
 
 /// When a batch failed, which decides what may be said of it.
@@ -116,6 +117,7 @@ impl Writer {
             shared.stats.count_synced(last, changes.len() as u64, puts, deletes);
             shared.is_signed.store(true, Ordering::Relaxed);
             shared.compacted.store(written.compacted.get(), Ordering::Release);
+            *shared.window() = written.window;
             shared.recent.push(changes);
             shared.head.send_replace(last);
         }
@@ -152,7 +154,9 @@ fn fill(shared: &Shared, batch: &::redb::WriteTransaction, transactions: &[Trans
         tables.sign()?;
     }
     let applied = transactions.iter().map(|transaction| tables.apply(transaction)).collect::<Result<_, _>>()?;
-    Ok(Written { applied, compacted: tables.finish(shared.options.kept_changes)? })
+    let window = *shared.window();
+    let (compacted, window) = tables.finish(&shared.options, window)?;
+    Ok(Written { applied, compacted, window })
 }
 
 fn count(changes: &[Change]) -> (u64, u64) {

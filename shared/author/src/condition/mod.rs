@@ -27,9 +27,6 @@ use regexes::Regexes;
 
 pub use bounds::MAX_CONDITION_BYTES;
 
-/// The most steps that a condition may take over its inputs.
-pub const MAX_STEPS: usize = 4_000_000;
-
 /// The most characters of the interpreter's own error that are kept.
 const MAX_REASON: usize = 200;
 
@@ -121,8 +118,10 @@ impl Condition for Cel {
         &self.references
     }
 
-    fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError> {
-        self.run(&self.find(inputs)?)
+    fn evaluate(&self, inputs: &Inputs, most: usize) -> Result<bool, ConditionError> {
+        let found = self.find(inputs)?;
+        self.work.check(&self.measure(&found, most)?, most)?;
+        self.run(&found)
     }
 }
 
@@ -135,23 +134,31 @@ impl Cel {
         self.variables.iter().map(find).collect()
     }
 
+    /// How large the inputs are together. One that alone is too long is not looked through.
+    fn measure(&self, found: &[Cow<'_, Input>], most: usize) -> Result<value::Size, ConditionError> {
+        let mut size = value::Size::default();
+        for ((_, used), input) in self.variables.iter().zip(found) {
+            let Some(value) = input.value().filter(|_| *used == Use::Value) else { continue };
+            if value.as_array().is_some_and(|items| items.len() > most) {
+                return Err(ConditionError::TooLong { limit: most });
+            }
+            size.add(value);
+        }
+        Ok(size)
+    }
+
     fn run(&self, found: &[Cow<'_, Input>]) -> Result<bool, ConditionError> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         self.regexes.add_to(&mut context);
-        let mut size = value::Size::default();
         for (number, ((_, used), input)) in self.variables.iter().zip(found).enumerate() {
             let bound = match (used, &**input) {
                 (Use::Presence, input) => Some(Value::Bool(*input != Input::Absent)),
-                (Use::Value, input) => input.value().map(|value| {
-                    size.add(value);
-                    value::of(value)
-                }),
+                (Use::Value, input) => input.value().map(value::of),
             };
             if let Some(bound) = bound {
                 context.add_variable_from_value(variable(number), bound);
             }
         }
-        self.work.check(&size)?;
         match Value::resolve(&self.expression, &context) {
             Ok(Value::Bool(holds)) => Ok(holds),
             Ok(other) => Err(ConditionError::NotBoolean { found: value::kind(&other) }),
@@ -174,13 +181,13 @@ impl Cel {
 impl Work {
     /// Steps are counted before the first: each loop runs over no more than the longest list there is, and
     /// one step looks at no more than the largest value.
-    fn check(self, size: &value::Size) -> Result<(), ConditionError> {
+    fn check(self, size: &value::Size, most: usize) -> Result<(), ConditionError> {
         if self.loops == 0 {
             return Ok(());
         }
         let turns = self.longest.max(size.longest).max(1).saturating_pow(self.loops);
         let steps = turns.saturating_mul(self.nodes).saturating_mul(1 + size.bytes / 4_096);
-        if steps > MAX_STEPS { Err(ConditionError::TooLong { limit: MAX_STEPS }) } else { Ok(()) }
+        if steps > most { Err(ConditionError::TooLong { limit: most }) } else { Ok(()) }
     }
 }
 

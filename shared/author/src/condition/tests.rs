@@ -1,7 +1,7 @@
 //! Tables of conditions: what they read, what they are for which inputs, and which are refused.
 
 use serde_json::json;
-use stemma_core::condition::Condition;
+use stemma_core::condition::{Condition, MAX_STEPS};
 
 use super::*;
 
@@ -116,7 +116,7 @@ fn a_condition_is_what_its_inputs_make_it() {
         ("params.m.k.exists(x, x == 2) && !params.m.k.all(x, x == 2)", true),
         ("int('4') == params.n && string(params.n) == '4' && double(params.n) == 4.0", true),
     ] {
-        assert_eq!(condition(text).evaluate(&inputs), Ok(expected), "{text}");
+        assert_eq!(condition(text).evaluate(&inputs, MAX_STEPS), Ok(expected), "{text}");
     }
 }
 
@@ -137,7 +137,7 @@ fn a_condition_without_an_answer_says_why() {
         ("nodes(tag='web')[5].name == 'x'", "out of bounds"),
         ("labels.other == 'x'", "`labels.other` is not among the inputs"),
     ] {
-        let error = condition(text).evaluate(&inputs).expect_err(text).to_string();
+        let error = condition(text).evaluate(&inputs, MAX_STEPS).expect_err(text).to_string();
         assert!(error.contains(says), "{text}: {error}");
     }
 }
@@ -225,11 +225,11 @@ fn s52_a_condition_over_large_inputs_is_not_begun() {
     let list: Vec<_> = (0..5_000).map(|n| json!({"name": format!("web-{n}")})).collect();
     let inputs = inputs(&[("nodes(tag='a'){name}", json!(list)), ("params.big", json!("a".repeat(100_000)))], &[]);
     let once = condition("nodes(tag='a').exists(n, n.name == 'web-4999')");
-    assert_eq!(once.evaluate(&inputs), Ok(true));
+    assert_eq!(once.evaluate(&inputs, MAX_STEPS), Ok(true));
     let twice = condition("nodes(tag='a').all(a, nodes(tag='a').all(b, a.name != b.name))");
-    assert_eq!(twice.evaluate(&inputs), Err(ConditionError::TooLong { limit: MAX_STEPS }));
+    assert_eq!(twice.evaluate(&inputs, MAX_STEPS), Err(ConditionError::TooLong { limit: MAX_STEPS }));
     let scan = condition("params.big.matches('(a|a)*b')");
-    assert_eq!(scan.evaluate(&inputs), Ok(false));
+    assert_eq!(scan.evaluate(&inputs, MAX_STEPS), Ok(false));
 }
 
 #[test]

@@ -82,6 +82,16 @@ impl Fleet {
         }
     }
 
+    /// Reaches the nodes whose tasks have conditions: these may take more steps now, or less.
+    pub(super) fn reach_conditions(&self, dirty: &mut Dirty) {
+        for used in self.groups.values().flat_map(|entry| entry.profiles.values()) {
+            let release = &used.profile.release;
+            if used.profile.all().into_iter().any(|ix| release.task(ix).condition.is_some()) {
+                used.nodes.iter().for_each(|node| dirty.add(*node));
+            }
+        }
+    }
+
     pub(crate) fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
         self.cluster_of(self.node(id)?.spec.nodegroup?)
     }

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::answer::{LeftOut, TaskSet, task_digest};
-use crate::digest::DigestVersion;
+use crate::condition::{MAX_STEPS, steps_for_each};
+use crate::digest::{DigestVersion, Hex, sha256};
 use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, NodeView};
 use crate::input::{Input, Inputs, Read, Reference};
@@ -106,6 +107,10 @@ pub(super) struct Base {
     parameters: BTreeMap<Box<str>, Vec<u32>>,
     /// Per task of the profile, its reads.
     tasks: Box<[TaskReads]>,
+    /// What a condition may take for each node, where what it reads differs by node.
+    steps: usize,
+    /// The digests of what look-ups found that conditions read, by place: their texts are as long as the fleet.
+    looked_up: BTreeMap<u32, Box<str>>,
     outcomes: Arc<Outcomes>,
     sets: Mutex<BTreeMap<Box<str>, Weak<TaskSet>>>,
 }
@@ -145,11 +150,23 @@ impl Base {
                     }
                 })
                 .collect(),
+            steps: steps_for_each(view.fleet().node_count()),
+            looked_up: BTreeMap::new(),
             outcomes: Arc::clone(outcomes),
             sets: Mutex::default(),
         };
         base.sort_reads();
+        base.digest_lookups();
         base
+    }
+
+    fn digest_lookups(&mut self) {
+        for at in self.tasks.iter().flat_map(|reads| &reads.condition) {
+            if let Input::LookedUp(value) = &self.inputs[*at as usize] {
+                let digest = || Hex(&sha256(value.to_string().as_bytes())).to_string().into();
+                self.looked_up.entry(*at).or_insert_with(digest);
+            }
+        }
     }
 
     fn sort_reads(&mut self) {
@@ -168,6 +185,9 @@ impl Base {
 
     /// Whether the reads that look at other nodes or at secrets find what they found.
     fn is_current(&self, view: &NodeView<'_>) -> bool {
+        if self.steps != steps_for_each(view.fleet().node_count()) {
+            return false;
+        }
         let finds = |at: &u32| self.inputs[*at as usize].is_same(&view.input(&self.profile.reads[*at as usize]));
         self.fleetwide.iter().all(finds)
     }
@@ -230,12 +250,12 @@ impl Base {
             return Some(LeftOut::Marker);
         }
         let condition = task.condition.as_ref()?;
-        let read = (0..).zip(&reads.condition).map(|(nth, at)| (nth, values.at(*at)));
-        let key = (task.definition, text(read).into_boxed_str());
+        let most = self.most_steps(reads);
+        let key = (task.definition, self.condition_text(reads, values, most).into_boxed_str());
         if let Some(known) = self.outcomes.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return known.clone();
         }
-        let outcome = match self.collect(&reads.condition, values).map(|inputs| condition.evaluate(&inputs)) {
+        let outcome = match self.collect(&reads.condition, values).map(|inputs| condition.evaluate(&inputs, most)) {
             Ok(Ok(true)) => None,
             Ok(Ok(false)) => Some(LeftOut::False { condition: task.task.condition.clone().unwrap_or_default() }),
             Ok(Err(reason)) => Some(LeftOut::Failed { reason: reason.to_string() }),
@@ -247,6 +267,32 @@ impl Base {
         }
         outcomes.insert(key, outcome.clone());
         outcome
+    }
+
+    /// What a condition reads that is the same for all nodes of the base is evaluated once; all else for each node.
+    fn most_steps(&self, reads: &TaskReads) -> usize {
+        let is_shared = |at: &u32| match self.profile.reads[*at as usize].read() {
+            Read::Nodes { .. } | Read::Primary { .. } | Read::Secret(_) | Read::Tag(_) | Read::Cluster(_) => true,
+            Read::Label(_)
+            | Read::LabelsWithPrefix(_)
+            | Read::Parameter(_)
+            | Read::Trait(_)
+            | Read::Fact(_)
+            | Read::Node(_) => false,
+        };
+        if reads.condition.iter().all(is_shared) { MAX_STEPS } else { self.steps }
+    }
+
+    /// What decides a condition, as a text that tells any two apart.
+    fn condition_text(&self, reads: &TaskReads, values: &Values<'_>, most: usize) -> String {
+        let mut key = format!("{most}\n");
+        for (nth, at) in (0..).zip(&reads.condition) {
+            match self.looked_up.get(at) {
+                Some(digest) => key.extend([format!("{nth}#").as_str(), digest, "\n"]),
+                None => key.push_str(&text([(nth, values.at(*at))].into_iter())),
+            }
+        }
+        key
     }
 
     fn collect(&self, places: &[u32], values: &Values<'_>) -> Result<Inputs, LeftOut> {

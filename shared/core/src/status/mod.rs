@@ -20,7 +20,7 @@ pub enum State {
     Parked,
     /// Its agent does not check in.
     Silent,
-    /// A task failed, or an error among its findings keeps a task or its whole state from it.
+    /// A task failed, two hosts have its identity, or an error among its findings keeps a task or its whole state from it.
     Failed,
     /// Its tasks wait.
     Paused,
@@ -82,6 +82,8 @@ pub struct Facts {
     pub parked: Option<Side>,
     /// Who paused it.
     pub paused: Option<Side>,
+    /// Whether two hosts check in with its identity.
+    pub is_doubled: bool,
     /// Whether an error is among its findings.
     pub has_error: bool,
     /// Its agent.
@@ -98,6 +100,7 @@ impl Facts {
             Self { parked: Some(Side::Operator), .. } => (State::Parked, "an operator parked it"),
             Self { parked: Some(Side::Host), .. } => (State::Parked, "it is parked on its host"),
             Self { liveness: Liveness::Silent, .. } => (State::Silent, "its agent does not check in"),
+            Self { is_doubled: true, .. } => (State::Failed, "two hosts check in with its identity"),
             Self { tasks: Tasks::Failed, .. } => (State::Failed, "a task failed"),
             Self { has_error: true, .. } => (State::Failed, "there is an error among its findings"),
             Self { paused: Some(Side::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
@@ -149,6 +152,8 @@ mod tests {
         assert_eq!(facts.status().state, State::Failed);
         facts.tasks = Tasks::Failed;
         assert_eq!(facts.status(), Status { state: State::Failed, reason: "a task failed" });
+        facts.is_doubled = true;
+        assert_eq!(facts.status().reason, "two hosts check in with its identity");
         facts.liveness = Liveness::Silent;
         assert_eq!(facts.status().state, State::Silent);
         facts.parked = Side::of(false, true);

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::super::testing::creation;
 use super::super::{RedbOptions, RedbStore, open, schema};
-use crate::store::{OpenError, PROGRAM, Revision, SCHEMA, Store, Transaction};
+use crate::store::{OpenError, PROGRAM, Revision, SCHEMA, Store, Transaction, WatchError};
 
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -195,4 +195,30 @@ async fn a_copy_of_a_crashed_store_opens_with_all_that_was_acknowledged() {
     let copied = RedbStore::open(&copy, RedbOptions::default()).unwrap();
     assert_eq!(copied.head().await.unwrap(), Revision::new(1));
     drop(store);
+}
+
+#[tokio::test]
+async fn w10_01_what_was_superseded_is_kept_up_to_a_number_of_bytes_and_its_pages_are_used_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.redb");
+    let options = RedbOptions { kept_bytes: 4 << 20, ..RedbOptions::default() };
+    let store = RedbStore::create(&path, &creation(), options.clone()).unwrap();
+    let large = |n: u32| Transaction::new().put("results", vec![n as u8; 256 << 10]);
+    let mut sizes = Vec::new();
+    for n in 0..400 {
+        store.commit(large(n)).await.unwrap();
+        sizes.push(fs::metadata(&path).unwrap().len());
+    }
+    assert!(sizes[399] < 16 << 20, "100 MiB were written, and the file has {}", sizes[399]);
+    assert_eq!(sizes[99], sizes[399], "it no longer grows");
+
+    let head = store.head().await.unwrap();
+    let mut watch = store.watch(head);
+    assert_eq!(watch.next().await.unwrap().revision, head, "the last ones can be watched");
+    let mut early = store.watch(Revision::new(1));
+    assert!(matches!(early.next().await, Err(WatchError::Compacted { .. })));
+    drop((watch, early, store));
+    let again = RedbStore::open(&path, options).unwrap();
+    assert_eq!(again.head().await.unwrap(), head);
+    again.commit(large(7)).await.unwrap();
 }
