@@ -77,7 +77,7 @@ async fn said(fleet: &Fleet) -> usize {
 
 #[tokio::test]
 async fn w08_explain_of_a_task_behind_a_shut_barrier_names_what_it_waits_for() {
-    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_with(|own| *own = options()).await;
     let mut site = site();
     let after_b =
         json!({"id": "d", "type": "shell", "tags": ["y"], "requires": ["b"], "parameters": {"script": "true"}});
