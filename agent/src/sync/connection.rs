@@ -42,10 +42,10 @@ pub struct Connection {
     pub since: u64,
 }
 
-/// What was noted last, and which cause was logged of each controller in this outage.
-#[derive(Default)]
+/// What is on disk, how this process found it last, and which cause was logged of each controller in this outage.
 pub(super) struct Connections {
-    last: Option<Connection>,
+    kept: Option<Connection>,
+    standing: Option<Standing>,
     logged: BTreeMap<String, String>,
 }
 
@@ -59,15 +59,13 @@ impl Connection {
         Ok(dir.read(NAME, LARGEST)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// Takes it away: it was another identity's.
+    /// A host that has just joined; what was noted there before was another identity's.
     ///
     /// # Errors
     /// [`HostError`].
-    pub(super) fn forget(host: &dyn Host) -> Result<(), HostError> {
-        match host.dir(&HostPath::own(DIR))? {
-            Some(dir) if dir.stat(NAME)?.is_some() => dir.remove(NAME),
-            _ => Ok(()),
-        }
+    pub(super) fn joined(host: &dyn Host, url: String) -> Result<(), HostError> {
+        let since = host.unix_seconds();
+        Self { standing: Standing::Connected, url, cause: String::new(), since }.store(host)
     }
 
     fn store(&self, host: &dyn Host) -> Result<(), HostError> {
@@ -77,6 +75,14 @@ impl Connection {
 }
 
 impl Connections {
+    /// What is known when the agent starts.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(super) fn load(host: &dyn Host) -> Result<Self, HostError> {
+        Ok(Self { kept: Connection::load(host)?, standing: None, logged: BTreeMap::new() })
+    }
+
     /// Whether this cause is to be logged: the first of an outage, and each other one after it.
     pub(super) fn is_news(&mut self, url: &str, cause: &str) -> bool {
         // The times in a cause move on.
@@ -84,21 +90,26 @@ impl Connections {
         self.logged.insert(url.to_owned(), text.clone()).is_none_or(|last| last != text)
     }
 
-    /// Notes how this host stands now. Whether it has changed.
+    /// Notes how this host stands now. Whether this process found it otherwise before.
+    ///
+    /// A host of a version that noted nothing, and that is served, gets no file: an upgrade is no event.
     pub(super) fn note(&mut self, host: &dyn Host, standing: Standing, url: String, cause: String) -> bool {
-        let last = self.last.as_ref().filter(|last| last.standing == standing);
-        let since = last.map_or_else(|| host.unix_seconds(), |last| last.since);
-        let is_new = last.is_none();
         if standing == Standing::Connected {
             self.logged.clear();
         }
+        let same = self.kept.as_ref().filter(|kept| kept.standing == standing);
+        let since = same.map_or_else(|| host.unix_seconds(), |kept| kept.since);
         let now = Connection { standing, url, cause, since };
-        if self.last.as_ref() != Some(&now) {
+        let is_kept = match &self.kept {
+            Some(kept) => *kept == now,
+            None => standing == Standing::Connected,
+        };
+        if !is_kept {
             if let Err(error) = now.store(host) {
                 warn!(error:% = chain(&error); "how this host stands with its controllers could not be kept");
             }
-            self.last = Some(now);
+            self.kept = Some(now);
         }
-        is_new
+        self.standing.replace(standing) != Some(standing)
     }
 }

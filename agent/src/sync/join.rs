@@ -177,7 +177,7 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
     };
     credentials.check_given(&identity, clock.unix_seconds())?;
     credentials.store(host)?;
-    Connection::forget(host)?;
+    Connection::joined(host, credentials.controllers[0].clone())?;
     // The identity comes last: with it, the host has joined.
     identity.store(host)?;
     Ok(identity)

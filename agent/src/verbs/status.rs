@@ -27,7 +27,7 @@ struct Status {
     revision: Option<u64>,
     mode: Option<String>,
     progress: String,
-    /// How it stood with its controllers when that last changed; `null`: it has not spoken with one yet.
+    /// How it stood with its controllers when that last changed; `null`: it was never noted, because no outage was.
     connection: Option<Connection>,
     paused: bool,
     labels: BTreeMap<String, String>,
@@ -173,8 +173,9 @@ fn human(status: &Status, now: u64) -> String {
     }
     line("mode", status.mode.as_deref().unwrap_or("-"));
     line("state", &status.state());
-    if let Some(connection) = &status.connection {
-        line("contact", &contact(connection, now));
+    if status.node.is_some() {
+        let noted = status.connection.as_ref().map(|connection| contact(connection, now));
+        line("contact", &noted.unwrap_or_else(|| "no outage noted".to_owned()));
     }
     line("labels", &status.labels.len().to_string());
     line("traits", &status.traits.len().to_string());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use stemma_core::finding::{Finding, Severity};
+use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::resolve::FleetAnswer;
 use stemma_core::role::natural_cmp;
 
@@ -12,19 +12,19 @@ use crate::args::{Files, Output};
 use crate::command::question;
 use crate::output::{printable, table};
 
-/// `resolve`.
+/// `resolve`. What a type's parameters must be is not judged by it: `validate` does, and a write to a controller.
 ///
 /// # Errors
 /// What is wrong with the manifests.
 pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
-    let local = load(&files.paths)?;
-    let resolved = &local.answer;
+    let mut resolved = load(&files.paths)?.answer;
+    resolved.findings.retain(|finding| finding.code != rule::TASK_PARAMETERS.code);
     match output {
-        Output::Json | Output::Yaml => question::print(&serde_json::to_value(resolved)?, output)?,
+        Output::Json | Output::Yaml => question::print(&serde_json::to_value(&resolved)?, output)?,
         Output::Name => resolved.nodes.keys().for_each(|name| say!("node/{}", printable(name))),
         Output::Table | Output::Wide | Output::Manifest => {
-            say!("{}", nodes(resolved, output));
-            print_order(resolved);
+            say!("{}", nodes(&resolved, output));
+            print_order(&resolved);
             print_findings(&resolved.findings);
         }
     }

@@ -129,9 +129,6 @@ fn results_of_an_earlier_agent_are_taken_once_and_answered_with_nothing_new() ->
 const OF_TRAITS: [&str; 3] =
     ["run/stemma/traits", "var/lib/stemma-agent/apply/accepted", "var/lib/stemma-agent/apply/told"];
 
-/// What this version keeps of itself and 118d023 did not: why tasks failed, and how its controllers answer.
-const NEW: [&str; 2] = ["var/lib/stemma-agent/apply/reasons", "var/lib/stemma-agent/sync/connection.json"];
-
 /// Runs the agent over a kept host until `done`; gives the files that are not as they were, by name. A machine whose processor has other
 /// traits than the one of then reports those, and is told them: files of traits do not count there.
 fn agent_first(kept: &Kept, host: &str, time: Then, done: impl Fn(&Served) -> bool) -> Result<Vec<String>> {
@@ -144,7 +141,6 @@ fn agent_first(kept: &Kept, host: &str, time: Then, done: impl Fn(&Served) -> bo
     ensure!(served.counted("stemma_desired_sent_total") == 0 || !has_traits);
     let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
     let changed = names.filter(|name| before.get(*name) != after.get(*name)).map(|name| name.display().to_string());
-    let changed = changed.filter(|name| !NEW.contains(&name.as_str()));
     Ok(changed.filter(|name| has_traits || !OF_TRAITS.contains(&name.as_str())).collect())
 }
 

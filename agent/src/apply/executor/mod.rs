@@ -299,7 +299,10 @@ impl Run {
         progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), performed.clone())));
         self.site.ledger.put(&PROGRESS, &progress)?;
         self.reasons.retain(|id, _| progress.tasks.contains_key(id));
-        self.site.ledger.put(&REASONS, &self.reasons)?;
+        // A host on which no task ever failed has no such record, and an upgrade makes none.
+        if !self.reasons.is_empty() || self.site.ledger.get(&REASONS)?.is_some() {
+            self.site.ledger.put(&REASONS, &self.reasons)?;
+        }
         self.unsettled = false;
         Ok(std::mem::take(&mut self.numbered))
     }

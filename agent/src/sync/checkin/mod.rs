@@ -123,6 +123,7 @@ impl Sync {
         let credentials = Credentials::load(&*host)?;
         let tls = credentials.tls(&identity, clock.clone())?;
         let renew_at = renew_at(&credentials, &*clock);
+        let connections = Connections::load(&*host).map_err(StateError::from)?;
         Ok(Self {
             targets: credentials.targets().into(),
             said: Outbox::observe(&*host),
@@ -143,7 +144,7 @@ impl Sync {
             speak_at: None,
             renew_at,
             renewing: None,
-            connections: Connections::default(),
+            connections,
             rival: Rival::default(),
             offered: false,
             refusals: Backoff::default(),

@@ -171,14 +171,14 @@ async fn w09_a_rival_is_told_of_once_until_it_was_gone_for_long() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn w08_an_outages_cause_is_said_again_when_it_is_another() {
-    let mut connections = Connections::default();
+    let host = MemoryHost::new();
+    let mut connections = Connections::load(&host).unwrap();
     let said = |connections: &mut Connections, cause: &str| connections.is_news("https://c:1", cause);
     assert!(said(&mut connections, "https://c:1 cannot be reached: Connection refused"));
     assert!(!said(&mut connections, "https://c:1 cannot be reached: Connection refused"));
     assert!(said(&mut connections, "the certificate is not valid before 200 (seconds since 1970), and it is 100"));
     assert!(!said(&mut connections, "the certificate is not valid before 200 (seconds since 1970), and it is 101"));
     assert!(said(&mut connections, "https://c:1 cannot be reached: Connection refused"));
-    let host = MemoryHost::new();
     assert!(connections.note(&host, Standing::Connected, "https://c:1".to_owned(), String::new()));
     assert!(said(&mut connections, "https://c:1 cannot be reached: Connection refused"), "another outage");
 }
