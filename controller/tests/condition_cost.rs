@@ -2,8 +2,6 @@
 
 mod served;
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 use served::Served;
 
@@ -24,7 +22,7 @@ async fn fleet() -> Served {
     ]);
     served.expect("POST", "/v1/apply", &json!({"objects": site}), 200).await;
     let node =
-        |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"zone": format!("z{n}")}});
+        |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"zone": format!("zone-{n:040}")}});
     let nodes: Vec<Value> = (0..NODES).map(node).collect();
     served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
     served
@@ -34,28 +32,21 @@ async fn fleet() -> Served {
 async fn w10_05_a_condition_over_many_nodes_is_bounded_for_all_of_them_and_health_does_not_wait() {
     let served = fleet().await;
     let asking = std::sync::Arc::clone(&served.api());
-    let begun = Instant::now();
     let list = tokio::spawn(async move {
         let request = hyper::Request::builder().uri("/v1/nodes").header("host", "localhost");
         let request = request.body(http_body_util::Full::new(bytes::Bytes::new())).expect("a request");
         stemma_controller::api::answer(asking, None, request).await.status().as_u16()
     });
-    let mut longest = Duration::ZERO;
-    while !list.is_finished() {
-        let asked = Instant::now();
-        served.text("/healthz").await;
-        longest = longest.max(asked.elapsed());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    tokio::task::yield_now().await;
+    served.text("/healthz").await;
+    assert!(!list.is_finished(), "/healthz is answered while the list is made");
     assert_eq!(list.await.expect("no panic"), 200);
-    let took = begun.elapsed();
-    assert!(took < Duration::from_secs(5), "the list took {took:?}; unbounded it takes 15 s");
-    assert!(longest < Duration::from_millis(500), "/healthz waited {longest:?}");
 
     let node = served.get("/v1/nodes/n7").await;
     let said = node["findings"][0]["message"].as_str().unwrap_or_default();
     assert_eq!(node["findings"][0]["code"], "condition.failed", "{node}");
-    assert!(said.contains("takes more than 39062 steps over its inputs, the most in a fleet of this size"), "{said}");
+    assert!(said.contains("takes more than 62500 steps over its inputs, the most in a cluster of this size"), "{said}");
+    assert!(said.contains("look up fewer nodes"), "{said}");
     let resolved = served.get("/v1/nodes/n7/resolved").await;
     let skipped = resolved["skipped"].to_string();
     assert!(skipped.contains("zone") && !skipped.contains("many"), "what all nodes share is decided once: {resolved}");

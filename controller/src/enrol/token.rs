@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use stemma_core::manifest::read_value;
 use stemma_core::object::{GroupId, Timestamp};
 use stemma_core::task::Mode;
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use subtle::ConstantTimeEq;
 
@@ -89,7 +90,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
             let answer = Answer::json(201, view(context.model, &record));
-            work.finish(Answer { location: Some(format!("/v1/join-tokens/{id}")), ..answer })
+            work.finish(Answer { location: Some(Endpoint::GetToken.path(&[&id])), ..answer })
         })
         .await?;
     Ok(match wanted.secret_sha256 {

@@ -11,14 +11,15 @@ use crate::input::{Inputs, Reference};
 /// The most steps that a condition may take over its inputs.
 pub const MAX_STEPS: usize = 4_000_000;
 
-/// The most steps that it may take over those of all nodes, where they differ by node.
-const MAX_STEPS_OF_ALL: usize = 40_000_000;
+/// The most steps that it may take over those of all nodes of a cluster, where it looks other nodes up for each of them.
+const MAX_STEPS_OF_ALL: usize = 64_000_000;
 
 /// So many it may take for a node, however many nodes there are.
-const MIN_STEPS: usize = 500;
+const MIN_STEPS: usize = 1_000;
 
-/// The most steps for each node of a fleet of so many. All nodes are resolved together, so what one may cost shrinks with their
-/// number. That is rounded up to a power of two, so that an answer seldom depends on who else is there.
+/// The most steps for each node of a cluster of so many, where a condition looks other nodes up. They are resolved together and what is
+/// looked up grows with them, so what one may cost shrinks with their number. That is rounded up to a power of two, so that an answer
+/// seldom depends on who else is there.
 pub fn steps_for_each(nodes: usize) -> usize {
     (MAX_STEPS_OF_ALL / nodes.max(1).next_power_of_two()).clamp(MIN_STEPS, MAX_STEPS)
 }
@@ -57,7 +58,7 @@ pub enum ConditionError {
         reference: Reference,
     },
     /// It takes more steps than a condition may.
-    #[error("takes more than {limit} steps over its inputs, the most in a fleet of this size")]
+    #[error("takes more than {limit} steps over its inputs, the most in a cluster of this size: look up fewer nodes, or compare with nothing that the node says itself")]
     TooLong {
         /// The limit.
         limit: usize,

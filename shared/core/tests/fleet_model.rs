@@ -672,11 +672,12 @@ fn w10_05_what_a_condition_may_cost_follows_from_the_number_of_nodes_and_reaches
         "id": "zone", "type": "shell", "roles": ["web"], "parameters": {"script": "true"},
         "condition": "nodes(role='web').exists(n, n.name == 'nobody' && n.labels.zone == labels.zone)",
     }]);
-    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "prod/web", "labels": {"zone": format!("z{n}")}});
+    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "prod/web", "labels": {"zone": format!("zone-{n:040}")}});
     let mut documents = vec![
         release(&json!({}), &tasks),
         json!({"kind": "Cluster", "name": "prod", "release": "site@1"}),
         json!({"kind": "NodeGroup", "cluster": "prod", "name": "web", "roles": ["web"]}),
+        json!({"kind": "NodeGroup", "cluster": "prod", "name": "spare"}),
     ];
     documents.extend((0..1024).map(node));
     let mut made = Made::of(&documents);
@@ -685,12 +686,14 @@ fn w10_05_what_a_condition_may_cost_follows_from_the_number_of_nodes_and_reaches
     let fresh = Made { fleet: made.fleet.clone(), cache: ResolveCache::new() };
     assert_eq!(fresh.plain("n1"), made.plain("n1"), "memory changes no answer");
 
-    // Nodes elsewhere count as well.
-    let apart = |n: usize| json!({"kind": "Node", "name": format!("m{n}")});
-    documents.push(apart(0));
-    assert_eq!(made.edit(&[apart(0)]).len(), 1025, "all that have conditions, at a power of two");
-    documents.push(apart(1));
-    assert_eq!(made.edit(&[apart(1)]), ["m1"]);
+    // Nodes elsewhere do not count; those of the cluster do, also where nobody looks them up.
+    assert_eq!(made.edit(&[json!({"kind": "Node", "name": "apart"})]), ["apart"]);
+    let spare = |n: usize| {
+        let node = json!({"kind": "Node", "name": format!("m{n}"), "nodegroup": "prod/spare"});
+        [&documents[..4], &[node]].concat()
+    };
+    assert_eq!(made.edit(&spare(0)).len(), 1025, "all that look nodes up, at a power of two");
+    assert_eq!(made.edit(&spare(1)), ["m1"]);
     assert_eq!(skipped(&made), 1);
     let few = Made::of(&documents[..300]);
     assert!(few.answer("n1").findings().iter().all(|finding| finding.code != "condition.failed"), "300 nodes are few");

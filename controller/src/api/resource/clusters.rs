@@ -7,7 +7,7 @@ use stemma_core::labels::BodyShape;
 use stemma_core::name::ObjectName;
 use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Kind, NodeGroupSpec};
 use stemma_core::origin::Level;
-use stemma_wire::endpoint::since;
+use stemma_wire::endpoint::{Endpoint, since};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
@@ -92,7 +92,7 @@ impl Shown for ClusterSpec {
     }
 
     fn path(object: &Cluster) -> String {
-        format!("clusters/{}", object.meta.uuid)
+        Endpoint::GetCluster.path(&[&object.meta.uuid.to_string()])
     }
 
     fn has_hosts(model: &Model, object: &Cluster) -> bool {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use stemma_core::labels::BodyShape;
 use stemma_core::object::{ClusterId, ClusterSpec, GroupId, Kind, NodeGroup, NodeGroupSpec};
 use stemma_core::origin::Level;
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::Shown;
@@ -80,7 +81,7 @@ impl Shown for NodeGroupSpec {
     }
 
     fn path(object: &NodeGroup) -> String {
-        format!("clusters/{}/nodegroups/{}", object.spec.cluster, object.meta.uuid)
+        Endpoint::GetGroup.path(&[&object.spec.cluster.to_string(), &object.meta.uuid.to_string()])
     }
 
     fn has_hosts(model: &Model, object: &NodeGroup) -> bool {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use stemma_core::name::{NodeName, is_uuid_like, odd_host_uuid};
 use stemma_core::object::{Kind, Node, NodeSpec};
 use stemma_core::origin::Level;
-use stemma_wire::endpoint::{Minor, since};
+use stemma_wire::endpoint::{Endpoint, Minor, since};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
@@ -68,7 +68,7 @@ impl Shown for NodeSpec {
     }
 
     fn path(object: &Node) -> String {
-        format!("nodes/{}", object.meta.uuid)
+        Endpoint::GetNode.path(&[&object.meta.uuid.to_string()])
     }
 
     fn has_hosts(_model: &Model, _object: &Node) -> bool {

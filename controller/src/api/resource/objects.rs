@@ -48,7 +48,7 @@ pub(super) trait Shown: Resource + Fields {
     /// That there is none.
     fn locate(model: &Model, request: &Request) -> Result<Arc<Object<Self>>, ApiError>;
 
-    /// The path of the object below `/v1/`.
+    /// The path of the object.
     fn path(object: &Object<Self>) -> String;
 
     /// What it looks like, whole.

@@ -9,6 +9,7 @@ use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Kind, Release, ReleaseSpec};
 use stemma_core::origin::Level;
 use stemma_core::task::task_type;
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
@@ -68,7 +69,7 @@ impl Shown for ReleaseSpec {
     }
 
     fn path(object: &Release) -> String {
-        format!("releases/{}", object.meta.name)
+        Endpoint::GetRelease.path(&[&object.meta.name.to_string()])
     }
 
     fn check_bodies(api: &Api, spec: &Self) -> Result<(), ApiError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use stemma_core::object::{ClusterTemplate, ClusterTemplateSpec, Kind};
 use stemma_core::origin::Level;
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
@@ -33,7 +34,7 @@ impl Shown for ClusterTemplateSpec {
     }
 
     fn path(object: &ClusterTemplate) -> String {
-        format!("clustertemplates/{}", object.meta.uuid)
+        Endpoint::GetTemplate.path(&[&object.meta.uuid.to_string()])
     }
 
     fn has_hosts(model: &Model, object: &ClusterTemplate) -> bool {

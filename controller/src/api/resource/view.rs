@@ -174,7 +174,8 @@ pub(super) fn owners<K: Ord + Clone + fmt::Display, V: Clone>(layer: &Layer<K, V
     entries.map(|(key, entry)| (key.to_string(), json!(*entry.owners))).collect::<Map<_, _>>().into()
 }
 
-/// The two links that `OpenStack`'s bodies have.
+/// The two links that `OpenStack`'s bodies have; in that of a bookmark, no version.
 pub(super) fn links(base: &str, path: &str) -> Value {
-    json!([{"href": format!("{base}/v1/{path}"), "rel": "self"}, {"href": format!("{base}/{path}"), "rel": "bookmark"}])
+    let bookmark = path.strip_prefix("/v1").unwrap_or(path);
+    json!([{"href": format!("{base}{path}"), "rel": "self"}, {"href": format!("{base}{bookmark}"), "rel": "bookmark"}])
 }

@@ -49,7 +49,7 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
     commit(api, request, &caller, |work| {
         let made = create(work).map_err(|refusal| S::refuse_new(refusal, request))?.object;
         let shown = S::made(api, work, request, &made)?;
-        let location = Some(format!("/v1/{}", S::path(&made)));
+        let location = Some(S::path(&made));
         let warning = unmet(work);
         Ok(Answer { location, warning, ..Answer::json(S::CREATED, shown.into()) })
     })

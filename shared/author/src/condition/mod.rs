@@ -14,13 +14,15 @@ mod value;
 mod walk;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use cel::common::ast::IdedExpr;
 use cel::{Context, Env, ExecutionError, Program, Value};
+use serde_json::Value as Json;
 use stemma_core::condition::{AuthorError, Condition, ConditionError};
-use stemma_core::input::{Input, Inputs, Reference};
+use stemma_core::input::{Input, Inputs, LookedUp, Reference};
 
 use crate::source::Source;
 use regexes::Regexes;
@@ -63,6 +65,21 @@ struct Cel {
     expression: IdedExpr,
     regexes: Regexes,
     work: Work,
+    /// By variable, what was looked up last: node after node reads the same, and it may be as long as their cluster.
+    looked_up: Mutex<BTreeMap<usize, Converted>>,
+}
+
+/// What was looked up, as CEL sees it.
+struct Converted {
+    of: Weak<LookedUp>,
+    seen: Seen,
+}
+
+/// A value as CEL sees it, and how large it is.
+#[derive(Clone)]
+struct Seen {
+    size: value::Size,
+    value: Value,
 }
 
 /// Reads a condition.
@@ -78,6 +95,7 @@ pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
         expression: found.expression,
         regexes: found.regexes,
         work: found.work,
+        looked_up: Mutex::default(),
     }))
 }
 
@@ -120,8 +138,10 @@ impl Condition for Cel {
 
     fn evaluate(&self, inputs: &Inputs, most: usize) -> Result<bool, ConditionError> {
         let found = self.find(inputs)?;
-        self.work.check(&self.measure(&found, most)?, most)?;
-        self.run(&found)
+        let seen = self.see(&found, most)?;
+        let size = seen.iter().flatten().fold(value::Size::default(), |sum, seen| sum.and(seen.size));
+        self.work.check(&size, most)?;
+        self.run(seen)
     }
 }
 
@@ -134,29 +154,38 @@ impl Cel {
         self.variables.iter().map(find).collect()
     }
 
-    /// How large the inputs are together. One that alone is too long is not looked through.
-    fn measure(&self, found: &[Cow<'_, Input>], most: usize) -> Result<value::Size, ConditionError> {
-        let mut size = value::Size::default();
-        for ((_, used), input) in self.variables.iter().zip(found) {
-            let Some(value) = input.value().filter(|_| *used == Use::Value) else { continue };
-            if value.as_array().is_some_and(|items| items.len() > most) {
-                return Err(ConditionError::TooLong { limit: most });
-            }
-            size.add(value);
-        }
-        Ok(size)
+    /// What each variable is bound to, `None` for an absent value. A list that alone is too long is not looked through.
+    fn see(&self, found: &[Cow<'_, Input>], most: usize) -> Result<Vec<Option<Seen>>, ConditionError> {
+        let is_too_long = |input: &Input| input.value().and_then(Json::as_array).is_some_and(|items| items.len() > most);
+        let see = |(number, input): (usize, &Cow<'_, Input>)| match self.variables[number].1 {
+            Use::Presence => Ok(Some(Seen::of(&Json::Bool(**input != Input::Absent)))),
+            Use::Value if is_too_long(input) => Err(ConditionError::TooLong { limit: most }),
+            Use::Value => Ok(match &**input {
+                Input::LookedUp(found) => Some(self.converted(number, found)),
+                input => input.value().map(Seen::of),
+            }),
+        };
+        found.iter().enumerate().map(see).collect()
     }
 
-    fn run(&self, found: &[Cow<'_, Input>]) -> Result<bool, ConditionError> {
+    fn converted(&self, number: usize, found: &Arc<LookedUp>) -> Seen {
+        let mut looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nothing else can stand where a weak reference still points to.
+        let known = looked_up.get(&number).filter(|known| known.of.as_ptr() == Arc::as_ptr(found));
+        if let Some(known) = known {
+            return known.seen.clone();
+        }
+        let seen = Seen::of(found.value());
+        looked_up.insert(number, Converted { of: Arc::downgrade(found), seen: seen.clone() });
+        seen
+    }
+
+    fn run(&self, seen: Vec<Option<Seen>>) -> Result<bool, ConditionError> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         self.regexes.add_to(&mut context);
-        for (number, ((_, used), input)) in self.variables.iter().zip(found).enumerate() {
-            let bound = match (used, &**input) {
-                (Use::Presence, input) => Some(Value::Bool(*input != Input::Absent)),
-                (Use::Value, input) => input.value().map(value::of),
-            };
-            if let Some(bound) = bound {
-                context.add_variable_from_value(variable(number), bound);
+        for (number, seen) in seen.into_iter().enumerate() {
+            if let Some(seen) = seen {
+                context.add_variable_from_value(variable(number), seen.value);
             }
         }
         match Value::resolve(&self.expression, &context) {
@@ -175,6 +204,12 @@ impl Cel {
         }
         let reason = error.to_string().chars().take(MAX_REASON).map(|c| if c.is_control() { ' ' } else { c }).collect();
         ConditionError::Failed { reason }
+    }
+}
+
+impl Seen {
+    fn of(json: &Json) -> Self {
+        Self { size: value::Size::of(json), value: value::of(json) }
     }
 }
 

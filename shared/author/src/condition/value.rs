@@ -17,7 +17,19 @@ pub(super) struct Size {
 }
 
 impl Size {
-    pub(super) fn add(&mut self, value: &Json) {
+    /// The size of one value.
+    pub(super) fn of(value: &Json) -> Self {
+        let mut size = Self::default();
+        size.add(value);
+        size
+    }
+
+    /// The size of both together.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { longest: self.longest.max(other.longest), bytes: self.bytes + other.bytes }
+    }
+
+    fn add(&mut self, value: &Json) {
         match value {
             Json::String(text) => self.bytes += text.len(),
             Json::Array(items) => {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::fold::Parts;
 use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, Missing, NodeEntry, TemplateEntry};
 use crate::change::{self, Class, Classified, FieldChange};
-use crate::condition::steps_for_each;
 use crate::input::{Path, Read, Reference};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
@@ -31,9 +30,6 @@ impl Fleet {
         let mut dirty = Dirty::default();
         let seen = self.put(change, &mut dirty);
         self.reach_readers(&before, seen, &mut dirty);
-        if steps_for_each(before.nodes.len()) != steps_for_each(self.nodes.len()) {
-            self.reach_conditions(&mut dirty);
-        }
         dirty
     }
 

@@ -220,11 +220,6 @@ impl Fleet {
         self.nodes.values().map(|entry| &entry.node)
     }
 
-    /// How many nodes there are.
-    pub fn node_count(&self) -> usize {
-        self.nodes.len()
-    }
-
     /// The nodes of a group, by uuid.
     pub fn nodes_of(&self, id: GroupId) -> impl Iterator<Item = NodeId> {
         self.groups.get(&id).into_iter().flat_map(|entry| entry.nodes.iter().copied())

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Dirty, Fleet, GroupFold};
 use crate::change::FieldChange;
-use crate::input::Read;
+use crate::condition::steps_for_each;
+use crate::input::{Read, Reference};
 use crate::key::LabelKey;
 use crate::labels::Folded;
 use crate::object::{ClusterId, GroupId, NodeId};
@@ -73,6 +74,9 @@ impl Fleet {
             }
         }
         for (cluster, nodes) in touched {
+            if before.steps(cluster) != self.steps(cluster) {
+                self.reach_conditions(cluster, dirty);
+            }
             for reference in self.changed_lookups(before, cluster, &nodes) {
                 for (group, profile) in self.forget_found(cluster, &reference) {
                     let used = self.groups.get(&group).and_then(|entry| entry.profiles.get(&profile));
@@ -82,11 +86,19 @@ impl Fleet {
         }
     }
 
-    /// Reaches the nodes whose tasks have conditions: these may take more steps now, or less.
-    pub(super) fn reach_conditions(&self, dirty: &mut Dirty) {
-        for used in self.groups.values().flat_map(|entry| entry.profiles.values()) {
+    /// What a condition that looks nodes up may take for each node of a cluster.
+    pub(super) fn steps(&self, cluster: ClusterId) -> usize {
+        let entries = self.groups_of(cluster).filter_map(|group| self.groups.get(&group));
+        steps_for_each(entries.map(|entry| entry.nodes.len()).sum())
+    }
+
+    /// Reaches the nodes of a cluster whose tasks have conditions that look nodes up: these may take more steps now, or less.
+    fn reach_conditions(&self, cluster: ClusterId, dirty: &mut Dirty) {
+        let looks_up = |read: &Reference| matches!(read.read(), Read::Nodes { .. });
+        for used in self.groups_of(cluster).filter_map(|group| self.groups.get(&group)).flat_map(|entry| entry.profiles.values()) {
             let release = &used.profile.release;
-            if used.profile.all().into_iter().any(|ix| release.task(ix).condition.is_some()) {
+            let conditions = used.profile.all().into_iter().filter_map(|ix| release.task(ix).condition.as_ref());
+            if conditions.flat_map(|condition| condition.references()).any(looks_up) {
                 used.nodes.iter().for_each(|node| dirty.add(*node));
             }
         }

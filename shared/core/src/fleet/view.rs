@@ -7,6 +7,7 @@
 use serde_json::Value;
 
 use super::{Fleet, GroupFold, NodeEntry};
+use crate::condition::MAX_STEPS;
 use crate::input::{Input, Path, Read, Reference};
 use crate::labels::{Labels, Parameters};
 use crate::name::{Name, TagName};
@@ -83,6 +84,11 @@ impl<'a> NodeView<'a> {
     /// The labels that the host reports.
     pub fn reported(&self) -> &'a [ReportedLabel] {
         self.entry.observation.as_ref().map_or(&[], |seen| &seen.labels)
+    }
+
+    /// What a condition that looks nodes up may take for this one.
+    pub(crate) fn steps(&self) -> usize {
+        self.fold.map_or(MAX_STEPS, |fold| self.fleet.steps(fold.cluster_id()))
     }
 
     /// Whether the host fills labels, so that any of them may be the node's own.

@@ -20,11 +20,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+
+use crate::digest::{Hex, sha256};
 
 pub use path::{MAX_DEPTH, Path};
 pub use read::{Fields, MAX_LITERAL, MAX_NAMES, Names, Query, Read, ReferenceError};
@@ -47,7 +49,7 @@ pub enum Input {
     /// The value. `null` is a value: a parameter may hold one.
     Value(Value),
     /// What a look-up found: one value for all that read it, since it may be as large as its cluster.
-    LookedUp(Arc<Value>),
+    LookedUp(Arc<LookedUp>),
     /// Nothing is there. Templates see it as undefined, conditions as an error that `has()` asks for.
     Absent,
     /// A secret, by name and version. Its value is never an input, so it is in no digest, log or history.
@@ -57,6 +59,15 @@ pub enum Input {
         /// The version of the object's value; 0 where the controller has none and the host must.
         version: u64,
     },
+}
+
+/// What a look-up found. It may be as large as its cluster, and every node of the cluster may read it: so its size is taken once,
+/// and its digest once somebody asks for it.
+#[derive(Debug)]
+pub struct LookedUp {
+    value: Value,
+    weight: usize,
+    digest: OnceLock<String>,
 }
 
 /// The inputs of one task on one host, in the order of the references' texts.
@@ -81,7 +92,7 @@ impl Input {
     pub fn value(&self) -> Option<&Value> {
         match self {
             Self::Value(value) => Some(value),
-            Self::LookedUp(value) => Some(value),
+            Self::LookedUp(found) => Some(found.value()),
             Self::Absent | Self::Secret { .. } => None,
         }
     }
@@ -98,10 +109,27 @@ impl Input {
     fn weight(&self) -> usize {
         match self {
             Self::Value(value) => weigh(value),
-            Self::LookedUp(value) => weigh(value),
+            Self::LookedUp(found) => found.weight,
             Self::Absent => 8,
             Self::Secret { name, .. } => name.len() + 32,
         }
+    }
+}
+
+impl LookedUp {
+    /// What was found.
+    pub fn new(value: Value) -> Self {
+        Self { weight: weigh(&value), value, digest: OnceLock::new() }
+    }
+
+    /// The nodes, or the one node.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// A text as short as any, that tells two values apart.
+    pub(crate) fn digest(&self) -> &str {
+        self.digest.get_or_init(|| Hex(&sha256(self.value.to_string().as_bytes())).to_string())
     }
 }
 
@@ -273,7 +301,7 @@ impl Serialize for Input {
         };
         match self {
             Self::Value(value) => write(value, serializer),
-            Self::LookedUp(value) => write(value, serializer),
+            Self::LookedUp(found) => write(found.value(), serializer),
             Self::Absent => Wire::<()>::Absent.serialize(serializer),
             Self::Secret { name, version } => {
                 Wire::<()>::Secret { name: name.clone(), version: *version }.serialize(serializer)

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::answer::{LeftOut, TaskSet, task_digest};
-use crate::condition::{MAX_STEPS, steps_for_each};
-use crate::digest::{DigestVersion, Hex, sha256};
+use crate::condition::MAX_STEPS;
+use crate::digest::DigestVersion;
 use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, NodeView};
 use crate::input::{Input, Inputs, Read, Reference};
@@ -107,10 +107,8 @@ pub(super) struct Base {
     parameters: BTreeMap<Box<str>, Vec<u32>>,
     /// Per task of the profile, its reads.
     tasks: Box<[TaskReads]>,
-    /// What a condition may take for each node, where what it reads differs by node.
+    /// What a condition may take for each node, where it looks others up and reads what differs by node.
     steps: usize,
-    /// The digests of what look-ups found that conditions read, by place: their texts are as long as the fleet.
-    looked_up: BTreeMap<u32, Box<str>>,
     outcomes: Arc<Outcomes>,
     sets: Mutex<BTreeMap<Box<str>, Weak<TaskSet>>>,
 }
@@ -150,23 +148,12 @@ impl Base {
                     }
                 })
                 .collect(),
-            steps: steps_for_each(view.fleet().node_count()),
-            looked_up: BTreeMap::new(),
+            steps: view.steps(),
             outcomes: Arc::clone(outcomes),
             sets: Mutex::default(),
         };
         base.sort_reads();
-        base.digest_lookups();
         base
-    }
-
-    fn digest_lookups(&mut self) {
-        for at in self.tasks.iter().flat_map(|reads| &reads.condition) {
-            if let Input::LookedUp(value) = &self.inputs[*at as usize] {
-                let digest = || Hex(&sha256(value.to_string().as_bytes())).to_string().into();
-                self.looked_up.entry(*at).or_insert_with(digest);
-            }
-        }
     }
 
     fn sort_reads(&mut self) {
@@ -185,11 +172,8 @@ impl Base {
 
     /// Whether the reads that look at other nodes or at secrets find what they found.
     fn is_current(&self, view: &NodeView<'_>) -> bool {
-        if self.steps != steps_for_each(view.fleet().node_count()) {
-            return false;
-        }
         let finds = |at: &u32| self.inputs[*at as usize].is_same(&view.input(&self.profile.reads[*at as usize]));
-        self.fleetwide.iter().all(finds)
+        self.fleetwide.iter().all(finds) && (self.fleetwide.is_empty() || self.steps == view.steps())
     }
 
     /// What a node says otherwise than the base, by place; sorted.
@@ -251,7 +235,7 @@ impl Base {
         }
         let condition = task.condition.as_ref()?;
         let most = self.most_steps(reads);
-        let key = (task.definition, self.condition_text(reads, values, most).into_boxed_str());
+        let key = (task.definition, condition_text(reads, values, most).into_boxed_str());
         if let Some(known) = self.outcomes.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return known.clone();
         }
@@ -269,9 +253,10 @@ impl Base {
         outcome
     }
 
-    /// What a condition reads that is the same for all nodes of the base is evaluated once; all else for each node.
+    /// What looks no node up costs each node what it says itself. What reads the same for all nodes of the base is evaluated once.
     fn most_steps(&self, reads: &TaskReads) -> usize {
-        let is_shared = |at: &u32| match self.profile.reads[*at as usize].read() {
+        let read = |at: &u32| self.profile.reads[*at as usize].read();
+        let is_shared = |read: &Read| match read {
             Read::Nodes { .. } | Read::Primary { .. } | Read::Secret(_) | Read::Tag(_) | Read::Cluster(_) => true,
             Read::Label(_)
             | Read::LabelsWithPrefix(_)
@@ -280,19 +265,9 @@ impl Base {
             | Read::Fact(_)
             | Read::Node(_) => false,
         };
-        if reads.condition.iter().all(is_shared) { MAX_STEPS } else { self.steps }
-    }
-
-    /// What decides a condition, as a text that tells any two apart.
-    fn condition_text(&self, reads: &TaskReads, values: &Values<'_>, most: usize) -> String {
-        let mut key = format!("{most}\n");
-        for (nth, at) in (0..).zip(&reads.condition) {
-            match self.looked_up.get(at) {
-                Some(digest) => key.extend([format!("{nth}#").as_str(), digest, "\n"]),
-                None => key.push_str(&text([(nth, values.at(*at))].into_iter())),
-            }
-        }
-        key
+        let looks_up = reads.condition.iter().any(|at| matches!(read(at), Read::Nodes { .. }));
+        let is_shared = reads.condition.iter().all(|at| is_shared(read(at)));
+        if looks_up && !is_shared { self.steps } else { MAX_STEPS }
     }
 
     fn collect(&self, places: &[u32], values: &Values<'_>) -> Result<Inputs, LeftOut> {
@@ -360,6 +335,18 @@ impl Making {
     }
 }
 
+/// What decides a condition, as a text that tells any two apart.
+fn condition_text(reads: &TaskReads, values: &Values<'_>, most: usize) -> String {
+    let mut key = format!("{most}\n");
+    for (nth, at) in (0..).zip(&reads.condition) {
+        match values.at(*at) {
+            Input::LookedUp(found) => key.extend([format!("{nth}#").as_str(), found.digest(), "\n"]),
+            input => key.push_str(&text([(nth, input)].into_iter())),
+        }
+    }
+    key
+}
+
 /// Values by place, as one text that tells any two apart.
 fn text<'a>(values: impl Iterator<Item = (u32, &'a Input)>) -> String {
     use std::fmt::Write as _;
@@ -368,7 +355,7 @@ fn text<'a>(values: impl Iterator<Item = (u32, &'a Input)>) -> String {
         // Writing to a string can't fail; JSON has no bare control characters, so that none of its texts runs on.
         let _ = match input {
             Input::Value(value) => writeln!(text, "{at}={value}"),
-            Input::LookedUp(value) => writeln!(text, "{at}={value}"),
+            Input::LookedUp(found) => writeln!(text, "{at}={}", found.value()),
             Input::Absent => writeln!(text, "{at}-"),
             Input::Secret { name, version } => writeln!(text, "{at}${version} {name}"),
         };
