@@ -21,8 +21,7 @@ async fn fleet() -> Served {
         {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]},
     ]);
     served.expect("POST", "/v1/apply", &json!({"objects": site}), 200).await;
-    let node =
-        |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"zone": format!("zone-{n:040}")}});
+    let node = |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"zone": format!("zone-{n:040}")}});
     let nodes: Vec<Value> = (0..NODES).map(node).collect();
     served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
     served

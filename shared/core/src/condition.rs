@@ -58,7 +58,9 @@ pub enum ConditionError {
         reference: Reference,
     },
     /// It takes more steps than a condition may.
-    #[error("takes more than {limit} steps over its inputs, the most in a cluster of this size: look up fewer nodes, or compare with nothing that the node says itself")]
+    #[error(
+        "takes more than {limit} steps over its inputs, the most in a cluster of this size: look up fewer nodes, or compare with nothing that the node says itself"
+    )]
     TooLong {
         /// The limit.
         limit: usize,

@@ -156,7 +156,8 @@ impl Cel {
 
     /// What each variable is bound to, `None` for an absent value. A list that alone is too long is not looked through.
     fn see(&self, found: &[Cow<'_, Input>], most: usize) -> Result<Vec<Option<Seen>>, ConditionError> {
-        let is_too_long = |input: &Input| input.value().and_then(Json::as_array).is_some_and(|items| items.len() > most);
+        let is_too_long =
+            |input: &Input| input.value().and_then(Json::as_array).is_some_and(|items| items.len() > most);
         let see = |(number, input): (usize, &Cow<'_, Input>)| match self.variables[number].1 {
             Use::Presence => Ok(Some(Seen::of(&Json::Bool(**input != Input::Absent)))),
             Use::Value if is_too_long(input) => Err(ConditionError::TooLong { limit: most }),

@@ -95,7 +95,11 @@ impl Fleet {
     /// Reaches the nodes of a cluster whose tasks have conditions that look nodes up: these may take more steps now, or less.
     fn reach_conditions(&self, cluster: ClusterId, dirty: &mut Dirty) {
         let looks_up = |read: &Reference| matches!(read.read(), Read::Nodes { .. });
-        for used in self.groups_of(cluster).filter_map(|group| self.groups.get(&group)).flat_map(|entry| entry.profiles.values()) {
+        for used in self
+            .groups_of(cluster)
+            .filter_map(|group| self.groups.get(&group))
+            .flat_map(|entry| entry.profiles.values())
+        {
             let release = &used.profile.release;
             let conditions = used.profile.all().into_iter().filter_map(|ix| release.task(ix).condition.as_ref());
             if conditions.flat_map(|condition| condition.references()).any(looks_up) {
