@@ -5,6 +5,8 @@
 //! release is stored), `source:` becomes the hash of a blob that is sent before the manifest.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -166,19 +168,17 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// When it can't be read, is no UTF-8, or is larger than `limit` bytes.
 pub(crate) fn text(file: &Path, limit: u64) -> Result<String> {
-    if file == Path::new("-") {
-        let text = std::io::read_to_string(std::io::Read::take(std::io::stdin(), limit + 1));
-        let text = text.map_err(|error| unreadable(&error))?;
-        if text.len() as u64 > limit {
-            bail!("standard input holds more than the {limit} bytes that are taken");
-        }
-        return Ok(text);
+    // A device or a pipe has no size to be asked for.
+    let read = |from: &mut dyn Read| std::io::read_to_string(from.take(limit + 1)).map_err(|error| unreadable(&error));
+    let text = if file == Path::new("-") {
+        read(&mut std::io::stdin())?
+    } else {
+        read(&mut File::open(file).map_err(|error| unreadable(&error))?)?
+    };
+    if text.len() as u64 > limit {
+        bail!("holds more than the {limit} bytes that are taken: split it");
     }
-    let size = std::fs::metadata(file).map_err(|error| unreadable(&error))?.len();
-    if size > limit {
-        bail!("has {size} bytes, more than the {limit} that are taken: split it");
-    }
-    std::fs::read_to_string(file).map_err(|error| unreadable(&error))
+    Ok(text)
 }
 
 /// A JSON file may hold one document or an array of them.

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::Value;
+use stemma_wire::error::is_formatting;
 
 /// Prints a line; a reader that went away (`| head`) ends the command quietly.
 macro_rules! say {
@@ -47,9 +48,15 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
 /// Text from outside without what a terminal would obey.
 #[must_use]
 pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .flat_map(|letter| if letter.is_control() { letter.escape_default().collect::<Vec<_>>() } else { vec![letter] })
-        .collect()
+    let mut printed = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() || is_formatting(letter) {
+            printed.extend(letter.escape_default());
+        } else {
+            printed.push(letter);
+        }
+    }
+    printed
 }
 
 /// The same for text of several lines, in which a tab is a tab.
@@ -199,6 +206,7 @@ mod tests {
     #[test]
     fn a_terminal_obeys_no_label() {
         assert_eq!(printable("a\u{1b}[31mb\u{7}"), "a\\u{1b}[31mb\\u{7}");
+        assert_eq!(printable("web\u{202e}1-dab"), "web\\u{202e}1-dab");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything that a test waits for may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -148,10 +149,8 @@ impl Running {
     /// # Errors
     /// When it does not end in time or ends with another status than 0.
     pub fn stop(mut self) -> Result<()> {
-        let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
-        if !status.success() {
-            bail!("cannot signal {}", self.name);
-        }
+        kill_process(Pid::from_child(&self.child), Signal::TERM)
+            .with_context(|| format!("cannot signal {}", self.name))?;
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait()? {

@@ -139,11 +139,15 @@ fn f13_a_host_whose_identity_is_damaged_says_so_and_keeps_what_it_holds() -> Res
     for (name, path, bytes) in [
         ("the key", &credentials, b"{}".to_vec()),
         ("empty", &identity, Vec::new()),
+        ("gone", &identity, Vec::new()),
         ("torn", &identity, whole[..whole.len() / 2].to_vec()),
         ("from the future", &identity, br#"{"version": 9}"#.to_vec()),
     ] {
         agent.kill()?;
         std::fs::write(path, bytes)?;
+        if name == "gone" {
+            std::fs::remove_file(path)?;
+        }
         std::fs::remove_file(agent.path("run/stemma/labels.json"))?;
         std::fs::remove_file(agent.path("begun"))?;
         agent.start()?;
@@ -156,7 +160,11 @@ fn f13_a_host_whose_identity_is_damaged_says_so_and_keeps_what_it_holds() -> Res
         let status = verb(&agent, &["status"])?;
         let said = String::from_utf8(status.stdout)?;
         ensure!(status.status.code() == Some(1), "{name}: {said}");
-        let file = if path == &identity { "identity.json is damaged" } else { "credentials.json is damaged" };
+        let file = match (name, path == &identity) {
+            ("gone", _) => "identity.json is gone",
+            (_, true) => "identity.json is damaged",
+            (_, false) => "credentials.json is damaged",
+        };
         for part in [file, "`stemma delete node NAME` and `stemma token create`", "stemma-agent join"] {
             ensure!(said.contains(part), "{name}: {part}: {said}");
         }
@@ -191,5 +199,16 @@ fn a_file_of_three_mebibytes_arrives_in_pieces_and_nothing_is_asked_for_in_vain(
     })?;
     let metrics = fleet.stemma(&["get", "--raw", "/metrics"])?;
     ensure!(metrics.contains("# TYPE stemma_rejected") && !metrics.contains("stemma_rejected_total{"), "{metrics}");
+    Ok(())
+}
+
+#[test]
+fn a_signal_that_comes_with_the_ready_line_ends_the_controller_in_order() -> Result<()> {
+    let mut fleet = Fleet::start()?;
+    fleet.stop_controller()?;
+    for _ in 0..20 {
+        fleet.start_controller()?;
+        fleet.stop_controller()?;
+    }
     Ok(())
 }

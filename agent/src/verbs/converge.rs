@@ -78,7 +78,7 @@ pub fn run(root: &Path) -> Result<Exit> {
 fn open_joined(root: &Path) -> Result<(Local, Config, Membership)> {
     let local = Local::open(root)?;
     let config = Config::load(&*local.host)?;
-    let membership = membership(&local.host)?;
+    let membership = membership(&local)?;
     if matches!(membership, Membership::NotJoined) {
         return Err(IdentityError::NotJoined.into());
     }

@@ -7,8 +7,8 @@
 use anyhow::Result;
 use stemma_wire::log::chain;
 
+use super::Local;
 use crate::apply::verify::Trust;
-use crate::host::real::RealHost;
 use crate::identity::{Identity, IdentityError};
 use crate::sync::Credentials;
 
@@ -27,14 +27,18 @@ pub(super) enum Membership {
     NotJoined,
 }
 
-/// Looks at identity and credentials.
+/// Looks at identity and credentials. A host that holds something was a member, also where nothing says so any more.
 ///
 /// # Errors
 /// When they are there and cannot be read, or the key is open to others (S71): a person has to mend that first.
-pub(super) fn membership(host: &RealHost) -> Result<Membership> {
+pub(super) fn membership(local: &Local) -> Result<Membership> {
+    let host = &*local.host;
     let identity = match Identity::load(host) {
         Ok(identity) => identity,
-        Err(IdentityError::NotJoined) => return Ok(Membership::NotJoined),
+        Err(IdentityError::NotJoined) if local.site.ledger.accepted()?.is_none() => return Ok(Membership::NotJoined),
+        Err(IdentityError::NotJoined) => {
+            return Ok(Membership::Damaged(None, format!("identity.json is gone: {JOIN_ANEW}")));
+        }
         Err(damaged @ IdentityError::Damaged(_)) => {
             return Ok(Membership::Damaged(None, format!("{damaged}: {JOIN_ANEW}")));
         }

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use stemma_core::digest::TaskDigest;
+use stemma_wire::error::is_formatting;
 use stemma_wire::message::observed::Progress;
 
 use super::membership::{Membership, membership};
@@ -87,7 +88,7 @@ impl Status {
 
 fn collect(local: &Local) -> Result<Status> {
     let ledger = &local.site.ledger;
-    let (identity, damage) = match membership(&local.host)? {
+    let (identity, damage) = match membership(local)? {
         Membership::Member(member) => (Some(member.0), None),
         Membership::Damaged(identity, why) => (identity, Some(why)),
         Membership::NotJoined => (None, None),
@@ -200,7 +201,7 @@ fn human(status: &Status, now: u64) -> String {
 
 /// Names of files, of other people's keys and what commands put out stand in it: a terminal obeys nothing of them (S60).
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || is_formatting(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// How it stands with its controllers.

@@ -230,9 +230,10 @@ impl Controller {
 /// # Errors
 /// Why it did not start, or why it could not go on.
 pub async fn run(config: Config) -> anyhow::Result<()> {
+    // Before anybody is told that it runs: a signal that comes with the ready line, or earlier, ends it in order.
+    let signal = signals()?;
     let mut controller = start(config, Options::default()).await?;
     announce(&controller.announcement())?;
-    let signal = signals()?;
     let failure = tokio::select! {
         name = signal => {
             log::info!(cause = name; "stopping");

@@ -47,6 +47,8 @@ impl Tasks {
         tasks.spawn(renew_keys(Arc::clone(parts), keys, sides));
         tasks.spawn(forget_old(Arc::clone(parts)));
         tasks.spawn(outlive_store(Arc::clone(parts.registry.store())));
+        let rejected = Arc::clone(&parts.rejected);
+        tasks.spawn(async move { match rejected.say_counts().await {} });
         tasks
     }
 

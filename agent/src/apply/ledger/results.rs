@@ -10,6 +10,9 @@ use crate::host::HostError;
 /// Results kept while no controller acknowledges them; beyond, the oldest go.
 const MOST_RESULTS: usize = 1_000;
 
+/// No host gives so many results in its life, and as many again fit above it.
+const LAST_SEQUENCE: u64 = u64::MAX / 2;
+
 impl Ledger {
     /// Results that no controller has acknowledged, in order.
     ///
@@ -38,11 +41,16 @@ impl Ledger {
         Ok(results)
     }
 
-    /// Drops results up to a number that the controller has stored.
+    /// Drops results up to a number that the controller has stored. One that no host ever comes to is not heeded: the numbers after
+    /// it would run out.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn acknowledge(&self, up_to: u64) -> Result<(), HostError> {
+        if up_to > LAST_SEQUENCE {
+            warn!(sequence = up_to; "results are acknowledged that nobody can have sent");
+            return Ok(());
+        }
         for name in self.batches()? {
             let first = name.parse::<u64>().unwrap_or(0);
             if first > up_to {

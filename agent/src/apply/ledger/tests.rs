@@ -90,6 +90,12 @@ fn a_young_ledger_goes_on_above_what_the_controller_has() {
     ledger(&host).acknowledge(70).unwrap();
     ledger(&host).add_results(vec![result("a")]).unwrap();
     assert_eq!(sequences(&ledger(&host)), [71]);
+    // Numbers that leave none above them are nobody's.
+    for beyond in [u64::MAX, u64::MAX - 1] {
+        ledger(&host).acknowledge(beyond).unwrap();
+        ledger(&host).add_results(vec![result("b")]).unwrap();
+    }
+    assert_eq!(sequences(&ledger(&host)), [71, 72, 73]);
 }
 
 #[test]

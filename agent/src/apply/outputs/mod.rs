@@ -12,7 +12,7 @@ use stemma_wire::message::desired::{Known, TaskSet};
 
 use super::ledger::{Desired, Ledger};
 use crate::config::Config;
-use crate::host::atomic::{Attributes, ensure_dir, replace};
+use crate::host::atomic::{Attributes, ensure_dir, replace, sweep};
 use crate::host::{Dir, Host, HostError, HostPath, Kind};
 use crate::paths;
 
@@ -44,6 +44,7 @@ pub fn write(host: &dyn Host, ledger: &Ledger, config: &Config, now: &Desired, b
 /// [`HostError`] of the first thing that cannot be written.
 pub fn write_run(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Result<Vec<String>, HostError> {
     let dir = open_dir(host, &HostPath::own(paths::RUN))?;
+    sweep(host, &*dir)?;
     let labels: BTreeMap<_, _> = known.labels.iter().map(|(key, label)| (key.as_str(), label.value.as_str())).collect();
     let annotations: BTreeMap<_, _> = known.annotations.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let (env, mut findings) = text::env(&labels);
@@ -70,6 +71,7 @@ fn open_dir(host: &dyn Host, path: &HostPath) -> Result<Box<dyn Dir>, HostError>
 fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), HostError> {
     let path = HostPath::own("/run/stemma/tags");
     let dir = open_dir(host, &path)?;
+    sweep(host, &*dir)?;
     for (tag, value) in tags {
         write_changed(host, &*dir, tag, value.as_bytes())?;
     }

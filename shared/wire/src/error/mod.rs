@@ -138,6 +138,11 @@ impl ErrorBody {
     }
 }
 
+/// Whether a character is right to left, or has no width: it would make a sentence read otherwise than it is.
+pub fn is_formatting(character: char) -> bool {
+    matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
 /// A name from a request as an error may show it: in quotes, control and formatting characters escaped, cut at 64 characters.
 ///
 /// ```
@@ -150,8 +155,7 @@ pub fn quote(name: &str) -> String {
     for character in name.chars().take(MAX_QUOTED) {
         match character {
             '"' => quoted.push('"'),
-            // What is right to left, or has no width, would make the sentence read otherwise than it is.
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' => {
+            character if is_formatting(character) => {
                 let _infallible = write!(quoted, "\\u{{{:x}}}", u32::from(character));
             }
             character => quoted.extend(character.escape_debug()),

@@ -1,17 +1,24 @@
 //! `rejected_total{reason}`: what was refused, counted, and told in the journal at a measured rate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, interval};
 
 use super::Peer;
 
-/// Journal entries a minute for one reason; what comes beyond is counted and said with the next entry.
+/// Journal entries a minute for one reason and address; what comes beyond is counted, and said with the next entry or when the
+/// minute is over.
 const ENTRIES_A_MINUTE: u32 = 10;
+
+/// How many addresses have entries of their own in one minute, for one reason: a flood from one hides no other.
+const ADDRESSES_A_MINUTE: usize = 16;
+
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// Counts refusals by reason. One is shared by all listeners, and by the handlers for what they refuse themselves.
 #[derive(Debug, Default)]
@@ -31,22 +38,37 @@ impl fmt::Debug for Watcher {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Tally {
     total: u64,
     minute_began: Instant,
-    said: u32,
+    /// By address.
+    said: HashMap<Option<IpAddr>, u32>,
     unsaid: u64,
 }
 
+impl Tally {
+    fn new(now: Instant) -> Self {
+        Self { total: 0, minute_began: now, said: HashMap::new(), unsaid: 0 }
+    }
+
+    /// Begins another minute where this one is over.
+    fn turn(&mut self, now: Instant) {
+        if now.duration_since(self.minute_began) >= MINUTE {
+            self.minute_began = now;
+            self.said.clear();
+        }
+    }
+}
+
 impl Rejected {
-    /// Counts one refusal, and says so in the journal: ten times a minute for a reason, then as a number.
+    /// Counts one refusal, and says so in the journal: ten times a minute for a reason and an address, then as a number.
     ///
     /// `reason` is a stable name in lower case with underscores; it becomes the metric's label, so it never has
     /// anything of the request in it.
     pub fn refuse(&self, reason: &'static str, from: Option<IpAddr>) {
         let now = Instant::now();
-        let Some(unsaid) = self.tally(reason, now) else { return };
+        let Some(unsaid) = self.tally(reason, from, now) else { return };
         match from {
             Some(from) => log::warn!(reason = reason, peer:% = from, unsaid = unsaid; "request refused"),
             None => log::warn!(reason = reason, unsaid = unsaid; "request refused"),
@@ -83,19 +105,39 @@ impl Rejected {
         self.lock().get(reason).map_or(0, |tally| tally.total)
     }
 
-    /// Counts, and answers how many went unsaid before when this one is to be said.
-    fn tally(&self, reason: &'static str, now: Instant) -> Option<u64> {
-        let mut reasons = self.lock();
-        let tally = reasons.entry(reason).or_insert(Tally { total: 0, minute_began: now, said: 0, unsaid: 0 });
-        tally.total += 1;
-        if now.duration_since(tally.minute_began) >= Duration::from_mins(1) {
-            (tally.minute_began, tally.said) = (now, 0);
+    /// Says each minute, for as long as it is polled, how many had no entry.
+    pub async fn say_counts(&self) -> Infallible {
+        let mut ticks = interval(MINUTE);
+        loop {
+            ticks.tick().await;
+            for (reason, unsaid) in self.due(Instant::now()) {
+                log::warn!(reason = reason, unsaid = unsaid; "requests refused");
+            }
         }
-        if tally.said >= ENTRIES_A_MINUTE {
+    }
+
+    /// Those that had no entry in a minute that is over, by reason.
+    fn due(&self, now: Instant) -> Vec<(&'static str, u64)> {
+        let mut reasons = self.lock();
+        let over = reasons.iter_mut().filter(|(_, tally)| now.duration_since(tally.minute_began) >= MINUTE);
+        over.map(|(reason, tally)| (*reason, std::mem::take(&mut tally.unsaid)))
+            .filter(|(_, unsaid)| *unsaid > 0)
+            .collect()
+    }
+
+    /// Counts, and answers how many went unsaid before when this one is to be said.
+    fn tally(&self, reason: &'static str, from: Option<IpAddr>, now: Instant) -> Option<u64> {
+        let mut reasons = self.lock();
+        let tally = reasons.entry(reason).or_insert_with(|| Tally::new(now));
+        tally.total += 1;
+        tally.turn(now);
+        let is_known = tally.said.len() < ADDRESSES_A_MINUTE || tally.said.contains_key(&from);
+        let said = tally.said.get(&from).copied().unwrap_or_default();
+        if !is_known || said >= ENTRIES_A_MINUTE {
             tally.unsaid += 1;
             return None;
         }
-        tally.said += 1;
+        tally.said.insert(from, said + 1);
         Some(std::mem::take(&mut tally.unsaid))
     }
 
@@ -111,15 +153,20 @@ mod tests {
     #[test]
     fn ten_a_minute_are_said_and_all_are_counted() {
         let rejected = Rejected::default();
-        let start = Instant::now();
-        let said: Vec<_> = (0..25).map(|_| rejected.tally("x", start)).collect();
+        let (start, from) = (Instant::now(), |n: u8| Some(IpAddr::from([10, 0, 0, n])));
+        let said: Vec<_> = (0..25).map(|_| rejected.tally("x", from(1), start)).collect();
         assert_eq!(said.iter().flatten().count(), 10);
         assert_eq!(rejected.count("x"), 25);
-        assert_eq!(
-            rejected.tally("x", start + Duration::from_mins(1)),
-            Some(15),
-            "the next one tells how many were not"
-        );
-        assert_eq!(rejected.tally("y", start), Some(0), "another reason has its own measure");
+        assert_eq!(rejected.tally("x", from(2), start), Some(15), "a flood hides no other address");
+        for n in 3..=255 {
+            rejected.tally("x", from(n), start);
+        }
+        assert_eq!(rejected.tally("x", from(200), start), None, "there is an end to addresses too");
+        assert_eq!(rejected.due(start), [], "the minute is not over");
+        let later = start + MINUTE;
+        assert_eq!(rejected.due(later), [("x", 240)], "how many were not said is said without another refusal");
+        assert_eq!(rejected.due(later), []);
+        assert_eq!(rejected.tally("x", from(1), later), Some(0));
+        assert_eq!(rejected.tally("y", from(1), start), Some(0), "another reason has its own measure");
     }
 }
