@@ -171,6 +171,28 @@ fn shown(host: &dyn Host, path: &HostPath) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::memory::MemoryHost;
+
+    #[test]
+    fn s71_w15_11_a_configuration_that_others_may_write_is_not_taken() {
+        for (mode, is_taken) in
+            [(0o600, true), (0o644, true), (0o664, false), (0o646, false), (0o666, false), (0o622, false)]
+        {
+            let host = MemoryHost::new();
+            host.put(paths::CONFIG, "[schedule]\ndrift_seconds = 7\n");
+            host.chmod(paths::CONFIG, mode);
+            match Config::load(&host) {
+                Ok(config) => assert!(is_taken && config.schedule.drift_seconds == 7, "{mode:04o}"),
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(
+                        !is_taken && said.ends_with(&format!("(mode {mode:04o}): run `chmod go-w {}`", paths::CONFIG)),
+                        "{said}"
+                    );
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_configuration_says_what_is_wrong_with_it() {

@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+mod fleet;
+
 use std::net::SocketAddr;
 
+use fleet::witness::{exported, listen, said};
 use stemma_controller::args;
 use stemma_controller::config::Config;
 use stemma_controller::init::init;
@@ -34,7 +37,8 @@ async fn get(at: SocketAddr, headers: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn s75_a_foreign_host_or_origin_is_refused_on_the_plain_listener() {
+async fn s75_w15_07_a_foreign_host_or_origin_is_refused_on_the_plain_listener() {
+    listen();
     let directory = tempfile::tempdir().unwrap();
     init(&directory.path().join("data"), &[], SystemClock.unix_seconds()).unwrap();
     let config = config(directory.path(), "http://127.0.0.1:0", "127.0.0.1:0").unwrap();
@@ -42,6 +46,7 @@ async fn s75_a_foreign_host_or_origin_is_refused_on_the_plain_listener() {
     let at = controller.admin_address();
     let port = at.port();
     let before = controller.parts().registry.store().head().await.unwrap();
+    let mut refused = 0;
     for (headers, status, kind) in [
         (format!("host: 127.0.0.1:{port}\r\n"), 200, None),
         (format!("host: localhost:{port}\r\n"), 200, None),
@@ -58,9 +63,17 @@ async fn s75_a_foreign_host_or_origin_is_refused_on_the_plain_listener() {
     ] {
         let (got, answer) = get(at, &headers).await;
         assert_eq!(got, status, "{headers:?}: {answer}");
-        if let Some(kind) = kind {
-            assert!(answer.contains(kind), "{headers:?}: {answer}");
+        let Some(kind) = kind else { continue };
+        assert!(answer.contains(kind), "{headers:?}: {answer}");
+        let (counted, reasons) = (controller.parts().rejected.counts(), controller.parts().metrics.text());
+        refused += 1;
+        assert_eq!(counted.values().sum::<u64>(), refused, "{headers:?}: {counted:?}");
+        for (reason, count) in counted {
+            assert_eq!(exported(&reasons, reason), count);
+            assert!(said(reason) >= count, "{reason}: {} lines in the journal", said(reason));
         }
+        let good = format!("host: localhost:{port}\r\n");
+        assert_eq!(get(at, &good).await.0, 200, "the next good request succeeds after {headers:?}");
     }
     assert_eq!(controller.parts().registry.store().head().await.unwrap(), before, "nothing is written");
     controller.stop().await;

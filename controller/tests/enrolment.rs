@@ -67,6 +67,8 @@ async fn s20_a_used_token_is_worth_nothing() {
     fleet.enrol(&two, "web-2", &asking().csr).await.unwrap();
     fleet.enrol(&two, "web-3", &asking().csr).await.unwrap();
     assert_eq!(fleet.enrol(&two, "web-4", &asking().csr).await.unwrap_err(), no_good());
+    fleet.counted("token.invalid", 2).await;
+    fleet.join("web-4").await;
 }
 
 #[tokio::test]
@@ -101,11 +103,15 @@ async fn s21_two_at_once_exactly_one() {
 async fn s22_an_expired_token_is_worth_nothing() {
     let fleet = Fleet::start().await;
     let (usual, short) = (fleet.token(json!({})).await, fleet.token(json!({"ttl_seconds": 60})).await);
+    let revision = fleet.revision().await;
     fleet.clock.forward(61);
     assert_eq!(fleet.enrol(&short, "web-1", &asking().csr).await.unwrap_err(), no_good());
     fleet.clock.forward(30 * 60);
     assert_eq!(fleet.enrol(&usual, "web-1", &asking().csr).await.unwrap_err(), no_good());
     assert_eq!(fleet.parts().registry.cache().model().nodes.iter().count(), 0);
+    assert_eq!(fleet.revision().await, revision, "nothing is written");
+    fleet.counted("token.invalid", 2).await;
+    fleet.join("web-1").await;
 }
 
 #[tokio::test]

@@ -37,20 +37,9 @@ async fn refuses(fleet: &Fleet, good: &mut Host, mut client: Client, reason: &st
     let (revision, before) = (fleet.revision().await, fleet.rejected(reason));
     let got = first(&mut client).await;
     assert!(matches!(got, Err(ClientError::Handshake { .. } | ClientError::Broken { .. })), "{reason}: {got:?}");
-    counted(fleet, reason, before + 1).await;
+    fleet.counted(reason, before + 1).await;
     assert_eq!(fleet.revision().await, revision, "nothing is written");
     assert!(good.check_in(0).await.is_ok(), "the next good request succeeds");
-}
-
-/// The refusal comes to be counted: its alert is on the way a moment before.
-async fn counted(fleet: &Fleet, reason: &str, count: u64) {
-    for _ in 0..200 {
-        if fleet.rejected(reason) >= count {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert_eq!(fleet.rejected(reason), count, "{reason} is counted: {:?}", fleet.parts().rejected.counts());
 }
 
 async fn fleet_with_host() -> (Fleet, Host) {
@@ -96,6 +85,21 @@ async fn s02_an_expired_certificate_renews_in_its_grace_and_does_nothing_else() 
     let late = fleet.client(host.chain.clone(), host.key.clone_key());
     let mut newcomer = fleet.join("web-2").await;
     refuses(&fleet, &mut newcomer, late, "tls_expired").await;
+}
+
+#[tokio::test]
+async fn s02_w15_08_a_renewal_in_the_grace_is_marked_in_the_audit() {
+    let (fleet, mut host) = fleet_with_host().await;
+    let node = host.node;
+    let next = asking();
+    let answer = host.renew(&next.csr).await.unwrap();
+    let mut host = fleet.host(node, &next, answer.chain);
+    fleet.clock.forward(25 * 3600);
+    host.renew(&asking().csr).await.unwrap();
+    let events = fleet.events().await;
+    let own = events.iter().filter(|event| event.principal == format!("node/{node}"));
+    let reasons: Vec<_> = own.map(|event| event.reason.as_deref().unwrap_or_default()).collect();
+    assert_eq!(reasons, ["renewed", "renewed after expiry"]);
 }
 
 #[tokio::test]
@@ -204,6 +208,7 @@ async fn s07_without_a_certificate_there_is_enrolment_and_nothing_else() {
         assert_eq!((got.status, got.kind.as_str()), (401, "auth.required"), "{path}");
     }
     assert_eq!(fleet.revision().await, before);
+    fleet.counted("auth.required", 4).await;
     let token = fleet.token(json!({})).await;
     assert!(fleet.enrol(&token, "web-2", &asking().csr).await.is_ok());
 }
@@ -217,7 +222,7 @@ async fn s08_tls_1_2_is_refused() {
         // An alert record: fatal, protocol_version.
         assert_eq!((alert[0], &alert[5..7]), (0x15, &[2, 70][..]), "{at}");
     }
-    counted(&fleet, "tls_incompatible", before + 2).await;
+    fleet.counted("tls_incompatible", before + 2).await;
     assert!(host.check_in(0).await.is_ok());
 }
 

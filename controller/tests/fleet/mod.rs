@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 pub(crate) mod forge;
+pub(crate) mod witness;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,12 +25,9 @@ use stemma_controller::config::Config;
 use stemma_controller::desired::{Batch, Change, Encoded, Released};
 use stemma_controller::enrol::token;
 use stemma_controller::init::init;
-use stemma_controller::records::audit::{AuditRecord, Refusal};
-use stemma_controller::records::codec;
 use stemma_controller::records::request::Answer;
 use stemma_controller::registry::Caller;
 use stemma_controller::run::{Controller, Options, Parts, Publishing, start};
-use stemma_controller::store::{Query, Snapshot};
 use stemma_core::ownership::Manager;
 use stemma_core::task::Mode;
 use stemma_wire::client::{Client, ClientLimits, Target};
@@ -68,16 +66,6 @@ pub(crate) struct Fleet {
     pub(crate) clock: Arc<Moving>,
 }
 
-/// The refusals in the audit.
-async fn refusals(snapshot: &dyn Snapshot) -> Vec<Refusal> {
-    let entries = snapshot.list(&Query::prefix("audit/")).await.unwrap().entries;
-    let read = |value: &[u8]| match codec::decode(value).unwrap() {
-        AuditRecord::Refusal(refusal) => Some(refusal),
-        AuditRecord::Commit(_) => None,
-    };
-    entries.iter().filter_map(|entry| read(&entry.value)).collect()
-}
-
 /// A key with the request for its certificate.
 pub(crate) struct Asking {
     pub(crate) key: KeyPair,
@@ -110,6 +98,7 @@ impl Fleet {
     }
 
     pub(crate) async fn start_with(change: impl FnOnce(&mut Options)) -> Self {
+        witness::listen();
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         init(&data, &[], SystemClock.unix_seconds()).unwrap();
@@ -127,34 +116,6 @@ impl Fleet {
 
     pub(crate) fn agents(&self) -> SocketAddr {
         self.controller.agents_address()
-    }
-
-    pub(crate) fn rejected(&self, reason: &str) -> u64 {
-        self.parts().rejected.count(reason)
-    }
-
-    /// The store's revision, commits that only tell of a refusal left out: these come when they come.
-    pub(crate) async fn revision(&self) -> u64 {
-        let snapshot = self.parts().registry.store().snapshot().await.unwrap();
-        snapshot.revision().get() - refusals(snapshot.as_ref()).await.len() as u64
-    }
-
-    /// Waits until so many refusals of a principal for a reason stand in the audit, and checks the metric beside them.
-    pub(crate) async fn audited(&self, principal: &str, reason: &str, count: usize) {
-        let mut found = Vec::new();
-        for _ in 0..500 {
-            let snapshot = self.parts().registry.store().snapshot().await.unwrap();
-            found = refusals(snapshot.as_ref()).await;
-            let of = |one: &&Refusal| one.principal == principal && one.refused == reason;
-            let own: Vec<_> = found.iter().filter(of).collect();
-            if own.len() == count {
-                assert!(own.iter().all(|one| one.address.starts_with("127.0.0.1:") && one.at.0 > 0), "{own:?}");
-                assert!(self.rejected(reason) >= count as u64);
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("{count} of {principal} for {reason}: {found:?}");
     }
 
     /// A client with the admin's certificate, at the operators' port.

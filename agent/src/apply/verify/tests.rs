@@ -1,5 +1,6 @@
 //! The refusals of offers by their numbers in docs/trust.md.
 
+use stemma_wire::message::signed::Grant;
 use stemma_wire::message::{Epoch, Revision};
 
 use super::*;
@@ -95,4 +96,15 @@ fn a_part_that_is_not_held_must_come_along() {
         SignedDesired { task_set: None, ..controller.desired(7, &Set::default().file("f", &[], "/f", "").desired()) };
     assert_eq!(check(&controller, &offer, None), Err(Refused::MissingPart("task set")));
     assert_eq!(check(&controller, &offer, Some(6)), Err(Refused::MissingPart("task set")));
+}
+
+#[test]
+fn w15_12_a_grant_of_another_epoch_is_refused() {
+    let controller = Controller::new();
+    let trust = Trust::new(&controller.identity()).unwrap();
+    let grant = controller.grant(7, Grant::Barriers { task_set: PartDigest([3; 32]), open: vec![] });
+    let held = accepted(7, &state());
+    assert_eq!(verify_grant(&trust, &grant, &held, NOW), Ok(()));
+    let elsewhere = Accepted { epoch: NEXT, ..held };
+    assert_eq!(verify_grant(&trust, &grant, &elsewhere, NOW), Err(Refused::OtherTaskSet));
 }

@@ -267,6 +267,29 @@ mod tests {
         true
     }
 
+    #[test]
+    fn w15_09_no_loss_of_power_leaves_the_header_without_the_pages_that_it_names() {
+        let disk = Disk::holding(vec![0; 3 * BLOCK]);
+        let (backend, deferred) = DeferredBackend::new(disk.backend()).unwrap();
+        let new = [1; BLOCK];
+        backend.write(0, &new).unwrap();
+        backend.write(2 * BLOCK_BYTES, &new).unwrap();
+        deferred.write_through().unwrap();
+        for moment in 0..=disk.moment() {
+            // Of what was not synced, the first sectors are lost and the last ones are there.
+            for lost in 0..3 * BLOCK / 512 {
+                let mut sectors = 0;
+                let left = disk.after_power_loss(moment, || {
+                    sectors += 1;
+                    sectors > lost
+                });
+                let (header, pages) = (&left.bytes()[..BLOCK], &left.bytes()[2 * BLOCK..]);
+                assert!(header.iter().all(|byte| *byte == 0) || pages == new, "moment {moment}, {lost} sectors lost");
+            }
+        }
+        assert_eq!(&disk.after_power_loss(disk.moment(), || false).bytes()[..BLOCK], &new, "and is durable at the end");
+    }
+
     proptest! {
         #[test]
         fn what_is_held_back_reads_as_written_and_arrives_when_let_through(

@@ -128,6 +128,50 @@ async fn f05_and_f06_a_failed_write_makes_the_store_read_only_and_says_what_may_
     }
 }
 
+/// The disks that stores of a crashed or killed controller are found on: after a loss of power at each of its moments, and as it
+/// stood when it was killed.
+async fn crashed() -> Vec<(String, Disk, u64)> {
+    let disk = Disk::default();
+    let store = create(&disk);
+    let first = disk.moment();
+    let mut found = Vec::new();
+    for number in 1..=6 {
+        store.commit(write(number)).await.unwrap();
+    }
+    let mut random = Random(0xc4a5);
+    for moment in (first..=disk.moment()).step_by(3) {
+        let left = disk.after_power_loss(moment, || random.below(2) == 0);
+        let head = open(&left).unwrap().head().await.unwrap().get();
+        found.push((format!("power lost at moment {moment}"), left, head));
+    }
+    found.push(("killed".to_owned(), Disk::holding(disk.bytes()), 6));
+    drop(store);
+    found.push(("closed".to_owned(), Disk::holding(disk.bytes()), 6));
+    found
+}
+
+#[tokio::test]
+async fn f03_power_loss_while_a_store_opens_or_is_repaired_loses_nothing() {
+    let mut random = Random(0x09e2);
+    for (how, left, head) in crashed().await {
+        let opening = Disk::holding(left.bytes());
+        let opened = RedbStore::open_on(opening.backend(), Path::new("disk"), RedbOptions::default()).unwrap();
+        assert_eq!(opened.head().await.unwrap().get(), head, "{how}");
+        for moment in 0..=opening.moment() {
+            // Each write may be there alone, since a disk keeps no order between two syncs.
+            for round in 0..5 {
+                let odds = [0, 100, 20, 50, 80][round];
+                let again = opening.after_power_loss(moment, || random.below(100) < odds);
+                let context = format!("{how}; then at moment {moment} of opening, {odds} %, round {round}");
+                let store = open(&again).unwrap_or_else(|error| panic!("{context}: {error:?}"));
+                assert_eq!(store.head().await.unwrap().get(), head, "{context}");
+                assert_whole(&store, &context).await;
+            }
+        }
+        drop(opened);
+    }
+}
+
 /// How many writes succeeded, and what the next one said.
 async fn write_until_failure(store: &RedbStore) -> (u64, StoreError) {
     for number in 1..=2000 {
