@@ -1,5 +1,6 @@
 //! A controller and its agents, as `cargo xtask demo` and the README set them up.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -44,7 +45,7 @@ impl Fleet {
         let dir = tempfile::tempdir()?;
         let data = dir.path().join("data");
         succeed("stemma-controller", ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()])?;
-        let (controller, bound) = run_controller(&data, "127.0.0.1:0", "127.0.0.1:0")?;
+        let (controller, bound) = run_controller(&[], &data, "127.0.0.1:0", "127.0.0.1:0")?;
         Ok(Self { dir, controller: Some(controller), bound, reached: None })
     }
 
@@ -71,10 +72,16 @@ impl Fleet {
         self.dir.path()
     }
 
+    /// The controller's data directory.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
     /// The admin's context file, written by `init`.
     #[must_use]
     pub fn context(&self) -> PathBuf {
-        self.dir.path().join("data/admin/context.toml")
+        self.data().join("admin/context.toml")
     }
 
     /// The controller's log so far.
@@ -83,13 +90,27 @@ impl Fleet {
         self.controller.as_ref().map(Running::log).unwrap_or_default()
     }
 
+    /// The controller's process id, when it runs.
+    #[must_use]
+    pub fn controller_id(&self) -> Option<u32> {
+        self.controller.as_ref().map(Running::id)
+    }
+
     /// Kills the controller with SIGKILL and starts it again on the same ports.
     ///
     /// # Errors
     /// When it does not come back.
     pub fn crash_controller(&mut self) -> Result<()> {
-        self.controller.take().context("the controller runs")?.kill()?;
+        self.kill_controller()?;
         self.start_controller()
+    }
+
+    /// Kills the controller with SIGKILL.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill_controller(&mut self) -> Result<()> {
+        self.controller.take().context("the controller runs")?.kill()
     }
 
     /// Stops the controller with SIGTERM.
@@ -105,9 +126,17 @@ impl Fleet {
     /// # Errors
     /// When it does not come back.
     pub fn start_controller(&mut self) -> Result<()> {
+        self.start_controller_under(&[])
+    }
+
+    /// The same by another program, as [`Agent::start_under`].
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub fn start_controller_under(&mut self, words: &[OsString]) -> Result<()> {
         let port = |url: &str| url.trim_start_matches("https://").to_owned();
         let (admin, agents) = (port(&self.bound.admin), port(&self.bound.agents));
-        let (controller, bound) = run_controller(&self.dir.path().join("data"), &admin, &agents)?;
+        let (controller, bound) = run_controller(words, &self.data(), &admin, &agents)?;
         self.controller = Some(controller);
         self.bound = bound;
         Ok(())
@@ -182,8 +211,16 @@ impl Agent {
     /// # Errors
     /// When it can't be started.
     pub fn start(&mut self) -> Result<()> {
+        self.start_under(&[])
+    }
+
+    /// Starts its `run` by another program, which is given with the words before the agent's own and becomes the agent.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_under(&mut self, words: &[OsString]) -> Result<()> {
         let arguments = ["--root".as_ref(), self.root.as_os_str(), "run".as_ref()];
-        self.running = Some(Running::start("stemma-agent", arguments)?);
+        self.running = Some(Running::start_under(words, "stemma-agent", arguments)?);
         Ok(())
     }
 
@@ -207,6 +244,15 @@ impl Agent {
         self.running.as_ref().map(Running::log).unwrap_or_default()
     }
 
+    /// What it says of itself, whether that is good or not.
+    ///
+    /// # Errors
+    /// When the program can't be started.
+    pub fn status(&self) -> Result<String> {
+        let output = run("stemma-agent", ["--root".as_ref(), self.root.as_os_str(), "status".as_ref()])?;
+        Ok(String::from_utf8([output.stdout, output.stderr].concat())?)
+    }
+
     /// Its process id, when it runs.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
@@ -214,7 +260,7 @@ impl Agent {
     }
 }
 
-fn run_controller(data: &Path, admin: &str, agents: &str) -> Result<(Running, Bound)> {
+fn run_controller(words: &[OsString], data: &Path, admin: &str, agents: &str) -> Result<(Running, Bound)> {
     let arguments = [
         "run".as_ref(),
         "--data-dir".as_ref(),
@@ -224,7 +270,7 @@ fn run_controller(data: &Path, admin: &str, agents: &str) -> Result<(Running, Bo
         "--agent-listen".as_ref(),
         agents.as_ref(),
     ];
-    let controller = Running::start("stemma-controller", arguments)?;
+    let controller = Running::start_under(words, "stemma-controller", arguments)?;
     let line = controller.line()?;
     let bound =
         serde_json::from_str(&line).with_context(|| format!("the ready line {line:?}; log:\n{}", controller.log()))?;

@@ -6,8 +6,10 @@
 pub mod chance;
 pub mod fleet;
 pub mod fuzz;
+pub mod operator;
 pub mod program;
 pub mod proxy;
 pub mod shared;
 pub mod site;
+pub mod tool;
 pub mod transcript;

@@ -1,6 +1,6 @@
 //! One started program: its output kept, ended by its own id when the value is dropped.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -68,7 +68,22 @@ impl Running {
     /// # Errors
     /// When it can't be started.
     pub fn start<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<Self> {
-        let mut child = Command::new(path(name))
+        Self::start_under(&[], name, arguments)
+    }
+
+    /// The same by another program of the system, which is given with the words before the program's own and becomes the program.
+    ///
+    /// # Errors
+    /// As [`Running::start`].
+    pub fn start_under<S: AsRef<OsStr>>(
+        words: &[OsString],
+        name: &str,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<Self> {
+        let program = path(name).into_os_string();
+        let mut words = words.iter().chain(std::iter::once(&program));
+        let mut child = Command::new(words.next().context("a program")?)
+            .args(words)
             .args(arguments)
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())

@@ -5,7 +5,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -15,12 +15,25 @@ use crate::chance::Chance;
 /// A connection is cut at the latest after so many bytes in one direction: a handshake is some 3 KiB, a check-in one.
 const WITHIN_BYTES: usize = 12 * 1024;
 
+/// One of the two ways through a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// What the client says.
+    Up,
+    /// What the server says.
+    Down,
+}
+
 /// What all of its connections share.
 struct Shared {
-    to: SocketAddr,
+    to: Mutex<SocketAddr>,
     cutting: AtomicBool,
     cut: AtomicU64,
     chance: Mutex<Chance>,
+    /// Where the next connection is cut.
+    next: Mutex<Option<(Way, usize)>>,
+    /// How much passed each way in the newest connection.
+    passed: [AtomicUsize; 2],
 }
 
 /// A proxy, which listens until the test ends.
@@ -38,10 +51,12 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            to,
+            to: Mutex::new(to),
             cutting: AtomicBool::new(false),
             cut: AtomicU64::new(0),
             chance: Mutex::new(chance),
+            next: Mutex::new(None),
+            passed: Default::default(),
         });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
@@ -58,9 +73,25 @@ impl Proxy {
         self.address
     }
 
+    /// From now on new connections lead there.
+    pub fn turn_to(&self, to: SocketAddr) {
+        *self.shared.to.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    }
+
     /// From now on each new connection is cut at a random byte, or not.
     pub fn cut(&self, cutting: bool) {
         self.shared.cutting.store(cutting, Ordering::Relaxed);
+    }
+
+    /// The next connection is cut where so many bytes have passed this way; those after it are whole again.
+    pub fn cut_next(&self, way: Way, after: usize) {
+        *self.shared.next.lock().unwrap_or_else(PoisonError::into_inner) = Some((way, after));
+    }
+
+    /// How many bytes have passed this way in the newest connection.
+    #[must_use]
+    pub fn passed(&self, way: Way) -> usize {
+        self.shared.passed[way as usize].load(Ordering::Relaxed)
     }
 
     /// How many connections were cut so far.
@@ -73,11 +104,15 @@ impl Proxy {
 impl Shared {
     /// Passes on both directions, each by a thread of its own.
     fn pass(self: &Arc<Self>, client: &TcpStream) {
-        let Ok(server) = TcpStream::connect(self.to) else { return };
-        for (from, to) in [(client, &server), (&server, client)] {
+        let to = *self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(server) = TcpStream::connect(to) else { return };
+        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner).take();
+        for (way, from, to) in [(Way::Up, client, &server), (Way::Down, &server, client)] {
             let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { return };
-            let (shared, left) = (Arc::clone(self), self.allowance());
-            std::thread::spawn(move || shared.pump(from, to, left));
+            let planned = next.and_then(|(planned, after)| (planned == way).then_some(after));
+            let (shared, left) = (Arc::clone(self), planned.or_else(|| self.allowance()));
+            shared.passed[way as usize].store(0, Ordering::Relaxed);
+            std::thread::spawn(move || shared.pump(way, from, to, left));
         }
     }
 
@@ -87,13 +122,14 @@ impl Shared {
         self.cutting.load(Ordering::Relaxed).then(|| chance.below(WITHIN_BYTES))
     }
 
-    fn pump(&self, mut from: TcpStream, mut to: TcpStream, mut left: Option<usize>) {
+    fn pump(&self, way: Way, mut from: TcpStream, mut to: TcpStream, mut left: Option<usize>) {
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = from.read(&mut buffer) {
             let passed = left.map_or(read, |left| left.min(read));
             if to.write_all(&buffer[..passed]).is_err() {
                 break;
             }
+            self.passed[way as usize].fetch_add(passed, Ordering::Relaxed);
             left = left.map(|left| left - passed);
             if left == Some(0) {
                 self.cut.fetch_add(1, Ordering::Relaxed);

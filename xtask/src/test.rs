@@ -26,7 +26,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.quick {
         return step("tests", command("cargo", &["test", "--workspace", "--exclude", "stemma-tests"]));
     }
-    python()?;
+    programs()?;
     cargo_deny()?;
     step("dependency policy", command("cargo", &["deny", "check", "licenses", "bans", "sources"]))?;
     // The tests that start programs take them from the target directory, so they are built first.
@@ -38,16 +38,26 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     step("tests", tests)
 }
 
-/// Real clients are Python programs; a bare Debian has Python without venv.
-fn python() -> Result<()> {
-    if runs("python3", &["-c", "import venv, ensurepip"]) {
-        return Ok(());
+/// Programs of the system that tests need, each with what shows that it is there and the packages that bring it. Real clients are Python
+/// programs, and a bare Debian has Python without venv; `strace` shows what the agent asks of a disk, and lets disks fail.
+const PROGRAMS: [(&str, &[&str], &[&str]); 2] =
+    [("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]), ("strace", &["-V"], &["strace"])];
+
+fn programs() -> Result<()> {
+    for (program, shows, packages) in PROGRAMS {
+        if runs(program, shows) {
+            continue;
+        }
+        if !runs("apt-get", &["--version"]) {
+            bail!(
+                "{program} is needed for the tests (packages {}), and there is no apt-get to install it",
+                packages.join(", ")
+            );
+        }
+        step("apt-get update", command("apt-get", &["-qq", "update"]))?;
+        step(program, command("apt-get", &[&["-qq", "install", "-y"], packages].concat()))?;
     }
-    if !runs("apt-get", &["--version"]) {
-        bail!("python3 with venv is needed for the tests with real clients, and there is no apt-get to install it");
-    }
-    step("apt-get update", command("apt-get", &["-qq", "update"]))?;
-    step("python3", command("apt-get", &["-qq", "install", "-y", "python3", "python3-venv"]))
+    Ok(())
 }
 
 fn cargo_deny() -> Result<()> {
