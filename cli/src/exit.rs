@@ -7,6 +7,8 @@ use std::process::ExitCode;
 pub(crate) enum Exit {
     /// It could not be done.
     Error = 1,
+    /// It was not said what to do.
+    Usage = 2,
     /// What it is about is not there.
     NotFound = 3,
     /// Someone else's value, or a newer one, stands in the way.
@@ -42,13 +44,17 @@ impl Exit {
     }
 }
 
+/// Whether writes of the same command were made before the error, as its sentence says.
+pub(crate) fn is_partial(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Failure>().is_some_and(|failure| failure.is_partial)
+}
+
 /// Prints an error with its causes and gives its status. Of a command that writes it says that nothing was changed, once.
 pub(crate) fn report(error: &anyhow::Error, writes: bool) -> ExitCode {
     let text = format!("{error:#}");
     let exit = Exit::of(error);
-    let is_partial = error.downcast_ref::<Failure>().is_some_and(|failure| failure.is_partial);
     eprintln!("error: {}", text.trim_end());
-    if writes && exit != Exit::Unknown && !is_partial && !text.contains("nothing was ") {
+    if writes && exit != Exit::Unknown && !is_partial(error) && !text.contains("nothing was ") {
         eprintln!("  nothing was changed");
     }
     ExitCode::from(exit as u8)

@@ -24,9 +24,11 @@ use anyhow::Result;
 use clap::{CommandFactory as _, Parser as _};
 
 use api::Api;
-use args::{Args, Command, Release, Token};
+use args::{Args, Command, Kind, Named, Output, Release, Subject, Token};
+use command::each::Objects;
 use command::import::Import;
-use command::{apply, describe, label, question, token, watch, write};
+use command::{apply, describe, label, node, question, token, watch, write};
+use exit::Exit;
 
 /// The command line as clap knows it, for completions and man pages.
 pub fn command_line() -> clap::Command {
@@ -80,33 +82,65 @@ async fn ask(global: args::Global, command: Command) -> Result<()> {
         let what = Import { path: fuel, graph, name, version: version.as_deref(), force: *force };
         return command::import::release(&global, what).await;
     }
-    let output = global.output;
     let api = &mut Api::new(&global)?;
+    if command.writes() { change(api, &global, command).await } else { question(api, command, global.output).await }
+}
+
+/// What changes nothing.
+async fn question(api: &mut Api, command: Command, output: Output) -> Result<()> {
+    match command {
+        Command::Get { raw: Some(path), .. } => question::raw(api, &path).await,
+        Command::Get { subject: Some(subject), names, filter, watch, .. } => {
+            let (kind, names) = of_one_kind(&subject, names)?;
+            if watch {
+                return watch::watch(api, watch::Watched { kind, names: &names, filter: &filter, output }).await;
+            }
+            question::get(api, kind, &names, &filter, output).await
+        }
+        Command::Describe { subject, name } => {
+            let (kind, names) = of_one_kind(&subject, name)?;
+            let name = names.first().ok_or_else(|| Exit::Usage.because(format!("which {}? name one", kind.name())))?;
+            describe::describe(api, kind, kind.bare(name), output).await
+        }
+        Command::Explain { kind, name, question } => question::explain(api, kind, &name, &question, output).await,
+        Command::Trait(what) => node::traits(api, what, output).await,
+        Command::Tag(what) => write::tag(api, what, output).await,
+        Command::Token(what) => token::token(api, what, output).await,
+        _ => unreachable!("clap gives `get` a kind or --raw, and what needs no controller was done before"),
+    }
+}
+
+fn of_one_kind(subject: &Subject, names: impl IntoIterator<Item = String>) -> Result<(Kind, Vec<String>)> {
+    subject.with(names).map_err(|sentence| Exit::Usage.because(sentence))
+}
+
+/// What changes something.
+async fn change(api: &mut Api, global: &args::Global, command: Command) -> Result<()> {
+    let output = global.output;
     match command {
         Command::Apply { files, force, adopt } => {
             apply::apply(api, &files, apply::Overrule { force, adopt: adopt.as_deref() }, output).await
         }
-        Command::Get { raw: Some(path), .. } => question::raw(api, &path).await,
-        Command::Get { kind: Some(kind), names, filter, watch: true, .. } => {
-            watch::watch(api, watch::Watched { kind, names: &names, filter: &filter, output }).await
-        }
-        Command::Get { kind: Some(kind), names, filter, .. } => question::get(api, kind, &names, &filter, output).await,
-        Command::Describe { kind, name } => describe::describe(api, kind, kind.bare(&name), output).await,
-        Command::Explain { kind, name, question } => {
-            question::explain(api, kind, kind.bare(&name), &question, output).await
-        }
         Command::Create(what) => write::create(api, what, output).await,
-        Command::Delete { kind, name } => write::delete(api, kind, kind.bare(&name), output).await,
-        Command::Label { kind, name, changes, not_inherited, merge, replace } => {
-            let merge = if merge { Some(true) } else { replace.then_some(false) };
-            let wanted = label::LabelChange { changes: &changes, not_inherited: &not_inherited, merge };
-            label::label(api, kind, kind.bare(&name), wanted, output).await
+        Command::Delete(named) => {
+            let objects = Objects::of(api, &named).await?;
+            write::delete(api, &objects, output).await
         }
-        Command::Trait(what) => write::traits(api, what, output).await,
-        Command::Role(what) => write::role(api, what, output).await,
+        Command::Label { subject, words, selection, not_inherited, merge, replace, overwrite } => {
+            let merge = if merge { Some(true) } else { replace.then_some(false) };
+            let (names, changes) = label::split(&words, subject.name.is_none() && selection.is_empty());
+            let objects = Objects::of(api, &Named { subject, names: names.to_vec(), selection }).await?;
+            let wanted = label::LabelChange { changes, not_inherited: &not_inherited, merge, overwrite };
+            label::label(api, &objects, wanted, output).await
+        }
+        Command::Node(what) => node::node(api, what, global.reason.as_deref(), output).await,
+        Command::Pause(named) => write::pause(api, &named, true, output).await,
+        Command::Resume(named) => write::pause(api, &named, false, output).await,
+        Command::Trait(what) => node::traits(api, what, output).await,
+        Command::Role(what) => node::role(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
         Command::Token(what) => token::token(api, what, output).await,
-        _ => unreachable!("clap gives `get` a kind or --raw, and what needs no controller was done before"),
+        _ => unreachable!("what imports was done before, and other commands write nothing"),
     }
 }
 

@@ -5,7 +5,7 @@ use clap::ValueEnum as _;
 use stemma_wire::endpoint::{Endpoint, Method, escape};
 
 use crate::api::Write;
-use crate::args::{Filter, Kind};
+use crate::args::{Filter, Kind, Selection};
 
 /// One kind, as the command knows it.
 struct Row {
@@ -39,6 +39,11 @@ impl Kind {
     /// The name in manifests and on the screen.
     pub(crate) const fn name(self) -> &'static str {
         self.table().name
+    }
+
+    /// The kind of that name on the screen.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::value_variants().iter().copied().find(|kind| kind.name() == name)
     }
 
     /// A name without the kind that `-o name` prints before it.
@@ -106,11 +111,13 @@ impl Kind {
     /// The path of the list that a filter asks for.
     pub(crate) fn list_path(self, filter: &Filter) -> Result<String> {
         let cluster = match self {
-            Self::Nodegroup => Some(filter.cluster.as_deref().context("whose? give --cluster CLUSTER")?),
+            Self::Nodegroup => {
+                Some(filter.selection.cluster.as_deref().context("a list of node groups is a cluster's")?)
+            }
             _ => None,
         };
         let path = self.table().list.path(cluster.as_slice());
-        if filter.cluster.is_some() && !matches!(self, Self::Nodegroup | Self::Node) {
+        if filter.selection.cluster.is_some() && !matches!(self, Self::Nodegroup | Self::Node) {
             bail!("--cluster narrows nodes and node groups; a {} stands in no cluster", self.name());
         }
         let query = self.query(filter);
@@ -119,16 +126,16 @@ impl Kind {
 
     /// Whether a filter leaves anything out.
     pub(crate) fn is_narrowed_by(self, filter: &Filter) -> bool {
-        filter.cluster.is_some() || !self.query(filter).is_empty()
+        filter.selection.cluster.is_some() || !self.query(filter).is_empty()
     }
 
     fn query(self, filter: &Filter) -> String {
         let mut terms = Vec::new();
         let mut term = |name: &str, value: &str| terms.push(format!("{name}={}", escape(value)));
         // A group's cluster stands in the path of the list.
-        let cluster = filter.cluster.as_ref().filter(|_| self == Self::Node);
-        let single =
-            [("selector", filter.selector.as_ref()), ("nodegroup", filter.nodegroup.as_ref()), ("cluster", cluster)];
+        let Selection { selector, nodegroup, cluster, state } = &filter.selection;
+        let cluster = cluster.as_ref().filter(|_| self == Self::Node);
+        let single = [("selector", selector.as_ref()), ("nodegroup", nodegroup.as_ref()), ("cluster", cluster)];
         for (name, value) in single {
             if let Some(value) = value {
                 term(name, value);
@@ -139,6 +146,7 @@ impl Kind {
             ("not-traits", &filter.not_trait),
             ("traits-any", &filter.trait_any),
             ("not-traits-any", &filter.not_trait_any),
+            ("state", state),
         ];
         for (name, values) in lists.into_iter().filter(|(_, values)| !values.is_empty()) {
             term(name, &values.join(","));
@@ -177,7 +185,7 @@ mod tests {
     #[test]
     fn a_filter_is_a_query() {
         let filter = Filter {
-            selector: Some("tier in (a,b)".into()),
+            selection: Selection { selector: Some("tier in (a,b)".into()), ..Selection::default() },
             traits: vec!["HW_CPU_X86_AVX2".into(), "CUSTOM_A".into()],
             tag: vec!["nginx".into(), "mysql".into()],
             requirement: vec!["property:memory_mb >= 4".into()],
@@ -190,8 +198,12 @@ mod tests {
         );
         let taken = Endpoint::ListNodesDetail.route().query;
         let every = Filter {
-            nodegroup: Some("a/b".into()),
-            cluster: Some("a".into()),
+            selection: Selection {
+                selector: Some("a".into()),
+                nodegroup: Some("a/b".into()),
+                cluster: Some("a".into()),
+                state: vec!["failed".into()],
+            },
             not_trait: vec!["A".into()],
             trait_any: vec!["A".into()],
             not_trait_any: vec!["A".into()],

@@ -20,7 +20,7 @@ const ASKS_ABOVE: usize = 10;
 pub(crate) struct Radius {
     /// Writes are only tried out.
     pub(crate) dry_run: bool,
-    /// Of a dry run: how many hosts the writes would reach, so far.
+    /// How many hosts the writes reach that were decided so far.
     pub(crate) hosts: usize,
     max_nodes: Option<usize>,
     /// Do not ask.

@@ -5,6 +5,7 @@ mod patience;
 mod refusal;
 mod trust;
 
+use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -34,12 +35,14 @@ pub(crate) struct Write {
     revision: Option<u64>,
     /// The object that it is about, for warnings.
     about: Option<String>,
+    /// The command that also takes what others own.
+    overwriting: Option<String>,
 }
 
 impl Write {
     /// A write without a body, at a path of the row.
     pub(crate) fn at(row: Endpoint, path: String) -> Self {
-        Self { row, path, body: Bytes::new(), revision: None, about: None }
+        Self { row, path, body: Bytes::new(), revision: None, about: None, overwriting: None }
     }
 
     /// A write without a body, at the row's path with these parameters.
@@ -67,6 +70,11 @@ impl Write {
         Self { about: Some(object), ..self }
     }
 
+    /// The write, refused where it would take something from another manager; this command takes it.
+    pub(crate) fn unless_owned(self, overwriting: String) -> Self {
+        Self { path: with_term(&self.path, "force=false"), overwriting: Some(overwriting), ..self }
+    }
+
     fn method(&self) -> &'static str {
         self.row.route().method.as_str()
     }
@@ -81,6 +89,12 @@ impl Write {
         .media_types()
         .first()
         .copied()
+    }
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method(), self.path)
     }
 }
 
@@ -150,7 +164,10 @@ impl Api {
     pub(crate) async fn get_raw(&mut self, path: &str) -> Result<Bytes> {
         let request = Request::get(path).header(header::ACCEPT, "application/json").body(Bytes::new())?;
         let answer = self.patiently(request).await.map_err(|error| self.unsent(&error))?;
-        checked(answer, "GET", path)
+        if answer.status().is_success() {
+            return Ok(answer.into_body());
+        }
+        Err(Refusal::of(&answer, "GET", path).into())
     }
 
     /// Makes a write, once it is known how many hosts it reaches and that it may; its answer's JSON, or `null` where it has
@@ -162,7 +179,7 @@ impl Api {
     pub(crate) async fn send(&mut self, write: Write) -> Result<Value> {
         let done = self.send_one(&write).await;
         if done.is_ok() {
-            self.made.push(format!("{} {}", write.method(), write.path));
+            self.made.push(write.to_string());
         }
         done.map_err(|error| match self.made.as_slice() {
             made if made.is_empty() || self.is_dry() => error,
@@ -174,20 +191,38 @@ impl Api {
     }
 
     async fn send_one(&mut self, write: &Write) -> Result<Value> {
+        let (tried, hosts) = self.decide(write).await?;
+        if self.is_dry() {
+            return Ok(tried);
+        }
+        self.may_reach(hosts)?;
+        self.make(write).await
+    }
+
+    /// Has a write decided and not made, where its row can do that: its answer, and how many hosts it reaches. Labels that hosts lose
+    /// are told.
+    ///
+    /// # Errors
+    /// [`Refusal`], or why nothing came of it.
+    pub(crate) async fn decide(&mut self, write: &Write) -> Result<(Value, usize)> {
         if !write.row.has_dry_run() {
-            return if self.is_dry() { Ok(Value::Null) } else { self.make(write).await };
+            return Ok((Value::Null, 0));
         }
         let (tried, hosts) = self.try_out(write).await?;
         if let Some(lost) = lost_labels(&tried) {
             let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
             eprintln!("warning: {about}{lost}");
         }
-        if self.is_dry() {
-            self.radius.hosts += hosts;
-            return Ok(tried);
-        }
-        self.radius.check(hosts)?;
-        self.make(write).await
+        self.radius.hosts += hosts;
+        Ok((tried, hosts))
+    }
+
+    /// Checks that writes may reach so many hosts; a person at a terminal is asked.
+    ///
+    /// # Errors
+    /// Above `--max-nodes`, or when a person says no.
+    pub(crate) fn may_reach(&self, hosts: usize) -> Result<()> {
+        self.radius.check(hosts)
     }
 
     /// Has a write decided and not made: its answer, and how many hosts it reaches.
@@ -199,11 +234,15 @@ impl Api {
             warn(&answer);
         }
         let hosts = answer.headers().get("stemma-hosts").and_then(|hosts| hosts.to_str().ok()?.parse().ok());
-        let body = parsed(&checked(answer, write.method(), &path)?)?;
+        let body = parsed(&checked(answer, write, &path)?)?;
         Ok((body, hosts.unwrap_or(0)))
     }
 
-    async fn make(&mut self, write: &Write) -> Result<Value> {
+    /// Makes a write that was decided.
+    ///
+    /// # Errors
+    /// As [`Self::send`], but for how far it reaches.
+    pub(crate) async fn make(&mut self, write: &Write) -> Result<Value> {
         let path = self.with_manager(&write.path);
         let key = uuid::Builder::from_random_bytes(random()?).into_uuid();
         let answer = match self.patiently(self.request(write, &path, Some(key))?).await {
@@ -214,7 +253,7 @@ impl Api {
             Err(error) => return Err(self.unsent(&error)),
         };
         warn(&answer);
-        parsed(&checked(answer, write.method(), &path)?)
+        parsed(&checked(answer, write, &path)?)
     }
 
     /// Sends a request, and again as it is (under the same key) while the controller says that it is busy.
@@ -309,12 +348,14 @@ fn warn(answer: &Response<Bytes>) {
     }
 }
 
-/// The body of a success; anything else as what it is.
-fn checked(answer: Response<Bytes>, method: &str, path: &str) -> Result<Bytes> {
+/// The body of a write's success; anything else as what it is.
+fn checked(answer: Response<Bytes>, write: &Write, path: &str) -> Result<Bytes> {
     if answer.status().is_success() {
         return Ok(answer.into_body());
     }
-    Err(Refusal::of(&answer, method, path).into())
+    let mut refusal = Refusal::of(&answer, write.method(), path);
+    refusal.overwriting = write.overwriting.clone().filter(|_| !refusal.conflicts.is_empty());
+    Err(refusal.into())
 }
 
 fn parsed(body: &Bytes) -> Result<Value> {

@@ -25,6 +25,8 @@ pub(crate) struct Refusal {
     pub(crate) errors: Vec<(Option<String>, String)>,
     /// What others own.
     pub(crate) conflicts: Vec<Conflict>,
+    /// The command that takes what others own.
+    pub(super) overwriting: Option<String>,
 }
 
 /// A key or field that another manager owns with another value.
@@ -64,6 +66,7 @@ impl Refusal {
             detail: text("detail"),
             errors: listed("errors").map(one_error).collect(),
             conflicts: listed("conflicts").map(Conflict::of).collect(),
+            overwriting: None,
         }
     }
 
@@ -122,6 +125,7 @@ impl fmt::Display for Refusal {
         let more = self.detail.iter().flat_map(|detail| detail.lines()).chain(self.advice());
         more.for_each(|line| text.push_str(&format!("\n  {line}")));
         self.conflicts.iter().for_each(|conflict| text.push_str(&format!("\n  {conflict}")));
+        self.overwriting.iter().for_each(|command| text.push_str(&format!("\n  to take it over: {command}")));
         f.write_str(&crate::output::printable_lines(&text))
     }
 }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(crate) use node::{Release, Role, Tag, TagFields, TagOwner, Token, Trait};
-pub(crate) use object::{Create, Filter, Kind, NewLabels};
+pub(crate) use node::{Handing, NodeVerb, Release, Role, Tag, TagFields, TagOwner, Token, Trait};
+pub(crate) use object::{Create, Filter, Kind, Named, NewLabels, Selection, Subject};
 
 /// Labels, traits, tags and tasks of every host, and where each came from.
 #[derive(Debug, Parser)]
@@ -97,11 +97,11 @@ pub(crate) enum Command {
     },
     /// List objects, or show some by name.
     Get {
-        #[arg(required_unless_present = "raw")]
-        kind: Option<Kind>,
+        #[arg(required_unless_present = "raw", value_name = "KIND[/NAME]")]
+        subject: Option<Subject>,
         names: Vec<String>,
         /// A path of the API as it is, as `/metrics`.
-        #[arg(long, value_name = "PATH", conflicts_with = "kind")]
+        #[arg(long, value_name = "PATH", conflicts_with = "subject")]
         raw: Option<String>,
         #[command(flatten)]
         filter: Filter,
@@ -110,7 +110,11 @@ pub(crate) enum Command {
         watch: bool,
     },
     /// Everything about one object, for people.
-    Describe { kind: Kind, name: String },
+    Describe {
+        #[arg(value_name = "KIND[/NAME]")]
+        subject: Subject,
+        name: Option<String>,
+    },
     /// Why a node has a label's value, a tag, a task or a trait.
     Explain {
         kind: Kind,
@@ -121,14 +125,20 @@ pub(crate) enum Command {
     /// Make an object.
     #[command(subcommand)]
     Create(Create),
-    /// Delete an object.
-    Delete { kind: Kind, name: String },
-    /// Set (`k=v`), take away (`k-`) or stop (`--not-inherited k`) labels of an object.
+    /// Delete objects.
+    Delete(Named),
+    /// Set (`k=v`), take away (`k-`) or stop (`--not-inherited k`) labels of objects.
     Label {
-        kind: Kind,
-        name: String,
-        /// `KEY=VALUE` sets, `KEY-` takes away what is provided here.
-        changes: Vec<String>,
+        #[arg(value_name = "KIND[/NAME]")]
+        subject: Subject,
+        /// The objects, then the changes: `KEY=VALUE` sets, `KEY-` takes away what is provided here.
+        #[arg(value_name = "NAME… CHANGE…")]
+        words: Vec<String>,
+        #[command(flatten)]
+        selection: Selection,
+        /// Also keys that another manager owns.
+        #[arg(long)]
+        overwrite: bool,
         /// This key is not inherited here.
         #[arg(long, value_name = "KEY")]
         not_inherited: Vec<String>,
@@ -139,6 +149,13 @@ pub(crate) enum Command {
         #[arg(long)]
         replace: bool,
     },
+    /// Nodes: set aside, hold, move, rename.
+    #[command(subcommand)]
+    Node(NodeVerb),
+    /// Give no new task set to the hosts of clusters or node groups.
+    Pause(Named),
+    /// Give their hosts new task sets again.
+    Resume(Named),
     /// A node's traits.
     #[command(subcommand)]
     Trait(Trait),
@@ -162,8 +179,11 @@ impl Command {
         match self {
             Self::Apply { .. }
             | Self::Create(_)
-            | Self::Delete { .. }
+            | Self::Delete(_)
             | Self::Label { .. }
+            | Self::Node(_)
+            | Self::Pause(_)
+            | Self::Resume(_)
             | Self::Role(_)
             | Self::Release(Release::Import { .. }) => true,
             Self::Trait(what) => !matches!(what, Trait::List { .. }),

@@ -1,51 +1,110 @@
-//! What is given to nodes and made for them: traits, roles, tags, releases, join tokens.
+//! What is done to nodes, given to them and made for them: their place, traits, roles, tags, releases, join tokens.
 
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
+
+use super::Selection;
+
+/// What is done to nodes as they are.
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeVerb {
+    /// Take them out of budgets, barriers and primaries.
+    Park {
+        names: Vec<String>,
+        #[command(flatten)]
+        selection: Selection,
+    },
+    /// Take them back in.
+    Unpark {
+        names: Vec<String>,
+        #[command(flatten)]
+        selection: Selection,
+    },
+    /// Keep the task sets that they have, while labels flow; `--reason` says why.
+    Hold {
+        names: Vec<String>,
+        /// Until then, as 2026-11-24T18:00:00Z; until it is taken back unless said.
+        #[arg(long, value_name = "TIME", conflicts_with = "duration")]
+        until: Option<String>,
+        /// For so long, as 90m, 2h or 3d.
+        #[arg(long = "for", value_name = "DURATION")]
+        duration: Option<String>,
+        #[command(flatten)]
+        selection: Selection,
+    },
+    /// Give them the task sets that they are to have again.
+    Unhold {
+        names: Vec<String>,
+        #[command(flatten)]
+        selection: Selection,
+    },
+    /// Move them into another group, or out of theirs with `--out`.
+    Move {
+        /// The nodes, and last the group (`CLUSTER/GROUP`).
+        #[arg(value_name = "NODE… GROUP")]
+        words: Vec<String>,
+        /// Out of their groups: they have no release and no tasks then.
+        #[arg(long)]
+        out: bool,
+        #[command(flatten)]
+        selection: Selection,
+    },
+    /// Give a node another name.
+    Rename { node: String, name: String },
+}
+
+/// Nodes, and what is given to them or taken from them.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Handing {
+    /// The node (several with commas), then what it is about. `node/NAME`, as `-o name` prints it, is a node wherever it stands.
+    #[arg(required = true, value_name = "NODE[,NODE…] NAME…")]
+    words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+}
+
+impl Handing {
+    /// The nodes that are named, and what it is about.
+    pub(crate) fn split(&self) -> (Vec<String>, Vec<String>) {
+        let is_node = |word: &&String| word.starts_with("node/");
+        let (mut nodes, mut rest): (Vec<&String>, Vec<&String>) = self.words.iter().partition(is_node);
+        if nodes.is_empty() && self.selection.is_empty() {
+            nodes.push(rest.remove(0));
+        }
+        let nodes = nodes.into_iter().flat_map(|word| word.split(',')).map(str::to_owned).collect();
+        (nodes, rest.into_iter().cloned().collect())
+    }
+}
 
 /// A node's traits.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Trait {
     /// Its traits, each with its source.
     List { node: String },
-    /// Give it traits.
-    Add {
-        node: String,
-        #[arg(required = true)]
-        traits: Vec<String>,
-    },
-    /// Take traits from it.
+    /// Give them traits.
+    Add(Handing),
+    /// Take traits from them.
     Remove {
-        node: String,
-        traits: Vec<String>,
+        #[command(flatten)]
+        what: Handing,
         /// All that operators gave.
         #[arg(long)]
         all: bool,
     },
     /// Leave out traits that were detected or ruled.
-    Suppress {
-        node: String,
-        #[arg(required = true)]
-        traits: Vec<String>,
-    },
+    Suppress(Handing),
+    /// No longer leave them out.
+    Unsuppress(Handing),
 }
 
 /// A node's roles.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
-    /// Give it roles.
-    Add {
-        node: String,
-        #[arg(required = true)]
-        roles: Vec<String>,
-    },
-    /// Take roles from it.
-    Remove {
-        node: String,
-        #[arg(required = true)]
-        roles: Vec<String>,
-    },
+    /// Give them roles.
+    Add(Handing),
+    /// Take roles from them.
+    Remove(Handing),
 }
 
 /// Where a user-defined tag stands.
@@ -98,24 +157,17 @@ pub(crate) enum Tag {
         #[command(flatten)]
         fields: TagFields,
     },
-    /// Delete a user-defined tag that no node is assigned.
+    /// Delete user-defined tags that no node is assigned.
     Delete {
-        name: String,
+        #[arg(required = true)]
+        names: Vec<String>,
         #[command(flatten)]
         owner: TagOwner,
     },
-    /// Assign tags to a node: all or none.
-    Assign {
-        node: String,
-        #[arg(required = true)]
-        tags: Vec<String>,
-    },
-    /// Unassign tags of a node: all or none.
-    Unassign {
-        node: String,
-        #[arg(required = true)]
-        tags: Vec<String>,
-    },
+    /// Assign tags to nodes: of each node all or none.
+    Assign(Handing),
+    /// Unassign tags of nodes: of each node all or none.
+    Unassign(Handing),
 }
 
 /// The task library.

@@ -1,6 +1,10 @@
 //! Objects on the command line: their kinds, which of them a list shows, what a new one is made of.
 
+use std::str::FromStr;
+
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use stemma_core::name::{near, suggest};
+use stemma_core::status::State;
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -19,12 +23,90 @@ pub(crate) enum Kind {
     Token,
 }
 
-/// Which nodes or objects; several names are repeated or joined with commas.
+/// A kind, or one object of it, as `-o name` prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    /// The kind.
+    pub(crate) kind: Kind,
+    /// The object's name.
+    pub(crate) name: Option<String>,
+}
+
+impl FromStr for Subject {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (word, name) = text.split_once('/').map_or((text, None), |(word, name)| (word, Some(name.to_owned())));
+        let known = |kind: &Kind| kind.to_possible_value().map(|value| value.get_name().to_owned());
+        let kind = Kind::from_str(word, true).map_err(|_| {
+            let kinds: Vec<String> = Kind::value_variants().iter().filter_map(known).collect();
+            let near = suggest(near(word, kinds.iter().map(String::as_str)));
+            format!("{word:?} is no kind{near}: it is one of {}", kinds.join(", "))
+        })?;
+        Ok(Self { kind, name })
+    }
+}
+
+impl Subject {
+    /// The kind, with the names that were said of it.
+    ///
+    /// # Errors
+    /// For a name of another kind.
+    pub(crate) fn with(&self, names: impl IntoIterator<Item = String>) -> Result<(Kind, Vec<String>), String> {
+        let mut all: Vec<String> = self.name.iter().cloned().collect();
+        for name in names {
+            match (&self.name, name.parse::<Self>()) {
+                (Some(_), Ok(Self { kind, name: Some(name) })) if kind == self.kind => all.push(name),
+                (Some(_), _) => {
+                    return Err(format!("{name:?} is not of the kind of the first: they are shown kind by kind"));
+                }
+                (None, _) => all.push(name),
+            }
+        }
+        Ok((self.kind, all))
+    }
+}
+
+/// Which objects, where they are not named.
 #[derive(Clone, Debug, Default, ClapArgs)]
-pub(crate) struct Filter {
+pub(crate) struct Selection {
     /// A Kubernetes label selector.
     #[arg(long, short = 'l')]
     pub(crate) selector: Option<String>,
+    /// Stands in this group (`CLUSTER/GROUP`).
+    #[arg(long)]
+    pub(crate) nodegroup: Option<String>,
+    /// Of this cluster (nodes and node groups).
+    #[arg(long)]
+    pub(crate) cluster: Option<String>,
+    /// Stands so: one of the states of a node, or several.
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(State::ALL.map(State::name)))]
+    pub(crate) state: Vec<String>,
+}
+
+impl Selection {
+    /// Whether nothing is selected.
+    pub(crate) fn is_empty(&self) -> bool {
+        let single = [&self.selector, &self.nodegroup, &self.cluster];
+        single.iter().all(|said| said.is_none()) && self.state.is_empty()
+    }
+}
+
+/// Objects by name, or a selection of them.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Named {
+    #[arg(value_name = "KIND[/NAME]")]
+    pub(crate) subject: Subject,
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+}
+
+/// Which nodes or objects; several names are repeated or joined with commas.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub(crate) struct Filter {
+    #[command(flatten)]
+    pub(crate) selection: Selection,
     /// Has all of these traits.
     #[arg(long = "trait", value_name = "TRAIT")]
     pub(crate) traits: Vec<String>,
@@ -46,15 +128,16 @@ pub(crate) struct Filter {
     /// Meets this requirement: `KEY EXPRESSION`.
     #[arg(long)]
     pub(crate) requirement: Vec<String>,
-    /// Stands in this group (`CLUSTER/GROUP`).
-    #[arg(long)]
-    pub(crate) nodegroup: Option<String>,
-    /// Of this cluster (nodes and node groups).
-    #[arg(long)]
-    pub(crate) cluster: Option<String>,
     /// Only these fields.
     #[arg(long, value_delimiter = ',')]
     pub(crate) fields: Vec<String>,
+}
+
+impl Filter {
+    /// What is selected, and nothing else.
+    pub(crate) fn of(selection: &Selection) -> Self {
+        Self { selection: selection.clone(), ..Self::default() }
+    }
 }
 
 /// Labels of a new object.

@@ -43,7 +43,7 @@ const TOLD: &[&str] = &[
 /// # Errors
 /// That it is not there.
 pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Output) -> Result<()> {
-    let object = api.get(&kind.path(name)?).await?;
+    let object = question::one(api, kind, name).await?;
     match output {
         Output::Json | Output::Yaml => return question::print(&object, output),
         Output::Name => {

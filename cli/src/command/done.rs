@@ -27,11 +27,26 @@ impl Done<'_> {
     /// # Errors
     /// When a manifest was asked for, and the object can't be read.
     pub(crate) async fn say(self, api: &mut Api, output: Output) -> Result<()> {
+        if let Some(value) = self.say_part(api, output, true).await? {
+            question::print(&value, output)?;
+        }
+        note_dry_run(api);
+        Ok(())
+    }
+
+    /// Prints it among others, the first of them or a later one; a value, which is printed with the others as one, is given back.
+    ///
+    /// # Errors
+    /// As [`Self::say`].
+    pub(crate) async fn say_part(self, api: &mut Api, output: Output, is_first: bool) -> Result<Option<Value>> {
         match output {
             Output::Name => say!("{}/{}", self.kind, printable(self.name)),
-            Output::Json | Output::Yaml => question::print(&self.object(api).await?, output)?,
+            Output::Json | Output::Yaml => return self.object(api).await.map(Some),
             Output::Manifest => match kind_named(self.kind).filter(|_| !api.is_dry()) {
-                Some(kind) => say_part!("{}", written::by_name(api, kind, self.name).await?),
+                Some(kind) => {
+                    let manifest = written::by_name(api, kind, self.name).await?;
+                    say_part!("{}{manifest}", if is_first { "" } else { "---\n" });
+                }
                 None => say!("{}", printable(&self.sentence)),
             },
             Output::Table | Output::Wide => {
@@ -41,8 +56,7 @@ impl Done<'_> {
                 }
             }
         }
-        note_dry_run(api);
-        Ok(())
+        Ok(None)
     }
 
     /// The object as it is now. Some answers are less than the object (Magnum's, of a new cluster); what is gone is named.
@@ -83,9 +97,7 @@ pub(crate) fn note_dry_run(api: &Api) {
 
 /// The kind of an object that has a manifest.
 fn kind_named(word: &str) -> Option<Kind> {
-    [Kind::Node, Kind::Nodegroup, Kind::Cluster, Kind::Clustertemplate, Kind::Release]
-        .into_iter()
-        .find(|kind| kind.name() == word)
+    Kind::named(word).filter(|kind| *kind != Kind::Token)
 }
 
 #[cfg(test)]

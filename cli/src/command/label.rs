@@ -4,56 +4,86 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
+use stemma_core::input::shell::{self, Place};
 use stemma_wire::endpoint::Method;
 
 use crate::api::{Api, Write};
 use crate::args::{Kind, Output};
-use crate::command::done::Done;
+use crate::command::each::{Object, Objects, Step, each};
+use crate::command::question;
+use crate::exit::Exit;
+use crate::output::printable;
 
 /// What `label` is asked to do.
 pub(crate) struct LabelChange<'a> {
     pub(crate) changes: &'a [String],
     pub(crate) not_inherited: &'a [String],
     pub(crate) merge: Option<bool>,
+    /// Also to keys that another manager owns.
+    pub(crate) overwrite: bool,
 }
 
-/// `label`: all of it in one write, so that nothing is done by half.
+/// The words of `label`: names, then changes. The first is a name where `has_names`, also one that ends with a dash.
+pub(crate) fn split(words: &[String], has_names: bool) -> (&[String], &[String]) {
+    let is_change = |word: &String| word.contains('=') || word.ends_with('-');
+    let first = usize::from(has_names && !words.is_empty());
+    let names = words[first..].iter().position(is_change).map_or(words.len(), |at| first + at);
+    words.split_at(names)
+}
+
+/// `label`: of each object all of it in one write, so that nothing is done by half.
 ///
 /// # Errors
 /// When nothing is asked for, and the controller's refusal.
-pub(crate) async fn label(
-    api: &mut Api,
-    kind: Kind,
-    name: &str,
-    wanted: LabelChange<'_>,
-    output: Output,
-) -> Result<()> {
-    let path = kind.path(name)?;
-    if kind == Kind::Token {
-        bail!("a token has no labels");
-    }
+pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<'_>, output: Output) -> Result<()> {
     let patch = patch(wanted.changes, wanted.not_inherited)?;
     let only_patch = wanted.not_inherited.is_empty() && wanted.merge.is_none();
     if patch.is_empty() && only_patch {
-        bail!("nothing to do: say KEY=VALUE, KEY-, --not-inherited KEY, --merge or --replace");
+        return Err(
+            Exit::Usage.because("nothing to do: say KEY=VALUE, KEY-, --not-inherited KEY, --merge or --replace")
+        );
     }
-    let before = api.get(&path).await?;
-    let mut after = provided(&before);
-    let absent: Vec<&str> = absent(&patch, &after);
-    let what = format!("{} {name}", kind.name());
-    if !absent.is_empty() && absent.len() == patch.len() && only_patch {
-        let sentence = format!("{what} unchanged: no label {} is provided there", absent.join(", "));
-        return Done { kind: kind.name(), name, sentence, answer: before }.say(api, output).await;
-    }
-    if !absent.is_empty() {
-        let keys = crate::output::printable(&absent.join(", "));
-        eprintln!("warning: {what}: no label {keys} is provided there: nothing to take away");
-    }
-    after.retain(|key, _| !patch.contains_key(key));
-    after.extend(patch.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), value.clone())));
-    after.extend(wanted.not_inherited.iter().map(|key| (key.clone(), Value::Null)));
-    let answer = api.send(write(kind, name, &wanted, &patch, &before, &after)?).await?;
-    Done { kind: kind.name(), name, sentence: format!("{what} labeled"), answer }.say(api, output).await
+    let plan = async |api: &mut Api, object: &Object| {
+        let kind = object.kind();
+        if kind == Kind::Token {
+            return Err(Exit::Usage.because("a token has no labels"));
+        }
+        let before = question::one(api, kind, &object.name).await?;
+        let mut after = provided(&before);
+        let absent: Vec<&str> = absent(&patch, &after);
+        let keys = printable(&absent.join(", "));
+        if !absent.is_empty() && absent.len() == patch.len() && only_patch {
+            let sentence = format!("{object} unchanged: no label {keys} is provided there");
+            return Ok(Step { writes: Vec::new(), sentence, answer: before });
+        }
+        if !absent.is_empty() {
+            eprintln!("warning: {object}: no label {keys} is provided there: nothing to take away");
+        }
+        after.retain(|key, _| !patch.contains_key(key));
+        let set = patch.iter().filter(|(_, value)| !value.is_null());
+        after.extend(set.map(|(key, value)| (key.clone(), value.clone())));
+        after.extend(wanted.not_inherited.iter().map(|key| (key.clone(), Value::Null)));
+        let write = write(kind, &object.name, &wanted, &patch, &before, &after)?;
+        let write = if wanted.overwrite { write } else { write.unless_owned(overwriting(object, &wanted)) };
+        Ok(Step::of(write, format!("{object} labeled")))
+    };
+    each(api, objects, output, plan).await
+}
+
+/// The command that makes the change all the same.
+fn overwriting(object: &Object, wanted: &LabelChange<'_>) -> String {
+    let mut words = vec!["stemma".to_owned(), "label".to_owned(), object.kind.to_owned(), object.name.clone()];
+    words.extend(wanted.changes.iter().cloned());
+    words.extend(wanted.not_inherited.iter().flat_map(|key| ["--not-inherited".to_owned(), key.clone()]));
+    words.extend(wanted.merge.map(|merge| if merge { "--merge" } else { "--replace" }.to_owned()));
+    words.push("--overwrite".to_owned());
+    words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn shell_word(word: &str) -> String {
+    let is_plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c));
+    if is_plain { word.to_owned() } else { shell::quote(word, Place::Open).unwrap_or_default() }
 }
 
 /// The write that makes the change: of its keys alone where that is all, else of the whole map, unless someone else wrote

@@ -3,8 +3,10 @@
 pub(crate) mod apply;
 pub(crate) mod describe;
 pub(crate) mod done;
+pub(crate) mod each;
 pub(crate) mod import;
 pub(crate) mod label;
+pub(crate) mod node;
 pub(crate) mod question;
 pub(crate) mod token;
 pub(crate) mod watch;

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use serde_json::Value;
+use stemma_core::name::near;
 use stemma_wire::endpoint::{Endpoint, escape};
 
 use crate::api::Api;
-use crate::args::{Filter, Kind, Output, Question};
+use crate::args::{Filter, Kind, Output, Question, Selection};
 use crate::command::written;
+use crate::exit::Exit;
 use crate::output::{cell, json, printable, table, yaml};
 
 /// `get`: a list, or some objects by name.
@@ -57,7 +59,7 @@ fn check_fields(kind: Kind, objects: &[Value], wanted: &[String]) -> Result<()> 
         objects.iter().filter_map(Value::as_object).flat_map(|map| map.keys().map(String::as_str)).collect();
     let mut unknown = wanted.iter().filter(|field| !known.is_empty() && !known.contains(field.as_str()));
     if let Some(field) = unknown.next() {
-        let near = stemma_core::name::suggest(stemma_core::name::near(field, known.iter().copied()));
+        let near = stemma_core::name::suggest(near(field, known.iter().copied()));
         bail!("--fields: a {} has no field {field:?}{near}; `-o json` shows all of them", kind.name());
     }
     Ok(())
@@ -85,8 +87,12 @@ pub(crate) async fn explain(api: &mut Api, kind: Kind, name: &str, asked: &Quest
         Question::Task { id } => ("task", id),
         Question::Trait { name } => ("trait", name),
     };
+    let name = kind.bare(name);
     let path = kind.path_of(Endpoint::ExplainNode, name, &[])?;
-    let explained = api.get(&format!("{path}?{what}={}", escape(value))).await?;
+    let explained = match api.get(&format!("{path}?{what}={}", escape(value))).await {
+        Err(error) if Exit::of(&error) == Exit::NotFound => return Err(nearest(api, kind, name, error).await),
+        explained => explained?,
+    };
     match (output, asked) {
         (Output::Json | Output::Yaml, _) => print(&explained, output)?,
         (_, Question::Label { key }) => say!("{}", crate::explain::label(name, key, &explained)),
@@ -97,9 +103,47 @@ pub(crate) async fn explain(api: &mut Api, kind: Kind, name: &str, asked: &Quest
     Ok(())
 }
 
-/// Every object of a list.
+/// Every object of a list. Node groups are listed cluster by cluster, where none is named.
 pub(crate) async fn list(api: &mut Api, kind: Kind, filter: &Filter) -> Result<Vec<Value>> {
-    pages(api, kind.list_path(filter)?).await
+    if kind != Kind::Nodegroup || filter.selection.cluster.is_some() {
+        return pages(api, kind.list_path(filter)?).await;
+    }
+    let mut groups = Vec::new();
+    for cluster in pages(api, Kind::Cluster.list_path(&Filter::default())?).await? {
+        let selection = Selection { cluster: Some(name(Kind::Cluster, &cluster)), ..filter.selection.clone() };
+        match pages(api, kind.list_path(&Filter { selection, ..filter.clone() })?).await {
+            Ok(own) => groups.extend(own),
+            // It was deleted since the clusters were listed.
+            Err(error) if Exit::of(&error) == Exit::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(groups)
+}
+
+/// One object. The error of one that is not there names the nearest.
+pub(crate) async fn one(api: &mut Api, kind: Kind, name: &str) -> Result<Value> {
+    match api.get(&kind.path(name)?).await {
+        Err(error) if Exit::of(&error) == Exit::NotFound => Err(nearest(api, kind, name, error).await),
+        found => found,
+    }
+}
+
+/// The error of an object that is not there, with the name that may have been meant.
+pub(crate) async fn nearest(api: &mut Api, kind: Kind, wanted: &str, error: Error) -> Error {
+    let Ok(listed) = list(api, kind, &Filter::default()).await else { return error };
+    let names: Vec<String> = listed.iter().map(|object| name(kind, object)).collect();
+    let wanted = kind.bare(wanted);
+    let is_there = names.iter().any(|name| name == wanted);
+    match near(wanted, names.iter().map(String::as_str)).filter(|_| !is_there) {
+        Some(near) => Exit::NotFound.because(format!("{error:#}\n  did you mean {}?", printable(near))),
+        None => error,
+    }
+}
+
+/// The revision that an object was read at.
+pub(crate) fn revision(object: &Value) -> Option<u64> {
+    object.get("resource_version").and_then(Value::as_u64)
 }
 
 /// Every object of the list at a path, page by page.
@@ -131,10 +175,12 @@ async fn each(api: &mut Api, kind: Kind, names: &[String], filter: &Filter) -> R
     let mut lists: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut objects = Vec::new();
     for asked in names {
-        let object = api.get(&kind.path(asked)?).await?;
+        let object = one(api, kind, asked).await?;
         if kind.is_narrowed_by(filter) {
-            let cluster = filter.cluster.clone().or_else(|| Some(object.get("cluster")?.as_str()?.to_owned()));
-            let path = kind.list_path(&Filter { cluster, ..filter.clone() })?;
+            let own = object.get("cluster").and_then(Value::as_str).map(str::to_owned);
+            let cluster = filter.selection.cluster.clone().or(own);
+            let selection = Selection { cluster, ..filter.selection.clone() };
+            let path = kind.list_path(&Filter { selection, ..filter.clone() })?;
             if !lists.contains_key(&path) {
                 let listed = pages(api, path.clone()).await?;
                 lists.insert(path.clone(), listed.iter().map(|object| name(kind, object)).collect());

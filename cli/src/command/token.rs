@@ -10,6 +10,7 @@ use stemma_wire::endpoint::Endpoint;
 use crate::api::{Api, Write, random};
 use crate::args::{Filter, Kind, Output, Token};
 use crate::command::done::note_dry_run;
+use crate::command::each::Objects;
 use crate::command::{question, write};
 
 /// `token`.
@@ -26,7 +27,7 @@ pub(crate) async fn token(api: &mut Api, what: Token, output: Output) -> Result<
             tokens.retain(|token| is_good(token, now));
             question::show(api, Kind::Token, &[], &tokens, &filter, output).await
         }
-        Token::Delete { id } => write::delete(api, Kind::Token, &id, output).await,
+        Token::Delete { id } => write::delete(api, &Objects::named(Kind::Token.name(), &[id]), output).await,
         Token::CaHash => unreachable!("it needs no controller and was answered before"),
     }
 }

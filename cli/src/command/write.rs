@@ -1,13 +1,15 @@
-//! Writes: create, delete, labels, traits, roles, tags, tokens.
+//! Writes: create, delete, pause and resume, tags.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use stemma_wire::endpoint::{Endpoint, Method};
 
 use crate::api::{Api, Write};
-use crate::args::{Create, Kind, NewLabels, Output, Role, Tag, TagFields, TagOwner, Trait};
+use crate::args::{Create, Kind, Named, NewLabels, Output, Tag, TagFields, TagOwner};
 use crate::command::done::Done;
-use crate::command::{label, question};
+use crate::command::each::{Object, Objects, Step, each};
+use crate::command::{label, node, question};
+use crate::exit::Exit;
 use crate::output::{cell, table};
 
 /// `create`.
@@ -41,10 +43,33 @@ pub(crate) async fn create(api: &mut Api, what: Create, output: Output) -> Resul
 }
 
 /// `delete`.
-pub(crate) async fn delete(api: &mut Api, kind: Kind, name: &str, output: Output) -> Result<()> {
-    let row = kind.row(Method::Delete, "").expect("an object of every kind can be deleted");
-    let answer = api.send(kind.write(row, name, &[])?).await?;
-    Done { kind: kind.name(), name, sentence: format!("{} {name} deleted", kind.name()), answer }.say(api, output).await
+pub(crate) async fn delete(api: &mut Api, objects: &Objects, output: Output) -> Result<()> {
+    let plan = async |_: &mut Api, object: &Object| {
+        let kind = object.kind();
+        let row = kind.row(Method::Delete, "").expect("an object of every kind can be deleted");
+        Ok(Step::of(kind.write(row, &object.name, &[])?, format!("{object} deleted")))
+    };
+    each(api, objects, output, plan).await
+}
+
+/// `pause` and `resume`.
+pub(crate) async fn pause(api: &mut Api, named: &Named, paused: bool, output: Output) -> Result<()> {
+    let objects = Objects::of(api, named).await?;
+    let became = if paused { "paused" } else { "resumed" };
+    let plan = async |_: &mut Api, object: &Object| {
+        let row = match object.kind() {
+            Kind::Cluster => Endpoint::PatchCluster,
+            Kind::Nodegroup => Endpoint::PatchGroup,
+            Kind::Node => {
+                let sentence = "clusters and node groups are paused; a node is held, or parked: stemma node hold, stemma node park";
+                return Err(Exit::Usage.because(sentence));
+            }
+            other => return Err(Exit::Usage.because(format!("a {} has no hosts to pause", other.name()))),
+        };
+        let write = object.kind().write(row, &object.name, &[])?.json(&json!({"paused": paused}));
+        Ok(Step::of(write, format!("{object} {became}")))
+    };
+    each(api, &objects, output, plan).await
 }
 
 /// Labels of a new object, which merge as a manifest's do; nothing stands above a template.
@@ -65,90 +90,13 @@ fn add_labels(body: &mut Value, kind: &str, labels: &NewLabels) -> Result<()> {
     Ok(())
 }
 
-/// One line about a node.
-async fn of_node(api: &mut Api, node: &str, sentence: String, answer: Value, output: Output) -> Result<()> {
-    Done { kind: "node", name: Kind::Node.bare(node), sentence, answer }.say(api, output).await
-}
-
-/// `trait`.
-pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result<()> {
-    match what {
-        Trait::List { node } => list_traits(api, &node, output).await,
-        Trait::Add { node, traits } => {
-            each_trait(api, Endpoint::AddNodeTrait, &node, &traits, "was given").await?;
-            of_node(api, &node, format!("node {node} has {}", traits.join(", ")), Value::Null, output).await
-        }
-        Trait::Remove { node, all: true, .. } => {
-            api.send(Kind::Node.write(Endpoint::DeleteNodeTraits, &node, &[])?).await?;
-            let sentence = format!("node {node}: all traits that operators gave are gone");
-            of_node(api, &node, sentence, Value::Null, output).await
-        }
-        Trait::Remove { node, traits, all: false } => {
-            if traits.is_empty() {
-                bail!("which? name traits, or say --all");
-            }
-            each_trait(api, Endpoint::DeleteNodeTrait, &node, &traits, "has lost").await?;
-            of_node(api, &node, format!("node {node} no longer has {}", traits.join(", ")), Value::Null, output).await
-        }
-        Trait::Suppress { node, traits } => suppress(api, &node, traits, output).await,
-    }
-}
-
-/// Each trait is a request of its own; where one fails, what was done before it is said.
-async fn each_trait(api: &mut Api, row: Endpoint, node: &str, traits: &[String], became: &str) -> Result<()> {
-    for (at, name) in traits.iter().enumerate() {
-        let sent = api.send(Kind::Node.write(row, node, &[name])?).await;
-        sent.with_context(|| match &traits[..at] {
-            [] => format!("trait {name}"),
-            done => format!("node {node} {became} {}, but not {name}", done.join(", ")),
-        })?;
-    }
-    Ok(())
-}
-
-async fn list_traits(api: &mut Api, node: &str, output: Output) -> Result<()> {
-    let object = api.get(&Kind::Node.path(node)?).await?;
-    let sources = object.get("trait_sources").cloned().unwrap_or_default();
-    let rows = || sources.as_object().into_iter().flatten();
-    let row = |(name, from): (&String, &Value)| vec![name.clone(), cell(Some(from))];
-    let shown = || table(&["trait", "from"], rows().map(row));
-    question::print_list(&sources, ("trait", rows().map(|(name, _)| name.as_str())), shown, output)
-}
-
-async fn suppress(api: &mut Api, node: &str, traits: Vec<String>, output: Output) -> Result<()> {
-    let object = api.get(&Kind::Node.path(node)?).await?;
-    let present = object.get("suppressed_traits").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut all: Vec<String> = present.iter().filter_map(Value::as_str).map(str::to_owned).chain(traits).collect();
-    all.sort();
-    all.dedup();
-    let body = json!({"suppressed_traits": all});
-    let revision = object.get("resource_version").and_then(Value::as_u64);
-    // The whole list, unless someone else wrote meanwhile.
-    let write = Kind::Node.write(Endpoint::PatchNode, node, &[])?;
-    let answer = api.send(write.json(&body).if_still_at(revision)).await?;
-    of_node(api, node, format!("node {node}: suppressed {}", all.join(", ")), answer, output).await
-}
-
-/// `role`.
-pub(crate) async fn role(api: &mut Api, what: Role, output: Output) -> Result<()> {
-    let (row, node, roles, has) = match what {
-        Role::Add { node, roles } => (Endpoint::GiveNodeRoles, node, roles, "has"),
-        Role::Remove { node, roles } => (Endpoint::TakeNodeRoles, node, roles, "no longer has"),
-    };
-    let answer = api.send(Kind::Node.write(row, &node, &[])?.json(&json!({"roles": roles}))).await?;
-    of_node(api, &node, format!("node {node} {has} role {}", roles.join(", ")), answer, output).await
-}
-
 /// `tag`.
 pub(crate) async fn tag(api: &mut Api, what: Tag, output: Output) -> Result<()> {
     let (write, name, became) = match what {
         Tag::List { owner } => return list_tags(api, &owner, output).await,
-        Tag::Assign { node, tags } => {
-            return hand(api, Endpoint::AssignNodeTags, &node, &tags, "assigned", output).await;
-        }
-        Tag::Unassign { node, tags } => {
-            return hand(api, Endpoint::UnassignNodeTags, &node, &tags, "unassigned", output).await;
-        }
+        Tag::Assign(what) => return node::tags(api, &what, true, output).await,
+        Tag::Unassign(what) => return node::tags(api, &what, false, output).await,
+        Tag::Delete { names, owner } => return delete_tags(api, &names, &owner, output).await,
         Tag::Create { name, owner, fields } => {
             let (row, owner) = owned(&owner, Endpoint::CreateClusterTag, Endpoint::CreateReleaseTag);
             (Write::to(row, &[owner]).json(&tag_body(&name, &fields)), name, "created")
@@ -157,13 +105,18 @@ pub(crate) async fn tag(api: &mut Api, what: Tag, output: Output) -> Result<()> 
             let (row, owner) = owned(&owner, Endpoint::PutClusterTag, Endpoint::PutReleaseTag);
             (Write::to(row, &[owner, &name]).json(&tag_body(&name, &fields)), name, "updated")
         }
-        Tag::Delete { name, owner } => {
-            let (row, owner) = owned(&owner, Endpoint::DeleteClusterTag, Endpoint::DeleteReleaseTag);
-            (Write::to(row, &[owner, &name]), name, "deleted")
-        }
     };
     let answer = api.send(write).await?;
     Done { kind: "tag", name: &name, sentence: format!("tag {name} {became}"), answer }.say(api, output).await
+}
+
+async fn delete_tags(api: &mut Api, names: &[String], owner: &TagOwner, output: Output) -> Result<()> {
+    let (row, owner) = owned(owner, Endpoint::DeleteClusterTag, Endpoint::DeleteReleaseTag);
+    let plan = async |_: &mut Api, tag: &Object| {
+        let bare = tag.name.strip_prefix("tag/").unwrap_or(&tag.name);
+        Ok(Step::of(Write::to(row, &[owner, bare]), format!("{tag} deleted")))
+    };
+    each(api, &Objects::named("tag", names), output, plan).await
 }
 
 async fn list_tags(api: &mut Api, owner: &TagOwner, output: Output) -> Result<()> {
@@ -173,12 +126,6 @@ async fn list_tags(api: &mut Api, owner: &TagOwner, output: Output) -> Result<()
     let row = |tag: &Value| columns.iter().map(|column| cell(tag.get(column))).collect();
     let names = question::items(&tags).filter_map(|tag| tag.get("name")?.as_str());
     question::print_list(&tags, ("tag", names), || table(&columns, question::items(&tags).map(row)), output)
-}
-
-/// Assigns or unassigns several tags by hand, all or none.
-async fn hand(api: &mut Api, row: Endpoint, node: &str, tags: &[String], became: &str, output: Output) -> Result<()> {
-    let answer = api.send(Kind::Node.write(row, node, &[])?.json(&json!({"tags": tags}))).await?;
-    of_node(api, node, format!("node {node}: {became} {}", tags.join(", ")), answer, output).await
 }
 
 /// The row for the owner of user-defined tags, and the owner's name.

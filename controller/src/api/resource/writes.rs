@@ -1,6 +1,7 @@
 //! Making, changing and deleting an object: one write each, under what the request presumes, with the answer made of what was written.
 
 use serde_json::Value;
+use stemma_core::manifest::check_taken;
 use stemma_core::object::Object;
 use stemma_wire::error::ApiError;
 
@@ -11,6 +12,8 @@ use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
+use crate::registry::admit::bad_body;
+use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, check_presumed};
 use crate::registry::{Caller, Undecided};
 
@@ -58,7 +61,7 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
 
 /// Changes the object that a request's path names. The answer warns of inherited keys that hosts lose by it, and of requirements that
 /// its node no longer meets. One that shows the object says what was changed, unless it is to one of `OpenStack`'s clients, which know
-/// the fields of theirs.
+/// the fields of theirs. With `force=false` the change is refused where it would take something from another manager.
 ///
 /// # Errors
 /// What `edit` refuses, and what is refused of every write.
@@ -70,11 +73,16 @@ pub(super) async fn change<S: Shown>(
     answer: impl Fn(&Model, &Object<S>) -> Answer,
 ) -> HandlerResult {
     let presumed = request.presumed()?;
+    let takes_nothing = request.query.flag("force")? == Some(false);
     commit(api, request, caller, |work| {
         let before = S::locate(&work.model, request)?;
         check_presumed(&before, presumed)?;
         let mut next = Object::clone(&before);
         edit(work, &mut next)?;
+        if takes_nothing {
+            let names = ModelNames::new(&work.model, &api.traits);
+            check_taken(&before.spec, &next.spec, &caller.manager, &names).map_err(bad_body::<S>)?;
+        }
         let warning = lost(&work.model, &before, &next.spec);
         let model = work.model.clone();
         let written = work.update(&before, next.meta.name, next.spec)?;

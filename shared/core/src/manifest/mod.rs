@@ -14,6 +14,7 @@ mod names;
 mod reader;
 mod set;
 mod sound;
+mod taken;
 mod task;
 #[cfg(test)]
 mod testing;
@@ -28,5 +29,6 @@ pub use names::Names;
 pub use reader::{MAX_DEPTH, read, read_value};
 pub use set::{Objects, assemble};
 pub use sound::check_role_changes;
+pub use taken::check_taken;
 pub use task::read_tasks;
 pub use write::{Author, MapConflict, WriteError, check_own_annotations, write};

@@ -59,6 +59,15 @@ pub struct MapConflict {
     pub value: Value,
 }
 
+impl MapConflict {
+    /// A conflict in this map, with its value as JSON.
+    pub(super) fn of<K: fmt::Display, V: Serialize>(map: &'static str, one: Conflict<K, V>) -> Self {
+        let shown = |said: &V| serde_json::to_value(said).expect("what a map holds is JSON");
+        let value = one.said.value().map_or(Value::Null, shown);
+        Self { map, key: one.key.to_string(), owner: one.owner, value }
+    }
+}
+
 /// Why a body was not taken. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
@@ -255,14 +264,7 @@ impl Writing<'_> {
             Author::Apply { manager, force, adopt: None } => owned.apply(manager, whole, force),
             Author::Update { manager, .. } => Ok(owned.update(manager, whole)),
         };
-        let shown = |said: &V| serde_json::to_value(said).expect("what a map holds is JSON");
-        let conflict = |one: Conflict<K, V>| MapConflict {
-            map,
-            key: one.key.to_string(),
-            owner: one.owner,
-            value: one.said.value().map_or(Value::Null, shown),
-        };
-        after.map_err(|refused| self.conflicts.extend(refused.0.into_iter().map(conflict))).ok()
+        after.map_err(|refused| self.conflicts.extend(refused.0.into_iter().map(|one| MapConflict::of(map, one)))).ok()
     }
 }
 
@@ -305,7 +307,7 @@ fn table<S: Fields>(name: &str) -> Option<&'static Field<S>> {
 }
 
 /// The fields that someone gave, with their values of now.
-fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn Names) -> OwnedMap<String, Value> {
+pub(super) fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn Names) -> OwnedMap<String, Value> {
     let value = |name: &str| match table::<S>(name) {
         Some(field) => (field.show)(spec, names),
         None => spec.extra_ref().get(name).cloned().unwrap_or(Value::Null),

@@ -253,6 +253,18 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         next
     }
 
+    /// What of other managers' a step to `next` changes or takes away.
+    pub fn taken(&self, manager: &Manager, next: &Self) -> Vec<Conflict<K, V>> {
+        let is_other = |key: &K, entry: &Entry<V>| next.entries.get(key).is_none_or(|now| now.said != entry.said);
+        let mut taken = Vec::new();
+        for (key, entry) in self.entries.iter().filter(|(key, entry)| is_other(key, entry)) {
+            for owner in entry.owners.iter().filter(|owner| owner.manager != *manager) {
+                taken.push(Conflict { key: key.clone(), owner: owner.clone(), said: entry.said.clone() });
+            }
+        }
+        taken
+    }
+
     /// Writes the time beside every entry that was said since the last stamp.
     pub fn stamp(&mut self, now_ms: u64) {
         for entry in self.entries.values_mut() {

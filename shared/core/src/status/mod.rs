@@ -112,6 +112,25 @@ impl Facts {
 }
 
 impl State {
+    /// All of them, in their order.
+    pub const ALL: [Self; 10] = [
+        Self::Unplaced,
+        Self::Parked,
+        Self::Silent,
+        Self::Failed,
+        Self::Paused,
+        Self::Waiting,
+        Self::Drifted,
+        Self::Changing,
+        Self::Noop,
+        Self::Converged,
+    ];
+
+    /// The state of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+
     /// The stable name, as it stands in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -177,8 +196,7 @@ mod tests {
 
     #[test]
     fn the_names_in_json_are_stable_and_in_order() {
-        use State::{Changing, Converged, Drifted, Failed, Noop, Parked, Paused, Silent, Unplaced, Waiting};
-        let all = [Unplaced, Parked, Silent, Failed, Paused, Waiting, Drifted, Changing, Noop, Converged];
+        let all = State::ALL;
         let names = json!([
             "unplaced",
             "parked",
@@ -192,6 +210,6 @@ mod tests {
             "converged"
         ]);
         assert_eq!(json!(all), names);
-        assert!(all.is_sorted());
+        assert!(all.is_sorted() && all.iter().all(|state| State::named(state.name()) == Some(*state)));
     }
 }

@@ -36,7 +36,7 @@ const ONE_NODE: Query = Query::Of(&[&["fields"], AT_LEAST]);
 const EXPLAIN: Query = Query::Of(&[&["label", "tag", "task", "trait"], AT_LEAST]);
 /// A write: who makes it.
 const BY: Query = Query::Of(&[&["manager"]]);
-/// A patch, which may be forced upon other managers.
+/// A change of maps or fields, which may be forced upon other managers, or be refused where it takes something from them.
 const PATCH: Query = Query::Of(&[&["manager", "force"]]);
 /// An apply, which may also take over what another manager has.
 const APPLY: Query = Query::Of(&[&["manager", "force", "adopt"]]);
@@ -182,9 +182,9 @@ endpoints! {
         ResolvedNode Get "/v1/nodes/{node}/resolved" READ Node READ_ONE Nothing -> OK Json Whole: "Shows what a node is to be, with the origin of each value.";
         NodeReport Get "/v1/nodes/{node}/report" READ Node READ_ONE Nothing -> OK Json Whole: "Shows what a host said of itself.";
         ExplainNode Get "/v1/nodes/{node}/explain" READ Node EXPLAIN Nothing -> OK Json Whole: "Says why a label, tag, task or trait of a node is as it is.";
-        PutNodeMap Put "/v1/nodes/{node}/{map}" WRITE Node BY Json -> OK Json Whole: "Replaces a node's whole map of labels, annotations or parameters.";
-        PatchNodeMap Patch "/v1/nodes/{node}/{map}" WRITE Node BY MergePatch -> OK Json Whole: "Changes single keys of such a map.";
-        TombstoneNode Post "/v1/nodes/{node}/{map}/tombstones" WRITE Node BY Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
+        PutNodeMap Put "/v1/nodes/{node}/{map}" WRITE Node PATCH Json -> OK Json Whole: "Replaces a node's whole map of labels, annotations or parameters.";
+        PatchNodeMap Patch "/v1/nodes/{node}/{map}" WRITE Node PATCH MergePatch -> OK Json Whole: "Changes single keys of such a map.";
+        TombstoneNode Post "/v1/nodes/{node}/{map}/tombstones" WRITE Node PATCH Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
         OwnersNode Post "/v1/nodes/{node}/{map}/owners" WRITE Node BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
 
         ListTemplates Get "/v1/clustertemplates" READ Fleet LIST Nothing -> OK Json Streamed: "Lists cluster templates.";
@@ -192,9 +192,9 @@ endpoints! {
         GetTemplate Get "/v1/clustertemplates/{template}" READ Template READ_ONE Nothing -> OK Json(ShownClusterTemplate) Whole: "Shows a cluster template.";
         PatchTemplate Patch "/v1/clustertemplates/{template}" WRITE Template PATCH AnyPatch(ClusterTemplate) -> OK Json Whole: "Changes a cluster template, or applies its labels, annotations and parameters.";
         DeleteTemplate Delete "/v1/clustertemplates/{template}" WRITE Template BY Nothing -> EMPTY Nothing Whole: "Deletes a cluster template that no cluster uses.";
-        PutTemplateMap Put "/v1/clustertemplates/{template}/{map}" WRITE Template BY Json -> OK Json Whole: "Replaces a template's whole map of labels, annotations or parameters.";
-        PatchTemplateMap Patch "/v1/clustertemplates/{template}/{map}" WRITE Template BY MergePatch -> OK Json Whole: "Changes single keys of such a map.";
-        TombstoneTemplate Post "/v1/clustertemplates/{template}/{map}/tombstones" WRITE Template BY Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
+        PutTemplateMap Put "/v1/clustertemplates/{template}/{map}" WRITE Template PATCH Json -> OK Json Whole: "Replaces a template's whole map of labels, annotations or parameters.";
+        PatchTemplateMap Patch "/v1/clustertemplates/{template}/{map}" WRITE Template PATCH MergePatch -> OK Json Whole: "Changes single keys of such a map.";
+        TombstoneTemplate Post "/v1/clustertemplates/{template}/{map}/tombstones" WRITE Template PATCH Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
         OwnersTemplate Post "/v1/clustertemplates/{template}/{map}/owners" WRITE Template BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
 
         ListClusters Get "/v1/clusters" READ Fleet LIST Nothing -> OK Json Streamed: "Lists clusters.";
@@ -212,9 +212,9 @@ endpoints! {
         ListClusterRoles Get "/v1/clusters/{cluster}/roles" READ Cluster READ_ONE Nothing -> OK Json Whole: "Shows a cluster's changes to what its roles give.";
         PutClusterRoles Put "/v1/clusters/{cluster}/roles" WRITE Cluster BY Json -> OK Json Whole: "Replaces a cluster's changes to what its roles give.";
         ValidateCluster Get "/v1/clusters/{cluster}/validate" READ Cluster READ_ONE Nothing -> OK Json Whole: "Checks a cluster before anything is changed.";
-        PutClusterMap Put "/v1/clusters/{cluster}/{map}" WRITE Cluster BY Json -> OK Json Whole: "Replaces a cluster's whole map of labels, annotations or parameters.";
-        PatchClusterMap Patch "/v1/clusters/{cluster}/{map}" WRITE Cluster BY MergePatch -> OK Json Whole: "Changes single keys of such a map.";
-        TombstoneCluster Post "/v1/clusters/{cluster}/{map}/tombstones" WRITE Cluster BY Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
+        PutClusterMap Put "/v1/clusters/{cluster}/{map}" WRITE Cluster PATCH Json -> OK Json Whole: "Replaces a cluster's whole map of labels, annotations or parameters.";
+        PatchClusterMap Patch "/v1/clusters/{cluster}/{map}" WRITE Cluster PATCH MergePatch -> OK Json Whole: "Changes single keys of such a map.";
+        TombstoneCluster Post "/v1/clusters/{cluster}/{map}/tombstones" WRITE Cluster PATCH Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
         OwnersCluster Post "/v1/clusters/{cluster}/{map}/owners" WRITE Cluster BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
 
         ListGroups Get "/v1/clusters/{cluster}/nodegroups" READ Cluster GROUPS Nothing -> OK Json Streamed since NODEGROUPS: "Lists a cluster's node groups.";
@@ -222,9 +222,9 @@ endpoints! {
         GetGroup Get "/v1/clusters/{cluster}/nodegroups/{group}" READ Cluster READ_ONE Nothing -> OK Json(ShownNodeGroup) Whole since NODEGROUPS: "Shows a node group.";
         PatchGroup Patch "/v1/clusters/{cluster}/nodegroups/{group}" WRITE Cluster PATCH AnyPatch(NodeGroup) -> OK_OR_ACCEPTED Json Whole: "Changes a node group, or applies its labels, annotations and parameters.";
         DeleteGroup Delete "/v1/clusters/{cluster}/nodegroups/{group}" WRITE Cluster BY Nothing -> EMPTY Nothing Whole since NODEGROUPS: "Deletes a node group without nodes.";
-        PutGroupMap Put "/v1/clusters/{cluster}/nodegroups/{group}/{map}" WRITE Cluster BY Json -> OK Json Whole: "Replaces a group's whole map of labels, annotations or parameters.";
-        PatchGroupMap Patch "/v1/clusters/{cluster}/nodegroups/{group}/{map}" WRITE Cluster BY MergePatch -> OK Json Whole: "Changes single keys of such a map.";
-        TombstoneGroup Post "/v1/clusters/{cluster}/nodegroups/{group}/{map}/tombstones" WRITE Cluster BY Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
+        PutGroupMap Put "/v1/clusters/{cluster}/nodegroups/{group}/{map}" WRITE Cluster PATCH Json -> OK Json Whole: "Replaces a group's whole map of labels, annotations or parameters.";
+        PatchGroupMap Patch "/v1/clusters/{cluster}/nodegroups/{group}/{map}" WRITE Cluster PATCH MergePatch -> OK Json Whole: "Changes single keys of such a map.";
+        TombstoneGroup Post "/v1/clusters/{cluster}/nodegroups/{group}/{map}/tombstones" WRITE Cluster PATCH Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
         OwnersGroup Post "/v1/clusters/{cluster}/nodegroups/{group}/{map}/owners" WRITE Cluster BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
 
         ListReleases Get "/v1/releases" READ Fleet LIST Nothing -> OK Json Streamed: "Lists releases.";
@@ -232,8 +232,8 @@ endpoints! {
         GetRelease Get "/v1/releases/{release}" READ Release READ_ONE Nothing -> OK Json(ShownRelease) Whole: "Shows a release, by NAME@VERSION, or NAME for one without a version.";
         PatchRelease Patch "/v1/releases/{release}" ADMIN Release PATCH AnyPatch(Release) -> OK Json Whole: "Changes a release.";
         DeleteRelease Delete "/v1/releases/{release}" ADMIN Release BY Nothing -> EMPTY Nothing Whole: "Deletes a release that nothing uses.";
-        PutReleaseMap Put "/v1/releases/{release}/{map}" ADMIN Release BY Json -> OK Json Whole: "Replaces a release's labels or annotations.";
-        PatchReleaseMap Patch "/v1/releases/{release}/{map}" ADMIN Release BY MergePatch -> OK Json Whole: "Changes single keys of such a map.";
+        PutReleaseMap Put "/v1/releases/{release}/{map}" ADMIN Release PATCH Json -> OK Json Whole: "Replaces a release's labels or annotations.";
+        PatchReleaseMap Patch "/v1/releases/{release}/{map}" ADMIN Release PATCH MergePatch -> OK Json Whole: "Changes single keys of such a map.";
         OwnersRelease Post "/v1/releases/{release}/{map}/owners" ADMIN Release BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
         ListReleaseTasks Get "/v1/releases/{release}/tasks" READ Release READ_ONE Nothing -> OK Json Whole: "Lists a release's tasks.";
         ListReleaseTags Get "/v1/releases/{release}/tags" READ Release READ_ONE Nothing -> OK Json Whole: "Lists a release's tags.";

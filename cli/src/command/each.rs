@@ -1,0 +1,265 @@
+//! One verb for several objects: each write is decided first, all of them are asked about once, then they are made one after another.
+//!
+//! They are no transaction (that is what `apply` is for): one may fail where others are made. What was done is printed as it is done;
+//! what was not is said in the end with its reason, and the status is 1.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use anyhow::{Error, Result};
+use serde_json::Value;
+
+use crate::api::{Api, Refusal, Write};
+use crate::args::{Filter, Kind, Named, Output, Selection, Subject};
+use crate::command::done::{Done, note_dry_run};
+use crate::command::question;
+use crate::exit::{self, Exit};
+use crate::output::printable;
+
+/// An object that a verb is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Object {
+    /// `node`, `cluster`, `tag`, …
+    pub(crate) kind: &'static str,
+    /// By which it is asked for again.
+    pub(crate) name: String,
+}
+
+impl Object {
+    /// Its kind, of an object that was named by one.
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::named(self.kind).expect("objects with a kind are named by it")
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, printable(&self.name))
+    }
+}
+
+/// The objects of one command.
+#[derive(Clone, Debug)]
+pub(crate) struct Objects {
+    /// Each once, in the order in which they were named or listed.
+    pub(crate) all: Vec<Object>,
+    /// One was named, and is answered as itself and not as a list.
+    is_single: bool,
+}
+
+/// What a verb does to one object.
+pub(crate) struct Step {
+    /// Its writes, in order; none where nothing is to be done.
+    pub(crate) writes: Vec<Write>,
+    /// What is said once they are made.
+    pub(crate) sentence: String,
+    /// What is answered where there is no write.
+    pub(crate) answer: Value,
+}
+
+impl Step {
+    /// One write.
+    pub(crate) fn of(write: Write, sentence: String) -> Self {
+        Self { writes: vec![write], sentence, answer: Value::Null }
+    }
+}
+
+/// What was not done, in its words.
+#[derive(Default)]
+struct Failures {
+    lines: Vec<(Object, String)>,
+    is_unknown: bool,
+    /// Of one of them something was done.
+    is_partial: bool,
+    /// The controller did not even answer: the other objects are not tried.
+    is_last: bool,
+}
+
+impl Objects {
+    /// Objects that were named, all of one kind.
+    pub(crate) fn named(kind: &'static str, names: &[String]) -> Self {
+        let mut seen = BTreeSet::new();
+        let all = names.iter().map(|name| Object { kind, name: name.clone() });
+        Self { all: all.filter(|object| seen.insert(object.clone())).collect(), is_single: names.len() == 1 }
+    }
+
+    /// Objects that were named as `KIND NAME…` or as `KIND/NAME …`, or that a selection finds.
+    ///
+    /// # Errors
+    /// When nothing is named, when both is done, or when the list can't be read.
+    pub(crate) async fn of(api: &mut Api, Named { subject, names, selection }: &Named) -> Result<Self> {
+        let Some(first) = &subject.name else { return Self::of_kind(api, subject.kind, names, selection).await };
+        check_unselected(names, selection)?;
+        let mut all = vec![(subject.kind, first.clone())];
+        for name in names {
+            match name.parse::<Subject>() {
+                Ok(Subject { kind, name: Some(name) }) => all.push((kind, name)),
+                _ => {
+                    let sentence =
+                        format!("{name:?} has no kind: write KIND/NAME for each, as for the first, or KIND NAME…");
+                    return Err(Exit::Usage.because(sentence));
+                }
+            }
+        }
+        let is_single = all.len() == 1;
+        let mut seen = BTreeSet::new();
+        let all = all.into_iter().map(|(kind, name)| Object { kind: kind.name(), name });
+        Ok(Self { all: all.filter(|object| seen.insert(object.clone())).collect(), is_single })
+    }
+
+    /// Objects of a kind that were named, or that a selection finds.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub(crate) async fn of_kind(api: &mut Api, kind: Kind, names: &[String], selection: &Selection) -> Result<Self> {
+        if !selection.is_empty() {
+            check_unselected(names, selection)?;
+            if kind == Kind::Token {
+                return Err(Exit::Usage.because("a token has no labels: name it"));
+            }
+            let listed = question::list(api, kind, &Filter::of(selection)).await?;
+            let all = listed.iter().map(|object| Object { kind: kind.name(), name: question::name(kind, object) });
+            let all: Vec<_> = all.collect();
+            if all.is_empty() {
+                eprintln!("no {} is selected; nothing was changed", kind.name());
+            }
+            return Ok(Self { all, is_single: false });
+        }
+        if names.is_empty() {
+            let sentence = format!("which {}? name some, or select them, as with -l KEY=VALUE", kind.name());
+            return Err(Exit::Usage.because(sentence));
+        }
+        let names: Vec<String> = names.iter().map(|name| kind.bare(name).to_owned()).collect();
+        Ok(Self::named(kind.name(), &names))
+    }
+}
+
+fn check_unselected(names: &[String], selection: &Selection) -> Result<()> {
+    if names.is_empty() || selection.is_empty() {
+        return Ok(());
+    }
+    Err(Exit::Usage.because(format!("{} is named, and others are selected: do one of them", names.join(", "))))
+}
+
+/// Does to each object what `plan` says.
+///
+/// # Errors
+/// Of one object its own error; of several what was not done, and what was.
+pub(crate) async fn each(
+    api: &mut Api,
+    objects: &Objects,
+    output: Output,
+    plan: impl AsyncFn(&mut Api, &Object) -> Result<Step>,
+) -> Result<()> {
+    let mut failures = Failures::default();
+    let (mut decided, mut hosts) = (Vec::new(), 0);
+    for object in &objects.all {
+        match decide(api, object, &plan).await {
+            Ok((step, reached)) => {
+                hosts += reached;
+                decided.push((object, step));
+            }
+            Err(error) if objects.is_single => return Err(error),
+            Err(error) => failures.add(object, &error),
+        }
+        if failures.is_last {
+            break;
+        }
+    }
+    if !api.is_dry() {
+        api.may_reach(hosts)?;
+    }
+    let (mut done, mut values) = (Vec::new(), Vec::new());
+    if failures.is_last {
+        decided.clear();
+    }
+    for (object, step) in decided {
+        match carry_out(api, object, step).await {
+            Ok(one) => {
+                values.extend(one.say_part(api, output, done.is_empty()).await?);
+                done.push(object);
+            }
+            Err(error) if objects.is_single => return Err(error),
+            Err(error) => failures.add(object, &error),
+        }
+    }
+    if matches!(output, Output::Json | Output::Yaml) {
+        let value = if objects.is_single { values.pop().unwrap_or_default() } else { Value::Array(values) };
+        question::print(&value, output)?;
+    }
+    note_dry_run(api);
+    failures.said(&objects.all, &done)
+}
+
+/// Has the writes of one object decided: what is to be done, with the answers, and how many hosts it reaches.
+async fn decide(
+    api: &mut Api,
+    object: &Object,
+    plan: &impl AsyncFn(&mut Api, &Object) -> Result<Step>,
+) -> Result<(Step, usize)> {
+    let mut step = plan(api, object).await?;
+    let mut hosts = 0;
+    for write in &step.writes {
+        let (answer, reached) = match api.decide(write).await {
+            Err(error) if Exit::of(&error) == Exit::NotFound => {
+                let Some(kind) = Kind::named(object.kind) else { return Err(error) };
+                return Err(question::nearest(api, kind, &object.name, error).await);
+            }
+            decided => decided?,
+        };
+        hosts += reached;
+        step.answer = answer;
+    }
+    Ok((step, hosts))
+}
+
+/// Makes the writes of one object. A dry run has its answer already.
+async fn carry_out<'a>(api: &mut Api, object: &'a Object, step: Step) -> Result<Done<'a>> {
+    let mut answer = step.answer;
+    let writes = if api.is_dry() { &[][..] } else { &step.writes };
+    for (at, write) in writes.iter().enumerate() {
+        answer = api.make(write).await.map_err(|error| after(error, &writes[..at]))?;
+    }
+    Ok(Done { kind: object.kind, name: &object.name, sentence: step.sentence, answer })
+}
+
+/// The error of a write of an object whose earlier writes were made.
+fn after(error: Error, made: &[Write]) -> Error {
+    if made.is_empty() {
+        return error;
+    }
+    let made: Vec<String> = made.iter().map(ToString::to_string).collect();
+    Exit::of(&error).after_others(format!("{error:#}\n  already done before it: {}", made.join(", ")))
+}
+
+impl Failures {
+    /// Notes what was not done.
+    fn add(&mut self, object: &Object, error: &Error) {
+        self.is_unknown |= Exit::of(error) == Exit::Unknown;
+        self.is_partial |= exit::is_partial(error);
+        let is_unanswered = matches!(Exit::given(error), Some(Exit::Error | Exit::Unknown)) && !exit::is_partial(error);
+        self.is_last = is_unanswered && error.downcast_ref::<Refusal>().is_none();
+        let reason = format!("{error:#}").replace('\n', "\n  ");
+        self.lines.push((object.clone(), reason));
+    }
+
+    fn said(self, all: &[Object], done: &[&Object]) -> Result<()> {
+        if self.lines.is_empty() {
+            return Ok(());
+        }
+        let listed = |objects: &[&Object]| objects.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let failed: Vec<String> = self.lines.iter().map(|(object, reason)| format!("{object}: {reason}")).collect();
+        let mut text = format!("{} of {} failed\n  {}", failed.len(), all.len(), failed.join("\n  "));
+        let is_told =
+            |object: &&Object| done.contains(object) || self.lines.iter().any(|(failed, _)| failed == *object);
+        let untried: Vec<&Object> = all.iter().filter(|object| !is_told(object)).collect();
+        for (word, objects) in [("not tried", &untried[..]), ("done", done)] {
+            if !objects.is_empty() {
+                text.push_str(&format!("\n  {word}: {}", listed(objects)));
+            }
+        }
+        let exit = if self.is_unknown { Exit::Unknown } else { Exit::Error };
+        let is_unchanged = done.is_empty() && !self.is_partial;
+        Err(if is_unchanged { exit.because(text) } else { exit.after_others(text) })
+    }
+}

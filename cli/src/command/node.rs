@@ -1,0 +1,269 @@
+//! Writes about nodes: what is given to them (traits, roles, tags by hand), how they are set aside, where they stand and how they are
+//! called. Each takes several nodes, by name or by a selection.
+
+use anyhow::Result;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use stemma_wire::endpoint::Endpoint;
+
+use crate::api::{Api, Write};
+use crate::args::{Handing, Kind, NodeVerb, Output, Role, Selection, Trait};
+use crate::command::done::Done;
+use crate::command::each::{Object, Objects, Step, each};
+use crate::command::question;
+use crate::exit::Exit;
+use crate::output::{cell, table};
+
+/// `trait`.
+pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result<()> {
+    match what {
+        Trait::List { node } => list_traits(api, &node, output).await,
+        Trait::Add(what) => one_by_one(api, Endpoint::AddNodeTrait, &what, "has", output).await,
+        Trait::Remove { what, all: false } => {
+            one_by_one(api, Endpoint::DeleteNodeTrait, &what, "no longer has", output).await
+        }
+        Trait::Remove { what, all: true } => {
+            let (nodes, rest) = what.split();
+            if !rest.is_empty() {
+                return Err(Exit::Usage.because("--all takes every trait: name none"));
+            }
+            let nodes = Objects::of_kind(api, Kind::Node, &nodes, &what.selection).await?;
+            let plan = async |_: &mut Api, node: &Object| {
+                let write = Kind::Node.write(Endpoint::DeleteNodeTraits, &node.name, &[])?;
+                Ok(Step::of(write, format!("{node}: all traits that operators gave are gone")))
+            };
+            each(api, &nodes, output, plan).await
+        }
+        Trait::Suppress(what) => suppress(api, &what, true, output).await,
+        Trait::Unsuppress(what) => suppress(api, &what, false, output).await,
+    }
+}
+
+/// `role`.
+pub(crate) async fn role(api: &mut Api, what: Role, output: Output) -> Result<()> {
+    let (row, what, has) = match what {
+        Role::Add(what) => (Endpoint::GiveNodeRoles, what, "has role"),
+        Role::Remove(what) => (Endpoint::TakeNodeRoles, what, "no longer has role"),
+    };
+    together(api, row, &what, "roles", has, output).await
+}
+
+/// Assigns or unassigns tags by hand.
+pub(crate) async fn tags(api: &mut Api, what: &Handing, assigns: bool, output: Output) -> Result<()> {
+    let (row, became) =
+        if assigns { (Endpoint::AssignNodeTags, "assigned") } else { (Endpoint::UnassignNodeTags, "unassigned") };
+    together(api, row, what, "tags", became, output).await
+}
+
+/// What a command gives or takes, and from whom.
+async fn handed(api: &mut Api, what: &Handing, word: &str) -> Result<(Objects, Vec<String>)> {
+    let (nodes, rest) = what.split();
+    if rest.is_empty() {
+        return Err(Exit::Usage.because(format!("which {word}? name the node, then the {word}")));
+    }
+    Ok((Objects::of_kind(api, Kind::Node, &nodes, &what.selection).await?, rest))
+}
+
+/// Several names in one request: of each node all or none.
+async fn together(api: &mut Api, row: Endpoint, what: &Handing, word: &str, has: &str, output: Output) -> Result<()> {
+    let (nodes, names) = handed(api, what, word).await?;
+    let plan = async |_: &mut Api, node: &Object| {
+        let write = Kind::Node.write(row, &node.name, &[])?.json(&json!({word: names}));
+        Ok(Step::of(write, format!("{node} {has} {}", names.join(", "))))
+    };
+    each(api, &nodes, output, plan).await
+}
+
+/// Each trait is a request of its own.
+async fn one_by_one(api: &mut Api, row: Endpoint, what: &Handing, has: &str, output: Output) -> Result<()> {
+    let (nodes, names) = handed(api, what, "traits").await?;
+    let plan = async |_: &mut Api, node: &Object| {
+        let writes = names.iter().map(|name| Kind::Node.write(row, &node.name, &[name]));
+        let sentence = format!("{node} {has} {}", names.join(", "));
+        Ok(Step { writes: writes.collect::<Result<_>>()?, sentence, answer: Value::Null })
+    };
+    each(api, &nodes, output, plan).await
+}
+
+async fn list_traits(api: &mut Api, node: &str, output: Output) -> Result<()> {
+    let object = question::one(api, Kind::Node, node).await?;
+    let sources = object.get("trait_sources").cloned().unwrap_or_default();
+    let given = || sources.as_object().into_iter().flatten();
+    let suppressed = || object.get("suppressed_traits").and_then(Value::as_array).into_iter().flatten();
+    let shown = || {
+        let given = given().map(|(name, from)| vec![name.clone(), cell(Some(from))]);
+        let left_out = suppressed().map(|name| vec![cell(Some(name)), "suppressed".to_owned()]);
+        table(&["trait", "from"], given.chain(left_out))
+    };
+    question::print_list(&sources, ("trait", given().map(|(name, _)| name.as_str())), shown, output)
+}
+
+/// Adds traits to those that are suppressed, or takes them out.
+async fn suppress(api: &mut Api, what: &Handing, is_more: bool, output: Output) -> Result<()> {
+    let (nodes, names) = handed(api, what, "traits").await?;
+    let plan = async |api: &mut Api, node: &Object| {
+        let object = question::one(api, Kind::Node, &node.name).await?;
+        let present = object.get("suppressed_traits").and_then(Value::as_array).into_iter().flatten();
+        let mut all: Vec<String> = present.filter_map(Value::as_str).map(str::to_owned).collect();
+        let missing: Vec<&str> = names.iter().filter(|name| !all.contains(name)).map(String::as_str).collect();
+        if !is_more && !missing.is_empty() {
+            let sentence = format!("{node}: {} is not suppressed", missing.join(", "));
+            return Err(Exit::NotFound.because(sentence));
+        }
+        all.retain(|name| !names.contains(name));
+        if is_more {
+            all.extend(names.iter().cloned());
+            all.sort();
+        }
+        let sentence = if all.is_empty() { "nothing".to_owned() } else { all.join(", ") };
+        // The whole list, unless someone else wrote meanwhile.
+        let write = edit(node, &json!({"suppressed_traits": all}))?.if_still_at(question::revision(&object));
+        Ok(Step::of(write, format!("{node}: suppressed {sentence}")))
+    };
+    each(api, &nodes, output, plan).await
+}
+
+/// `node`.
+pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, output: Output) -> Result<()> {
+    match what {
+        NodeVerb::Park { names, selection } => {
+            set(api, (&names, &selection), json!({"parked": true}), "parked", output).await
+        }
+        NodeVerb::Unpark { names, selection } => {
+            set(api, (&names, &selection), json!({"parked": false}), "no longer parked", output).await
+        }
+        NodeVerb::Hold { names, until, duration, selection } => {
+            let Some(reason) = reason else {
+                return Err(Exit::Usage.because("say why they are held: --reason TEXT"));
+            };
+            let until = end(until.as_deref(), duration.as_deref())?;
+            let held = until.as_ref().map_or_else(|| "held".to_owned(), |end| format!("held until {end}"));
+            set(api, (&names, &selection), json!({"hold": {"until": until, "reason": reason}}), &held, output).await
+        }
+        NodeVerb::Unhold { names, selection } => {
+            set(api, (&names, &selection), json!({"hold": null}), "no longer held", output).await
+        }
+        NodeVerb::Move { mut words, out, selection } => {
+            let group = if out { None } else { words.pop() };
+            if group.as_ref().is_none_or(|group| !group.contains('/')) && !out {
+                let sentence = "where to? name the group last, as CLUSTER/GROUP, or say --out";
+                return Err(Exit::Usage.because(sentence));
+            }
+            shift(api, (&words, &selection), group.as_deref().map(|group| Kind::Nodegroup.bare(group)), output).await
+        }
+        NodeVerb::Rename { node, name } => rename(api, &node, &name, output).await,
+    }
+}
+
+/// Which nodes: their names, or a selection of them.
+type Which<'a> = (&'a [String], &'a Selection);
+
+/// Sets the same fields of each node.
+async fn set(api: &mut Api, which: Which<'_>, fields: Value, is: &str, output: Output) -> Result<()> {
+    let nodes = Objects::of_kind(api, Kind::Node, which.0, which.1).await?;
+    let plan = async |_: &mut Api, node: &Object| Ok(Step::of(edit(node, &fields)?, format!("{node} is {is}")));
+    each(api, &nodes, output, plan).await
+}
+
+/// A change of a node's own fields.
+fn edit(node: &Object, fields: &Value) -> Result<Write> {
+    Ok(Kind::Node.write(Endpoint::PatchNode, &node.name, &[])?.json(fields))
+}
+
+/// The end of a hold that was said, as a time in UTC; none for one without an end.
+fn end(until: Option<&str>, duration: Option<&str>) -> Result<Option<String>> {
+    let now = Timestamp::now();
+    let end = match (until, duration) {
+        (None, None) => return Ok(None),
+        (Some(text), _) => text
+            .parse::<Timestamp>()
+            .map_err(|_| format!("--until {text:?} is no time: write it as 2026-11-24T18:00:00Z")),
+        (None, Some(text)) => {
+            let length = text.parse::<SignedDuration>().ok().filter(|length| length.is_positive());
+            let end = length.and_then(|length| now.checked_add(length).ok());
+            end.ok_or_else(|| format!("--for {text:?} is no length of time: write it as 90m, 2h or 3d"))
+        }
+    };
+    match end {
+        Ok(end) if end > now => Ok(Some(end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())),
+        Ok(_) => Err(Exit::Usage.because("--until is over already")),
+        Err(sentence) => Err(Exit::Usage.because(sentence)),
+    }
+}
+
+/// Moves each node into a group, or out of its own.
+async fn shift(api: &mut Api, which: Which<'_>, group: Option<&str>, output: Output) -> Result<()> {
+    let nodes = Objects::of_kind(api, Kind::Node, which.0, which.1).await?;
+    let plan = async |api: &mut Api, node: &Object| {
+        let object = question::one(api, Kind::Node, &node.name).await?;
+        let before = object.get("nodegroup").and_then(Value::as_str);
+        let (from, to) = (before.unwrap_or("no group"), group.unwrap_or("no group"));
+        if before == group {
+            return Ok(Step { writes: Vec::new(), sentence: format!("{node} stands in {to} already"), answer: object });
+        }
+        if let Some(told) = leaves(&object, before, group) {
+            eprintln!("warning: {node} {told}");
+        }
+        let write = edit(node, &json!({"nodegroup": group}))?.if_still_at(question::revision(&object));
+        Ok(Step::of(write, format!("{node} moved from {from} to {to}")))
+    };
+    each(api, &nodes, output, plan).await
+}
+
+/// What it means for a node to leave its cluster; none where it stays in it.
+fn leaves(node: &Value, before: Option<&str>, group: Option<&str>) -> Option<String> {
+    let cluster = |group: Option<&str>| Some(group?.split_once('/')?.0.to_owned());
+    let left = cluster(before).filter(|left| cluster(group).as_ref() != Some(left))?;
+    let primaries = node.get("primary_tags").filter(|tags| tags.as_array().is_some_and(|tags| !tags.is_empty()));
+    let gives_back = primaries
+        .map_or_else(String::new, |tags| format!(" it gives back its primaries there ({}), and", cell(Some(tags))));
+    Some(format!("leaves cluster {left}:{gives_back} nothing is drained before it goes"))
+}
+
+/// Gives a node another name, unless someone else wrote it meanwhile.
+async fn rename(api: &mut Api, node: &str, name: &str, output: Output) -> Result<()> {
+    let object = question::one(api, Kind::Node, node).await?;
+    let write = Kind::Node.write(Endpoint::PatchNode, node, &[])?.json(&json!({"name": name}));
+    let answer = api.send(write.if_still_at(question::revision(&object))).await?;
+    let sentence = format!("node {} is called {name}", question::name(Kind::Node, &object));
+    Done { kind: "node", name, sentence, answer }.say(api, output).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_ends_at_a_time_to_come() {
+        assert_eq!(end(None, None).unwrap(), None);
+        assert_eq!(end(Some("2999-01-02T03:04:05+01:00"), None).unwrap().unwrap(), "2999-01-02T02:04:05Z");
+        assert!(
+            end(None, Some("2h")).unwrap().is_some() && end(None, Some("3d")).is_ok() && end(None, Some("90m")).is_ok()
+        );
+        for (until, duration, told) in [
+            (Some("2001-01-01T00:00:00Z"), None, "--until is over already"),
+            (Some("tomorrow"), None, "--until \"tomorrow\" is no time"),
+            (None, Some("-2h"), "--for \"-2h\" is no length of time"),
+            (None, Some("soon"), "--for \"soon\" is no length of time"),
+        ] {
+            let error = end(until, duration).unwrap_err().to_string();
+            assert!(error.starts_with(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_leaves_its_cluster_gives_its_primaries_back_and_is_not_drained() {
+        let node = json!({"primary_tags": ["mysql"]});
+        let told = leaves(&node, Some("eu/db"), Some("us/db")).unwrap();
+        assert_eq!(
+            told,
+            "leaves cluster eu: it gives back its primaries there (mysql), and nothing is drained before it goes"
+        );
+        assert_eq!(
+            leaves(&json!({}), Some("eu/db"), None).unwrap(),
+            "leaves cluster eu: nothing is drained before it goes"
+        );
+        assert_eq!(leaves(&node, Some("eu/db"), Some("eu/web")), None);
+        assert_eq!(leaves(&node, None, Some("eu/web")), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! What a plain write takes from other managers: keys and fields that it changes or takes away, and that another manager owns.
+//!
+//! A plain write is never a conflict by itself. Whoever makes it may ask that it be refused where it would take something.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::fields::Fields;
+use super::names::Names;
+use super::write::{MapConflict, WriteError, owned_fields};
+use crate::labels::Layer;
+use crate::ownership::{Conflict, Manager, OwnedMap};
+
+/// Checks that the step from one spec to the next takes nothing from other managers.
+///
+/// # Errors
+/// [`WriteError::Conflicts`] with all that it takes.
+pub fn check_taken<S: Fields>(before: &S, next: &S, manager: &Manager, names: &dyn Names) -> Result<(), WriteError> {
+    let mut taken = Vec::new();
+    if let Some((before, next)) = before.inherited_ref().zip(next.inherited_ref()) {
+        taken.extend(of_map("labels", manager, &before.labels, &next.labels));
+        taken.extend(of_map("annotations", manager, &before.annotations, &next.annotations));
+        taken.extend(of_map("parameters", manager, &before.parameters, &next.parameters));
+    }
+    let fields = |spec: &S| owned_fields(spec, spec.clone().owners().clone(), names);
+    taken.extend(conflicts("fields", fields(before).taken(manager, &fields(next))));
+    if taken.is_empty() { Ok(()) } else { Err(WriteError::Conflicts(taken)) }
+}
+
+fn of_map<K, V>(map: &'static str, manager: &Manager, before: &Layer<K, V>, next: &Layer<K, V>) -> Vec<MapConflict>
+where
+    K: Ord + Clone + fmt::Display,
+    V: Clone + PartialEq + Serialize,
+{
+    let nothing = OwnedMap::default();
+    let (before, next) = (before.provided.as_ref().unwrap_or(&nothing), next.provided.as_ref().unwrap_or(&nothing));
+    conflicts(map, before.taken(manager, next))
+}
+
+fn conflicts<K: fmt::Display, V: Serialize>(map: &'static str, taken: Vec<Conflict<K, V>>) -> Vec<MapConflict> {
+    taken.into_iter().map(|one| MapConflict::of(map, one)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::body::Body;
+    use super::super::testing::Anybody;
+    use super::super::write::{Author, write};
+    use super::*;
+    use crate::labels::BodyShape;
+    use crate::object::ClusterSpec;
+
+    #[test]
+    fn what_another_manager_owns_is_taken_by_a_change_and_by_taking_it_away() {
+        let mut before = ClusterSpec::default();
+        let names = Anybody::default();
+        let [git, bob] = ["git", "bob"].map(|name| Manager::new(name).unwrap());
+        let update = |spec: &mut ClusterSpec, manager: &Manager, body: &str| {
+            let author = Author::Update { manager, shape: BodyShape::Own };
+            write(spec, &Body::parse(body).unwrap(), author, &names, 7).unwrap();
+        };
+        update(&mut before, &git, r#"{"description": "a", "labels": {"tier": "gold", "ntp": null}}"#);
+        for (body, by, expected) in [
+            (r#"{"labels": {"tier": "gold", "ntp": null, "new": "x"}, "paused": true}"#, &bob, &[][..]),
+            (r#"{"labels": {"tier": "iron", "ntp": null}}"#, &git, &[]),
+            (r#"{"labels": {"tier": "iron", "ntp": null}}"#, &bob, &["labels.tier git:update \"gold\""]),
+            (r#"{"labels": {"tier": "gold"}}"#, &bob, &["labels.ntp git:update null"]),
+            (r#"{"description": null}"#, &bob, &["fields.description git:update \"a\""]),
+        ] {
+            let mut next = before.clone();
+            update(&mut next, by, body);
+            let found = match check_taken(&before, &next, by, &names) {
+                Err(WriteError::Conflicts(all)) => all,
+                other => other.map(|()| Vec::new()).unwrap(),
+            };
+            let found: Vec<_> =
+                found.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
+            assert_eq!(found, expected, "{body}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The operator's command on several objects at once, and on keys that others own, against a real controller.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use stemma_tests::fleet::Fleet;
+use stemma_tests::program::{eventually, run};
+
+/// Two clusters with a group `web` each, the first with three nodes; under the manager `site`.
+fn fleet() -> Result<Fleet> {
+    let fleet = Fleet::start()?;
+    let mut text = String::from(
+        "kind: Release\nname: r\nroles: {web: {tags: [web]}, db: {tags: [db]}}\ntags: {web: {}, db: {has_primary: true}}\n---\n\
+         kind: ClusterTemplate\nname: base\nrelease: r\nlabels: {tier: gold}\n",
+    );
+    for cluster in ["eu", "us"] {
+        text.push_str(&format!(
+            "---\nkind: Cluster\nname: {cluster}\ncluster_template: base\n---\nkind: NodeGroup\ncluster: {cluster}\nname: web\nroles: [web]\n"
+        ));
+    }
+    for node in ["web-1", "web-2", "web-3"] {
+        text.push_str(&format!(
+            "---\nkind: Node\nname: {node}\nnodegroup: eu/web\nlabels: {{rack: r{}}}\n",
+            &node[4..]
+        ));
+    }
+    let file = fleet.dir().join("site.yaml");
+    std::fs::write(&file, text)?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--manager", "site"])?;
+    Ok(fleet)
+}
+
+fn get(fleet: &Fleet, kind: &str, name: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&fleet.stemma(&["get", kind, name, "-o", "json"])?)?)
+}
+
+/// Standard output, standard error and the status.
+fn ran(fleet: &Fleet, arguments: &[&str]) -> Result<(String, String, i32)> {
+    let output = fleet.cli(arguments)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), text(&output.stderr), output.status.code().context("it ended by itself")?))
+}
+
+#[test]
+fn w13_another_managers_key_is_taken_with_overwrite_alone() -> Result<()> {
+    let fleet = fleet()?;
+    for change in [&["tier=iron"][..], &["tier-"], &["new=x", "--not-inherited", "tier"]] {
+        let change = if change[0] == "new=x" { &["new=x", "tier=it's iron"][..] } else { change };
+        let (_, text, status) = ran(&fleet, &[&["label", "clustertemplate", "base"], change].concat())?;
+        assert!(
+            status == 4 && text.contains("labels.tier is \"gold\", owned by site:apply"),
+            "{change:?}: {status} {text}"
+        );
+        assert!(text.ends_with("\n  nothing was changed\n"), "{text}");
+    }
+    let (_, text, _) = ran(&fleet, &["label", "clustertemplate", "base", "new=x", "tier=it's iron"])?;
+    let command = "\n  to take it over: stemma label clustertemplate base new=x 'tier=it'\\''s iron' --overwrite\n";
+    assert!(text.contains(command), "{text}");
+    let base = get(&fleet, "clustertemplate", "base")?;
+    assert_eq!(base["labels"], json!({"tier": "gold"}), "all of it or none");
+
+    fleet.stemma(&["label", "clustertemplate", "base", "tier=gold", "own=a"])?;
+    fleet.stemma(&["label", "clustertemplate", "base", "own=b"])?;
+    fleet.stemma(&["label", "clustertemplate", "base", "tier=iron", "--manager", "site"])?;
+    fleet.stemma(&["label", "clustertemplate", "base", "tier=zinc", "--overwrite"])?;
+    let base = get(&fleet, "clustertemplate", "base")?;
+    assert_eq!(base["labels"], json!({"tier": "zinc", "own": "b"}));
+    assert_eq!(base["label_owners"]["tier"], base["label_owners"]["own"]);
+
+    // The forms that write the whole map are bound by it too.
+    for more in [&["--not-inherited", "rack"][..], &["x=y", "--merge", "--not-inherited", "rack"]] {
+        let (_, text, status) = ran(&fleet, &[&["label", "node", "web-1"], more].concat())?;
+        assert!(status == 4 && text.contains("labels.rack is \"r1\", owned by site:apply"), "{more:?}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn w13_several_are_written_and_of_one_that_fails_the_reason_is_said() -> Result<()> {
+    let fleet = fleet()?;
+    let (out, text, status) = ran(&fleet, &["label", "node", "web-1", "wbe-2", "web-3", "a=b"])?;
+    assert_eq!(out, "node web-1 labeled\nnode web-3 labeled\n");
+    assert!(status == 1 && text.contains("error: 1 of 3 failed\n  node wbe-2: Node "), "{status} {text}");
+    assert!(text.contains("did you mean web-2?"), "{text}");
+    assert!(text.ends_with("\n  done: node web-1, node web-3\n"), "it does not say that nothing was changed: {text}");
+
+    let (_, text, status) = ran(&fleet, &["delete", "node", "web-9", "none"])?;
+    assert!(status == 1 && text.contains("2 of 2 failed") && text.ends_with("\n  nothing was changed\n"), "{text}");
+    let (_, text, status) = ran(&fleet, &["delete", "node", "wbe-1"])?;
+    assert!(status == 3 && text.contains("did you mean web-1?"), "{status} {text}");
+
+    fleet.stemma(&["role", "add", "web-1,web-2", "db"])?;
+    fleet.stemma(&["trait", "add", "-l", "rack in (r1,r3)", "CUSTOM_A", "CUSTOM_B"])?;
+    fleet.stemma(&["tag", "unassign", "web", "node/web-2", "node/web-3"])?;
+    let list = |arguments: &[&str]| fleet.stemma(&[&["get", "nodes", "-o", "name"], arguments].concat());
+    assert_eq!(list(&["--role", "db"])?, "node/web-1\nnode/web-2\n");
+    assert_eq!(list(&["--trait", "CUSTOM_A,CUSTOM_B"])?, "node/web-1\nnode/web-3\n");
+    assert_eq!(list(&["--tag", "web"])?, "node/web-1\n");
+
+    let labeled: Value =
+        serde_json::from_str(&fleet.stemma(&["label", "node", "-l", "rack=r2", "c=d", "-o", "json"])?)?;
+    assert_eq!((labeled[0]["name"].as_str(), labeled.as_array().map(Vec::len)), (Some("web-2"), Some(1)));
+    let (out, text, status) = ran(&fleet, &["delete", "node", "-l", "rack=none"])?;
+    assert_eq!((out.as_str(), status), ("", 0));
+    assert!(text.contains("no node is selected; nothing was changed"), "{text}");
+    for wrong in [&["delete", "node"][..], &["delete", "node", "web-1", "-l", "rack=r1"], &["role", "add", "web-1"]] {
+        let (_, text, status) = ran(&fleet, wrong)?;
+        assert!(status == 2 && text.contains("nothing was changed"), "{wrong:?}: {status} {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
+    let fleet = fleet()?;
+    let names = fleet.stemma(&["get", "nodegroups", "-o", "name"])?;
+    assert_eq!(names, "nodegroup/eu/web\nnodegroup/us/web\n", "of all clusters");
+    let (_, text, status) = ran(&fleet, &["delete", "nodegroup/us/web", "node/web-3", "nosuch"])?;
+    assert!(status == 2 && text.contains("\"nosuch\" has no kind"), "{text}");
+    let nodes = fleet.stemma(&["get", "nodes", "-o", "name"])?;
+    let nodes: Vec<&str> = nodes.lines().collect();
+    fleet.stemma(&[&["label"], &nodes[..], &["a=b"]].concat())?;
+    assert!(fleet.stemma(&["get", "node/web-1"])?.contains("web-1"));
+    assert!(
+        fleet.stemma(&["describe", "node/web-1"])?.contains("a=b")
+            || get(&fleet, "node", "web-1")?["labels"]["a"] == "b"
+    );
+    let deleted = fleet.stemma(&[&["delete"], &nodes[..], &["nodegroup/us/web", "-o", "name"]].concat())?;
+    assert_eq!(deleted, "node/web-1\nnode/web-2\nnode/web-3\nnodegroup/us/web\n");
+    assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "");
+    let (_, text, status) = ran(&fleet, &["delete", "ndoe/web-1"])?;
+    assert!(status == 2 && text.contains("\"ndoe\" is no kind (did you mean \"node\"?)"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn w13_several_writes_are_asked_about_together() -> Result<()> {
+    let fleet = fleet()?;
+    for number in 4..=11 {
+        fleet.stemma(&["create", "node", &format!("web-{number}"), "--nodegroup", "eu/web", "--yes"])?;
+    }
+    let (_, text, status) = ran(&fleet, &["delete", "node", "--nodegroup", "eu/web"])?;
+    assert!(status == 1 && text.contains("and nobody is at a terminal to be asked"), "{text}");
+    assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?.lines().count(), 11, "none of them was deleted");
+    let (out, text, _) = ran(&fleet, &["delete", "node", "--nodegroup", "eu/web", "--dry-run"])?;
+    assert!(out.lines().count() == 11 && out.contains("node web-11 deleted (dry run)"), "{out}");
+    assert_eq!(text.matches("dry run: nothing was written; this would reach 11 hosts").count(), 1, "{text}");
+    fleet.stemma(&["delete", "node", "--nodegroup", "eu/web", "--max-nodes", "11"])?;
+    assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "");
+    Ok(())
+}
+
+#[test]
+fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
+    let fleet = fleet()?;
+    let field = |name: &str, field: &str| -> Result<Value> { Ok(get(&fleet, "node", name)?[field].clone()) };
+    assert_eq!(fleet.stemma(&["node", "park", "web-1", "node/web-2"])?, "node web-1 is parked\nnode web-2 is parked\n");
+    assert_eq!((field("web-1", "parked")?, field("web-1", "state")?), (json!(true), json!("parked")));
+    fleet.stemma(&["node", "unpark", "-l", "rack in (r1,r2)"])?;
+    assert_eq!(field("web-2", "parked")?, json!(false));
+
+    let (_, text, status) = ran(&fleet, &["node", "hold", "web-1"])?;
+    assert!(status == 2 && text.contains("--reason TEXT"), "{text}");
+    fleet.stemma(&["node", "hold", "web-1", "--until", "2999-01-01T00:00:00Z", "--reason", "a disk is changed"])?;
+    assert_eq!(field("web-1", "hold")?, json!({"until": "2999-01-01T00:00:00Z", "reason": "a disk is changed"}));
+    fleet.stemma(&["node", "hold", "web-1", "--reason", "for good"])?;
+    assert_eq!(field("web-1", "hold")?, json!({"reason": "for good"}));
+    fleet.stemma(&["node", "unhold", "web-1"])?;
+    assert_eq!(field("web-1", "hold")?, Value::Null);
+
+    fleet.stemma(&["role", "add", "web-1", "db"])?;
+    eventually("web-1 is elected", || {
+        anyhow::ensure!(field("web-1", "primary_tags")? == json!(["db"]));
+        Ok(())
+    })?;
+    let (out, text, _) = ran(&fleet, &["node", "move", "web-1", "web-2", "us/web"])?;
+    assert_eq!(out, "node web-1 moved from eu/web to us/web\nnode web-2 moved from eu/web to us/web\n");
+    assert!(text.contains(
+        "warning: node web-1 leaves cluster eu: it gives back its primaries there (db), and nothing is drained"
+    ));
+    assert!(text.contains("warning: node web-2 leaves cluster eu: nothing is drained before it goes"), "{text}");
+    fleet.stemma(&["role", "add", "web-3", "db"])?;
+    eventually("its primary was given back", || {
+        anyhow::ensure!(field("web-3", "primary_tags")? == json!(["db"]));
+        Ok(())
+    })?;
+    assert_eq!(fleet.stemma(&["node", "move", "web-1", "us/web"])?, "node web-1 stands in us/web already\n");
+    fleet.stemma(&["node", "move", "web-1", "--out"])?;
+    assert_eq!((field("web-1", "nodegroup")?, field("web-1", "state")?), (Value::Null, json!("unplaced")));
+    let (_, _, status) = ran(&fleet, &["node", "move", "web-1", "eu/nosuch"])?;
+    assert_eq!(status, 1);
+
+    assert_eq!(fleet.stemma(&["node", "rename", "web-1", "app-1"])?, "node web-1 is called app-1\n");
+    let (_, text, status) = ran(&fleet, &["node", "rename", "web-2", "app-1"])?;
+    assert!(status == 4 && text.contains("app-1"), "{status} {text}");
+    assert_eq!(fleet.stemma(&["node", "rename", "app-1", "web-1", "-o", "name"])?, "node/web-1\n");
+    Ok(())
+}
+
+#[test]
+fn w13_clusters_and_groups_are_paused_and_resumed_and_traits_unsuppressed() -> Result<()> {
+    let fleet = fleet()?;
+    assert_eq!(fleet.stemma(&["pause", "cluster", "eu", "us"])?, "cluster eu paused\ncluster us paused\n");
+    assert_eq!(get(&fleet, "cluster", "eu")?["paused"], json!(true));
+    assert_eq!(get(&fleet, "node", "web-1")?["state"], json!("paused"));
+    fleet.stemma(&["resume", "cluster/eu", "cluster/us"])?;
+    assert_eq!(get(&fleet, "cluster", "eu")?["paused"], Value::Null);
+    fleet.stemma(&["pause", "nodegroup", "eu/web"])?;
+    assert_eq!(get(&fleet, "node", "web-1")?["state"], json!("paused"));
+    fleet.stemma(&["resume", "nodegroup", "eu/web"])?;
+    let (_, text, status) = ran(&fleet, &["pause", "node", "web-1"])?;
+    assert!(status == 2 && text.contains("stemma node hold") && text.contains("nothing was changed"), "{text}");
+
+    fleet.stemma(&["trait", "add", "web-1", "CUSTOM_A"])?;
+    fleet.stemma(&["trait", "suppress", "web-1,web-2", "HW_CPU_X86_AVX2", "CUSTOM_B"])?;
+    let listed = fleet.stemma(&["trait", "list", "web-1"])?;
+    let has = |name: &str, from: &str| listed.lines().any(|line| line.starts_with(name) && line.ends_with(from));
+    assert!(has("CUSTOM_A", "operator") && has("HW_CPU_X86_AVX2", "suppressed"), "{listed}");
+    let said = fleet.stemma(&["trait", "unsuppress", "web-1", "HW_CPU_X86_AVX2"])?;
+    assert_eq!(said, "node web-1: suppressed CUSTOM_B\n");
+    assert_eq!(get(&fleet, "node", "web-1")?["suppressed_traits"], json!(["CUSTOM_B"]));
+    let (_, text, status) = ran(&fleet, &["trait", "unsuppress", "web-1", "CUSTOM_NONE"])?;
+    assert!(status == 3 && text.contains("CUSTOM_NONE is not suppressed\n  nothing was changed"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn w13_of_two_people_who_write_one_key_at_once_none_loses_a_value_unseen() -> Result<()> {
+    let fleet = fleet()?;
+    let context = fleet.context().to_string_lossy().into_owned();
+    let told: Vec<_> = std::thread::scope(|scope| {
+        let people = ["ann", "bob", "cho", "dan"].map(|who| {
+            let context = context.as_str();
+            let change = format!("turn={who}");
+            scope.spawn(move || {
+                run("stemma", ["--context", context, "label", "node", "web-1", &change, "--manager", who])
+            })
+        });
+        people.into_iter().map(|one| one.join().expect("it does not panic")).collect::<Result<_>>()
+    })?;
+    let statuses: Vec<i32> = told.iter().map(|told| told.status.code().unwrap_or_default()).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 0).count(), 1, "{told:?}");
+    assert!(statuses.iter().all(|status| [0, 4].contains(status)), "{told:?}");
+    let turn = get(&fleet, "node", "web-1")?["labels"]["turn"].clone();
+    let winner = statuses.iter().position(|status| *status == 0).context("one of them")?;
+    assert_eq!(turn, json!(["ann", "bob", "cho", "dan"][winner]));
+    Ok(())
+}
