@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::output::{cell, printable_lines, since, table, words};
+use crate::output::{cell, is_failure, last_lines, printable_lines, since, table, words};
 
 /// The line of descent of one label on one node.
 pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
@@ -106,7 +106,9 @@ fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
     let said = last.get("message").and_then(Value::as_str).filter(|said| !said.is_empty());
     let said = said.map_or_else(String::new, |said| format!(": {said}"));
     lines.push(("last", format!("{outcome}, {}{said}", since(last.get("at")))));
-    if ["failed", "unknown", "unsupported", "dependency failed"].contains(&outcome.as_str()) {
+    if is_failure(&cell(last.get("outcome"))) {
+        let printed = last_lines(last.get("output")).into_iter().enumerate();
+        lines.extend(printed.map(|(at, line)| (if at == 0 { "printed" } else { "" }, line)));
         let next = format!("stemma describe node {node}; on the host: stemma-agent status, stemma-agent check");
         lines.push(("next", next));
     }
@@ -259,12 +261,12 @@ mod tests {
     fn a_failed_task_says_what_the_host_said_and_what_to_do() {
         let explained = json!({"group": "prod/frontends", "task": "site-conf", "release": "site@1", "runs": true, "released": true,
             "why": "it falls to this node by tags nginx", "reads": ["labels.tier"],
-            "last": {"at": "2026-11-20T09:41:00+00:00", "outcome": "Failed", "message": "no such user"}});
+            "last": {"at": "2026-11-20T09:41:00+00:00", "outcome": "Failed", "message": "no such user", "output": "a\nb\n"}});
         let text = task("web-1", "site-conf", &explained);
         for line in [
             "site-conf runs on web-1 (prod/frontends)\n  why       it falls to this node by tags nginx",
             "  last      failed, 2026-11-20 09:41 (",
-            "): no such user\n  next      stemma describe node web-1;",
+            "): no such user\n  printed   a\n            b\n  next      stemma describe node web-1;",
         ] {
             assert!(text.contains(line), "{line:?} in\n{text}");
         }

@@ -93,6 +93,19 @@ pub(crate) fn words(name: &str) -> String {
     text
 }
 
+/// Whether an outcome is one that is to be looked into.
+#[must_use]
+pub(crate) fn is_failure(outcome: &str) -> bool {
+    ["Failed", "Unknown", "Unsupported", "DependencyFailed"].contains(&outcome)
+}
+
+/// The last lines of what a task printed.
+#[must_use]
+pub(crate) fn last_lines(output: Option<&Value>) -> Vec<String> {
+    let lines: Vec<&str> = output.and_then(Value::as_str).unwrap_or_default().lines().collect();
+    lines[lines.len().saturating_sub(5)..].iter().map(|line| printable(line)).collect()
+}
+
 /// A time of the API as people read it, with how long ago: `2026-11-20 09:41 (2 h)`, in UTC.
 #[must_use]
 pub(crate) fn since(time: Option<&Value>) -> String {

@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use stemma_core::status::State;
 use stemma_wire::serve::{Connections, Rejected};
 
 use crate::desired::DesiredTable;
@@ -145,6 +146,13 @@ impl Collector for Parts {
         ] {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        let states = self.desired.status().count_all();
+        let mut family = to.encode_descriptor("stemma_nodes", "Nodes, by where they stand", None, MetricType::Gauge)?;
+        for state in State::ALL {
+            let nodes = states.get(&state).copied().unwrap_or_default();
+            let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
+            gauge.encode(family.encode_family(&[("state", state.name())])?)?;
         }
         let mut family =
             to.encode_descriptor("stemma_rejected", "What was refused, by reason", None, MetricType::Counter)?;

@@ -8,10 +8,10 @@
 //! model, by the one function of `stemma_core::status`. This table notes the word of the reconciler's last pass. An answer works it out
 //! for the model that it is made from, so that whoever wrote something reads what follows from it at once.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use stemma_core::status::{Facts, Liveness, Status, Tasks};
+use stemma_core::status::{Facts, Liveness, State, Status, Tasks};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -99,6 +99,17 @@ impl StatusTable {
         self.lock().facts.get(&node).map_or(Liveness::Absent, |facts| facts.liveness)
     }
 
+    /// How many of these nodes stand in each state; of one without facts nothing is known yet.
+    pub fn count(&self, nodes: impl IntoIterator<Item = Uuid>) -> BTreeMap<State, usize> {
+        let inner = self.lock();
+        counted(nodes.into_iter().filter_map(|node| inner.facts.get(&node)))
+    }
+
+    /// How many nodes there are in each state.
+    pub fn count_all(&self) -> BTreeMap<State, usize> {
+        counted(self.lock().facts.values())
+    }
+
     /// The number of the last change, to be watched.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.sequence.subscribe()
@@ -147,6 +158,12 @@ impl StatusTable {
     }
 }
 
+fn counted<'a>(facts: impl Iterator<Item = &'a Facts>) -> BTreeMap<State, usize> {
+    let mut counts = BTreeMap::new();
+    facts.for_each(|facts| *counts.entry(facts.status().state).or_default() += 1);
+    counts
+}
+
 impl NodeStatus {
     fn of(facts: Facts) -> Self {
         Self { status: facts.status(), liveness: facts.liveness }
@@ -155,8 +172,6 @@ impl NodeStatus {
 
 #[cfg(test)]
 mod tests {
-    use stemma_core::status::State;
-
     use super::*;
 
     fn placed(tasks: Tasks) -> Facts {
@@ -172,7 +187,9 @@ mod tests {
         table.set_facts(node, placed(Tasks::Incomplete), is_connected);
         table.set_facts(node, placed(Tasks::Incomplete), is_connected);
         table.set_tasks(node, Tasks::Succeeded);
+        assert_eq!(table.count([node, Uuid::from_u128(2)]), BTreeMap::from([(State::Converged, 1)]));
         table.set_liveness(node, || Liveness::Silent);
+        assert_eq!(table.count_all(), BTreeMap::from([(State::Silent, 1)]));
         table.remove(node);
         table.remove(node);
         let changes = table.since(0).unwrap();

@@ -8,13 +8,16 @@ use stemma_wire::endpoint::Endpoint;
 use crate::api::Api;
 use crate::args::{Kind, Output};
 use crate::command::{question, written};
-use crate::output::{cell, since, table, words};
+use crate::output::{cell, is_failure, last_lines, since, table, words};
 
 /// What is computed of an object and worth knowing, beside what its author said.
 const TOLD: &[&str] = &[
     "uuid",
     "state",
-    "connected",
+    "state_reason",
+    "connection",
+    "last_seen",
+    "release",
     "tags",
     "primary_tags",
     "assigned_tags",
@@ -58,7 +61,7 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
     }
     let Some(fields) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
     say!("{} {}", kind.name(), crate::output::printable(&question::name(kind, &object)));
-    if fields.get("state").is_some_and(|state| state == "failed") {
+    if kind == Kind::Node {
         let report = api.get(&kind.path_of(Endpoint::NodeReport, name, &[])?).await?;
         if let Some(failed) = failed(&question::name(kind, &object), &report) {
             say!("\n{failed}\n");
@@ -72,12 +75,12 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
     Ok(())
 }
 
-/// The tasks that failed: which, since when, what they said, and what to do next.
+/// The tasks that failed, of those that run there now: which, since when, what they said and printed, and what to do next.
 fn failed(node: &str, report: &Value) -> Option<String> {
     let results = report.get("results").and_then(Value::as_array)?;
     let is_failure = |result: &&Value| {
         let outcome = result.get("outcome").and_then(Value::as_str).unwrap_or_default();
-        ["Failed", "Unknown", "Unsupported", "DependencyFailed"].contains(&outcome)
+        result.get("is_current") != Some(&Value::Bool(false)) && is_failure(outcome)
     };
     let failed: Vec<&Value> = results.iter().filter(is_failure).collect();
     let first = failed.iter().find(|result| result["outcome"] != "DependencyFailed").or(failed.first())?;
@@ -87,11 +90,15 @@ fn failed(node: &str, report: &Value) -> Option<String> {
     });
     let rows = table(&["task", "outcome", "since", "what it said"], rows);
     let mut text = format!("FAILED\n{}", indented(&rows));
-    let output = first.get("output").and_then(Value::as_str).unwrap_or_default();
-    let last: Vec<&str> = output.lines().rev().take(5).collect();
-    if !last.is_empty() {
-        text.push_str(&format!("\n  the end of what {} printed:", cell(first.get("task"))));
-        last.iter().rev().for_each(|line| text.push_str(&format!("\n    {}", crate::output::printable(line))));
+    for result in &failed {
+        let lines = last_lines(result.get("output"));
+        if !lines.is_empty() {
+            text.push_str(&format!(
+                "\n  the end of what {} printed:\n    {}",
+                cell(result.get("task")),
+                lines.join("\n    ")
+            ));
+        }
     }
     let task = cell(first.get("task"));
     text.push_str(&format!(
@@ -113,7 +120,7 @@ fn plain(kind: Kind, object: &Map<String, Value>) -> String {
             && (is_ours || other.iter().any(|kept| kept.name == name && !written::is_filled(kept, value)))
     });
     let shown = |name: &str, value: &Value| match value {
-        Value::String(_) if name.ends_with("_at") => since(Some(value)),
+        Value::String(_) if question::is_time(name) => since(Some(value)),
         Value::Array(items) if items.iter().any(Value::is_object) => format!("{} (-o json shows them)", items.len()),
         other => cell(Some(other)),
     };
@@ -157,6 +164,8 @@ mod tests {
         let report = json!({"results": [
             {"at": "2026-11-20T09:41:00+00:00", "task": "motd", "outcome": "Changed", "message": ""},
             {"at": "2026-11-20T09:41:00+00:00", "task": "note", "outcome": "DependencyFailed", "message": "site-conf failed"},
+            {"at": "2026-11-20T09:41:00+00:00", "task": "gone", "outcome": "Failed", "message": "of before", "is_current": false},
+            {"at": "2026-11-20T09:41:00+00:00", "task": "app", "outcome": "Failed", "message": "", "output": "disk full\n", "is_current": true},
             {"at": "2026-11-20T09:41:00+00:00", "task": "site-conf", "outcome": "Failed", "message": "the command ended with status 1", "output": "a\nb: no such user\n"}]});
         let text = failed("web-1", &report).unwrap();
         for line in [
@@ -164,11 +173,12 @@ mod tests {
             "the command ended with status 1",
             "the end of what site-conf printed:",
             "b: no such user",
+            "the end of what app printed:\n    disk full",
             "next: stemma explain node web-1 task site-conf",
         ] {
             assert!(text.contains(line), "{line:?} in\n{text}");
         }
-        assert!(!text.contains("motd"), "{text}");
+        assert!(!text.contains("motd") && !text.contains("gone"), "{text}");
         assert_eq!(failed("web-1", &json!({"results": null})), None);
     }
 }

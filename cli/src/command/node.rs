@@ -179,7 +179,7 @@ fn end(until: Option<&str>, duration: Option<&str>) -> Result<Option<String>> {
             .parse::<Timestamp>()
             .map_err(|_| format!("--until {text:?} is no time: write it as 2026-11-24T18:00:00Z")),
         (None, Some(text)) => {
-            let length = text.parse::<SignedDuration>().ok().filter(|length| length.is_positive());
+            let length = text.parse::<SignedDuration>().ok().filter(SignedDuration::is_positive);
             let end = length.and_then(|length| now.checked_add(length).ok());
             end.ok_or_else(|| format!("--for {text:?} is no length of time: write it as 90m, 2h or 3d"))
         }

@@ -11,7 +11,7 @@ use crate::api::Api;
 use crate::args::{Filter, Kind, Output, Question, Selection};
 use crate::command::written;
 use crate::exit::Exit;
-use crate::output::{cell, json, printable, table, yaml};
+use crate::output::{cell, json, printable, since, table, yaml};
 
 /// `get`: a list, or some objects by name.
 pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Filter, output: Output) -> Result<()> {
@@ -252,7 +252,16 @@ pub(crate) fn rows(kind: Kind, objects: &[Value], wanted: &[String], output: Out
 }
 
 fn column_cell(kind: Kind, object: &Value, column: &str) -> String {
-    if column == "name" { name(kind, object) } else { cell(object.get(column)) }
+    match column {
+        "name" => name(kind, object),
+        time if is_time(time) => since(object.get(time)),
+        other => cell(object.get(other)),
+    }
+}
+
+/// Whether a field is a time.
+pub(crate) fn is_time(field: &str) -> bool {
+    field.ends_with("_at") || field == "last_seen"
 }
 
 /// How many there are, and the first ones: a host may have more than a terminal has columns.
@@ -271,10 +280,12 @@ const FEW: usize = 2;
 
 fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
     match (kind, output) {
-        (Kind::Node, Output::Wide) => &["name", "nodegroup", "mode", "roles", "tags", "state", "traits", "labels"],
+        (Kind::Node, Output::Wide) => {
+            &["name", "nodegroup", "mode", "roles", "tags", "state", "release", "last_seen", "traits", "labels"]
+        }
         (Kind::Node, _) => &["name", "nodegroup", "mode", "roles", "state"],
-        (Kind::Nodegroup, _) => &["name", "roles", "mode", "release", "labels"],
-        (Kind::Cluster, _) => &["name", "cluster_template", "release", "labels"],
+        (Kind::Nodegroup, _) => &["name", "roles", "mode", "release", "node_states", "labels"],
+        (Kind::Cluster, _) => &["name", "cluster_template", "release", "node_states", "labels"],
         (Kind::Clustertemplate, _) => &["name", "release", "labels"],
         (Kind::Release, _) => &["name", "task_count", "created_at"],
         (Kind::Token, _) => &["id", "nodegroup", "node", "uses_left", "expires_at"],

@@ -78,11 +78,21 @@ fn changes<'a>(before: &'a BTreeMap<String, Value>, now: &'a BTreeMap<String, Va
     let gone = before.iter().filter(|(name, _)| !now.contains_key(*name));
     let gone = gone.map(|(name, object)| Change { what: "deleted", name, object });
     let came = now.iter().filter_map(|(name, object)| match before.get(name) {
-        Some(same) if same == object => None,
+        Some(same) if is_same(same, object) => None,
         Some(_) => Some(Change { what: "changed", name, object }),
         None => Some(Change { what: "added", name, object }),
     });
     gone.chain(came).collect()
+}
+
+/// Whether nothing changed but when it was heard of.
+fn is_same(before: &Value, now: &Value) -> bool {
+    let without = |object: &Value| {
+        let mut object = object.clone();
+        object.as_object_mut().map(|fields| fields.remove("last_seen"));
+        object
+    };
+    before == now || without(before) == without(now)
 }
 
 fn say_change(watched: &Watched<'_>, change: &Change<'_>) -> Result<()> {

@@ -274,6 +274,11 @@ impl DesiredTable {
         read(&self.slots).get(&node).is_some_and(|slot| slot.is_parked())
     }
 
+    /// How long ago a node was last heard of; `None`: not since this process has started.
+    pub(crate) fn heard(&self, node: Uuid) -> Option<Duration> {
+        read(&self.slots).get(&node)?.heard(Instant::now())
+    }
+
     /// From where two hosts check in with one node's identity, if they do.
     pub(crate) fn two_hosts(&self, node: Uuid) -> Option<Addresses> {
         read(&self.slots).get(&node)?.two_hosts(Instant::now())

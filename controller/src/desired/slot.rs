@@ -392,6 +392,12 @@ impl Slot {
         lock(&self.state).observed.map(|at| at + interval)
     }
 
+    /// How long ago the node was last heard of; `None`: not since this process has started.
+    pub(crate) fn heard(&self, now: Instant) -> Option<Duration> {
+        let state = lock(&self.state);
+        (state.turn > 0).then(|| now.saturating_duration_since(state.heard))
+    }
+
     /// For how long the node was not heard of, when that is silence.
     pub(crate) fn quiet(&self, now: Instant) -> Option<Duration> {
         lock(&self.state).quiet(now)

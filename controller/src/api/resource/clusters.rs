@@ -12,7 +12,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::objects::Shown;
-use super::view;
+use super::{state, view};
 use crate::api::Api;
 use crate::api::http::request::Request;
 use crate::cache::Model;
@@ -32,12 +32,14 @@ impl Shown for ClusterSpec {
         model.clusters.find(None, id).cloned().ok_or_else(|| not_found(Kind::Cluster, id))
     }
 
-    fn complete(model: &Model, object: &Cluster, body: &mut Map<String, Value>) {
+    fn complete(api: &Api, model: &Model, object: &Cluster, body: &mut Map<String, Value>) {
         let template = object.spec.cluster_template.and_then(|id| model.templates.get(id.0));
         body.insert("cluster_template_id".into(), json!(template.map(|template| template.meta.uuid)));
         if let Some(template) = template {
             view::take_over(body, &template.spec.extra, FROM_TEMPLATE);
         }
+        let nodes = model.fleet.nodes_of_cluster(ClusterId(object.meta.uuid));
+        body.insert("node_states".into(), state::counts(api, nodes));
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
         body.insert("cluster_id".into(), object.meta.uuid.to_string().into());

@@ -14,7 +14,7 @@ use stemma_core::manifest::{Field, Fields};
 use stemma_core::object::{Node, NodeSpec};
 use stemma_core::origin::Level;
 use stemma_core::resolve::Outcome;
-use stemma_core::status::Liveness;
+use stemma_core::status::{Liveness, Status};
 use stemma_wire::endpoint::{Minor, since};
 
 use super::kept;
@@ -57,6 +57,11 @@ impl<'a> Row<'a> {
 
     fn outcome(&self) -> &Outcome {
         self.outcome.get_or_init(|| self.model.resolve(self.node.meta.uuid))
+    }
+
+    /// Where the node stands.
+    pub(super) fn status(&self) -> Status {
+        state::status(self.api, self.model, self.node, self.outcome(), self.findings())
     }
 
     fn view(&self) -> Option<&NodeView<'a>> {
@@ -213,10 +218,12 @@ const MADE: &[(&str, Make)] = &[
     ("reported_state", |row| Some(state::said(row.model, row.node))),
     ("reported_labels", |row| Some(json!(state::reported(row.model, row.node)))),
     ("connected", |row| Some((state::liveness(row.api, row.node.meta.uuid) == Liveness::Connected).into())),
-    ("state", |row| {
-        let status = state::status(row.api, row.model, row.node, row.outcome(), row.findings());
-        Some(json!(status.state))
-    }),
+    ("connection", |row| Some(state::liveness(row.api, row.node.meta.uuid).name().into())),
+    ("last_seen", |row| Some(json!(state::last_seen(row.api, row.model, row.node.meta.uuid).map(view::time)))),
+    ("state", |row| Some(json!(row.status().state))),
+    ("state_reason", |row| Some(row.status().reason.into())),
+    // Of what runs on it, which a hold or a pause keeps.
+    ("release", |row| Some(json!(row.model.released.get(&row.node.meta.uuid).map(|released| &released.release)))),
     // Ironic's field, which its clients print.
     ("last_error", |row| Some(json!(state::last_error(row.model, row.node)))),
     ("mode", |row| match row.outcome() {

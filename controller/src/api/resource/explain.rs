@@ -57,7 +57,7 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
     let is_done = last.is_some_and(|last| Some(last.result.task_set) == present && !is_failure(last.result.outcome));
     body["waits"] = if is_done { json!([]) } else { waits(api, model, answer, id).into() };
     body["last"] = json!(last.map(
-        |last| json!({"at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message})
+        |last| json!({"at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message, "output": last.result.output})
     ));
     Ok(body)
 }

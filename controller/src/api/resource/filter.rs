@@ -7,11 +7,13 @@ use stemma_core::name::{Name, TagName};
 use stemma_core::object::{Kind, Node};
 use stemma_core::requirement::Requirements;
 use stemma_core::selector::Selector;
+use stemma_core::status::State;
 use stemma_core::traits::Trait;
 use stemma_wire::endpoint::{Minor, since};
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
+use super::columns::Row;
 use super::{lists, state};
 use crate::api::Api;
 use crate::api::http::query::{BadQuery, Parameters};
@@ -38,6 +40,8 @@ pub(super) struct Filter {
     parked: Option<bool>,
     associated: Option<bool>,
     provision_state: Option<String>,
+    /// Any of these.
+    states: Vec<State>,
 }
 
 impl Filter {
@@ -76,12 +80,16 @@ impl Filter {
             parked: parameters.flag("maintenance")?,
             associated: parameters.flag("associated")?,
             provision_state: text("provision_state")?,
+            states: names("state")?.into_iter().map(read_state).collect::<Result<_, _>>()?,
         })
     }
 
     /// Whether a node is in the list.
-    pub(super) fn keeps(&self, model: &Model, node: &Node) -> bool {
-        self.keeps_spec(model, node) && self.keeps_traits(model, node) && self.keeps_resolved(model, node)
+    pub(super) fn keeps(&self, api: &Api, model: &Model, node: &Node) -> bool {
+        self.keeps_spec(model, node)
+            && self.keeps_traits(model, node)
+            && self.keeps_resolved(model, node)
+            && (self.states.is_empty() || self.states.contains(&Row::new(api, model, node, "").status().state))
     }
 
     fn keeps_spec(&self, model: &Model, node: &Node) -> bool {
@@ -136,6 +144,11 @@ impl Filter {
 fn cluster(model: &Model, id: &str) -> Result<Uuid, ApiError> {
     let found = model.clusters.find(None, id).map(|cluster| cluster.meta.uuid);
     found.ok_or_else(|| not_found(Kind::Cluster, id).field("cluster"))
+}
+
+fn read_state(name: &str) -> Result<State, ApiError> {
+    let all = || format!("it is one of {}", State::ALL.map(State::name).join(", "));
+    State::named(name).ok_or_else(|| BadQuery::value("state", name, all()).into())
 }
 
 fn traits(

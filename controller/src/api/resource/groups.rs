@@ -10,7 +10,8 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::Shown;
-use super::view;
+use super::{state, view};
+use crate::api::Api;
 use crate::api::http::request::Request;
 use crate::cache::Model;
 use crate::records::request::Answer;
@@ -29,7 +30,7 @@ impl Shown for NodeGroupSpec {
         model.groups.find(Some(cluster.meta.uuid), id).cloned().ok_or_else(|| not_found(Kind::NodeGroup, id))
     }
 
-    fn complete(model: &Model, object: &NodeGroup, body: &mut Map<String, Value>) {
+    fn complete(api: &Api, model: &Model, object: &NodeGroup, body: &mut Map<String, Value>) {
         let cluster = model.clusters.get(object.spec.cluster.0);
         body.insert("id".into(), object.meta.uuid.as_u64_pair().1.into());
         body.insert("cluster".into(), json!(cluster.map(|cluster| &cluster.meta.name)));
@@ -44,6 +45,7 @@ impl Shown for NodeGroupSpec {
         if nodes > 0 || !body.contains_key("node_count") && !object.spec.extra.contains_key("is_default") {
             body.insert("node_count".into(), nodes.into());
         }
+        body.insert("node_states".into(), state::counts(api, model.fleet.nodes_of(GroupId(object.meta.uuid))));
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
     }
@@ -134,6 +136,9 @@ const LISTED: &[&str] = &[
     "merge_labels",
     "cluster",
     "roles",
+    "mode",
+    "release",
+    "node_states",
     "labels",
     "links",
     "resource_version",

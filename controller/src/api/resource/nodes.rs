@@ -163,7 +163,7 @@ pub(super) fn list(api: &Api, request: &Request, detail: Detail) -> HandlerResul
     check_marker(&Page::read(parameters)?)?;
     let filter = Filter::read(api, &model, request.ironic(), parameters)?;
     let deleting = parameters.flag("deleting")?.unwrap_or(false);
-    let keeps = |node: &Node| !deleting && filter.keeps(&model, node);
+    let keeps = |node: &Node| !deleting && filter.keeps(api, &model, node);
     let rows = Rows::read(request, model.nodes.iter(), keeps)?;
     let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
     Ok(rows.written(NodeSpec::LIST, move |node, text| columns.write(&Row::new(&api, &model, node, &base), text)))

@@ -57,7 +57,7 @@ pub(super) trait Shown: Resource + Fields {
     }
 
     /// Adds to a body what is no field of the spec.
-    fn complete(_model: &Model, _object: &Object<Self>, _body: &mut Map<String, Value>) {}
+    fn complete(_api: &Api, _model: &Model, _object: &Object<Self>, _body: &mut Map<String, Value>) {}
 
     /// Whether a list that is not asked for details shows a field.
     fn is_listed(_field: &str) -> bool {
@@ -171,7 +171,7 @@ pub(super) fn body<S: Shown>(
     let mut body = fields_of(&object.spec, &ModelNames::new(model, &api.traits), wanted);
     view::meta(&mut body, &object.meta);
     body.insert("name".into(), json!(S::name_text(&object.meta.name)));
-    S::complete(model, object, &mut body);
+    S::complete(api, model, object, &mut body);
     kept::fill(S::EXTRA, &mut body);
     if let Some((level, own)) = S::LEVEL.zip(object.spec.inherited_ref()) {
         view::maps(&mut body, S::above(model, &object.spec), level, own, wanted);

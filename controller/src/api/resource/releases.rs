@@ -34,7 +34,7 @@ impl Shown for ReleaseSpec {
         model.releases.find(None, id).cloned().ok_or_else(|| not_found(Kind::Release, id))
     }
 
-    fn complete(_model: &Model, object: &Release, body: &mut Map<String, Value>) {
+    fn complete(_api: &Api, _model: &Model, object: &Release, body: &mut Map<String, Value>) {
         body.insert("name".into(), object.meta.name.name.to_string().into());
         body.insert("version".into(), json!(object.meta.name.version.as_ref().map(ToString::to_string)));
         for name in ["labels", "annotations", "roles", "tags"] {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use stemma_core::finding::{Finding, Severity, rule};
-use stemma_core::object::{Node, Timestamp};
+use stemma_core::object::{Node, NodeId, Timestamp};
 use stemma_core::resolve::Outcome;
 use stemma_core::status::{Facts, Liveness, Status};
 use stemma_core::traits::NodeTraits;
@@ -14,7 +14,7 @@ use super::view;
 use crate::api::Api;
 use crate::cache::Model;
 use crate::reconcile::facts;
-use crate::records::reported;
+use crate::records::reported::{self, TaskOutcome};
 
 /// A node's traits with their sources.
 pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
@@ -55,6 +55,24 @@ pub(super) fn said(model: &Model, node: &Node) -> Value {
 /// Whether a node's agent is there.
 pub(super) fn liveness(api: &Api, node: Uuid) -> Liveness {
     api.desired.as_ref().map_or(Liveness::Absent, |desired| desired.status().liveness(node))
+}
+
+/// How many of these nodes stand in each state, as of the reconciler's last pass.
+pub(super) fn counts(api: &Api, nodes: impl Iterator<Item = NodeId>) -> Value {
+    let status = api.desired.as_ref().map(|desired| desired.status());
+    json!(status.map(|status| status.count(nodes.map(|node| node.0))).unwrap_or_default())
+}
+
+/// When a node was last heard of, as far as anybody knows: what is in memory is newer than what is stored.
+pub(super) fn last_seen(api: &Api, model: &Model, node: Uuid) -> Option<Timestamp> {
+    let heard = api.desired.as_ref().and_then(|desired| desired.heard(node));
+    if let Some(ago) = heard.and_then(|ago| u64::try_from(ago.as_millis()).ok()) {
+        return Some(Timestamp(api.registry.now().0.saturating_sub(ago)));
+    }
+    let seen = model.seen.get(&node).map(|seen| seen.since);
+    let said =
+        [model.observations.get(&node).map(|record| record.at), model.reports.get(&node).map(|record| record.at)];
+    said.into_iter().chain([seen]).flatten().max()
 }
 
 /// The word for where a node stands, with its reason.
@@ -108,6 +126,11 @@ pub(super) fn last_error(model: &Model, node: &Node) -> Option<String> {
 /// What a host said, and what became of its tasks.
 pub(super) fn report(model: &Model, node: &Node) -> Value {
     let id = node.meta.uuid;
+    let present = model.released.get(&id).map(|released| (released.digest(), facts::runs(model, released)));
+    let is_current = |task: &TaskOutcome| {
+        let result = &task.result;
+        present.as_ref().is_some_and(|(digest, runs)| *digest == result.task_set && runs.contains(&result.task))
+    };
     json!({
         "observation": model.observations.get(&id).map(|record| json!({
             "at": view::time(record.at), "facts": record.observation.facts, "traits": record.observation.traits,
@@ -116,7 +139,7 @@ pub(super) fn report(model: &Model, node: &Node) -> Value {
         "report": model.reports.get(&id).map(|record| json!({"at": view::time(record.at), "report": record.report})),
         "results": model.results.get(&id).map(|record| record.tasks.values().map(|task| json!({
             "at": view::time(task.at), "task": task.result.task, "outcome": task.result.outcome, "message": task.result.message,
-            "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms,
+            "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms, "is_current": is_current(task),
         })).collect::<Vec<_>>()),
     })
 }

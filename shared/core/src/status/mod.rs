@@ -73,6 +73,17 @@ pub enum Liveness {
     Silent,
 }
 
+impl Liveness {
+    /// The stable name, as it stands in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Connected => "connected",
+            Self::Silent => "silent",
+        }
+    }
+}
+
 /// What decides a node's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {

@@ -56,6 +56,7 @@ const NODE_FILTERS: &[&str] = &[
     "role",
     "nodegroup",
     "cluster",
+    "state",
     "requirement",
     "resource_class",
     "driver",
