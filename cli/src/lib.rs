@@ -128,7 +128,9 @@ async fn change(api: &mut Api, global: &args::Global, command: Command) -> Resul
         }
         Command::Label { subject, words, selection, not_inherited, merge, replace, overwrite } => {
             let merge = if merge { Some(true) } else { replace.then_some(false) };
-            let (names, changes) = label::split(&words, subject.name.is_none() && selection.is_empty());
+            let has_names = subject.name.is_none() && selection.is_empty();
+            let has_changes = not_inherited.is_empty() && merge.is_none();
+            let (names, changes) = label::split(&words, has_names, has_changes);
             let objects = Objects::of(api, &Named { subject, names: names.to_vec(), selection }).await?;
             let wanted = label::LabelChange { changes, not_inherited: &not_inherited, merge, overwrite };
             label::label(api, &objects, wanted, output).await

@@ -165,8 +165,8 @@ mod tests {
             {"at": "2026-11-20T09:41:00+00:00", "task": "motd", "outcome": "Changed", "message": ""},
             {"at": "2026-11-20T09:41:00+00:00", "task": "note", "outcome": "DependencyFailed", "message": "site-conf failed"},
             {"at": "2026-11-20T09:41:00+00:00", "task": "gone", "outcome": "Failed", "message": "of before", "is_current": false},
-            {"at": "2026-11-20T09:41:00+00:00", "task": "app", "outcome": "Failed", "message": "", "output": "disk full\n", "is_current": true},
-            {"at": "2026-11-20T09:41:00+00:00", "task": "site-conf", "outcome": "Failed", "message": "the command ended with status 1", "output": "a\nb: no such user\n"}]});
+            {"at": "2026-11-20T09:41:00+00:00", "task": "site-conf", "outcome": "Failed", "message": "the command ended with status 1", "output": "a\nb: no such user\n"},
+            {"at": "2026-11-20T09:41:00+00:00", "task": "app", "outcome": "Failed", "message": "", "output": "disk full\n", "is_current": true}]});
         let text = failed("web-1", &report).unwrap();
         for line in [
             "site-conf  failed             2026-11-20 09:41",

@@ -23,11 +23,13 @@ pub(crate) struct LabelChange<'a> {
     pub(crate) overwrite: bool,
 }
 
-/// The words of `label`: names, then changes. The first is a name where `has_names`, also one that ends with a dash.
-pub(crate) fn split(words: &[String], has_names: bool) -> (&[String], &[String]) {
+/// The words of `label`: names, then changes. The first is a name where `has_names`, also one that ends with a dash; the last is a change
+/// where `has_changes`, whatever it looks like.
+pub(crate) fn split(words: &[String], has_names: bool, has_changes: bool) -> (&[String], &[String]) {
     let is_change = |word: &String| word.contains('=') || word.ends_with('-');
     let first = usize::from(has_names && !words.is_empty());
-    let names = words[first..].iter().position(is_change).map_or(words.len(), |at| first + at);
+    let last = if has_changes { words.len().saturating_sub(1).max(first) } else { words.len() };
+    let names = words[first..].iter().position(is_change).map_or(last, |at| first + at);
     words.split_at(names)
 }
 
@@ -39,9 +41,7 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
     let patch = patch(wanted.changes, wanted.not_inherited)?;
     let only_patch = wanted.not_inherited.is_empty() && wanted.merge.is_none();
     if patch.is_empty() && only_patch {
-        return Err(
-            Exit::Usage.because("nothing to do: say KEY=VALUE, KEY-, --not-inherited KEY, --merge or --replace")
-        );
+        bail!("nothing to do: say KEY=VALUE, KEY-, --not-inherited KEY, --merge or --replace");
     }
     let plan = async |api: &mut Api, object: &Object| {
         let kind = object.kind();
@@ -169,6 +169,23 @@ mod tests {
         let patch = Value::Object(patch(&changes, &[]).unwrap());
         assert_eq!(patch, json!({"tier": "gold", "eq": "a=b", "old": null, "empty": ""}));
         assert!(super::patch(&["bare".to_owned()], &[]).unwrap_err().to_string().contains("write KEY=VALUE or KEY-"));
+    }
+
+    #[test]
+    fn names_stand_before_changes() {
+        for (words, has_names, has_changes, names) in [
+            (&["web-1", "web-2", "a=b", "c-"][..], true, true, 2),
+            (&["web-", "a-"], true, true, 1),
+            (&["web-1", "tier"], true, true, 1),
+            (&["web-1", "web-2"], true, false, 2),
+            (&["web-1"], true, true, 1),
+            (&["a=b"], false, true, 0),
+            (&["tier"], false, true, 0),
+            (&[], true, true, 0),
+        ] {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(split(&words, has_names, has_changes).0.len(), names, "{words:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! called. Each takes several nodes, by name or by a selection.
 
 use anyhow::Result;
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde_json::{Value, json};
 use stemma_wire::endpoint::Endpoint;
 
@@ -179,7 +179,9 @@ fn end(until: Option<&str>, duration: Option<&str>) -> Result<Option<String>> {
             .parse::<Timestamp>()
             .map_err(|_| format!("--until {text:?} is no time: write it as 2026-11-24T18:00:00Z")),
         (None, Some(text)) => {
-            let length = text.parse::<SignedDuration>().ok().filter(SignedDuration::is_positive);
+            let length = text.parse::<Span>().ok();
+            let length = length.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()).ok());
+            let length = length.filter(SignedDuration::is_positive);
             let end = length.and_then(|length| now.checked_add(length).ok());
             end.ok_or_else(|| format!("--for {text:?} is no length of time: write it as 90m, 2h or 3d"))
         }
