@@ -69,6 +69,14 @@ impl Operator {
         self.send(write.method, &write.path, &write.body, &[("content-type", kind), ("idempotency-key", &key)])
     }
 
+    /// Sends a body of another kind than a write's usual one; status and body of its answer.
+    ///
+    /// # Errors
+    /// When no answer comes.
+    pub fn call(&mut self, method: &str, path: &str, kind: &str, body: &Value) -> Result<(u16, Value)> {
+        self.send(method, path, body, &[("content-type", kind)])
+    }
+
     /// Reads; status and body.
     ///
     /// # Errors

@@ -149,6 +149,22 @@ impl Running {
         bail!("{} did not end:\n{}", self.name, self.log())
     }
 
+    /// Waits for its own end: whether that was with status 0, and what it wrote to standard error.
+    ///
+    /// # Errors
+    /// When it does not end in time.
+    pub fn ended_with(self) -> Result<(bool, String)> {
+        let log = Arc::clone(&self.log);
+        let is_success = self.ended()?;
+        // The thread that reads holds the other share of it, to the last line.
+        let until = Instant::now() + PATIENCE;
+        while Arc::strong_count(&log) > 1 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let log = log.lock().expect("no thread panics with the log in hand").join("\n");
+        Ok((is_success, log))
+    }
+
     /// SIGKILL, and waits for the end.
     ///
     /// # Errors

@@ -1,7 +1,10 @@
 //! One answer, three times: by `stemma resolve` from manifests, by the controller, and on the host. Random fleets, real
-//! programs, real agents with the traits and facts that they detected; the seed of each is printed.
+//! programs, real agents with the traits and facts that they detected and the labels that their hosts report. Each run draws
+//! other fleets; the seed of each is printed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Map, Value, json};
@@ -12,8 +15,19 @@ use stemma_tests::program::{eventually, run, succeed};
 const TAGS: &[&str] = &["alpha", "beta", "gamma", "delta", "mysql:1"];
 const KEYS: &[&str] = &["tier", "zone", "example.org/rack", "debug", "node-role.kubernetes.io/web"];
 const TRAITS: &[&str] = &["HW_CPU_X86_AVX2", "HW_CPU_X86_SSE42", "CUSTOM_FAST", "COMPUTE_NODE"];
-const GROUPS: [&str; 2] = ["left", "right"];
-const NODES: [(&str, &str); 3] = [("n-2", "left"), ("n-10", "left"), ("n-1", "right")];
+/// Keys that a host may be let report.
+const REPORTED: &[&str] = &["tier", "zone", "example.org/rack", "slot"];
+const GROUPS: [&str; 3] = ["left", "middle", "right"];
+const NODES: [(&str, &str); 8] = [
+    ("n-2", "left"),
+    ("n-10", "left"),
+    ("n-1", "right"),
+    ("n-3", "middle"),
+    ("n-20", "right"),
+    ("a", "middle"),
+    ("n-11", "left"),
+    ("z", "right"),
+];
 /// What three answers have in common (the host does not know its roles).
 const COMPARED: [&str; 8] =
     ["labels", "annotations", "traits", "tags", "primary_tags", "tasks", "skipped", "task_digest"];
@@ -28,12 +42,17 @@ struct Draw {
 impl Draw {
     fn new(chance: &mut Chance) -> Self {
         let replaces = chance.percent(50);
+        let accepted = chance.some(REPORTED, 60);
         let shared = vec![
             release(chance, replaces),
             level(chance, json!({"kind": "ClusterTemplate", "name": "base", "release": "drawn@1"})),
-            level(chance, json!({"kind": "Cluster", "name": "c", "cluster_template": "base"})),
+            level(
+                chance,
+                json!({"kind": "Cluster", "name": "c", "cluster_template": "base", "host_labels": {"accept": accepted}}),
+            ),
             group(chance, GROUPS[0]),
             group(chance, GROUPS[1]),
+            group(chance, GROUPS[2]),
         ];
         let nodes = NODES.map(|(name, group)| node(chance, name, group)).into();
         Self { shared, nodes, replaces }
@@ -192,15 +211,28 @@ fn compared(answer: &Value) -> Value {
     COMPARED.iter().map(|field| ((*field).to_owned(), answer[field].clone())).collect::<Map<_, _>>().into()
 }
 
+/// What the host itself says of its labels, before its agent is there: some of it is accepted, and the rest is not.
+fn report_labels(chance: &mut Chance, root: &Path) -> Result<()> {
+    let directory = root.join("etc/stemma/labels.d");
+    std::fs::create_dir_all(&directory)?;
+    let lines = chance
+        .some(REPORTED, 60)
+        .into_iter()
+        .map(|key| format!("{key}={}\n", chance.one(&["gold", "a", "of-the-host"])));
+    std::fs::write(directory.join("10-host"), lines.collect::<String>())?;
+    Ok(())
+}
+
 fn one_fleet(seed: u64) -> Result<()> {
     let mut chance = Chance::new(seed);
     let draw = Draw::new(&mut chance);
     let fleet = Fleet::start()?;
     apply(&fleet, &draw.shared)?;
-    let agents = NODES
-        .map(|(name, group)| Ok((name, fleet.join(name, &format!("c/{group}"))?)))
-        .into_iter()
-        .collect::<Result<Vec<_>>>()?;
+    let mut agents = Vec::new();
+    for (name, group) in NODES {
+        report_labels(&mut chance, &fleet.dir().join(name))?;
+        agents.push((name, fleet.join(name, &format!("c/{group}"))?));
+    }
     apply(&fleet, &draw.nodes)?;
     eventually(&format!("the same answer thrice (seed {seed})"), || {
         let answers = NODES.iter().map(|(name, _)| Ok((*name, raw(&fleet, &format!("/v1/nodes/{name}/resolved"))?)));
@@ -226,7 +258,11 @@ fn one_fleet(seed: u64) -> Result<()> {
 #[test]
 fn manifests_controller_and_host_give_the_same_answer() -> Result<()> {
     let long = std::env::var_os("STEMMA_TEST_LONG").is_some();
-    let first = std::env::var("STEMMA_SEED").ok().map(|seed| seed.parse()).transpose()?.unwrap_or(1);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+    let first = match std::env::var("STEMMA_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => u64::try_from(now)?,
+    };
     for seed in first..first + if long { 40 } else { 4 } {
         println!("seed {seed} (STEMMA_SEED={seed} gives it again)");
         one_fleet(seed)?;
