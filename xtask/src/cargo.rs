@@ -34,6 +34,17 @@ pub(crate) fn step(name: &str, mut command: Command) -> Result<()> {
     Ok(())
 }
 
+/// Installs a subcommand of cargo where it is missing.
+///
+/// # Errors
+/// When it cannot be installed.
+pub(crate) fn installed(subcommand: &str, name: &str, version: &str) -> Result<()> {
+    if runs("cargo", &[subcommand, "--version"]) {
+        return Ok(());
+    }
+    step(&format!("install {name}"), command("cargo", &["install", "--locked", "--quiet", name, "--version", version]))
+}
+
 /// Whether a command runs here with status 0.
 pub(crate) fn runs(program: &str, arguments: &[&str]) -> bool {
     command(program, arguments)

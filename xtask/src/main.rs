@@ -8,6 +8,7 @@ mod bench;
 mod cargo;
 mod demo;
 mod modules;
+mod mutants;
 mod size;
 mod source;
 mod test;
@@ -31,6 +32,8 @@ enum Task {
     Bench(bench::Options),
     /// Whether each crate's modules keep the order that its manifest declares, and none form a circle.
     Modules,
+    /// Mistakes made on purpose in what decides, and whether a test notices each.
+    Mutants(mutants::Options),
     /// Lines, public items and longest functions of each crate, tests left out.
     Size(size::Options),
 }
@@ -41,6 +44,7 @@ fn main() -> anyhow::Result<()> {
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Modules => modules::run(&cargo::root()),
+        Task::Mutants(options) => mutants::run(&options),
         Task::Size(options) => size::run(&options),
     }
 }

@@ -4,6 +4,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use stemma_author::Reader;
 use stemma_core::condition::Author;
@@ -169,7 +170,7 @@ fn rendered(template: &str, inputs: &Inputs) -> (Option<Cause>, Vec<Reference>, 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, max_global_rejects: 50_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, max_global_rejects: 50_000, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
 
     #[test]
     fn rendering_reads_what_was_found_and_nothing_else(template in template(), variants in vec(0_u8..12, 1..6)) {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use proptest::collection::btree_map;
 use proptest::option;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::labels::{Fill, LabelLayer, Labels, Level, Outcome, differences};
 use stemma_core::origin::Origin;
@@ -77,6 +78,8 @@ fn replay(levels: &[(Level, Author)], key: &LabelKey, origin: &Origin) -> Option
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
+
     #[test]
     fn a_fold_is_the_table_of_the_design(levels in levels()) {
         prop_assert_eq!(folded(&levels).values(), model(&levels));

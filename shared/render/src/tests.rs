@@ -323,7 +323,7 @@ fn s73_a_value_never_leaves_its_place_in_a_script() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 10))]
 
     #[test]
     fn s73_no_value_at_all_leaves_its_place(value in "[ -~\n']{0,12}[^\n\r\0]") {

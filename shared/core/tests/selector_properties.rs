@@ -1,0 +1,101 @@
+//! Selectors over random terms and labels: what matches is what Kubernetes' documentation says of each operator, and the canonical
+//! text reads back as the same selector.
+
+#![allow(clippy::unwrap_used, reason = "outside of its tests, too, a test program may fail")]
+
+use std::collections::BTreeMap;
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use stemma_core::selector::Selector;
+
+const KEYS: [&str; 3] = ["tier", "example.com/zone", "n"];
+const VALUES: [&str; 5] = ["a", "b", "", "7", "12"];
+
+type Labels = BTreeMap<String, String>;
+
+/// A term as it is written, and what it means by the documentation.
+#[derive(Clone, Debug)]
+struct Term {
+    key: &'static str,
+    kind: u8,
+    values: Vec<&'static str>,
+    bound: i64,
+}
+
+impl Term {
+    fn text(&self) -> String {
+        let (key, first, list) = (self.key, self.values[0], self.values.join(","));
+        match self.kind {
+            0 => format!("{key}={first}"),
+            1 => format!("{key}=={first}"),
+            2 => format!("{key}!={first}"),
+            3 => format!("{key} in ({list})"),
+            4 => format!("{key} notin ({list})"),
+            5 => key.to_owned(),
+            6 => format!("!{key}"),
+            7 => format!("{key}>{}", self.bound),
+            _ => format!("{key}<{}", self.bound),
+        }
+    }
+
+    fn holds(&self, labels: &Labels) -> bool {
+        let value = labels.get(self.key).map(String::as_str);
+        let number = value.and_then(|value| value.parse::<i64>().ok());
+        match self.kind {
+            0 | 1 => value == Some(self.values[0]),
+            2 => value != Some(self.values[0]),
+            3 => value.is_some_and(|value| self.values.contains(&value)),
+            4 => value.is_none_or(|value| !self.values.contains(&value)),
+            5 => value.is_some(),
+            6 => value.is_none(),
+            7 => number.is_some_and(|number| number > self.bound),
+            _ => number.is_some_and(|number| number < self.bound),
+        }
+    }
+}
+
+fn term() -> impl Strategy<Value = Term> {
+    let values = vec(prop::sample::select(VALUES.to_vec()), 1..4);
+    (prop::sample::select(KEYS.to_vec()), 0..9_u8, values, 0..13_i64).prop_map(|(key, kind, values, bound)| Term {
+        key,
+        kind,
+        values,
+        bound,
+    })
+}
+
+fn labels() -> impl Strategy<Value = Labels> {
+    let key = prop::sample::select(KEYS.to_vec()).prop_map(str::to_owned);
+    btree_map(key, prop::sample::select(VALUES.to_vec()).prop_map(str::to_owned), 0..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_selector_matches_where_each_of_its_terms_holds(terms in vec(term(), 0..5), labels in labels()) {
+        let text = terms.iter().map(Term::text).collect::<Vec<_>>().join(",");
+        let selector = Selector::parse(&text).unwrap();
+        let expected = terms.iter().all(|term| term.holds(&labels));
+        prop_assert_eq!(selector.matches(&labels, &()), expected, "{} over {:?}", text, labels);
+    }
+
+    #[test]
+    fn the_canonical_text_is_read_back_and_is_its_own(terms in vec(term(), 0..5), labels in labels()) {
+        let text = terms.iter().map(Term::text).collect::<Vec<_>>().join(", ");
+        let selector = Selector::parse(&text).unwrap();
+        let canonical = selector.to_string();
+        let again = Selector::parse(&canonical).unwrap();
+        prop_assert_eq!(&again.to_string(), &canonical, "{}", text);
+        prop_assert_eq!(again.matches(&labels, &()), selector.matches(&labels, &()), "{} is {}", text, canonical);
+    }
+
+    #[test]
+    fn a_term_of_reported_labels_looks_at_those_alone(term in term(), own in labels(), reported in labels()) {
+        let selector = Selector::parse(&format!("reported:{}", term.text().trim_start_matches('!'))).unwrap();
+        let plain = Selector::parse(term.text().trim_start_matches('!')).unwrap();
+        prop_assert_eq!(selector.matches(&own, &reported), plain.matches(&reported, &own));
+    }
+}
