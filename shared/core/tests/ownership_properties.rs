@@ -55,7 +55,7 @@ fn write_by_hand(model: &mut Model, write: &Write) -> bool {
             if !force && intent.iter().any(is_against) {
                 return false;
             }
-            for (key, (_, owners)) in model.iter_mut() {
+            for (key, (_, owners)) in &mut *model {
                 if !intent.contains_key(key) {
                     owners.remove(&me);
                 }
@@ -71,7 +71,9 @@ fn write_by_hand(model: &mut Model, write: &Write) -> bool {
         }
         Write::Update { manager, whole } => {
             model.retain(|key, _| whole.contains_key(key));
-            whole.iter().for_each(|(key, said)| set_by_hand(model, manager, key, *said));
+            for (key, said) in whole {
+                set_by_hand(model, manager, key, *said);
+            }
         }
         Write::Patch { manager, changes } => {
             for (key, change) in changes {
