@@ -16,6 +16,7 @@ mod manifest;
 mod path;
 mod problem;
 mod radius;
+mod tree;
 mod yaml;
 
 use std::process::ExitCode;

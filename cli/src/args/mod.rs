@@ -219,4 +219,7 @@ pub(crate) struct Files {
     /// A manifest, or a directory of them (`*.yaml`, `*.yml`, `*.json`); `-` is standard input.
     #[arg(long = "filename", short = 'f', required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+    /// Also the directories below a directory, but for hidden ones and links.
+    #[arg(long, short = 'R')]
+    pub(crate) recursive: bool,
 }

@@ -11,6 +11,7 @@ use crate::command::{question, written};
 use crate::manifest::{self, Manifest, Manifests};
 use crate::output::{cell, printable_lines, table};
 use crate::problem::Problems;
+use crate::tree;
 
 /// What stands in the way of an apply.
 pub(crate) struct Overrule<'a> {
@@ -25,7 +26,7 @@ pub(crate) struct Overrule<'a> {
 /// # Errors
 /// What is wrong with the files, and the controller's refusal with the place in the files that it means.
 pub(crate) async fn apply(api: &mut Api, files: &Files, overrule: Overrule<'_>, output: Output) -> Result<()> {
-    let manifests = manifest::read(&files.paths)?;
+    let manifests = manifest::read(&tree::paths(files)?)?;
     send_blobs(api, &manifests).await?;
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
     let body = format!("{{\"objects\":[{}]}}", objects.join(","));

@@ -14,6 +14,7 @@ use crate::command::question;
 use crate::exit::Exit;
 use crate::output::printable_lines;
 use crate::problem::Problems;
+use crate::tree;
 
 /// The parameter that is what a person wants to see of a task; the others are shown in one line each.
 const BODIES: &[&str] = &["template", "script", "content"];
@@ -43,7 +44,7 @@ struct Rendered {
 /// # Errors
 /// Status 3 for a node or task that is not there; else what is wrong with the manifests, or the templates that fail.
 pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Output) -> Result<()> {
-    let local = load(&files.paths)?;
+    let local = load(&tree::paths(files)?)?;
     let answer = local.answer.answers.iter().find(|answer| answer.node().display_name() == node);
     let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();

@@ -11,13 +11,14 @@ use super::load;
 use crate::args::{Files, Output};
 use crate::command::question;
 use crate::output::{printable, table};
+use crate::tree;
 
 /// `resolve`. What a type's parameters must be is not judged by it: `validate` does, and a write to a controller.
 ///
 /// # Errors
 /// What is wrong with the manifests.
 pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
-    let mut resolved = load(&files.paths)?.answer;
+    let mut resolved = load(&tree::paths(files)?)?.answer;
     resolved.findings.retain(|finding| finding.code != rule::TASK_PARAMETERS.code);
     match output {
         Output::Json | Output::Yaml => question::print(&serde_json::to_value(&resolved)?, output)?,
@@ -36,7 +37,7 @@ pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
 /// # Errors
 /// What is wrong with the manifests; where it is to be strict, findings that are errors.
 pub(crate) fn validate_files(files: &Files, is_strict: bool, output: Output) -> Result<()> {
-    let local = load(&files.paths)?;
+    let local = load(&tree::paths(files)?)?;
     let findings = &local.answer.findings;
     match output {
         Output::Json | Output::Yaml => question::print(&serde_json::to_value(findings)?, output)?,

@@ -1,0 +1,45 @@
+//! Which directories the operator's command reads manifests from.
+
+use anyhow::Result;
+use stemma_tests::program::run;
+
+#[test]
+fn w13_directories_below_are_read_when_told_and_never_passed_over_in_silence() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    for (file, text) in [
+        ("release.yaml", "kind: Release\nname: r\nroles: {web: {}}\n"),
+        (
+            "clusters/eu/eu.yaml",
+            "kind: Cluster\nname: eu\nrelease: r\n---\nkind: NodeGroup\ncluster: eu\nname: web\nroles: [web]\n",
+        ),
+        ("clusters/eu/nodes/web.yaml", "kind: Node\nname: web-1\nnodegroup: eu/web\n"),
+        (".hidden/odd.yaml", "no: manifest\n"),
+        ("parts/tasks.yaml", "- {id: a}\n"),
+    ] {
+        let file = dir.path().join(file);
+        std::fs::create_dir_all(file.parent().unwrap_or(dir.path()))?;
+        std::fs::write(file, text)?;
+    }
+    std::os::unix::fs::symlink(dir.path(), dir.path().join("clusters/round"))?;
+    let path = dir.path().to_string_lossy().into_owned();
+    let resolve = |more: &[&str], path: &str| run("stemma", [&["resolve", "-o", "name", "-f", path], more].concat());
+
+    let alone = resolve(&[], &path)?;
+    let told = String::from_utf8_lossy(&alone.stderr).into_owned();
+    assert!(alone.status.success() && alone.stdout.is_empty(), "{told}");
+    let warning = format!(
+        "warning: {path}/clusters/eu: manifests stand there and are not read; -R reads the directories below too"
+    );
+    assert!(told.contains(&warning) && told.matches("warning").count() == 1, "{told}");
+
+    let clusters = format!("{path}/clusters");
+    let whole = run("stemma", ["resolve", "-o", "name", "-f", &format!("{path}/release.yaml"), "-R", "-f", &clusters])?;
+    let told = String::from_utf8_lossy(&whole.stderr).into_owned();
+    assert_eq!(String::from_utf8_lossy(&whole.stdout), "node/web-1\n", "{told}");
+    assert!(!told.contains("warning"), "{told}");
+    // A part that a release would include is no object, and is told with its place.
+    let wrong = resolve(&["-R"], &path)?;
+    let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(!wrong.status.success() && told.contains("parts/tasks.yaml") && !told.contains(".hidden"), "{told}");
+    Ok(())
+}
