@@ -111,7 +111,7 @@ fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
     let Some(dir) = host.dir(&HostPath::own(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
     let (mut names, mut findings) = (Vec::new(), Vec::new());
     let (own, _) = host.identity();
-    if let Some(open) = open_to_others(host)? {
+    if let Some(open) = host.open_to_others(&HostPath::own(paths::HOOKS))? {
         findings.push(format!("{open} can be written by others, so no hook is run: chmod go-w, chown root"));
         return Ok((names, findings));
     }
@@ -127,22 +127,6 @@ fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
         }
     }
     Ok((names, findings))
-}
-
-/// The first directory on the way to the hooks that somebody without root's rights could write: whoever can may put another
-/// file in the place of one that was just looked at.
-fn open_to_others(host: &dyn Host) -> Result<Option<String>, HostError> {
-    let (own, _) = host.identity();
-    let (mut dir, mut at) = (host.root()?, String::new());
-    for name in HostPath::own(paths::HOOKS).names() {
-        at = format!("{at}/{name}");
-        if dir.stat(name)?.is_some_and(|stat| stat.is_open_to_others(own)) {
-            return Ok(Some(at));
-        }
-        let Some(below) = dir.dir(name)? else { break };
-        dir = below;
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

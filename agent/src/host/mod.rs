@@ -53,6 +53,25 @@ pub trait Host {
         path.parent().map_or_else(|| self.root().map(Some), |parent| self.dir(&parent))
     }
 
+    /// The first of the directories that a path names that somebody with neither root's rights nor this user's could write:
+    /// whoever can may put another thing in the place of one that was just looked at.
+    ///
+    /// # Errors
+    /// As [`Self::dir`].
+    fn open_to_others(&self, path: &HostPath) -> Result<Option<String>, HostError> {
+        let (own, _) = self.identity();
+        let (mut dir, mut at) = (self.root()?, String::new());
+        for name in path.names() {
+            at = format!("{at}/{name}");
+            if dir.stat(name)?.is_some_and(|stat| stat.is_open_to_others(own)) {
+                return Ok(Some(at));
+            }
+            let Some(below) = dir.dir(name)? else { break };
+            dir = below;
+        }
+        Ok(None)
+    }
+
     /// Runs a command to its end or its time limit. Its whole process group is ended at the limit, and when
     /// the future is dropped.
     fn run<'a>(&'a self, command: &'a Command) -> Pending<'a, Result<Finished, HostError>>;

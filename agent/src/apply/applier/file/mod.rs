@@ -152,7 +152,7 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     }
     let parent = site.host.parent_of(&path)?;
     let present = parent.as_deref().map(|dir| present(dir, &path, parameters.absent)).transpose()?.flatten();
-    let attributes = attributes(site, task, &parameters, present.as_ref().map(|present| present.stat))?;
+    let attributes = attributes(site, task, (&path, &parameters), present.as_ref().map(|present| present.stat))?;
     let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes });
     let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |text| mode("dir_mode", text))?;
     let validate = texts.words("parameters.validate", &parameters.validate)?;
@@ -208,13 +208,14 @@ fn content(site: &Site, texts: &Texts<'_>, parameters: &FileParameters) -> Resul
     parameters.source.as_ref().map(|source| blob(site, source)).transpose()
 }
 
-/// What an author does not say stays as it is, where root, the agent's user or the owner that is named has the file. Another
-/// user's file says nothing: its owner may have made it beforehand, to read or to run what comes into it (S67). It is
-/// replaced by one of the agent's, as where nothing stood.
+/// What an author does not say stays as it is, where root, the agent's user or the owner that is named has the file, and where
+/// nobody else may write the directory: root gave the file to a service then. Elsewhere another user's file says nothing: its
+/// owner may have made it beforehand, to read or to run what comes into it (S67). It is replaced by one of the agent's, as where
+/// nothing stood, that no more may read than that one.
 fn attributes(
     site: &Site,
     task: &HostTask,
-    parameters: &FileParameters,
+    (path, parameters): (&HostPath, &FileParameters),
     present: Option<Stat>,
 ) -> Result<Attributes, TaskError> {
     let (own_user, own_group) = site.host.identity();
@@ -224,8 +225,10 @@ fn attributes(
         None => Attributes::mode(new),
         Some(stat) if stat.user == own_user || stat.user == 0 => Attributes::of(&stat),
         // Upper bits are given by a task or by root.
-        Some(stat) if Some(stat.user) == owner => Attributes { mode: stat.mode & 0o777, ..Attributes::of(&stat) },
-        Some(_) => Attributes { user: Some(own_user), group: Some(own_group), mode: new },
+        Some(stat) if Some(stat.user) == owner || is_closed(site, path)? => {
+            Attributes { mode: stat.mode & 0o777, ..Attributes::of(&stat) }
+        }
+        Some(stat) => Attributes { user: Some(own_user), group: Some(own_group), mode: stat.mode & new },
     };
     if task.reads_secrets() {
         attributes.mode &= !0o007;
@@ -238,6 +241,11 @@ fn attributes(
         attributes.group = Some(site.host.group(group)?);
     }
     Ok(attributes)
+}
+
+/// Whether the directory that a file lies in, and each above it, is written by root and the agent's user alone.
+fn is_closed(site: &Site, path: &HostPath) -> Result<bool, HostError> {
+    path.parent().map_or(Ok(true), |parent| Ok(site.host.open_to_others(&parent)?.is_none()))
 }
 
 /// The owner that an author named.

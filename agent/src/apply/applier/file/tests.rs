@@ -226,6 +226,7 @@ fn w10_07_a_file_that_another_user_made_beforehand_gives_neither_mode_nor_owner(
         let host = MemoryHost::new();
         host.put("/run/credentials/stemma-agent.service/db", "x");
         host.put("/spool/f", "x");
+        host.chown("/spool", nobody);
         host.chmod("/spool/f", mode);
         host.chown("/spool/f", of);
         let mut parameters = parameters;
@@ -240,6 +241,42 @@ fn w10_07_a_file_that_another_user_made_beforehand_gives_neither_mode_nor_owner(
         let stat = host.dir(&HostPath::own("/spool")).unwrap().unwrap().stat("f").unwrap().unwrap();
         assert_eq!((stat.user, stat.mode), want, "{parameters} {mode:o} of {of}, secret: {secret}");
         assert_eq!(ready(File.check(&site(&host), &task)), Ok(Check::AsItShould), "{parameters}");
+    }
+}
+
+#[test]
+fn w10_07_a_file_that_a_service_was_given_keeps_owner_and_mode_where_root_alone_writes() {
+    let app = 33;
+    for (dir, mode, parameters, secret, want) in [
+        (("/etc/app", 0, 0o755), 0o600, json!({}), false, (app, 0o600)),
+        (("/etc/app", 0, 0o755), 0o640, json!({}), true, (app, 0o640)),
+        (("/etc/app", 0, 0o755), 0o644, json!({}), true, (app, 0o640)),
+        (("/etc/app", 0, 0o755), 0o4755, json!({}), false, (app, 0o755)),
+        (("/etc/app", 0, 0o755), 0o600, json!({"owner": "root"}), false, (0, 0o600)),
+        // Somebody else could have made it: it is root's, and no mode is widened.
+        (("/etc/app", app, 0o755), 0o600, json!({}), false, (0, 0o600)),
+        (("/etc/app", 0, 0o775), 0o640, json!({}), false, (0, 0o640)),
+        (("/etc/app", 0, 0o1777), 0o666, json!({}), false, (0, 0o644)),
+        (("/etc", app, 0o755), 0o600, json!({}), false, (0, 0o600)),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/run/credentials/stemma-agent.service/db", "x");
+        host.put("/etc/app/conf", "x");
+        host.chown("/etc/app/conf", app);
+        host.chmod("/etc/app/conf", mode);
+        host.chown(dir.0, dir.1);
+        host.chmod(dir.0, dir.2);
+        let mut parameters = parameters;
+        parameters["path"] = json!("/etc/app/conf");
+        let (key, text) = if secret { ("template", "{{ secret('db') }}") } else { ("content", "x") };
+        parameters[key] = json!(text);
+        let task = if secret { secret_task(&parameters) } else { task(&parameters) };
+        let found = ready(File.check(&site(&host), &task)).unwrap();
+        assert_eq!(found == Check::AsItShould, (app, mode) == want, "{parameters} {mode:o} in {dir:?}");
+        ready(File.apply(&site(&host), &task)).unwrap();
+        let stat = host.dir(&HostPath::own("/etc/app")).unwrap().unwrap().stat("conf").unwrap().unwrap();
+        assert_eq!((stat.user, stat.mode), want, "{parameters} {mode:o} in {dir:?}, secret: {secret}");
+        assert_eq!(ready(File.check(&site(&host), &task)), Ok(Check::AsItShould), "{parameters} in {dir:?}");
     }
 }
 
