@@ -83,25 +83,30 @@ impl Connections {
         Ok(Self { kept: Connection::load(host)?, standing: None, logged: BTreeMap::new() })
     }
 
-    /// Whether this cause is to be logged: the first of an outage, and each other one after it.
-    pub(super) fn is_news(&mut self, url: &str, cause: &str) -> bool {
+    /// Whether this cause is news: the first of an outage, and each other one of a controller after it.
+    fn is_news(&mut self, url: &str, cause: &str) -> bool {
         // The times in a cause move on.
         let text: String = cause.chars().filter(|letter| !letter.is_ascii_digit()).collect();
         self.logged.insert(url.to_owned(), text.clone()).is_none_or(|last| last != text)
     }
 
-    /// Notes how this host stands now. Whether this process found it otherwise before.
+    /// Notes how this host stands now. Whether that is to be logged: this process found it otherwise before, or for another cause.
     ///
-    /// A host of a version that noted nothing, and that is served, gets no file: an upgrade is no event.
+    /// It is written where it is news, and not at each try. A host of a version that noted nothing, and that is served, gets no
+    /// file: an upgrade is no event.
     pub(super) fn note(&mut self, host: &dyn Host, standing: Standing, url: String, cause: String) -> bool {
-        if standing == Standing::Connected {
+        let is_other = self.standing.replace(standing) != Some(standing);
+        let is_news = if standing == Standing::Connected {
             self.logged.clear();
-        }
+            is_other
+        } else {
+            self.is_news(&url, &cause)
+        };
         let same = self.kept.as_ref().filter(|kept| kept.standing == standing);
         let since = same.map_or_else(|| host.unix_seconds(), |kept| kept.since);
         let now = Connection { standing, url, cause, since };
         let is_kept = match &self.kept {
-            Some(kept) => *kept == now,
+            Some(kept) => *kept == now || (kept.standing == standing && !is_news),
             None => standing == Standing::Connected,
         };
         if !is_kept {
@@ -110,6 +115,6 @@ impl Connections {
             }
             self.kept = Some(now);
         }
-        self.standing.replace(standing) != Some(standing)
+        is_news
     }
 }

@@ -76,14 +76,20 @@ pub fn run(root: &Path) -> Result<Exit> {
 
 /// The state, configuration and membership of a host that has joined.
 fn open_joined(root: &Path) -> Result<(Local, Config, Membership)> {
-    let local = Local::open(root)?;
-    let config = Config::load(&*local.host)?;
+    let (local, config) = open(root)?;
     let membership = membership(&local)?;
     if matches!(membership, Membership::NotJoined) {
         return Err(IdentityError::NotJoined.into());
     }
-    check_access(&*local.host)?;
     Ok((local, config, membership))
+}
+
+/// The state and configuration of a host, where nobody else could have written them (S71).
+fn open(root: &Path) -> Result<(Local, Config)> {
+    let local = Local::open(root)?;
+    check_access(&*local.host)?;
+    let config = Config::load(&*local.host)?;
+    Ok((local, config))
 }
 
 /// The root half of a host that has joined, and who it is where it can still say so.
@@ -121,6 +127,11 @@ async fn talk(local: &Local, identity: Option<Identity>, end: SyncEnd) -> sync::
             std::future::pending().await
         }
     }
+}
+
+/// Whether an agent runs on this host's state.
+pub(super) fn is_running(local: &Local) -> bool {
+    matches!(local.host.lock(&HostPath::own(LOCK)), Ok(None))
 }
 
 /// The lock of this host's state; `None` while another agent holds it for that long.
@@ -234,8 +245,7 @@ fn outcome_of_once(local: &Local) -> Result<Exit> {
 /// # Errors
 /// When the state or configuration cannot be used.
 pub fn check(root: &Path, output: Output) -> Result<Exit> {
-    let local = Local::open(root)?;
-    let config = Config::load(&*local.host)?;
+    let (local, config) = open(root)?;
     let Some(accepted) = local.site.ledger.accepted()? else {
         print("this host holds no desired state yet\n")?;
         return Ok(Exit::NotFound);
@@ -277,7 +287,7 @@ fn print_results(results: &[TaskResult], output: Output) -> Result<()> {
 /// # Errors
 /// When the state cannot be read or `/run/stemma` cannot be written.
 pub fn refill(root: &Path) -> Result<Exit> {
-    let local = Local::open(root)?;
+    let (local, _) = open(root)?;
     if let Some(accepted) = local.site.ledger.accepted()? {
         let desired = accepted.desired();
         outputs::write_run(&*local.host, &desired.known, &desired.task_set)?;
@@ -343,6 +353,42 @@ mod tests {
             std::thread::sleep(Duration::from_millis(10));
         }
         agent
+    }
+
+    #[test]
+    fn w10_11_no_verb_acts_on_a_state_that_others_could_write() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let root = tempfile::tempdir().unwrap();
+        let flag = root.path().join("flag");
+        let guards = serde_json::json!({"command": ["true"], "unless": ["touch", flag.display().to_string()]});
+        let task = serde_json::json!({"parameters": guards});
+        joined(root.path(), &Set::default().task("c", "shell", &[], &task));
+        let accepted = root.path().join("var/lib/stemma-agent/apply/accepted");
+        std::fs::set_permissions(&accepted, std::fs::Permissions::from_mode(0o666)).unwrap();
+        for (verb, ended) in
+            [("once", once(root.path())), ("check", check(root.path(), Output::Json)), ("refill", refill(root.path()))]
+        {
+            let refused = ended.unwrap_err().to_string();
+            assert!(refused.contains("/apply/accepted can be written by others (mode 0666)"), "{verb}: {refused}");
+        }
+        assert!(!flag.exists() && !root.path().join("run/stemma").exists(), "nothing of it was done");
+        std::fs::set_permissions(&accepted, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(check(root.path(), Output::Json).unwrap(), Exit::Done);
+        assert!(flag.exists(), "the guard was asked");
+        assert_eq!(refill(root.path()).unwrap(), Exit::Done);
+    }
+
+    #[test]
+    fn w08_status_says_whether_an_agent_runs() {
+        let root = tempfile::tempdir().unwrap();
+        joined(root.path(), &Set::default());
+        let runs = || status::shown(root.path()).contains("no agent runs on this host");
+        assert!(runs());
+        let agent = agent(root.path());
+        assert!(!runs());
+        drop(agent);
+        assert!(runs());
     }
 
     #[test]

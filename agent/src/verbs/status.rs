@@ -10,12 +10,20 @@ use stemma_core::digest::TaskDigest;
 use stemma_wire::error::is_formatting;
 use stemma_wire::message::observed::Progress;
 
+use super::converge::is_running;
 use super::membership::{Membership, membership};
 use super::{Exit, Local, print, print_json};
 use crate::apply::ledger::{Accepted, Desired, LOCAL, Ledger, PROGRESS, REASONS, REPORT, Reason};
 use crate::args::Output;
 use crate::host::Host as _;
 use crate::sync::{Connection, Standing};
+
+/// What is known of the controllers where nobody asks them.
+const NO_AGENT: &str = "no agent runs on this host";
+
+/// What to do on a host that its controllers no longer know.
+const FORGOTTEN: &str = "its node was deleted, or its certificate was revoked: nothing that it holds changes any more. To bring it back, \
+     stop the agent, remove /var/lib/stemma-agent, and run `stemma-agent join` with a new token";
 
 /// What is printed as JSON: the names are those of `stemma resolve -o json`, so that the two can be compared.
 #[derive(Serialize)]
@@ -30,6 +38,8 @@ struct Status {
     progress: String,
     /// How it stood with its controllers when that last changed; `null`: it was never noted, because no outage was.
     connection: Option<Connection>,
+    /// Whether an agent runs on this host now; where none does, nobody knows how the controllers stand to it.
+    agent_runs: bool,
     paused: bool,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -93,6 +103,7 @@ fn collect(local: &Local) -> Result<Status> {
         Membership::Damaged(identity, why) => (identity, Some(why)),
         Membership::NotJoined => (None, None),
     };
+    let (is_damaged, connection) = (damage.is_some(), Connection::load(&*local.host)?);
     let accepted = ledger.accepted()?;
     let report = ledger.get(&REPORT)?.unwrap_or_default();
     let held = accepted.as_ref().map(Accepted::desired);
@@ -109,7 +120,9 @@ fn collect(local: &Local) -> Result<Status> {
         revision: accepted.as_ref().map(|accepted| accepted.revision.0),
         mode,
         progress: words(report.progress),
-        connection: Connection::load(&*local.host)?,
+        findings: findings(local, damage, connection.as_ref(), report.findings),
+        connection,
+        agent_runs: is_running(local),
         paused: ledger.get(&LOCAL)?.unwrap_or_default().paused,
         labels: known.labels.into_iter().map(|(key, label)| (key, label.value)).collect(),
         annotations: known.annotations,
@@ -120,8 +133,7 @@ fn collect(local: &Local) -> Result<Status> {
         tasks,
         skipped: set.left_out,
         unacknowledged_results: ledger.results()?.len(),
-        is_damaged: damage.is_some(),
-        findings: findings(local, damage, report.findings),
+        is_damaged,
     })
 }
 
@@ -132,8 +144,14 @@ pub(super) fn shown(root: &Path) -> String {
 }
 
 /// What people should know: of the membership, as it was last reported, and of the host's own label files as they are now.
-fn findings(local: &Local, damage: Option<String>, reported: Vec<String>) -> Vec<String> {
-    let mut findings: Vec<String> = damage.into_iter().collect();
+fn findings(
+    local: &Local,
+    damage: Option<String>,
+    connection: Option<&Connection>,
+    reported: Vec<String>,
+) -> Vec<String> {
+    let is_unknown = connection.is_some_and(|connection| connection.standing == Standing::Unknown);
+    let mut findings: Vec<String> = damage.into_iter().chain(is_unknown.then(|| FORGOTTEN.to_owned())).collect();
     for finding in reported.into_iter().chain(crate::sync::findings(&*local.host)) {
         if !findings.contains(&finding) {
             findings.push(finding);
@@ -175,8 +193,7 @@ fn human(status: &Status, now: u64) -> String {
     line("mode", status.mode.as_deref().unwrap_or("-"));
     line("state", &status.state());
     if status.node.is_some() {
-        let noted = status.connection.as_ref().map(|connection| contact(connection, now));
-        line("contact", &noted.unwrap_or_else(|| "no outage noted".to_owned()));
+        line("contact", &contact(status, now));
     }
     line("labels", &status.labels.len().to_string());
     line("traits", &status.traits.len().to_string());
@@ -205,8 +222,10 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// How it stands with its controllers.
-fn contact(connection: &Connection, now: u64) -> String {
-    let Connection { standing, url, cause, since } = connection;
+fn contact(status: &Status, now: u64) -> String {
+    let Some(Connection { standing, url, cause, since }) = &status.connection else {
+        return if status.agent_runs { "no outage noted" } else { NO_AGENT }.to_owned();
+    };
     let what = match standing {
         Standing::Connected => "connected to",
         Standing::Unserved => "not served by",
@@ -214,6 +233,9 @@ fn contact(connection: &Connection, now: u64) -> String {
         Standing::Shared => "shares its identity with another at",
     };
     let cause = if cause.is_empty() { String::new() } else { format!(": {cause}") };
+    if !status.agent_runs {
+        return format!("{NO_AGENT}; when one last did, it was {what} {url}{cause}");
+    }
     let minutes = now.saturating_sub(*since) / 60;
     let time = match minutes {
         0 => "less than a minute".to_owned(),
@@ -255,16 +277,29 @@ mod tests {
         let host = joined(root.path(), &Set::default());
         assert_eq!(status(root.path(), Output::Human).unwrap(), Exit::Done);
         let dir = ensure_dir(&*host, &HostPath::own("/var/lib/stemma-agent/sync"), 0o700).unwrap();
-        for (standing, exit, said) in [
-            ("connected", Exit::Done, "connected to https://c:1 for 2 min: x"),
-            ("unserved", Exit::Done, "not served by https://c:1 for 2 min: x"),
-            ("unknown", Exit::Failed, "state     no longer known to its controllers; its tasks: idle"),
-            ("shared", Exit::Done, "shares its identity with another at https://c:1"),
+        for (standing, exit, said, without) in [
+            ("connected", Exit::Done, "connected to https://c:1 for 2 min: x", "it was connected to https://c:1: x"),
+            ("unserved", Exit::Done, "not served by https://c:1 for 2 min: x", "it was not served by https://c:1: x"),
+            (
+                "unknown",
+                Exit::Failed,
+                "state     no longer known to its controllers; its tasks: idle",
+                "`stemma-agent join`",
+            ),
+            (
+                "shared",
+                Exit::Done,
+                "shares its identity with another at https://c:1",
+                "no agent runs on this host; when",
+            ),
         ] {
             let noted = serde_json::json!({"standing": standing, "url": "https://c:1", "cause": "x", "since": 1000});
             replace(&*host, &*dir, "connection.json", noted.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
             assert_eq!(status(root.path(), Output::Human).unwrap(), exit, "{standing}");
-            let text = human(&collect(&Local::open(root.path()).unwrap()).unwrap(), 1150);
+            let found = collect(&Local::open(root.path()).unwrap()).unwrap();
+            let text = human(&found, 1150);
+            assert!(text.contains(without) && !text.contains("for 2 min"), "no agent runs: {text}");
+            let text = human(&Status { agent_runs: true, ..found }, 1150);
             assert!(text.contains(said), "{text}");
         }
     }

@@ -289,12 +289,11 @@ impl Sync {
             _ => Standing::Unserved,
         };
         // Said once of each cause and not at each try: also by an agent that never was connected, whose node may have been deleted.
-        if self.connections.is_news(&url, &cause) {
-            warn!(url = url.as_str(), error = cause.as_str(), wait_ms; "no controller serves this host");
+        if self.connections.note(&*self.host, standing, url.clone(), cause.clone()) {
+            warn!(url, error = cause, wait_ms; "no controller serves this host");
         } else {
-            debug!(url = url.as_str(), error = cause.as_str(), wait_ms; "still no controller");
+            debug!(url, error = cause, wait_ms; "still no controller");
         }
-        self.connections.note(&*self.host, standing, url, cause);
         self.targets.rotate_left(1.min(self.targets.len()));
         self.idle = None;
         self.said.again();

@@ -173,7 +173,9 @@ async fn w09_a_rival_is_told_of_once_until_it_was_gone_for_long() {
 async fn w08_an_outages_cause_is_said_again_when_it_is_another() {
     let host = MemoryHost::new();
     let mut connections = Connections::load(&host).unwrap();
-    let said = |connections: &mut Connections, cause: &str| connections.is_news("https://c:1", cause);
+    let said = |connections: &mut Connections, cause: &str| {
+        connections.note(&host, Standing::Unserved, "https://c:1".to_owned(), cause.to_owned())
+    };
     assert!(said(&mut connections, "https://c:1 cannot be reached: Connection refused"));
     assert!(!said(&mut connections, "https://c:1 cannot be reached: Connection refused"));
     assert!(said(&mut connections, "the certificate is not valid before 200 (seconds since 1970), and it is 100"));
@@ -181,6 +183,22 @@ async fn w08_an_outages_cause_is_said_again_when_it_is_another() {
     assert!(said(&mut connections, "https://c:1 cannot be reached: Connection refused"));
     assert!(connections.note(&host, Standing::Connected, "https://c:1".to_owned(), String::new()));
     assert!(said(&mut connections, "https://c:1 cannot be reached: Connection refused"), "another outage");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn w08_an_outage_is_written_where_it_is_news_and_not_at_each_try() {
+    let host = MemoryHost::new();
+    let mut connections = Connections::load(&host).unwrap();
+    let mut note = |url: &str, cause: String| connections.note(&host, Standing::Unserved, url.to_owned(), cause);
+    let not_yet = |now: u32| format!("the certificate is not valid before 200 (seconds since 1970), and it is {now}");
+    let refused = "Connection refused";
+    assert!(note("https://c:1", not_yet(100)) && note("https://d:1", refused.to_owned()));
+    let written = host.calls();
+    for now in 101..150 {
+        assert!(!note("https://c:1", not_yet(now)) && !note("https://d:1", refused.to_owned()));
+    }
+    assert_eq!(host.calls(), written, "a time that moves on, and another controller's cause again, are no news");
+    assert!(note("https://c:1", refused.to_owned()) && host.calls() > written);
 }
 
 #[tokio::test(flavor = "current_thread")]
