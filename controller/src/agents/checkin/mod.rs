@@ -71,7 +71,7 @@ struct Conversation {
     stored_something: bool,
     /// An Observation that is not here is asked for.
     may_ask: bool,
-    /// How long the host is to wait before its next check-in.
+    /// How long the host is to wait before its next check-in, which it is told at once; 0: it need not.
     next_ms: u32,
 }
 
@@ -235,7 +235,8 @@ impl CheckIns {
         let stopping = self.desired.is_stopping();
         // An Observation that is neither stored nor here is asked for by answering.
         let asks = talk.may_ask && talk.observation.is_none() && lacks_observation;
-        if !(over || stopping || asks || talk.stored_something || desired.is_some() || grants_are_new) {
+        let is_to_wait = talk.next_ms > 0;
+        if !(over || stopping || asks || is_to_wait || talk.stored_something || desired.is_some() || grants_are_new) {
             return Ok(None);
         }
         // A state that was signed anew has its grants signed with it.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use stemma_core::status::Facts;
 use stemma_wire::clock::FixedClock;
-use stemma_wire::message::observed::{LocalState, Report, TaskResult};
+use stemma_wire::message::observed::{LocalState, Outcome, Report, TaskResult};
 use stemma_wire::message::{Epoch, Hash};
 use stemma_wire::sign::Signer;
 use uuid::Uuid;
@@ -35,7 +35,7 @@ impl Intake for Slow {
     }
 
     fn results(&self, _: Uuid, _: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
-        Box::pin(async { Ok(0) })
+        Box::pin(async { Err(IntakeError::TooFast) })
     }
 
     fn report(&self, _: Uuid, _: Report) -> BoxFuture<'_, Result<(), IntakeError>> {
@@ -95,19 +95,12 @@ impl Site {
 
     /// Says that the host is parked for this reason, or that it is not.
     async fn say(&self, parked: Option<&str>) {
-        let said = CheckIn {
-            boot_id: [1; 16],
-            held: None,
-            results: vec![],
-            observation_digest: PartDigest([0; 32]),
-            observation: None,
-            report: None,
-            wants: vec![],
-            gives_back: vec![],
-            local: LocalState { parked: parked.map(str::to_owned), ..LocalState::default() },
-            wait_ms: 0,
-        };
-        self.check_ins.answer(self.slot(), &self.peer, WireVersion::CURRENT, said).await.unwrap();
+        let local = LocalState { parked: parked.map(str::to_owned), ..LocalState::default() };
+        self.check_in(CheckIn { local, ..quiet() }).await;
+    }
+
+    async fn check_in(&self, said: CheckIn) -> Answered {
+        self.check_ins.answer(self.slot(), &self.peer, WireVersion::CURRENT, said).await.unwrap()
     }
 
     /// The same, on a connection that breaks before it is stored.
@@ -115,6 +108,46 @@ impl Site {
         let said = tokio::time::timeout(Duration::from_millis(100), self.say(parked)).await;
         assert!(said.is_err(), "it takes a second to store");
     }
+}
+
+/// A check-in that says nothing.
+fn quiet() -> CheckIn {
+    CheckIn {
+        boot_id: [1; 16],
+        held: None,
+        results: vec![],
+        observation_digest: PartDigest([0; 32]),
+        observation: None,
+        report: None,
+        wants: vec![],
+        gives_back: vec![],
+        local: LocalState::default(),
+        wait_ms: 0,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn w10_01_a_host_that_is_to_wait_is_told_so_at_once() {
+    let site = Site::new();
+    site.say(None).await;
+    site.slot().note_observed(PartDigest([0; 32]), true);
+    let began = Instant::now();
+    site.check_in(CheckIn { wait_ms: 45_000, ..quiet() }).await;
+    assert_eq!(began.elapsed().as_secs(), 45, "with nothing to say it is held");
+    let result = TaskResult {
+        sequence: 1,
+        task_set: PartDigest([1; 32]),
+        task: "t".to_owned(),
+        outcome: Outcome::Changed,
+        message: String::new(),
+        output: String::new(),
+        diff: String::new(),
+        duration_ms: 1,
+    };
+    let began = Instant::now();
+    let answered = site.check_in(CheckIn { results: vec![result], wait_ms: 45_000, ..quiet() }).await;
+    let CheckInAnswer::Current(news) = answered.answer else { panic!("superseded by nobody") };
+    assert_eq!((news.acknowledged, news.next_ms, began.elapsed()), (0, 10_000, Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]

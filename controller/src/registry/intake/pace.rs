@@ -110,35 +110,38 @@ const BYTES_A_SECOND: u64 = 32 * 1024;
 /// Results are stored at a measured rate of bytes for each node. They are not lost where that is spent: a host keeps what is not
 /// acknowledged, and sends it again.
 #[derive(Default)]
-pub(super) struct BytePace(Mutex<HashMap<Uuid, Account>>);
+pub(super) struct BytePace(Mutex<Debts>);
 
-/// What a node has spent, as of a time.
-struct Account {
-    spent: u64,
-    at: Instant,
+/// Who stored what is not earned yet.
+#[derive(Default)]
+struct Debts {
+    /// When all that a node stored will be earned.
+    earned: HashMap<Uuid, Instant>,
+    /// When those that owe nothing were last forgotten.
+    swept: Option<Instant>,
 }
 
-impl Account {
-    fn spent(&self, now: Instant) -> u64 {
-        let earned = now.saturating_duration_since(self.at).as_secs().saturating_mul(BYTES_A_SECOND);
-        self.spent.saturating_sub(earned)
-    }
+/// How long it takes to earn bytes.
+const fn time_of(bytes: u64) -> Duration {
+    Duration::from_micros(bytes.saturating_mul(1_000_000) / BYTES_A_SECOND)
 }
 
 impl BytePace {
     /// Whether results of a node may be stored now.
     pub(super) fn admits(&self, node: Uuid, now: Instant) -> bool {
-        lock(&self.0).get(&node).is_none_or(|account| account.spent(now) < BYTES_AT_ONCE)
+        let debts = lock(&self.0);
+        debts.earned.get(&node).is_none_or(|at| at.saturating_duration_since(now) < time_of(BYTES_AT_ONCE))
     }
 
     /// Notes what was stored. It may be more than was left: then the next ones wait for longer.
     pub(super) fn spend(&self, node: Uuid, bytes: u64, now: Instant) {
-        let mut accounts = lock(&self.0);
-        if accounts.len().is_power_of_two() {
-            accounts.retain(|_, account| account.spent(now) > 0);
+        let mut debts = lock(&self.0);
+        if debts.swept.is_none_or(|at| now.saturating_duration_since(at) >= time_of(BYTES_AT_ONCE)) {
+            debts.earned.retain(|_, at| *at > now);
+            debts.swept = Some(now);
         }
-        let before = accounts.get(&node).map_or(0, |account| account.spent(now));
-        accounts.insert(node, Account { spent: before.saturating_add(bytes), at: now });
+        let at = debts.earned.entry(node).or_insert(now);
+        *at = (*at).max(now) + time_of(bytes);
     }
 }
 
@@ -195,6 +198,17 @@ mod tests {
             assert_eq!(pace.admits(one, after(seconds)), is_admitted, "{seconds} s");
         }
         pace.spend(other, 1, after(1000));
-        assert_eq!(lock(&pace.0).len(), 1, "nothing is left of who is quiet");
+        assert_eq!(lock(&pace.0).earned.len(), 1, "nothing is left of who is quiet");
+    }
+
+    #[test]
+    fn w10_01_a_host_that_reports_several_times_a_second_earns_as_one_that_reports_seldom() {
+        let (pace, began) = (BytePace::default(), Instant::now());
+        let node = Uuid::from_u128(1);
+        let after = |tenths: u64| began + Duration::from_millis(100 * tenths);
+        for tenths in 0..10_000 {
+            assert!(pace.admits(node, after(tenths)), "after {tenths} tenths of a second");
+            pace.spend(node, BYTES_A_SECOND / 10, after(tenths));
+        }
     }
 }
