@@ -5,13 +5,16 @@ use bytes::Bytes;
 
 use super::RedbOptions;
 use super::schema::{
-    CHANGES, ENTRIES, Fault, KeyChange, META, META_COMPACTED, META_PROGRAM, META_REVISION, Record, SUPERSEDED,
-    superseded_key,
+    CHANGES, ENTRIES, Fault, KeyChange, META, META_COMPACTED, META_PROGRAM, META_REVISION, META_SUPERSEDED, Record,
+    SUPERSEDED, Window, superseded_key,
 };
 use crate::store::PROGRAM;
 use crate::store::entry::Revision;
 use crate::store::transaction::{Op, Precondition, Transaction, Unmet};
 use crate::store::watch::{Change, Event, EventKind};
+
+/// So many times as much as else is kept for a follower that has not read it yet. One that is further behind loads anew.
+const HELD_BACK: u64 = 8;
 
 /// What became of one transaction, should the batch that it is in become durable.
 pub(super) enum Applied {
@@ -33,13 +36,6 @@ pub(super) struct Tables<'t> {
     compacted: Revision,
     /// The bytes of what this batch supersedes.
     superseded_bytes: u64,
-}
-
-/// What was superseded since a revision: what was before it goes when this is as much as may be.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
-    pub(super) since: Revision,
-    pub(super) bytes: u64,
 }
 
 impl<'t> Tables<'t> {
@@ -150,10 +146,17 @@ impl<'t> Tables<'t> {
         Ok(())
     }
 
-    /// Writes down where the batch ends, and drops changes beyond those that are kept; says up to which.
-    pub(super) fn finish(mut self, options: &RedbOptions, window: Window) -> Result<(Revision, Window), Fault> {
+    /// Writes down where the batch ends, and drops changes beyond those that are kept; says up to which. `followed` is what the
+    /// slowest follower reads next.
+    pub(super) fn finish(
+        mut self,
+        options: &RedbOptions,
+        window: Window,
+        followed: Option<Revision>,
+    ) -> Result<(Revision, Window), Fault> {
         self.meta.insert(META_REVISION, self.head.to_key().as_slice())?;
-        let (compacted, window) = self.to_compact(options, window);
+        let (compacted, window) = self.to_compact(options, window, followed);
+        self.meta.insert(META_SUPERSEDED, window.encode().as_slice())?;
         if compacted > self.compacted {
             self.changes.retain_in(..=compacted.get(), |_, _| false)?;
             let end = compacted.next().to_key();
@@ -164,15 +167,18 @@ impl<'t> Tables<'t> {
     }
 
     /// Up to where changes are dropped: by their number, and by the bytes of what they superseded. A host that reports much and often
-    /// would else fill the disk with its last words but one.
-    fn to_compact(&self, options: &RedbOptions, window: Window) -> (Revision, Window) {
+    /// would else fill the disk with its last words but one. Many hosts that report at once supersede as much before a follower has
+    /// read it, and one that had to load anew each time would never be done: so the bytes wait for it, up to a bound.
+    fn to_compact(&self, options: &RedbOptions, window: Window, followed: Option<Revision>) -> (Revision, Window) {
         let kept = options.kept_changes;
         let by_number = Revision::new(self.head.get().saturating_sub(kept));
         // In steps: dropping one change with each commit costs as much as dropping a sixteenth of them now and then.
         let is_due = by_number.get() >= self.compacted.get() + (kept / 16).max(1);
         let compacted = if is_due { by_number } else { self.compacted };
         let bytes = window.bytes + self.superseded_bytes;
-        if bytes <= options.kept_bytes / 2 {
+        let most = options.kept_bytes / 2;
+        let is_awaited = followed.is_some_and(|next| next <= window.since) && bytes <= most * HELD_BACK;
+        if bytes <= most || is_awaited {
             return (compacted, Window { bytes, ..window });
         }
         (compacted.max(window.since), Window { since: self.head, bytes: 0 })

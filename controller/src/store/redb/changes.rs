@@ -1,5 +1,6 @@
 //! Kept changes: what a watcher is given that began before the program, or fell behind what memory holds.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ::redb::{ReadTransaction, ReadableDatabase};
@@ -16,16 +17,21 @@ use crate::store::watch::{Change, ChangeSource, Event, EventKind};
 pub(super) struct KeptChanges {
     shared: Weak<Shared>,
     head: watch::Receiver<Revision>,
+    /// What is read next, for the writer to see.
+    next: Arc<AtomicU64>,
 }
 
 impl KeptChanges {
-    pub(super) fn of(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::downgrade(shared), head: shared.head.subscribe() }
+    pub(super) fn of(shared: &Arc<Shared>, from: Revision) -> Self {
+        let next = Arc::new(AtomicU64::new(from.get()));
+        shared.add_follower(&next);
+        Self { shared: Arc::downgrade(shared), head: shared.head.subscribe(), next }
     }
 }
 
 impl ChangeSource for KeptChanges {
     fn change(&self, revision: Revision) -> BoxFuture<'_, Result<Arc<Change>, WatchError>> {
+        self.next.store(revision.get(), Ordering::Release);
         Box::pin(async move {
             if self.head.clone().wait_for(|head| *head >= revision).await.is_err() {
                 return Err(StoreError::Closed.into());

@@ -20,7 +20,7 @@ mod tests;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use ::redb::{Database, StorageBackend};
@@ -33,8 +33,8 @@ use super::stats::Stats;
 use super::transaction::{Limits, Transaction};
 use super::watch::{Recent, Watch};
 use super::{BoxFuture, Health, Identity, PROGRAM, SCHEMA, Snapshot, Store};
-use apply::Window;
 use changes::KeptChanges;
+use schema::Window;
 use snapshot::RedbSnapshot;
 use writer::{Request, Writer};
 
@@ -57,7 +57,8 @@ pub struct RedbOptions {
     pub limits: Limits,
     /// How many revisions can be watched from after a restart; older ones are compacted.
     pub kept_changes: u64,
-    /// How many bytes of what they superseded; what is older than half of it goes when there is as much again.
+    /// How many bytes of what they superseded; what is older than half of it goes when there is as much again, and followers have
+    /// read it.
     pub kept_bytes: u64,
     /// How many of the last changes are held in memory for watchers.
     pub recent_changes: usize,
@@ -116,6 +117,8 @@ struct Shared {
     compacted: AtomicU64,
     /// The writer's own account of what it superseded.
     window: Mutex<Window>,
+    /// What each follower reads next.
+    followers: Mutex<Vec<Weak<AtomicU64>>>,
     recent: Recent,
     stats: Stats,
     /// Whether the file says that this program wrote to it. What only opens it leaves that as it is.
@@ -165,6 +168,8 @@ impl RedbStore {
     fn start(database: Database, options: RedbOptions, path: &Path) -> Result<Self, OpenError> {
         let meta = schema::read_meta(&database)
             .map_err(|cause| OpenError::Damaged { path: path.to_owned(), cause: cause.into() })?;
+        // How much was superseded by a version that did not count it is not known: it goes with the next commits.
+        let window = meta.superseded.unwrap_or(Window { since: meta.revision, bytes: options.kept_bytes / 2 });
         let (sender, queue) = mpsc::channel(options.queued_commits.max(1));
         let shared = Arc::new(Shared {
             database,
@@ -172,7 +177,8 @@ impl RedbStore {
             identity: meta.identity,
             head: watch::Sender::new(meta.revision),
             compacted: AtomicU64::new(meta.compacted.get()),
-            window: Mutex::new(Window { since: meta.revision, bytes: 0 }),
+            window: Mutex::new(window),
+            followers: Mutex::default(),
             recent: Recent::new(options.recent_changes, options.recent_bytes),
             stats: Stats::at(meta.revision),
             failure: OnceLock::new(),
@@ -218,7 +224,7 @@ impl Store for RedbStore {
     }
 
     fn watch(&self, from: Revision) -> Watch {
-        Watch::new(Box::new(KeptChanges::of(&self.shared)), from)
+        Watch::new(Box::new(KeptChanges::of(&self.shared, from)), from)
     }
 
     fn stats(&self) -> &Stats {
@@ -251,6 +257,22 @@ impl Shared {
 
     fn window(&self) -> MutexGuard<'_, Window> {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn followers(&self) -> MutexGuard<'_, Vec<Weak<AtomicU64>>> {
+        self.followers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add_follower(&self, next: &Arc<AtomicU64>) {
+        let mut followers = self.followers();
+        followers.retain(|follower| follower.strong_count() > 0);
+        followers.push(Arc::downgrade(next));
+    }
+
+    /// What the slowest follower reads next.
+    fn followed(&self) -> Option<Revision> {
+        let next = |follower: &Weak<AtomicU64>| follower.upgrade().map(|next| next.load(Ordering::Acquire));
+        self.followers().iter().filter_map(next).min().map(Revision::new)
     }
 
     fn compacted(&self) -> Revision {

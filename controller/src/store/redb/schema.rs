@@ -30,6 +30,9 @@ const META_BASE: &str = "base";
 const META_FLEET: &str = "fleet";
 pub(super) const META_REVISION: &str = "revision";
 pub(super) const META_COMPACTED: &str = "compacted";
+/// What was superseded since a revision ([`Window`]): the revision, then the bytes. Not there before the first commit, nor in a store
+/// of a version that did not count them.
+pub(super) const META_SUPERSEDED: &str = "superseded";
 /// The name and version of the program that wrote last. It is read of a store of any version, so its form never changes.
 pub(super) const META_PROGRAM: &str = "program";
 
@@ -46,6 +49,28 @@ pub(super) struct Meta {
     pub(super) identity: Identity,
     pub(super) revision: Revision,
     pub(super) compacted: Revision,
+    pub(super) superseded: Option<Window>,
+}
+
+/// What was superseded since a revision: what was before it goes when this is as much as may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub(super) since: Revision,
+    pub(super) bytes: u64,
+}
+
+impl Window {
+    pub(super) fn encode(self) -> [u8; 16] {
+        (u128::from(self.since.get()) << 64 | u128::from(self.bytes)).to_be_bytes()
+    }
+
+    fn decode(bytes: [u8; 16]) -> Self {
+        let [since, bytes] = [0, 8].map(|at| {
+            let number = bytes[at..].first_chunk().expect("sixteen bytes are twice eight");
+            u64::from_be_bytes(*number)
+        });
+        Self { since: Revision::new(since), bytes }
+    }
 }
 
 /// Writes a new, empty store.
@@ -109,7 +134,9 @@ pub(super) fn read_meta(database: &Database) -> Result<Meta, Fault> {
         written_by: read_program(database)?,
         fleet: read_bytes(&transaction, META_FLEET)?,
     };
-    Ok(Meta { identity, revision: revision(META_REVISION)?, compacted: revision(META_COMPACTED)? })
+    let superseded = transaction.open_table(META)?.get(META_SUPERSEDED)?;
+    let superseded = superseded.map(|value| exactly(META_SUPERSEDED, value.value())).transpose()?.map(Window::decode);
+    Ok(Meta { identity, revision: revision(META_REVISION)?, compacted: revision(META_COMPACTED)?, superseded })
 }
 
 /// One of the revisions in `meta`, as of a transaction.

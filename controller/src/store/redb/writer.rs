@@ -14,8 +14,8 @@ use log::error;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Shared;
-use super::apply::{Applied, Tables, Window};
-use super::schema::{self, Damage, Fault};
+use super::apply::{Applied, Tables};
+use super::schema::{self, Damage, Fault, Window};
 use crate::store::entry::Revision;
 use crate::store::error::{Cause, StoreError};
 use crate::store::transaction::Transaction;
@@ -155,7 +155,7 @@ fn fill(shared: &Shared, batch: &::redb::WriteTransaction, transactions: &[Trans
     }
     let applied = transactions.iter().map(|transaction| tables.apply(transaction)).collect::<Result<_, _>>()?;
     let window = *shared.window();
-    let (compacted, window) = tables.finish(&shared.options, window)?;
+    let (compacted, window) = tables.finish(&shared.options, window, shared.followed())?;
     Ok(Written { applied, compacted, window })
 }
 

@@ -222,3 +222,39 @@ async fn w10_01_what_was_superseded_is_kept_up_to_a_number_of_bytes_and_its_page
     assert_eq!(again.head().await.unwrap(), head);
     again.commit(large(7)).await.unwrap();
 }
+
+#[tokio::test]
+async fn w10_01_what_was_superseded_waits_for_a_follower_and_not_without_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.redb");
+    let options = RedbOptions { kept_bytes: 1 << 20, recent_changes: 0, ..RedbOptions::default() };
+    let store = RedbStore::create(&path, &creation(), options).unwrap();
+    let large = |n: u8| Transaction::new().put("results", vec![n; 250 << 10]);
+    let mut watch = store.watch(Revision::ZERO);
+    for n in 1..=12 {
+        store.commit(large(n)).await.unwrap();
+    }
+    for n in 1..=12 {
+        assert_eq!(watch.next().await.unwrap().revision, Revision::new(n), "none was read before the last was written");
+    }
+    for n in 0..40 {
+        store.commit(large(n)).await.unwrap();
+    }
+    assert!(matches!(watch.next().await, Err(WatchError::Compacted { .. })), "who never reads holds no disk");
+    let size = fs::metadata(&path).unwrap().len();
+    assert!(size < 9 << 20, "13 MiB were written, and the file has {size}");
+}
+
+#[tokio::test]
+async fn w10_01_what_was_superseded_is_counted_across_restarts() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store.redb");
+    let options = RedbOptions { kept_bytes: 1 << 20, ..RedbOptions::default() };
+    drop(RedbStore::create(&path, &creation(), options.clone()).unwrap());
+    for n in 0..40 {
+        let store = RedbStore::open(&path, options.clone()).unwrap();
+        store.commit(Transaction::new().put("results", vec![n; 250 << 10])).await.unwrap();
+    }
+    let size = fs::metadata(&path).unwrap().len();
+    assert!(size < 5 << 20, "10 MiB were written, and the file has {size}");
+}
