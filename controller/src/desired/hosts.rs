@@ -1,8 +1,9 @@
 //! Whether one host speaks for a node, or two: a disk or container that was copied has its identity too.
 //!
-//! Each of the two takes the other's place at every check-in. A host that only started anew names another boot id once and never
-//! goes back to the one before. One whose connection broke takes its own place once. So the signs are counted: a boot id that comes
-//! back, and a check-in without news that takes the place of one that is held on another connection.
+//! Each of the two takes the other's place at every check-in. One host never goes back and forth: a start anew names another boot id
+//! and never the one before again, and whoever connects anew, however often, does so from one address. So the signs are returns: of a
+//! boot id, or of an address of the same boot that takes a held check-in's place without news, after another one in between. Two that
+//! share both, as two agents of one machine, are told of on the host alone.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,10 +11,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// So many signs tell of two hosts.
-const SIGNS: u32 = 3;
+const SIGNS: usize = 3;
 
-/// After so long without a sign there is one host again.
-const OVER: Duration = Duration::from_mins(30);
+/// Within this time; and after so long without as many there is one host again.
+const WITHIN: Duration = Duration::from_mins(30);
 
 /// From where a node's two hosts check in.
 pub(crate) type Addresses = [SocketAddr; 2];
@@ -33,11 +34,12 @@ pub(crate) struct Speaker {
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     last: Option<Speaker>,
-    /// The last one of the boot id before.
+    /// The last one that was of another boot, or elsewhere.
     before: Option<Speaker>,
-    signs: u32,
-    /// When the last sign was, and between whom.
-    sign: Option<(Instant, Addresses)>,
+    /// When the last signs were.
+    signs: Vec<Instant>,
+    /// Between whom the last one was.
+    between: Option<Addresses>,
 }
 
 impl Hosts {
@@ -45,27 +47,28 @@ impl Hosts {
     pub(super) fn hear(&mut self, speaker: Speaker, took_place: bool, now: Instant) -> Option<Addresses> {
         let last = self.last.replace(speaker)?;
         let is_other_boot = last.boot_id != speaker.boot_id;
-        let came_back = is_other_boot && self.before.is_some_and(|before| before.boot_id == speaker.boot_id);
-        if is_other_boot {
-            self.before = Some(last);
-        }
-        let is_elsewhere = took_place && speaker.is_idle && last.address != speaker.address;
-        if !came_back && !is_elsewhere {
+        if !is_other_boot && last.address.ip() == speaker.address.ip() {
             return None;
         }
-        if self.sign.is_some_and(|(at, _)| now.duration_since(at) >= OVER) {
-            self.signs = 0;
+        let before = self.before.replace(last)?;
+        let is_sign = before.boot_id == speaker.boot_id
+            && (is_other_boot || took_place && speaker.is_idle && before.address.ip() == speaker.address.ip());
+        if !is_sign {
+            return None;
         }
-        self.signs += 1;
-        let addresses = [last.address, speaker.address];
-        self.sign = Some((now, addresses));
-        (self.signs == SIGNS).then_some(addresses)
+        let was_told = self.two(now).is_some();
+        if self.signs.len() == SIGNS {
+            self.signs.remove(0);
+        }
+        self.signs.push(now);
+        self.between = Some([last.address, speaker.address]);
+        self.two(now).filter(|_| !was_told)
     }
 
     /// From where two hosts check in, if they do.
     pub(super) fn two(&self, now: Instant) -> Option<Addresses> {
-        let (at, addresses) = self.sign?;
-        (self.signs >= SIGNS && now.duration_since(at) < OVER).then_some(addresses)
+        let is_told = self.signs.len() == SIGNS && self.signs.iter().all(|at| now.duration_since(*at) < WITHIN);
+        self.between.filter(|_| is_told)
     }
 }
 
@@ -73,33 +76,55 @@ impl Hosts {
 mod tests {
     use super::*;
 
-    fn speaker(boot: u8, port: u16, is_idle: bool) -> Speaker {
-        Speaker { boot_id: [boot; 16], address: ([127, 0, 0, boot], port).into(), is_idle }
+    fn speaker(boot: u8, address: u8, port: u16, is_idle: bool) -> Speaker {
+        Speaker { boot_id: [boot; 16], address: ([127, 0, 0, address], port).into(), is_idle }
     }
 
     #[test]
     fn w10_14_two_hosts_are_told_from_one_that_starts_anew_or_reconnects() {
         let (began, mut hosts) = (Instant::now(), Hosts::default());
-        // Three boots, each with connections of its own, and one that breaks.
-        for (boot, port) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)] {
-            assert_eq!(hosts.hear(speaker(boot, port, false), true, began), None);
+        // Three boots, each with connections of its own, and ones that break.
+        for (boot, port, is_idle) in
+            [(1, 1, false), (1, 2, false), (2, 1, false), (2, 2, true), (3, 1, false), (3, 2, true)]
+        {
+            assert_eq!(hosts.hear(speaker(boot, boot, port, is_idle), true, began), None);
         }
-        assert_eq!(hosts.hear(speaker(3, 2, true), true, began), None, "a connection that broke is one sign");
-        assert_eq!(hosts.two(began), None);
-
-        let later = began + OVER;
-        let told: Vec<_> = [4, 3, 4, 3, 4, 3, 4].map(|boot| hosts.hear(speaker(boot, 5, false), false, later)).into();
+        let later = began + WITHIN;
+        let told: Vec<_> =
+            [4, 3, 4, 3, 4, 3, 4].map(|boot| hosts.hear(speaker(boot, boot, 5, false), false, later)).into();
         let both = [([127, 0, 0, 4], 5).into(), ([127, 0, 0, 3], 5).into()];
         assert_eq!(told.iter().flatten().collect::<Vec<_>>(), [&both], "it is told once");
-        assert!(hosts.two(later).is_some() && hosts.two(later + OVER).is_none());
+        assert!(hosts.two(later).is_some() && hosts.two(later + WITHIN).is_none());
     }
 
     #[test]
     fn w10_14_two_hosts_on_one_kernel_are_told_by_the_places_that_they_take() {
+        let began = Instant::now();
+        for (is_idle, expected) in [(true, [false, false, false, false, true, false]), (false, [false; 6])] {
+            let mut hosts = Hosts::default();
+            let heard = |(port, address)| hosts.hear(speaker(1, address, port, is_idle), true, began).is_some();
+            let told: Vec<_> = (1..).zip([1, 2, 1, 2, 1, 2]).map(heard).collect();
+            assert_eq!(told, expected, "without news: {is_idle}");
+        }
+    }
+
+    #[test]
+    fn w10_14_one_host_that_connects_anew_again_and_again_is_one() {
+        // A full disk keeps no new certificate: every five minutes another is asked for, and the check-in after it is idle.
         let (began, mut hosts) = (Instant::now(), Hosts::default());
-        let told: Vec<_> = (1..=5).map(|port| hosts.hear(speaker(1, port, true), true, began).is_some()).collect();
-        assert_eq!(told, [false, false, false, true, false]);
-        let mut one = Hosts::default();
-        assert!((1..=9).all(|port| one.hear(speaker(1, port, false), true, began).is_none()), "a host with news");
+        for n in 1..=100 {
+            let now = began + Duration::from_mins(5) * u32::from(n);
+            assert_eq!(hosts.hear(speaker(1, 1, n, true), true, now), None, "{n}");
+        }
+    }
+
+    #[test]
+    fn w10_14_three_signs_tell_of_two_hosts_within_half_an_hour_alone() {
+        let (began, mut hosts) = (Instant::now(), Hosts::default());
+        for n in 0..50_u32 {
+            let boot = 1 + u8::try_from(n % 2).unwrap();
+            let now = began + Duration::from_mins(20) * n;
+            assert_eq!(hosts.hear(speaker(boot, boot, 1, true), true, now), None, "after {} min", 20 * n);
+        }
     }
 }
