@@ -124,6 +124,18 @@ impl Kind {
         Ok(if query.is_empty() { path } else { format!("{path}?{query}") })
     }
 
+    /// The path of the same list, with no more of each object than its name where the list can leave the rest out.
+    ///
+    /// # Errors
+    /// As [`Self::list_path`].
+    pub(crate) fn names_path(self, filter: &Filter) -> Result<String> {
+        let path = self.list_path(filter)?;
+        Ok(match (self, path.split_once('?')) {
+            (Self::Node, Some((_, query))) => format!("{}?fields=uuid,name&{query}", Endpoint::ListNodes.path(&[])),
+            _ => path,
+        })
+    }
+
     /// Whether a filter leaves anything out.
     pub(crate) fn is_narrowed_by(self, filter: &Filter) -> bool {
         filter.selection.cluster.is_some() || !self.query(filter).is_empty()
@@ -196,6 +208,7 @@ mod tests {
             "/v1/nodes/detail?selector=tier%20in%20%28a%2Cb%29&traits=HW_CPU_X86_AVX2%2CCUSTOM_A&tag=nginx&tag=mysql\
              &requirement=property:memory_mb%20%3E%3D%204"
         );
+        assert!(Kind::Node.names_path(&filter).unwrap().starts_with("/v1/nodes?fields=uuid,name&selector=tier%20in"));
         let taken = Endpoint::ListNodesDetail.route().query;
         let every = Filter {
             selection: Selection {

@@ -180,7 +180,7 @@ async fn each(api: &mut Api, kind: Kind, names: &[String], filter: &Filter) -> R
             let own = object.get("cluster").and_then(Value::as_str).map(str::to_owned);
             let cluster = filter.selection.cluster.clone().or(own);
             let selection = Selection { cluster, ..filter.selection.clone() };
-            let path = kind.list_path(&Filter { selection, ..filter.clone() })?;
+            let path = kind.names_path(&Filter { selection, ..filter.clone() })?;
             if !lists.contains_key(&path) {
                 let listed = pages(api, path.clone()).await?;
                 lists.insert(path.clone(), listed.iter().map(|object| name(kind, object)).collect());

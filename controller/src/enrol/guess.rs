@@ -7,8 +7,10 @@
 //! back later instead of that they are wrong, and the right are let in (S29).
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use stemma_wire::net::network;
 
 /// How many wrong tokens are forgiven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,14 +123,6 @@ impl Wrong {
             bucket.drain(now_s, refill_s);
             bucket.level > 0
         });
-    }
-}
-
-/// What is given to one customer or site as a whole: an IPv4 address, or an IPv6 network of 64 bits.
-fn network(from: IpAddr) -> IpAddr {
-    match from.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
     }
 }
 

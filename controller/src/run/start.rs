@@ -68,12 +68,13 @@ impl Default for Options {
         Self {
             clock: Arc::new(SystemClock),
             agent_limits: Limits::default(),
-            // One address has half of the places at the most, and a tenth of them before it has shown a certificate.
+            // One address, or IPv6 network of 64 bits, has half of the places at the most, and a tenth of them before it has shown a certificate.
             admin_limits: Limits {
                 connections: 1000,
                 connections_of_one_address: 500,
                 handshakes_of_one_address: 100,
                 strangers_of_one_address: 100,
+                networks_are_addresses: true,
                 ..Limits::default()
             },
             guesses: GuessLimits::default(),

@@ -4,10 +4,18 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+
+/// What is given to one customer or site as a whole: an IPv4 address, or an IPv6 network of 64 bits.
+pub fn network(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
 
 /// A connection's two byte streams.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::peer::Peer;
 use super::{Limits, Rejected};
+use crate::net::network;
 
 /// How often deadlines are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
@@ -165,6 +166,7 @@ struct Shared {
     max_of_address: usize,
     max_handshakes_of_address: usize,
     max_strangers_of_address: usize,
+    networks_are_addresses: bool,
     open: Mutex<Open>,
 }
 
@@ -198,7 +200,8 @@ struct Entry {
 pub(super) struct Place {
     connections: Connections,
     id: u64,
-    address: IpAddr,
+    /// Under which it is counted.
+    counted: IpAddr,
     pub(super) watch: Arc<Watch>,
 }
 
@@ -211,6 +214,7 @@ impl Connections {
             max_of_address: limits.connections_of_one_address,
             max_handshakes_of_address: limits.handshakes_of_one_address,
             max_strangers_of_address: limits.strangers_of_one_address,
+            networks_are_addresses: limits.networks_are_addresses,
             open: Mutex::default(),
         }))
     }
@@ -238,7 +242,8 @@ impl Connections {
         if open.by_id.len() >= self.0.max_total {
             return Err("too_many_connections");
         }
-        let of_address = open.by_address.entry(address).or_default();
+        let counted = if self.0.networks_are_addresses { network(address) } else { address };
+        let of_address = open.by_address.entry(counted).or_default();
         if of_address.all >= self.0.max_of_address {
             return Err("too_many_connections_of_one_address");
         }
@@ -251,7 +256,7 @@ impl Connections {
         open.next += 1;
         let watch = Arc::new(Watch::new(self.0.began));
         open.by_id.insert(id, Entry { address, watch: Arc::clone(&watch), is_stranger: false, peer: None, task: None });
-        Ok(Place { connections: self.clone(), id, address, watch })
+        Ok(Place { connections: self.clone(), id, counted, watch })
     }
 
     /// Asks all to end after what they are doing; the idle ones end at once.
@@ -313,7 +318,7 @@ impl Place {
     /// Counts it among those who showed no certificate; false when its address has its share of them.
     pub(super) fn count_stranger(&self) -> bool {
         let mut open = self.connections.lock();
-        let of_address = open.by_address.entry(self.address).or_default();
+        let of_address = open.by_address.entry(self.counted).or_default();
         if of_address.strangers >= self.connections.0.max_strangers_of_address {
             return false;
         }
@@ -329,7 +334,7 @@ impl Place {
         let mut open = self.connections.lock();
         let Some(entry) = open.by_id.get_mut(&self.id) else { return };
         let is_known_now = entry.peer.replace(peer).is_none();
-        if let Some(of_address) = open.by_address.get_mut(&self.address) {
+        if let Some(of_address) = open.by_address.get_mut(&self.counted) {
             of_address.handshakes -= usize::from(is_known_now);
         }
     }
@@ -339,13 +344,32 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         let Some(entry) = open.by_id.remove(&self.id) else { return };
-        if let Some(of_address) = open.by_address.get_mut(&self.address) {
+        if let Some(of_address) = open.by_address.get_mut(&self.counted) {
             of_address.all -= 1;
             of_address.handshakes -= usize::from(entry.peer.is_none());
             of_address.strangers -= usize::from(entry.is_stranger);
             if of_address.all == 0 {
-                open.by_address.remove(&self.address);
+                open.by_address.remove(&self.counted);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn w10_09_a_network_of_64_bits_has_the_share_of_one_address() {
+        for (networks_are_addresses, refused) in [(true, true), (false, false)] {
+            let limits = Limits { connections_of_one_address: 1, networks_are_addresses, ..Limits::default() };
+            let connections = Connections::new(&limits);
+            let enter = |address: &str| connections.enter(address.parse().expect("an address"));
+            let first = enter("2001:db8::1");
+            assert_eq!(enter("2001:db8::ffff:2").is_err(), refused);
+            assert!(enter("2001:db8:0:1::1").is_ok() && enter("192.0.2.1").is_ok(), "others are unharmed");
+            drop(first);
+            assert!(enter("2001:db8::3").is_ok(), "its place is given back");
         }
     }
 }

@@ -84,6 +84,8 @@ pub struct Limits {
     pub handshakes_of_one_address: usize,
     /// Connections of one address that showed no certificate, once their handshake is made. What a stranger can hold.
     pub strangers_of_one_address: usize,
+    /// Whether an IPv6 network of 64 bits, which one host may have all to itself, counts as one address. A fleet may stand in one.
+    pub networks_are_addresses: bool,
     /// How long requests in hand may take after the listener was told to stop.
     pub shutdown: Duration,
 }
@@ -107,6 +109,7 @@ impl Default for Limits {
             connections_of_one_address: 18_000,
             handshakes_of_one_address: 4096,
             strangers_of_one_address: 256,
+            networks_are_addresses: false,
             shutdown: Duration::from_secs(10),
         }
     }
