@@ -52,6 +52,16 @@ async fn w05_groups_are_found_by_the_roles_of_their_nodes() {
         let list = served.get(&format!("/v1/clusters/eu/nodegroups?role={role}")).await;
         assert_eq!(names(&list, "nodegroups"), found, "{role}");
     }
+    // A site's own role of the name of Magnum's default leaves out the groups without it.
+    let release = json!({"name": "r2", "roles": {"web": {}, "worker": {}}});
+    served.expect("POST", "/v1/releases", &release, 201).await;
+    apply(&served, json!([{"kind": "NodeGroup", "cluster": "eu", "name": "jobs", "roles": ["worker"]}]), "").await;
+    let answer = served.send("PATCH", "/v1/clusters/eu", MERGE, Some(&json!({"release": "r2"}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for (role, found) in [("worker", "jobs"), ("web", "web")] {
+        let list = served.get(&format!("/v1/clusters/eu/nodegroups?role={role}")).await;
+        assert_eq!(names(&list, "nodegroups"), [found], "{role}");
+    }
 }
 
 #[tokio::test]
@@ -99,10 +109,48 @@ async fn w06_a_single_write_names_what_it_changes() {
     let moved = served.send("PATCH", "/v1/nodes/n1", MERGE, Some(&json!({"nodegroup": "us/web"}))).await;
     assert_eq!(moved.body["changes"], json!([{"field": "nodegroup", "old": "eu/web", "new": "us/web"}]));
     assert_eq!(moved.body["lost_labels"], json!({"rack": 1}));
+    let stopped = served.expect("POST", "/v1/nodes/n2/labels/tombstones", &json!({"keys": ["rack"]}), 200).await;
+    assert_eq!(stopped["lost_labels"], json!({"rack": 1}));
     let upstream = [("openstack-api-version", "container-infra 1.14"), MERGE[0]];
     let answer =
         served.send("PATCH", "/v1/clusters/eu/nodegroups/web", &upstream, Some(&json!({"paused": true}))).await;
     assert_eq!((answer.status, answer.body.get("changes")), (200, None), "Magnum's clients get Magnum's fields");
+}
+
+/// The fields that an answer lists.
+fn fields(answer: &Value) -> Vec<&str> {
+    answer["changes"].as_array().expect("a list").iter().map(|row| row["field"].as_str().expect("a field")).collect()
+}
+
+#[tokio::test]
+async fn w06_every_write_below_an_object_names_what_it_changes() {
+    let served = Served::start().await;
+    site(&served).await;
+    let release = json!({"name": "r", "roles": {"db": {"tags": ["mysql"]}}, "tags": {"mysql": {}}});
+    served.expect("POST", "/v1/releases", &release, 201).await;
+    let answer = served.send("PATCH", "/v1/clusters/eu", MERGE, Some(&json!({"release": "r"}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for (method, path, body, listed, status) in [
+        ("POST", "/v1/nodes/n1/roles", json!({"roles": ["db"]}), &["roles"][..], 200),
+        ("POST", "/v1/nodes/n1/tags", json!({"assign": ["mysql"]}), &["tags.assigned"], 200),
+        ("DELETE", "/v1/nodes/n1/tags", json!({"tags": ["mysql"]}), &["tags.assigned", "tags.unassigned"], 200),
+        ("PUT", "/v1/nodes/n1/traits", json!({"traits": ["CUSTOM_A"]}), &["traits"], 200),
+        ("PUT", "/v1/clusters/eu/roles", json!({"roles": {"db": {"add_tags": ["x"]}}}), &["roles.db"], 200),
+        ("POST", "/v1/clusters/eu/tags", json!({"name": "own", "title": "o"}), &["tags.own"], 201),
+        ("POST", "/v1/releases/r/tags", json!({"name": "beside"}), &["tags.beside"], 201),
+        ("PUT", "/v1/releases/r/tags/beside", json!({"title": "b"}), &["tags.beside.title"], 200),
+        ("DELETE", "/v1/nodes/n1/roles", json!({"roles": ["db"]}), &["roles"], 200),
+    ] {
+        let tried = served.expect(method, &format!("{path}?dry_run=true"), &body, status).await;
+        let found: Vec<&str> = fields(&tried);
+        assert!(listed.iter().all(|field| found.iter().any(|one| one.starts_with(field))), "{method} {path}: {found:?}");
+        assert_eq!(tried["lost_labels"], json!({}), "{method} {path}");
+        let made = served.expect(method, path, &body, status).await;
+        assert_eq!(made["changes"], tried["changes"], "{method} {path}");
+    }
+    let ironic = [("x-openstack-ironic-api-version", "1.37")];
+    let answer = served.send("PUT", "/v1/nodes/n1/traits", &ironic, Some(&json!({"traits": ["CUSTOM_C"]}))).await;
+    assert_eq!(answer.body, json!({"traits": ["CUSTOM_C"]}), "Ironic's clients get Ironic's fields");
 }
 
 #[tokio::test]

@@ -7,12 +7,13 @@ mod fleet;
 
 use std::time::Duration;
 
-use fleet::{Fleet, Host, config};
+use fleet::{Fleet, Host, call, check_in, config};
 use hyper::Method;
 use serde_json::{Value, json};
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_controller::store::Query;
-use stemma_wire::message::observed::{LocalState, Outcome, TaskResult};
+use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
+use stemma_wire::message::observed::{LocalState, Observation, Outcome, ReportedLabel, TaskResult};
 use stemma_wire::message::signed::Grant;
 
 /// b on the y nodes waits for a on the x nodes; tag x has a primary.
@@ -199,9 +200,8 @@ async fn barriers_wait_for_a_node_that_is_paused_on_its_host_and_say_so() {
         diff: String::new(),
         duration_ms: 1,
     };
-    let said = stemma_wire::message::checkin::CheckIn { results: vec![result], ..fleet::check_in(one.held, 0) };
-    let _taken: stemma_wire::message::checkin::CheckInAnswer =
-        fleet::call(&mut one.client, "/agent/v1/checkin", &said).await.unwrap();
+    let said = CheckIn { results: vec![result], ..check_in(one.held, 0) };
+    let _taken: CheckInAnswer = call(&mut one.client, "/agent/v1/checkin", &said).await.unwrap();
     assert_eq!(open(&mut two, 1).await, ["a"]);
     let body = fleet.read("/v1/nodes/n2/resolved").await;
     assert_eq!(body["waits"], json!([]));
@@ -231,4 +231,34 @@ async fn a_hold_on_the_host_keeps_its_task_set_while_labels_flow() {
     settle(&fleet).await;
     assert_ne!(fleet.parts().desired.digests(host.node).unwrap().1, before, "no longer held");
     fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn w06_labels_that_hosts_filled_are_among_those_that_a_write_takes_away() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site()).await;
+    fleet
+        .apply(
+            json!([{"kind": "Cluster", "name": "c", "release": "site@1", "host_labels": {"accept": ["zone", "rack"]}}]),
+        )
+        .await;
+    let mut host = fleet.join_group("c/gx", "x1").await;
+    let label = |value: &str| ReportedLabel { value: value.into(), source: "labels.d/x:1".into() };
+    let labels = [("zone".to_owned(), label("a")), ("rack".to_owned(), label("7"))].into();
+    let observation = Observation { labels, ..Observation::default() };
+    let digest = fleet::digest_of(&observation);
+    let said = CheckIn { observation_digest: digest, observation: Some(observation), ..check_in(host.held, 0) };
+    let answer: CheckInAnswer = call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap();
+    assert!(matches!(answer, CheckInAnswer::Current(news) if news.observation == Some(digest)), "it is stored");
+    for (kind, narrowed, lost) in [
+        ("Cluster", json!({"release": "site@1", "host_labels": {"accept": ["rack"]}}), json!({"zone": 1})),
+        ("NodeGroup", json!({"cluster": "c", "roles": ["rx"], "labels": {"rack": null}}), json!({"rack": 1})),
+        ("NodeGroup", json!({"cluster": "c", "roles": ["rx"], "labels": {"rack": "8"}}), json!({})),
+    ] {
+        let mut object = narrowed;
+        object["kind"] = json!(kind);
+        object["name"] = json!(if kind == "Cluster" { "c" } else { "gx" });
+        let (status, answer) = fleet.ask(Method::POST, "/v1/apply?dry_run=true", &json!({"objects": [object]})).await;
+        assert_eq!((status, &answer["lost_labels"]), (200, &lost), "{object}: {answer}");
+    }
 }

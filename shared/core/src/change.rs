@@ -96,6 +96,14 @@ impl Class {
         }
     }
 
+    /// Whether what is known of a host, its labels above all, may be other at once by it.
+    pub const fn is_known_at_once(self) -> bool {
+        match self {
+            Self::InPlace | Self::InPlaceByKey | Self::InPlaceAndRolledOut => true,
+            Self::Nowhere | Self::RolledOut | Self::RolledOutWithoutDigest => false,
+        }
+    }
+
     /// Whether tasks may fall to other hosts by it.
     pub const fn decides_tasks(self) -> bool {
         match self {

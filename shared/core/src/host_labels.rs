@@ -164,6 +164,11 @@ impl HostLabelRule {
         self.accept.contains(key)
     }
 
+    /// Whether the host may fill the same keys by another rule.
+    pub fn accepts_as(&self, other: &Self) -> bool {
+        self.accept == other.accept
+    }
+
     /// Decides for all effective labels of a host.
     pub fn decide(&self, labels: &Labels) -> HostLabelMap {
         let mut map = HostLabelMap::default();

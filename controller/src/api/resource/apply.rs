@@ -37,7 +37,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         }
         // With what the write ends on nodes that it does not name.
         work.forget()?;
-        let lost = changes.lost_labels(&before, &work.model, work.reach().dirty.nodes());
+        let lost = changes.lost_labels(&before, &work.model, work.reach().dirty.nodes()).to_json();
         let findings = super::findings::of_write(work);
         Ok(Answer::json(200, json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings})))
     })

@@ -4,11 +4,15 @@
 //! below. Neither stands in what was sent, so the answer says both, also where a write is only tried out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use stemma_core::change;
+use stemma_core::fleet::GroupFold;
 use stemma_core::key::LabelKey;
 use stemma_core::labels::{Labels, Layer};
 use stemma_core::object::{GroupId, NodeId, Object};
+use stemma_core::ownership::Said;
 
 use super::objects::{Shown, fields_of};
 use super::view;
@@ -25,9 +29,13 @@ const LONGEST_VALUE: usize = 500;
 #[derive(Default)]
 pub(super) struct Changes {
     listed: usize,
-    /// Whether labels of hosts may be others: what they stand on changed, or which level it is.
+    /// Whether labels of hosts may be others.
     touches_labels: bool,
 }
+
+/// The labels that hosts had and have no longer, each with how many hosts lose it.
+#[derive(Default)]
+pub(super) struct LostLabels(BTreeMap<LabelKey, usize>);
 
 impl Changes {
     /// The fields of an object that differ, each as `{"field", "old", "new"}`; a value that is not there is the default, or
@@ -38,9 +46,14 @@ impl Changes {
         (old_model, old): (&Model, &Object<S>),
         (new_model, new): (&Model, &Object<S>),
     ) -> Value {
+        self.touches_labels |= change::changes(old, new).iter().any(|change| change.class.is_known_at_once());
+        self.between(&said(api, old_model, old), &said(api, new_model, new))
+    }
+
+    /// The members of a value that differ.
+    pub(super) fn between(&mut self, old: &Value, new: &Value) -> Value {
         let mut found = Vec::new();
-        compare("", Some(&said(api, old_model, old)), Some(&said(api, new_model, new)), &mut found);
-        self.touches_labels |= found.iter().any(|change| decides_labels(&change.field));
+        compare("", Some(old), Some(new), &mut found);
         let room = MOST_CHANGES - self.listed;
         let left_out = found.len().saturating_sub(room);
         found.truncate(room);
@@ -52,29 +65,59 @@ impl Changes {
         listed.into()
     }
 
-    /// The labels that hosts had and have no longer, each with how many hosts lose it.
-    pub(super) fn lost_labels(&self, before: &Model, after: &Model, reached: impl Iterator<Item = NodeId>) -> Value {
-        let mut lost: BTreeMap<LabelKey, usize> = BTreeMap::new();
+    /// The labels that hosts lose.
+    pub(super) fn lost_labels(
+        &self,
+        before: &Model,
+        after: &Model,
+        reached: impl Iterator<Item = NodeId>,
+    ) -> LostLabels {
+        let mut lost = LostLabels::default();
         let mut of_groups = BTreeMap::new();
         for node in reached.filter(|_| self.touches_labels) {
             let Some((old, new)) = before.fleet.node_view(node).zip(after.fleet.node_view(node)) else { continue };
-            let groups = (old.node().spec.nodegroup, new.node().spec.nodegroup);
-            // A node that says what it said loses only what its group loses.
-            let loses = of_groups.entry(groups).or_insert_with(|| {
-                let labels = |model: &Model, group: Option<GroupId>| {
-                    model.fleet.fold(group?).ok().map(|fold| fold.labels.clone())
-                };
-                labels(before, groups.0)
-                    .zip(labels(after, groups.1))
-                    .is_none_or(|(old, new)| !lost_keys(&old, &new).is_empty())
+            let (was, is) = (old.node(), new.node());
+            // What its host reports is the same: a node that says what it said loses only what its group hands on or takes no longer.
+            let groups = (was.spec.nodegroup, is.spec.nodegroup);
+            let may = of_groups.entry(groups).or_insert_with(|| {
+                !decide_alike(fold_of(before, groups.0).as_deref(), fold_of(after, groups.1).as_deref())
             });
-            if *loses || old.node().spec != new.node().spec {
+            if *may || was.spec != is.spec {
                 for key in lost_keys(&old.labels(), &new.labels()) {
-                    *lost.entry(key).or_default() += 1;
+                    *lost.0.entry(key).or_default() += 1;
                 }
             }
         }
-        lost.into_iter().map(|(key, hosts)| (key.to_string(), Value::from(hosts))).collect::<Map<_, _>>().into()
+        lost
+    }
+}
+
+impl LostLabels {
+    /// As an answer lists them.
+    pub(super) fn to_json(&self) -> Value {
+        self.0.iter().map(|(key, hosts)| (key.to_string(), Value::from(*hosts))).collect::<Map<_, _>>().into()
+    }
+
+    /// The sentence about those that an object handed on and did not set itself.
+    pub(super) fn inherited<S: Shown>(&self, by: &Object<S>) -> Option<String> {
+        let own = by.spec.inherited_ref().and_then(|own| own.labels.provided.as_ref());
+        let sets =
+            |key: &LabelKey| own.and_then(|own| own.get(key)).is_some_and(|entry| matches!(entry.said, Said::Value(_)));
+        let keys: Vec<&str> = self.0.keys().filter(|key| !sets(key)).map(LabelKey::as_str).collect();
+        (!keys.is_empty()).then(|| format!("hosts lose the inherited labels {}", keys.join(", ")))
+    }
+}
+
+fn fold_of(model: &Model, group: Option<GroupId>) -> Option<Arc<GroupFold>> {
+    model.fleet.fold(group?).ok().cloned()
+}
+
+/// Whether two groups hand the same labels down, stop the same ones, and take the same ones from hosts.
+fn decide_alike(old: Option<&GroupFold>, new: Option<&GroupFold>) -> bool {
+    match (old, new) {
+        (None, None) => true,
+        (Some(old), Some(new)) => old.labels == new.labels && old.host_labels.value.accepts_as(&new.host_labels.value),
+        (Some(_), None) | (None, Some(_)) => false,
     }
 }
 
@@ -101,12 +144,6 @@ impl Change {
 fn lost_keys(old: &Labels, new: &Labels) -> Vec<LabelKey> {
     let kept: BTreeSet<&LabelKey> = new.iter().map(|(key, _)| key).collect();
     old.iter().map(|(key, _)| key).filter(|key| !kept.contains(key)).cloned().collect()
-}
-
-/// Whether labels of hosts may be others where this field is another.
-fn decides_labels(field: &str) -> bool {
-    let root = field.split('.').next().unwrap_or_default();
-    ["labels", "merge_labels", "cluster_template", "nodegroup"].contains(&root)
 }
 
 /// What an object's authors said of it, in the form of a manifest.

@@ -97,11 +97,6 @@ impl Shown for ClusterSpec {
         Endpoint::GetCluster.path(&[&object.meta.uuid.to_string()])
     }
 
-    fn has_hosts(model: &Model, object: &Cluster) -> bool {
-        let here = |group: Uuid| model.groups.get(group).is_some_and(|g| g.spec.cluster.0 == object.meta.uuid);
-        model.nodes.iter().any(|node| node.spec.nodegroup.is_some_and(|g| here(g.0)))
-    }
-
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         if let Some(template) = body.remove("cluster_template_id") {
             if body.contains_key("cluster_template") {

@@ -10,6 +10,7 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::Shown;
+use super::place::table_of_cluster;
 use super::{state, view};
 use crate::api::Api;
 use crate::api::http::request::Request;
@@ -54,13 +55,16 @@ impl Shown for NodeGroupSpec {
         LISTED.contains(&field)
     }
 
-    /// The groups of the cluster that the path names. A role that is asked for is Magnum's or one that their nodes have.
+    /// The groups of the cluster that the path names. A role that is asked for is Magnum's or one that their nodes have. A group is a
+    /// worker where nobody says otherwise (as Magnum), unless the cluster's release has a role of that name: then that one is meant.
     fn filter(model: &Model, request: &Request) -> Result<impl Fn(&NodeGroup) -> bool, ApiError> {
-        let cluster = ClusterSpec::locate(model, request)?.meta.uuid;
+        let cluster = ClusterSpec::locate(model, request)?;
+        let unsaid = Some("worker").filter(|role| !table_of_cluster(model, &cluster).has_role(role));
+        let cluster = cluster.meta.uuid;
         let roles = request.query.list("role")?.unwrap_or_default();
-        let has = |group: &NodeGroup, role: &str| {
-            let magnums = group.spec.extra.get("role").and_then(Value::as_str).unwrap_or("worker");
-            role == magnums || group.spec.roles.iter().any(|own| own.as_str() == role)
+        let has = move |group: &NodeGroup, role: &str| {
+            let magnums = group.spec.extra.get("role").and_then(Value::as_str).or(unsaid);
+            magnums == Some(role) || group.spec.roles.iter().any(|own| own.as_str() == role)
         };
         Ok(move |group: &NodeGroup| group.spec.cluster.0 == cluster && roles.iter().all(|role| has(group, role)))
     }
@@ -84,10 +88,6 @@ impl Shown for NodeGroupSpec {
 
     fn path(object: &NodeGroup) -> String {
         Endpoint::GetGroup.path(&[&object.spec.cluster.to_string(), &object.meta.uuid.to_string()])
-    }
-
-    fn has_hosts(model: &Model, object: &NodeGroup) -> bool {
-        model.nodes.iter().any(|node| node.spec.nodegroup.is_some_and(|g| g.0 == object.meta.uuid))
     }
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {

@@ -71,10 +71,6 @@ impl Shown for NodeSpec {
         Endpoint::GetNode.path(&[&object.meta.uuid.to_string()])
     }
 
-    fn has_hosts(_model: &Model, _object: &Node) -> bool {
-        true
-    }
-
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         if let Some(maintenance) = body.remove("maintenance") {
             body.insert("parked".into(), maintenance);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use stemma_core::key::LabelKey;
+use stemma_core::change::Classified;
 use stemma_core::labels::{BodyShape, Labels};
 use stemma_core::manifest::{Author, Body, Fields, write};
 use stemma_core::object::{Kind, Object};
@@ -28,7 +28,7 @@ use crate::registry::work::Work;
 use crate::registry::{Caller, Undecided};
 
 /// A kind as it stands in the API.
-pub(super) trait Shown: Resource + Fields {
+pub(super) trait Shown: Resource + Fields + Classified {
     /// Its level of inheritance; none for one that stands on none.
     const LEVEL: Option<Level>;
     /// What a list of its objects is called in a body.
@@ -133,11 +133,6 @@ pub(super) trait Shown: Resource + Fields {
         Ok(())
     }
 
-    /// Whether any host stands at or below it.
-    fn has_hosts(_model: &Model, _object: &Object<Self>) -> bool {
-        false
-    }
-
     /// Brings a body of the upstream's into our own fields' names.
     ///
     /// # Errors
@@ -238,19 +233,6 @@ pub(super) fn fields_of<S: Fields>(
         fields.extend(spec.extra_ref().clone());
     }
     fields
-}
-
-/// The sentence of a write by which hosts lose inherited keys.
-pub(super) fn lost<S: Shown>(model: &Model, before: &Object<S>, after: &S) -> Option<String> {
-    let (level, old, new) = (S::LEVEL?, before.spec.inherited_ref()?, after.inherited_ref()?);
-    if old.labels == new.labels || !S::has_hosts(model, before) {
-        return None;
-    }
-    let above = S::above(model, after);
-    let parent = Labels::of(above.iter().map(|(level, said)| (*level, &said.labels)));
-    let keys = parent.inherited_keys_lost(&parent.below(level, &old.labels), &parent.below(level, &new.labels));
-    let keys: Vec<&str> = keys.iter().map(LabelKey::as_str).collect();
-    (!keys.is_empty()).then(|| format!("hosts lose the inherited labels {}", keys.join(", ")))
 }
 
 /// A value as JSON text.

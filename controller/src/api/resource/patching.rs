@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 use stemma_core::labels::{BodyShape, Layer, read_merge};
-use stemma_core::manifest::{Author, write};
+use stemma_core::manifest::{Author, Fields, write};
 use stemma_core::object::{Inherited, Kind, Object};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -154,7 +154,7 @@ fn json_patch<S: Shown>(
     // A field at its default is there, as a field that can be replaced.
     let replaced = patch.0.iter().filter(|operation| operation.verb == Verb::Replace && operation.path.len() == 1);
     for name in replaced.map(|operation| &operation.path[0]) {
-        if name == "merge_labels" || S::FIELDS.iter().any(|field| field.name == name) {
+        if name == "merge_labels" || <S as Fields>::FIELDS.iter().any(|field| field.name == name) {
             document.entry(name.clone()).or_insert(Value::Null);
         }
     }

@@ -7,7 +7,6 @@ use stemma_core::object::{ClusterTemplate, ClusterTemplateSpec, Kind};
 use stemma_core::origin::Level;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
-use uuid::Uuid;
 
 use super::objects::Shown;
 use crate::api::http::request::Request;
@@ -35,19 +34,6 @@ impl Shown for ClusterTemplateSpec {
 
     fn path(object: &ClusterTemplate) -> String {
         Endpoint::GetTemplate.path(&[&object.meta.uuid.to_string()])
-    }
-
-    fn has_hosts(model: &Model, object: &ClusterTemplate) -> bool {
-        let made_from_it = |cluster: Uuid| {
-            model
-                .clusters
-                .get(cluster)
-                .is_some_and(|c| c.spec.cluster_template.is_some_and(|t| t.0 == object.meta.uuid))
-        };
-        let groups = model.groups.iter().filter(|group| made_from_it(group.spec.cluster.0));
-        groups
-            .into_iter()
-            .any(|group| model.nodes.iter().any(|n| n.spec.nodegroup.is_some_and(|g| g.0 == group.meta.uuid)))
     }
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {

@@ -5,9 +5,9 @@ use stemma_core::manifest::check_taken;
 use stemma_core::object::Object;
 use stemma_wire::error::ApiError;
 
-use super::changes::Changes;
+use super::changes::{Changes, LostLabels};
 use super::findings::unmet;
-use super::objects::{Shown, lost, read_body, update};
+use super::objects::{Shown, read_body, update};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
@@ -60,8 +60,8 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
 }
 
 /// Changes the object that a request's path names. The answer warns of inherited keys that hosts lose by it, and of requirements that
-/// its node no longer meets. One that shows the object says what was changed, unless it is to one of `OpenStack`'s clients, which know
-/// the fields of theirs. With `force=false` the change is refused where it would take something from another manager.
+/// its node no longer meets, and says what was changed. With `force=false` the change is refused where it would take something from
+/// another manager.
 ///
 /// # Errors
 /// What `edit` refuses, and what is refused of every write.
@@ -83,24 +83,27 @@ pub(super) async fn change<S: Shown>(
             let names = ModelNames::new(&work.model, &api.traits);
             check_taken(&before.spec, &next.spec, &caller.manager, &names).map_err(bad_body::<S>)?;
         }
-        let warning = lost(&work.model, &before, &next.spec);
         let model = work.model.clone();
         let written = work.update(&before, next.meta.name, next.spec)?;
-        let warning = warning.into_iter().chain(unmet(work)).reduce(|all, one| format!("{all}; {one}"));
-        let mut answer = Answer { warning, ..answer(&work.model, &written.object) };
-        if let Value::Object(body) = &mut answer.body
-            && body.contains_key("uuid")
-            && !request.is_of_openstack()
-        {
-            let mut changes = Changes::default();
-            let listed = changes.of(api, (&model, &before), (&work.model, &written.object));
-            body.insert("changes".to_owned(), listed);
-            let lost = changes.lost_labels(&model, &work.model, work.reach().dirty.nodes());
-            body.insert("lost_labels".to_owned(), lost);
-        }
-        Ok(answer)
+        let mut changes = Changes::default();
+        let listed = changes.of(api, (&model, &before), (&work.model, &written.object));
+        let lost = changes.lost_labels(&model, &work.model, work.reach().dirty.nodes());
+        let warning = lost.inherited(&before).into_iter().chain(unmet(work)).reduce(|all, one| format!("{all}; {one}"));
+        let answer = Answer { warning, ..answer(&work.model, &written.object) };
+        Ok(tell(answer, request, listed, &lost))
     })
     .await
+}
+
+/// An answer with what the write changes, where it has a body. `OpenStack`'s clients know the fields of theirs alone.
+pub(super) fn tell(mut answer: Answer, request: &Request, changes: Value, lost: &LostLabels) -> Answer {
+    if let Value::Object(body) = &mut answer.body
+        && !request.is_of_openstack()
+    {
+        body.insert("changes".to_owned(), changes);
+        body.insert("lost_labels".to_owned(), lost.to_json());
+    }
+    answer
 }
 
 /// `DELETE` of the object that a request's path names: 204.

@@ -69,13 +69,6 @@ impl<K: Ord + Clone, V: Clone> Folded<K, V> {
         levels.into_iter().fold(Self::default(), |above, (level, layer)| above.below(level, layer))
     }
 
-    /// The inherited keys that a write to the level below takes from its hosts: those with a value in this map, and in the level's
-    /// own effective map `before` the write, but not `after` it.
-    pub fn inherited_keys_lost(&self, before: &Self, after: &Self) -> Vec<K> {
-        let is_lost = |key: &&K| before.get(*key).is_some() && after.get(*key).is_none();
-        self.iter().map(|(key, _)| key).filter(is_lost).cloned().collect()
-    }
-
     /// The effective map alone.
     pub fn values(&self) -> BTreeMap<K, V> {
         self.iter().map(|(key, said)| (key.clone(), said.value.clone())).collect()

@@ -143,21 +143,6 @@ fn provided_empty_is_not_the_same_as_not_provided() {
 }
 
 #[test]
-fn the_inherited_keys_that_a_write_takes_from_hosts_are_told() {
-    let above = fold(&[(ClusterTemplate, merging(&[("a", Some("1")), ("b", Some("1")), ("c", Some("1"))]))]);
-    let own = [("a", Some("2")), ("d", Some("2"))];
-    let before = above.below(Cluster, &merging(&own));
-    for (after, lost) in [
-        (above.below(Cluster, &replacing(&own)), vec!["b", "c"]),
-        (above.below(Cluster, &merging(&[("a", None), ("b", None)])), vec!["a", "b"]),
-        (above.below(Cluster, &merging(&[])), vec![]),
-    ] {
-        let found = above.inherited_keys_lost(&before, &after);
-        assert_eq!(found.iter().map(LabelKey::as_str).collect::<Vec<_>>(), lost);
-    }
-}
-
-#[test]
 fn annotations_and_parameters_go_the_same_way() {
     let manager = Manager::new("site").unwrap();
     let read = |text: serde_json::Value| -> OwnedMap<LabelKey, ParameterValue> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use stemma_core::name::TagName;
 use stemma_core::object::{Release, ReleaseSpec, ReleaseTags, ReleaseTagsSpec};
 use stemma_wire::error::ApiError;
@@ -14,9 +14,10 @@ use super::declared::{
 };
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::resource::changes::{Changes, LostLabels};
 use crate::api::resource::objects::Shown;
 use crate::api::resource::place::release_of;
-use crate::api::resource::writes::commit;
+use crate::api::resource::writes::{commit, tell};
 use crate::cache::Model;
 
 /// The tags beside a release, whatever its version.
@@ -55,7 +56,9 @@ pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Ha
         }
         let before = beside(&work.model, &release).cloned();
         let mut spec = before.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
+        let old = json!({"tags": spec.tags});
         change_tags(&mut spec.tags, &name, tag.clone(), call)?;
+        let changes = Changes::default().between(&old, &json!({"tags": spec.tags}));
         if call == TagCall::Delete {
             refuse_assigned(&work.model, &name, |node| {
                 release_of(&work.model, node).is_some_and(|r| r.name == release.meta.name.name)
@@ -65,7 +68,7 @@ pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Ha
             Some(before) => drop(work.update::<ReleaseTagsSpec>(&before, before.meta.name.clone(), spec)?),
             None => drop(work.create::<ReleaseTagsSpec>(new_uuid, release.meta.name.name.clone(), spec)?),
         }
-        Ok(tag_answer(call, &name, tag.as_ref()))
+        Ok(tell(tag_answer(call, &name, tag.as_ref()), request, changes, &LostLabels::default()))
     })
     .await
 }
