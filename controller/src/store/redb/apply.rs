@@ -13,8 +13,8 @@ use crate::store::entry::Revision;
 use crate::store::transaction::{Op, Precondition, Transaction, Unmet};
 use crate::store::watch::{Change, Event, EventKind};
 
-/// So many times as much as else is kept for a follower that has not read it yet. One that is further behind loads anew.
-const HELD_BACK: u64 = 8;
+/// So many times as much as else is kept for a follower that has not read it yet. One that falls behind that twice loads anew.
+const HELD_BACK: u64 = 4;
 
 /// What became of one transaction, should the batch that it is in become durable.
 pub(super) enum Applied {

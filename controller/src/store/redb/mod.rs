@@ -224,7 +224,7 @@ impl Store for RedbStore {
     }
 
     fn watch(&self, from: Revision) -> Watch {
-        Watch::new(Box::new(KeptChanges::of(&self.shared, from)), from)
+        Watch::new(Box::new(KeptChanges::of(&self.shared, from.max(Revision::ZERO.next()))), from)
     }
 
     fn stats(&self) -> &Stats {
@@ -269,10 +269,12 @@ impl Shared {
         followers.push(Arc::downgrade(next));
     }
 
-    /// What the slowest follower reads next.
+    /// What the slowest follower reads next, of those for whom it is still there.
     fn followed(&self) -> Option<Revision> {
-        let next = |follower: &Weak<AtomicU64>| follower.upgrade().map(|next| next.load(Ordering::Acquire));
-        self.followers().iter().filter_map(next).min().map(Revision::new)
+        let next =
+            |follower: &Weak<AtomicU64>| follower.upgrade().map(|next| Revision::new(next.load(Ordering::Acquire)));
+        let compacted = self.compacted();
+        self.followers().iter().filter_map(next).filter(|next| *next > compacted).min()
     }
 
     fn compacted(&self) -> Revision {
