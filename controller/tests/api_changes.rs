@@ -131,7 +131,7 @@ async fn w06_every_write_below_an_object_names_what_it_changes() {
     let answer = served.send("PATCH", "/v1/clusters/eu", MERGE, Some(&json!({"release": "r"}))).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     for (method, path, body, listed, status) in [
-        ("POST", "/v1/nodes/n1/roles", json!({"roles": ["db"]}), &["roles"][..], 200),
+        ("POST", "/v1/nodes/n1/roles", json!({"roles": ["db"]}), &["roles", "tags.effective"][..], 200),
         ("POST", "/v1/nodes/n1/tags", json!({"assign": ["mysql"]}), &["tags.assigned"], 200),
         ("DELETE", "/v1/nodes/n1/tags", json!({"tags": ["mysql"]}), &["tags.assigned", "tags.unassigned"], 200),
         ("PUT", "/v1/nodes/n1/traits", json!({"traits": ["CUSTOM_A"]}), &["traits"], 200),
@@ -139,11 +139,14 @@ async fn w06_every_write_below_an_object_names_what_it_changes() {
         ("POST", "/v1/clusters/eu/tags", json!({"name": "own", "title": "o"}), &["tags.own"], 201),
         ("POST", "/v1/releases/r/tags", json!({"name": "beside"}), &["tags.beside"], 201),
         ("PUT", "/v1/releases/r/tags/beside", json!({"title": "b"}), &["tags.beside.title"], 200),
-        ("DELETE", "/v1/nodes/n1/roles", json!({"roles": ["db"]}), &["roles"], 200),
+        ("DELETE", "/v1/nodes/n1/roles", json!({"roles": ["db"]}), &["roles", "tags.effective"], 200),
     ] {
         let tried = served.expect(method, &format!("{path}?dry_run=true"), &body, status).await;
         let found: Vec<&str> = fields(&tried);
-        assert!(listed.iter().all(|field| found.iter().any(|one| one.starts_with(field))), "{method} {path}: {found:?}");
+        assert!(
+            listed.iter().all(|field| found.iter().any(|one| one.starts_with(field))),
+            "{method} {path}: {found:?}"
+        );
         assert_eq!(tried["lost_labels"], json!({}), "{method} {path}");
         let made = served.expect(method, path, &body, status).await;
         assert_eq!(made["changes"], tried["changes"], "{method} {path}");

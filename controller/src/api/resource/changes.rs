@@ -146,7 +146,7 @@ fn lost_keys(old: &Labels, new: &Labels) -> Vec<LabelKey> {
     old.iter().map(|(key, _)| key).filter(|key| !kept.contains(key)).cloned().collect()
 }
 
-/// What an object's authors said of it, in the form of a manifest.
+/// What an object's authors said of it, in the form of a manifest, and a node's effective tags.
 fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
     let mut said = fields_of(&object.spec, &ModelNames::new(model, &api.traits), &|_| true);
     said.insert("name".to_owned(), json!(S::name_text(&object.meta.name)));
@@ -161,8 +161,10 @@ fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
     }
     if let Some(node) = object.spec.node_ref() {
         said.insert("traits".to_owned(), json!(node.traits.members().collect::<Vec<_>>()));
+        // With those that its roles give: they come and go with the roles.
         let tags = json!({"assigned": node.tags.assigned.members().collect::<Vec<_>>(),
-            "unassigned": node.tags.unassigned.members().collect::<Vec<_>>()});
+            "unassigned": node.tags.unassigned.members().collect::<Vec<_>>(),
+            "effective": model.fleet.node_view(NodeId(object.meta.uuid)).map(|node| node.tags())});
         said.insert("tags".to_owned(), tags);
     }
     said.retain(|_, value| !value.is_null());
