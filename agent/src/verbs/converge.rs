@@ -26,15 +26,12 @@ use crate::apply::worker::{ApplyWorker, Until};
 use crate::args::Output;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
 use crate::config::Config;
-use crate::host::{Command, HostPath};
+use crate::host::Command;
 use crate::identity::{Identity, IdentityError};
 use crate::sync;
 
 /// Is there when systemd runs this host (`sd_booted(3)`).
 const SYSTEMD: &str = "/run/systemd/system";
-
-/// The lock that one agent holds while it applies.
-const LOCK: &str = "/var/lib/stemma-agent/apply/lock";
 
 /// An agent that was killed just now is gone by then.
 const GOING: Duration = Duration::from_secs(3);
@@ -129,16 +126,11 @@ async fn talk(local: &Local, identity: Option<Identity>, end: SyncEnd) -> sync::
     }
 }
 
-/// Whether an agent runs on this host's state.
-pub(super) fn is_running(local: &Local) -> bool {
-    matches!(local.host.lock(&HostPath::own(LOCK)), Ok(None))
-}
-
 /// The lock of this host's state; `None` while another agent holds it for that long.
 fn lock(local: &Local, patience: Duration) -> Result<Option<OwnedFd>> {
     let until = Instant::now() + patience;
     loop {
-        match local.host.lock(&HostPath::own(LOCK))? {
+        match local.lock()? {
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
             held => return Ok(held),
         }

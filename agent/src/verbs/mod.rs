@@ -16,6 +16,7 @@ pub use local::{pause, resolve_unknown, resume};
 pub use status::status;
 
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -25,6 +26,10 @@ use serde::Serialize;
 use crate::apply::ledger::Ledger;
 use crate::apply::task::Site;
 use crate::host::real::RealHost;
+use crate::host::{HostError, HostPath};
+
+/// The lock that one agent holds while it applies.
+const LOCK: &str = "/var/lib/stemma-agent/apply/lock";
 
 /// How a verb ended, as the program's exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +65,16 @@ impl Local {
             .context("the agent's state cannot be opened; run this as root, or with --root on an agent of your own")?;
         let site = Site { host: host.clone(), ledger: Rc::new(ledger) };
         Ok(Self { host, site })
+    }
+
+    /// The lock of this host's state; `None` while another process holds it.
+    fn lock(&self) -> Result<Option<OwnedFd>, HostError> {
+        self.host.lock(&HostPath::own(LOCK))
+    }
+
+    /// Whether an agent runs on this host's state.
+    fn is_running(&self) -> bool {
+        matches!(self.lock(), Ok(None))
     }
 }
 

@@ -10,7 +10,6 @@ use stemma_core::digest::TaskDigest;
 use stemma_wire::error::is_formatting;
 use stemma_wire::message::observed::Progress;
 
-use super::converge::is_running;
 use super::membership::{Membership, membership};
 use super::{Exit, Local, print, print_json};
 use crate::apply::ledger::{Accepted, Desired, LOCAL, Ledger, PROGRESS, REASONS, REPORT, Reason};
@@ -122,7 +121,7 @@ fn collect(local: &Local) -> Result<Status> {
         progress: words(report.progress),
         findings: findings(local, damage, connection.as_ref(), report.findings),
         connection,
-        agent_runs: is_running(local),
+        agent_runs: local.is_running(),
         paused: ledger.get(&LOCAL)?.unwrap_or_default().paused,
         labels: known.labels.into_iter().map(|(key, label)| (key, label.value)).collect(),
         annotations: known.annotations,
