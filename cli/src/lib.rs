@@ -14,6 +14,7 @@ mod explain;
 mod local;
 mod manifest;
 mod path;
+mod place;
 mod problem;
 mod radius;
 mod tree;
@@ -25,7 +26,7 @@ use anyhow::Result;
 use clap::{CommandFactory as _, Parser as _};
 
 use api::Api;
-use args::{Args, Command, Kind, Named, Output, Release, Subject, Token};
+use args::{Args, Command, Kind, Named, Release, Subject, Token};
 use command::each::Objects;
 use command::import::Import;
 use command::{apply, describe, label, node, question, token, watch, write};
@@ -84,11 +85,12 @@ async fn ask(global: args::Global, command: Command) -> Result<()> {
         return command::import::release(&global, what).await;
     }
     let api = &mut Api::new(&global)?;
-    if command.writes() { change(api, &global, command).await } else { question(api, command, global.output).await }
+    if command.writes() { change(api, &global, command).await } else { question(api, &global, command).await }
 }
 
 /// What changes nothing.
-async fn question(api: &mut Api, command: Command, output: Output) -> Result<()> {
+async fn question(api: &mut Api, global: &args::Global, command: Command) -> Result<()> {
+    let output = global.output;
     match command {
         Command::Get { raw: Some(path), .. } => question::raw(api, &path).await,
         Command::Get { subject: Some(subject), names, filter, watch, .. } => {
@@ -106,7 +108,7 @@ async fn question(api: &mut Api, command: Command, output: Output) -> Result<()>
         Command::Explain { kind, name, question } => question::explain(api, kind, &name, &question, output).await,
         Command::Trait(what) => node::traits(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
-        Command::Token(what) => token::token(api, what, output).await,
+        Command::Token(what) => token::token(api, global, what).await,
         _ => unreachable!("clap gives `get` a kind or --raw, and what needs no controller was done before"),
     }
 }
@@ -119,8 +121,8 @@ fn of_one_kind(subject: &Subject, names: impl IntoIterator<Item = String>) -> Re
 async fn change(api: &mut Api, global: &args::Global, command: Command) -> Result<()> {
     let output = global.output;
     match command {
-        Command::Apply { files, force, adopt } => {
-            apply::apply(api, &files, apply::Overrule { force, adopt: adopt.as_deref() }, output).await
+        Command::Apply { files, force, adopt, strict } => {
+            apply::apply(api, &files, apply::Terms { force, adopt: adopt.as_deref(), strict }, output).await
         }
         Command::Create(what) => write::create(api, what, output).await,
         Command::Delete(named) => {
@@ -142,7 +144,7 @@ async fn change(api: &mut Api, global: &args::Global, command: Command) -> Resul
         Command::Trait(what) => node::traits(api, what, output).await,
         Command::Role(what) => node::role(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
-        Command::Token(what) => token::token(api, what, output).await,
+        Command::Token(what) => token::token(api, global, what).await,
         _ => unreachable!("what imports was done before, and other commands write nothing"),
     }
 }

@@ -61,7 +61,7 @@ pub(crate) struct Manifests {
 impl Manifest {
     /// `FILE:LINE:COLUMN` of one of its fields. A task's may be named by its id, as `task ntp requires[0]`.
     pub(crate) fn place(&self, field: &str) -> String {
-        let by_id = field.strip_prefix("task ").and_then(|rest| rest.split_once(' '));
+        let by_id = field.strip_prefix("task ").map(|rest| rest.split_once(' ').unwrap_or((rest, "")));
         let field = match by_id {
             Some((id, field)) => {
                 task_index(&self.json, id).map_or_else(|| "tasks".to_owned(), |index| format!("tasks[{index}].{field}"))

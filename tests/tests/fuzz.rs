@@ -182,7 +182,7 @@ fn s51_manifests() {
     let json = [
         r#"{"kind":"Node","name":"web-1","nodegroup":"prod/web","labels":{"a":"b","c":null},"traits":["CUSTOM_A"],"properties":{"memory_mb":1}}"#,
         r#"{"kind":"NodeGroup","cluster":"prod","name":"web","requirements":{"trait:CUSTOM_A":"required"},"merge_labels":true}"#,
-        r#"{"kind":"Release","name":"s","roles":{"web":{"tags":["t"]}},"tasks":[{"id":"a","type":"file","tags":["t"],"parameters":{"path":"/x"}}]}"#,
+        r#"{"kind":"Release","name":"s","roles":{"web":{"tags":["t"]}},"tasks":[{"id":"a","type":"file","tags":["t"],"parameters":{"path":"/x","content":"y"}}]}"#,
         r#"{"kind":"Cluster","name":"prod","parameters":{"a":{"b":[1,2,{"c":1e308}]}},"tags":{"t":{}},"roles":{"web":{"add_tags":["t"]}}}"#,
     ];
     let manager = Manager::new("tester").expect("a manager");
@@ -268,7 +268,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
         "POST",
         "/v1/releases",
         "application/json",
-        r#"{"name":"r","version":"1","roles":{"w":{"tags":["t"]}},"tasks":[{"id":"a","type":"file","tags":["t"],"parameters":{"path":"/x"}}]}"#,
+        r#"{"name":"r","version":"1","roles":{"w":{"tags":["t"]}},"tasks":[{"id":"a","type":"file","tags":["t"],"parameters":{"path":"/x","content":"y"}}]}"#,
     ),
     (
         "PATCH",

@@ -13,6 +13,31 @@ const TOKEN: &str = "make another with `stemma token create`";
 const HASH: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
 
 #[test]
+fn the_command_that_a_new_token_prints_joins_a_host() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let made = fleet.cli(&["token", "create", "--ttl", "1h"])?;
+    let told = String::from_utf8(made.stderr)?;
+    ensure!(told.starts_with("good for one host, into no group, until "), "{told}");
+    ensure!(["(in 59 min)", "(in 60 min)"].iter().any(|left| told.contains(left)), "{told}");
+    let (root, file) = (fleet.dir().join("host"), fleet.dir().join("token"));
+    std::fs::create_dir(&root)?;
+    std::fs::write(&file, made.stdout)?;
+    let file = file.to_string_lossy();
+    let command = told.lines().last().unwrap_or_default().replace("FILE", &file);
+    let mut words = command.split_whitespace();
+    ensure!(words.next() == Some("stemma-agent"), "{told}");
+    let root = root.to_string_lossy();
+    let joined = run("stemma-agent", ["--root", &root].into_iter().chain(words))?;
+    ensure!(joined.status.success(), "{command}: {}", String::from_utf8_lossy(&joined.stderr));
+    for wrong in ["3600", "soon"] {
+        let refused = fleet.cli(&["token", "create", "--ttl", wrong])?;
+        let text = String::from_utf8_lossy(&refused.stderr);
+        ensure!(refused.status.code() == Some(2) && text.contains("write it as 90s, 30m, 1h or 7d"), "{text}");
+    }
+    Ok(())
+}
+
+#[test]
 fn what_is_wrong_with_a_join_is_said_with_what_to_do() -> Result<()> {
     let fleet = Fleet::start()?;
     let token = fleet.stemma(&["token", "create"])?.trim().to_owned();

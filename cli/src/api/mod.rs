@@ -5,7 +5,9 @@ mod patience;
 mod refusal;
 mod trust;
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -37,12 +39,14 @@ pub(crate) struct Write {
     about: Option<String>,
     /// The command that also takes what others own.
     overwriting: Option<String>,
+    /// Files that it names, by their SHA-256 in hex.
+    files: BTreeMap<String, PathBuf>,
 }
 
 impl Write {
     /// A write without a body, at a path of the row.
     pub(crate) fn at(row: Endpoint, path: String) -> Self {
-        Self { row, path, body: Bytes::new(), revision: None, about: None, overwriting: None }
+        Self { row, path, body: Bytes::new(), revision: None, about: None, overwriting: None, files: BTreeMap::new() }
     }
 
     /// A write without a body, at the row's path with these parameters.
@@ -73,6 +77,12 @@ impl Write {
     /// The write, refused where it would take something from another manager; this command takes it.
     pub(crate) fn unless_owned(self, overwriting: String) -> Self {
         Self { path: with_term(&self.path, "force=false"), overwriting: Some(overwriting), ..self }
+    }
+
+    /// The write, with the files that it names: they are sent once it was decided and before it is made, so one that is refused
+    /// sends none.
+    pub(crate) fn with_files(self, files: BTreeMap<String, PathBuf>) -> Self {
+        Self { files, ..self }
     }
 
     fn method(&self) -> &'static str {
@@ -196,6 +206,7 @@ impl Api {
             return Ok(tried);
         }
         self.may_reach(hosts)?;
+        self.send_files(&write.files).await?;
         self.make(write).await
     }
 
@@ -223,6 +234,16 @@ impl Api {
     /// Above `--max-nodes`, or when a person says no.
     pub(crate) fn may_reach(&self, hosts: usize) -> Result<()> {
         self.radius.check(hosts)
+    }
+
+    /// A file that nothing names changes nothing, and the controller drops it after a day: so it is no write of its own.
+    async fn send_files(&mut self, files: &BTreeMap<String, PathBuf>) -> Result<()> {
+        for (hash, path) in files {
+            let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+            let sent = self.make(&Write::to(Endpoint::PutBlob, &[hash]).bytes(bytes)).await;
+            sent.with_context(|| path.display().to_string())?;
+        }
+        Ok(())
     }
 
     /// Has a write decided and not made: its answer, and how many hosts it reaches.

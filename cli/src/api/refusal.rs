@@ -4,7 +4,9 @@ use std::fmt;
 
 use bytes::Bytes;
 use hyper::{Response, StatusCode};
+use serde::Deserialize as _;
 use serde_json::Value;
+use stemma_core::finding::Finding;
 
 use crate::exit::Exit;
 
@@ -27,6 +29,10 @@ pub(crate) struct Refusal {
     pub(crate) conflicts: Vec<Conflict>,
     /// The command that takes what others own.
     pub(super) overwriting: Option<String>,
+    /// The key of the object that it is about, as `cluster/prod`, where no field of the request is.
+    pub(crate) object: Option<String>,
+    /// Findings that a strict apply is refused for.
+    pub(crate) findings: Vec<Finding>,
 }
 
 /// A key or field that another manager owns with another value.
@@ -67,6 +73,8 @@ impl Refusal {
             errors: listed("errors").map(one_error).collect(),
             conflicts: listed("conflicts").map(Conflict::of).collect(),
             overwriting: None,
+            object: body["object"].as_str().map(str::to_owned),
+            findings: listed("findings").filter_map(|one| Finding::deserialize(one).ok()).collect(),
         }
     }
 

@@ -78,7 +78,7 @@ pub(crate) enum Command {
     Validate {
         #[command(flatten)]
         files: Files,
-        /// End with status 1 where one of the findings is an error; otherwise findings end with 0.
+        /// End with status 1 where one of the findings is an error or a warning; otherwise findings end with 0.
         #[arg(long)]
         strict: bool,
     },
@@ -94,6 +94,9 @@ pub(crate) enum Command {
         /// Take over what this manager owns of the keys applied.
         #[arg(long, value_name = "MANAGER")]
         adopt: Option<String>,
+        /// Apply nothing where one of the findings is an error or a warning.
+        #[arg(long)]
+        strict: bool,
     },
     /// List objects, or show some by name.
     Get {

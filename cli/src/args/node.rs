@@ -207,9 +207,12 @@ pub(crate) enum Token {
         /// How many nodes may use it.
         #[arg(long, default_value_t = 1)]
         uses: u32,
-        /// For how many seconds.
-        #[arg(long, default_value_t = 1800)]
-        ttl_seconds: u64,
+        /// For how long it is good, as `90s`, `30m`, `1h` or `7d`.
+        #[arg(long, default_value = "30m", value_name = "TIME", value_parser = seconds)]
+        ttl: u64,
+        /// The same in seconds.
+        #[arg(long, value_name = "N", conflicts_with = "ttl", hide = true)]
+        ttl_seconds: Option<u64>,
     },
     /// The tokens that can still be used, without their secrets.
     List,
@@ -217,4 +220,51 @@ pub(crate) enum Token {
     Delete { id: String },
     /// What an agent pins: the hash of the fleet root's public key.
     CaHash,
+}
+
+/// A length of time in seconds: numbers, each with its unit.
+fn seconds(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no time: write it as 90s, 30m, 1h or 7d");
+    let mut seconds = 0_u64;
+    for part in text.split_inclusive(|letter: char| letter.is_ascii_alphabetic()) {
+        let (number, unit) = part.split_at(part.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(wrong)?);
+        let unit = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3_600,
+            "d" => 86_400,
+            _ => return Err(wrong()),
+        };
+        let length = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)?;
+        seconds = seconds.checked_add(length).ok_or_else(wrong)?;
+    }
+    if seconds == 0 { Err(wrong()) } else { Ok(seconds) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_numbers_with_units() {
+        for (text, read) in [
+            ("90s", Some(90)),
+            ("30m", Some(1_800)),
+            ("1h", Some(3_600)),
+            ("1h30m", Some(5_400)),
+            ("7d", Some(604_800)),
+            ("", None),
+            ("3600", None),
+            ("1h30", None),
+            ("0s", None),
+            ("h", None),
+            ("1 h", None),
+            ("1y", None),
+            ("-1h", None),
+            ("99999999999999999999d", None),
+            ("9999999999999999d", None),
+        ] {
+            assert_eq!(seconds(text).ok(), read, "{text}");
+        }
+    }
 }

@@ -1,7 +1,9 @@
-//! `apply`: files first as blobs, then every object in one request, all or none.
+//! `apply`: every object in one request, all or none, with the files that they name.
 
-use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
+use anyhow::Result;
+use serde::Deserialize as _;
+use serde_json::Value;
+use stemma_core::finding::Finding;
 use stemma_wire::endpoint::{Endpoint, escape};
 
 use crate::api::{Api, Conflict, Refusal, Write};
@@ -9,48 +11,44 @@ use crate::args::{Files, Kind, Output};
 use crate::command::done::{change_lines, note_dry_run};
 use crate::command::{question, written};
 use crate::manifest::{self, Manifest, Manifests};
-use crate::output::{cell, printable_lines, table};
+use crate::output::{cell, printable, printable_lines, table};
+use crate::place::Places;
 use crate::problem::Problems;
 use crate::tree;
 
-/// What stands in the way of an apply.
-pub(crate) struct Overrule<'a> {
+/// On which terms an apply is made.
+pub(crate) struct Terms<'a> {
     /// Take over what another manager owns with another value.
     pub(crate) force: bool,
     /// Take over what this manager owns of what is applied.
     pub(crate) adopt: Option<&'a str>,
+    /// Apply nothing where a finding counts.
+    pub(crate) strict: bool,
 }
 
 /// Applies what the files hold.
 ///
 /// # Errors
 /// What is wrong with the files, and the controller's refusal with the place in the files that it means.
-pub(crate) async fn apply(api: &mut Api, files: &Files, overrule: Overrule<'_>, output: Output) -> Result<()> {
+pub(crate) async fn apply(api: &mut Api, files: &Files, terms: Terms<'_>, output: Output) -> Result<()> {
     let manifests = manifest::read(&tree::paths(files)?)?;
-    send_blobs(api, &manifests).await?;
     let objects: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
     let body = format!("{{\"objects\":[{}]}}", objects.join(","));
-    let mut path = format!("{}?force={}", Endpoint::Apply.path(&[]), overrule.force);
-    if let Some(from) = overrule.adopt {
+    let mut path = format!("{}?force={}", Endpoint::Apply.path(&[]), terms.force);
+    if let Some(from) = terms.adopt {
         path.push_str(&format!("&adopt={}", escape(from)));
     }
-    let applied = api.send(Write::at(Endpoint::Apply, path).bytes(body)).await;
-    let applied = applied.map_err(|error| placed(error, &manifests))?;
-    print_applied(api, &applied, output).await?;
+    if terms.strict {
+        path.push_str("&strict=true");
+    }
+    let write = Write::at(Endpoint::Apply, path).bytes(body).with_files(manifests.blobs.clone());
+    let applied = api.send(write).await.map_err(|error| placed(error, &manifests))?;
+    print_applied(api, &applied, &Places::of(&manifests.objects), output).await?;
     note_dry_run(api);
     Ok(())
 }
 
-async fn send_blobs(api: &mut Api, manifests: &Manifests) -> Result<()> {
-    for (hash, path) in &manifests.blobs {
-        let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-        let sent = api.send(Write::to(Endpoint::PutBlob, &[hash]).bytes(bytes)).await;
-        sent.with_context(|| path.display().to_string())?;
-    }
-    Ok(())
-}
-
-async fn print_applied(api: &mut Api, applied: &Value, output: Output) -> Result<()> {
+async fn print_applied(api: &mut Api, applied: &Value, places: &Places<'_>, output: Output) -> Result<()> {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
     let named = |object: &Value| {
         let kind = Kind::of_manifest(object.get("kind").and_then(Value::as_str).unwrap_or_default());
@@ -66,7 +64,7 @@ async fn print_applied(api: &mut Api, applied: &Value, output: Output) -> Result
             }
             say_part!("{}", texts.join("---\n"));
         }
-        Output::Manifest | Output::Table | Output::Wide => print_actions(applied),
+        Output::Manifest | Output::Table | Output::Wide => print_actions(applied, places),
     }
     Ok(())
 }
@@ -74,8 +72,17 @@ async fn print_applied(api: &mut Api, applied: &Value, output: Output) -> Result
 /// A refusal, each thing in it with the place in the files that it means.
 fn placed(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
     let Some(refusal) = error.downcast_ref::<Refusal>() else { return error };
+    let places = Places::of(&manifests.objects);
+    if !refusal.findings.is_empty() {
+        let lines = refusal.findings.iter().map(|finding| format!("\n  {}", places.line(finding)));
+        return refusal.exit().because(refusal.message.clone() + &lines.collect::<String>());
+    }
     let Some((manifest, field)) = refusal.field.as_deref().and_then(|field| meant(field, manifests)) else {
-        return error;
+        let place = refusal.object.as_deref().and_then(|key| places.find(key, refusal.field.as_deref().unwrap_or("")));
+        return match place {
+            Some(place) => refusal.exit().because(format!("{place}: {refusal}")),
+            None => error,
+        };
     };
     if !refusal.conflicts.is_empty() {
         let one = |conflict: &Conflict| format!("\n  {}: {conflict}", manifest.place(&conflict.field()));
@@ -119,7 +126,7 @@ fn own_words(message: &str, field: &str) -> String {
     if field.is_empty() || text.starts_with(field) { text.to_owned() } else { format!("{field}: {text}") }
 }
 
-fn print_actions(applied: &Value) {
+fn print_actions(applied: &Value, places: &Places<'_>) {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
     let rows =
         objects().map(|object| vec![cell(object.get("kind")), cell(object.get("name")), cell(object.get("action"))]);
@@ -130,7 +137,11 @@ fn print_actions(applied: &Value) {
             say!("{what}: {line}");
         }
     }
-    print_findings(applied.get("findings").unwrap_or(&json!([])));
+    for finding in applied.get("findings").and_then(Value::as_array).into_iter().flatten() {
+        // One of a newer controller may be of another form.
+        let known = Finding::deserialize(finding);
+        say!("{}", known.map_or_else(|_| printable(&finding.to_string()), |finding| places.line(&finding)));
+    }
 }
 
 fn kind_word(object: &Value) -> &str {
@@ -138,20 +149,6 @@ fn kind_word(object: &Value) -> &str {
     match Kind::of_manifest(kind) {
         Some(kind) => kind.name(),
         None => kind,
-    }
-}
-
-/// Findings, the gravest first as they came.
-pub(crate) fn print_findings(findings: &Value) {
-    for finding in findings.as_array().into_iter().flatten() {
-        let line = format!(
-            "{} {} {}: {}",
-            cell(finding.get("severity")),
-            cell(finding.get("code")),
-            cell(finding.get("object")),
-            cell(finding.get("message"))
-        );
-        say!("{}", crate::output::printable(&line));
     }
 }
 

@@ -7,18 +7,21 @@ use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
 use stemma_wire::endpoint::Endpoint;
 
-use crate::api::{Api, Write, random};
-use crate::args::{Filter, Kind, Output, Token};
+use crate::api::{Api, Write, ca_hash, random};
+use crate::args::{Filter, Global, Kind, Output, Token};
 use crate::command::done::note_dry_run;
 use crate::command::each::Objects;
 use crate::command::{question, write};
+use crate::output::{printable_lines, since};
 
 /// `token`.
-pub(crate) async fn token(api: &mut Api, what: Token, output: Output) -> Result<()> {
+pub(crate) async fn token(api: &mut Api, global: &Global, what: Token) -> Result<()> {
+    let output = global.output;
     match what {
-        Token::Create { nodegroup, node, uses, ttl_seconds } => {
-            let body = json!({"nodegroup": nodegroup, "node": node, "uses": uses, "ttl_seconds": ttl_seconds});
-            create(api, body, output).await
+        Token::Create { nodegroup, node, uses, ttl, ttl_seconds } => {
+            let ttl = ttl_seconds.unwrap_or(ttl);
+            let body = json!({"nodegroup": nodegroup, "node": node, "uses": uses, "ttl_seconds": ttl});
+            create(api, global, body).await
         }
         Token::List => {
             let filter = Filter::default();
@@ -39,7 +42,7 @@ fn is_good(token: &Value, now: jiff::Timestamp) -> bool {
     is_left && expires.is_none_or(|at| at > now)
 }
 
-async fn create(api: &mut Api, mut body: Value, output: Output) -> Result<()> {
+async fn create(api: &mut Api, global: &Global, mut body: Value) -> Result<()> {
     let secret = Hex(&random::<32>()?).to_string();
     body["secret_sha256"] = Hex(&Sha256::digest(secret.as_bytes())).to_string().into();
     body.as_object_mut().expect("made as a map").retain(|_, value| !value.is_null());
@@ -51,12 +54,35 @@ async fn create(api: &mut Api, mut body: Value, output: Output) -> Result<()> {
     }
     let id = made.get("id").and_then(Value::as_str).context("the answer holds no token's id")?.to_owned();
     made["token"] = format!("{id}.{secret}").into();
-    match output {
-        Output::Json | Output::Yaml => question::print(&made, output)?,
+    match global.output {
+        Output::Json | Output::Yaml => question::print(&made, global.output)?,
         Output::Name => say!("token/{id}"),
-        Output::Table | Output::Wide | Output::Manifest => say!("{id}.{secret}"),
+        Output::Table | Output::Wide | Output::Manifest => {
+            say!("{id}.{secret}");
+            eprintln!("{}", printable_lines(&how_to_join(&made, ca_hash(global).ok().as_deref())));
+        }
     }
     Ok(())
+}
+
+/// What a person needs beside the token, which alone stands on standard output.
+fn how_to_join(made: &Value, hash: Option<&str>) -> String {
+    let uses = made.get("uses").and_then(Value::as_u64).unwrap_or(1);
+    let text = |name: &str| made.get(name).and_then(Value::as_str);
+    let bound = match (text("node"), text("nodegroup")) {
+        (Some(node), _) => format!("the node {node}"),
+        (None, Some(group)) if uses == 1 => format!("one host, into the group {group}"),
+        (None, Some(group)) => format!("{uses} hosts, into the group {group}"),
+        (None, None) if uses == 1 => "one host, into no group".to_owned(),
+        (None, None) => format!("{uses} hosts, into no group"),
+    };
+    let url = text("agents").unwrap_or("https://CONTROLLER:9444");
+    let hash = hash.unwrap_or("HASH");
+    format!(
+        "good for {bound}, until {}\non the host, with the token in a file that its user alone may read:\n  \
+         stemma-agent join {url} --token-file FILE --ca-hash {hash}",
+        since(made.get("expires_at")),
+    )
 }
 
 #[cfg(test)]
@@ -73,6 +99,33 @@ mod tests {
         ] {
             let token = json!({"id": "a", "uses_left": left, "expires_at": expires_at});
             assert_eq!(is_good(&token, now), good, "{token}");
+        }
+    }
+
+    #[test]
+    fn a_person_is_told_for_whom_and_how_long_and_what_to_run() {
+        let made = |nodegroup: Value, node: Value, uses: u64| {
+            json!({"nodegroup": nodegroup, "node": node, "uses": uses,
+            "expires_at": "2020-01-01T00:00:00+00:00", "agents": "https://c.example.net:9444"})
+        };
+        for (made, hash, first, command) in [
+            (
+                made(json!("prod/web"), Value::Null, 1),
+                Some("ab12"),
+                "good for one host, into the group prod/web, until 2020-01-01 00:00 (",
+                "  stemma-agent join https://c.example.net:9444 --token-file FILE --ca-hash ab12",
+            ),
+            (
+                made(json!("prod/web"), Value::Null, 3),
+                None,
+                "good for 3 hosts, into the group prod/web, ",
+                "--ca-hash HASH",
+            ),
+            (made(Value::Null, json!("web-1"), 1), None, "good for the node web-1, until ", "--ca-hash HASH"),
+            (made(Value::Null, Value::Null, 1), None, "good for one host, into no group, until ", "--ca-hash HASH"),
+        ] {
+            let told = how_to_join(&made, hash);
+            assert!(told.starts_with(first) && told.ends_with(command), "{told}");
         }
     }
 }

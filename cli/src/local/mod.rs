@@ -17,7 +17,7 @@ use stemma_core::manifest::{BodyError, Document, Key, Objects, assemble, read_do
 use stemma_core::name::{NodeName, ObjectName, ReleaseRef};
 use stemma_core::object::{ClusterId, Object, Spec};
 use stemma_core::ownership::Manager;
-use stemma_core::release::{CompiledRelease, ReleaseError, compile_set};
+use stemma_core::release::{CompiledRelease, ReleaseError, compile_set, refused};
 use stemma_core::resolve::{FleetAnswer, ResolveCache, ResolveError, resolve_fleet};
 
 use crate::manifest::{self, Manifest, Manifests};
@@ -32,18 +32,28 @@ const MANAGER: &str = "manifests";
 /// Compiled releases by name.
 type Releases = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
 
+/// What manifests are read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The answer alone: what hosts would refuse is not judged.
+    Answer,
+    /// To know what is wrong with them.
+    Check,
+}
+
 /// A set of manifests that holds together.
 pub(crate) struct Local {
     answer: FleetAnswer,
+    manifests: Vec<Manifest>,
 }
 
 /// Reads manifests and puts a fleet together of them.
 ///
 /// # Errors
 /// [`Problems`]: everything that is wrong, stage by stage: files, fields, names, releases, placement.
-pub(crate) fn load(paths: &[PathBuf]) -> Result<Local> {
+pub(crate) fn load(paths: &[PathBuf], purpose: Purpose) -> Result<Local> {
     let (manifests, problems) = manifest::read_all(paths);
-    let sources = Sources::read(manifests, problems)?;
+    let sources = Sources::read(manifests, problems, purpose)?;
     let manager = Manager::new(MANAGER).expect("the name is a manager's");
     let objects = match assemble(&sources.documents, &manager) {
         Ok(objects) => objects,
@@ -58,10 +68,11 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Local> {
 struct Sources {
     manifests: Vec<Manifest>,
     documents: Vec<Document>,
+    purpose: Purpose,
 }
 
 impl Sources {
-    fn read(manifests: Manifests, mut problems: Problems) -> Result<Self> {
+    fn read(manifests: Manifests, mut problems: Problems, purpose: Purpose) -> Result<Self> {
         let mut documents = Vec::new();
         for manifest in &manifests.objects {
             match read_document(&manifest.json) {
@@ -70,7 +81,7 @@ impl Sources {
             }
         }
         problems.check()?;
-        Ok(Self { manifests: manifests.objects, documents })
+        Ok(Self { manifests: manifests.objects, documents, purpose })
     }
 
     /// What is wrong with the bodies, and with the releases, which need no other object to be looked at.
@@ -102,9 +113,19 @@ impl Sources {
         Ok(releases)
     }
 
+    /// What every host would refuse of the releases.
+    fn judge(&self, objects: &Objects, problems: &mut Problems) {
+        for release in &objects.releases {
+            let key = Key::Release(release.meta.name.clone());
+            for error in refused(&release.spec, None) {
+                problems.add(self.place(&key, error.field().as_deref().unwrap_or_default()), error);
+            }
+        }
+    }
+
     fn compile_into(&self, objects: &Objects, problems: &mut Problems) -> Releases {
         let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
-        compile_set(&specs, &Reader).unwrap_or_else(|failed| {
+        let releases = compile_set(&specs, &Reader).unwrap_or_else(|failed| {
             for (name, errors) in &failed {
                 let key = Key::Release(name.clone());
                 // An import that failed for reasons of its own is not missing.
@@ -114,7 +135,11 @@ impl Sources {
                 }
             }
             Releases::new()
-        })
+        });
+        if self.purpose == Purpose::Check {
+            self.judge(objects, problems);
+        }
+        releases
     }
 
     /// Refuses a release that some level names and that is nowhere among the manifests.
@@ -140,9 +165,9 @@ impl Sources {
     }
 
     /// Resolves every node and orders every cluster.
-    fn check(&self, fleet: &Fleet) -> Result<Local> {
+    fn check(self, fleet: &Fleet) -> Result<Local> {
         let errors = match resolve_fleet(fleet, &ResolveCache::new()) {
-            Ok(answer) => return Ok(Local { answer }),
+            Ok(answer) => return Ok(Local { answer, manifests: self.manifests }),
             Err(errors) => errors,
         };
         let mut problems = Problems::default();

@@ -8,7 +8,7 @@ use stemma_core::resolve::Answer;
 use stemma_core::task::{TaskType, task_type};
 use stemma_render::{Limits, Renderer, SecretUnavailable, Secrets};
 
-use super::load;
+use super::{Purpose, load};
 use crate::args::{Files, Output};
 use crate::command::question;
 use crate::exit::Exit;
@@ -44,7 +44,7 @@ struct Rendered {
 /// # Errors
 /// Status 3 for a node or task that is not there; else what is wrong with the manifests, or the templates that fail.
 pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Output) -> Result<()> {
-    let local = load(&tree::paths(files)?)?;
+    let local = load(&tree::paths(files)?, Purpose::Answer)?;
     let answer = local.answer.answers.iter().find(|answer| answer.node().display_name() == node);
     let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();
@@ -144,7 +144,7 @@ mod tests {
              kind: Cluster\nname: c\nrelease: r\nlabels: {v: '$(id)'}\n---\n\
              kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n";
         std::fs::write(&file, text).unwrap();
-        let local = load(&[file]).unwrap();
+        let local = load(&[file], Purpose::Answer).unwrap();
         let mut problems = Problems::default();
         let found = tasks(&local.answer.answers[0], "n", Some("t")).unwrap();
         let rendered = one(found[0].0, found[0].1, "n", &mut problems);

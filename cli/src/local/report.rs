@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use stemma_core::finding::{Finding, Severity, rule};
+use serde_json::Value;
+use stemma_core::finding::{Finding, rule, strictly};
 use stemma_core::resolve::FleetAnswer;
 use stemma_core::role::natural_cmp;
 
-use super::load;
+use super::{Purpose, load};
 use crate::args::{Files, Output};
 use crate::command::question;
 use crate::output::{printable, table};
+use crate::place::Places;
 use crate::tree;
 
 /// `resolve`. What a type's parameters must be is not judged by it: `validate` does, and a write to a controller.
@@ -18,7 +20,7 @@ use crate::tree;
 /// # Errors
 /// What is wrong with the manifests.
 pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
-    let mut resolved = load(&tree::paths(files)?)?.answer;
+    let mut resolved = load(&tree::paths(files)?, Purpose::Answer)?.answer;
     resolved.findings.retain(|finding| finding.code != rule::TASK_PARAMETERS.code);
     match output {
         Output::Json | Output::Yaml => question::print(&serde_json::to_value(&resolved)?, output)?,
@@ -35,24 +37,32 @@ pub(crate) fn resolve(files: &Files, output: Output) -> Result<()> {
 /// `validate`: the findings alone.
 ///
 /// # Errors
-/// What is wrong with the manifests; where it is to be strict, findings that are errors.
+/// What is wrong with the manifests, what every host would refuse of them among it; where it is to be strict, findings that count.
 pub(crate) fn validate_files(files: &Files, is_strict: bool, output: Output) -> Result<()> {
-    let local = load(&tree::paths(files)?)?;
-    let findings = &local.answer.findings;
+    let local = load(&tree::paths(files)?, Purpose::Check)?;
+    let (findings, places) = (&local.answer.findings, Places::of(&local.manifests));
     match output {
-        Output::Json | Output::Yaml => question::print(&serde_json::to_value(findings)?, output)?,
+        Output::Json | Output::Yaml => question::print(&placed(findings, &places)?, output)?,
         _ if findings.is_empty() => say!("no findings: {} nodes resolve", local.answer.answers.len()),
-        _ => print_findings(findings),
+        _ => findings.iter().for_each(|finding| say!("{}", places.line(finding))),
     }
-    if is_strict { check_strictly(findings) } else { Ok(()) }
+    match strictly(findings).filter(|_| is_strict) {
+        Some(counted) => bail!("--strict: {counted}"),
+        None => Ok(()),
+    }
 }
 
-fn check_strictly(findings: &[Finding]) -> Result<()> {
-    match findings.iter().filter(|finding| finding.severity == Severity::Error).count() {
-        0 => Ok(()),
-        1 => bail!("one of the findings is an error (--strict)"),
-        errors => bail!("{errors} of the findings are errors (--strict)"),
+/// The findings, each with its `place` where it has one.
+fn placed(findings: &[Finding], places: &Places<'_>) -> Result<Value> {
+    let mut listed = Vec::new();
+    for finding in findings {
+        let mut one = serde_json::to_value(finding)?;
+        if let Some(place) = places.of_finding(finding) {
+            one["place"] = place.into();
+        }
+        listed.push(one);
     }
+    Ok(listed.into())
 }
 
 fn nodes(resolved: &FleetAnswer, output: Output) -> String {
@@ -102,8 +112,6 @@ fn print_findings(findings: &[Finding]) {
 
 #[cfg(test)]
 mod tests {
-    use stemma_core::finding::rule;
-
     use super::*;
 
     #[test]
@@ -114,7 +122,7 @@ mod tests {
              roles: {web: {add_tags: [a]}, nope: {add_tags: [b]}}\ntags: {x: {role: gone}, y: {role: web}}\n---\n\
              kind: NodeGroup\ncluster: prod\nname: all\n";
         std::fs::write(&file, text).unwrap();
-        let findings = load(&[file]).unwrap().answer.findings;
+        let findings = load(&[file], Purpose::Answer).unwrap().answer.findings;
         let unknown = findings.iter().filter(|finding| finding.code == "role.unknown");
         let messages: Vec<&str> = unknown.map(|finding| finding.message.as_str()).collect();
         assert_eq!(
@@ -135,18 +143,8 @@ mod tests {
              - {id: always, type: shell, roles: [master], parameters: {command: [a]}}\n---\n\
              kind: Cluster\nname: prod\nrelease: r\n---\nkind: NodeGroup\ncluster: prod\nname: all\n";
         std::fs::write(&file, text).unwrap();
-        let master = load(&[file]).unwrap().answer.nodes.remove("master").unwrap();
+        let master = load(&[file], Purpose::Answer).unwrap().answer.nodes.remove("master").unwrap();
         assert_eq!(master.tasks, ["always"]);
         assert_eq!(master.skipped["never"], "condition is false: 1 > 2");
-    }
-
-    #[test]
-    fn a_strict_check_ends_badly_for_errors_alone() {
-        let found = |rule| Finding::of(rule, "x", "y");
-        let (warning, error) = (found(rule::TASK_TYPE), found(rule::INPUTS_SIZE));
-        assert!(check_strictly(&[]).is_ok());
-        assert!(check_strictly(std::slice::from_ref(&warning)).is_ok());
-        let refused = check_strictly(&[warning, error.clone(), error]).unwrap_err();
-        assert_eq!(refused.to_string(), "2 of the findings are errors (--strict)");
     }
 }

@@ -43,6 +43,8 @@ pub struct Api {
     pub traits: TraitNames,
     /// Who is sent an answer in pieces.
     pub readers: Readers,
+    /// The port at which agents are served, with which a new token's answer says where to join.
+    pub agents_port: u16,
     /// Which requests the listener takes.
     pub guarding: Guarding,
 }

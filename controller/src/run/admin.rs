@@ -15,6 +15,7 @@ pub(super) fn handler(
     parts: &Arc<Parts>,
     config: &Config,
     traits: TraitNames,
+    agents_port: u16,
 ) -> impl Fn(&Arc<Peer>, Request<RequestBody>) -> Answering + Send + Sync + 'static {
     let guarding = match config.admin {
         AdminListen::Tls(_) => Guarding::Certificates,
@@ -29,6 +30,7 @@ pub(super) fn handler(
         rejected: Arc::clone(&parts.rejected),
         traits,
         readers: Readers::default(),
+        agents_port,
         guarding,
     };
     crate::api::handler(Arc::new(api))

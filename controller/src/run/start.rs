@@ -243,7 +243,7 @@ impl Serving {
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(admin_socket, tls, options.admin_limits, clock, rejected);
         parts.metrics.watch_connections(agent_connections.clone(), server.connections());
-        let handler = admin::handler(&parts, &config, traits);
+        let handler = admin::handler(&parts, &config, traits, agents.port());
         let admin_task = tokio::spawn(server.run(handler, until(stopped.clone())));
         let refusals = refusals::watch(&parts.rejected, Arc::clone(&parts.clock));
         let mut tasks = Tasks::begin(&parts, keys, sides, from);

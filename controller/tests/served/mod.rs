@@ -85,6 +85,7 @@ impl Served {
             rejected: Arc::default(),
             traits: TraitNames::default(),
             readers: Readers::default(),
+            agents_port: 9444,
             guarding: Guarding::Loopback,
         };
         Self { api: Arc::new(api), _directory: directory }

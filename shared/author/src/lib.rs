@@ -14,8 +14,7 @@ mod template;
 
 use std::sync::Arc;
 
-use stemma_core::condition::{Author, AuthorError, Condition, Script};
-use stemma_core::input::Reference;
+use stemma_core::condition::{Author, AuthorError, Condition, TemplateReads};
 
 pub use condition::MAX_CONDITION_BYTES;
 
@@ -24,11 +23,11 @@ pub use condition::MAX_CONDITION_BYTES;
 pub struct Reader;
 
 impl Author for Reader {
-    fn template(&self, text: &str) -> Result<Vec<Reference>, AuthorError> {
+    fn template(&self, text: &str) -> Result<TemplateReads, AuthorError> {
         template::file(text)
     }
 
-    fn script(&self, text: &str) -> Result<Script, AuthorError> {
+    fn script(&self, text: &str) -> Result<TemplateReads, AuthorError> {
         template::script(text)
     }
 

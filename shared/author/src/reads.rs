@@ -19,10 +19,23 @@ pub(crate) enum Lookup {
     Primary(Box<str>),
 }
 
+/// What becomes of a template where what it reads is absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stance {
+    /// It fails.
+    Needs,
+    /// It may never come to the read, or get on without a value.
+    Perhaps,
+    /// It asks whether a value is there.
+    Asks,
+}
+
 /// Reads, and the look-ups by number with the fields that are read of each.
 #[derive(Default)]
 pub(crate) struct Reads {
     plain: BTreeSet<Reference>,
+    needed: BTreeSet<Reference>,
+    asked: BTreeSet<Reference>,
     lookups: Vec<(Lookup, BTreeSet<Path>)>,
     numbers: BTreeMap<String, usize>,
 }
@@ -107,8 +120,25 @@ pub(crate) fn check_pattern(name: &str) -> Result<(), String> {
 
 impl Reads {
     /// Something is read.
-    pub(crate) fn add(&mut self, reference: Reference) {
+    pub(crate) fn add(&mut self, reference: Reference, stance: Stance) {
+        match stance {
+            Stance::Needs => drop(self.needed.insert(reference.clone())),
+            Stance::Asks => drop(self.asked.insert(reference.clone())),
+            Stance::Perhaps => {}
+        }
         self.plain.insert(reference);
+    }
+
+    /// The labels and parameters that are needed and nowhere asked for.
+    pub(crate) fn needs(&self) -> Vec<Reference> {
+        let is_asked = |needed: &Reference| match needed.read() {
+            Read::Label(_) => self.asked.contains(needed),
+            Read::Parameter(path) => {
+                self.asked.iter().any(|asked| matches!(asked.read(), Read::Parameter(way) if path.is_within(way)))
+            }
+            _ => true,
+        };
+        self.needed.iter().filter(|needed| !is_asked(needed)).cloned().collect()
     }
 
     /// The reference of a look-up with the fields that are read of it so far.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use stemma_author::Reader;
-use stemma_core::condition::Author;
+use stemma_core::condition::{Author, TemplateReads};
 use stemma_core::input::{Input, Inputs, Read, Reference};
 use stemma_render::{Cause, Limits, NoSecrets, Renderer};
 
@@ -174,7 +174,9 @@ proptest! {
 
     #[test]
     fn rendering_reads_what_was_found_and_nothing_else(template in template(), variants in vec(0_u8..12, 1..6)) {
-        let Ok(found) = Reader.template(&template) else { return Err(TestCaseError::reject("not of the grammar")) };
+        let Ok(TemplateReads { references: found, needs, .. }) = Reader.template(&template) else {
+            return Err(TestCaseError::reject("not of the grammar"));
+        };
         let own = inputs(&found, &variants);
         let (cause, read, text) = rendered(&template, &own);
         prop_assert!(!matches!(cause, Some(Cause::NotAnInput { .. })), "{template}\nfound {found:?}\n{cause:?}");
@@ -189,6 +191,14 @@ proptest! {
         let (_, read_of_more, text_of_more) = rendered(&template, &more);
         prop_assert_eq!(&read_of_more, &read, "{}", template);
         prop_assert_eq!(text_of_more, text, "{}", template);
+
+        // It fails where one that it needs is absent.
+        for need in needs.iter().filter(|need| found.contains(need)) {
+            let mut without = own.clone();
+            without.insert(need.clone(), Input::Absent).expect("less than before");
+            let (cause, ..) = rendered(&template, &without);
+            prop_assert!(cause.is_some(), "{template}\nwithout {need}");
+        }
 
         // Without one that is read, that one is what is missed.
         if let Some(gone) = read.first() {

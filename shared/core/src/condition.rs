@@ -75,17 +75,17 @@ pub enum ConditionError {
 
 /// Reads templates and conditions when a release is stored.
 pub trait Author: Send + Sync {
-    /// What a template of a file or of a command's item reads, sorted, each once.
+    /// What a template of a file or of a command's item reads.
     ///
     /// # Errors
     /// [`AuthorError`] where it does not parse or reads other than docs/templates.md allows.
-    fn template(&self, text: &str) -> Result<Vec<Reference>, AuthorError>;
+    fn template(&self, text: &str) -> Result<TemplateReads, AuthorError>;
 
     /// What the template of a shell script reads, and whether it puts in values unquoted.
     ///
     /// # Errors
     /// [`AuthorError`], also where a value stands at a place that cannot be quoted.
-    fn script(&self, text: &str) -> Result<Script, AuthorError>;
+    fn script(&self, text: &str) -> Result<TemplateReads, AuthorError>;
 
     /// A condition, ready to be evaluated.
     ///
@@ -94,12 +94,15 @@ pub trait Author: Send + Sync {
     fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError>;
 }
 
-/// What a shell script's template reads.
+/// What a template reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Script {
+pub struct TemplateReads {
     /// What it reads, sorted, each once.
     pub references: Vec<Reference>,
-    /// Where `|raw` stands, as line and column: only an admin may store such a script (docs/trust.md, rule 3).
+    /// The labels and parameters without which it fails, sorted, each once: it reads them on every way through it, and nowhere asks
+    /// whether they are there.
+    pub needs: Vec<Reference>,
+    /// Where `|raw` stands in a script, as line and column: only an admin may store such a one (docs/trust.md, rule 3).
     pub raw: Vec<(u32, u32)>,
 }
 

@@ -136,7 +136,10 @@ impl Reply {
             reply.set(header::LOCATION, &format!("{base}{location}"));
         }
         if let Some(warning) = &answer.warning {
-            reply.set(header::WARNING, &format!("299 stemma \"{}\"", warning.replace(['"', '\\'], "'")));
+            reply.set(
+                header::WARNING,
+                &format!("299 stemma \"{}\"", warning.replace(['"', '\\'], "'").replace('…', "...")),
+            );
         }
         if let Some(hosts) = answer.hosts {
             reply.set(HOSTS, &hosts.to_string());

@@ -1,6 +1,7 @@
 //! Several objects at once: all of them, or none.
 
 use serde_json::{Map, Value, json};
+use stemma_core::finding::strictly;
 use stemma_core::manifest::{Author, Document, Key, read_document, write};
 use stemma_core::object::{ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, ReleaseSpec};
 use stemma_core::ownership::{InvalidOwner, Manager};
@@ -25,6 +26,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
     let parameters = &request.query;
     let caller = request.caller()?;
     let force = parameters.flag("force")?.unwrap_or(false);
+    let strict = parameters.flag("strict")?.unwrap_or(false);
     let bad_manager = |e: InvalidOwner| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("adopt");
     let adopt = parameters.one("adopt")?.map(Manager::new).transpose().map_err(bad_manager)?;
     let author = Author::Apply { manager: &caller.manager, force, adopt: adopt.as_ref() };
@@ -39,6 +41,10 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         work.forget()?;
         let lost = changes.lost_labels(&before, &work.model, work.reach().dirty.nodes()).to_json();
         let findings = super::findings::of_write(work);
+        if let Some(counted) = strictly(&findings).filter(|_| strict) {
+            let message = format!("a strict apply, and {counted}; nothing was changed");
+            return Err(ApiError::new(ErrorType::FindingStrict, message).extra("findings", json!(findings)).into());
+        }
         Ok(Answer::json(200, json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings})))
     })
     .await

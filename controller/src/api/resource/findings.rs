@@ -8,7 +8,7 @@ use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Missing;
 use stemma_core::idle::{self, Idle};
 use stemma_core::object::{ClusterId, GroupId, Kind, Object};
-use stemma_core::resolve::{Outcome, cluster_findings, resolve_cluster};
+use stemma_core::resolve::{self, Outcome, Unset, cluster_findings, resolve_cluster};
 use uuid::Uuid;
 
 use super::state;
@@ -53,19 +53,33 @@ impl Gravest {
 pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
     let mut findings = Gravest::default();
+    let written: BTreeSet<Uuid> = work.written().map(|(_, uuid)| uuid).collect();
+    let mut unset = Unset::default();
     for node in work.reach().dirty.nodes() {
         clusters.extend(work.model.cluster_of(node.0));
         if let Outcome::Complete(answer) = work.model.resolve(node.0) {
             findings.extend(size::findings(&answer));
+            unset.add(&answer);
+            if written.contains(&node.0) {
+                findings.extend(answer.findings());
+            }
         }
+    }
+    findings.extend(unset.findings());
+    for (kind, uuid) in work.written() {
+        clusters.extend(cluster_of(&work.model, kind, uuid));
+        findings.extend(of_object(&work.model, kind, uuid));
     }
     for cluster in clusters {
         findings.extend(cluster_findings(&work.model.fleet, cluster));
     }
-    for (kind, uuid) in work.written() {
-        findings.extend(of_object(&work.model, kind, uuid));
-    }
     findings.list("apply")
+}
+
+/// What hosts lack by a write that they did not lack before it.
+pub(super) fn newly_unset(work: &Work<'_>) -> Vec<Finding> {
+    let (before, after) = (&work.before().fleet, &work.model.fleet);
+    resolve::newly_unset(before, after, &work.model.memo, work.reach().dirty.nodes())
 }
 
 /// The requirements that nodes of a write do not meet and met before, or were not asked for.
@@ -81,6 +95,15 @@ pub(super) fn unmet(work: &Work<'_>) -> Option<String> {
         found.extend(new.map(|one| format!("{one}: the next task set is held until it is")));
     }
     (!found.is_empty()).then(|| found.join("; "))
+}
+
+/// The cluster that an object of a write is, or that it is a group of: it is looked at also where no node stands in it yet.
+fn cluster_of(model: &Model, kind: Kind, uuid: Uuid) -> Option<ClusterId> {
+    match kind {
+        Kind::Cluster => Some(ClusterId(uuid)),
+        Kind::NodeGroup => Some(model.groups.get(uuid)?.spec.cluster),
+        _ => None,
+    }
 }
 
 /// What is found about an object of a write by itself, whoever stands below it.
@@ -149,7 +172,7 @@ mod tests {
     use super::*;
 
     fn found(severity: Severity, code: &'static str, object: &str) -> Finding {
-        Finding::of(Rule { code, severity }, object, "said")
+        Finding::of(Rule { code, severity, field: "" }, object, "said")
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Making, changing and deleting an object: one write each, under what the request presumes, with the answer made of what was written.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use stemma_core::finding::Finding;
 use stemma_core::manifest::check_taken;
 use stemma_core::object::Object;
 use stemma_wire::error::ApiError;
 
 use super::changes::{Changes, LostLabels};
-use super::findings::unmet;
+use super::findings::{newly_unset, unmet};
 use super::objects::{Shown, read_body, update};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -53,7 +54,7 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
         let made = create(work).map_err(|refusal| S::refuse_new(refusal, request))?.object;
         let shown = S::made(api, work, request, &made)?;
         let location = Some(S::path(&made));
-        let warning = unmet(work);
+        let warning = warnings(unmet(work), &newly_unset(work));
         Ok(Answer { location, warning, ..Answer::json(S::CREATED, shown.into()) })
     })
     .await
@@ -88,9 +89,10 @@ pub(super) async fn change<S: Shown>(
         let mut changes = Changes::default();
         let listed = changes.of(api, (&model, &before), (&work.model, &written.object));
         let lost = changes.lost_labels(&model, &work.model, work.reach().dirty.nodes());
-        let warning = lost.inherited(&before).into_iter().chain(unmet(work)).reduce(|all, one| format!("{all}; {one}"));
+        let unset = newly_unset(work);
+        let warning = warnings(lost.inherited(&before).into_iter().chain(unmet(work)), &unset);
         let answer = Answer { warning, ..answer(&work.model, &written.object) };
-        Ok(tell(answer, request, listed, &lost))
+        Ok(with_findings(tell(answer, request, listed, &lost), &unset))
     })
     .await
 }
@@ -104,6 +106,23 @@ pub(super) fn tell(mut answer: Answer, request: &Request, changes: Value, lost: 
         body.insert("lost_labels".to_owned(), lost.to_json());
     }
     answer
+}
+
+/// An answer that says what the write changes, with what was found. A node has findings of its own.
+fn with_findings(mut answer: Answer, found: &[Finding]) -> Answer {
+    if let Value::Object(body) = &mut answer.body
+        && body.contains_key("changes")
+        && let Value::Array(findings) = body.entry("findings").or_insert_with(|| json!([]))
+    {
+        findings.extend(found.iter().map(|finding| json!(finding)));
+    }
+    answer
+}
+
+/// The text of a warning: each sentence, and each finding.
+fn warnings(sentences: impl IntoIterator<Item = String>, findings: &[Finding]) -> Option<String> {
+    let found = findings.iter().map(|finding| format!("{}: {}", finding.object, finding.message));
+    sentences.into_iter().chain(found).reduce(|all, one| format!("{all}; {one}"))
 }
 
 /// `DELETE` of the object that a request's path names: 204.

@@ -120,7 +120,7 @@ impl<'a> Work<'a> {
         self.check_name::<S>(uuid, &name, &spec)?;
         spec.check(&self.model)?;
         let object = Arc::new(Object { meta: Meta::new(uuid, name, self.context.now), spec });
-        self.put(u64::MAX, &object)?;
+        self.put(u64::MAX, None, &object)?;
         self.draft.put(None, &object);
         Ok(Written { object, action: Action::Created })
     }
@@ -150,15 +150,19 @@ impl<'a> Work<'a> {
         object.meta.updated_at = self.context.now;
         object.spec = spec;
         let object = Arc::new(object);
-        self.put(S::shelf(&self.model).made(object.meta.uuid), &object)?;
+        self.put(S::shelf(&self.model).made(object.meta.uuid), Some(&before.spec), &object)?;
         self.draft.put(Some(before), &object);
         Ok(Written { object, action: Action::Updated })
     }
 
-    fn put<S: Resource>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<(), ApiError> {
-        let reach = self.model.put(made, object).map_err(|errors| bad_release(&errors))?;
-        self.reach.extend(reach);
-        Ok(())
+    fn put<S: Resource>(&mut self, made: u64, before: Option<&S>, object: &Arc<Object<S>>) -> Result<(), ApiError> {
+        let mut errors = Vec::new();
+        match self.model.put(made, object) {
+            Ok(reach) => self.reach.extend(reach),
+            Err(broken) => errors.extend(broken),
+        }
+        errors.extend(object.spec.refused(before));
+        if errors.is_empty() { Ok(()) } else { Err(bad_release(&errors)) }
     }
 
     fn check_name<S: Resource>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
@@ -192,14 +196,14 @@ impl<'a> Work<'a> {
             None => Primary { meta: Meta::new(Uuid::now_v7(), tag.clone(), since), spec },
         };
         let next = Arc::new(next);
-        self.put(self.model.primaries.made(next.meta.uuid), &next)?;
+        self.put(self.model.primaries.made(next.meta.uuid), before.as_ref().map(|before| &before.spec), &next)?;
         self.draft.put(before.as_deref(), &next);
         self.note_elected(Kind::Primary, Some(cluster));
         Ok(())
     }
 }
 
-/// The refusal of a release that does not compile: the first error, behind it all the others, and for programs each with its
+/// The refusal of a release that does not compile, or that every host would refuse: the first error, behind it all the others, and for programs each with its
 /// field in `errors`.
 fn bad_release(errors: &[ReleaseError]) -> ApiError {
     let Some(first) = errors.first() else {

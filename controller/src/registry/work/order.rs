@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::json;
 use stemma_core::digest::ReleaseHash;
 use stemma_core::fleet::Fleet;
 use stemma_core::graph::ClusterGraph;
@@ -52,8 +53,10 @@ impl Work<'_> {
             }
             self.mark(cluster, is_new || elects);
             if is_new {
+                let name = self.model.clusters.get(cluster.0).map(|cluster| format!("cluster/{}", cluster.meta.name));
                 ClusterGraph::of(&self.model.fleet, cluster).check().map_err(|cycle| {
                     ApiError::new(ErrorType::ObjectInvalid, format!("{cycle}; nothing was changed"))
+                        .extra("object", json!(name))
                 })?;
             }
         }

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
 use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, TemplateId};
 use stemma_core::origin::Level;
@@ -140,11 +141,17 @@ fn check_labels(
     }
     let message = format!("{} of {} would; nothing was changed", EffectiveTooLarge { bytes }, level());
     let advice = "make values shorter, or take labels away at this level or above it; larger values fit into annotations or parameters";
-    Err(ApiError::new(ErrorType::LabelInvalid, message).field("labels").detail(advice))
+    let refusal = ApiError::new(ErrorType::LabelInvalid, message).field("labels").detail(advice);
+    Err(refusal.extra("object", key(&level())))
 }
 
 fn desired_too_large(name: &str, error: &TooLarge) -> ApiError {
     let message = format!("{name}: {error}; nothing was changed");
     let advice = "its agent would refuse it: make labels, annotations or parameters smaller, or let tasks read less";
-    ApiError::new(ErrorType::ObjectInvalid, message).detail(advice)
+    ApiError::new(ErrorType::ObjectInvalid, message).detail(advice).extra("object", key(name))
+}
+
+/// The key of an object that is named in words, as `node/web-1` of `node web-1`.
+fn key(words: &str) -> Value {
+    words.replacen(' ', "/", 1).into()
 }

@@ -470,6 +470,35 @@ async fn a_stored_release_that_does_not_compile_takes_no_other_away() {
 }
 
 #[tokio::test]
+async fn what_hosts_would_refuse_is_refused_of_a_write_and_served_where_it_is_stored() {
+    let task = |id: &str, path: &str| json!({"id": id, "type": "file", "parameters": {"path": path, "content": "x"}});
+    let old = release_of(&json!([task("old", "etc/old")]), &[]);
+    let site = Site::new().await;
+    let refused = site.write(make(50, "lib", old.clone())).await.expect_err("a relative path");
+    assert_eq!(refused.message, "task old parameters.path: takes an absolute path, not \"etc/old\"");
+    assert_eq!(refused.extra["errors"][0]["field"], "task old parameters.path");
+    // As an earlier version stored it.
+    site.write(make(50, "lib", release_of(&json!([]), &[]))).await.unwrap();
+    let mut stored = Object::clone(site.registry.cache().model().releases.get(Uuid::from_u128(50)).unwrap());
+    stored.spec = old.clone();
+    let at = key::object(Kind::Release, stored.meta.uuid);
+    let put = crate::store::Transaction::new().put(at, crate::records::codec::encode(&stored));
+    site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
+    for model in [site.registry.cache().model(), Cache::load(site.registry.store().as_ref()).await.unwrap().model()] {
+        let compiled = model.fleet.release(&ReleaseRef::new("lib").unwrap()).expect("it is served").clone();
+        assert_eq!(compiled.findings.iter().map(|one| one.code.as_str()).collect::<Vec<_>>(), ["task.parameters"]);
+        assert!(model.broken.is_empty());
+    }
+    // Its other fields are edited, and what imports it is stored; a task that changes is judged.
+    site.write(make(51, "over", release_of(&json!([]), &["lib"]))).await.unwrap();
+    site.write(set(50, ReleaseSpec { description: "old".to_owned(), ..old })).await.unwrap();
+    site.write(set(50, release_of(&json!([task("old", "etc/old"), task("new", "/new")]), &[]))).await.unwrap();
+    let refused = site.write(set(50, release_of(&json!([task("old", "etc/other")]), &[]))).await.expect_err("its task");
+    assert!(refused.message.contains("not \"etc/other\""), "{}", refused.message);
+    site.write(set(50, release_of(&json!([task("old", "/etc/other")]), &[]))).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere() {
     let (old, new) = (json!([{"id": "a", "type": "stage"}]), json!([{"id": "b", "type": "stage"}]));
     for (what, marked) in [("what runs, in a store without marks", false), ("a mark", true)] {

@@ -12,7 +12,7 @@ use stemma_core::input::{Read, Reference};
 
 use super::regexes::Regexes;
 use super::{Use, Work, variable};
-use crate::reads::{self, Reads};
+use crate::reads::{self, Reads, Stance};
 use crate::shape::{Root, Shape};
 use crate::source::Source;
 
@@ -247,7 +247,7 @@ impl Walker<'_> {
     fn reference(&mut self, read: Read, expr: &IdedExpr) -> Outcome<Reference> {
         let reference =
             reads::named(read).map_err(|error| self.refuse(expr, error, "write a name that there can be"))?;
-        self.reads.add(reference.clone());
+        self.reads.add(reference.clone(), Stance::Perhaps);
         Ok(reference)
     }
 

@@ -7,7 +7,7 @@ use stemma_core::input::{Names, Query, Read};
 
 use super::Walker;
 use super::expression::{literal, whole};
-use crate::reads::{Lookup, check_pattern};
+use crate::reads::{Lookup, Stance, check_pattern};
 use crate::shape::Shape;
 
 const NODES: &str =
@@ -58,7 +58,9 @@ impl<'a> Walker<'a> {
     fn plain_arguments(&mut self, args: &[CallArg<'a>], span: Span) -> Result<Shape, AuthorError> {
         for arg in args {
             match arg {
-                CallArg::Pos(value) | CallArg::Kwarg(_, value) => self.data(value)?,
+                CallArg::Pos(value) | CallArg::Kwarg(_, value) => {
+                    self.under(Stance::Perhaps, |walker| walker.data(value))?;
+                }
                 CallArg::PosSplat(_) | CallArg::KwargSplat(_) => return Err(self.splat(span)),
             }
         }

@@ -9,7 +9,7 @@ use stemma_core::input::template::{FUNCTIONS, LOOKUPS};
 
 use super::Walker;
 use super::scope::Found;
-use crate::reads;
+use crate::reads::{self, Stance};
 use crate::shape::{Lookups, Root, Shape};
 
 type Outcome<T> = Result<T, AuthorError>;
@@ -90,11 +90,12 @@ impl<'a> Walker<'a> {
                 let shape = self.binary(binary)?;
                 self.check_weight(expr).map(|_| shape)
             }
-            Expr::Compare(compare) => self.compare(compare),
+            Expr::Compare(compare) => self.under(Stance::Perhaps, |walker| walker.compare(compare)),
             Expr::IfExpr(choice) => {
                 self.truth(&choice.test_expr)?;
-                let yes = self.settled(&choice.true_expr)?;
-                let no = choice.false_expr.as_ref().map_or(Ok(Shape::Unset), |expr| self.settled(expr))?;
+                let yes = self.under(Stance::Perhaps, |walker| walker.settled(&choice.true_expr))?;
+                let no = choice.false_expr.as_ref();
+                let no = no.map_or(Ok(Shape::Unset), |no| self.under(Stance::Perhaps, |walker| walker.settled(no)))?;
                 self.either(yes, no, whole(expr))
             }
             Expr::Filter(filter) => {
@@ -241,8 +242,16 @@ impl<'a> Walker<'a> {
         match binary.op {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
                 let left = self.settled(&binary.left)?;
-                let right = self.settled(&binary.right)?;
+                let right = self.under(Stance::Perhaps, |walker| walker.settled(&binary.right))?;
                 self.either(left, right, whole(&binary.left))
+            }
+            // What is absent is compared without a failure.
+            BinOpKind::Eq | BinOpKind::Ne | BinOpKind::Lt | BinOpKind::Lte | BinOpKind::Gt | BinOpKind::Gte => {
+                self.under(Stance::Perhaps, |walker| {
+                    walker.data(&binary.left)?;
+                    walker.data(&binary.right)
+                })?;
+                Ok(Shape::Plain)
             }
             BinOpKind::In => self.membership(&binary.left, &binary.right, whole(&binary.left)),
             op => {
@@ -331,7 +340,7 @@ impl<'a> Walker<'a> {
     pub(super) fn read(&mut self, read: Read, span: Span) -> Outcome<()> {
         let reference =
             reads::named(read).map_err(|error| self.refuse(span, error, "write a name that there can be"))?;
-        self.reads.add(reference);
+        self.reads.add(reference, self.stance);
         Ok(())
     }
 

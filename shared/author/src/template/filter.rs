@@ -7,6 +7,7 @@ use stemma_core::input::template::{FILTERS, TESTS};
 
 use super::Walker;
 use super::expression::{is_number, literal, whole};
+use crate::reads::Stance;
 use crate::shape::{Lookups, Shape};
 
 const BY_NAME: &str = "write its name as a literal";
@@ -24,16 +25,18 @@ impl<'a> Walker<'a> {
             let remedy = format!("there are {}", FILTERS.join(", "));
             return Err(self.refuse(filter.span(), format!("there is no filter `{}`", filter.name), remedy));
         }
+        let asks = matches!(filter.name, "default" | "d");
+        let (of_value, of_arguments) = if asks { (Stance::Asks, Stance::Perhaps) } else { (self.stance, self.stance) };
         let (shape, span) = match &filter.expr {
-            Some(expr) => (self.shape(expr)?, whole(expr)),
+            Some(expr) => (self.under(of_value, |walker| walker.shape(expr))?, whole(expr)),
             None => (Shape::Plain, filter.span()),
         };
         match shape {
             Shape::Nodes(lookups) => self.filter_nodes(&lookups, filter),
             shape => {
-                self.consume(shape, span)?;
+                self.under(of_value, |walker| walker.consume(shape, span))?;
                 self.named_within(filter.name, &filter.args, filter.span())?;
-                self.arguments(&filter.args, filter.span())?;
+                self.under(of_arguments, |walker| walker.arguments(&filter.args, filter.span()))?;
                 Ok(Shape::Plain)
             }
         }
@@ -130,11 +133,11 @@ impl<'a> Walker<'a> {
             return Err(self.refuse(test.span(), format!("there is no test `{}`", test.name), remedy));
         }
         if matches!(test.name, "defined" | "undefined") {
-            self.truth(&test.expr)?;
+            self.under(Stance::Asks, |walker| walker.truth(&test.expr))?;
         } else {
-            self.data(&test.expr)?;
+            self.under(Stance::Perhaps, |walker| walker.data(&test.expr))?;
         }
-        self.arguments(&test.args, test.span())?;
+        self.under(Stance::Perhaps, |walker| walker.arguments(&test.args, test.span()))?;
         Ok(Shape::Plain)
     }
 }

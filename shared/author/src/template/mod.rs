@@ -16,11 +16,10 @@ use std::collections::BTreeMap;
 
 use minijinja::machinery::{self, Span, ast};
 use minijinja::syntax::SyntaxConfig;
-use stemma_core::condition::{AuthorError, Script};
-use stemma_core::input::Reference;
+use stemma_core::condition::{AuthorError, TemplateReads};
 use stemma_core::input::shell::Shell;
 
-use crate::reads::Reads;
+use crate::reads::{Reads, Stance};
 use crate::source::Source;
 use scope::Scopes;
 
@@ -30,16 +29,16 @@ fn syntax() -> SyntaxConfig {
 }
 
 /// What the template of a file or of a command's item reads.
-pub(crate) fn file(text: &str) -> Result<Vec<Reference>, AuthorError> {
-    Ok(walk(text, None)?.references)
+pub(crate) fn file(text: &str) -> Result<TemplateReads, AuthorError> {
+    walk(text, None)
 }
 
 /// What the template of a shell script reads, and where it puts in values unquoted.
-pub(crate) fn script(text: &str) -> Result<Script, AuthorError> {
+pub(crate) fn script(text: &str) -> Result<TemplateReads, AuthorError> {
     walk(text, Some(Shell::new()))
 }
 
-fn walk(text: &str, shell: Option<Shell>) -> Result<Script, AuthorError> {
+fn walk(text: &str, shell: Option<Shell>) -> Result<TemplateReads, AuthorError> {
     let source = Source(text);
     bounds::check(source)?;
     let tree = machinery::parse(text, "template", syntax()).map_err(|error| {
@@ -59,6 +58,7 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<Script, AuthorError> {
         bound: BTreeMap::new(),
         shell,
         raw: Vec::new(),
+        stance: Stance::Needs,
         loops: 0,
         captured_in: None,
     };
@@ -66,11 +66,12 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<Script, AuthorError> {
     walker.statements(&template.children)?;
     walker.check_macros()?;
     let end = text.len()..text.len();
+    let needs = walker.reads.needs();
     let references = walker
         .reads
         .finish()
         .map_err(|error| source.refuse(end, error.to_string(), "split the template over several tasks"))?;
-    Ok(Script { references, raw: walker.raw })
+    Ok(TemplateReads { references, needs, raw: walker.raw })
 }
 
 /// The walk's state: everything that was seen so far.
@@ -86,6 +87,8 @@ struct Walker<'a> {
     shell: Option<Shell>,
     /// Where `|raw` stands.
     raw: Vec<(u32, u32)>,
+    /// What becomes of the template where what is read is absent.
+    stance: Stance,
     /// How many loops stand around.
     loops: usize,
     /// How many of them stand around the innermost block whose text is kept, if there is one.
@@ -95,6 +98,14 @@ struct Walker<'a> {
 impl Walker<'_> {
     fn refuse(&self, span: Span, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
         self.source.refuse(span.start_offset as usize..span.end_offset as usize, why, remedy)
+    }
+
+    /// Walks a part of the template under a stance of its own.
+    fn under<T>(&mut self, stance: Stance, walk: impl FnOnce(&mut Self) -> T) -> T {
+        let outside = std::mem::replace(&mut self.stance, stance);
+        let walked = walk(self);
+        self.stance = outside;
+        walked
     }
 
     /// A macro sees what a variable is when the macro is called, not what it was where the macro stands. So

@@ -9,6 +9,7 @@ use super::Walker;
 use super::expression::whole;
 use super::growth;
 use super::scope::{Found, Scopes, Variable};
+use crate::reads::Stance;
 use crate::shape::{Root, Shape};
 
 type Outcome = Result<(), AuthorError>;
@@ -19,6 +20,11 @@ const MAX_REPEATED_TEXT: usize = 2_048;
 impl<'a> Walker<'a> {
     pub(super) fn statements(&mut self, statements: &[Stmt<'a>]) -> Outcome {
         statements.iter().try_for_each(|statement| self.statement(statement))
+    }
+
+    /// A body that may not be come to.
+    fn perhaps(&mut self, statements: &[Stmt<'a>]) -> Outcome {
+        self.under(Stance::Perhaps, |walker| walker.statements(statements))
     }
 
     fn statement(&mut self, statement: &Stmt<'a>) -> Outcome {
@@ -35,7 +41,7 @@ impl<'a> Walker<'a> {
             Stmt::IfCond(branch) => self.branch(branch),
             Stmt::WithBlock(with) => self.with_block(with),
             Stmt::Set(set) => {
-                let value = self.kept(&set.expr)?;
+                let value = self.under(Stance::Perhaps, |walker| walker.kept(&set.expr))?;
                 self.assign(&set.target, value)
             }
             Stmt::SetBlock(block) => self.set_block(block),
@@ -131,10 +137,10 @@ impl<'a> Walker<'a> {
     fn branch(&mut self, branch: &Spanned<IfCond<'a>>) -> Outcome {
         self.truth(&branch.expr)?;
         let (scope, shell) = (self.scopes.save(), self.shell.clone());
-        self.statements(&branch.true_body)?;
+        self.perhaps(&branch.true_body)?;
         let after = self.scopes.swap(scope);
         let shell_after = std::mem::replace(&mut self.shell, shell);
-        self.statements(&branch.false_body)?;
+        self.perhaps(&branch.false_body)?;
         self.meet(shell_after.as_ref(), branch.span())?;
         self.scopes.join(after, unset_or_outer);
         Ok(())
@@ -157,7 +163,7 @@ impl<'a> Walker<'a> {
         if let Some(filter) = &for_loop.filter_expr {
             self.scopes.push();
             self.assign(&for_loop.target, item.clone())?;
-            self.truth(filter)?;
+            self.under(Stance::Perhaps, |walker| walker.truth(filter))?;
             self.scopes.pop();
         }
         let before = self.shell.take().map(Shell::before_repeated);
@@ -166,12 +172,12 @@ impl<'a> Walker<'a> {
         self.assign(&for_loop.target, item)?;
         self.scopes.bind("loop", Variable { shape: Shape::Loop, weight: 0 });
         self.loops += 1;
-        self.statements(&for_loop.body)?;
+        self.perhaps(&for_loop.body)?;
         self.loops -= 1;
         self.scopes.pop();
         self.meet(before.as_ref(), for_loop.span())?;
         let scope = self.scopes.save();
-        self.statements(&for_loop.else_body)?;
+        self.perhaps(&for_loop.else_body)?;
         self.meet(before.as_ref(), for_loop.span())?;
         self.scopes.join(scope, unset_or_outer);
         Ok(())
@@ -180,7 +186,7 @@ impl<'a> Walker<'a> {
     fn with_block(&mut self, with: &Spanned<WithBlock<'a>>) -> Outcome {
         self.scopes.push();
         for (target, value) in &with.assignments {
-            let value = self.kept(value)?;
+            let value = self.under(Stance::Perhaps, |walker| walker.kept(value))?;
             self.assign(target, value)?;
         }
         self.statements(&with.body)?;
@@ -206,12 +212,12 @@ impl<'a> Walker<'a> {
         self.bind(declared.name, variable, declared.span());
         let floor = self.scopes.enter_macro();
         for default in &declared.defaults {
-            self.data(default)?;
+            self.under(Stance::Perhaps, |walker| walker.data(default))?;
         }
         for argument in &declared.args {
             self.assign(argument, Variable::plain(growth::ARGUMENT))?;
         }
-        self.captured(&declared.body)?;
+        self.under(Stance::Perhaps, |walker| walker.captured(&declared.body))?;
         self.scopes.leave_macro(floor);
         Ok(())
     }

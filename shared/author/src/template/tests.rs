@@ -1,11 +1,34 @@
 //! Tables of templates with what they read, and of those that are refused with the place and the reason.
 
+use stemma_core::input::Reference;
+
 use super::*;
 
 fn read(text: &str) -> Vec<String> {
     match file(text) {
-        Ok(references) => references.iter().map(ToString::to_string).collect(),
+        Ok(read) => read.references.iter().map(ToString::to_string).collect(),
         Err(error) => panic!("{text}: {error}"),
+    }
+}
+
+#[test]
+fn what_a_template_fails_without_is_what_it_reads_on_every_way_and_never_asks_for() {
+    for (text, needs) in [
+        ("{{ labels.a }} {{ params.x.y }}", vec!["labels.a", "params.x.y"]),
+        ("{{ labels.a|upper }}{{ node.name }}{{ facts.cpu.count }}{{ 'a' in tags }}", vec!["labels.a"]),
+        ("{{ labels.a|default('x') }}{{ labels.b|d(labels.c) }}", vec![]),
+        ("{% if labels.a is defined %}{{ labels.a }}{% endif %}{{ labels.a }}", vec![]),
+        ("{% if params.x is defined %}{{ params.x.y }}{% endif %}{{ params.x.z }}", vec![]),
+        ("{% if labels.a %}{{ labels.b }}{% else %}{{ labels.c }}{% endif %}", vec!["labels.a"]),
+        ("{% if labels.a == 'x' %}{{ labels.b }}{% endif %}{{ labels.b }}", vec!["labels.b"]),
+        ("{{ labels.b if labels.a is undefined else labels.c }}", vec![]),
+        ("{% for n in nodes(tag='t') %}{{ labels.a }}{% endfor %}", vec![]),
+        ("{% for x in params.list %}{{ x }}{% endfor %}", vec!["params.list"]),
+        ("{% set a = labels.a %}{{ a|default('x') }}", vec![]),
+        ("{% macro m(x) %}{{ labels.a }}{% endmacro %}{{ m(labels.b) }}", vec![]),
+    ] {
+        let found = file(text).unwrap();
+        assert_eq!(found.needs.iter().map(Reference::as_str).collect::<Vec<_>>(), needs, "{text}");
     }
 }
 

@@ -101,6 +101,15 @@ fn compile_into(
     }
 }
 
+/// What a task's templates read together.
+#[derive(Default)]
+struct TaskReads {
+    references: BTreeSet<Reference>,
+    needs: BTreeSet<Reference>,
+    /// Whether one of them puts values in unquoted.
+    raw: bool,
+}
+
 pub(super) struct Compiler<'a> {
     pub(super) name: &'a ReleaseRef,
     author: &'a dyn Author,
@@ -163,7 +172,7 @@ impl Compiler<'_> {
 
     fn task(&mut self, library: &Library, task: &Arc<Task>, roles: RoleMatching) -> CompiledTask {
         let field = |name: &str| format!("task {} {name}", task.id);
-        let (references, raw) = self.references(task);
+        let TaskReads { references, needs, raw } = self.references(task);
         let condition = task.condition.as_ref().and_then(|text| {
             self.author
                 .condition(text)
@@ -184,7 +193,8 @@ impl Compiler<'_> {
         let requires: BTreeSet<TaskIx> = requires.iter().chain(&subscribes).copied().collect();
         CompiledTask {
             definition: task_hash(task),
-            references,
+            references: references.into_iter().collect(),
+            needs: needs.into_iter().collect(),
             condition,
             raw,
             rank: 0,
@@ -200,33 +210,30 @@ impl Compiler<'_> {
         }
     }
 
-    /// What the task's templates read, and whether one of them puts values in unquoted.
-    fn references(&mut self, task: &Task) -> (Box<[Reference]>, bool) {
+    /// What the task's templates read, need and put in unquoted.
+    fn references(&mut self, task: &Task) -> TaskReads {
+        let mut all = TaskReads::default();
         let Some(kind) = task_type(&task.kind) else {
             let message = format!("type {:?} is not known here: agents report it as unsupported", task.kind);
             self.find_odd(rule::TASK_TYPE, &format!("task {}", task.id), &message);
-            return (Box::new([]), false);
+            return all;
         };
-        let mut references = BTreeSet::new();
-        let mut raw = false;
         for template in kind.template_texts(&task.parameters) {
-            let read = if kind.name == "shell" && SHELL_TEXTS.contains(&template.path.as_str()) {
-                self.author.script(template.text).map(|script| {
-                    raw |= !script.raw.is_empty();
-                    script.references
-                })
-            } else {
-                self.author.template(template.text)
-            };
+            let is_script = kind.name == "shell" && SHELL_TEXTS.contains(&template.path.as_str());
+            let read = if is_script { self.author.script(template.text) } else { self.author.template(template.text) };
             match read {
-                Ok(read) => references.extend(read),
+                Ok(read) => {
+                    all.references.extend(read.references);
+                    all.needs.extend(read.needs);
+                    all.raw |= !read.raw.is_empty();
+                }
                 Err(reason) => {
                     let field = format!("task {} {}", task.id, template.path);
                     self.errors.push(ReleaseError::Author { field, reason });
                 }
             }
         }
-        (references.into_iter().collect(), raw)
+        all
     }
 
     fn placement(&mut self, library: &Library, task: &Task, roles: RoleMatching) -> Placement {

@@ -121,9 +121,8 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
         spec.tasks.push(translated);
     }
     let real = |task: &&Task| !task_type(&task.kind).is_some_and(|kind| kind.marker);
-    let can_run = |task: &&Task| task_type(&task.kind).is_some() && !task.is_untranslated();
     let total = spec.tasks.iter().filter(real).count();
-    let runnable = spec.tasks.iter().filter(real).filter(can_run).count();
+    let runnable = spec.tasks.iter().filter(real).filter(|task| !task.is_untranslated()).count();
     Ok(FuelImport { spec, findings, runnable, total })
 }
 
@@ -199,6 +198,9 @@ impl<'a> Translation<'a> {
         self.condition();
         self.parameters(&mut task);
         self.refresh_on(&mut task);
+        if task_type(kind).is_none() {
+            self.untranslated.push("type".into());
+        }
         for (name, value) in self.fields.iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
             self.foreign.insert(name.clone(), value.clone());
         }

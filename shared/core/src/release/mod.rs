@@ -10,6 +10,7 @@ mod cycle;
 mod error;
 pub mod fuel;
 mod gather;
+mod judge;
 mod library;
 mod profile;
 pub mod select;
@@ -21,6 +22,7 @@ pub use compile::{compile, compile_each, compile_set};
 pub use content::has_same_content;
 pub use cycle::topological;
 pub use error::ReleaseError;
+pub use judge::refused;
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
 use select::Selector;
 
@@ -79,6 +81,8 @@ pub struct CompiledTask {
     pub definition: [u8; 32],
     /// What its templates read, sorted, each once.
     pub references: Box<[Reference]>,
+    /// The labels and parameters without which one of its templates fails, sorted, each once.
+    pub needs: Box<[Reference]>,
     /// What can leave it out.
     pub condition: Option<Arc<dyn Condition>>,
     /// Whether a `|raw` stands in its script: only an admin may store it.

@@ -11,7 +11,7 @@ mod plain;
 mod whole;
 
 pub use answer::{Answer, LeftOut, Outcome, TaskSet, Unmet};
-pub use findings::cluster_findings;
+pub use findings::{Unset, cluster_findings, newly_unset};
 pub use node::{ResolveCache, resolve_node};
 pub use plain::PlainAnswer;
 pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet, sort_findings};

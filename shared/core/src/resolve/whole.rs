@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::PlainAnswer;
 use super::answer::{Answer, Outcome};
-use super::cluster_findings;
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
+use super::{Unset, cluster_findings};
 use crate::finding::Finding;
 use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
@@ -67,6 +67,19 @@ pub enum ResolveError {
 
 /// Resolves all nodes of a cluster.
 pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterAnswer {
+    let mut answer = resolve_nodes(fleet, cache, id);
+    answer.findings.extend(unset(answer.nodes.iter()));
+    answer
+}
+
+fn unset<'a>(answers: impl Iterator<Item = &'a Arc<Answer>>) -> Vec<Finding> {
+    let mut unset = Unset::default();
+    answers.for_each(|answer| unset.add(answer));
+    unset.findings()
+}
+
+/// A cluster, but for what is found about all clusters together.
+fn resolve_nodes(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterAnswer {
     let (mut nodes, mut incomplete) = (Vec::new(), Vec::new());
     for node in fleet.nodes_of_cluster(id) {
         match resolve_node(fleet, cache, node) {
@@ -92,7 +105,7 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
     let mut errors = Vec::new();
     for cluster in fleet.clusters() {
         let id = ClusterId(cluster.meta.uuid);
-        let (answer, graph) = (resolve_cluster(fleet, cache, id), ClusterGraph::of(fleet, id));
+        let (answer, graph) = (resolve_nodes(fleet, cache, id), ClusterGraph::of(fleet, id));
         errors.extend(answer.incomplete.iter().map(|(node, missing)| {
             let node = fleet.node(*node).map_or_else(|| node.to_string(), |node| node.display_name());
             ResolveError::Incomplete { node, missing: missing.clone() }
@@ -123,6 +136,7 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
         |one: &Arc<ClusterTemplate>| idle::findings(&format!("clustertemplate/{}", one.meta.name), &one.spec);
     whole.findings.extend(templates.flat_map(of_template));
     whole.findings.extend(fleet.releases().flat_map(|release| release.findings.iter().cloned()));
+    whole.findings.extend(unset(whole.answers.iter()));
     sort_findings(&mut whole.findings);
     whole.answers.sort_by_key(|answer| answer.id());
     Ok(whole)

@@ -1,9 +1,8 @@
 //! What a task's parameters are: one table a type, from which the checks and the struct that an applier reads come.
 //!
-//! An agent reads parameters when it runs the task, and it is the one that refuses. But a mistake is known as soon as it is
-//! written, and a person would rather hear of it from `stemma validate` than from the first host that fails. So what is
-//! literal is held against the table, and a mistake is a finding, never a refusal: an agent of a newer version may
-//! know more. What a template or Fuel's import leaves open is not judged.
+//! An agent reads parameters when it runs the task, and refuses what it can't read. But a mistake is known as soon as it is
+//! written, and every host would refuse it. So what is literal is held against the table where a release is written
+//! ([`super::mistakes`]). What a template or Fuel's import leaves open is not judged.
 
 use std::collections::BTreeMap;
 

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use stemma_core::condition::{Author, AuthorError, Condition, Script};
+use stemma_core::condition::{Author, AuthorError, Condition, TemplateReads};
 use stemma_core::finding::Finding;
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::graph::ClusterGraph;
-use stemma_core::input::Reference;
 use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef, TagName};
 use stemma_core::object::{
     ClusterId, ClusterSpec, GroupId, Matching, Meta, NodeGroupSpec, NodeId, NodeSpec, NodeTags, Object, PrimarySpec,
@@ -23,12 +22,12 @@ use uuid::Uuid;
 pub(crate) struct NoReferences;
 
 impl Author for NoReferences {
-    fn template(&self, _: &str) -> Result<Vec<Reference>, AuthorError> {
-        Ok(Vec::new())
+    fn template(&self, _: &str) -> Result<TemplateReads, AuthorError> {
+        Ok(TemplateReads::default())
     }
 
-    fn script(&self, _: &str) -> Result<Script, AuthorError> {
-        Ok(Script::default())
+    fn script(&self, _: &str) -> Result<TemplateReads, AuthorError> {
+        Ok(TemplateReads::default())
     }
 
     fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError> {

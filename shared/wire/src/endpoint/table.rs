@@ -38,8 +38,8 @@ const EXPLAIN: Query = Query::Of(&[&["label", "tag", "task", "trait"], AT_LEAST]
 const BY: Query = Query::Of(&[&["manager"]]);
 /// A change of maps or fields, which may be forced upon other managers, or be refused where it takes something from them.
 const PATCH: Query = Query::Of(&[&["manager", "force"]]);
-/// An apply, which may also take over what another manager has.
-const APPLY: Query = Query::Of(&[&["manager", "force", "adopt"]]);
+/// An apply, which may also take over what another manager has, and be refused for what is found.
+const APPLY: Query = Query::Of(&[&["manager", "force", "adopt", "strict"]]);
 
 /// The revision that a read waits for.
 const AT_LEAST: &[&str] = &["at_least"];

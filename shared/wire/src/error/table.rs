@@ -84,6 +84,7 @@ error_types! {
     ObjectNotFound "object.not_found" 404 answer "There is no such object.";
     ObjectExists "object.exists" 409 answer "An object of that name exists.";
     ObjectInUse "object.in_use" 409 answer "Other objects refer to it.";
+    FindingStrict "finding.strict" 400 answer "There are findings, and the request asks to be refused for them.";
     ObjectInvalid "object.invalid" 400 answer "The object does not hold together.";
     ReferenceDangling "reference.dangling" 400 answer "The object refers to one that does not exist.";
     PreconditionFailed "precondition.failed" 412 answer "The object is no longer as the request presumes.";

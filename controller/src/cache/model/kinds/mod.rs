@@ -137,6 +137,11 @@ pub trait Resource: Spec {
         Ok(())
     }
 
+    /// What every host would refuse of it, and did not stand in it before: asked of a write, never of what is stored.
+    fn refused(&self, _before: Option<&Self>) -> Vec<ReleaseError> {
+        Vec::new()
+    }
+
     /// Checks whether it may be changed into what comes next.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use stemma_author::Reader;
 use stemma_core::fleet::Change;
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Object, ReleaseSpec};
-use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_each, has_same_content};
+use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_each, has_same_content, refused};
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::{Reference, Resource, release_exists};
@@ -48,6 +48,10 @@ impl Resource for ReleaseSpec {
         Ok(())
     }
 
+    fn refused(&self, before: Option<&Self>) -> Vec<ReleaseError> {
+        refused(self, before)
+    }
+
     /// A version's content is fixed from the first task set that was released with it, or with a release that imports it; one
     /// without a version may be edited, each edit being other content. What a store of before the marks says
     /// ([`crate::records::key::fixed`]) is found by what runs.
@@ -72,7 +76,7 @@ pub fn content_fixed(full: &str) -> ApiError {
     let message = format!("hosts were told of the release {full}, so its content is fixed; nothing was changed");
     let advice =
         format!("make the next version: put another `version` into the manifest of {name} and `stemma apply -f` it");
-    ApiError::new(ErrorType::ObjectInUse, message).detail(advice)
+    ApiError::new(ErrorType::ObjectInUse, message).detail(advice).extra("object", format!("release/{full}").into())
 }
 
 /// A release and, behind it, every one that imports it, compiled.

@@ -4,5 +4,7 @@
 
 mod cluster;
 mod node;
+mod unset;
 
 pub use cluster::cluster_findings;
+pub use unset::{Unset, newly_unset};
