@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::content::{release_hash, task_hash};
 use super::cycle::{find_cycle, rank};
 use super::library::Library;
-use super::select::{InvalidPattern, Pattern, Selector, is_pattern};
+use super::select::{InvalidPattern, NameSelector, Pattern, is_pattern};
 use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Target, TaskIx};
 use crate::condition::Author;
 use crate::finding::{Finding, Rule, rule};
@@ -215,7 +215,7 @@ impl Compiler<'_> {
         let mut all = TaskReads::default();
         let Some(kind) = task_type(&task.kind) else {
             let message = format!("type {:?} is not known here: agents report it as unsupported", task.kind);
-            self.find_odd(rule::TASK_TYPE, &format!("task {}", task.id), &message);
+            self.find(rule::TASK_TYPE, &format!("task {}", task.id), &message);
             return all;
         };
         for template in kind.template_texts(&task.parameters) {
@@ -244,22 +244,22 @@ impl Compiler<'_> {
         };
         match by_tags {
             Some(tags) => {
-                let selector = self.selector(task, "tags", Selector::tags(tags));
-                self.odd_tags(library, task, "tags", &selector);
+                let selector = self.selector(task, "tags", NameSelector::tags(tags));
+                self.check_tags(library, task, "tags", &selector);
                 Placement::Tags(selector)
             }
             None => {
-                let selector = self.selector(task, "roles", Selector::roles(&task.roles));
-                self.odd_roles(library, task, "roles", &selector, roles);
+                let selector = self.selector(task, "roles", NameSelector::roles(&task.roles));
+                self.check_roles(library, task, "roles", &selector, roles);
                 Placement::Roles(selector)
             }
         }
     }
 
-    fn selector(&mut self, task: &Task, field: &str, read: Result<Selector, InvalidPattern>) -> Selector {
+    fn selector(&mut self, task: &Task, field: &str, read: Result<NameSelector, InvalidPattern>) -> NameSelector {
         read.unwrap_or_else(|reason| {
             self.errors.push(ReleaseError::Pattern { field: format!("task {} {field}", task.id), reason });
-            Selector::Union(Box::new([]))
+            NameSelector::Union(Box::new([]))
         })
     }
 
@@ -295,7 +295,7 @@ impl Compiler<'_> {
             Ok(pattern) => {
                 let found = library.matching(&pattern);
                 if found.is_empty() {
-                    self.find_odd(rule::TASK_PATTERN, field, &format!("pattern {name} matches no task"));
+                    self.find(rule::TASK_PATTERN, field, &format!("pattern {name} matches no task"));
                 }
                 found
             }
@@ -344,31 +344,38 @@ impl Compiler<'_> {
             return Target::Same;
         }
         if by_tags {
-            let selector = self.selector(task, &format!("{field}.tags"), Selector::tags(names));
-            self.odd_tags(library, task, field, &selector);
+            let selector = self.selector(task, &format!("{field}.tags"), NameSelector::tags(names));
+            self.check_tags(library, task, field, &selector);
             Target::Tags(Arc::new(selector))
         } else {
-            let selector = self.selector(task, &format!("{field}.role"), Selector::roles(names));
-            self.odd_roles(library, task, field, &selector, roles);
+            let selector = self.selector(task, &format!("{field}.role"), NameSelector::roles(names));
+            self.check_roles(library, task, field, &selector, roles);
             Target::Roles(Arc::new(selector))
         }
     }
 
-    fn odd_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &Selector) {
+    fn check_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector) {
         for name in selector.exact_names().filter(|name| !library.is_tag(name)) {
             let message = format!("no tag {name} is declared or produced here: only a user-defined one can match");
-            self.find_odd(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &message);
+            self.find(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &message);
         }
     }
 
-    fn odd_roles(&mut self, library: &Library, task: &Task, field: &str, selector: &Selector, roles: RoleMatching) {
+    fn check_roles(
+        &mut self,
+        library: &Library,
+        task: &Task,
+        field: &str,
+        selector: &NameSelector,
+        roles: RoleMatching,
+    ) {
         let known = |name: &str| match roles {
             RoleMatching::Own => library.is_role(name),
             RoleMatching::Tags => library.is_tag(name),
         };
         for name in selector.exact_names().filter(|name| !known(name)) {
             let message = format!("no role {name} is declared here: only one that a cluster adds can match");
-            self.find_odd(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &message);
+            self.find(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &message);
         }
     }
 
@@ -399,7 +406,7 @@ impl Compiler<'_> {
         self.errors.push(ReleaseError::UnknownTask { field, name: name.to_owned(), near: library.near(name) });
     }
 
-    pub(super) fn find_odd(&mut self, rule: Rule, field: &str, message: &str) {
+    pub(super) fn find(&mut self, rule: Rule, field: &str, message: &str) {
         let object = format!("release/{} {field}", self.name);
         self.findings.push(Finding::of(rule, object, message));
     }

@@ -84,7 +84,7 @@ impl Compiler<'_> {
             let field = format!("roles.{role}");
             match Name::declare(role.as_str(), NameKind::Role) {
                 Err(reason) => self.errors.push(ReleaseError::Name { field, reason }),
-                Ok(name) if name.is_primary() => self.find_odd(
+                Ok(name) if name.is_primary() => self.find(
                     rule::ROLE_PRIMARY,
                     &field,
                     "is named as the holder of a primary would be; Fuel's old releases have such roles",
@@ -108,7 +108,7 @@ impl Compiler<'_> {
         for (role, spec) in &library.roles {
             for tag in spec.tags.iter().flatten().filter(|tag| !library.tags.contains_key(*tag)) {
                 let message = format!("produces tag {tag}, which is not declared under tags: it has no primary");
-                self.find_odd(rule::TAG_UNDECLARED, &format!("roles.{role}"), &message);
+                self.find(rule::TAG_UNDECLARED, &format!("roles.{role}"), &message);
             }
         }
     }

@@ -24,7 +24,7 @@ pub use cycle::topological;
 pub use error::ReleaseError;
 pub use judge::refused;
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
-use select::Selector;
+use select::NameSelector;
 
 use crate::condition::Condition;
 use crate::digest::ReleaseHash;
@@ -106,9 +106,9 @@ pub struct CompiledTask {
 #[derive(Debug)]
 pub(crate) enum Placement {
     /// By these tags, roles ignored.
-    Tags(Selector),
+    Tags(NameSelector),
     /// By these roles.
-    Roles(Selector),
+    Roles(NameSelector),
 }
 
 /// An entry of `cross_depends` or `cross_depended_by`, resolved.
@@ -132,9 +132,9 @@ pub(crate) enum Target {
     /// On every node that has a role or a tag, never `master`.
     Everyone,
     /// On the nodes that these tags match.
-    Tags(Arc<Selector>),
+    Tags(Arc<NameSelector>),
     /// On the nodes that these roles match.
-    Roles(Arc<Selector>),
+    Roles(Arc<NameSelector>),
 }
 
 impl CompiledRelease {

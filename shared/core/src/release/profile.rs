@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::cycle::topological;
-use super::select::Selector;
+use super::select::NameSelector;
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
 use crate::digest::{Hex, sha256};
 use crate::input::Reference;
@@ -90,10 +90,10 @@ pub enum Source {
     Everyone,
     /// The nodes that these tags match.
     #[display("tags {_0}")]
-    Tags(Arc<Selector>),
+    Tags(Arc<NameSelector>),
     /// The nodes that these roles match.
     #[display("roles {_0}")]
-    Roles(Arc<Selector>),
+    Roles(Arc<NameSelector>),
 }
 
 impl Place {
@@ -142,11 +142,11 @@ impl Place {
         !(self.names.roles.is_empty() && self.names.tags.is_empty())
     }
 
-    fn matches_tags(&self, selector: &Selector) -> bool {
+    fn matches_tags(&self, selector: &NameSelector) -> bool {
         selector.matches(self.names.tag_names()) || (self.is_master && selector.means_master())
     }
 
-    fn matches_roles(&self, matching: RoleMatching, selector: &Selector) -> bool {
+    fn matches_roles(&self, matching: RoleMatching, selector: &NameSelector) -> bool {
         let matched = match matching {
             RoleMatching::Own => selector.matches(self.names.role_names()),
             RoleMatching::Tags => selector.matches(self.names.tag_names()),

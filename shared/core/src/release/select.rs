@@ -46,7 +46,7 @@ pub enum InvalidPattern {
 
 /// Names that one role or tag selector means.
 #[derive(Clone, Debug)]
-pub enum Selector {
+pub enum NameSelector {
     /// Whoever has any name at all (`*` or `/`, alone).
     Any,
     /// A union.
@@ -89,7 +89,7 @@ impl Pattern {
     }
 }
 
-impl Selector {
+impl NameSelector {
     /// Reads role selectors: `*` as the only item means whoever has a role.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-impl fmt::Display for Selector {
+impl fmt::Display for NameSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => f.write_str("*"),
@@ -205,10 +205,10 @@ mod tests {
     #[test]
     fn a_star_means_whoever_has_a_role_and_is_a_name_among_tags() {
         let star = [String::from("*")];
-        assert!(Selector::roles(&star).unwrap().matches(["x"]));
-        assert!(!Selector::roles(&star).unwrap().matches([]));
-        assert!(!Selector::tags(&star).unwrap().matches(["x"]));
+        assert!(NameSelector::roles(&star).unwrap().matches(["x"]));
+        assert!(!NameSelector::roles(&star).unwrap().matches([]));
+        assert!(!NameSelector::tags(&star).unwrap().matches(["x"]));
         let longer = [String::from("*"), String::from("y")];
-        assert!(!Selector::roles(&longer).unwrap().matches(["x"]));
+        assert!(!NameSelector::roles(&longer).unwrap().matches(["x"]));
     }
 }

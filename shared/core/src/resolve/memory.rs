@@ -213,7 +213,7 @@ impl Base {
     /// Works a task set out.
     pub(super) fn task_set(&self, own: &[(u32, Input)]) -> TaskSet {
         let values = Values { base: &self.inputs, own };
-        let mut set = Making::new(&self.profile);
+        let mut set = TaskSetBuilder::new(&self.profile);
         for reads in &self.tasks {
             let task = self.profile.release.task(reads.ix);
             match self.left_out(task, reads, &values) {
@@ -293,15 +293,15 @@ impl<'a> Values<'a> {
     }
 }
 
-/// A task set in the making.
-struct Making {
+/// Builds a task set, task by task.
+struct TaskSetBuilder {
     profile: Arc<Profile>,
     left_out: Vec<(TaskIx, LeftOut)>,
     findings: Vec<Finding>,
     inputs: Inputs,
 }
 
-impl Making {
+impl TaskSetBuilder {
     fn new(profile: &Arc<Profile>) -> Self {
         Self { profile: Arc::clone(profile), left_out: Vec::new(), findings: Vec::new(), inputs: Inputs::new() }
     }
