@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, header};
 use serde_json::Value;
-use stemma_wire::client::{Client, ClientError, ClientLimits, Outcome, Target};
+use stemma_wire::client::{Client, ClientError, ClientLimits, RequestOutcome, Target};
 use stemma_wire::endpoint::{Content, Endpoint, escape};
 use uuid::Uuid;
 
@@ -268,7 +268,7 @@ impl Api {
         let key = uuid::Builder::from_random_bytes(random()?).into_uuid();
         let answer = match self.patiently(self.request(write, &path, Some(key))?).await {
             Ok(answer) => answer,
-            Err(error) if network::outcome(&error) == Outcome::Unknown => {
+            Err(error) if network::outcome(&error) == RequestOutcome::Unknown => {
                 self.became_of(write, &path, key, error).await?
             }
             Err(error) => return Err(self.unsent(&error)),

@@ -1,14 +1,14 @@
 //! Why a request had no answer, and what a person looks at then.
 
-use stemma_wire::client::{ClientError, Outcome};
+use stemma_wire::client::{ClientError, RequestOutcome};
 use stemma_wire::tls::Refusal;
 
 /// What may have become of a request. Beside what the client knows: who refused our certificate, or speaks another
 /// protocol, has carried nothing out.
-pub(super) fn outcome(error: &ClientError) -> Outcome {
+pub(super) fn outcome(error: &ClientError) -> RequestOutcome {
     match error {
-        ClientError::Handshake { .. } => Outcome::NotSent,
-        ClientError::Broken { .. } if is_refused(error) || is_no_http(error) => Outcome::NotSent,
+        ClientError::Handshake { .. } => RequestOutcome::NotSent,
+        ClientError::Broken { .. } if is_refused(error) || is_no_http(error) => RequestOutcome::NotSent,
         other => other.outcome(),
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 use log::{error, info, warn};
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{NodeId, Timestamp};
-use stemma_core::resolve::{Answer, Outcome};
+use stemma_core::resolve::{Answer, Resolution};
 use stemma_core::rollout::{Action, plan_releases};
 use stemma_wire::message;
 use uuid::Uuid;
@@ -218,12 +218,12 @@ impl Reconciler {
         let (mut answers, mut gone) = (Vec::new(), Vec::new());
         for &uuid in nodes {
             match model.resolve(uuid) {
-                Outcome::Complete(answer) => answers.push(answer),
-                Outcome::Incomplete(_) if model.nodes.get(uuid).is_none() => {
+                Resolution::Complete(answer) => answers.push(answer),
+                Resolution::Incomplete(_) if model.nodes.get(uuid).is_none() => {
                     self.memory().untold.remove(&uuid);
                     gone.push(uuid);
                 }
-                Outcome::Incomplete(missing) => {
+                Resolution::Incomplete(missing) => {
                     if let Some(node) = model.nodes.get(uuid) {
                         self.table.set_facts(uuid, facts::facts(model, node, None, false));
                     }

@@ -22,7 +22,7 @@ use stemma_core::object::{
 };
 use stemma_core::ownership::{Intent, Manager, OwnedMap, Owner, Said};
 use stemma_core::release::{CompiledRelease, compile, fuel};
-use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_cluster, resolve_node};
+use stemma_core::resolve::{Answer, Resolution, ResolveCache, resolve_cluster, resolve_node};
 use stemma_core::task::Task;
 use stemma_core::traits::Trait;
 use uuid::Uuid;
@@ -259,8 +259,8 @@ fn observation(at: u128) -> Arc<Observation> {
 
 fn answer(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Arc<Answer> {
     match resolve_node(fleet, cache, id) {
-        Outcome::Complete(answer) => answer,
-        Outcome::Incomplete(missing) => panic!("{missing:?}"),
+        Resolution::Complete(answer) => answer,
+        Resolution::Incomplete(missing) => panic!("{missing:?}"),
     }
 }
 

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::fleet::Fleet;
 use crate::input::Read;
 use crate::key::LabelValue;
-use crate::labels::{Line, Outcome as Effect};
+use crate::labels::{Effect, Line};
 use crate::name::{Name, PRIMARY_PREFIX};
 use crate::object::{NodeId, Timestamp};
 use crate::origin::{Level, Origin};
-use crate::resolve::{Answer, Outcome};
+use crate::resolve::{Answer, Resolution};
 use crate::role::TagOrigin;
 use crate::task::Mode;
 use crate::traits::TraitSource;
@@ -21,7 +21,7 @@ pub struct Fleetwide<'a> {
     /// The fleet.
     pub fleet: &'a Fleet,
     /// Resolves one of its nodes.
-    pub resolve: &'a dyn Fn(NodeId) -> Outcome,
+    pub resolve: &'a dyn Fn(NodeId) -> Resolution,
 }
 
 /// Why a label is as it is.

@@ -20,7 +20,7 @@ use stemma_core::object::{
 use stemma_core::ownership::{Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 use stemma_core::release::compile_set;
 use stemma_core::requirement::Requirements;
-use stemma_core::resolve::{Answer, Outcome, ResolveCache, resolve_node};
+use stemma_core::resolve::{Answer, Resolution, ResolveCache, resolve_node};
 use stemma_core::task::Mode;
 use stemma_core::traits::Trait;
 use uuid::Uuid;
@@ -114,11 +114,11 @@ impl Site {
     fn answers(&self) -> Answers {
         let cache = ResolveCache::new();
         let of = |node: &Arc<Node>| match resolve_node(&self.fleet, &cache, node.id()) {
-            Outcome::Complete(answer) => {
+            Resolution::Complete(answer) => {
                 let digest = answer.task_set().map(|set| set.digest.to_string());
                 (node.display_name(), (told(&answer), digest))
             }
-            Outcome::Incomplete(missing) => panic!("{missing:?}"),
+            Resolution::Incomplete(missing) => panic!("{missing:?}"),
         };
         self.fleet.nodes().map(of).collect()
     }

@@ -15,7 +15,7 @@ use stemma_core::object::{
 };
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
-use stemma_core::resolve::{Answer, Outcome, PlainAnswer, ResolveCache, resolve_fleet, resolve_node};
+use stemma_core::resolve::{Answer, PlainAnswer, Resolution, ResolveCache, resolve_fleet, resolve_node};
 use uuid::Uuid;
 
 /// A fleet of manifests, with the changes that made it.
@@ -68,8 +68,8 @@ impl Made {
 
     fn answer(&self, name: &str) -> Arc<Answer> {
         match resolve_node(&self.fleet, &self.cache, self.node(name).id()) {
-            Outcome::Complete(answer) => answer,
-            Outcome::Incomplete(missing) => panic!("{missing:?}"),
+            Resolution::Complete(answer) => answer,
+            Resolution::Incomplete(missing) => panic!("{missing:?}"),
         }
     }
 
@@ -191,14 +191,14 @@ fn what_is_missing_is_named_and_nothing_is_answered() {
         fleet.apply_all(others.rev());
         fleet.set_loaded();
         if is_parent {
-            assert!(matches!(resolve(&fleet), Outcome::Incomplete(missing) if missing.len() == 1), "{left_out}");
+            assert!(matches!(resolve(&fleet), Resolution::Incomplete(missing) if missing.len() == 1), "{left_out}");
             fleet.apply(all[left_out].clone());
-            assert!(matches!(resolve(&fleet), Outcome::Complete(_)), "{left_out}");
+            assert!(matches!(resolve(&fleet), Resolution::Complete(_)), "{left_out}");
         }
     }
     let mut loading = Fleet::new();
     loading.apply_all(all);
-    assert!(matches!(resolve(&loading), Outcome::Incomplete(missing) if missing == [Missing::Store]));
+    assert!(matches!(resolve(&loading), Resolution::Incomplete(missing) if missing == [Missing::Store]));
 }
 
 fn reading(tasks: &Value) -> Vec<Value> {

@@ -13,7 +13,7 @@ use stemma_core::name::NodeName;
 use stemma_core::object::{FactMap, Node, NodeId, Observation};
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
-use stemma_core::resolve::{Outcome, PlainAnswer, ResolveCache, resolve_node};
+use stemma_core::resolve::{PlainAnswer, Resolution, ResolveCache, resolve_node};
 
 /// One edit: which object, and which of its few forms it takes.
 #[derive(Clone, Debug)]
@@ -172,14 +172,14 @@ type Answers = BTreeMap<NodeId, Option<PlainAnswer>>;
 
 fn answers(fleet: &Fleet, cache: &ResolveCache) -> Answers {
     let of = |id| match resolve_node(fleet, cache, id) {
-        Outcome::Complete(answer) => {
+        Resolution::Complete(answer) => {
             let mut plain = PlainAnswer::of(&answer);
             // What else a host is told, so that it is compared too.
             let told = format!("{:?} {:?} {:?} {}", answer.mode(), answer.limits(), answer.unmet(), answer.is_paused());
             plain.annotations.insert("told".into(), told);
             Some(plain)
         }
-        Outcome::Incomplete(_) => None,
+        Resolution::Incomplete(_) => None,
     };
     fleet.nodes().map(|node| (node.id(), of(node.id()))).collect()
 }

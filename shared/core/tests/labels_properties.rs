@@ -10,7 +10,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use stemma_core::key::{LabelKey, LabelValue};
-use stemma_core::labels::{Fill, LabelLayer, Labels, Level, Outcome, differences};
+use stemma_core::labels::{Effect, Fill, LabelLayer, Labels, Level, differences};
 use stemma_core::origin::Origin;
 use stemma_core::ownership::{Intent, Manager, OwnedMap, Said};
 
@@ -101,7 +101,7 @@ proptest! {
             let nearest = nearest.map(|(level, _)| *level).max();
             prop_assert_eq!(line.statements().last().map(|said| said.level), nearest);
             let winners: Vec<_> =
-                line.outcomes().filter(|(_, outcome)| *outcome == Outcome::Wins).map(|(said, _)| said.level).collect();
+                line.outcomes().filter(|(_, outcome)| *outcome == Effect::Wins).map(|(said, _)| said.level).collect();
             let named: Vec<_> = line
                 .effective()
                 .into_iter()

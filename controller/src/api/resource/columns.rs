@@ -13,7 +13,7 @@ use stemma_core::labels::{Differences, differences};
 use stemma_core::manifest::{Field, Fields};
 use stemma_core::object::{Node, NodeSpec};
 use stemma_core::origin::Level;
-use stemma_core::resolve::Outcome;
+use stemma_core::resolve::Resolution;
 use stemma_core::status::{Liveness, Status};
 use stemma_wire::endpoint::{Minor, since};
 
@@ -32,7 +32,7 @@ pub(super) struct Row<'a> {
     model: &'a Model,
     node: &'a Node,
     base: &'a str,
-    outcome: OnceCell<Outcome>,
+    outcome: OnceCell<Resolution>,
     view: OnceCell<Option<NodeView<'a>>>,
     findings: OnceCell<Vec<Finding>>,
     above: OnceCell<Option<Folds>>,
@@ -55,7 +55,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    fn outcome(&self) -> &Outcome {
+    fn outcome(&self) -> &Resolution {
         self.outcome.get_or_init(|| self.model.resolve(self.node.meta.uuid))
     }
 
@@ -70,10 +70,10 @@ impl<'a> Row<'a> {
 
     fn findings(&self) -> &[Finding] {
         self.findings.get_or_init(|| match self.outcome() {
-            Outcome::Complete(answer) => {
+            Resolution::Complete(answer) => {
                 size::findings(answer).into_iter().chain(state::doubled(self.api, self.node)).collect()
             }
-            Outcome::Incomplete(_) => Vec::new(),
+            Resolution::Incomplete(_) => Vec::new(),
         })
     }
 
@@ -227,12 +227,12 @@ const MADE: &[(&str, Make)] = &[
     // Ironic's field, which its clients print.
     ("last_error", |row| Some(json!(state::last_error(row.model, row.node)))),
     ("mode", |row| match row.outcome() {
-        Outcome::Complete(answer) => Some(json!(answer.mode().value)),
-        Outcome::Incomplete(_) => row.node.spec.mode.map(|mode| json!(mode)),
+        Resolution::Complete(answer) => Some(json!(answer.mode().value)),
+        Resolution::Incomplete(_) => row.node.spec.mode.map(|mode| json!(mode)),
     }),
     ("findings", |row| match row.outcome() {
-        Outcome::Complete(_) => Some(json!(row.findings())),
-        Outcome::Incomplete(_) => None,
+        Resolution::Complete(_) => Some(json!(row.findings())),
+        Resolution::Incomplete(_) => None,
     }),
     ("assigned_tags", |row| Some(json!(row.node.spec.tags.assigned.members().collect::<Vec<_>>()))),
     ("unassigned_tags", |row| Some(json!(row.node.spec.tags.unassigned.members().collect::<Vec<_>>()))),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use stemma_core::explain::{self, Fleetwide};
 use stemma_core::object::NodeSpec;
-use stemma_core::resolve::{Answer, Outcome};
+use stemma_core::resolve::{Answer, Resolution};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::Shown;
@@ -20,8 +20,8 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     let answer = match model.resolve(node.meta.uuid) {
-        Outcome::Complete(answer) => answer,
-        Outcome::Incomplete(missing) => return Err(resolved::incomplete(&missing)),
+        Resolution::Complete(answer) => answer,
+        Resolution::Incomplete(missing) => return Err(resolved::incomplete(&missing)),
     };
     let fleetwide = Fleetwide { fleet: &model.fleet, resolve: &|id| model.resolve(id.0) };
     let asked = |name| parameters.one(name);

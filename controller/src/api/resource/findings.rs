@@ -8,7 +8,7 @@ use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Missing;
 use stemma_core::idle::{self, Idle};
 use stemma_core::object::{ClusterId, GroupId, Kind, Object};
-use stemma_core::resolve::{self, Outcome, Unset, cluster_findings, resolve_cluster};
+use stemma_core::resolve::{self, Resolution, Unset, cluster_findings, resolve_cluster};
 use uuid::Uuid;
 
 use super::state;
@@ -57,7 +57,7 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     let mut unset = Unset::default();
     for node in work.reach().dirty.nodes() {
         clusters.extend(work.model.cluster_of(node.0));
-        if let Outcome::Complete(answer) = work.model.resolve(node.0) {
+        if let Resolution::Complete(answer) = work.model.resolve(node.0) {
             findings.extend(size::findings(&answer));
             unset.add(&answer);
             if written.contains(&node.0) {
@@ -85,8 +85,8 @@ pub(super) fn newly_unset(work: &Work<'_>) -> Vec<Finding> {
 /// The requirements that nodes of a write do not meet and met before, or were not asked for.
 pub(super) fn unmet(work: &Work<'_>) -> Option<String> {
     let unmet = |model: &Model, node| match model.resolve(node) {
-        Outcome::Complete(answer) => answer.unmet().to_vec(),
-        Outcome::Incomplete(_) => Vec::new(),
+        Resolution::Complete(answer) => answer.unmet().to_vec(),
+        Resolution::Incomplete(_) => Vec::new(),
     };
     let mut found = Vec::new();
     for (_, node) in work.written().filter(|(kind, _)| *kind == Kind::Node) {

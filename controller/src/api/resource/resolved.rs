@@ -11,7 +11,7 @@ use stemma_core::graph::ClusterGraph;
 use stemma_core::labels::Folded;
 use stemma_core::lifecycle;
 use stemma_core::object::{ClusterId, ClusterSpec, NodeId, NodeSpec};
-use stemma_core::resolve::{Answer, Outcome, PlainAnswer};
+use stemma_core::resolve::{Answer, PlainAnswer, Resolution};
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::objects::Shown;
@@ -28,12 +28,12 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     let model = api.cache().model();
     let node = NodeSpec::locate(&model, request)?;
     match model.resolve(node.meta.uuid) {
-        Outcome::Complete(answer) => {
+        Resolution::Complete(answer) => {
             let mut body = body(&model, &answer);
             body["waits"] = waits(api, &model, answer.id()).into();
             Ok(Reply::ok(body))
         }
-        Outcome::Incomplete(missing) => Err(incomplete(&missing)),
+        Resolution::Incomplete(missing) => Err(incomplete(&missing)),
     }
 }
 

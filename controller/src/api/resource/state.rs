@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::object::{Node, NodeId, Timestamp};
-use stemma_core::resolve::Outcome;
+use stemma_core::resolve::Resolution;
 use stemma_core::status::{Facts, Liveness, Status};
 use stemma_core::traits::NodeTraits;
 use uuid::Uuid;
@@ -76,7 +76,7 @@ pub(super) fn last_seen(api: &Api, model: &Model, node: Uuid) -> Option<Timestam
 }
 
 /// The word for where a node stands, with its reason.
-pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Outcome, findings: &[Finding]) -> Status {
+pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution, findings: &[Finding]) -> Status {
     let has_error = findings.iter().any(|finding| finding.severity == Severity::Error);
     let facts = facts::facts(model, node, answer.answer().map(|answer| &**answer), has_error);
     let is_doubled = doubled(api, node).is_some();

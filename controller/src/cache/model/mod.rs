@@ -18,7 +18,7 @@ use stemma_core::object::{
     ReleaseSpec, ReleaseTagsSpec, SaidOnHost,
 };
 use stemma_core::release::ReleaseError;
-use stemma_core::resolve::{Outcome, ResolveCache, resolve_node};
+use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
@@ -127,7 +127,7 @@ pub struct StoredValue<'a> {
 
 impl Model {
     /// What a node is to be.
-    pub fn resolve(&self, node: Uuid) -> Outcome {
+    pub fn resolve(&self, node: Uuid) -> Resolution {
         resolve_node(&self.fleet, &self.memo, NodeId(node))
     }
 

@@ -15,7 +15,7 @@ use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
 use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, TemplateId};
 use stemma_core::origin::Level;
 use stemma_core::release::ProfileHash;
-use stemma_core::resolve::Outcome;
+use stemma_core::resolve::Resolution;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::desired::MAX_DESIRED;
 use uuid::Uuid;
@@ -89,7 +89,7 @@ impl Work<'_> {
             if of_groups.get(&alike).is_some_and(|first| first + APPEARANCES * own + SLACK <= MAX_DESIRED) {
                 continue;
             }
-            let Outcome::Complete(answer) = self.model.resolve(node.0) else { continue };
+            let Resolution::Complete(answer) = self.model.resolve(node.0) else { continue };
             let before = || self.context.model.resolve(node.0);
             let name = || format!("node {}", object.display_name());
             check_labels(name, || before().answer().map(|before| before.labels()), Some(answer.labels()))?;

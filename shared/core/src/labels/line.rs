@@ -55,7 +55,7 @@ pub enum Standing {
 
 /// What came of one statement or offer, for `explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Effect {
     /// It is the effective value.
     Wins,
     /// A nearer level sets it.
@@ -136,7 +136,7 @@ impl<V> Line<V> {
     }
 
     /// What came of each statement, in their order.
-    pub fn outcomes(&self) -> impl Iterator<Item = (&Statement<V>, Outcome)> {
+    pub fn outcomes(&self) -> impl Iterator<Item = (&Statement<V>, Effect)> {
         self.statements.iter().map(|said| (said, self.outcome(said)))
     }
 
@@ -145,18 +145,18 @@ impl<V> Line<V> {
         self.statements.iter().any(|said| said.merges || !said.said.is_tombstone())
     }
 
-    fn outcome(&self, said: &Statement<V>) -> Outcome {
+    fn outcome(&self, said: &Statement<V>) -> Effect {
         if said.said.is_tombstone() && !said.merges {
-            return Outcome::NoEffect;
+            return Effect::NoEffect;
         }
         let nearest = self.statements.last().map_or(said.level, |last| last.level);
         match self.standing {
-            Standing::Holds if said.level == nearest => Outcome::Wins,
-            Standing::Holds => Outcome::OverriddenBy(nearest),
-            Standing::Stopped { by } if said.level == by => Outcome::Stops,
-            Standing::Stopped { by } => Outcome::StoppedBy(by),
-            Standing::Replaced { by } => Outcome::ReplacedBy(by),
-            Standing::Filled { .. } | Standing::Absent => Outcome::NoEffect,
+            Standing::Holds if said.level == nearest => Effect::Wins,
+            Standing::Holds => Effect::OverriddenBy(nearest),
+            Standing::Stopped { by } if said.level == by => Effect::Stops,
+            Standing::Stopped { by } => Effect::StoppedBy(by),
+            Standing::Replaced { by } => Effect::ReplacedBy(by),
+            Standing::Filled { .. } | Standing::Absent => Effect::NoEffect,
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::traits::NodeTraits;
 
 /// Resolved, or not to be resolved yet.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum Resolution {
     /// Everything was there. Only this can be encoded and sent.
     Complete(Arc<Answer>),
     /// Something is missing: the host stays as it is, and this is a finding.
@@ -96,7 +96,7 @@ pub struct Unmet {
     pub expression: String,
 }
 
-impl Outcome {
+impl Resolution {
     /// The answer, if there is one.
     pub fn answer(&self) -> Option<&Arc<Answer>> {
         match self {

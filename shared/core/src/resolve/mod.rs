@@ -10,7 +10,7 @@ mod node;
 mod plain;
 mod whole;
 
-pub use answer::{Answer, LeftOut, Outcome, TaskSet, Unmet};
+pub use answer::{Answer, LeftOut, Resolution, TaskSet, Unmet};
 pub use findings::{Unset, cluster_findings, newly_unset};
 pub use node::{ResolveCache, resolve_node};
 pub use plain::PlainAnswer;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::answer::{AllUnmet, Answer, Outcome, TaskSet, Unmet};
+use super::answer::{AllUnmet, Answer, Resolution, TaskSet, Unmet};
 use super::memory::Base;
 use crate::fleet::{Fleet, Missing, NodeEntry, NodeView};
 use crate::name::NodeName;
@@ -15,22 +15,22 @@ use crate::release::select::MASTER;
 pub use super::memory::ResolveCache;
 
 /// Resolves one node: what it is told, or what is missing for that.
-pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Outcome {
+pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Resolution {
     if !fleet.is_loaded() {
-        return Outcome::Incomplete(vec![Missing::Store]);
+        return Resolution::Incomplete(vec![Missing::Store]);
     }
-    let Some(entry) = fleet.entry(id) else { return Outcome::Incomplete(vec![Missing::Node(id)]) };
+    let Some(entry) = fleet.entry(id) else { return Resolution::Incomplete(vec![Missing::Node(id)]) };
     let fold = match entry.node.spec.nodegroup.map(|group| fleet.fold(group)) {
         None => None,
         Some(Ok(fold)) => Some(fold),
-        Some(Err(missing)) => return Outcome::Incomplete(missing),
+        Some(Err(missing)) => return Resolution::Incomplete(missing),
     };
     let view = NodeView::new(fleet, entry, fold.map(|fold| &**fold));
     let task_set = entry.profile.as_ref().zip(fold).map(|(profile, fold)| cache.task_set(&view, fold, profile));
     let unmet = fold.iter().flat_map(|fold| fold.group.spec.requirements.unmet(&view));
     let unmet: Vec<Unmet> =
         unmet.map(|one| Unmet { key: one.key(), expression: one.expression().to_owned() }).collect();
-    Outcome::Complete(Arc::new(Answer {
+    Resolution::Complete(Arc::new(Answer {
         entry: Arc::clone(entry),
         said: fleet.said(id).cloned(),
         fold: fold.cloned(),

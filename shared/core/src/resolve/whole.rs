@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::PlainAnswer;
-use super::answer::{Answer, Outcome};
+use super::answer::{Answer, Resolution};
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
 use super::{Unset, cluster_findings};
 use crate::finding::Finding;
@@ -83,8 +83,8 @@ fn resolve_nodes(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterA
     let (mut nodes, mut incomplete) = (Vec::new(), Vec::new());
     for node in fleet.nodes_of_cluster(id) {
         match resolve_node(fleet, cache, node) {
-            Outcome::Complete(answer) => nodes.push(answer),
-            Outcome::Incomplete(missing) => incomplete.push((node, missing)),
+            Resolution::Complete(answer) => nodes.push(answer),
+            Resolution::Incomplete(missing) => incomplete.push((node, missing)),
         }
     }
     nodes.sort_by(|a, b| natural_cmp(&a.node().display_name(), &b.node().display_name()));
@@ -119,11 +119,11 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
     }
     for node in fleet.nodes().filter(|node| !is_in_cluster(fleet, node)) {
         match resolve_node(fleet, cache, node.id()) {
-            Outcome::Complete(answer) => {
+            Resolution::Complete(answer) => {
                 whole.findings.extend(answer.findings());
                 whole.add_node(answer);
             }
-            Outcome::Incomplete(missing) => {
+            Resolution::Incomplete(missing) => {
                 errors.push(ResolveError::Incomplete { node: node.display_name(), missing });
             }
         }

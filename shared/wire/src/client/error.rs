@@ -68,7 +68,7 @@ pub enum ClientError {
 
 /// What may have become of a request that has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// It was not sent: nothing was changed.
     NotSent,
     /// It may have been carried out.
@@ -77,15 +77,15 @@ pub enum Outcome {
 
 impl ClientError {
     /// Whether the request may have been carried out.
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> RequestOutcome {
         match self {
-            Self::Unreachable { .. } | Self::Untrusted { .. } | Self::ConnectTimeout { .. } => Outcome::NotSent,
+            Self::Unreachable { .. } | Self::Untrusted { .. } | Self::ConnectTimeout { .. } => RequestOutcome::NotSent,
             // TLS 1.3: the server's refusal of our certificate arrives after the client's side is done, so with the first request.
             Self::Handshake { .. }
             | Self::AnswerTimeout { .. }
             | Self::Broken { .. }
             | Self::TooLarge { .. }
-            | Self::NotTaken { .. } => Outcome::Unknown,
+            | Self::NotTaken { .. } => RequestOutcome::Unknown,
         }
     }
 }

@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 use crate::net::{Connect, Stream, TcpConnect};
 use crate::tls::{Identity, Refusal, server_identity};
 
-pub use error::{ClientError, Outcome};
+pub use error::{ClientError, RequestOutcome};
 pub use target::{BadTarget, Target};
 
 /// How long things may take, and how much may come.

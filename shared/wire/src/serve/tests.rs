@@ -639,7 +639,7 @@ async fn a_client_says_what_went_wrong() {
     drop(listen);
     let mut client = Client::over(connect, silent, None, ClientLimits::default());
     let error = client.send(get("/x")).await.expect_err("nobody there");
-    assert_eq!(error.outcome(), crate::client::Outcome::NotSent);
+    assert_eq!(error.outcome(), crate::client::RequestOutcome::NotSent);
 }
 
 #[tokio::test(start_paused = true)]

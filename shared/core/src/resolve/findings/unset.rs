@@ -11,7 +11,7 @@ use crate::input::{Input, Reference};
 use crate::name::ReleaseRef;
 use crate::object::NodeId;
 use crate::release::TaskIx;
-use crate::resolve::{Answer, Outcome, ResolveCache, TaskSet, resolve_node};
+use crate::resolve::{Answer, Resolution, ResolveCache, TaskSet, resolve_node};
 
 /// How many hosts a finding names.
 const MOST_NAMED: usize = 3;
@@ -114,7 +114,7 @@ pub fn newly_unset(
         if lacking.is_subset(&known) {
             continue;
         }
-        if let Outcome::Complete(answer) = resolve_node(after, cache, node) {
+        if let Resolution::Complete(answer) = resolve_node(after, cache, node) {
             unset.add_but(&answer, known);
         }
     }
