@@ -46,7 +46,7 @@ fn s71_an_agent_whose_own_files_others_may_write_or_read_does_not_start() -> Res
         (state.to_owned(), 0o777, "chmod go-w"),
         (format!("{state}/identity.json"), 0o666, "chmod go-w"),
         (format!("{state}/apply/accepted"), 0o666, "chmod go-w"),
-        (format!("{state}/sync/credentials.json"), 0o644, "chmod 600"),
+        (format!("{state}/sync/credentials.json"), 0o644, "chmod go-rwx"),
         (format!("{state}/apply/seal-key"), 0o640, "chmod go-rwx"),
     ] {
         let path = web.path(&path);
