@@ -212,7 +212,10 @@ mod tests {
             assert_eq!(age(seconds), expected);
         }
         assert!(since(Some(&json!("2026-01-02T03:04:05+00:00"))).starts_with("2026-01-02 03:04 ("));
-        assert_eq!(words("DependencyFailed"), "dependency failed");
+        assert_eq!(
+            (words("DependencyFailed"), words("Unsupported")),
+            ("dependency failed".into(), "unsupported".into())
+        );
         assert_eq!((since(None), since(Some(&json!("never")))), ("-".to_owned(), "never".to_owned()));
     }
 
