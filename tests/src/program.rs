@@ -207,12 +207,20 @@ impl Drop for Running {
 ///
 /// # Errors
 /// When it does not in time: `what` and the last reason are in the error.
-pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Result<T>) -> Result<T> {
+pub fn eventually<T>(what: &str, condition: impl FnMut() -> Result<T>) -> Result<T> {
+    eventually_within(PATIENCE, what, condition)
+}
+
+/// Waits until a condition gives a value, as long as is said.
+///
+/// # Errors
+/// When it does not in time: `what` and the last reason are in the error.
+pub fn eventually_within<T>(deadline: Duration, what: &str, mut condition: impl FnMut() -> Result<T>) -> Result<T> {
     let start = Instant::now();
     loop {
         match condition() {
             Ok(value) => return Ok(value),
-            Err(error) if start.elapsed() > PATIENCE => return Err(error.context(format!("{what} did not come about"))),
+            Err(error) if start.elapsed() > deadline => return Err(error.context(format!("{what} did not come about"))),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
