@@ -159,7 +159,11 @@ fn f05_f06_f08_a_controller_whose_disk_fails_takes_no_write_and_loses_none() -> 
 fn f39_a_controller_without_descriptors_serves_who_is_there_and_takes_others_later() -> Result<()> {
     let (fleet, web) = converged()?;
     let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
-    operator.get("/v1")?;
+    eventually("the host has told its results", || {
+        let (_, node) = operator.get("/v1/nodes/web-1")?;
+        ensure!(node["state"] == "converged", "{node}");
+        Ok(())
+    })?;
     let id = fleet.controller_id();
     limit("nofile", id, NO_DESCRIPTORS)?;
     let address: std::net::SocketAddr = fleet.bound().admin.trim_start_matches("https://").parse()?;
@@ -193,7 +197,7 @@ fn f39_an_agent_without_descriptors_tears_nothing_and_goes_on_when_there_are_som
     limit("nofile", web.id(), "1024")?;
     label(&fleet, "with-descriptors")?;
     // An agent that cannot keep its state tries again every half a minute.
-    arrives_within(Duration::from_secs(300), &web, "with-descriptors")
+    arrives_within(Duration::from_mins(5), &web, "with-descriptors")
 }
 
 #[test]
