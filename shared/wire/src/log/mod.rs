@@ -75,6 +75,7 @@ fields! {
     release: "a release, as NAME@VERSION";
     request: "a request's id";
     revision: "a revision of the store";
+    sequence: "the number of a result of a task";
     source: "where a value or fact came from";
     status: "an HTTP or exit status";
     surplus: "how many are beyond the measure";
