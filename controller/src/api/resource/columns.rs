@@ -6,6 +6,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use stemma_core::finding::Finding;
 use stemma_core::fleet::NodeView;
@@ -20,7 +21,7 @@ use stemma_wire::endpoint::{Minor, since};
 use super::kept;
 use super::objects::Shown;
 use super::state;
-use super::view::{self, Folds};
+use super::view::{self, Folds, Link};
 use crate::api::Api;
 use crate::cache::Model;
 use crate::desired::size;
@@ -99,7 +100,7 @@ impl<'a> Row<'a> {
         self.differences.get_or_init(compare).as_ref()
     }
 
-    fn links(&self, below: &str) -> Value {
+    fn links(&self, below: &str) -> [Link; 2] {
         view::links(self.base, &format!("{}{below}", NodeSpec::path(self.node)))
     }
 }
@@ -112,20 +113,41 @@ pub(super) enum Column {
     Kept(Option<Value>),
     /// The same for every node.
     Fixed(Value),
+    /// Links to the node's path, with this behind it.
+    Links(&'static str),
     /// What is made of the row; none where it has nothing to say.
     Made(fn(&Row<'_>) -> Option<Value>),
 }
 
 impl Column {
-    fn value<'r>(&'r self, name: &str, row: &'r Row<'_>) -> Option<Cow<'r, Value>> {
-        match self {
+    fn cell<'r>(&'r self, name: &str, row: &'r Row<'_>) -> Option<Cell<'r>> {
+        let value = match self {
             Self::Field(field, default) => {
                 let value = (field.show)(&row.node.spec, &ModelNames::new(row.model, &row.api.traits));
                 if value.is_null() { default.as_ref().map(Cow::Borrowed) } else { Some(Cow::Owned(value)) }
             }
             Self::Kept(default) => row.node.spec.extra.get(name).or(default.as_ref()).map(Cow::Borrowed),
             Self::Fixed(value) => Some(Cow::Borrowed(value)),
+            Self::Links(below) => return Some(Cell::Links(row.links(below))),
             Self::Made(make) => make(row).map(Cow::Owned),
+        };
+        value.map(Cell::Value)
+    }
+}
+
+/// What stands in one column of a row.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Cell<'r> {
+    Value(Cow<'r, Value>),
+    Links([Link; 2]),
+}
+
+impl Cell<'_> {
+    fn into_value(self) -> Value {
+        match self {
+            Self::Value(value) => value.into_owned(),
+            Self::Links(links) => json!(links),
         }
     }
 }
@@ -151,6 +173,7 @@ static COLUMNS: LazyLock<BTreeMap<&'static str, Column>> = LazyLock::new(|| {
         ("raid_config", Column::Fixed(json!({}))),
         ("target_raid_config", Column::Fixed(json!({}))),
     ]);
+    columns.extend(LINKS.iter().map(|(name, below)| (*name, Column::Links(below))));
     columns.extend(MADE.iter().map(|(name, make)| (*name, Column::Made(*make))));
     columns
 });
@@ -173,6 +196,10 @@ const UNDRIVEN: &[&str] = &[
     "boot_mode",
 ];
 
+/// Links, and what stands behind the node's path in each.
+const LINKS: &[(&str, &str)] =
+    &[("links", ""), ("ports", "/ports"), ("portgroups", "/portgroups"), ("states", "/states"), ("volume", "/volume")];
+
 type Make = fn(&Row<'_>) -> Option<Value>;
 
 const MADE: &[(&str, Make)] = &[
@@ -182,11 +209,6 @@ const MADE: &[(&str, Make)] = &[
     ("resource_version", |row| Some(row.node.meta.resource_version.into())),
     ("created_at", |row| Some(view::time(row.node.meta.created_at).into())),
     ("updated_at", |row| Some(view::updated_at(&row.node.meta))),
-    ("links", |row| Some(row.links(""))),
-    ("ports", |row| Some(row.links("/ports"))),
-    ("portgroups", |row| Some(row.links("/portgroups"))),
-    ("states", |row| Some(row.links("/states"))),
-    ("volume", |row| Some(row.links("/volume"))),
     ("parked", |row| Some(row.node.spec.parked.into())),
     ("maintenance", |row| Some(row.node.spec.parked.into())),
     ("labels", |row| Some(view::texts(&row.view()?.labels()))),
@@ -273,20 +295,20 @@ impl Chosen {
     /// The body of a node.
     pub(super) fn body(&self, row: &Row<'_>) -> Map<String, Value> {
         let columns = self.0.iter();
-        columns.filter_map(|(name, column)| Some(((*name).to_owned(), column.value(name, row)?.into_owned()))).collect()
+        columns.filter_map(|(name, column)| Some(((*name).to_owned(), column.cell(name, row)?.into_value()))).collect()
     }
 
     /// Writes the same as JSON text.
     pub(super) fn write(&self, row: &Row<'_>, text: &mut Vec<u8>) {
         let mut separator = b'{';
         for (name, column) in &self.0 {
-            let Some(value) = column.value(name, row) else { continue };
+            let Some(cell) = column.cell(name, row) else { continue };
             text.push(separator);
             separator = b',';
             text.push(b'"');
             text.extend_from_slice(name.as_bytes());
             text.extend_from_slice(b"\":");
-            serde_json::to_writer(&mut *text, &value).expect("a value is written to memory");
+            serde_json::to_writer(&mut *text, &cell).expect("a value is written to memory");
         }
         text.push(b'}');
     }

@@ -41,7 +41,7 @@ pub(super) fn version_1_document(_api: &Api, request: &Request) -> Reply {
         "media_types": [{"base": "application/json", "type": "application/vnd.openstack.magnum.v1+json"}],
     });
     for resource in ["nodes", "clustertemplates", "clusters", "releases"] {
-        body[resource] = super::view::links(base, &format!("/v1/{resource}/"));
+        body[resource] = json!(super::view::links(base, &format!("/v1/{resource}/")));
     }
     Reply::ok(body)
 }

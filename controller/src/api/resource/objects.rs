@@ -171,7 +171,7 @@ pub(super) fn body<S: Shown>(
     if let Some((level, own)) = S::LEVEL.zip(object.spec.inherited_ref()) {
         view::maps(&mut body, S::above(model, &object.spec), level, own, wanted);
     }
-    body.insert("links".into(), view::links(base, &S::path(object)));
+    body.insert("links".into(), json!(view::links(base, &S::path(object))));
     body.retain(|name, _| wanted(name));
     body
 }

@@ -175,7 +175,14 @@ pub(super) fn owners<K: Ord + Clone + fmt::Display, V: Clone>(layer: &Layer<K, V
 }
 
 /// The two links that `OpenStack`'s bodies have; in that of a bookmark, no version.
-pub(super) fn links(base: &str, path: &str) -> Value {
+pub(super) fn links(base: &str, path: &str) -> [Link; 2] {
     let bookmark = path.strip_prefix("/v1").unwrap_or(path);
-    json!([{"href": format!("{base}{path}"), "rel": "self"}, {"href": format!("{base}{bookmark}"), "rel": "bookmark"}])
+    [("self", path), ("bookmark", bookmark)].map(|(rel, path)| Link { href: [base, path].concat(), rel })
+}
+
+/// An address, and what it is of the object that it stands in.
+#[derive(Serialize)]
+pub(super) struct Link {
+    href: String,
+    rel: &'static str,
 }
