@@ -40,6 +40,29 @@ async fn w05_nodes_of_a_cluster_are_those_alone_and_a_wrong_cluster_is_an_error(
 }
 
 #[tokio::test]
+async fn w05_nodes_of_a_group_are_those_of_one_group_and_a_wrong_group_is_an_error() {
+    let served = Served::start().await;
+    site(&served).await;
+    let group = served.get("/v1/clusters/us/nodegroups/web").await["uuid"].as_str().unwrap_or_default().to_owned();
+    for (query, found) in [
+        ("nodegroup=eu/web", &["n1", "n2"][..]),
+        ("nodegroup=us/web", &["n3"]),
+        (&format!("nodegroup={group}"), &["n3"]),
+        ("nodegroup=web&cluster=us", &["n3"]),
+    ] {
+        assert_eq!(names(&served.get(&format!("/v1/nodes?{query}")).await, "nodes"), found, "{query}");
+    }
+    for (query, status, said) in [
+        ("nodegroup=web", 400, "several clusters have one: write CLUSTER/GROUP"),
+        ("nodegroup=us/nosuch", 404, "could not be found"),
+        ("nodegroup=nosuch", 404, "could not be found"),
+    ] {
+        let answer = served.send("GET", &format!("/v1/nodes?{query}"), &[], None).await;
+        assert!(answer.status == status && answer.message().contains(said), "{query}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn w05_groups_are_found_by_the_roles_of_their_nodes() {
     let served = Served::start().await;
     site(&served).await;

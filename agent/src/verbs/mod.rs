@@ -72,9 +72,9 @@ impl Local {
         self.host.lock(&HostPath::own(LOCK))
     }
 
-    /// Whether an agent runs on this host's state.
-    fn is_running(&self) -> bool {
-        matches!(self.lock(), Ok(None))
+    /// Whether an agent runs on this host's state; `None` where its lock cannot be looked at, as on a disk that is read-only.
+    fn is_running(&self) -> Option<bool> {
+        self.lock().ok().map(|lock| lock.is_none())
     }
 }
 

@@ -38,7 +38,7 @@ struct Status {
     /// How it stood with its controllers when that last changed; `null`: it was never noted, because no outage was.
     connection: Option<Connection>,
     /// Whether an agent runs on this host now; where none does, nobody knows how the controllers stand to it.
-    agent_runs: bool,
+    agent_runs: Option<bool>,
     paused: bool,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -222,8 +222,13 @@ pub(super) fn printable(text: &str) -> String {
 
 /// How it stands with its controllers.
 fn contact(status: &Status, now: u64) -> String {
+    let silent = match status.agent_runs {
+        Some(true) => None,
+        Some(false) => Some(NO_AGENT),
+        None => Some("whether an agent runs on this host is not known"),
+    };
     let Some(Connection { standing, url, cause, since }) = &status.connection else {
-        return if status.agent_runs { "no outage noted" } else { NO_AGENT }.to_owned();
+        return silent.unwrap_or("no outage noted").to_owned();
     };
     let what = match standing {
         Standing::Connected => "connected to",
@@ -232,8 +237,8 @@ fn contact(status: &Status, now: u64) -> String {
         Standing::Shared => "shares its identity with another at",
     };
     let cause = if cause.is_empty() { String::new() } else { format!(": {cause}") };
-    if !status.agent_runs {
-        return format!("{NO_AGENT}; when one last did, it was {what} {url}{cause}");
+    if let Some(silent) = silent {
+        return format!("{silent}; when one last did, it was {what} {url}{cause}");
     }
     let minutes = now.saturating_sub(*since) / 60;
     let time = match minutes {
@@ -298,7 +303,10 @@ mod tests {
             let found = collect(&Local::open(root.path()).unwrap()).unwrap();
             let text = human(&found, 1150);
             assert!(text.contains(without) && !text.contains("for 2 min"), "no agent runs: {text}");
-            let text = human(&Status { agent_runs: true, ..found }, 1150);
+            let text = human(&Status { agent_runs: None, ..found }, 1150);
+            assert!(text.contains("whether an agent runs on this host is not known; when"), "{text}");
+            let text =
+                human(&Status { agent_runs: Some(true), ..collect(&Local::open(root.path()).unwrap()).unwrap() }, 1150);
             assert!(text.contains(said), "{text}");
         }
     }

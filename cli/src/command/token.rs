@@ -56,8 +56,8 @@ async fn create(api: &mut Api, global: &Global, mut body: Value) -> Result<()> {
     made["token"] = format!("{id}.{secret}").into();
     match global.output {
         Output::Json | Output::Yaml => question::print(&made, global.output)?,
-        Output::Name => say!("token/{id}"),
-        Output::Table | Output::Wide | Output::Manifest => {
+        // The secret is told this once, whatever is asked for.
+        Output::Table | Output::Wide | Output::Manifest | Output::Name => {
             say!("{id}.{secret}");
             eprintln!("{}", printable_lines(&how_to_join(&made, ca_hash(global).ok().as_deref())));
         }

@@ -17,7 +17,7 @@ use crate::records::codec;
 use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
 use crate::records::request::Answer;
 use crate::registry::admit::bad_field;
-use crate::registry::names::group_path;
+use crate::registry::names::{group_at, group_path};
 use crate::registry::work::Work;
 use crate::registry::{Caller, Registry};
 use crate::store::{Op, Precondition};
@@ -172,14 +172,8 @@ fn bound(model: &Model, wanted: &Wanted) -> Result<Bound, ApiError> {
             Ok(Bound::Node(node.meta.uuid))
         }
         (None, Some(path)) => {
-            let group = match path.split_once('/') {
-                None => model.groups.find(None, path),
-                Some((cluster, group)) => {
-                    let cluster = model.clusters.find(None, cluster);
-                    cluster.and_then(|cluster| model.groups.find(Some(cluster.meta.uuid), group))
-                }
-            };
-            let group = group.ok_or_else(|| dangling("nodegroup", path).detail("write CLUSTER/GROUP"))?;
+            let group =
+                group_at(model, path).ok_or_else(|| dangling("nodegroup", path).detail("write CLUSTER/GROUP"))?;
             Ok(Bound::Group(group.meta.uuid))
         }
     }

@@ -1,7 +1,9 @@
 //! What objects are called, as authors write it: by name, or by uuid, which an API's clients prefer.
 
+use std::sync::Arc;
+
 use stemma_core::manifest::Names;
-use stemma_core::object::{ClusterId, GroupId, TemplateId};
+use stemma_core::object::{ClusterId, GroupId, NodeGroup, TemplateId};
 use stemma_core::traits::TraitNames;
 
 use crate::cache::Model;
@@ -51,4 +53,15 @@ pub fn group_path(model: &Model, id: GroupId) -> Option<String> {
     let group = model.groups.get(id.0)?;
     let cluster = model.clusters.get(group.spec.cluster.0)?;
     Some(format!("{}/{}", cluster.meta.name, group.meta.name))
+}
+
+/// The group of a uuid, or of a name from outside of its cluster.
+pub fn group_at<'m>(model: &'m Model, path: &str) -> Option<&'m Arc<NodeGroup>> {
+    match path.split_once('/') {
+        None => model.groups.find(None, path),
+        Some((cluster, group)) => {
+            let cluster = model.clusters.find(None, cluster)?;
+            model.groups.find(Some(cluster.meta.uuid), group)
+        }
+    }
 }

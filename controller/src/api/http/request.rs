@@ -136,10 +136,7 @@ impl Reply {
             reply.set(header::LOCATION, &format!("{base}{location}"));
         }
         if let Some(warning) = &answer.warning {
-            reply.set(
-                header::WARNING,
-                &format!("299 stemma \"{}\"", warning.replace(['"', '\\'], "'").replace('…', "...")),
-            );
+            reply.set(header::WARNING, &format!("299 stemma \"{}\"", quoted(warning)));
         }
         if let Some(hosts) = answer.hosts {
             reply.set(HOSTS, &hosts.to_string());
@@ -149,6 +146,16 @@ impl Reply {
             None => reply,
         }
     }
+}
+
+/// The text as one quoted string of a header, which takes ASCII alone.
+fn quoted(text: &str) -> String {
+    let ascii = |c| match c {
+        '"' | '\\' => '\'',
+        ' '..='~' => c,
+        _ => '?',
+    };
+    text.replace('…', "...").chars().map(ascii).collect()
 }
 
 /// The kinds of bodies that a PATCH may have.
@@ -334,5 +341,17 @@ impl Request {
         hash.update(&self.body);
         let hash = stemma_core::digest::Hex(&hash.finalize()).to_string();
         Ok(Some(Mark { id, hash }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_told_whatever_it_quotes() {
+        let answer = Answer { warning: Some("label \"café\" …".to_owned()), ..Answer::empty(200) };
+        let reply = Reply::written(answer, "");
+        assert_eq!(reply.headers.get(header::WARNING).unwrap(), "299 stemma \"label 'caf?' ...\"");
     }
 }

@@ -2,9 +2,11 @@
 //! label selectors, tags, roles, groups and requirements. All of them must hold; a repeated parameter is a union of
 //! its lists (as the API working group's guideline for tags has it).
 
+use std::sync::Arc;
+
 use serde_json::Value as Json;
 use stemma_core::name::{Name, TagName};
-use stemma_core::object::{Kind, Node};
+use stemma_core::object::{GroupId, Kind, Node, NodeGroup};
 use stemma_core::requirement::Requirements;
 use stemma_core::selector::Selector;
 use stemma_core::status::State;
@@ -18,7 +20,7 @@ use super::{lists, state};
 use crate::api::Api;
 use crate::api::http::query::{BadQuery, Parameters};
 use crate::cache::Model;
-use crate::registry::names::group_path;
+use crate::registry::names::group_at;
 use crate::registry::work::not_found;
 
 /// Filters that compare a kept field's text.
@@ -33,7 +35,7 @@ pub(super) struct Filter {
     selector: Option<Selector>,
     tags: Vec<TagName>,
     roles: Vec<Name>,
-    group: Option<String>,
+    group: Option<GroupId>,
     cluster: Option<Uuid>,
     requirements: Requirements,
     kept: Vec<(&'static str, String)>,
@@ -57,7 +59,7 @@ impl Filter {
             .into_iter()
             .filter_map(|name| parameters.one(name).map(|v| v.map(|v| (name, v.to_owned()))).transpose());
         let requirements = Requirements::parse(parameters.all("requirement"));
-        let text = |name| parameters.one(name).map(|value| value.map(str::to_owned));
+        let cluster = parameters.one("cluster")?.map(|id| cluster(model, id)).transpose()?;
         Ok(Self {
             all: traits("traits")?.unwrap_or_default(),
             any: traits("traits-any")?,
@@ -72,14 +74,14 @@ impl Filter {
                 .into_iter()
                 .map(|role| Name::new(role).map_err(|e| bad("role", role, &e)))
                 .collect::<Result<_, _>>()?,
-            group: text("nodegroup")?,
-            cluster: parameters.one("cluster")?.map(|id| cluster(model, id)).transpose()?,
+            group: parameters.one("nodegroup")?.map(|id| group(model, cluster, id)).transpose()?,
+            cluster,
             requirements: requirements
                 .map_err(|e| ApiError::new(ErrorType::RequirementInvalid, e.to_string()).field("requirement"))?,
             kept: kept.collect::<Result<_, _>>()?,
             parked: parameters.flag("maintenance")?,
             associated: parameters.flag("associated")?,
-            provision_state: text("provision_state")?,
+            provision_state: parameters.one("provision_state")?.map(str::to_owned),
             states: names("state")?.into_iter().map(read_state).collect::<Result<_, _>>()?,
         })
     }
@@ -96,21 +98,13 @@ impl Filter {
         let spec = &node.spec;
         let kept =
             |(name, wanted): &(&str, String)| spec.extra.get(*name).and_then(Json::as_str) == Some(wanted.as_str());
-        let in_group = |wanted: &String| {
-            let group = spec.nodegroup.and_then(|id| model.groups.get(id.0));
-            group.is_some_and(|g| {
-                g.meta.uuid.to_string() == *wanted
-                    || *wanted == *g.meta.name
-                    || spec.nodegroup.and_then(|id| group_path(model, id)).as_ref() == Some(wanted)
-            })
-        };
         let in_cluster = |wanted: Uuid| {
             let group = spec.nodegroup.and_then(|id| model.groups.get(id.0));
             group.is_some_and(|group| group.spec.cluster.0 == wanted)
         };
         self.kept.iter().all(kept)
             && self.cluster.is_none_or(in_cluster)
-            && self.group.as_ref().is_none_or(in_group)
+            && self.group.is_none_or(|wanted| spec.nodegroup == Some(wanted))
             && self.parked.is_none_or(|wanted| wanted == spec.parked)
             && self.associated.is_none_or(|wanted| wanted == spec.extra.contains_key("instance_uuid"))
             && self.provision_state.as_deref().is_none_or(|wanted| wanted == "enroll")
@@ -144,6 +138,22 @@ impl Filter {
 fn cluster(model: &Model, id: &str) -> Result<Uuid, ApiError> {
     let found = model.clusters.find(None, id).map(|cluster| cluster.meta.uuid);
     found.ok_or_else(|| not_found(Kind::Cluster, id).field("cluster"))
+}
+
+/// The group of that path or uuid; of a name alone, that of the cluster, or the only one.
+fn group(model: &Model, cluster: Option<Uuid>, id: &str) -> Result<GroupId, ApiError> {
+    let is_wanted = |group: &&Arc<NodeGroup>| {
+        *group.meta.name == *id && cluster.is_none_or(|wanted| group.spec.cluster.0 == wanted)
+    };
+    let mut named = model.groups.iter().filter(is_wanted);
+    let (found, other) = (group_at(model, id).or_else(|| named.next()), named.next());
+    match (found, other) {
+        (Some(group), None) => Ok(GroupId(group.meta.uuid)),
+        (Some(_), Some(_)) => {
+            Err(BadQuery::value("nodegroup", id, "several clusters have one: write CLUSTER/GROUP").into())
+        }
+        (None, _) => Err(not_found(Kind::NodeGroup, id).field("nodegroup").detail("write CLUSTER/GROUP")),
+    }
 }
 
 fn read_state(name: &str) -> Result<State, ApiError> {

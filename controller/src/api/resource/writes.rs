@@ -119,10 +119,15 @@ fn with_findings(mut answer: Answer, found: &[Finding]) -> Answer {
     answer
 }
 
-/// The text of a warning: each sentence, and each finding.
+/// So many findings stand in a warning, which is a header; the others in the body.
+const MOST_WARNED: usize = 3;
+
+/// The text of a warning: each sentence, and the first findings.
 fn warnings(sentences: impl IntoIterator<Item = String>, findings: &[Finding]) -> Option<String> {
-    let found = findings.iter().map(|finding| format!("{}: {}", finding.object, finding.message));
-    sentences.into_iter().chain(found).reduce(|all, one| format!("{all}; {one}"))
+    let more = findings.len().saturating_sub(MOST_WARNED);
+    let more = (more > 0).then(|| format!("{more} more are among the findings"));
+    let found = findings.iter().take(MOST_WARNED).map(|finding| format!("{}: {}", finding.object, finding.message));
+    sentences.into_iter().chain(found).chain(more).reduce(|all, one| format!("{all}; {one}"))
 }
 
 /// `DELETE` of the object that a request's path names: 204.
@@ -138,4 +143,20 @@ pub(super) async fn delete<S: Shown>(api: &Api, request: &Request) -> HandlerRes
         Ok(Answer::empty(204))
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use stemma_core::finding::rule;
+
+    use super::*;
+
+    #[test]
+    fn a_warning_holds_the_first_findings_and_counts_the_others() {
+        let finding = |number: usize| Finding::of(rule::REFERENCE_UNSET, format!("task/{number}"), "m".to_owned());
+        let of = |count| warnings(["s".to_owned()], &(0..count).map(finding).collect::<Vec<_>>());
+        assert_eq!(of(0).as_deref(), Some("s"));
+        assert_eq!(of(3).as_deref(), Some("s; task/0: m; task/1: m; task/2: m"));
+        assert_eq!(of(300).as_deref(), Some("s; task/0: m; task/1: m; task/2: m; 297 more are among the findings"));
+    }
 }

@@ -246,9 +246,9 @@ endpoints! {
         Apply Post "/v1/apply" WRITE Body APPLY Json(Apply) -> OK Json(Applied) Whole: "Applies several objects at once, all or none.";
         PutBlob Put "/v1/blobs/{hash}" WRITE Fleet UNREAD Bytes -> EMPTY Nothing Whole: "Takes a file body, before the manifest that names it.";
         GetRequest Get "/v1/requests/{request}" READ Fleet NONE Nothing -> OK Json Whole: "Says what became of a write.";
-        ListTokens Get "/v1/join-tokens" READ Fleet UNREAD Nothing -> OK Json Whole: "Lists join tokens, without their secrets.";
+        ListTokens Get "/v1/join-tokens" READ Fleet NONE Nothing -> OK Json Whole: "Lists join tokens, without their secrets.";
         CreateToken Post "/v1/join-tokens" WRITE Fleet BY Json -> CREATED Json Whole: "Makes a join token; its secret is told this once.";
-        GetToken Get "/v1/join-tokens/{token}" READ Fleet UNREAD Nothing -> OK Json Whole: "Shows a join token, without its secret.";
+        GetToken Get "/v1/join-tokens/{token}" READ Fleet NONE Nothing -> OK Json Whole: "Shows a join token, without its secret.";
         DeleteToken Delete "/v1/join-tokens/{token}" WRITE Fleet BY Nothing -> EMPTY Nothing Whole: "Takes a join token back.";
     }
 }
