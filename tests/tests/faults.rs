@@ -1,6 +1,6 @@
 //! The machine fails under both real programs: a disk that gives errors or takes nothing (F05, F08, F09), one that is out of
-//! descriptors or memory (F39), one that stops for a while (F26). Each says what is the matter, nothing acknowledged is lost, nothing is
-//! torn, and all goes on when the cause is gone.
+//! descriptors or memory (F39), one that stops for a while (F26), one whose disk was copied (S19). Each says what is the matter,
+//! nothing acknowledged is lost, nothing is torn, and all goes on when the cause is gone.
 
 mod stored;
 
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::operator::{Operator, Write};
-use stemma_tests::program::{PATIENCE, eventually, eventually_within, file_contains};
+use stemma_tests::program::{PATIENCE, Running, eventually, eventually_within, file_contains};
 use stemma_tests::site::{SITE, whole};
 use stemma_tests::tool;
 use uuid::Uuid;
@@ -259,4 +259,20 @@ fn f26_who_stood_still_goes_on_where_it_was() -> Result<()> {
     ran.dedup();
     ensure!(ran.len() == runs, "a command ran twice for one value:\n{notes}");
     Ok(())
+}
+
+#[test]
+fn w09_a_copy_of_a_host_on_the_same_machine_is_told_of() -> Result<()> {
+    let (fleet, web) = converged()?;
+    let copy = fleet.dir().join("copy");
+    let copied = Command::new("cp").arg("-a").args([&web.path(""), &copy]).status()?;
+    ensure!(copied.success(), "cp");
+    let root = copy.to_string_lossy();
+    let second = Running::start("stemma-agent", ["--root", &root, "run"])?;
+    eventually("the controller tells of two", || {
+        let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "web-1", "-o", "json"])?)?;
+        ensure!(node["state"] == "failed" && node["findings"][0]["code"] == "identity.doubled", "{node}");
+        Ok(())
+    })?;
+    second.kill()
 }

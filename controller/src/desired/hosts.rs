@@ -1,20 +1,22 @@
 //! Whether one host speaks for a node, or two: a disk or container that was copied has its identity too.
 //!
 //! Each of the two takes the other's place at every check-in. One host never goes back and forth: a start anew names another boot id
-//! and never the one before again, and whoever connects anew, however often, does so from one address. So the signs are returns: of a
-//! boot id, or of an address of the same boot that takes a held check-in's place without news, after another one in between. Two that
-//! share both, as two agents of one machine, are told of on the host alone.
+//! and never the one before again, and whoever connects anew does so from one address. So the signs are returns: of a boot id, or of
+//! an address of the same boot that takes a held check-in's place without news, after another one in between. Two that share both, as
+//! two agents of one machine, are told by how often they do that: each answers the other within a minute, and one host takes its own
+//! check-in's place without news when it has a new certificate, or its connection broke unseen.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many signs tell of two hosts.
-const SIGNS: usize = 3;
+/// What tells of two hosts: so many signs within this time. After so long without as many there is one host again.
+const RETURNS: (usize, Duration) = (3, Duration::from_mins(30));
 
-/// Within this time; and after so long without as many there is one host again.
-const WITHIN: Duration = Duration::from_mins(30);
+/// The same, of check-ins without news from one address in the place of held ones. A host whose disk is full keeps no new certificate, and asks for
+/// another every five minutes.
+const TAKEN: (usize, Duration) = (4, Duration::from_mins(4));
 
 /// From where a node's two hosts check in.
 pub(crate) type Addresses = [SocketAddr; 2];
@@ -36,38 +38,55 @@ pub(super) struct Hosts {
     last: Option<Speaker>,
     /// The last one that was of another boot, or elsewhere.
     before: Option<Speaker>,
-    /// When the last signs were.
-    signs: Vec<Instant>,
+    returns: Signs,
+    taken: Signs,
     /// Between whom the last one was.
     between: Option<Addresses>,
+}
+
+/// When the last signs of a kind were.
+#[derive(Debug, Default)]
+struct Signs(Vec<Instant>);
+
+impl Signs {
+    fn add(&mut self, (count, _): (usize, Duration), now: Instant) {
+        if self.0.len() == count {
+            self.0.remove(0);
+        }
+        self.0.push(now);
+    }
+
+    fn tell(&self, (count, within): (usize, Duration), now: Instant) -> bool {
+        self.0.len() == count && self.0.iter().all(|at| now.duration_since(*at) < within)
+    }
 }
 
 impl Hosts {
     /// Takes in a check-in, which may have taken the place of one that was held. Gives both addresses when it first tells of two hosts.
     pub(super) fn hear(&mut self, speaker: Speaker, took_place: bool, now: Instant) -> Option<Addresses> {
+        let was_told = self.two(now).is_some();
         let last = self.last.replace(speaker)?;
         let is_other_boot = last.boot_id != speaker.boot_id;
-        if !is_other_boot && last.address.ip() == speaker.address.ip() {
+        let takes_place = took_place && speaker.is_idle;
+        if is_other_boot || last.address.ip() != speaker.address.ip() {
+            let before = self.before.replace(last)?;
+            let returns = is_other_boot || takes_place && before.address.ip() == speaker.address.ip();
+            if before.boot_id != speaker.boot_id || !returns {
+                return None;
+            }
+            self.returns.add(RETURNS, now);
+        } else if takes_place && last.address != speaker.address {
+            self.taken.add(TAKEN, now);
+        } else {
             return None;
         }
-        let before = self.before.replace(last)?;
-        let is_sign = before.boot_id == speaker.boot_id
-            && (is_other_boot || took_place && speaker.is_idle && before.address.ip() == speaker.address.ip());
-        if !is_sign {
-            return None;
-        }
-        let was_told = self.two(now).is_some();
-        if self.signs.len() == SIGNS {
-            self.signs.remove(0);
-        }
-        self.signs.push(now);
         self.between = Some([last.address, speaker.address]);
         self.two(now).filter(|_| !was_told)
     }
 
     /// From where two hosts check in, if they do.
     pub(super) fn two(&self, now: Instant) -> Option<Addresses> {
-        let is_told = self.signs.len() == SIGNS && self.signs.iter().all(|at| now.duration_since(*at) < WITHIN);
+        let is_told = self.returns.tell(RETURNS, now) || self.taken.tell(TAKEN, now);
         self.between.filter(|_| is_told)
     }
 }
@@ -89,12 +108,12 @@ mod tests {
         {
             assert_eq!(hosts.hear(speaker(boot, boot, port, is_idle), true, began), None);
         }
-        let later = began + WITHIN;
+        let later = began + RETURNS.1;
         let told: Vec<_> =
             [4, 3, 4, 3, 4, 3, 4].map(|boot| hosts.hear(speaker(boot, boot, 5, false), false, later)).into();
         let both = [([127, 0, 0, 4], 5).into(), ([127, 0, 0, 3], 5).into()];
         assert_eq!(told.iter().flatten().collect::<Vec<_>>(), [&both], "it is told once");
-        assert!(hosts.two(later).is_some() && hosts.two(later + WITHIN).is_none());
+        assert!(hosts.two(later).is_some() && hosts.two(later + RETURNS.1).is_none());
     }
 
     #[test]
@@ -105,6 +124,21 @@ mod tests {
             let heard = |(port, address)| hosts.hear(speaker(1, address, port, is_idle), true, began).is_some();
             let told: Vec<_> = (1..).zip([1, 2, 1, 2, 1, 2]).map(heard).collect();
             assert_eq!(told, expected, "without news: {is_idle}");
+        }
+    }
+
+    #[test]
+    fn w10_14_two_agents_of_one_machine_are_told_by_how_often_they_take_each_others_place() {
+        let began = Instant::now();
+        for (is_idle, expected) in [(true, [false, false, false, false, true, false]), (false, [false; 6])] {
+            let mut hosts = Hosts::default();
+            let heard = |n: u16| {
+                let now = began + Duration::from_secs(50) * u32::from(n);
+                hosts.hear(speaker(1, 1, n, is_idle), true, now).is_some()
+            };
+            let told: Vec<_> = (1..=6).map(heard).collect();
+            assert_eq!(told, expected, "without news: {is_idle}");
+            assert_eq!(hosts.two(began + Duration::from_mins(10)), None, "it is over");
         }
     }
 
