@@ -24,7 +24,6 @@ tasks:
     tags: [x]
     fail_on_error: false
     parameters: {path: /etc/other, template: "{{ secret('db') }}", validate: [sh, -c, 'cat {path}; exit 1']}
-  - {id: open, type: file, tags: [x], fail_on_error: false, parameters: {path: "/etc/{{ secret('db') }}", content: ""}}
 ---
 {kind: Cluster, name: c, release: secrets@1}
 ---
@@ -55,7 +54,7 @@ fn a_secrets_value_stands_in_its_file_and_nowhere_else() -> Result<()> {
     }
     eventually("the results with the controller", || {
         let report = fleet.stemma(&["get", "--raw", "/v1/nodes/n1/report"])?;
-        let tasks = ["conf", "loud", "refused", "open"].map(|task| format!("\"{task}\""));
+        let tasks = ["conf", "loud", "refused"].map(|task| format!("\"{task}\""));
         ensure!(tasks.iter().all(|task| report.contains(task)), "{report}\n{}", agent.log());
         Ok(())
     })?;
@@ -72,6 +71,46 @@ fn a_secrets_value_stands_in_its_file_and_nowhere_else() -> Result<()> {
     let found = holding(fleet.dir())?;
     let expected = [credentials.join("db"), agent.path("etc/app.conf")];
     ensure!(found.iter().all(|path| expected.contains(path)) && found.len() == 2, "{found:?}");
+    Ok(())
+}
+
+/// Each place in which everyone on a host would see a secret, and what is said of it.
+const SHOWN: [(&str, &str); 8] = [
+    ("type: file, parameters: {path: \"/etc/{{ secret('db') }}\", content: x}", "path"),
+    ("type: file, parameters: {path: /a, content: x, validate: [check, \"{{ secret('db') }}\"]}", "validate[1]"),
+    ("type: shell, parameters: {command: [\"{{ secret('db') }}\"]}", "command[0]"),
+    ("type: shell, parameters: {command: [put, a, \"-p{% if true %}{{ secret('db') }}{% endif %}\"]}", "command[2]"),
+    ("type: shell, parameters: {command: [put], unless: [test, \"{{ secret('db') }}\"]}", "unless[1]"),
+    ("type: shell, parameters: {command: [put], only_if: [test, \"{{ secret('db')|upper }}\"]}", "only_if[1]"),
+    ("type: shell, parameters: {command: [put], creates: \"/{{ secret('db') }}\"}", "creates"),
+    ("type: shell, parameters: {script: put, cwd: \"/{{ secret('db') }}\"}", "cwd"),
+];
+
+#[test]
+fn w10_03_what_would_show_a_secret_is_refused_before_a_host_is_told() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("shown.yaml");
+    let path = file.to_string_lossy().into_owned();
+    for (task, field) in SHOWN {
+        std::fs::write(&file, format!("kind: Release\nname: r\nversion: \"1\"\ntasks:\n  - {{id: t, {task}}}\n"))?;
+        for verb in ["validate", "apply"] {
+            let output = fleet.cli(&[verb, "-f", &path])?;
+            let error = String::from_utf8_lossy(&output.stderr);
+            let said = format!(
+                ": task t parameters.{field}: reads a secret, and everyone on a host sees the name of a file and the arguments of a \
+                 process: read the secret in `script`, in a guard that is a shell text, in `env`, or in the `template` of a file"
+            );
+            ensure!(!output.status.success() && error.contains(&said), "{verb} {task}: {error}");
+            ensure!(error.contains("shown.yaml:5:"), "its line: {error}");
+        }
+    }
+    ensure!(fleet.stemma(&["get", "releases", "-o", "name"])?.is_empty(), "nothing is stored");
+    let taken = "{id: t, type: shell, parameters: {script: \"put {{ secret('db') }}\", unless: \"test {{ secret('db') }}\", \
+                 env: {DB: \"{{ secret('db') }}\"}}}";
+    std::fs::write(&file, format!("kind: Release\nname: r\nversion: \"1\"\ntasks:\n  - {taken}\n"))?;
+    for verb in ["validate", "apply"] {
+        fleet.stemma(&[verb, "-f", &path])?;
+    }
     Ok(())
 }
 

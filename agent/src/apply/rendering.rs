@@ -4,8 +4,8 @@
 //! before the task set with that value was released. The only thing that comes from the host are secrets, by the
 //! names that the inputs hold, from the credentials that its owner gave to the agent's unit.
 
-use stemma_core::task::is_template;
-use stemma_render::{Limits, RenderError, Renderer, SecretUnavailable, Secrets};
+use stemma_core::task::{SECRET_SHOWN, is_template};
+use stemma_render::{Cause, Limits, NoSecrets, RenderError, Renderer, SecretUnavailable, Secrets};
 
 use super::task::{HostTask, Site, TaskError};
 use crate::host::{Host, HostPath};
@@ -22,9 +22,6 @@ pub struct Texts<'a> {
     host: &'a dyn Host,
     renderer: std::cell::OnceCell<Renderer>,
 }
-
-/// For what everyone sees.
-struct Unnamed;
 
 /// The credentials of this host.
 struct Credentials<'a>(&'a dyn Host);
@@ -53,8 +50,7 @@ impl<'a> Texts<'a> {
         named(field, self.renderer().text(template))
     }
 
-    /// The name of a file or a program. It is said in results and logs and seen by everyone on the host, so no secret
-    /// is part of one.
+    /// The name of a file. It is said in results and logs and seen by everyone on the host, so no secret is part of one.
     ///
     /// # Errors
     /// As [`Self::text`]; also where it reads a secret.
@@ -62,7 +58,7 @@ impl<'a> Texts<'a> {
         if !is_template(template) {
             return Ok(template.to_owned());
         }
-        named(field, Renderer::new(&self.task.inputs, &Unnamed, Limits::default()).text(template))
+        shown(field, self.without_secrets().text(template))
     }
 
     /// A path on the host, rendered as [`Self::name`].
@@ -84,18 +80,21 @@ impl<'a> Texts<'a> {
         named(field, self.renderer().script(template))
     }
 
-    /// The items of a command, each rendered by itself: a value is one argument, whatever stands in it.
+    /// The items of a command, each rendered by itself: a value is one argument, whatever stands in it. Everyone on the host can
+    /// read the arguments of a process, so no secret is part of one.
     ///
     /// # Errors
-    /// As [`Self::text`], and of the first, which names the program, as [`Self::name`].
+    /// As [`Self::name`].
     pub fn words(&self, field: &str, items: &[String]) -> Result<Vec<String>, TaskError> {
         if !items.iter().any(|item| is_template(item)) {
             return Ok(items.to_vec());
         }
-        if let Some(program) = items.first() {
-            self.name(field, program)?;
-        }
-        named(field, self.renderer().command(items))
+        shown(field, self.without_secrets().command(items))
+    }
+
+    /// For what everyone on the host sees.
+    fn without_secrets(&self) -> Renderer {
+        Renderer::new(&self.task.inputs, &NoSecrets, Limits::default())
     }
 
     /// Built when the first template is met: most tasks of most looks have none to render twice.
@@ -108,9 +107,13 @@ fn named<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskErro
     rendered.map_err(|error| TaskError::new(format!("{field}: {error}")))
 }
 
-impl Secrets for Unnamed {
-    fn value(&self, _: &str, _: u64) -> Result<String, SecretUnavailable> {
-        Err(SecretUnavailable { reason: "the name of a file or a program would show it to everyone".into() })
+/// The same of what everyone on the host sees.
+fn shown<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskError> {
+    match rendered {
+        Err(RenderError { line, cause: Cause::Secret { name, .. } }) => {
+            Err(TaskError::new(format!("{field}: line {line}: it reads secret `{name}`, and {SECRET_SHOWN}")))
+        }
+        other => named(field, other),
     }
 }
 

@@ -117,7 +117,7 @@ impl Sources {
     fn judge(&self, objects: &Objects, problems: &mut Problems) {
         for release in &objects.releases {
             let key = Key::Release(release.meta.name.clone());
-            for error in refused(&release.spec, None) {
+            for error in refused(&release.spec, None, &Reader) {
                 problems.add(self.place(&key, error.field().as_deref().unwrap_or_default()), error);
             }
         }

@@ -121,3 +121,26 @@ pub struct AuthorError {
     /// What to write instead.
     pub remedy: String,
 }
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// An author that finds one secret alone.
+    pub(crate) struct OneSecret;
+
+    impl Author for OneSecret {
+        fn template(&self, text: &str) -> Result<TemplateReads, AuthorError> {
+            let references = text.contains("secret('db')").then(|| "secret('db')".parse().unwrap());
+            Ok(TemplateReads { references: references.into_iter().collect(), ..TemplateReads::default() })
+        }
+
+        fn script(&self, text: &str) -> Result<TemplateReads, AuthorError> {
+            self.template(text)
+        }
+
+        fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
+            panic!("no task has one: {text}")
+        }
+    }
+}

@@ -31,7 +31,7 @@ pub fn compile(
     imports: &dyn Fn(&ReleaseRef) -> Option<Arc<CompiledRelease>>,
     author: &dyn Author,
 ) -> Result<Arc<CompiledRelease>, Vec<ReleaseError>> {
-    let mut compiler = Compiler { name, author, errors: Vec::new(), findings: judge(name, &spec.tasks) };
+    let mut compiler = Compiler { name, author, errors: Vec::new(), findings: judge(name, &spec.tasks, author) };
     let found = compiler.imports(spec, imports);
     let library = compiler.gather(spec, &found);
     let tasks = compiler.tasks(&library, spec);

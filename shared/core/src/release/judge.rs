@@ -1,16 +1,17 @@
 //! What is refused where a release is written, and taken where one is read.
 
 use super::ReleaseError;
+use crate::condition::Author;
 use crate::object::ReleaseSpec;
 use crate::task::mistakes;
 
 /// What every host would refuse of a release's own tasks. A task that stands as it is in `before`, the release as it was stored,
 /// was taken under the rules of then, and does not keep the rest from being mended.
-pub fn refused(spec: &ReleaseSpec, before: Option<&ReleaseSpec>) -> Vec<ReleaseError> {
+pub fn refused(spec: &ReleaseSpec, before: Option<&ReleaseSpec>, author: &dyn Author) -> Vec<ReleaseError> {
     let is_new = |task: &&_| before.is_none_or(|before| !before.tasks.contains(task));
     let error = |id: &str, (field, reason)| ReleaseError::Field { field: format!("task {id} {field}"), reason };
     let tasks = spec.tasks.iter().filter(is_new);
-    tasks.flat_map(|task| mistakes(task).into_iter().map(|one| error(&task.id, one))).collect()
+    tasks.flat_map(|task| mistakes(task, author).into_iter().map(|one| error(&task.id, one))).collect()
 }
 
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::condition::testing::OneSecret;
     use crate::task::Task;
 
     fn task(id: &str, kind: &str, path: &str) -> Task {
@@ -31,7 +33,7 @@ mod tests {
         let (bad, good, odd) = (task("a", "file", "etc/a"), task("b", "file", "/b"), task("c", "flie", "/c"));
         let old = spec(std::slice::from_ref(&bad));
         let says = |now: &[Task], before| -> Vec<String> {
-            refused(&spec(now), before).iter().map(ToString::to_string).collect()
+            refused(&spec(now), before, &OneSecret).iter().map(ToString::to_string).collect()
         };
         let of_a = "task a parameters.path: takes an absolute path, not \"etc/a\"";
         let of_c = "task c type: \"flie\" is no type of task (did you mean \"file\"?): mend its spelling";

@@ -3,33 +3,53 @@
 //! It is judged where a release is written (admission, and `stemma validate`), by [`mistakes`] alone. A release that is stored
 //! already is read, compiled and served whatever stands in it; what its tasks' types do not take is a finding there.
 
-use super::{TASK_TYPES, Task, task_type};
+use super::{TASK_TYPES, Task, TaskType, TemplateText, task_type};
+use crate::condition::Author;
 use crate::finding::{Finding, rule};
+use crate::input::Read;
 use crate::name::{ReleaseRef, cut, near, suggest};
+
+/// Why a text that everyone on a host sees reads no secret, and what to do instead.
+pub const SECRET_SHOWN: &str = "everyone on a host sees the name of a file and the arguments of a process: read the secret in `script`, \
+    in a guard that is a shell text, in `env`, or in the `template` of a file";
 
 /// Each thing that is wrong with a task, with the path of its field.
 ///
 /// Of a task that an import left untranslated there is nothing: it never starts.
-pub fn mistakes(task: &Task) -> Vec<(String, String)> {
+pub fn mistakes(task: &Task, author: &dyn Author) -> Vec<(String, String)> {
     if task.is_untranslated() {
         return Vec::new();
     }
     match task_type(&task.kind) {
-        Some(kind) => kind.parameters.map(|takes| takes.mistakes(&task.parameters)).unwrap_or_default(),
+        Some(kind) => {
+            let mut found = kind.parameters.map(|takes| takes.mistakes(&task.parameters)).unwrap_or_default();
+            found.extend(shown_secrets(kind, task, author));
+            found
+        }
         None => vec![("type".to_owned(), unknown_type(&task.kind))],
     }
 }
 
 /// What the types of a release's own tasks do not take, as findings of the release.
-pub fn judge(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
+pub fn judge(release: &ReleaseRef, tasks: &[Task], author: &dyn Author) -> Vec<Finding> {
     let of_task = |task: &Task| {
-        let found = mistakes(task).into_iter().filter(|_| task_type(&task.kind).is_some());
+        let found = mistakes(task, author).into_iter().filter(|_| task_type(&task.kind).is_some());
         let finding = |(field, message): (String, String)| {
             Finding::of(rule::TASK_PARAMETERS, format!("release/{release} task {} {field}", task.id), message)
         };
         found.map(finding).collect::<Vec<_>>()
     };
     tasks.iter().flat_map(of_task).collect()
+}
+
+/// The texts that everyone on a host sees and that read a secret. One that is no template is told of where the release is compiled.
+fn shown_secrets(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(String, String)> {
+    let reads_secret = |text: &TemplateText<'_>| {
+        let reads = author.template(text.text).unwrap_or_default();
+        reads.references.iter().any(|one| matches!(one.read(), Read::Secret(_)))
+    };
+    let shown = kind.template_texts(&task.parameters).into_iter().filter(|text| text.is_shown && reads_secret(text));
+    shown.map(|text| (text.path, format!("reads a secret, and {SECRET_SHOWN}"))).collect()
 }
 
 fn unknown_type(kind: &str) -> String {

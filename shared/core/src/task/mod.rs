@@ -12,7 +12,7 @@ mod types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use check::{judge, mistakes};
+pub use check::{SECRET_SHOWN, judge, mistakes};
 pub use parameters::{
     FileParameters, Form, Parameter, Parameters, Presence, ShellParameters, TypedParameters, WordsOrText, file_mode,
     is_template,

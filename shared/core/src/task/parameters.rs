@@ -198,7 +198,7 @@ impl Parameters {
         found
     }
 
-    fn find(&self, name: &str) -> Option<&'static Parameter> {
+    pub(super) fn find(&self, name: &str) -> Option<&'static Parameter> {
         self.0.iter().find(|known| known.is_called(name))
     }
 
@@ -234,6 +234,11 @@ impl Parameters {
 }
 
 impl Form {
+    /// Whether everyone on a host sees a value of this form: the name of a file, or the arguments of a process.
+    pub(super) const fn is_shown(self, value: &Value) -> bool {
+        matches!((self, value), (Self::Path, _) | (Self::Words | Self::WordsOrText, Value::Array(_)))
+    }
+
     /// Why a value can't be this, and what can.
     fn mistake(self, value: &Value) -> Option<String> {
         let holds = match (self, value) {
@@ -291,6 +296,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::condition::testing::OneSecret;
     use crate::name::ReleaseRef;
     use crate::task::{Task, judge};
 
@@ -298,7 +304,7 @@ mod tests {
         let mut task = Task::new("t", kind);
         task.parameters = parameters.as_object().cloned().unwrap();
         let release: ReleaseRef = "site@1".parse().unwrap();
-        judge(&release, &[task]).into_iter().map(|one| format!("{}: {}", one.object, one.message)).collect()
+        judge(&release, &[task], &OneSecret).into_iter().map(|one| format!("{}: {}", one.object, one.message)).collect()
     }
 
     #[test]
@@ -415,6 +421,32 @@ mod tests {
         }
         let mut untranslated = Task::new("t", "shell");
         untranslated.foreign.insert("untranslated".into(), json!(["parameters.cmd"]));
-        assert_eq!(judge(&"site@1".parse().unwrap(), &[untranslated]), []);
+        assert_eq!(judge(&"site@1".parse().unwrap(), &[untranslated], &OneSecret), []);
+    }
+
+    #[test]
+    fn w10_03_a_secret_stands_in_no_text_that_everyone_on_a_host_sees() {
+        let secret = "{{ secret('db') }}";
+        for (kind, parameters, fields) in [
+            ("file", json!({"path": secret, "template": secret}), &["path"][..]),
+            ("upload_file", json!({"path": "/a", "content": secret, "validate": ["a", secret]}), &["validate[1]"]),
+            ("shell", json!({"command": ["a", "b", secret], "env": {"A": secret}}), &["command[2]"]),
+            ("shell", json!({"script": secret, "unless": secret, "only_if": [secret]}), &["only_if[0]"]),
+            (
+                "shell",
+                json!({"script": secret, "unless": [secret], "cwd": secret, "creates": secret}),
+                &["creates", "cwd", "unless[0]"],
+            ),
+            ("puppet", json!({"puppet_manifest": secret}), &[]),
+        ] {
+            let found = mistakes(kind, &parameters);
+            let said = |field: &&str| {
+                let field =
+                    format!("release/site@1 task t parameters.{field}: reads a secret, and everyone on a host sees");
+                found.iter().any(|one| one.starts_with(&field))
+            };
+            let secrets = found.iter().filter(|one| one.contains("reads a secret")).count();
+            assert!(fields.iter().all(said) && secrets == fields.len(), "{kind} {parameters}: {found:?}");
+        }
     }
 }

@@ -101,6 +101,8 @@ pub struct TemplateText<'a> {
     pub path: String,
     /// The text.
     pub text: &'a str,
+    /// Whether everyone on a host sees what it becomes: the name of a file, or an argument of a process.
+    pub is_shown: bool,
 }
 
 impl TaskType {
@@ -109,20 +111,24 @@ impl TaskType {
         let mut found = Vec::new();
         for (name, value) in parameters {
             if self.templates.contains(&name.as_str()) {
-                collect(value, format!("parameters.{name}"), &mut found);
+                let known = self.parameters.and_then(|takes| takes.find(name));
+                let is_shown = known.is_some_and(|known| known.form.is_shown(value));
+                collect(value, format!("parameters.{name}"), is_shown, &mut found);
             }
         }
         found
     }
 }
 
-fn collect<'a>(value: &'a Value, path: String, found: &mut Vec<TemplateText<'a>>) {
+fn collect<'a>(value: &'a Value, path: String, is_shown: bool, found: &mut Vec<TemplateText<'a>>) {
     match value {
-        Value::String(text) => found.push(TemplateText { path, text }),
+        Value::String(text) => found.push(TemplateText { path, text, is_shown }),
         Value::Array(items) => {
-            items.iter().enumerate().for_each(|(at, item)| collect(item, format!("{path}[{at}]"), found));
+            items.iter().enumerate().for_each(|(at, item)| collect(item, format!("{path}[{at}]"), is_shown, found));
         }
-        Value::Object(map) => map.iter().for_each(|(key, item)| collect(item, format!("{path}.{key}"), found)),
+        Value::Object(map) => {
+            map.iter().for_each(|(key, item)| collect(item, format!("{path}.{key}"), is_shown, found));
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }

@@ -209,6 +209,30 @@ fn w10_03_no_argument_of_a_process_holds_a_secret_that_a_shell_text_reads() {
     }
 }
 
+#[test]
+fn w10_03_no_item_of_a_command_or_of_a_guard_holds_a_secret() {
+    let host = MemoryHost::new();
+    host.put("/run/credentials/stemma-agent.service/db", "hunter2");
+    let secret = "{{ secret('db') }}";
+    for parameters in [
+        json!({"command": ["put", format!("--password={secret}")]}),
+        json!({"command": ["put", format!("{{% if true %}}{secret}{{% endif %}}")]}),
+        json!({"command": ["put"], "unless": ["test", secret]}),
+        json!({"command": ["put"], "only_if": ["test", secret]}),
+    ] {
+        let task = secret_task(&json!({"parameters": parameters}));
+        for error in [check(&host, &task).unwrap_err(), apply(&host, &task).unwrap_err()] {
+            let said = "line 1: it reads secret `db`, and everyone on a host sees the name of a file and the arguments of a process: \
+                        read the secret in `script`";
+            assert!(error.message.contains(said) && !error.message.contains("hunter2"), "{parameters}: {error:?}");
+        }
+        assert_eq!(host.last_run(), None, "{parameters}: nothing was run");
+    }
+    let task = secret_task(&json!({"parameters": {"command": ["put"], "env": {"DB": secret}}}));
+    apply(&host, &task).unwrap();
+    assert_eq!(host.last_run().unwrap().env, [("DB".to_owned(), "hunter2".to_owned())].into());
+}
+
 fn secret_task(fields: &Value) -> HostTask {
     let mut definition = json!({"id": "t", "type": "shell"});
     definition.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

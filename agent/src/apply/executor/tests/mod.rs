@@ -223,7 +223,8 @@ fn nothing_of_a_secret_is_told_or_kept_but_in_the_file_that_it_is_for() {
             false,
         ),
         ("shell", json!({"script": format!("echo {secret}")}), Outcome::Changed, "", false),
-        ("shell", json!({"command": ["no", secret]}), Outcome::Failed, "the command ended", false),
+        ("shell", json!({"command": ["no"], "env": {"DB": secret}}), Outcome::Failed, "the command ended", false),
+        ("shell", json!({"command": ["no", secret]}), Outcome::Failed, "parameters.command: line 1", false),
         ("shell", json!({"command": [secret]}), Outcome::Failed, "parameters.command: line 1", false),
         (
             "shell",
@@ -232,7 +233,13 @@ fn nothing_of_a_secret_is_told_or_kept_but_in_the_file_that_it_is_for() {
             "parameters.creates",
             false,
         ),
-        ("shell", json!({"command": ["a"], "unless": ["no", secret]}), Outcome::Changed, "", false),
+        (
+            "shell",
+            json!({"command": ["a"], "unless": ["no", secret]}),
+            Outcome::Failed,
+            "parameters.unless: line 1",
+            false,
+        ),
     ] {
         let host = MemoryHost::new();
         host.on_run(|_, command| Finished {

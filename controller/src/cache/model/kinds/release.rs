@@ -49,7 +49,7 @@ impl Resource for ReleaseSpec {
     }
 
     fn refused(&self, before: Option<&Self>) -> Vec<ReleaseError> {
-        refused(self, before)
+        refused(self, before, &Reader)
     }
 
     /// A version's content is fixed from the first task set that was released with it, or with a release that imports it; one
