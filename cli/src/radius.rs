@@ -3,6 +3,7 @@
 //! The controller counts them, by deciding the write without making it: by the same resolve, so that a level that a host
 //! overrides and a release that nobody runs are not guessed at here.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use anyhow::{Result, bail};
@@ -20,8 +21,10 @@ const ASKS_ABOVE: usize = 10;
 pub(crate) struct Radius {
     /// Writes are only tried out.
     pub(crate) dry_run: bool,
-    /// How many hosts the writes reach that were decided so far.
-    pub(crate) hosts: usize,
+    /// The hosts that the writes reach which were decided so far.
+    pub(crate) named: BTreeSet<String>,
+    /// How many more there are of writes whose hosts were counted and not named.
+    pub(crate) counted: usize,
     max_nodes: Option<usize>,
     /// Do not ask.
     yes: bool,
@@ -30,7 +33,13 @@ pub(crate) struct Radius {
 impl Radius {
     /// As the command line says.
     pub(crate) fn of(global: &Global) -> Self {
-        Self { dry_run: global.dry_run, hosts: 0, max_nodes: global.max_nodes, yes: global.yes }
+        Self {
+            dry_run: global.dry_run,
+            named: BTreeSet::new(),
+            counted: 0,
+            max_nodes: global.max_nodes,
+            yes: global.yes,
+        }
     }
 
     /// Whether a write may reach so many hosts; a person at a terminal is asked.
@@ -99,7 +108,7 @@ mod tests {
             (Some(0), true, 1, Some("this reaches 1 host, more than --max-nodes 0")),
             (None, false, 11, Some("this reaches 11 hosts, and nobody is at a terminal")),
         ] {
-            let radius = Radius { dry_run: false, hosts: 0, max_nodes, yes };
+            let radius = Radius { dry_run: false, named: BTreeSet::new(), counted: 0, max_nodes, yes };
             // Where the tests run at a terminal, the last one would ask.
             if max_nodes.is_none() && !yes && hosts > ASKS_ABOVE && std::io::stdin().is_terminal() {
                 continue;

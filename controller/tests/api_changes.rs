@@ -180,6 +180,54 @@ async fn w06_every_write_below_an_object_names_what_it_changes() {
 }
 
 #[tokio::test]
+async fn w06_a_write_that_answers_with_nothing_says_what_it_changes_to_who_prefers_that() {
+    let served = Served::start().await;
+    site(&served).await;
+    served.expect("POST", "/v1/releases", &json!({"name": "r"}), 201).await;
+    let answer = served.send("PATCH", "/v1/clusters/eu", MERGE, Some(&json!({"release": "r"}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    served.expect("POST", "/v1/clusters/eu/tags", &json!({"name": "own"}), 201).await;
+    served.expect("POST", "/v1/clusters/eu/tags", &json!({"name": "other"}), 201).await;
+    let n1: String = served.get("/v1/nodes/n1").await["uuid"].as_str().expect("a uuid").to_owned();
+    let traits = |old: &[&str], new: &[&str]| json!([{"field": "traits", "old": old, "new": new}]);
+    for (method, path, listed) in [
+        ("PUT", "/v1/nodes/n1/traits/CUSTOM_A", traits(&[], &["CUSTOM_A"])),
+        ("PUT", "/v1/nodes/n1/traits/CUSTOM_B", traits(&["CUSTOM_A"], &["CUSTOM_A", "CUSTOM_B"])),
+        ("DELETE", "/v1/nodes/n1/traits/CUSTOM_A", traits(&["CUSTOM_A", "CUSTOM_B"], &["CUSTOM_B"])),
+        ("DELETE", "/v1/nodes/n1/traits", traits(&["CUSTOM_B"], &[])),
+        ("PUT", "/v1/nodes/n1/tags/own", json!([{"field": "tags.assigned", "old": [], "new": ["own"]}])),
+        ("DELETE", "/v1/nodes/n1/tags/own", json!([{"field": "tags.assigned", "old": ["own"], "new": []}])),
+        ("DELETE", "/v1/clusters/eu/tags/other", json!([])),
+    ] {
+        let prefers = &[("prefer", "respond-async, return=representation")];
+        let tried = served.send(method, &format!("{path}?dry_run=true"), prefers, None).await;
+        assert_eq!(tried.status, 200, "{method} {path}: {}", tried.body);
+        let hosts = tried.body["hosts"].as_array().expect("a list");
+        assert!(!path.contains("nodes/n1/") || hosts == &[json!(n1)], "{path}: {hosts:?}");
+        let made = served.send(method, path, prefers, None).await;
+        assert_eq!((made.status, made.body.get("hosts")), (200, None), "{method} {path}");
+        let told = (&made.body["changes"], &made.body["lost_labels"]);
+        assert_eq!(told, (&tried.body["changes"], &json!({})), "{method} {path}");
+        let changes = told.0.as_array().expect("a list");
+        assert!(
+            !changes.is_empty() && listed.as_array().expect("a list").iter().all(|one| changes.contains(one)),
+            "{changes:?}"
+        );
+    }
+    let plain = served.send("PUT", "/v1/nodes/n1/traits/CUSTOM_A", &[], None).await;
+    assert_eq!((plain.status, plain.body), (204, Value::Null), "nobody else gets a body");
+    let gone = served.send("DELETE", "/v1/nodes/n1", &[("prefer", "return=representation")], None).await;
+    let found: Vec<&str> = fields(&gone.body);
+    assert!(["name", "nodegroup", "traits"].iter().all(|field| found.contains(field)), "{found:?}");
+    assert!(
+        gone.body["changes"].as_array().expect("a list").iter().all(|one| one.get("new").is_none()),
+        "{}",
+        gone.body
+    );
+    assert_eq!(served.send("DELETE", "/v1/nodes/n2", &[], None).await.status, 204);
+}
+
+#[tokio::test]
 async fn w07_the_version_document_names_the_newest_version_of_who_asks() {
     let served = Served::start().await;
     for (headers, newest) in [

@@ -150,6 +150,37 @@ fn w13_several_writes_are_asked_about_together() -> Result<()> {
 }
 
 #[test]
+fn w06_traits_and_deletions_say_what_they_change_and_each_host_counts_once() -> Result<()> {
+    let fleet = fleet()?;
+    let (out, text, _) = ran(&fleet, &["trait", "add", "web-1", "CUSTOM_A", "CUSTOM_B"])?;
+    assert_eq!(out, "node web-1 has CUSTOM_A, CUSTOM_B\n");
+    assert_eq!(text, "  traits  (none) -> CUSTOM_A\n  traits  CUSTOM_A -> CUSTOM_A,CUSTOM_B\n");
+    let (_, text, _) = ran(&fleet, &["trait", "remove", "web-1", "CUSTOM_A", "--dry-run"])?;
+    let reach = "dry run: nothing was written; this would reach 1 host\n";
+    assert_eq!(text, format!("  traits  CUSTOM_A,CUSTOM_B -> CUSTOM_B\n{reach}"));
+    let removed: Value = serde_json::from_str(&fleet.stemma(&["trait", "remove", "web-1", "--all", "-o", "json"])?)?;
+    assert_eq!((&removed["name"], &removed["traits"]), (&json!("web-1"), &json!([])), "the node as it is now");
+    assert_eq!(removed["changes"], json!([{"field": "traits", "old": ["CUSTOM_A", "CUSTOM_B"], "new": []}]));
+
+    let twice = ["label", "node/web-1", "nodegroup/eu/web", "cluster/eu", "a=b", "--dry-run"];
+    let (_, text, _) = ran(&fleet, &twice)?;
+    assert!(text.ends_with("this would reach 3 hosts\n"), "{text}");
+    let (_, text, status) = ran(&fleet, &[&twice[..5], &["--max-nodes", "2"]].concat())?;
+    assert!(status == 1 && text.contains("this reaches 3 hosts, more than --max-nodes 2"), "{text}");
+    fleet.stemma(&[&twice[..5], &["--max-nodes", "3"]].concat())?;
+
+    let (out, text, _) = ran(&fleet, &["delete", "node", "web-3", "--dry-run"])?;
+    assert_eq!(out, "node web-3 deleted (dry run)\n");
+    for line in ["  labels.rack  r3 -> (unset)\n", "  nodegroup  eu/web -> (unset)\n"] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+    let deleted: Value = serde_json::from_str(&fleet.stemma(&["delete", "node", "web-3", "-o", "json"])?)?;
+    assert_eq!((&deleted["kind"], &deleted["name"]), (&json!("node"), &json!("web-3")));
+    assert!(deleted["changes"].to_string().contains(r#"{"field":"nodegroup","old":"eu/web"}"#), "{deleted}");
+    Ok(())
+}
+
+#[test]
 fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
     let fleet = fleet()?;
     let field = |name: &str, field: &str| -> Result<Value> { Ok(get(&fleet, "node", name)?[field].clone()) };

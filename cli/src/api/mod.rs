@@ -142,9 +142,9 @@ impl Api {
         self.radius.dry_run
     }
 
-    /// Of a dry run: how many hosts its writes would reach.
+    /// How many hosts the writes reach that were decided so far, each counted once.
     pub(crate) fn would_reach(&self) -> usize {
-        self.radius.hosts
+        self.radius.counted + self.radius.named.len()
     }
 
     /// Reads a path as JSON.
@@ -224,7 +224,10 @@ impl Api {
             let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
             eprintln!("warning: {about}{lost}");
         }
-        self.radius.hosts += hosts;
+        match tried.get("hosts").and_then(Value::as_array) {
+            Some(named) => self.radius.named.extend(named.iter().filter_map(Value::as_str).map(str::to_owned)),
+            None => self.radius.counted += hosts,
+        }
         Ok((tried, hosts))
     }
 
@@ -295,6 +298,8 @@ impl Api {
     fn request(&self, write: &Write, path: &str, key: Option<Uuid>) -> Result<Request<Bytes>> {
         let mut request =
             Request::builder().method(write.method()).uri(path).header(header::ACCEPT, "application/json");
+        // What it changes, also of a write that is answered with nothing elsewhere.
+        request = request.header("Prefer", "return=representation");
         if let Some(key) = key {
             request = request.header("Idempotency-Key", key.to_string());
         }

@@ -1,7 +1,7 @@
 //! What is printed once a write was made, or tried out.
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::api::Api;
 use crate::args::{Kind, Output};
@@ -59,15 +59,24 @@ impl Done<'_> {
         Ok(None)
     }
 
-    /// The object as it is now. Some answers are less than the object (Magnum's, of a new cluster); what is gone is named.
+    /// The object as it is now, with what the write changed. Some answers are less than the object (Magnum's, of a new cluster); what is
+    /// gone is named.
     async fn object(&self, api: &mut Api) -> Result<Value> {
-        match kind_named(self.kind) {
-            Some(kind) if self.answer.is_object() && self.answer.get("name").is_none() && !api.is_dry() => {
-                api.get(&kind.path(self.name)?).await
-            }
-            _ if self.answer.is_object() => Ok(self.answer.clone()),
-            _ => Ok(json!({"kind": self.kind, "name": self.name})),
+        let is_whole = self.answer.get("name").is_some() || api.is_dry();
+        let mut object = match kind_named(self.kind).filter(|_| !is_whole) {
+            Some(kind) => api.find(&kind.path(self.name)?).await?.unwrap_or_default(),
+            None => self.answer.clone(),
+        };
+        if object.get("name").is_none() && object.get("id").is_none() {
+            object["kind"] = self.kind.into();
+            object["name"] = self.name.into();
         }
+        for told in ["changes", "lost_labels"] {
+            if let Some(value) = self.answer.get(told) {
+                object[told] = value.clone();
+            }
+        }
+        Ok(object)
     }
 }
 
@@ -79,6 +88,7 @@ pub(crate) fn change_lines(object: &Value) -> Vec<String> {
         None => {
             let shown = |value: Option<&Value>| match value {
                 None => "(unset)".to_owned(),
+                Some(Value::Array(items)) if items.is_empty() => "(none)".to_owned(),
                 Some(Value::Null) => "null (not inherited)".to_owned(),
                 value => cell(value),
             };
@@ -102,6 +112,8 @@ fn kind_named(word: &str) -> Option<Kind> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

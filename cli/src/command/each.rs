@@ -152,13 +152,10 @@ pub(crate) async fn each(
     plan: impl AsyncFn(&mut Api, &Object) -> Result<Step>,
 ) -> Result<()> {
     let mut failures = Failures::default();
-    let (mut decided, mut hosts) = (Vec::new(), 0);
+    let mut decided = Vec::new();
     for object in &objects.all {
         match decide(api, object, &plan).await {
-            Ok((step, reached)) => {
-                hosts += reached;
-                decided.push((object, step));
-            }
+            Ok(step) => decided.push((object, step)),
             Err(error) if objects.is_single => return Err(error),
             Err(error) => failures.add(object, &error),
         }
@@ -167,7 +164,7 @@ pub(crate) async fn each(
         }
     }
     if !api.is_dry() {
-        api.may_reach(hosts)?;
+        api.may_reach(api.would_reach())?;
     }
     let (mut done, mut values) = (Vec::new(), Vec::new());
     if failures.is_last {
@@ -191,36 +188,46 @@ pub(crate) async fn each(
     failures.said(&objects.all, &done)
 }
 
-/// Has the writes of one object decided: what is to be done, with the answers, and how many hosts it reaches.
+/// Has the writes of one object decided: what is to be done, with the answers.
 async fn decide(
     api: &mut Api,
     object: &Object,
     plan: &impl AsyncFn(&mut Api, &Object) -> Result<Step>,
-) -> Result<(Step, usize)> {
+) -> Result<Step> {
     let mut step = plan(api, object).await?;
-    let mut hosts = 0;
     for write in &step.writes {
-        let (answer, reached) = match api.decide(write).await {
+        let (answer, _) = match api.decide(write).await {
             Err(error) if Exit::of(&error) == Exit::NotFound => {
                 let Some(kind) = Kind::named(object.kind) else { return Err(error) };
                 return Err(question::nearest(api, kind, &object.name, error).await);
             }
             decided => decided?,
         };
-        hosts += reached;
-        step.answer = answer;
+        step.answer = after_changes(&step.answer, answer);
     }
-    Ok((step, hosts))
+    Ok(step)
 }
 
 /// Makes the writes of one object. A dry run has its answer already.
 async fn carry_out<'a>(api: &mut Api, object: &'a Object, step: Step) -> Result<Done<'a>> {
-    let mut answer = step.answer;
-    let writes = if api.is_dry() { &[][..] } else { &step.writes };
+    let is_to_be_made = !(api.is_dry() || step.writes.is_empty());
+    let writes = if is_to_be_made { &step.writes[..] } else { &[] };
+    let mut answer = if is_to_be_made { Value::Null } else { step.answer };
     for (at, write) in writes.iter().enumerate() {
-        answer = api.make(write).await.map_err(|error| after(error, &writes[..at]))?;
+        let made = api.make(write).await.map_err(|error| after(error, &writes[..at]))?;
+        answer = after_changes(&answer, made);
     }
     Ok(Done { kind: object.kind, name: &object.name, sentence: step.sentence, answer })
+}
+
+/// The answer of a write, with what the writes before it changed.
+fn after_changes(before: &Value, mut answer: Value) -> Value {
+    if let (Some(Value::Array(earlier)), Some(Value::Array(changes))) =
+        (before.get("changes"), answer.get_mut("changes"))
+    {
+        changes.splice(0..0, earlier.iter().cloned());
+    }
+    answer
 }
 
 /// The error of a write of an object whose earlier writes were made.

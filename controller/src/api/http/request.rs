@@ -290,6 +290,12 @@ impl Request {
         [IRONIC_VERSION, OPENSTACK_VERSION].iter().any(|name| self.headers.contains_key(*name))
     }
 
+    /// Whether a write that answers with nothing is asked to say what it changed (RFC 7240).
+    pub(crate) fn prefers_body(&self) -> bool {
+        let preferred = self.headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+        preferred.flat_map(|value| value.split(',')).any(|one| one.trim() == "return=representation")
+    }
+
     /// Magnum's minor version.
     pub(crate) fn magnum(&self) -> Minor {
         self.versions.container_infra

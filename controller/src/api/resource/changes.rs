@@ -50,6 +50,14 @@ impl Changes {
         self.between(&said(api, old_model, old), &said(api, new_model, new))
     }
 
+    /// The fields of an object that goes.
+    pub(super) fn gone<S: Shown>(&mut self, api: &Api, model: &Model, object: &Object<S>) -> Value {
+        let mut listed = self.between(&said(api, model, object), &json!({}));
+        let is_something = |change: &Value| change["old"] != json!([]) && change["old"] != json!({});
+        listed.as_array_mut().expect("a list").retain(is_something);
+        listed
+    }
+
     /// The members of a value that differ.
     pub(super) fn between(&mut self, old: &Value, new: &Value) -> Value {
         let mut found = Vec::new();

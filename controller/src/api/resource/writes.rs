@@ -92,18 +92,27 @@ pub(super) async fn change<S: Shown>(
         let unset = newly_unset(work);
         let warning = warnings(lost.inherited(&before).into_iter().chain(unmet(work)), &unset);
         let answer = Answer { warning, ..answer(&work.model, &written.object) };
-        Ok(with_findings(tell(answer, request, listed, &lost), &unset))
+        Ok(with_findings(tell(answer, request, listed, &lost, work), &unset))
     })
     .await
 }
 
-/// An answer with what the write changes, where it has a body. `OpenStack`'s clients know the fields of theirs alone.
-pub(super) fn tell(mut answer: Answer, request: &Request, changes: Value, lost: &LostLabels) -> Answer {
+/// An answer with what the write changes, and the hosts that it would reach where it is tried out. One without a body gets one where the
+/// request prefers that. `OpenStack`'s clients know the fields of theirs alone.
+pub(super) fn tell(answer: Answer, request: &Request, changes: Value, lost: &LostLabels, work: &Work<'_>) -> Answer {
+    let mut answer = match answer.body {
+        Value::Null if request.prefers_body() => Answer { status: 200, body: json!({}), ..answer },
+        _ => answer,
+    };
     if let Value::Object(body) = &mut answer.body
         && !request.is_of_openstack()
     {
         body.insert("changes".to_owned(), changes);
         body.insert("lost_labels".to_owned(), lost.to_json());
+        if work.is_dry_run() {
+            let hosts: Vec<String> = work.reach().dirty.nodes().map(|node| node.to_string()).collect();
+            body.insert("hosts".to_owned(), json!(hosts));
+        }
     }
     answer
 }
@@ -130,7 +139,7 @@ fn warnings(sentences: impl IntoIterator<Item = String>, findings: &[Finding]) -
     sentences.into_iter().chain(found).chain(more).reduce(|all, one| format!("{all}; {one}"))
 }
 
-/// `DELETE` of the object that a request's path names: 204.
+/// `DELETE` of the object that a request's path names: 204. Each of its fields goes.
 ///
 /// # Errors
 /// What the kind refuses, and what is refused of every write.
@@ -139,8 +148,9 @@ pub(super) async fn delete<S: Shown>(api: &Api, request: &Request) -> HandlerRes
     commit(api, request, &caller, |work| {
         let object = S::locate(&work.model, request)?;
         check_presumed(&object, presumed)?;
+        let gone = Changes::default().gone(api, &work.model, &object);
         S::remove(work, &object)?;
-        Ok(Answer::empty(204))
+        Ok(tell(Answer::empty(204), request, gone, &LostLabels::default(), work))
     })
     .await
 }

@@ -68,7 +68,7 @@ pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Ha
             Some(before) => drop(work.update::<ReleaseTagsSpec>(&before, before.meta.name.clone(), spec)?),
             None => drop(work.create::<ReleaseTagsSpec>(new_uuid, release.meta.name.name.clone(), spec)?),
         }
-        Ok(tell(tag_answer(call, &name, tag.as_ref()), request, changes, &LostLabels::default()))
+        Ok(tell(tag_answer(call, &name, tag.as_ref()), request, changes, &LostLabels::default(), work))
     })
     .await
 }
