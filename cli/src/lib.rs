@@ -139,8 +139,8 @@ async fn change(api: &mut Api, global: &args::Global, command: Command) -> Resul
             label::label(api, &objects, wanted, output).await
         }
         Command::Node(what) => node::node(api, what, global.reason.as_deref(), output).await,
-        Command::Pause(named) => write::pause(api, &named, true, output).await,
-        Command::Resume(named) => write::pause(api, &named, false, output).await,
+        Command::Pause(what) => write::pause(api, &what, true, output).await,
+        Command::Resume(what) => write::pause(api, &what, false, output).await,
         Command::Trait(what) => node::traits(api, what, output).await,
         Command::Role(what) => node::role(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,

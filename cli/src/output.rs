@@ -6,6 +6,7 @@ use std::io::Write as _;
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::Value;
+use stemma_core::input::shell::{self, Place};
 use stemma_wire::error::is_formatting;
 
 /// Prints a line; a reader that went away (`| head`) ends the command quietly.
@@ -64,6 +65,13 @@ pub(crate) fn printable(text: &str) -> String {
 pub(crate) fn printable_lines(text: &str) -> String {
     let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t");
     text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A word as a shell takes it.
+#[must_use]
+pub(crate) fn shell_word(word: &str) -> String {
+    let is_plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c));
+    if is_plain { word.to_owned() } else { shell::quote(word, Place::Open).unwrap_or_default() }
 }
 
 /// A value in a table's cell.

@@ -217,13 +217,52 @@ fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
     assert_eq!(fleet.stemma(&["node", "move", "web-1", "us/web"])?, "node web-1 stands in us/web already\n");
     fleet.stemma(&["node", "move", "web-1", "--out"])?;
     assert_eq!((field("web-1", "nodegroup")?, field("web-1", "state")?), (Value::Null, json!("unplaced")));
-    let (_, _, status) = ran(&fleet, &["node", "move", "web-1", "eu/nosuch"])?;
+    let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/nosuch"])?;
     assert_eq!(status, 1);
+    assert!(text.contains("there is no node group \"eu/nosuch\": make it first"), "{text}");
+    let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/wbe"])?;
+    assert!(status == 1 && text.contains("there is no node group \"eu/wbe\" (did you mean \"eu/web\"?)"), "{text}");
 
     assert_eq!(fleet.stemma(&["node", "rename", "web-1", "app-1"])?, "node web-1 is called app-1\n");
     let (_, text, status) = ran(&fleet, &["node", "rename", "web-2", "app-1"])?;
     assert!(status == 4 && text.contains("app-1"), "{status} {text}");
     assert_eq!(fleet.stemma(&["node", "rename", "app-1", "web-1", "-o", "name"])?, "node/web-1\n");
+    Ok(())
+}
+
+#[test]
+fn w13_another_managers_pause_park_and_hold_are_taken_with_overwrite_alone() -> Result<()> {
+    let fleet = fleet()?;
+    let file = fleet.dir().join("aside.yaml");
+    std::fs::write(
+        &file,
+        "kind: Node\nname: web-1\nnodegroup: eu/web\nlabels: {rack: r1}\nparked: true\nhold: {reason: theirs}\n---\n\
+         kind: Cluster\nname: eu\ncluster_template: base\npaused: true\n---\n\
+         kind: NodeGroup\ncluster: eu\nname: web\nroles: [web]\npaused: true\n",
+    )?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--manager", "site"])?;
+    for (words, taken, kind, name, field) in [
+        (&["node", "unpark", "web-1"][..], "parked is true", "node", "web-1", "parked"),
+        (&["node", "hold", "web-1", "--reason", "it's mine"], "hold is ", "node", "web-1", "hold"),
+        (&["node", "unhold", "web-1"], "hold is ", "node", "web-1", "hold"),
+        (&["resume", "cluster", "eu"], "paused is true", "cluster", "eu", "paused"),
+        (&["resume", "nodegroup", "eu/web"], "paused is true", "nodegroup", "eu/web", "paused"),
+    ] {
+        let before = get(&fleet, kind, name)?[field].clone();
+        let (_, text, status) = ran(&fleet, words)?;
+        if words[1] == "unhold" {
+            // It is this manager's by now.
+            assert_eq!(status, 0, "{text}");
+            continue;
+        }
+        assert!(status == 4 && text.contains(taken) && text.contains("owned by site:apply"), "{words:?}: {text}");
+        let command = format!("to take it over: stemma {} --overwrite\n", words.join(" "));
+        let command = command.replace("it's mine", "'it'\\''s mine'");
+        assert!(text.contains(&command) && text.ends_with("nothing was changed\n"), "{words:?}: {text}");
+        assert_eq!(get(&fleet, kind, name)?[field], before);
+        fleet.stemma(&[words, &["--overwrite"]].concat())?;
+        assert_ne!(get(&fleet, kind, name)?[field], before);
+    }
     Ok(())
 }
 

@@ -25,6 +25,7 @@ pub(crate) use trust::ca_hash;
 use crate::args::Global;
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::output::shell_word;
 use crate::radius::{Radius, lost_labels};
 
 /// A write to a row of the endpoint table, before it is sent.
@@ -74,9 +75,15 @@ impl Write {
         Self { about: Some(object), ..self }
     }
 
-    /// The write, refused where it would take something from another manager; this command takes it.
-    pub(crate) fn unless_owned(self, overwriting: String) -> Self {
-        Self { path: with_term(&self.path, "force=false"), overwriting: Some(overwriting), ..self }
+    /// The write, refused where it would take something from another manager unless `overwrites`; these words with `--overwrite` are the
+    /// command that takes it.
+    pub(crate) fn overwriting(self, overwrites: bool, words: &[&str]) -> Self {
+        if overwrites {
+            return self;
+        }
+        let words = ["stemma"].into_iter().chain(words.iter().copied()).chain(["--overwrite"]);
+        let command = words.map(shell_word).collect::<Vec<_>>().join(" ");
+        Self { path: with_term(&self.path, "force=false"), overwriting: Some(command), ..self }
     }
 
     /// The write, with the files that it names: they are sent once it was decided and before it is made, so one that is refused

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(crate) use node::{Handing, NodeVerb, Release, Role, Tag, TagFields, TagOwner, Token, Trait};
-pub(crate) use object::{Create, Filter, Kind, Named, NewLabels, Selection, Subject};
+pub(crate) use node::{Handing, NodeVerb, Nodes, Release, Role, Tag, TagFields, TagOwner, Token, Trait};
+pub(crate) use object::{Create, Filter, Kind, Named, NewLabels, Pausing, Selection, Subject};
 
 /// Labels, traits, tags and tasks of every host, and where each came from.
 #[derive(Debug, Parser)]
@@ -156,9 +156,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Node(NodeVerb),
     /// Give no new task set to the hosts of clusters or node groups.
-    Pause(Named),
+    Pause(Pausing),
     /// Give their hosts new task sets again.
-    Resume(Named),
+    Resume(Pausing),
     /// A node's traits.
     #[command(subcommand)]
     Trait(Trait),

@@ -10,35 +10,22 @@ use super::Selection;
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeVerb {
     /// Take them out of budgets, barriers and primaries.
-    Park {
-        names: Vec<String>,
-        #[command(flatten)]
-        selection: Selection,
-    },
+    Park(Nodes),
     /// Take them back in.
-    Unpark {
-        names: Vec<String>,
-        #[command(flatten)]
-        selection: Selection,
-    },
+    Unpark(Nodes),
     /// Keep the task sets that they have, while labels flow; `--reason` says why.
     Hold {
-        names: Vec<String>,
+        #[command(flatten)]
+        nodes: Nodes,
         /// Until then, as 2026-11-24T18:00:00Z; until it is taken back unless said.
         #[arg(long, value_name = "TIME", conflicts_with = "duration")]
         until: Option<String>,
         /// For so long, as 90m, 2h or 3d.
         #[arg(long = "for", value_name = "DURATION")]
         duration: Option<String>,
-        #[command(flatten)]
-        selection: Selection,
     },
     /// Give them the task sets that they are to have again.
-    Unhold {
-        names: Vec<String>,
-        #[command(flatten)]
-        selection: Selection,
-    },
+    Unhold(Nodes),
     /// Move them into another group, or out of theirs with `--out`.
     Move {
         /// The nodes, and last the group (`CLUSTER/GROUP`).
@@ -52,6 +39,17 @@ pub(crate) enum NodeVerb {
     },
     /// Give a node another name.
     Rename { node: String, name: String },
+}
+
+/// Nodes by name or a selection of them, of which a field is set.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Nodes {
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+    /// Also where another manager owns the field.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
 }
 
 /// Nodes, and what is given to them or taken from them.

@@ -102,6 +102,16 @@ pub(crate) struct Named {
     pub(crate) selection: Selection,
 }
 
+/// Objects whose field `paused` is set.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Pausing {
+    #[command(flatten)]
+    pub(crate) named: Named,
+    /// Also where another manager owns the field.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+}
+
 /// Which nodes or objects; several names are repeated or joined with commas.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct Filter {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
-use stemma_core::input::shell::{self, Place};
 use stemma_wire::endpoint::Method;
 
 use crate::api::{Api, Write};
@@ -64,26 +63,13 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
         after.extend(set.map(|(key, value)| (key.clone(), value.clone())));
         after.extend(wanted.not_inherited.iter().map(|key| (key.clone(), Value::Null)));
         let write = write(kind, &object.name, &wanted, &patch, &before, &after)?;
-        let write = if wanted.overwrite { write } else { write.unless_owned(overwriting(object, &wanted)) };
-        Ok(Step::of(write, format!("{object} labeled")))
+        let mut words = vec!["label", object.kind, &object.name];
+        words.extend(wanted.changes.iter().map(String::as_str));
+        words.extend(wanted.not_inherited.iter().flat_map(|key| ["--not-inherited", key]));
+        words.extend(wanted.merge.map(|merge| if merge { "--merge" } else { "--replace" }));
+        Ok(Step::of(write.overwriting(wanted.overwrite, &words), format!("{object} labeled")))
     };
     each(api, objects, output, plan).await
-}
-
-/// The command that makes the change all the same.
-fn overwriting(object: &Object, wanted: &LabelChange<'_>) -> String {
-    let mut words = vec!["stemma".to_owned(), "label".to_owned(), object.kind.to_owned(), object.name.clone()];
-    words.extend(wanted.changes.iter().cloned());
-    words.extend(wanted.not_inherited.iter().flat_map(|key| ["--not-inherited".to_owned(), key.clone()]));
-    words.extend(wanted.merge.map(|merge| if merge { "--merge" } else { "--replace" }.to_owned()));
-    words.push("--overwrite".to_owned());
-    words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
-}
-
-/// A word as a shell takes it.
-fn shell_word(word: &str) -> String {
-    let is_plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c));
-    if is_plain { word.to_owned() } else { shell::quote(word, Place::Open).unwrap_or_default() }
 }
 
 /// The write that makes the change: of its keys alone where that is all, else of the whole map, unless someone else wrote

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::{Api, Write};
-use crate::args::{Handing, Kind, NodeVerb, Output, Role, Selection, Trait};
+use crate::args::{Handing, Kind, NodeVerb, Nodes, Output, Role, Selection, Trait};
 use crate::command::done::Done;
 use crate::command::each::{Object, Objects, Step, each};
 use crate::command::question;
@@ -126,23 +126,21 @@ async fn suppress(api: &mut Api, what: &Handing, is_more: bool, output: Output) 
 /// `node`.
 pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, output: Output) -> Result<()> {
     match what {
-        NodeVerb::Park { names, selection } => {
-            set(api, (&names, &selection), json!({"parked": true}), "parked", output).await
+        NodeVerb::Park(nodes) => set(api, &nodes, &["park"], json!({"parked": true}), "parked", output).await,
+        NodeVerb::Unpark(nodes) => {
+            set(api, &nodes, &["unpark"], json!({"parked": false}), "no longer parked", output).await
         }
-        NodeVerb::Unpark { names, selection } => {
-            set(api, (&names, &selection), json!({"parked": false}), "no longer parked", output).await
-        }
-        NodeVerb::Hold { names, until, duration, selection } => {
+        NodeVerb::Hold { nodes, until, duration } => {
             let Some(reason) = reason else {
                 return Err(Exit::Usage.because("say why they are held: --reason TEXT"));
             };
             let until = end(until.as_deref(), duration.as_deref())?;
             let held = until.as_ref().map_or_else(|| "held".to_owned(), |end| format!("held until {end}"));
-            set(api, (&names, &selection), json!({"hold": {"until": until, "reason": reason}}), &held, output).await
+            let mut words = vec!["hold", "--reason", reason];
+            words.extend(until.iter().flat_map(|until| ["--until", until]));
+            set(api, &nodes, &words, json!({"hold": {"until": until, "reason": reason}}), &held, output).await
         }
-        NodeVerb::Unhold { names, selection } => {
-            set(api, (&names, &selection), json!({"hold": null}), "no longer held", output).await
-        }
+        NodeVerb::Unhold(nodes) => set(api, &nodes, &["unhold"], json!({"hold": null}), "no longer held", output).await,
         NodeVerb::Move { mut words, out, selection } => {
             let group = if out { None } else { words.pop() };
             if group.as_ref().is_none_or(|group| !group.contains('/')) && !out {
@@ -158,10 +156,14 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
 /// Which nodes: their names, or a selection of them.
 type Which<'a> = (&'a [String], &'a Selection);
 
-/// Sets the same fields of each node.
-async fn set(api: &mut Api, which: Which<'_>, fields: Value, is: &str, output: Output) -> Result<()> {
-    let nodes = Objects::of_kind(api, Kind::Node, which.0, which.1).await?;
-    let plan = async |_: &mut Api, node: &Object| Ok(Step::of(edit(node, &fields)?, format!("{node} is {is}")));
+/// Sets the same fields of each node, as the verb does that these words call.
+async fn set(api: &mut Api, what: &Nodes, words: &[&str], fields: Value, is: &str, output: Output) -> Result<()> {
+    let nodes = Objects::of_kind(api, Kind::Node, &what.names, &what.selection).await?;
+    let plan = async |_: &mut Api, node: &Object| {
+        let words = [&["node", words[0], &node.name], &words[1..]].concat();
+        let write = edit(node, &fields)?.overwriting(what.overwrite, &words);
+        Ok(Step::of(write, format!("{node} is {is}")))
+    };
     each(api, &nodes, output, plan).await
 }
 

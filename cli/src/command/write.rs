@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use stemma_wire::endpoint::{Endpoint, Method};
 
 use crate::api::{Api, Write};
-use crate::args::{Create, Kind, Named, NewLabels, Output, Tag, TagFields, TagOwner};
+use crate::args::{Create, Kind, NewLabels, Output, Pausing, Tag, TagFields, TagOwner};
 use crate::command::done::Done;
 use crate::command::each::{Object, Objects, Step, each};
 use crate::command::{label, node, question};
@@ -53,9 +53,9 @@ pub(crate) async fn delete(api: &mut Api, objects: &Objects, output: Output) -> 
 }
 
 /// `pause` and `resume`.
-pub(crate) async fn pause(api: &mut Api, named: &Named, paused: bool, output: Output) -> Result<()> {
-    let objects = Objects::of(api, named).await?;
-    let became = if paused { "paused" } else { "resumed" };
+pub(crate) async fn pause(api: &mut Api, what: &Pausing, paused: bool, output: Output) -> Result<()> {
+    let objects = Objects::of(api, &what.named).await?;
+    let (verb, became) = if paused { ("pause", "paused") } else { ("resume", "resumed") };
     let plan = async |_: &mut Api, object: &Object| {
         let row = match object.kind() {
             Kind::Cluster => Endpoint::PatchCluster,
@@ -67,6 +67,7 @@ pub(crate) async fn pause(api: &mut Api, named: &Named, paused: bool, output: Ou
             other => return Err(Exit::Usage.because(format!("a {} has no hosts to pause", other.name()))),
         };
         let write = object.kind().write(row, &object.name, &[])?.json(&json!({"paused": paused}));
+        let write = write.overwriting(what.overwrite, &[verb, object.kind, &object.name]);
         Ok(Step::of(write, format!("{object} {became}")))
     };
     each(api, &objects, output, plan).await

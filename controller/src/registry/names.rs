@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stemma_core::manifest::Names;
-use stemma_core::object::{ClusterId, GroupId, NodeGroup, TemplateId};
+use stemma_core::object::{ClusterId, GroupId, Kind, NodeGroup, TemplateId};
 use stemma_core::traits::TraitNames;
 
 use crate::cache::Model;
@@ -41,6 +41,17 @@ impl Names for ModelNames<'_> {
 
     fn group_name(&self, id: GroupId) -> Option<String> {
         group_path(self.model, id)
+    }
+
+    fn all(&self, kind: Kind) -> Vec<String> {
+        match kind {
+            Kind::ClusterTemplate => self.model.templates.iter().map(|one| one.meta.name.to_string()).collect(),
+            Kind::NodeGroup => {
+                self.model.groups.iter().filter_map(|one| group_path(self.model, GroupId(one.meta.uuid))).collect()
+            }
+            // No field names another kind by a name that is looked up here.
+            _ => Vec::new(),
+        }
     }
 
     fn traits(&self) -> &TraitNames {

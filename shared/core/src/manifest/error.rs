@@ -4,6 +4,10 @@
 
 use std::fmt;
 
+use super::Names;
+use crate::name::{cut, near, suggest};
+use crate::object::Kind;
+
 /// What is wrong with a body, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct BodyError {
@@ -68,15 +72,17 @@ impl BodyError {
     }
 }
 
-/// The error of a field that names an object that is not there; `what` is the object's kind, in words.
-pub(super) fn no_object(field: &str, what: &str, name: &str) -> BodyError {
-    let reason = format!("there is no {what} {:?}: make it first, or name another", crate::name::cut(name));
+/// The error of a field that names an object that is not there; `what` is the object's kind in words.
+pub(super) fn no_object(field: &str, (kind, what): (Kind, &str), name: &str, names: &dyn Names) -> BodyError {
+    let (name, all) = (cut(name), names.all(kind));
+    let meant = suggest(near(&name, all.iter().map(String::as_str)));
+    let reason = format!("there is no {what} {name:?}{meant}: make it first, or name another");
     BodyError::of(BodyErrorKind::MissingObject, field, reason)
 }
 
 /// The sentence about a field that is not there: what was meant, else those that are.
 pub(super) fn no_field(place: &str, name: &str, known: &[&str]) -> String {
-    match crate::name::near(name, known.iter().copied()) {
+    match near(name, known.iter().copied()) {
         Some(near) => format!("is no field {place} (did you mean {near:?}?): mend its spelling, or take it out"),
         None if known.is_empty() => format!("is no field {place}: take it out"),
         None => format!("is no field {place}: take it out, or take one of {}", known.join(", ")),

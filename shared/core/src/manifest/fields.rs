@@ -14,7 +14,8 @@ use super::reader::read;
 use super::sound::{self, plain};
 use crate::lifecycle;
 use crate::object::{
-    ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, Inherited, Matching, NodeGroupSpec, NodeSpec, ReleaseSpec,
+    ClusterSpec, ClusterTemplateSpec, Extra, FieldOwners, Inherited, Kind, Matching, NodeGroupSpec, NodeSpec,
+    ReleaseSpec,
 };
 
 /// What a field's JSON is like, for whoever describes the API or writes a body. `null`, which is the default, goes for every one.
@@ -286,8 +287,13 @@ fn shown<T: Serialize>(field: &T) -> Value {
 
 fn read_template(spec: &mut ClusterSpec, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     let name: Option<String> = read(raw)?;
-    spec.cluster_template =
-        name.map(|name| names.template(&name).ok_or_else(|| no_object("", "cluster template", &name))).transpose()?;
+    spec.cluster_template = name
+        .map(|name| {
+            names
+                .template(&name)
+                .ok_or_else(|| no_object("", (Kind::ClusterTemplate, "cluster template"), &name, names))
+        })
+        .transpose()?;
     Ok(())
 }
 
@@ -299,7 +305,8 @@ fn read_group(spec: &mut NodeSpec, raw: &RawValue, names: &dyn Names) -> Result<
     let (cluster, group) = name.split_once('/').ok_or_else(|| {
         BodyError::new("", format!("{:?} is no node group: write CLUSTER/GROUP", crate::name::cut(&name)))
     })?;
-    spec.nodegroup = Some(names.group(cluster, group).ok_or_else(|| no_object("", "node group", &name))?);
+    let missing = || no_object("", (Kind::NodeGroup, "node group"), &name, names);
+    spec.nodegroup = Some(names.group(cluster, group).ok_or_else(missing)?);
     Ok(())
 }
 

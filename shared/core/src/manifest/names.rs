@@ -1,6 +1,6 @@
 //! Whose names a body may use: what its fields are looked up in.
 
-use crate::object::{ClusterId, GroupId, TemplateId};
+use crate::object::{ClusterId, GroupId, Kind, TemplateId};
 use crate::traits::TraitNames;
 
 /// Other objects by name or uuid, as the caller knows them.
@@ -15,6 +15,8 @@ pub trait Names {
     fn template_name(&self, id: TemplateId) -> Option<String>;
     /// A group as `CLUSTER/GROUP`.
     fn group_name(&self, id: GroupId) -> Option<String>;
+    /// The names of all objects of a kind, as fields name them.
+    fn all(&self, kind: Kind) -> Vec<String>;
     /// The traits that are known: the standard ones and the site's.
     fn traits(&self) -> &TraitNames;
 }

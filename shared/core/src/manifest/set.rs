@@ -18,9 +18,9 @@ use super::names::Names;
 use super::reader::read;
 use super::write::{Author, WriteError, write};
 use crate::object::{
-    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, Meta, Node, NodeGroup,
-    NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec, ReportedLabel, Spec, TemplateId,
-    Timestamp, TraitSet,
+    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, Kind, Meta, Node,
+    NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec, ReportedLabel, Spec,
+    TemplateId, Timestamp, TraitSet,
 };
 use crate::ownership::Manager;
 use crate::traits::TraitNames;
@@ -73,7 +73,8 @@ fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetName
         Key::Cluster(name) => to.clusters.push(object(document, name.clone(), ClusterSpec::default(), manager, names)?),
         Key::NodeGroup { cluster, name } => {
             let parent = names.cluster(cluster.as_str());
-            let parent = parent.ok_or_else(|| no_object("cluster", "cluster", cluster.as_str()))?;
+            let parent =
+                parent.ok_or_else(|| no_object("cluster", (Kind::Cluster, "cluster"), cluster.as_str(), names))?;
             to.groups.push(object(document, name.clone(), NodeGroupSpec::new(parent), manager, names)?);
         }
         Key::Node(name) => {
@@ -175,6 +176,11 @@ impl Names for SetNames {
 
     fn group_name(&self, id: GroupId) -> Option<String> {
         self.name("nodegroup/", id.0)
+    }
+
+    fn all(&self, kind: Kind) -> Vec<String> {
+        let prefix = format!("{}/", kind.word());
+        self.by_key.keys().filter_map(|key| key.strip_prefix(&prefix)).map(str::to_owned).collect()
     }
 
     fn traits(&self) -> &TraitNames {

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::Names;
-use crate::object::{ClusterId, GroupId, TemplateId};
+use crate::object::{ClusterId, GroupId, Kind, TemplateId};
 use crate::traits::TraitNames;
 
 /// Finds a template and a group by any name, and knows the standard traits.
@@ -29,6 +29,10 @@ impl Names for Anybody {
 
     fn group_name(&self, _: GroupId) -> Option<String> {
         None
+    }
+
+    fn all(&self, _: Kind) -> Vec<String> {
+        Vec::new()
     }
 
     fn traits(&self) -> &TraitNames {
