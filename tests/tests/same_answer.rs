@@ -174,14 +174,10 @@ fn resolve(fleet: &Fleet, draw: &Draw, answers: &BTreeMap<&str, Value>) -> Resul
     for node in &draw.nodes {
         let name = node["name"].as_str().context("a name")?;
         let seen = raw(fleet, &format!("/v1/nodes/{name}/report"))?["observation"].clone();
-        let facts = seen["facts"].as_object().context("what the host said")?;
-        let facts = facts
-            .iter()
-            .map(|(path, text)| Ok((path.clone(), serde_json::from_str(text.as_str().context("JSON text")?)?)));
+        seen["facts"].as_object().context("what the host said")?;
         let mut node = node.clone();
         node["uuid"] = raw(fleet, &format!("/v1/nodes/{name}"))?["uuid"].clone();
-        node["reports"] =
-            json!({"facts": facts.collect::<Result<Map<_, _>>>()?, "traits": seen["traits"], "labels": seen["labels"]});
+        node["reports"] = json!({"facts": seen["facts"], "traits": seen["traits"], "labels": seen["labels"]});
         objects.push(node);
     }
     let file = fleet.dir().join("resolve.json");

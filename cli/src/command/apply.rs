@@ -1,9 +1,11 @@
 //! `apply`: every object in one request, all or none, with the files that they name.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde::Deserialize as _;
 use serde_json::Value;
-use stemma_core::finding::Finding;
+use stemma_core::finding::{Finding, Severity};
 use stemma_wire::endpoint::{Endpoint, escape};
 
 use crate::api::{Api, Conflict, Refusal, Write};
@@ -48,6 +50,9 @@ pub(crate) async fn apply(api: &mut Api, files: &Files, terms: Terms<'_>, output
     Ok(())
 }
 
+/// How many infos of a rule are printed for people.
+const FEW_INFOS: usize = 3;
+
 async fn print_applied(api: &mut Api, applied: &Value, places: &Places<'_>, output: Output) -> Result<()> {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
     let named = |object: &Value| {
@@ -64,7 +69,7 @@ async fn print_applied(api: &mut Api, applied: &Value, places: &Places<'_>, outp
             }
             say_part!("{}", texts.join("---\n"));
         }
-        Output::Manifest | Output::Table | Output::Wide => print_actions(applied, places),
+        Output::Manifest | Output::Table | Output::Wide => print_actions(api.is_dry(), applied, places),
     }
     Ok(())
 }
@@ -126,21 +131,37 @@ fn own_words(message: &str, field: &str) -> String {
     if field.is_empty() || text.starts_with(field) { text.to_owned() } else { format!("{field}: {text}") }
 }
 
-fn print_actions(applied: &Value, places: &Places<'_>) {
+fn print_actions(is_dry: bool, applied: &Value, places: &Places<'_>) {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
     let rows =
         objects().map(|object| vec![cell(object.get("kind")), cell(object.get("name")), cell(object.get("action"))]);
-    say!("{}", table(&["kind", "name", "action"], rows));
+    say!("{}", table(&["kind", "name", if is_dry { "would be" } else { "action" }], rows));
     for object in objects() {
         let what = format!("{} {}", kind_word(object), cell(object.get("name")));
         for line in change_lines(object) {
             say!("{what}: {line}");
         }
     }
+    print_findings(applied, places);
+}
+
+/// Prints what was found. The same infos are found at each apply of a cluster, so of each rule there are a few alone.
+fn print_findings(applied: &Value, places: &Places<'_>) {
+    let mut infos: BTreeMap<String, usize> = BTreeMap::new();
     for finding in applied.get("findings").and_then(Value::as_array).into_iter().flatten() {
         // One of a newer controller may be of another form.
-        let known = Finding::deserialize(finding);
-        say!("{}", known.map_or_else(|_| printable(&finding.to_string()), |finding| places.line(&finding)));
+        let Ok(finding) = Finding::deserialize(finding) else {
+            say!("{}", printable(&finding.to_string()));
+            continue;
+        };
+        let told = infos.entry(finding.code.clone()).or_default();
+        *told += usize::from(finding.severity == Severity::Info);
+        if *told <= FEW_INFOS {
+            say!("{}", places.line(&finding));
+        }
+    }
+    for (code, told) in infos.into_iter().filter(|(_, told)| *told > FEW_INFOS) {
+        say!("info {code}: {} more; -o json lists them", told - FEW_INFOS);
     }
 }
 

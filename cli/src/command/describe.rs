@@ -10,6 +10,9 @@ use crate::args::{Kind, Output};
 use crate::command::{question, written};
 use crate::output::{cell, is_failure, last_lines, since, table, words};
 
+/// How many characters of a computed value are shown.
+const LONGEST: usize = 160;
+
 /// What is computed of an object and worth knowing, beside what its author said.
 const TOLD: &[&str] = &[
     "uuid",
@@ -144,10 +147,19 @@ fn describe_section(object: &Map<String, Value>, section: &str, value: &Value) -
     let owners = owners.and_then(|owners| object.get(&owners));
     let map = value.as_object().into_iter().flatten();
     let Some(owners) = owners else {
-        return table(&["key", "value"], map.map(|(key, value)| vec![key.clone(), cell(Some(value))]));
+        return table(&["key", "value"], map.map(|(key, value)| vec![key.clone(), begun(value)]));
     };
     let said = |value: &Value| if value.is_null() { "null (not inherited)".to_owned() } else { cell(Some(value)) };
     table(&["key", "value", "owner"], map.map(|(key, value)| vec![key.clone(), said(value), cell(owners.get(key))]))
+}
+
+/// A value in a cell; of a long one its beginning.
+fn begun(value: &Value) -> String {
+    let text = cell(Some(value));
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}… (-o json shows all of it)", &text[..end]),
+        None => text,
+    }
 }
 
 fn indented(text: &str) -> String {
@@ -158,6 +170,17 @@ fn indented(text: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_long_value_is_begun() {
+        let roles: Map<String, Value> = (0..40).map(|n| (format!("role-{n}"), json!({"tags": ["a", "b"]}))).collect();
+        let shown = begun(&roles.into());
+        assert!(
+            shown.starts_with("role-0=tags=a,b,role-1=") && shown.ends_with("… (-o json shows all of it)"),
+            "{shown}"
+        );
+        assert_eq!((shown.chars().count() < 200, begun(&json!("short"))), (true, "short".to_owned()));
+    }
 
     #[test]
     fn a_failed_node_says_which_task_and_what_to_do() {

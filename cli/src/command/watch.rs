@@ -1,4 +1,4 @@
-//! `get --watch`: the list, then what changes of it.
+//! `get --watch`: the list, then what changes of it, each with the time in UTC at which that was seen.
 //!
 //! The list is asked for again and compared, object by object: a node's state is no part of its revision, and a person who
 //! watches a node waits for its state. A controller that is away for a while is said once and asked again.
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::Api;
@@ -96,20 +97,22 @@ fn is_same(before: &Value, now: &Value) -> bool {
 }
 
 fn say_change(watched: &Watched<'_>, change: &Change<'_>) -> Result<()> {
-    let kind = watched.kind;
+    let (kind, now) = (watched.kind, Timestamp::now());
+    let told = || {
+        json!({"at": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "change": change.what,
+        "object": fields(change.object, &watched.filter.fields)})
+    };
     match watched.output {
         Output::Name => say!("{}/{}", kind.name(), printable(change.name)),
-        Output::Json => {
-            say!("{}", json!({"change": change.what, "object": fields(change.object, &watched.filter.fields)}));
-        }
+        Output::Json => say!("{}", told()),
         Output::Yaml | Output::Manifest => {
-            let value = json!({"change": change.what, "object": fields(change.object, &watched.filter.fields)});
             say!("---");
-            question::print(&value, Output::Yaml)?;
+            question::print(&told(), Output::Yaml)?;
         }
         Output::Table | Output::Wide => {
             let row = question::rows(kind, std::slice::from_ref(change.object), &watched.filter.fields, watched.output);
-            say!("{:<8} {}", change.what, row.lines().skip(1).collect::<Vec<_>>().join("\n"));
+            let row = row.lines().skip(1).collect::<Vec<_>>().join("\n");
+            say!("{} {:<8} {row}", now.strftime("%H:%M:%S"), change.what);
         }
     }
     Ok(())

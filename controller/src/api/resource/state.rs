@@ -131,9 +131,13 @@ pub(super) fn report(model: &Model, node: &Node) -> Value {
         let result = &task.result;
         present.as_ref().is_some_and(|(digest, runs)| *digest == result.task_set && runs.contains(&result.task))
     };
+    // Each fact is the text of a JSON value.
+    let fact =
+        |(path, text): (&str, &str)| (path.to_owned(), serde_json::from_str(text).unwrap_or_else(|_| json!(text)));
     json!({
         "observation": model.observations.get(&id).map(|record| json!({
-            "at": view::time(record.at), "facts": record.observation.facts, "traits": record.observation.traits,
+            "at": view::time(record.at), "facts": record.observation.facts.iter().map(fact).collect::<Map<_, _>>(),
+            "traits": record.observation.traits,
             "labels": reported(model, node), "label_sources": record.label_sources,
         })),
         "report": model.reports.get(&id).map(|record| json!({"at": view::time(record.at), "report": record.report})),
