@@ -8,6 +8,7 @@ mod api;
 mod args;
 mod beside;
 mod command;
+mod completion;
 mod context;
 mod exit;
 mod explain;
@@ -23,7 +24,8 @@ mod yaml;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory as _, Parser as _};
+use clap::{Arg, CommandFactory as _, FromArgMatches as _};
+use clap_complete::CompleteEnv;
 
 use api::Api;
 use args::{Args, Command, Kind, Named, Release, Subject, Token};
@@ -32,9 +34,38 @@ use command::import::Import;
 use command::{apply, describe, label, node, question, token, watch, write};
 use exit::Exit;
 
-/// The command line as clap knows it, for completions and man pages.
+/// The commands that write nothing.
+const QUESTIONS: &[&[&str]] = &[
+    &["resolve"],
+    &["render"],
+    &["validate"],
+    &["completion"],
+    &["get"],
+    &["describe"],
+    &["explain"],
+    &["trait", "list"],
+    &["tag", "list"],
+    &["token", "list"],
+    &["token", "ca-hash"],
+];
+
+/// The options that mean something to writes alone.
+const OF_WRITES: &[&str] = &["manager", "reason", "dry_run", "max_nodes", "yes"];
+
+/// The command line as clap knows it, for completions and man pages. The help of a question leaves out what only writes take.
 pub fn command_line() -> clap::Command {
-    Args::command()
+    let command = Args::command();
+    let of_writes = command.get_arguments().filter(|option| OF_WRITES.contains(&option.get_id().as_str()));
+    let hidden: Vec<Arg> = of_writes.map(|option| option.clone().hide(true)).collect();
+    QUESTIONS.iter().fold(command, |command, path| with_options(command, path, &hidden))
+}
+
+/// A command with options of its own at the end of a path, in place of those that all have.
+fn with_options(command: clap::Command, path: &[&'static str], options: &[Arg]) -> clap::Command {
+    match path {
+        [] => command.args(options),
+        [first, below @ ..] => command.mut_subcommand(first, |command| with_options(command, below, options)),
+    }
 }
 
 /// Reads the text of manifests as `-f` does, and says how many documents stand in it.
@@ -50,7 +81,8 @@ pub fn read_manifests(text: &str) -> Result<usize> {
 
 /// Runs the command as the process's arguments say.
 pub fn main() -> ExitCode {
-    let args = Args::parse();
+    CompleteEnv::with_factory(|| completion::completing(command_line())).var(completion::VARIABLE).complete();
+    let args = Args::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
     let writes = args.command.writes();
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,10 +92,7 @@ pub fn main() -> ExitCode {
 
 fn run(args: Args) -> Result<()> {
     match args.command {
-        Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut command_line(), "stemma", &mut std::io::stdout());
-            Ok(())
-        }
+        Command::Completion { shell } => completion::script(shell),
         Command::Resolve(files) => local::resolve(&files, args.global.output),
         Command::Validate { files, strict } => local::validate_files(&files, strict, args.global.output),
         Command::Render { files, node, task } => local::render(&files, &node, task.as_deref(), args.global.output),
@@ -152,6 +181,23 @@ async fn change(api: &mut Api, global: &args::Global, command: Command) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_help_of_a_question_leaves_out_what_only_writes_take() {
+        let help = |path: &[&str]| {
+            let error = command_line().try_get_matches_from([&["stemma"], path, &["--help"]].concat()).unwrap_err();
+            error.to_string()
+        };
+        for path in QUESTIONS {
+            let text = help(path);
+            assert!(text.contains("--context") && !text.contains("--dry-run") && !text.contains("--yes"), "{text}");
+        }
+        for path in [&["label"][..], &["apply"], &["trait", "add"], &["token", "create"]] {
+            assert!(help(path).contains("--dry-run"), "{path:?}");
+        }
+        let matches = command_line().try_get_matches_from(["stemma", "get", "nodes", "--dry-run"]).unwrap();
+        assert!(Args::from_arg_matches(&matches).unwrap().global.dry_run, "it is taken all the same");
+    }
 
     #[test]
     fn every_shell_has_completions_of_every_command() {

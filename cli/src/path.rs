@@ -130,10 +130,11 @@ impl Kind {
     /// As [`Self::list_path`].
     pub(crate) fn names_path(self, filter: &Filter) -> Result<String> {
         let path = self.list_path(filter)?;
-        Ok(match (self, path.split_once('?')) {
-            (Self::Node, Some((_, query))) => format!("{}?fields=uuid,name&{query}", Endpoint::ListNodes.path(&[])),
-            _ => path,
-        })
+        if self != Self::Node {
+            return Ok(path);
+        }
+        let query = path.split_once('?').map_or_else(String::new, |(_, query)| format!("&{query}"));
+        Ok(format!("{}?fields=uuid,name{query}", Endpoint::ListNodes.path(&[])))
     }
 
     /// Whether a filter leaves anything out.

@@ -121,6 +121,15 @@ pub(crate) async fn list(api: &mut Api, kind: Kind, filter: &Filter) -> Result<V
     Ok(groups)
 }
 
+/// The names of all objects of a kind.
+pub(crate) async fn names(api: &mut Api, kind: Kind) -> Result<Vec<String>> {
+    let listed = match kind {
+        Kind::Node => pages(api, kind.names_path(&Filter::default())?).await?,
+        _ => list(api, kind, &Filter::default()).await?,
+    };
+    Ok(listed.iter().map(|object| name(kind, object)).collect())
+}
+
 /// One object. The error of one that is not there names the nearest.
 pub(crate) async fn one(api: &mut Api, kind: Kind, name: &str) -> Result<Value> {
     match api.get(&kind.path(name)?).await {
@@ -131,8 +140,7 @@ pub(crate) async fn one(api: &mut Api, kind: Kind, name: &str) -> Result<Value> 
 
 /// The error of an object that is not there, with the name that may have been meant.
 pub(crate) async fn nearest(api: &mut Api, kind: Kind, wanted: &str, error: Error) -> Error {
-    let Ok(listed) = list(api, kind, &Filter::default()).await else { return error };
-    let names: Vec<String> = listed.iter().map(|object| name(kind, object)).collect();
+    let Ok(names) = names(api, kind).await else { return error };
     let wanted = kind.bare(wanted);
     let is_there = names.iter().any(|name| name == wanted);
     match near(wanted, names.iter().map(String::as_str)).filter(|_| !is_there) {

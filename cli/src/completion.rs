@@ -1,0 +1,106 @@
+//! What a shell proposes where a name is to be written: kinds, and the names of objects, which the controller is asked for.
+//!
+//! The script that `stemma completion` prints runs `stemma` with [`VARIABLE`] set and the words of the line. Who waits for a
+//! proposal has no use for an error, so a controller that cannot be reached in time gives none and nothing is printed.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::{Arg, Command, FromArgMatches as _, ValueEnum as _};
+use clap_complete::env::Shells;
+use clap_complete::{ArgValueCompleter, CompletionCandidate, Shell};
+
+use crate::api::Api;
+use crate::args::{Global, Kind, Subject};
+use crate::command::question;
+
+/// The variable by which a shell asks for proposals.
+pub(crate) const VARIABLE: &str = "STEMMA_COMPLETE";
+
+/// How long a controller has to tell its names.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// What stands at a place of the command line.
+#[derive(Clone, Copy)]
+enum Place {
+    /// A kind, or one object of it as `KIND/NAME`.
+    Subject,
+    /// A name of the kind that stands before it.
+    Name,
+    /// A name of this kind.
+    Of(Kind),
+}
+
+/// Prints a shell's script.
+///
+/// # Errors
+/// When standard output is gone.
+pub(crate) fn script(shell: Shell) -> Result<()> {
+    let shells = Shells::builtins();
+    let completer = shells.completer(&shell.to_string()).context("no script for this shell")?;
+    Ok(completer.write_registration(VARIABLE, "stemma", "stemma", "stemma", &mut std::io::stdout())?)
+}
+
+/// The command line, with what is proposed for each of its names.
+pub(crate) fn completing(command: Command) -> Command {
+    let verb = command.get_name().to_owned();
+    command.mut_args(|arg| completing_one(&verb, arg)).mut_subcommands(completing)
+}
+
+fn completing_one(verb: &str, arg: Arg) -> Arg {
+    let place = match (verb, arg.get_id().as_str()) {
+        ("render", _) => return arg,
+        (_, "subject") => Place::Subject,
+        ("get" | "delete" | "pause" | "resume", "names") | ("describe" | "explain", "name") | ("label", "words") => {
+            Place::Name
+        }
+        (_, "names" | "words" | "node") => Place::Of(Kind::Node),
+        (_, "nodegroup") => Place::Of(Kind::Nodegroup),
+        (_, "cluster") => Place::Of(Kind::Cluster),
+        (_, "cluster_template") => Place::Of(Kind::Clustertemplate),
+        (_, "release") => Place::Of(Kind::Release),
+        ("delete", "id") => Place::Of(Kind::Token),
+        _ => return arg,
+    };
+    arg.add(ArgValueCompleter::new(move |begun: &OsStr| proposals(place, &begun.to_string_lossy())))
+}
+
+/// What may stand there and begins so.
+fn proposals(place: Place, begun: &str) -> Vec<CompletionCandidate> {
+    let kinds = || Kind::value_variants().iter().copied();
+    let all: Vec<String> = match (place, begun.split_once('/')) {
+        (Place::Subject, None) => kinds().map(|kind| kind.name().to_owned()).collect(),
+        (Place::Subject, Some((kind, _))) => Kind::named(kind).map(with_kind).unwrap_or_default(),
+        (Place::Of(kind), _) => names(kind),
+        (Place::Name, _) => match words().iter().find_map(|word| word.parse::<Subject>().ok()) {
+            Some(Subject { kind, name: None }) => names(kind),
+            Some(Subject { kind, name: Some(_) }) => with_kind(kind),
+            None => Vec::new(),
+        },
+    };
+    all.into_iter().filter(|one| one.starts_with(begun)).map(CompletionCandidate::new).collect()
+}
+
+/// The names of a kind's objects as `-o name` prints them.
+fn with_kind(kind: Kind) -> Vec<String> {
+    names(kind).into_iter().map(|name| format!("{}/{name}", kind.name())).collect()
+}
+
+/// The words of the line that is completed.
+fn words() -> Vec<String> {
+    let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
+    words.map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// The names of a kind's objects, as far as the controller tells them in time.
+fn names(kind: Kind) -> Vec<String> {
+    let told = || {
+        let matches = crate::command_line().ignore_errors(true).try_get_matches_from(words())?;
+        let mut api = Api::new(&Global::from_arg_matches(&matches)?)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listed = async { tokio::time::timeout(DEADLINE, question::names(&mut api, kind)).await };
+        runtime.block_on(listed)?
+    };
+    told().unwrap_or_default()
+}
