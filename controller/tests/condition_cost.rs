@@ -5,16 +5,18 @@ mod served;
 use serde_json::{Value, json};
 use served::Served;
 
-const NODES: usize = 1000;
+/// Looks for a node of its own zone.
+fn looks_up(name: &str) -> String {
+    format!("nodes(tag='web').exists(n, n.name=='{name}' && n.labels.zone==labels.zone)")
+}
 
-/// A fleet whose nodes all look for a node of their own zone.
-async fn fleet() -> Served {
+fn task(id: &str, condition: &str) -> Value {
+    json!({"id": id, "type": "shell", "tags": ["web"], "condition": condition, "parameters": {"script": "true"}})
+}
+
+/// A fleet of so many nodes, each in a zone of its own.
+async fn fleet(nodes: usize, tasks: &[Value]) -> Served {
     let served = Served::start().await;
-    let condition = "nodes(tag='web').exists(n, n.name=='nobody' && n.labels.zone==labels.zone)";
-    let tasks = json!([
-        {"id": "zone", "type": "shell", "tags": ["web"], "condition": condition, "parameters": {"script": "true"}},
-        {"id": "many", "type": "shell", "tags": ["web"], "condition": "size(nodes(tag='web')) > 2", "parameters": {"script": "true"}},
-    ]);
     let site = json!([
         {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}}, "tasks": tasks},
         {"kind": "Cluster", "name": "c", "release": "site@1"},
@@ -22,14 +24,13 @@ async fn fleet() -> Served {
     ]);
     served.expect("POST", "/v1/apply", &json!({"objects": site}), 200).await;
     let node = |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"zone": format!("zone-{n:040}")}});
-    let nodes: Vec<Value> = (0..NODES).map(node).collect();
+    let nodes: Vec<Value> = (0..nodes).map(node).collect();
     served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
     served
 }
 
-#[tokio::test]
-async fn w10_05_a_condition_over_many_nodes_is_bounded_for_all_of_them_and_health_does_not_wait() {
-    let served = fleet().await;
+/// Makes a list of all nodes, and asks for the health of the process meanwhile.
+async fn list_while_health_is_asked_for(served: &Served) {
     let asking = std::sync::Arc::clone(&served.api());
     let list = tokio::spawn(async move {
         let request = hyper::Request::builder().uri("/v1/nodes").header("host", "localhost");
@@ -40,6 +41,35 @@ async fn w10_05_a_condition_over_many_nodes_is_bounded_for_all_of_them_and_healt
     served.text("/healthz").await;
     assert!(!list.is_finished(), "/healthz is answered while the list is made");
     assert_eq!(list.await.expect("no panic"), 200);
+}
+
+#[tokio::test]
+async fn w10_05_many_conditions_cost_no_more_than_a_few_and_those_that_are_too_many_are_named() {
+    // Each is counted for all nodes, and finds what it looks for at the first.
+    let condition = |n| format!("nodes(tag='web').exists(n, n.labels.zone==labels.zone || n.name!='nobody-{n}')");
+    let mut tasks: Vec<Value> = (0..64).map(|n| task(&format!("t-{n:02}"), &condition(n))).collect();
+    tasks.push(task("z", "labels.zone != ''"));
+    let served = fleet(200, &tasks).await;
+    list_while_health_is_asked_for(&served).await;
+    let node = served.get("/v1/nodes/n7").await;
+    let findings = node["findings"].as_array().expect("findings");
+    assert!(findings.len() > 32 && findings.len() < 64, "{} of 64 are too many", findings.len());
+    let first = &findings[0];
+    assert_eq!((&first["code"], &first["severity"]), (&json!("condition.failed"), &json!("warning")));
+    let said = first["message"].as_str().unwrap_or_default();
+    assert!(said.contains("of the 250000 that all conditions of a node may take in a fleet of this size"), "{said}");
+    assert!(said.contains("give the nodes that are meant a tag"), "{said}");
+    let resolved = served.get("/v1/nodes/n7/resolved").await;
+    let tasks: Vec<&str> = resolved["tasks"].as_array().expect("tasks").iter().filter_map(Value::as_str).collect();
+    assert_eq!((tasks.first(), tasks.last()), (Some(&"t-00"), Some(&"z")), "the first, and what costs little");
+    assert_eq!(resolved["skipped"].as_object().map(serde_json::Map::len), Some(findings.len()), "{resolved}");
+}
+
+#[tokio::test]
+async fn w10_05_a_condition_over_many_nodes_is_bounded_for_all_of_them_and_health_does_not_wait() {
+    let tasks = [task("zone", &looks_up("nobody")), task("many", "size(nodes(tag='web')) > 2")];
+    let served = fleet(1000, &tasks).await;
+    list_while_health_is_asked_for(&served).await;
 
     let node = served.get("/v1/nodes/n7").await;
     let said = node["findings"][0]["message"].as_str().unwrap_or_default();

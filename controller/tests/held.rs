@@ -279,3 +279,37 @@ async fn w07_a_move_into_a_group_whose_required_trait_the_node_lacks_is_a_findin
     }
     fleet.controller.stop().await;
 }
+
+/// A condition that takes more steps than it may is not false: who runs its task keeps what it has until it can be decided.
+#[tokio::test]
+async fn w10_05_a_condition_that_has_become_too_costly_takes_no_task_from_a_host_that_runs_it() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let site = |ntp: &str, many: u32| {
+        let mut objects = site(ntp);
+        let mut costly = objects[0]["tasks"][0].clone();
+        costly["id"] = "costly".into();
+        costly["condition"] = "params.many.exists(a, params.many.exists(b, a < b))".into();
+        costly["parameters"]["path"] = "/etc/costly".into();
+        objects[0]["tasks"].as_array_mut().unwrap().push(costly);
+        objects[1]["parameters"] = json!({"many": (0..many).collect::<Vec<_>>()});
+        objects
+    };
+    fleet.apply(site("one", 500)).await;
+    let mut host = fleet.join_group("c/g", "n").await;
+    assert!(told(&mut host).await.1.unwrap().left_out.is_empty(), "it is decided, and holds");
+    let others: Vec<Value> =
+        (0..16).map(|n| json!({"kind": "Node", "name": format!("m{n}"), "nodegroup": "c/g"})).collect();
+    fleet.apply(others.into()).await;
+    fleet.apply(site("two", 500)).await;
+    let (known, task_set) = told(&mut host).await;
+    assert_eq!(known.unwrap().labels["ntp"].value, "two");
+    assert_eq!(task_set, None, "nobody knows whether the task is to run");
+    let finding = fleet.read("/v1/nodes/n").await["findings"][0].clone();
+    assert_eq!((&finding["code"], &finding["object"]), (&json!("condition.failed"), &json!("node/n task/costly")));
+    assert!(finding["message"].as_str().unwrap().contains("keeps the task set that it has"), "{finding}");
+    fleet.apply(site("two", 50)).await;
+    let task_set = told(&mut host).await.1.unwrap();
+    assert_eq!((ntp(&task_set), task_set.left_out.len()), (&InputValue::Json("\"two\"".to_owned()), 0));
+    assert_eq!(fleet.parts().metrics.counters().missed.get(), 0);
+    fleet.controller.stop().await;
+}

@@ -15,6 +15,7 @@ use stemma_wire::message::desired::{Barrier, TaskSet};
 use stemma_wire::message::{self, Hash};
 use uuid::Uuid;
 
+use super::facts;
 use crate::cache::Model;
 use crate::desired::encode::{self, EncodedProfile, Profiles};
 use crate::desired::size::{self, TooLarge};
@@ -70,9 +71,17 @@ pub(super) fn candidate(model: &Model, answer: &Answer, known: &mut Untranslated
         present: present.map(|present| content(model, present, version, known)),
         next: Content::of(answer, version),
         has_unmet: !answer.unmet().is_empty(),
+        has_undecided: has_undecided(model, answer),
         holds: by_operator.into_iter().chain(on_host).map(held).collect(),
         is_paused: answer.is_paused(),
     }
+}
+
+/// Whether a node runs a task whose condition takes more steps than it may now.
+fn has_undecided(model: &Model, answer: &Answer) -> bool {
+    let undecided: BTreeSet<&str> = answer.task_set().into_iter().flat_map(|set| set.undecided_ids()).collect();
+    let released = model.released.get(&answer.id().0).filter(|_| !undecided.is_empty());
+    released.is_some_and(|released| facts::runs(model, released).iter().any(|id| undecided.contains(&**id)))
 }
 
 /// What of a released task set decides whether another one is released.

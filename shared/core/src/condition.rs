@@ -24,10 +24,32 @@ pub fn steps_for_each(nodes: usize) -> usize {
     (MAX_STEPS_OF_ALL / nodes.max(1).next_power_of_two()).clamp(MIN_STEPS, MAX_STEPS)
 }
 
+/// So many all conditions of a node may take together, however many nodes there are.
+const MIN_STEPS_TOGETHER: usize = 16_384;
+
+/// The most steps that all conditions of a node may take together, in a fleet of so many nodes. A pass resolves them all, so what it may
+/// cost is bounded by the fleet and not by the conditions that somebody writes: what one node may spend shrinks with their number, down
+/// to a floor that makes a pass linear in them (docs/adr/0011).
+pub fn steps_together(nodes: usize) -> usize {
+    (MAX_STEPS_OF_ALL / nodes.max(1).next_power_of_two()).clamp(MIN_STEPS_TOGETHER, MAX_STEPS)
+}
+
+/// What a node pays for a condition that reads the same for all nodes of its cluster and is evaluated once for them; `each` is what
+/// [`steps_for_each`] gives for that cluster.
+pub fn share_of(steps: usize, each: usize) -> usize {
+    steps.div_ceil(MAX_STEPS_OF_ALL / each)
+}
+
 /// A condition that was read once, when its release was stored.
 pub trait Condition: fmt::Debug + Send + Sync {
     /// What it reads, sorted, each once. [`Condition::evaluate`] wants an input for each.
     fn references(&self) -> &[Reference];
+
+    /// How many steps it takes to evaluate it over these inputs; counted before the first.
+    ///
+    /// # Errors
+    /// [`ConditionError::TooLong`] where they are more than `most`; that something that it reads is not among the inputs.
+    fn weigh(&self, inputs: &Inputs, most: usize) -> Result<usize, ConditionError>;
 
     /// Whether it holds for these inputs, found in no more than `most` steps; others than its own are not looked at.
     ///
@@ -62,6 +84,18 @@ pub enum ConditionError {
         "takes more than {limit} steps over its inputs, the most in a cluster of this size: look up fewer nodes, or compare with nothing that the node says itself"
     )]
     TooLong {
+        /// The limit.
+        limit: usize,
+    },
+    /// With those before it, it takes more steps than all conditions of a node may.
+    #[error(
+        "takes {steps} steps over its inputs: those of the tasks before it leave {left} of the {limit} that all conditions of a node may take in a fleet of this size; look up fewer nodes, or give the nodes that are meant a tag instead"
+    )]
+    TooMany {
+        /// What it takes.
+        steps: usize,
+        /// What is left.
+        left: usize,
         /// The limit.
         limit: usize,
     },

@@ -32,6 +32,9 @@ pub use bounds::MAX_CONDITION_BYTES;
 /// The most characters of the interpreter's own error that are kept.
 const MAX_REASON: usize = 200;
 
+/// How many look-ups of a condition are kept as CEL sees them.
+const MAX_CONVERTED: usize = 64;
+
 /// The stack of the parser. It is reserved, and takes memory only as deep as it is used.
 const STACK_BYTES: usize = 32 * 1024 * 1024;
 
@@ -65,8 +68,9 @@ struct Cel {
     expression: IdedExpr,
     regexes: Regexes,
     work: Work,
-    /// By variable, what was looked up last: node after node reads the same, and it may be as long as their cluster.
-    looked_up: Mutex<BTreeMap<usize, Converted>>,
+    /// By variable and place in memory, what was looked up of late: node after node reads the same, and it may be as long as their
+    /// cluster. Nodes of several clusters come in turn.
+    looked_up: Mutex<BTreeMap<(usize, usize), Converted>>,
 }
 
 /// What was looked up, as CEL sees it.
@@ -136,12 +140,18 @@ impl Condition for Cel {
         &self.references
     }
 
+    fn weigh(&self, inputs: &Inputs, most: usize) -> Result<usize, ConditionError> {
+        let mut sum = value::Size::default();
+        for (number, input) in self.find(inputs)?.iter().enumerate() {
+            sum = sum.and(self.size(number, input, most)?);
+        }
+        self.work.check(&sum, most)
+    }
+
     fn evaluate(&self, inputs: &Inputs, most: usize) -> Result<bool, ConditionError> {
+        self.weigh(inputs, most)?;
         let found = self.find(inputs)?;
-        let seen = self.see(&found, most)?;
-        let size = seen.iter().flatten().fold(value::Size::default(), |sum, seen| sum.and(seen.size));
-        self.work.check(&size, most)?;
-        self.run(seen)
+        self.run(found.iter().enumerate().map(|(number, input)| self.see(number, input)).collect())
     }
 }
 
@@ -154,39 +164,48 @@ impl Cel {
         self.variables.iter().map(find).collect()
     }
 
-    /// What each variable is bound to, `None` for an absent value. A list that alone is too long is not looked through.
-    fn see(&self, found: &[Cow<'_, Input>], most: usize) -> Result<Vec<Option<Seen>>, ConditionError> {
-        let is_too_long =
-            |input: &Input| input.value().and_then(Json::as_array).is_some_and(|items| items.len() > most);
-        let see = |(number, input): (usize, &Cow<'_, Input>)| match self.variables[number].1 {
-            Use::Presence => Ok(Some(Seen::of(&Json::Bool(**input != Input::Absent)))),
-            Use::Value if is_too_long(input) => Err(ConditionError::TooLong { limit: most }),
-            Use::Value => Ok(match &**input {
-                Input::LookedUp(found) => Some(self.converted(number, found)),
-                input => input.value().map(Seen::of),
-            }),
-        };
-        found.iter().enumerate().map(see).collect()
+    /// How large what a variable is bound to is. A list that alone is too long is not looked through.
+    fn size(&self, number: usize, input: &Input, most: usize) -> Result<value::Size, ConditionError> {
+        let is_too_long = || input.value().and_then(Json::as_array).is_some_and(|items| items.len() > most);
+        Ok(match (self.variables[number].1, input) {
+            (Use::Presence, _) => value::Size::of(&Json::Bool(true)),
+            (Use::Value, _) if is_too_long() => return Err(ConditionError::TooLong { limit: most }),
+            (Use::Value, Input::LookedUp(found)) => self.converted(number, found).size,
+            (Use::Value, input) => input.value().map(value::Size::of).unwrap_or_default(),
+        })
+    }
+
+    /// What a variable is bound to, `None` for an absent value.
+    fn see(&self, number: usize, input: &Input) -> Option<Value> {
+        match (self.variables[number].1, input) {
+            (Use::Presence, input) => Some(Value::Bool(*input != Input::Absent)),
+            (Use::Value, Input::LookedUp(found)) => Some(self.converted(number, found).value),
+            (Use::Value, input) => input.value().map(value::of),
+        }
     }
 
     fn converted(&self, number: usize, found: &Arc<LookedUp>) -> Seen {
         let mut looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
         // Nothing else can stand where a weak reference still points to.
-        let known = looked_up.get(&number).filter(|known| known.of.as_ptr() == Arc::as_ptr(found));
-        if let Some(known) = known {
+        let key = (number, Arc::as_ptr(found).addr());
+        if let Some(known) = looked_up.get(&key) {
             return known.seen.clone();
         }
+        looked_up.retain(|_, known| known.of.strong_count() > 0);
+        if looked_up.len() >= MAX_CONVERTED {
+            looked_up.clear();
+        }
         let seen = Seen::of(found.value());
-        looked_up.insert(number, Converted { of: Arc::downgrade(found), seen: seen.clone() });
+        looked_up.insert(key, Converted { of: Arc::downgrade(found), seen: seen.clone() });
         seen
     }
 
-    fn run(&self, seen: Vec<Option<Seen>>) -> Result<bool, ConditionError> {
+    fn run(&self, seen: Vec<Option<Value>>) -> Result<bool, ConditionError> {
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
         self.regexes.add_to(&mut context);
         for (number, seen) in seen.into_iter().enumerate() {
-            if let Some(seen) = seen {
-                context.add_variable_from_value(variable(number), seen.value);
+            if let Some(value) = seen {
+                context.add_variable_from_value(variable(number), value);
             }
         }
         match Value::resolve(&self.expression, &context) {
@@ -216,14 +235,15 @@ impl Seen {
 
 impl Work {
     /// Steps are counted before the first: each loop runs over no more than the longest list there is, and
-    /// one step looks at no more than the largest value.
-    fn check(self, size: &value::Size, most: usize) -> Result<(), ConditionError> {
+    /// one step looks at no more than the largest value. Without a loop a list is taken in once.
+    fn check(self, size: &value::Size, most: usize) -> Result<usize, ConditionError> {
+        let further = size.bytes / 4_096;
         if self.loops == 0 {
-            return Ok(());
+            return Ok(size.longest + self.nodes * further);
         }
         let turns = self.longest.max(size.longest).max(1).saturating_pow(self.loops);
-        let steps = turns.saturating_mul(self.nodes).saturating_mul(1 + size.bytes / 4_096);
-        if steps > most { Err(ConditionError::TooLong { limit: most }) } else { Ok(()) }
+        let steps = turns.saturating_mul(self.nodes).saturating_mul(1 + further);
+        if steps > most { Err(ConditionError::TooLong { limit: most }) } else { Ok(steps) }
     }
 }
 

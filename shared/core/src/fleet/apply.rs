@@ -199,6 +199,7 @@ impl Fleet {
                 entry.fold = Err(vec![Missing::NodeGroup(group)]);
             }
             if entry.nodes.insert(id).is_none() {
+                self.grouped += 1;
                 self.groups.insert(group, entry);
             }
         }
@@ -223,7 +224,7 @@ impl Fleet {
 
     fn leave_group(&mut self, id: NodeId, group: GroupId) {
         let Some(mut entry) = self.groups.get(&group).cloned() else { return };
-        entry.nodes.remove(&id);
+        self.grouped -= usize::from(entry.nodes.remove(&id).is_some());
         if entry.nodes.is_empty() && entry.object.is_none() {
             self.groups.remove(&group);
         } else {

@@ -54,6 +54,8 @@ pub struct Fleet {
     clusters: OrdMap<ClusterId, ClusterEntry>,
     groups: OrdMap<GroupId, GroupEntry>,
     nodes: OrdMap<NodeId, Arc<NodeEntry>>,
+    /// How many of them are in a group.
+    grouped: usize,
     /// What was said on hosts: seldom anything, so that a node has no room for it.
     said: OrdMap<NodeId, Arc<SaidOnHost>>,
     by_name: OrdMap<NodeName, NodeId>,

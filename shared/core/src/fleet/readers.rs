@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Dirty, Fleet, GroupFold};
 use crate::change::FieldChange;
-use crate::condition::steps_for_each;
+use crate::condition::{Condition, steps_for_each, steps_together};
 use crate::input::{Read, Reference};
 use crate::key::LabelKey;
 use crate::labels::Folded;
@@ -65,6 +65,9 @@ impl Fleet {
 
     /// Reaches the nodes whose look-ups see, of a node that was reached or has reported, something else than before.
     pub(super) fn reach_readers(&mut self, before: &Self, seen: Option<NodeId>, dirty: &mut Dirty) {
+        if before.steps_together() != self.steps_together() {
+            self.reach_conditions(self.groups.keys().copied(), &|_| true, dirty);
+        }
         let mut touched: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for id in dirty.nodes().chain(seen).collect::<BTreeSet<_>>() {
             let clusters: BTreeSet<_> =
@@ -75,7 +78,9 @@ impl Fleet {
         }
         for (cluster, nodes) in touched {
             if before.steps(cluster) != self.steps(cluster) {
-                self.reach_conditions(cluster, dirty);
+                let looks_up = |read: &Reference| matches!(read.read(), Read::Nodes { .. });
+                let reads = |condition: &dyn Condition| condition.references().iter().any(looks_up);
+                self.reach_conditions(self.groups_of(cluster), &reads, dirty);
             }
             for reference in self.changed_lookups(before, cluster, &nodes) {
                 for (group, profile) in self.forget_found(cluster, &reference) {
@@ -92,17 +97,22 @@ impl Fleet {
         steps_for_each(entries.map(|entry| entry.nodes.len()).sum())
     }
 
-    /// Reaches the nodes of a cluster whose tasks have conditions that look nodes up: these may take more steps now, or less.
-    fn reach_conditions(&self, cluster: ClusterId, dirty: &mut Dirty) {
-        let looks_up = |read: &Reference| matches!(read.read(), Read::Nodes { .. });
-        for used in self
-            .groups_of(cluster)
-            .filter_map(|group| self.groups.get(&group))
-            .flat_map(|entry| entry.profiles.values())
-        {
+    /// What all conditions of a node may take together.
+    pub(super) fn steps_together(&self) -> usize {
+        steps_together(self.grouped)
+    }
+
+    /// Reaches the nodes of groups whose tasks have conditions of a kind: these may take more steps now, or less.
+    fn reach_conditions(
+        &self,
+        groups: impl Iterator<Item = GroupId>,
+        is_meant: &dyn Fn(&dyn Condition) -> bool,
+        dirty: &mut Dirty,
+    ) {
+        for used in groups.filter_map(|group| self.groups.get(&group)).flat_map(|entry| entry.profiles.values()) {
             let release = &used.profile.release;
-            let conditions = used.profile.all().into_iter().filter_map(|ix| release.task(ix).condition.as_ref());
-            if conditions.flat_map(|condition| condition.references()).any(looks_up) {
+            let mut conditions = used.profile.all().into_iter().filter_map(|ix| release.task(ix).condition.as_deref());
+            if conditions.any(is_meant) {
                 used.nodes.iter().for_each(|node| dirty.add(*node));
             }
         }

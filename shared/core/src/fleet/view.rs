@@ -91,6 +91,11 @@ impl<'a> NodeView<'a> {
         self.fold.map_or(MAX_STEPS, |fold| self.fleet.steps(fold.cluster_id()))
     }
 
+    /// What all conditions of this node may take together.
+    pub(crate) fn steps_together(&self) -> usize {
+        self.fleet.steps_together()
+    }
+
     /// Whether the host fills labels, so that any of them may be the node's own.
     pub(crate) fn fills_labels(&self) -> bool {
         self.filled.is_some()

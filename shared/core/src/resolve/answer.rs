@@ -71,6 +71,13 @@ pub enum LeftOut {
         /// Why.
         reason: String,
     },
+    /// Its condition takes more steps than it may, so nobody knows whether it holds. It counts as false for a host that does not run the
+    /// task; one that runs it keeps the task set that it has.
+    #[display("condition counts as false: it {reason}")]
+    Undecided {
+        /// Why.
+        reason: String,
+    },
     /// It is only a marker (`type: skipped`).
     #[display("type is skipped")]
     Marker,
@@ -140,6 +147,11 @@ impl TaskSet {
     pub fn left_out_ids(&self) -> impl Iterator<Item = (&str, &LeftOut)> {
         let of_apply = self.left_out.iter().filter(|(ix, _)| self.profile.has(*ix));
         of_apply.map(|(ix, why)| (self.profile.release.id(*ix), why))
+    }
+
+    /// The ids of those of them whose condition takes more steps than it may.
+    pub fn undecided_ids(&self) -> impl Iterator<Item = &str> {
+        self.left_out_ids().filter(|(_, why)| matches!(why, LeftOut::Undecided { .. })).map(|(id, _)| id)
     }
 
     /// The effective tags, plain and sorted.

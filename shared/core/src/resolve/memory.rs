@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::answer::{LeftOut, TaskSet, task_digest};
-use crate::condition::MAX_STEPS;
+use super::conditions::{Account, Audience, Gives, Outcome, Outcomes, unevaluated};
+use crate::condition::{Condition, MAX_STEPS, share_of};
 use crate::digest::DigestVersion;
 use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, NodeView};
@@ -23,9 +24,6 @@ use crate::release::{CompiledTask, Profile, ProfileHash, TaskIx};
 
 /// Below so many of a kind nothing is forgotten; then, each time their number has doubled, what nobody uses any more.
 const MIN_KEPT: usize = 64;
-/// How many outcomes of conditions are kept.
-const MAX_OUTCOMES: usize = 65_536;
-
 /// How many task sets are kept that nobody has: a small change is resolved by its admission, for its answer and when it is published.
 const RECENT: usize = 64;
 
@@ -38,13 +36,6 @@ pub struct ResolveCache {
     outcomes: Arc<Outcomes>,
     recent: Mutex<VecDeque<Arc<TaskSet>>>,
 }
-
-/// Why tasks are left out, by what their conditions read: the same in every group.
-#[derive(Debug, Default)]
-pub(super) struct Outcomes(Mutex<BTreeMap<OutcomeKey, Option<LeftOut>>>);
-
-/// A task's definition, and the text of what its condition reads.
-type OutcomeKey = ([u8; 32], Box<str>);
 
 #[derive(Debug)]
 struct Known {
@@ -109,6 +100,8 @@ pub(super) struct Base {
     tasks: Box<[TaskReads]>,
     /// What a condition may take for each node, where it looks others up and reads what differs by node.
     steps: usize,
+    /// What all conditions may take together for each node.
+    together: usize,
     outcomes: Arc<Outcomes>,
     sets: Mutex<BTreeMap<Box<str>, Weak<TaskSet>>>,
 }
@@ -118,6 +111,8 @@ pub(super) struct Base {
 struct TaskReads {
     ix: TaskIx,
     condition: Box<[u32]>,
+    /// For whom its condition is evaluated at once.
+    audience: Audience,
     templates: Box<[u32]>,
 }
 
@@ -140,15 +135,17 @@ impl Base {
                 .into_iter()
                 .map(|ix| {
                     let task = profile.release.task(ix);
-                    let of_condition = task.condition.iter().flat_map(|condition| condition.references());
+                    let of_condition = task.condition.as_ref().map_or(&[][..], |condition| condition.references());
                     TaskReads {
                         ix,
-                        condition: of_condition.map(place).collect(),
+                        condition: of_condition.iter().map(place).collect(),
+                        audience: Audience::of(of_condition),
                         templates: task.references.iter().map(place).collect(),
                     }
                 })
                 .collect(),
             steps: view.steps(),
+            together: view.steps_together(),
             outcomes: Arc::clone(outcomes),
             sets: Mutex::default(),
         };
@@ -173,7 +170,9 @@ impl Base {
     /// Whether the reads that look at other nodes or at secrets find what they found.
     fn is_current(&self, view: &NodeView<'_>) -> bool {
         let finds = |at: &u32| self.inputs[*at as usize].is_same(&view.input(&self.profile.reads[*at as usize]));
-        self.fleetwide.iter().all(finds) && (self.fleetwide.is_empty() || self.steps == view.steps())
+        self.together == view.steps_together()
+            && self.fleetwide.iter().all(finds)
+            && (self.fleetwide.is_empty() || self.steps == view.steps())
     }
 
     /// What a node says otherwise than the base, by place; sorted.
@@ -213,10 +212,10 @@ impl Base {
     /// Works a task set out.
     pub(super) fn task_set(&self, own: &[(u32, Input)]) -> TaskSet {
         let values = Values { base: &self.inputs, own };
-        let mut set = TaskSetBuilder::new(&self.profile);
+        let (mut set, mut account) = (TaskSetBuilder::new(&self.profile), Account::of(self.together));
         for reads in &self.tasks {
             let task = self.profile.release.task(reads.ix);
-            match self.left_out(task, reads, &values) {
+            match self.left_out(task, reads, &values, &mut account) {
                 Some(why) => set.leave_out(reads.ix, task, why),
                 None => {
                     if let Err(why) = self.collect(&reads.templates, &values).and_then(|inputs| set.add(&inputs)) {
@@ -228,46 +227,48 @@ impl Base {
         set.finish()
     }
 
-    /// Why a task does not run; remembered by what its condition reads.
-    fn left_out(&self, task: &CompiledTask, reads: &TaskReads, values: &Values<'_>) -> Option<LeftOut> {
+    /// Why a task does not run; what its condition gives is remembered by what it reads. The node pays for it, whoever had it evaluated.
+    fn left_out(
+        &self,
+        task: &CompiledTask,
+        reads: &TaskReads,
+        values: &Values<'_>,
+        account: &mut Account,
+    ) -> Option<LeftOut> {
         if task.is_skipped_type() {
             return Some(LeftOut::Marker);
         }
         let condition = task.condition.as_ref()?;
-        let most = self.most_steps(reads);
+        let most = if reads.audience == Audience::Each { self.steps } else { MAX_STEPS };
         let key = (task.definition, condition_text(reads, values, most).into_boxed_str());
-        if let Some(known) = self.outcomes.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return known.clone();
+        let known = self.outcomes.get(reads.audience, &key);
+        let mut outcome = known.clone().unwrap_or_else(|| self.weigh(&**condition, reads, values, most));
+        let paid = account.pay(self.price(reads, outcome.steps));
+        if paid.is_ok() && outcome.gives == Gives::Unasked {
+            let gives = self.collect(&reads.condition, values).map(|inputs| condition.evaluate(&inputs, most));
+            outcome.gives = gives.map_or_else(Gives::LeftOut, |gives| Gives::of(task, gives));
         }
-        let outcome = match self.collect(&reads.condition, values).map(|inputs| condition.evaluate(&inputs, most)) {
-            Ok(Ok(true)) => None,
-            Ok(Ok(false)) => Some(LeftOut::False { condition: task.task.condition.clone().unwrap_or_default() }),
-            Ok(Err(reason)) => Some(LeftOut::Failed { reason: reason.to_string() }),
-            Err(reason) => Some(reason),
-        };
-        let mut outcomes = self.outcomes.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if outcomes.len() >= MAX_OUTCOMES {
-            outcomes.clear();
+        let left_out = paid.map_or_else(Some, |()| outcome.gives.clone().left_out());
+        if known.as_ref() != Some(&outcome) {
+            self.outcomes.insert(reads.audience, key, outcome);
         }
-        outcomes.insert(key, outcome.clone());
-        outcome
+        left_out
     }
 
-    /// What looks no node up costs each node what it says itself. What reads the same for all nodes of the base is evaluated once.
-    fn most_steps(&self, reads: &TaskReads) -> usize {
-        let read = |at: &u32| self.profile.reads[*at as usize].read();
-        let is_shared = |read: &Read| match read {
-            Read::Nodes { .. } | Read::Primary { .. } | Read::Secret(_) | Read::Tag(_) | Read::Cluster(_) => true,
-            Read::Label(_)
-            | Read::LabelsWithPrefix(_)
-            | Read::Parameter(_)
-            | Read::Trait(_)
-            | Read::Fact(_)
-            | Read::Node(_) => false,
-        };
-        let looks_up = reads.condition.iter().any(|at| matches!(read(at), Read::Nodes { .. }));
-        let is_shared = reads.condition.iter().all(|at| is_shared(read(at)));
-        if looks_up && !is_shared { self.steps } else { MAX_STEPS }
+    /// What a condition costs. One that cannot be evaluated costs nothing.
+    fn weigh(&self, condition: &dyn Condition, reads: &TaskReads, values: &Values<'_>, most: usize) -> Outcome {
+        let steps = self
+            .collect(&reads.condition, values)
+            .and_then(|inputs| condition.weigh(&inputs, most).map_err(|reason| unevaluated(&reason)));
+        match steps {
+            Ok(steps) => Outcome { steps, gives: Gives::Unasked },
+            Err(why) => Outcome { steps: 0, gives: Gives::LeftOut(why) },
+        }
+    }
+
+    /// What a node pays for a condition.
+    fn price(&self, reads: &TaskReads, steps: usize) -> usize {
+        if reads.audience == Audience::Cluster { share_of(steps, self.steps) } else { steps }
     }
 
     fn collect(&self, places: &[u32], values: &Values<'_>) -> Result<Inputs, LeftOut> {
@@ -318,6 +319,10 @@ impl TaskSetBuilder {
         let object = format!("task/{}", task.task.id);
         match &why {
             LeftOut::Failed { .. } => self.findings.push(Finding::of(rule::CONDITION_FAILED, object, why.to_string())),
+            LeftOut::Undecided { .. } => {
+                let message = format!("{why}. A host that runs the task keeps the task set that it has until then");
+                self.findings.push(Finding::of(rule::CONDITION_FAILED, object, message));
+            }
             LeftOut::TooLarge { .. } => self.findings.push(Finding::of(rule::INPUTS_SIZE, object, why.to_string())),
             LeftOut::False { .. } | LeftOut::Marker => {}
         }

@@ -4,6 +4,7 @@
 //! missing: only the first can be encoded and sent, so nothing is ever removed from a host on incomplete knowledge.
 
 mod answer;
+mod conditions;
 mod findings;
 mod memory;
 mod node;

@@ -41,6 +41,8 @@ pub struct Candidate {
     pub next: Content,
     /// Whether its group has a requirement that it does not meet.
     pub has_unmet: bool,
+    /// Whether it runs a task that the next one lacks only because its condition takes more steps than it may.
+    pub has_undecided: bool,
     /// The holds of operators and of the host, also those that are over.
     pub holds: Vec<Held>,
     /// Whether its group or cluster is paused.
@@ -56,6 +58,8 @@ pub enum Standing {
     Due,
     /// It does not meet a requirement of its group.
     Unmet,
+    /// It runs a task of which nobody knows whether it is to run.
+    Undecided,
     /// Its group or cluster is paused.
     Paused,
     /// It is held.
@@ -96,6 +100,8 @@ impl Candidate {
             Standing::Current
         } else if self.has_unmet {
             Standing::Unmet
+        } else if self.has_undecided {
+            Standing::Undecided
         } else if self.is_paused {
             Standing::Paused
         } else if let Some(held) = self.holds.iter().copied().filter(is_in_force).max() {
@@ -111,7 +117,11 @@ pub fn plan_releases(candidates: &[Candidate], now: Timestamp) -> Plan {
     let action = |candidate: &Candidate| match candidate.standing(now) {
         Standing::Due => Some(Action::Release(candidate.node)),
         Standing::Held(Held::Until(end)) => Some(Action::LookAgain(candidate.node, end)),
-        Standing::Held(Held::UntilTakenBack) | Standing::Current | Standing::Unmet | Standing::Paused => None,
+        Standing::Held(Held::UntilTakenBack)
+        | Standing::Current
+        | Standing::Unmet
+        | Standing::Undecided
+        | Standing::Paused => None,
     };
     Plan { actions: candidates.iter().filter_map(action).collect() }
 }
@@ -131,7 +141,8 @@ mod tests {
 
     fn due() -> Candidate {
         let (present, next) = (Some(content(1)), content(2));
-        Candidate { node: NODE, present, next, has_unmet: false, holds: Vec::new(), is_paused: false }
+        let (has_unmet, has_undecided, is_paused) = (false, false, false);
+        Candidate { node: NODE, present, next, has_unmet, has_undecided, holds: Vec::new(), is_paused }
     }
 
     #[test]
@@ -159,6 +170,9 @@ mod tests {
     fn a_requirement_a_pause_and_a_hold_keep_what_is_there() {
         let held = |holds: &[Held]| Candidate { holds: holds.to_vec(), ..due() }.standing(NOW);
         assert_eq!(Candidate { has_unmet: true, ..due() }.standing(NOW), Standing::Unmet);
+        assert_eq!(Candidate { has_undecided: true, ..due() }.standing(NOW), Standing::Undecided);
+        let same = Candidate { has_undecided: true, present: Some(content(2)), ..due() };
+        assert_eq!(same.standing(NOW), Standing::Current, "what it has may be what it is to have");
         assert_eq!(Candidate { is_paused: true, ..due() }.standing(NOW), Standing::Paused);
         let (over, later) = (Held::Until(NOW), Held::Until(Timestamp(1_001)));
         assert_eq!(held(&[over]), Standing::Due, "a hold is over at its end");
