@@ -367,6 +367,11 @@ async fn w10_01_a_host_that_floods_results_is_told_to_wait_and_keeps_them() {
     assert!(acknowledged * 16_000 < 12 << 20, "{acknowledged} were stored");
     assert!(waits.len() > 5 && waits.iter().all(|wait| *wait == 10_000), "{waits:?}");
     assert_eq!(fleet.rejected("results_too_fast"), waits.len() as u64);
+    let odd = CheckIn { observation_digest: PartDigest([9; 32]), ..check_in(None, 0) };
+    call::<_, CheckInAnswer>(&mut host.client, "/agent/v1/checkin", &odd).await.unwrap_err();
+    let principal = format!("node/{}", host.node);
+    fleet.audited(&principal, "message.malformed", 1).await;
+    assert_eq!(fleet.accused(&principal).await, ["message.malformed"], "what waits is no refusal");
     let said = CheckIn { results: results(1, 64), ..check_in(None, 0) };
     let answer = call(&mut other.client, "/agent/v1/checkin", &said).await.unwrap();
     assert!(matches!(answer, CheckInAnswer::Current(news) if news.acknowledged == 64), "others are unharmed");

@@ -133,6 +133,13 @@ impl Fleet {
         panic!("{count} of {principal} for {reason}: {found:?}");
     }
 
+    /// What the audit has against a principal so far.
+    pub(crate) async fn accused(&self, principal: &str) -> Vec<String> {
+        let snapshot = self.parts().registry.store().snapshot().await.unwrap();
+        let all = refusals(snapshot.as_ref()).await.into_iter();
+        all.filter(|one| one.principal == principal).map(|one| one.refused).collect()
+    }
+
     async fn told(&self, reason: &str, count: u64) {
         assert!(self.rejected(reason) >= count, "{reason} in /metrics:\n{}", self.parts().metrics.text());
         assert!(
