@@ -95,6 +95,7 @@ fn run(args: Args) -> Result<()> {
         Command::Completion { shell } => completion::script(shell),
         Command::Resolve(files) => local::resolve(&files, args.global.output),
         Command::Validate { files, strict } => local::validate_files(&files, strict, args.global.output),
+        Command::Fields { path } => local::fields(path.as_deref(), args.global.output),
         Command::Render { files, node, task } => local::render(&files, &node, task.as_deref(), args.global.output),
         command => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

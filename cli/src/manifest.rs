@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
+use stemma_core::task::TEMPLATE_FILE;
 use stemma_wire::message::Hash;
 
 use crate::beside::{beside, unreadable};
@@ -305,7 +306,7 @@ fn bring_in(
     let id = task.get("id").and_then(Value::as_str).unwrap_or("without an id").to_owned();
     let named = |name: &str, path: &Path| format!("task {id}: {name}: {}", path.display());
     let Some(parameters) = task.get_mut("parameters").and_then(Value::as_object_mut) else { return Ok(()) };
-    if let Some(name) = parameters.remove("template_file") {
+    if let Some(name) = parameters.remove(TEMPLATE_FILE.name) {
         let at = |error: anyhow::Error| (".template_file", error);
         let name =
             name.as_str().with_context(|| format!("task {id}: template_file takes a file's name")).map_err(at)?;

@@ -82,6 +82,12 @@ pub(crate) enum Command {
         #[arg(long)]
         strict: bool,
     },
+    /// Which fields manifests have: of all kinds, of one, or of a field, as `nodegroup.strategy`. -o json: as JSON Schema.
+    Fields {
+        /// A kind, and the way to a field; after `release.tasks.parameters` a type of task.
+        #[arg(value_name = "KIND[.FIELD…]")]
+        path: Option<String>,
+    },
     /// Print a shell's completion script.
     Completion { shell: clap_complete::Shell },
     /// Apply manifests: all of their objects, or none.
@@ -195,6 +201,7 @@ impl Command {
             Self::Resolve(_)
             | Self::Render { .. }
             | Self::Validate { .. }
+            | Self::Fields { .. }
             | Self::Completion { .. }
             | Self::Get { .. }
             | Self::Describe { .. }

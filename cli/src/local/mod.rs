@@ -3,6 +3,7 @@
 //! Nothing here knows a rule of the model. Reading, compiling and resolving are core's; what is added is the place
 //! of each error, so that a repository of manifests can be mended from its CI's log.
 
+mod fields;
 mod render;
 mod report;
 
@@ -23,6 +24,7 @@ use stemma_core::resolve::{FleetAnswer, ResolveCache, ResolveError, resolve_flee
 use crate::manifest::{self, Manifest, Manifests};
 use crate::problem::Problems;
 
+pub(crate) use fields::fields;
 pub(crate) use render::render;
 pub(crate) use report::{resolve, validate_files};
 

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
+use crate::field::{Form, described};
 use crate::key::{LabelKey, is_restricted, within};
 use crate::labels::Labels;
 
@@ -28,18 +29,20 @@ const WIDE_DOMAINS: [&str; 3] = ["node-restriction.kubernetes.io", "node.cluster
 /// Domains of annotations that flow with all that is below them.
 const ANNOTATION_DOMAINS: [&str; 2] = ["node.cluster.x-k8s.io", "node.stemma.io"];
 
-/// `host_labels` as it stands on a template, cluster or group; the nearest one holds, as a whole.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HostLabels {
-    /// Domains whose keys flow, with those below them; left out, the default's. `[]` lets none flow by domain.
-    pub prefixes: Option<Vec<String>>,
-    /// Regular expressions over whole label keys, which flow as well.
-    pub patterns: Vec<String>,
-    /// Regular expressions over whole annotation keys, which flow beside those of the two `node.` domains.
-    pub annotations: Vec<String>,
-    /// Keys that the host itself may fill where no level and no rule sets or stops them.
-    pub accept: BTreeSet<LabelKey>,
+described! {
+    /// `host_labels` as it stands on a template, cluster or group; the nearest one holds, as a whole.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct HostLabels {
+        /// Domains whose keys flow to the host label map, with those below them; `[]` lets none flow by domain.
+        pub prefixes: Option<Vec<String>> = Form::Names, "Cluster API's machine-to-node rule", r#"["example.net"]"#;
+        /// Regular expressions over whole label keys, which flow as well.
+        pub patterns: Vec<String> = Form::Names, "[]", r#"["tier|zone"]"#;
+        /// Regular expressions over whole annotation keys, which flow beside those of the two `node.` domains.
+        pub annotations: Vec<String> = Form::Names, "[]", r#"["contact"]"#;
+        /// Keys that the host itself may fill where no level and no rule sets or stops them.
+        pub accept: BTreeSet<LabelKey> = Form::Names, "[]", r#"["rack"]"#;
+    }
 }
 
 /// [`HostLabels`], checked and compiled.

@@ -95,6 +95,23 @@ pub fn findings(object: &str, spec: &impl Idle) -> Vec<Finding> {
     spec.idle().into_iter().map(finding).collect()
 }
 
+/// What does not happen for a field, by its path within its kind, as `tasks.on_unassign`.
+pub fn of_field(path: &str) -> Option<&'static str> {
+    fn find<T>(rows: &'static [Row<T>], path: &str) -> Option<&'static str> {
+        rows.iter().find(|row| row.0 == path).map(|row| row.2)
+    }
+    match path.split_once('.') {
+        Some(("tasks", field)) => find(TASK, field),
+        Some(("roles", field)) => find(ROLE, field),
+        Some(("tags", field)) => find(TAG, field),
+        _ => find(RELEASE, path)
+            .or_else(|| find(CLUSTER, path))
+            .or_else(|| find(GROUP, path))
+            .or_else(|| find(HOST_LABELS, path))
+            .or_else(|| find(LIFECYCLE, path)),
+    }
+}
+
 impl Idle for ReleaseSpec {
     fn idle(&self) -> Vec<Given> {
         let mut given = rows(RELEASE, self, "");

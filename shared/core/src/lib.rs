@@ -8,6 +8,7 @@ pub mod change;
 pub mod condition;
 pub mod digest;
 pub mod explain;
+pub mod field;
 pub mod finding;
 pub mod fleet;
 pub mod graph;

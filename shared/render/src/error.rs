@@ -33,7 +33,7 @@ pub enum Cause {
         reference: String,
     },
     /// A secret's value cannot be had.
-    #[error("secret `{name}` is not available: {reason}; provide it as a credential on the host or as a Secret")]
+    #[error("secret `{name}` is not available: {reason}; provide it as a credential on the host")]
     Secret {
         /// The secret's name.
         name: String,

@@ -5,6 +5,7 @@ use uuid::Uuid;
 use super::body::{Body, is_null};
 use super::error::{BodyError, BodyErrorKind};
 use super::reader::read;
+use super::reference;
 use crate::name::{NodeName, ObjectName, ReleaseRef, odd_host_uuid};
 use crate::object::Kind;
 
@@ -93,11 +94,8 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
     Ok(Document { key, uuid, body })
 }
 
-/// The kinds that this version takes.
-const KINDS: [&str; 5] = ["Release", "ClusterTemplate", "Cluster", "NodeGroup", "Node"];
-
 fn kinds() -> String {
-    KINDS.join(", ")
+    reference::kinds().map(|one| one.kind).join(", ")
 }
 
 fn unknown_kind(found: &str) -> String {
@@ -106,7 +104,7 @@ fn unknown_kind(found: &str) -> String {
             format!("{found} is not taken by this version; it takes {}", kinds())
         }
         _ => {
-            let near = crate::name::suggest(crate::name::near(found, KINDS));
+            let near = crate::name::suggest(crate::name::near(found, reference::kinds().map(|one| one.kind)));
             format!("{:?} is no kind{near}: it is one of {}", crate::name::cut(found), kinds())
         }
     }

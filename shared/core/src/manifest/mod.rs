@@ -11,22 +11,27 @@ mod error;
 mod extra;
 mod fields;
 mod names;
+mod parts;
 mod reader;
+mod reference;
 mod set;
 mod sound;
 mod taken;
 mod task;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub use body::{Body, is_null};
 pub use document::{Document, Key, read_document};
 pub use error::{BodyError, BodyErrorKind};
 pub use extra::{Kept, KeptForm};
-pub use fields::{Field, Fields, Form};
+pub use fields::{Field, Fields};
 pub use names::Names;
 pub use reader::{MAX_DEPTH, read, read_value};
+pub use reference::{KindFields, kinds, markdown, meaning, of_form, schema};
 pub use set::{Objects, assemble};
 pub use sound::check_role_changes;
 pub use taken::check_taken;

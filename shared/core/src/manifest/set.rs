@@ -5,8 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -15,12 +13,13 @@ use super::document::{Document, Key};
 use super::error::{BodyError, no_object};
 use super::fields::Fields;
 use super::names::Names;
+use super::parts::Reports;
 use super::reader::read;
 use super::write::{Author, WriteError, write};
 use crate::object::{
     Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, Kind, Meta, Node,
     NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec, ReportedLabel, Spec,
-    TemplateId, Timestamp, TraitSet,
+    TemplateId, Timestamp,
 };
 use crate::ownership::Manager;
 use crate::traits::TraitNames;
@@ -87,15 +86,6 @@ fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetName
         }
     }
     Ok(())
-}
-
-/// What a Node's `reports` hold: what its host would say.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Reports {
-    facts: Map<String, Value>,
-    traits: TraitSet,
-    labels: BTreeMap<String, String>,
 }
 
 impl Reports {

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::body::Body;
 use super::error::{BodyError, BodyErrorKind};
 use super::reader::read;
+use crate::field::{Described, Form};
 use crate::json;
 use crate::release::select::ANY;
 use crate::task::Task;
@@ -79,16 +80,18 @@ fn prefer_role(members: &mut Map<String, Value>) {
 /// The stored spelling of a field, and its value; `None` for one that is `null` and may be left out.
 fn normalized(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyError> {
     let name = name.replace('-', "_");
-    let value = match name.as_str() {
+    let Some(part) = Task::PARTS.iter().find(|part| part.is_called(&name)) else {
+        return Ok((!value.is_null()).then_some((name, value)));
+    };
+    let value = match (part.name, part.form) {
         // `tags: null` counts under `matching.roles: tags`, as an empty list.
-        "tags" => tags(if value.is_null() { Value::Array(Vec::new()) } else { value }),
+        ("tags", _) => tags(if value.is_null() { Value::Array(Vec::new()) } else { value }),
         _ if value.is_null() => return Ok(None),
-        "role" | "groups" | "roles" => return Ok(Some(("roles".to_owned(), listed(value)))),
-        "requires" | "required_for" | "subscribes" | "tasks" => listed(value),
-        "cross_depends" | "cross_depended_by" => entries(value).map_err(|error| error.within(&name))?,
+        (_, Form::TextOrList) => listed(value),
+        (name, Form::ListOf(_)) => entries(value).map_err(|error| error.within(name))?,
         _ => value,
     };
-    Ok(Some((name, value)))
+    Ok(Some((part.name.to_owned(), value)))
 }
 
 /// A text is a list of one. `*` alone means every tag, and as an item of a list a name that no tag has.

@@ -17,11 +17,11 @@ use super::body::{Body, is_null};
 use super::error::{BodyError, BodyErrorKind, no_field};
 use super::fields::{Field, Fields};
 use super::names::Names;
+use super::parts::WrittenTags;
 use super::reader::read;
 use super::sound;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
-use crate::name::TagName;
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags};
 use crate::ownership::{Conflict, Entry, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 
@@ -88,10 +88,6 @@ fn listed(conflicts: &[MapConflict]) -> String {
     }
 }
 
-/// Fields that are owned key by key, and the flag beside them.
-const LEVELED: [&str; 4] = ["labels", "merge_labels", "annotations", "parameters"];
-const OF_NODES: [&str; 3] = ["traits", "tags", "reports"];
-
 /// Writes a body into a spec. `reports` of a node is left to the caller.
 ///
 /// # Errors
@@ -104,7 +100,7 @@ pub fn write<S: Fields>(
     now_ms: u64,
 ) -> Result<(), WriteError> {
     let mut next = spec.clone();
-    check_known(&mut next, body)?;
+    check_known::<S>(body)?;
     let mut writing = Writing { body, author, names, now_ms, conflicts: Vec::new() };
     writing.fields(&mut next, spec)?;
     if let Some(inherited) = next.inherited() {
@@ -120,22 +116,15 @@ pub fn write<S: Fields>(
     Ok(())
 }
 
-fn check_known<S: Fields>(spec: &mut S, body: &Body) -> Result<(), BodyError> {
-    let (leveled, node) = (spec.inherited().is_some(), spec.node().is_some());
-    for (name, _) in body.iter() {
-        let known = S::FIELDS.iter().any(|field| field.name == name)
-            || S::is_kept(name)
-            || (leveled && LEVELED.contains(&name))
-            || (node && OF_NODES.contains(&name));
-        if !known {
-            let own = S::FIELDS.iter().map(|field| field.name);
-            let others: &[&str] = if leveled { &LEVELED } else { &[] };
-            let of_nodes: &[&str] = if node { &OF_NODES } else { &[] };
-            let known: Vec<&str> = own.chain(others.iter().chain(of_nodes).copied()).collect();
-            return Err(BodyError::of(BodyErrorKind::UnknownField, crate::name::cut(name), unknown(name, &known)));
+fn check_known<S: Fields>(body: &Body) -> Result<(), BodyError> {
+    let keyed = S::KEYED.iter().copied().flatten().map(|part| part.name);
+    let known: Vec<&str> = S::FIELDS.iter().map(|field| field.name).chain(keyed).collect();
+    match body.iter().find(|(name, _)| !known.contains(name) && !S::is_kept(name)) {
+        Some((name, _)) => {
+            Err(BodyError::of(BodyErrorKind::UnknownField, crate::name::cut(name), unknown(name, &known)))
         }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn unknown(name: &str, known: &[&str]) -> String {
@@ -326,15 +315,6 @@ pub fn check_own_annotations(inherited: &Inherited) -> Result<(), AnnotationsToo
     let entries = inherited.annotations.provided.iter().flat_map(OwnedMap::iter);
     let texts = entries.map(|(key, entry)| (&**key, entry.said.value().map_or("", |value| &**value)));
     check_annotations(texts)
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenTags {
-    #[serde(default)]
-    assigned: Option<Vec<TagName>>,
-    #[serde(default)]
-    unassigned: Option<Vec<TagName>>,
 }
 
 #[cfg(test)]

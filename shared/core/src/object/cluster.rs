@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ClusterId, Extra, FieldOwners, TagSpec, TemplateId};
+use crate::field::{Form, described};
 use crate::host_labels::HostLabels;
 use crate::labels::{AnnotationLayer, LabelLayer, ParameterLayer};
 use crate::lifecycle::Lifecycle;
@@ -91,34 +92,38 @@ pub struct ClusterSpec {
     pub owners: FieldOwners,
 }
 
-/// A cluster's change to what one role produces.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RoleChange {
-    /// Tags that the role produces here as well.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub add_tags: Vec<TagName>,
-    /// Tags that it does not produce here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub remove_tags: Vec<TagName>,
+described! {
+    /// A cluster's change to what one role produces.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct RoleChange {
+        /// Tags that the role produces here as well.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub add_tags: Vec<TagName> = Form::Names, "[]", r#"["canary"]"#;
+        /// Tags that it does not produce here.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub remove_tags: Vec<TagName> = Form::Names, "[]", r#"["nginx"]"#;
+    }
 }
 
-/// How rollouts go over a cluster's groups.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rollout {
-    /// How many nodes of the cluster may be unavailable at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_unavailable: Option<MaxUnavailable>,
-    /// How many groups may roll out at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_groups: Option<u32>,
-    /// The order of the groups, by name.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub order: Vec<String>,
-    /// No new lease until then, a date as written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub freeze: Option<FreezeUntil>,
+described! {
+    /// How rollouts go over a cluster's groups.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Rollout {
+        /// How many nodes of the cluster may be unavailable at once.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub max_unavailable: Option<MaxUnavailable> = Form::Share, "no limit", r#""10%""#;
+        /// How many groups may roll out at once.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub max_groups: Option<u32> = Form::Count, "no limit", "1";
+        /// The order of the groups, by name.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub order: Vec<String> = Form::Names, "none", r#"["databases", "frontends"]"#;
+        /// Until this date no new lease is given.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub freeze: Option<FreezeUntil> = Form::Text, "none", r#""2026-12-31T00:00:00Z""#;
+    }
 }
 
 /// A date as its author wrote it. Core reads no calendar; the controller does.
@@ -133,28 +138,29 @@ pub enum MaxUnavailable {
     Percent(u8),
 }
 
-/// How a group's hosts are rolled out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Strategy {
-    /// All by themselves, or node by node on approval.
-    #[serde(rename = "type")]
-    pub kind: StrategyType,
-    /// How many may be unavailable at once; 1 unless set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_unavailable: Option<MaxUnavailable>,
-    /// How many may fail before the rollout stops; 0 unless set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_failures: Option<u32>,
-    /// A number or a selector of nodes that go first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub canary: Option<Value>,
-    /// Whether the rollout waits for a person after the canaries.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub pause_after_canary: bool,
-    /// Outside these no new lease is given: days, start, duration, time zone, as written.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub windows: Vec<Value>,
+described! {
+    /// How a group's hosts are rolled out.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Strategy {
+        /// Whether a rollout goes by itself, or node by node when an operator approves it.
+        pub kind as "type": StrategyType = Form::OneOf(&["RollingUpdate", "OnDelete"]), "RollingUpdate", r#""RollingUpdate""#;
+        /// How many nodes may be unavailable at once: a number from 1, or a percentage that is rounded down to at least 1.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub max_unavailable: Option<MaxUnavailable> = Form::Share, "1", r#""25%""#;
+        /// How many nodes may fail before the rollout stops.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub max_failures: Option<u32> = Form::Count, "0", "1";
+        /// How many nodes go first, or a selector of them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub canary: Option<Value> = Form::Any, "none", "1";
+        /// Whether the rollout waits for a person after the canaries.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub pause_after_canary: bool = Form::Flag, "false", "true";
+        /// When new leases are given: days, start, duration, time zone.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub windows: Vec<Value> = Form::Objects, "always", r#"[{"days": ["Mon"], "start": "22:00", "duration": "4h", "time_zone": "Europe/Berlin"}]"#;
+    }
 }
 
 /// Whether a rollout goes by itself.

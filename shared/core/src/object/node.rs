@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{Extra, FieldOwners, GroupId, Inherited, TraitSet};
 use crate::digest::canonical_json;
+use crate::field::{Form, described};
 use crate::input::{MAX_DEPTH, Path};
 use crate::json;
 use crate::name::{Name, TagName};
@@ -92,16 +93,18 @@ impl NodeTags {
     }
 }
 
-/// Why, and until when, a node keeps its task set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Hold {
-    /// Until then, a date as written; empty: until it is taken back.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub until: String,
-    /// Why.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub reason: String,
+described! {
+    /// Why, and until when, a node keeps its task set.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Hold {
+        /// Until this date the node keeps its task set.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        pub until: String = Form::Text, "until it is taken back", r#""2026-12-31T00:00:00Z""#;
+        /// Why.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        pub reason: String = Form::Text, "", r#""a disk is changed""#;
+    }
 }
 
 /// What a host reported and the model reads: stable facts, detected traits, its own labels.

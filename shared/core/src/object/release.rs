@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Extra, FieldOwners};
+use crate::field::{Form, REQUIRED, described};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::task::Task;
 
@@ -47,53 +48,59 @@ pub struct ReleaseSpec {
     pub owners: FieldOwners,
 }
 
-/// One role.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RoleSpec {
-    /// The tags that it produces; `None`: the tag of its own name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tags: Option<Vec<TagName>>,
-    /// For people.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub title: String,
-    /// Roles that should not stand on the same node: a finding when they do.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub conflicts: Vec<Name>,
-    /// How many nodes should have it, as Fuel writes it: a finding when it does not hold.
-    #[serde(skip_serializing_if = "Map::is_empty")]
-    pub limits: Map<String, Value>,
-    /// How many of its nodes may fail: a number or a percentage.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fault_tolerance: Option<Value>,
+described! {
+    /// One role.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct RoleSpec {
+        /// The tags that it produces.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub tags: Option<Vec<TagName>> = Form::Names, "the tag of its own name", r#"["common", "nginx"]"#;
+        /// For people.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        pub title: String = Form::Text, "", r#""Web server""#;
+        /// Roles that should not stand on the same node: a finding when they do.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub conflicts: Vec<Name> = Form::Names, "[]", r#"["db"]"#;
+        /// How many nodes should have it, as Fuel writes it: a finding when it does not hold.
+        #[serde(skip_serializing_if = "Map::is_empty")]
+        pub limits: Map<String, Value> = Form::Map, "{}", r#"{"min": 1, "max": 3}"#;
+        /// How many of its nodes may fail: a number or a percentage.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub fault_tolerance: Option<Value> = Form::Any, "none", r#""10%""#;
+    }
 }
 
-/// One tag, predefined or user-defined.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TagSpec {
-    /// Whether one node of the cluster holds it as primary.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub has_primary: bool,
-    /// For people.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub title: String,
-    /// Probes that say whether what the tag stands for is ready, as written.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ready: Vec<Value>,
-    /// The role that produces it: for user-defined tags.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub role: Option<Name>,
+described! {
+    /// One tag, predefined or user-defined.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct TagSpec {
+        /// Whether one node of the cluster holds it as primary.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub has_primary: bool = Form::Flag, "false", "true";
+        /// For people.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        pub title: String = Form::Text, "", r#""Database""#;
+        /// Probes that say whether what the tag stands for is ready, as written.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub ready: Vec<Value> = Form::Objects, "[]", r#"[{"unit": "nginx.service"}]"#;
+        /// The role that produces it: for user-defined tags.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub role: Option<Name> = Form::Text, "none", r#""web""#;
+    }
 }
 
-/// How strictly roles and tags are kept apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Matching {
-    /// What a role selector is matched against.
-    pub roles: RoleMatching,
-    /// What the holder of a primary is called.
-    pub primary: PrimaryMatching,
+described! {
+    /// How strictly roles and tags are kept apart.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Matching {
+        /// What a role selector is matched against: the node's roles, or its tags and nothing else.
+        pub roles: RoleMatching = Form::OneOf(&["own", "tags"]), "own", r#""own""#;
+        /// Whether the holder of a primary has `x` and `primary-x`, or `primary-x` in the place of `x`.
+        pub primary: PrimaryMatching = Form::OneOf(&["adds", "replaces"]), "adds", r#""adds""#;
+    }
 }
 
 /// What a role selector is matched against.
@@ -118,13 +125,14 @@ pub enum PrimaryMatching {
     Replaces,
 }
 
-/// Roles whose tags an extension decides.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ExtensionUse {
-    /// The roles.
-    pub roles: Vec<Name>,
-    /// The extension, as the controller's configuration declares it.
-    #[serde(rename = "use")]
-    pub extension: String,
+described! {
+    /// Roles whose tags an extension decides.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct ExtensionUse {
+        /// The roles.
+        pub roles: Vec<Name> = Form::Names, REQUIRED, r#"["web"]"#;
+        /// The extension, as the controller's configuration declares it.
+        pub extension as "use": String = Form::Text, REQUIRED, r#""placement""#;
+    }
 }

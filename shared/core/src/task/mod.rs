@@ -14,96 +14,103 @@ use serde_json::{Map, Value};
 
 pub use check::{SECRET_SHOWN, judge, mistakes};
 pub use parameters::{
-    FileParameters, Form, Parameter, Parameters, Presence, ShellParameters, TypedParameters, WordsOrText, file_mode,
-    is_template,
+    FileParameters, Form as ParameterForm, Parameter, Parameters, Presence, ShellParameters, TEMPLATE_FILE,
+    TypedParameters, WordsOrText, file_mode, is_template,
 };
 pub use types::{Exclusive, TASK_TYPES, TaskKind, TaskType, TemplateText, task_type};
+
+use crate::field::{Form, REQUIRED, described};
 
 /// The field of [`Task::foreign`] that names what an import could not translate.
 pub const UNTRANSLATED: &str = "untranslated";
 
-/// One task of a release, or a group of tasks (`type: group`).
-///
-/// Names are text here; [`crate::release::compile`] checks them and resolves them to indexes. Serialized without
-/// what stands at its default: that form is stored, and hashed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Task {
-    /// The name, unique in the release after its imports.
-    pub id: String,
-    /// The type as written; [`task_type`] says what it is.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// Tag selectors. `None` where the author wrote none; empty where the author wrote an empty list or `null`,
-    /// which counts only under `matching.roles: tags`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tags: Option<Vec<String>>,
-    /// Role selectors (Fuel's `role` and `groups`): names, `/patterns/`, `*`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub roles: Vec<String>,
-    /// A group's tasks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tasks: Vec<String>,
-    /// Names or `/patterns/` of tasks on the same node, and of stages, that come first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub requires: Vec<String>,
-    /// Names or `/patterns/` of tasks on the same node, and of stages, that come after.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub required_for: Vec<String>,
-    /// What comes first on other nodes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cross_depends: Vec<CrossEntry>,
-    /// What comes after on other nodes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cross_depended_by: Vec<CrossEntry>,
-    /// A CEL expression that can leave the task out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub condition: Option<String>,
-    /// What the type takes. Which of them are templates stands in the registry of types.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub parameters: Map<String, Value>,
-    /// Tasks whose change makes this one act again (Fuel's `refresh_on`).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub subscribes: Vec<String>,
-    /// What to do when the host has drifted from it.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub on_drift: OnDrift,
-    /// The task that is run once where this one no longer falls.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on_unassign: Option<String>,
-    /// What to do when it was found started and not ended.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub on_interrupt: OnInterrupt,
-    /// When it runs: with the others, before a disruption, or when the node leaves.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub phase: Phase,
-    /// The node is drained before a task set in which this one changed.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub disruptive: bool,
-    /// Neither its output nor a diff is kept.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub sensitive: bool,
-    /// At most this mode for this task, whatever the node's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Mode>,
-    /// Placed by asserted tags alone, and by an admin (docs/trust.md, rule 2).
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub privileged: bool,
-    /// How long one attempt may take, in seconds; the type's default where absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout_seconds: Option<u64>,
-    /// Further attempts after the first; the type's default where absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retries: Option<u32>,
-    /// Whether its failure stops its dependants. True unless said.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
-    pub fail_on_error: bool,
-    /// How many nodes may run it at once; 0 or absent: no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_nodes: Option<u32>,
-    /// Fields of another system, kept and without meaning here.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub foreign: Map<String, Value>,
+described! {
+    /// One task of a release, or a group of tasks (`type: group`).
+    ///
+    /// Names are text here; [`crate::release::compile`] checks them and resolves them to indexes. Serialized without
+    /// what stands at its default: that form is stored, and hashed.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Task {
+        /// Its name, unique in the release after its imports.
+        pub id: String = Form::Text, REQUIRED, r#""site-conf""#;
+        /// What it is: `file`, `shell`, `stage`, `group` or another type of task.
+        pub kind as "type": String = Form::Text, REQUIRED, r#""file""#;
+        /// It falls to nodes with one of these tags: names, `/patterns/`; the text `*` means every node that has a tag.
+        ///
+        /// `None` where the author wrote none; empty where the author wrote an empty list or `null`, which counts only
+        /// under `matching.roles: tags`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub tags: Option<Vec<String>> = Form::TextOrList, "by roles", r#"["nginx"]"#;
+        /// Without tags it falls to nodes with one of these roles: names, `/patterns/`, `*`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub roles or ["role", "groups"]: Vec<String> = Form::TextOrList, "[]", r#"["web"]"#;
+        /// Of a group: the tasks that it places.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub tasks: Vec<String> = Form::TextOrList, "[]", r#"["site-conf"]"#;
+        /// Tasks or `/patterns/` on the same node, and stages, that come before it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub requires: Vec<String> = Form::TextOrList, "[]", r#"["motd"]"#;
+        /// Tasks or `/patterns/` on the same node, and stages, that come after it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub required_for: Vec<String> = Form::TextOrList, "[]", r#"["reload"]"#;
+        /// Tasks on other nodes that come before it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub cross_depends or ["cross-depends"]: Vec<CrossEntry> = Form::ListOf(CrossEntry::PARTS), "[]", r#"[{"name": "db-up", "role": ["db"], "policy": "any"}]"#;
+        /// Tasks on other nodes that come after it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub cross_depended_by or ["cross-depended-by"]: Vec<CrossEntry> = Form::ListOf(CrossEntry::PARTS), "[]", r#"[{"name": "web-up", "tags": ["nginx"]}]"#;
+        /// A CEL expression that can leave it out (docs/templates.md).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub condition: Option<String> = Form::Text, "none", r#""'HW_CPU_X86_AVX2' in traits""#;
+        /// What its type takes.
+        ///
+        /// Which of them are templates stands in the registry of types.
+        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        pub parameters: Map<String, Value> = Form::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
+        /// Tasks after whose change it acts again; it comes after them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub subscribes: Vec<String> = Form::TextOrList, "[]", r#"["site-conf"]"#;
+        /// What is done when the host has drifted from it.
+        #[serde(default, skip_serializing_if = "is_default")]
+        pub on_drift: OnDrift = Form::OneOf(&["mend", "report"]), "mend", r#""report""#;
+        /// The task that is run once where this one no longer falls.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub on_unassign: Option<String> = Form::Text, "none", r#""site-conf-gone""#;
+        /// What becomes of it when it was begun and nobody saw it end: it is unknown until a person says, or runs again.
+        #[serde(default, skip_serializing_if = "is_default")]
+        pub on_interrupt: OnInterrupt = Form::OneOf(&["unknown", "again"]), "unknown", r#""again""#;
+        /// When it runs: with the others, before a disruption, or when the node leaves.
+        #[serde(default, skip_serializing_if = "is_default")]
+        pub phase: Phase = Form::OneOf(&["apply", "drain", "cleanup"]), "apply", r#""drain""#;
+        /// Whether the node is drained before a task set in which it changed.
+        #[serde(default, skip_serializing_if = "is_default")]
+        pub disruptive: bool = Form::Flag, "false", "true";
+        /// Whether neither its output nor a diff is kept.
+        #[serde(default, skip_serializing_if = "is_default")]
+        pub sensitive: bool = Form::Flag, "false", "true";
+        /// At most this mode for this task, whatever the node's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub mode: Option<Mode> = Form::OneOf(Mode::WORDS), "the node's", r#""noop""#;
+        /// Whether asserted tags alone place it, and an admin alone stores it (docs/trust.md, rule 2).
+        #[serde(default, skip_serializing_if = "is_default")]
+        pub privileged: bool = Form::Flag, "false", "true";
+        /// How long one attempt may take, in seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub timeout_seconds: Option<u64> = Form::Count, "the type's", "60";
+        /// Further attempts after the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub retries: Option<u32> = Form::Count, "the type's", "2";
+        /// Whether its failure stops those that depend on it.
+        #[serde(default = "yes", skip_serializing_if = "is_yes")]
+        pub fail_on_error: bool = Form::Flag, "true", "false";
+        /// How many nodes may run it at once; 0: no limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub max_nodes: Option<u32> = Form::Count, "no limit", "1";
+        /// Fields of another system, kept and without meaning here.
+        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        pub foreign: Map<String, Value> = Form::Map, "{}", r#"{"ticket": "OPS-7"}"#;
+    }
 }
 
 impl Task {
@@ -128,21 +135,25 @@ impl Task {
     }
 }
 
-/// One entry of `cross_depends` or `cross_depended_by`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CrossEntry {
-    /// A task's name or a `/pattern/` over names.
-    pub name: String,
-    /// Role selectors: absent is not the same as `null`, which means the stages' own node.
-    #[serde(default, skip_serializing_if = "Where::is_absent")]
-    pub role: Where,
-    /// Tag selectors, before `role` where both are given.
-    #[serde(default, skip_serializing_if = "Where::is_absent")]
-    pub tags: Where,
-    /// Every matching instance, or the first that succeeds.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub policy: Policy,
+described! {
+    /// One entry of `cross_depends` or `cross_depended_by`.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct CrossEntry {
+        /// A task's id, or a `/pattern/` over ids.
+        pub name: String = Form::Text, REQUIRED, r#""db-up""#;
+        /// On nodes with one of these roles; `self`: the same node; `null`: the stages.
+        ///
+        /// So absent is not the same as `null`.
+        #[serde(default, skip_serializing_if = "Where::is_absent")]
+        pub role: Where = Form::TextOrList, "every node that has a role or a tag", r#"["db"]"#;
+        /// On nodes with one of these tags, before `role` where both are given.
+        #[serde(default, skip_serializing_if = "Where::is_absent")]
+        pub tags: Where = Form::TextOrList, "by role", r#"["mysql"]"#;
+        /// Whether every one of them must have succeeded, or the first.
+        #[serde(default, skip_serializing_if = "is_default")]
+        pub policy: Policy = Form::OneOf(&["all", "any"]), "all", r#""any""#;
+    }
 }
 
 /// Where an entry looks: what its author wrote in `role` or `tags`.
@@ -236,6 +247,11 @@ pub enum Mode {
     /// Tasks are applied.
     #[default]
     Apply,
+}
+
+impl Mode {
+    /// What a `mode` may be.
+    pub const WORDS: &'static [&'static str] = &["observe", "noop", "apply"];
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

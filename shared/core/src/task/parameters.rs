@@ -23,6 +23,8 @@ pub struct Parameter {
     pub form: Form,
     /// Whether it must be given.
     pub presence: Presence,
+    /// What it means, in a sentence.
+    pub meaning: &'static str,
 }
 
 /// Whether a parameter must be given.
@@ -123,6 +125,7 @@ macro_rules! parameters {
                 alias: [$(Some($alias),)? None][0],
                 form: Form::$form,
                 presence: Presence::$presence,
+                meaning: $what,
             }),*]);
         }
     };
@@ -134,7 +137,7 @@ parameters! {
     path, Path Needed: "The file.";
     content or "data", Text OneOf: "What it holds.";
     template, Text OneOf: "The template of what it holds.";
-    source, Text OneOf: "The blob that it holds.";
+    source, Text OneOf: "The blob that it holds: `sha256:…`, or in a manifest a file's name.";
     absent, Flag OneOf: "No file stands there.";
     owner or "user_owner", Text Optional: "Its user.";
     group or "group_owner", Text Optional: "Its group.";
@@ -161,6 +164,26 @@ parameters! {
     timeout, Count Optional: "How long it may take, in seconds.";
     retries, Count Optional: "How often it is tried again.";
     interval, Count Optional: "The seconds between two tries.";
+}
+
+/// A parameter of manifests alone: the command reads the file and sends its text as `template`.
+pub const TEMPLATE_FILE: Parameter = Parameter {
+    name: "template_file",
+    alias: None,
+    form: Form::Text,
+    presence: Presence::OneOf,
+    meaning: "The file that the template stands in, at or below the manifest's directory.",
+};
+
+impl Presence {
+    /// In words; nothing for what may be left out.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Optional => "",
+            Self::Needed => "required",
+            Self::OneOf => "exactly one of these",
+        }
+    }
 }
 
 impl Parameter {
@@ -255,7 +278,8 @@ impl Form {
         (!holds).then(|| format!("takes {}, not {}", self.taken(), shown(value)))
     }
 
-    fn taken(self) -> &'static str {
+    /// In words, as `an absolute path`.
+    pub fn taken(self) -> &'static str {
         match self {
             Self::Text => "a text",
             Self::Path => "an absolute path",

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::parameters::{FileParameters, Parameters, ShellParameters, TypedParameters};
+use super::parameters::{FileParameters, Parameter, Parameters, ShellParameters, TEMPLATE_FILE, TypedParameters};
 
 /// One task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +106,14 @@ pub struct TemplateText<'a> {
 }
 
 impl TaskType {
+    /// What a manifest may say in `parameters`, where an agent of this version runs the type: what it takes, and the
+    /// template's file, from which the command makes the template.
+    pub fn written(&self) -> Option<Vec<Parameter>> {
+        let parameters = self.parameters?.0;
+        let has_template = parameters.iter().any(|one| one.name == "template");
+        Some(parameters.iter().copied().chain(has_template.then_some(TEMPLATE_FILE)).collect())
+    }
+
     /// The texts among `parameters` that are templates, in the order of the parameters.
     pub fn template_texts<'a>(&self, parameters: &'a Map<String, Value>) -> Vec<TemplateText<'a>> {
         let mut found = Vec::new();

@@ -85,15 +85,29 @@ fn name(caller: Caller) -> &'static str {
 mod tests {
     use super::*;
 
+    /// Compares a page of the documentation with what a table makes.
+    fn is_documented(page: &str, here: &str) {
+        let path = format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("STEMMA_WRITE_DOCS").is_some() {
+            std::fs::write(&path, here).expect("the documentation's directory");
+        }
+        let there = std::fs::read_to_string(&path).expect(page);
+        assert!(here == there, "write {page} anew: STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire openapi");
+    }
+
+    fn pretty(value: &Value) -> String {
+        serde_json::to_string_pretty(value).expect("JSON") + "\n"
+    }
+
     #[test]
     fn the_description_in_the_documentation_is_this_one() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
-        let here = serde_json::to_string_pretty(&openapi(env!("CARGO_PKG_VERSION"))).expect("JSON") + "\n";
-        if std::env::var_os("STEMMA_WRITE_DOCS").is_some() {
-            std::fs::write(path, &here).expect("the documentation's directory");
-        }
-        let there = std::fs::read_to_string(path).expect("docs/openapi.json");
-        assert!(here == there, "write it anew: STEMMA_WRITE_DOCS=1 cargo test -p stemma-wire openapi");
+        is_documented("openapi.json", &pretty(&openapi(env!("CARGO_PKG_VERSION"))));
+    }
+
+    #[test]
+    fn the_reference_of_manifests_in_the_documentation_is_what_the_table_of_fields_makes() {
+        is_documented("manifests.md", &stemma_core::manifest::markdown());
+        is_documented("manifest.schema.json", &pretty(&stemma_core::manifest::schema()));
     }
 
     #[test]

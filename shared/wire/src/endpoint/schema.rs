@@ -1,10 +1,9 @@
-//! The schemas of the API's main bodies. What fields a kind has, and what each is like, is core's registry of fields,
-//! from which the parser of bodies is made too; here it is said in JSON Schema, with what is owned key by key beside
-//! it.
+//! The schemas of the API's main bodies. What fields a kind has, and what each is like, is core's reference of manifests, made
+//! from the tables by which bodies are read.
 
 use serde_json::{Map, Value, json};
-use stemma_core::manifest::{Field, Fields, Form};
-use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+use stemma_core::field::{Form, Part};
+use stemma_core::manifest::{KindFields, kinds, of_form};
 
 /// A reference to a schema.
 pub(super) fn named(name: &str) -> Value {
@@ -14,11 +13,9 @@ pub(super) fn named(name: &str) -> Value {
 /// All schemas, by name. What a kind's write takes has the kind's name; what is shown of it begins with `Shown`.
 pub(super) fn all() -> Map<String, Value> {
     let mut schemas = Map::new();
-    kind::<ClusterTemplateSpec>(&mut schemas, "ClusterTemplate", &leveled());
-    kind::<ClusterSpec>(&mut schemas, "Cluster", &leveled());
-    kind::<NodeGroupSpec>(&mut schemas, "NodeGroup", &[leveled(), vec![("cluster", text())]].concat());
-    kind::<NodeSpec>(&mut schemas, "Node", &[leveled(), of_nodes()].concat());
-    kind::<ReleaseSpec>(&mut schemas, "Release", &[("version", text())]);
+    for one in kinds() {
+        kind(&mut schemas, &one);
+    }
     for (name, schema) in [
         ("Error", error()),
         ("ApplyPatch", object(&[("labels", map()), ("annotations", map()), ("parameters", map())], &[])),
@@ -31,14 +28,17 @@ pub(super) fn all() -> Map<String, Value> {
     schemas
 }
 
+/// What the command alone reads of a manifest.
+const OF_THE_COMMAND: &[&str] = &["include", "reports"];
+
 /// The two schemas of a kind.
-fn kind<S: Fields>(schemas: &mut Map<String, Value>, name: &str, beside: &[(&str, Value)]) {
-    let mut properties: Map<String, Value> =
-        S::FIELDS.iter().map(|field: &Field<S>| (field.name.to_owned(), of_form(field.form))).collect();
+fn kind(schemas: &mut Map<String, Value>, kind: &KindFields) {
+    let name = kind.kind;
+    let taken = kind.parts.iter().filter(|part| !OF_THE_COMMAND.contains(&part.name));
+    let of_part = |part: &Part| (part.name.to_owned(), of_form(part.name, part.form));
+    let mut properties: Map<String, Value> = taken.map(of_part).collect();
     let kept = json!({"description": "Taken, kept and shown, and given no meaning."});
-    properties.extend(S::EXTRA.iter().map(|field| (field.name.to_owned(), kept.clone())));
-    properties.insert("name".to_owned(), text());
-    properties.extend(beside.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())));
+    properties.extend(kind.kept.iter().map(|field| ((*field).to_owned(), kept.clone())));
     schemas.insert(name.to_owned(), json!({"type": "object", "properties": properties}));
     let shown = object(
         &[
@@ -51,43 +51,8 @@ fn kind<S: Fields>(schemas: &mut Map<String, Value>, name: &str, beside: &[(&str
     schemas.insert(format!("Shown{name}"), json!({"allOf": [named(name), shown]}));
 }
 
-/// A field's schema: of its form, or `null`, which is its default.
-fn of_form(form: Form) -> Value {
-    match form {
-        Form::Text => text(),
-        Form::Flag => json!({"type": ["boolean", "null"]}),
-        Form::Count => json!({"type": ["integer", "null"], "minimum": 0}),
-        Form::Map => map(),
-        Form::Objects => json!({"type": ["array", "null"], "items": {"type": "object"}}),
-        Form::Names => json!({"type": ["array", "null"], "items": {"type": "string"}}),
-        Form::MapOrList => json!({"type": ["object", "array", "null"]}),
-        Form::OneOf(texts) => {
-            let values: Vec<Value> = texts.iter().map(|text| json!(text)).chain([Value::Null]).collect();
-            json!({"enum": values})
-        }
-    }
-}
-
-/// What every level has beside its fields, owned key by key.
-fn leveled() -> Vec<(&'static str, Value)> {
-    vec![
-        ("labels", map()),
-        ("merge_labels", json!({"type": ["boolean", "null"]})),
-        ("annotations", map()),
-        ("parameters", map()),
-    ]
-}
-
-fn of_nodes() -> Vec<(&'static str, Value)> {
-    vec![("uuid", text()), ("traits", of_form(Form::Names)), ("tags", map())]
-}
-
-fn text() -> Value {
-    json!({"type": ["string", "null"]})
-}
-
 fn map() -> Value {
-    json!({"type": ["object", "null"]})
+    of_form("", Form::Map)
 }
 
 fn object(properties: &[(&str, Value)], required: &[&str]) -> Value {
@@ -126,7 +91,7 @@ fn json_patch() -> Value {
 }
 
 fn apply() -> Value {
-    let kinds = ["ClusterTemplate", "Cluster", "NodeGroup", "Node", "Release"];
+    let kinds = kinds().map(|one| one.kind);
     let kind = json!({"type": "object", "required": ["kind"], "properties": {"kind": {"enum": kinds}}});
     let of_any = kinds.map(named);
     let objects = json!({"type": "array", "items": {"allOf": [kind, {"anyOf": of_any}]}});

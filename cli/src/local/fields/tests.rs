@@ -1,0 +1,186 @@
+//! Whether an editor with the schema agrees with the reader: it marks nothing in any manifest that this repository shows.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use stemma_core::finding::Severity;
+use stemma_core::manifest::schema;
+
+use super::super::{Purpose, load};
+use crate::manifest;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// What the schema marks in a value, by place. It knows the keywords that the schema has, and no others.
+fn marks(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String> {
+    let Some(keywords) = schema.as_object() else {
+        return if *schema == json!(false) { vec![format!("{place}: is not taken")] } else { Vec::new() };
+    };
+    let mut found = Vec::new();
+    for (keyword, said) in keywords {
+        let holds = match keyword.as_str() {
+            "type" => is_of_type(said, value),
+            "enum" => said.as_array().is_some_and(|all| all.contains(value)),
+            "const" => said == value,
+            "minimum" => value.as_i64().is_none_or(|number| Some(number) >= said.as_i64()),
+            "minItems" => value.as_array().is_none_or(|items| Some(items.len() as u64) >= said.as_u64()),
+            "required" => value.as_object().is_none_or(|map| names(said).all(|name| map.contains_key(name))),
+            _ => {
+                found.extend(marks_below(root, keywords, (keyword, said), value, place));
+                true
+            }
+        };
+        if !holds {
+            found.push(format!("{place}: {keyword}"));
+        }
+    }
+    found
+}
+
+fn marks_below(
+    root: &Value,
+    beside: &Map<String, Value>,
+    (keyword, said): (&str, &Value),
+    value: &Value,
+    place: &str,
+) -> Vec<String> {
+    let within = |schema: &Value, value: &Value, name: &str| marks(root, schema, value, &format!("{place}/{name}"));
+    let known = beside.get("properties").and_then(Value::as_object);
+    match (keyword, value) {
+        ("$ref", _) => {
+            let path = said.as_str().and_then(|path| path.strip_prefix('#')).expect("a place in this schema");
+            marks(root, root.pointer(path).expect(path), value, place)
+        }
+        ("allOf", _) => said.as_array().into_iter().flatten().flat_map(|one| marks(root, one, value, place)).collect(),
+        ("if", _) if marks(root, said, value, place).is_empty() => marks(root, &beside["then"], value, place),
+        ("properties", Value::Object(map)) => map
+            .iter()
+            .filter_map(|(name, value)| Some(within(&said[name], value, name)).filter(|_| !said[name].is_null()))
+            .flatten()
+            .collect(),
+        ("additionalProperties", Value::Object(map)) => {
+            let others = map.iter().filter(|(name, _)| known.is_none_or(|known| !known.contains_key(*name)));
+            others.flat_map(|(name, value)| within(said, value, name)).collect()
+        }
+        ("items", Value::Array(items)) => {
+            items.iter().enumerate().flat_map(|(at, item)| within(said, item, &at.to_string())).collect()
+        }
+        (
+            "if"
+            | "then"
+            | "properties"
+            | "additionalProperties"
+            | "items"
+            | "description"
+            | "examples"
+            | "title"
+            | "pattern"
+            | "$schema"
+            | "$defs",
+            _,
+        ) => Vec::new(),
+        (other, _) => panic!("the schema has a keyword that this does not know: {other}"),
+    }
+}
+
+fn is_of_type(said: &Value, value: &Value) -> bool {
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    said == kind || names(said).any(|one| one == kind)
+}
+
+fn names(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+fn of_manifest(json: &str) -> Vec<String> {
+    let (schema, value) = (schema(), serde_json::from_str(json).expect("JSON"));
+    marks(&schema, &schema, &value, "")
+}
+
+/// The YAML manifests that a page shows.
+fn shown_in(page: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(page).expect("a page");
+    let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default().to_owned());
+    blocks.filter(|block| block.lines().any(|line| line.starts_with("kind: "))).collect()
+}
+
+fn pages() -> Vec<PathBuf> {
+    let docs = std::fs::read_dir(format!("{ROOT}/docs")).expect("docs").map(|entry| entry.expect("an entry").path());
+    docs.filter(|path| path.extension().is_some_and(|end| end == "md"))
+        .chain([format!("{ROOT}/README.md").into()])
+        .collect()
+}
+
+#[test]
+fn the_schema_marks_nothing_in_what_the_repository_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files: Vec<PathBuf> = ["site", "nodes.yaml"].map(|name| format!("{ROOT}/examples/{name}").into()).to_vec();
+    for (at, block) in pages().iter().flat_map(|page| shown_in(page)).enumerate() {
+        files.push(dir.path().join(format!("{at}.yaml")));
+        std::fs::write(&files[files.len() - 1], block).unwrap();
+    }
+    let manifests = manifest::read(&files).unwrap().objects;
+    assert!(manifests.len() > 15, "{}", manifests.len());
+    for one in manifests {
+        assert_eq!(of_manifest(&one.json), Vec::<String>::new(), "{}", one.json);
+    }
+}
+
+#[test]
+fn the_manifests_of_the_reference_are_one_fleet_that_validate_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("all.yaml");
+    std::fs::write(&file, shown_in(Path::new(&format!("{ROOT}/docs/manifests.md"))).join("---\n")).unwrap();
+    let findings = load(&[file], Purpose::Check).unwrap_or_else(|error| panic!("{error:#}")).answer.findings;
+    assert!(findings.iter().all(|finding| finding.severity != Severity::Error), "{findings:#?}");
+}
+
+#[test]
+fn the_schema_marks_what_is_wrong_where_it_stands() {
+    let task = |task: Value| json!({"kind": "Release", "name": "r", "tasks": [task]});
+    for (manifest, place) in [
+        (json!({"kind": "NodeGruop", "name": "g"}), "/kind"),
+        (json!({"name": "g"}), ""),
+        (json!({"kind": "NodeGroup", "name": "g"}), ""),
+        (json!({"kind": "Node", "name": "n", "nodegruop": "c/g"}), "/nodegruop"),
+        (json!({"kind": "Node", "name": "n", "mode": "dry"}), "/mode"),
+        (json!({"kind": "NodeGroup", "name": "g", "cluster": "c", "roles": "web"}), "/roles"),
+        (
+            json!({"kind": "NodeGroup", "name": "g", "cluster": "c", "strategy": {"max_unavailble": 1}}),
+            "/strategy/max_unavailble",
+        ),
+        (
+            json!({"kind": "NodeGroup", "name": "g", "cluster": "c", "strategy": {"max_unavailable": 0}}),
+            "/strategy/max_unavailable",
+        ),
+        (task(json!({"id": "a"})), "/tasks/0"),
+        (task(json!({"id": "a", "type": "shell", "on_drift": "mned"})), "/tasks/0/on_drift"),
+        (task(json!({"id": "a", "type": "shell", "cross_depends": [{"role": "db"}]})), "/tasks/0/cross_depends/0"),
+        (
+            task(json!({"id": "a", "type": "file", "parameters": {"path": "/a", "contnet": ""}})),
+            "/tasks/0/parameters/contnet",
+        ),
+        (
+            task(json!({"id": "a", "type": "upload_file", "parameters": {"path": "/a", "mode": 644}})),
+            "/tasks/0/parameters/mode",
+        ),
+        (
+            task(json!({"id": "a", "type": "shell", "parameters": {"command": "echo hello"}})),
+            "/tasks/0/parameters/command",
+        ),
+    ] {
+        let found = of_manifest(&manifest.to_string());
+        assert!(
+            !found.is_empty() && found.iter().all(|one| one.starts_with(&format!("{place}:"))),
+            "{manifest}: {found:?}"
+        );
+    }
+    assert_eq!(of_manifest(&task(json!({"id": "a", "type": "teapot", "parameters": {"any": 1}})).to_string()), [""; 0]);
+}

@@ -1,0 +1,163 @@
+//! What a field of a manifest is like, and what a person must know to write it.
+//!
+//! [`described!`] makes a type that a manifest is read into, and the table of its fields, from the same rows. So the reader
+//! takes no field that the reference does not name, and the reference names none that the reader refuses.
+
+/// What a field's JSON is like, for whoever describes the API or writes a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A text.
+    Text,
+    /// True or false.
+    Flag,
+    /// A whole number.
+    Count,
+    /// An object.
+    Map,
+    /// An object with these members.
+    Object(&'static [Part]),
+    /// An object whose members are objects with these members.
+    MapOf(&'static [Part]),
+    /// An object with the parameters of its task's type.
+    Parameters,
+    /// A list of objects.
+    Objects,
+    /// A list of objects with these members.
+    ListOf(&'static [Part]),
+    /// A list of texts.
+    Names,
+    /// A list of texts; a text is a list of one.
+    TextOrList,
+    /// An object, or a list where one key stands twice.
+    MapOrList,
+    /// A whole number, or a percentage as text.
+    Share,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
+    /// Anything.
+    Any,
+}
+
+/// What a person must know of a field to write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Help {
+    /// What holds where it is left out, in words: empty where nothing does, [`REQUIRED`] where it cannot be left out.
+    pub default: &'static str,
+    /// What it means, in a sentence.
+    pub meaning: &'static str,
+    /// A value, as JSON.
+    pub example: &'static str,
+}
+
+/// A field, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its name.
+    pub name: &'static str,
+    /// Other names of it, Fuel's.
+    pub aliases: &'static [&'static str],
+    /// What it is like.
+    pub form: Form,
+    /// For people.
+    pub help: Help,
+}
+
+/// The default of a field that must be given.
+pub const REQUIRED: &str = "required";
+
+/// A type that knows its fields.
+pub trait Described {
+    /// Its fields, in order.
+    const PARTS: &'static [Part];
+}
+
+impl Form {
+    /// The members of its objects, where they are known.
+    pub fn parts(self) -> &'static [Part] {
+        match self {
+            Self::Object(parts) | Self::MapOf(parts) | Self::ListOf(parts) => parts,
+            Self::Text
+            | Self::Flag
+            | Self::Count
+            | Self::Map
+            | Self::Parameters
+            | Self::Objects
+            | Self::Names
+            | Self::TextOrList
+            | Self::MapOrList
+            | Self::Share
+            | Self::OneOf(_)
+            | Self::Any => &[],
+        }
+    }
+
+    /// In a word or two, for people.
+    pub fn words(self) -> String {
+        match self {
+            Self::Text => "text".to_owned(),
+            Self::Flag => "true or false".to_owned(),
+            Self::Count => "whole number".to_owned(),
+            Self::Map | Self::Object(_) | Self::Parameters => "map".to_owned(),
+            Self::MapOf(_) => "map of maps, by name".to_owned(),
+            Self::Objects | Self::ListOf(_) => "list of maps".to_owned(),
+            Self::Names => "list of texts".to_owned(),
+            Self::TextOrList => "text or list of texts".to_owned(),
+            Self::MapOrList => "map, or list of maps".to_owned(),
+            Self::Share => "whole number or percentage".to_owned(),
+            Self::OneOf(texts) => format!("one of {}", texts.join(", ")),
+            Self::Any => "any value".to_owned(),
+        }
+    }
+}
+
+impl Help {
+    /// The three columns of a row.
+    pub const fn new(default: &'static str, meaning: &'static str, example: &'static str) -> Self {
+        Self { default, meaning, example }
+    }
+}
+
+impl Part {
+    /// A row without other names.
+    pub const fn new(name: &'static str, form: Form, help: Help) -> Self {
+        Self { name, aliases: &[], form, help }
+    }
+
+    /// Whether it is called so.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.contains(&name)
+    }
+
+    /// Whether it must be given.
+    pub fn is_required(&self) -> bool {
+        self.help.default == REQUIRED
+    }
+}
+
+/// Makes a struct and the table of its fields. A row is `field: type = form, default, example;` and the first line of the
+/// field's documentation is its meaning. After `as` stands the name in a manifest, after `or` stand Fuel's names.
+macro_rules! described {
+    ($(#[$of_all:meta])* $vis:vis struct $typed:ident {$(
+        #[doc = $meaning:literal]
+        $(#[$of_one:meta])*
+        $own:vis $field:ident $(as $name:literal)? $(or [$($alias:literal),+])?: $type:ty = $form:expr, $default:expr, $example:literal;
+    )+}) => {
+        $(#[$of_all])*
+        $vis struct $typed {$(
+            #[doc = $meaning]
+            $(#[$of_one])*
+            $(#[serde(rename = $name)])?
+            $own $field: $type,
+        )+}
+
+        impl $crate::field::Described for $typed {
+            const PARTS: &'static [$crate::field::Part] = &[$($crate::field::Part {
+                name: [$($name,)? stringify!($field)][0],
+                aliases: &[$($($alias),+)?],
+                form: $form,
+                help: $crate::field::Help::new($default, $meaning.trim_ascii(), $example),
+            }),+];
+        }
+    };
+}
+pub(crate) use described;

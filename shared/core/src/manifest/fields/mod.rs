@@ -1,0 +1,184 @@
+//! Which fields each kind has: how each is read from a body and shown again, and what a person must know to write it. One
+//! table a kind.
+//!
+//! `null` reads as the default, for every field. Labels, annotations, parameters, a node's traits and its tags are
+//! owned key by key: they stand apart, in [`super::parts`], and are written by [`super::write`].
+
+mod levels;
+mod node;
+mod release;
+
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::error::BodyError;
+use super::extra::Kept;
+use super::names::Names;
+use crate::field::{Form, Help, Part};
+use crate::object::{Extra, FieldOwners, Inherited, NodeSpec};
+
+/// One field of a kind.
+pub struct Field<S: 'static> {
+    /// Its name in a body.
+    pub name: &'static str,
+    /// What it is like there.
+    pub form: Form,
+    /// For people.
+    pub help: Help,
+    /// Reads it into the spec; `null` is the default.
+    pub read: fn(&mut S, &RawValue, &dyn Names) -> Result<(), BodyError>,
+    /// Shows it as a body would say it; `null` at its default.
+    pub show: fn(&S, &dyn Names) -> Value,
+}
+
+/// What every spec that comes from a body knows of itself.
+pub trait Fields: Sized + Clone + 'static {
+    /// Its fields, but for those that are owned key by key.
+    const FIELDS: &'static [Field<Self>];
+    /// Those.
+    const KEYED: &'static [&'static [Part]];
+    /// What names it: read before the body is written.
+    const NAMED_BY: &'static [Part];
+    /// Fields of Ironic's or Magnum's bodies that are kept and mean nothing.
+    const EXTRA: &'static [Kept];
+
+    /// Whether a field is one of those that are kept.
+    fn is_kept(name: &str) -> bool {
+        Self::EXTRA.iter().any(|kept| kept.name == name)
+    }
+    /// Where those are kept.
+    fn extra(&mut self) -> &mut Extra;
+    /// The same, to read.
+    fn extra_ref(&self) -> &Extra;
+    /// Who gave which field.
+    fn owners(&mut self) -> &mut FieldOwners;
+    /// The maps that go down the levels; a release has none.
+    fn inherited(&mut self) -> Option<&mut Inherited>;
+    /// The same, to read.
+    fn inherited_ref(&self) -> Option<&Inherited>;
+    /// A node's own sets, owned entry by entry.
+    fn node(&mut self) -> Option<&mut NodeSpec> {
+        None
+    }
+    /// The same, to read.
+    fn node_ref(&self) -> Option<&NodeSpec> {
+        None
+    }
+}
+
+macro_rules! field {
+    // A field of the body's own name, in serde's form or read by a function of its own.
+    ($spec:ty, $name:ident: $form:expr, $help:expr $(, $read:expr)?) => {
+        field!($spec, $name as stringify!($name) => $form, $help $(, $read)?)
+    };
+    ($spec:ty, $name:ident as $text:expr => $form:expr, $help:expr) => {
+        field!($spec, $name as $text => $form, $help, $crate::manifest::sound::plain)
+    };
+    ($spec:ty, $name:ident as $text:expr => $form:expr, $help:expr, $read:expr) => {
+        Field {
+            name: $text,
+            form: $form,
+            help: $help,
+            read: |spec: &mut $spec, raw, names| $read(&mut spec.$name, raw, names),
+            show: |spec: &$spec, _| shown(&spec.$name),
+        }
+    };
+}
+
+macro_rules! lifecycle {
+    ($spec:ty, $name:ident, $field:ident, $help:expr) => {
+        Field {
+            name: stringify!($name),
+            form: Form::Count,
+            help: $help,
+            read: |spec: &mut $spec, raw, _| {
+                let seconds: Option<i64> = read(raw)?;
+                if let Some(seconds) = seconds {
+                    let checked = lifecycle::Field::$field.limit(seconds);
+                    checked.map_err(|why| BodyError::new("", why.to_string()))?;
+                }
+                spec.inherited.lifecycle.$name = seconds.and_then(|seconds| i32::try_from(seconds).ok());
+                Ok(())
+            },
+            show: |spec: &$spec, _| shown(&spec.inherited.lifecycle.$name),
+        }
+    };
+}
+
+/// The fields of a kind whose maps go down the levels: its own, and the limits of the life cycle.
+macro_rules! leveled {
+    ($extra:expr, $named_by:expr, $keyed:expr, [$($field:expr),+ $(,)?]) => {
+        const FIELDS: &'static [Field<Self>] = &[
+            $($field,)+
+            lifecycle!(Self, node_drain_timeout, NodeDrainTimeout, help::DRAIN),
+            lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout, help::VOLUMES),
+            lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout, help::DELETION),
+            lifecycle!(Self, min_ready_seconds, MinReadySeconds, help::READY),
+        ];
+        const KEYED: &'static [&'static [Part]] = $keyed;
+        const NAMED_BY: &'static [Part] = $named_by;
+        const EXTRA: &'static [Kept] = $extra;
+        fn extra(&mut self) -> &mut Extra {
+            &mut self.extra
+        }
+        fn extra_ref(&self) -> &Extra {
+            &self.extra
+        }
+        fn owners(&mut self) -> &mut FieldOwners {
+            &mut self.owners
+        }
+        fn inherited(&mut self) -> Option<&mut Inherited> {
+            Some(&mut self.inherited)
+        }
+        fn inherited_ref(&self) -> Option<&Inherited> {
+            Some(&self.inherited)
+        }
+    };
+}
+
+use {field, leveled, lifecycle};
+
+/// What several kinds say of a field alike.
+mod help {
+    use crate::field::Help;
+
+    pub(super) const DESCRIPTION: Help = Help::new("", "For people.", r#""Web servers""#);
+    pub(super) const RELEASE: Help = Help::new(
+        "the level's above",
+        "What its hosts run: NAME@VERSION, or NAME of one without a version.",
+        r#""site@2026.11""#,
+    );
+    pub(super) const HOST_LABELS: Help = Help::new(
+        "the level's above",
+        "Which labels flow to the host label map; the nearest level's, as a whole.",
+        r#"{"patterns": ["tier|zone"]}"#,
+    );
+    pub(super) const ROLES: Help = Help::new("[]", "Roles; a node has its own and its group's.", r#"["web"]"#);
+    pub(super) const MODE: Help = Help::new(
+        "apply",
+        "How far hosts go: observe, check (noop), or apply; a node's own goes before its group's.",
+        r#""noop""#,
+    );
+    pub(super) const PAUSED: Help = Help::new("false", "No new task set is given; labels flow.", "true");
+    pub(super) const DRAIN: Help = Help::new("no limit", "Seconds for a node's drain; 0: no limit.", "600");
+    pub(super) const VOLUMES: Help =
+        Help::new("no limit", "Seconds for the release of a node's volumes; 0: no limit.", "300");
+    pub(super) const DELETION: Help =
+        Help::new("10", "Seconds for the cleanup of a node that is deleted; 0: no limit.", "60");
+    pub(super) const READY: Help =
+        Help::new("0", "Seconds that a node stays ready before it counts as available.", "30");
+}
+
+/// A field's JSON; what stands at its default is `null`.
+fn shown<T: Serialize>(field: &T) -> Value {
+    let value = serde_json::to_value(field).expect("a spec's field is JSON with text as keys");
+    let is_empty = match &value {
+        Value::Bool(set) => !set,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Null | Value::Number(_) => false,
+    };
+    if is_empty { Value::Null } else { value }
+}

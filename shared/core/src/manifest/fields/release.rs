@@ -1,0 +1,94 @@
+//! The fields of a release.
+
+use serde_json::Value;
+
+use super::super::extra::Kept;
+use super::super::parts;
+use super::super::sound::{self, plain};
+use super::{Field, Fields, field, help, shown};
+use crate::field::{Described, Form, Help, Part};
+use crate::object::{ExtensionUse, Extra, FieldOwners, Inherited, Matching, ReleaseSpec, RoleSpec, TagSpec};
+use crate::task::Task;
+
+impl Fields for ReleaseSpec {
+    const FIELDS: &'static [Field<Self>] = &[
+        field!(Self, description: Form::Text, help::DESCRIPTION),
+        field!(
+            Self,
+            labels: Form::Map,
+            Help::new("{}", "Labels of the release itself, inherited by nobody.", r#"{"team": "web"}"#),
+            sound::texts
+        ),
+        field!(
+            Self,
+            annotations: Form::Map,
+            Help::new("{}", "Annotations of the release itself.", r#"{"source": "git"}"#)
+        ),
+        field!(
+            Self,
+            imports: Form::Names,
+            Help::new("[]", "Releases whose roles, tags and tasks are this one's too.", r#"["os-base@4"]"#)
+        ),
+        field!(
+            Self,
+            roles: Form::MapOf(RoleSpec::PARTS),
+            Help::new("{}", "The roles, and the tags that each produces.", r#"{"web": {"tags": ["nginx"]}}"#),
+            sound::roles
+        ),
+        field!(
+            Self,
+            tags: Form::MapOf(TagSpec::PARTS),
+            Help::new("{}", "The predefined tags.", r#"{"nginx": {}, "mysql": {"has_primary": true}}"#),
+            sound::tags
+        ),
+        field!(
+            Self,
+            tasks: Form::ListOf(Task::PARTS),
+            Help::new(
+                "[]",
+                "The tasks and groups of tasks.",
+                r#"[{"id": "motd", "type": "file", "tags": ["nginx"], "parameters": {"path": "/etc/motd", "content": "hello\n"}}]"#
+            ),
+            sound::tasks
+        ),
+        Field {
+            name: "matching",
+            form: Form::Object(Matching::PARTS),
+            help: Help::new(
+                "own, adds",
+                "How strictly roles and tags are kept apart.",
+                r#"{"roles": "own", "primary": "adds"}"#,
+            ),
+            read: |spec, raw, names| plain(&mut spec.matching, raw, names),
+            show: |spec, _| if spec.matching == Matching::default() { Value::Null } else { shown(&spec.matching) },
+        },
+        field!(
+            Self,
+            extensions: Form::ListOf(ExtensionUse::PARTS),
+            Help::new("[]", "Roles whose tags an extension decides.", r#"[{"roles": ["web"], "use": "placement"}]"#)
+        ),
+        field!(
+            Self,
+            foreign: Form::Map,
+            Help::new("{}", "Fields of another system, kept and without meaning here.", r#"{"ticket": "OPS-7"}"#)
+        ),
+    ];
+    const KEYED: &'static [&'static [Part]] = &[];
+    const NAMED_BY: &'static [Part] = parts::OF_RELEASE;
+    const EXTRA: &'static [Kept] = &[];
+    fn extra(&mut self) -> &mut Extra {
+        &mut self.foreign
+    }
+    fn extra_ref(&self) -> &Extra {
+        &self.foreign
+    }
+    fn owners(&mut self) -> &mut FieldOwners {
+        &mut self.owners
+    }
+    fn inherited(&mut self) -> Option<&mut Inherited> {
+        None
+    }
+    fn inherited_ref(&self) -> Option<&Inherited> {
+        None
+    }
+}

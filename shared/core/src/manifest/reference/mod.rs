@@ -1,0 +1,56 @@
+//! The reference of manifests, for people and for editors. Nothing is said here: all of it comes from the tables by which
+//! manifests are read.
+
+mod page;
+mod schema;
+
+pub use page::markdown;
+pub use schema::{of_form, schema};
+
+use super::fields::Fields;
+use crate::field::Part;
+use crate::idle;
+use crate::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+
+/// A kind of manifest with its fields.
+#[derive(Clone, Debug)]
+pub struct KindFields {
+    /// Its name, as `NodeGroup`.
+    pub kind: &'static str,
+    /// What names it first, then its fields.
+    pub parts: Vec<Part>,
+    /// Fields of other systems that are taken, kept and shown, and mean nothing.
+    pub kept: Vec<&'static str>,
+}
+
+/// Every kind that a manifest may be.
+pub fn kinds() -> [KindFields; 5] {
+    [
+        kind::<ReleaseSpec>("Release"),
+        kind::<ClusterTemplateSpec>("ClusterTemplate"),
+        kind::<ClusterSpec>("Cluster"),
+        kind::<NodeGroupSpec>("NodeGroup"),
+        kind::<NodeSpec>("Node"),
+    ]
+}
+
+/// What a field means, by its path within its kind, as `tasks.on_unassign`; also that nothing acts on it yet.
+pub fn meaning(path: &str, part: &Part) -> String {
+    let idle = idle::of_field(path).map_or(String::new(), |what| format!(" Nothing acts on it yet: {what}."));
+    format!("{}{idle}", part.help.meaning)
+}
+
+fn kind<S: Fields>(kind: &'static str) -> KindFields {
+    let fields = S::FIELDS.iter().map(|field| Part::new(field.name, field.form, field.help));
+    let keyed = S::KEYED.iter().copied().flatten().copied();
+    KindFields {
+        kind,
+        parts: S::NAMED_BY.iter().copied().chain(fields).chain(keyed).collect(),
+        kept: S::EXTRA.iter().map(|kept| kept.name).collect(),
+    }
+}
+
+/// The path of a part within its kind.
+fn below(path: &str, part: &Part) -> String {
+    if path.is_empty() { part.name.to_owned() } else { format!("{path}.{}", part.name) }
+}

@@ -1,0 +1,95 @@
+//! The reference as a page of the documentation.
+
+use std::fmt::Write as _;
+
+use super::{KindFields, below, kinds, meaning};
+use crate::field::Part;
+use crate::task::{Parameter, TASK_TYPES, TaskType};
+
+/// What the page begins with.
+const HEAD: &str = "# Manifests
+
+What `stemma apply -f` takes, and `validate`, `resolve` and `render` read: YAML or JSON, one object a document, and between two documents
+of a file a line `---`. Every kind follows with its fields. This page is made from the table by which manifests are read; do not edit it.
+
+`null` goes for every field of a kind and is its default. Examples are JSON, which is YAML too.
+
+On the command line `stemma fields` lists the kinds, `stemma fields nodegroup` the fields of one, and
+`stemma fields nodegroup.strategy` what stands in a field.
+
+## In an editor
+
+[manifest.schema.json](manifest.schema.json) is the same as JSON Schema; `stemma fields -o json` prints it. A first line tells the
+YAML language server (Visual Studio Code's YAML extension, Neovim, Emacs, Helix) of it, with an address or a path from the manifest's directory:
+
+```yaml
+# yaml-language-server: $schema=manifest.schema.json
+```
+
+For all manifests of a workspace, without that line, Visual Studio Code has a setting:
+`\"yaml.schemas\": {\"manifest.schema.json\": \"fleet/*.yaml\"}`.
+
+It describes one object: neither the parts that a release includes, nor a JSON file with an array of objects. It marks what is wrong by
+its form; `stemma validate` finds more.
+";
+
+/// The page, in Markdown.
+pub fn markdown() -> String {
+    let mut page = String::from(HEAD);
+    for kind in kinds() {
+        let _ = write!(page, "\n## {}\n\n```yaml\n{}```\n\n", kind.kind, example(&kind));
+        rows(&mut page, "", &kind.parts);
+        if !kind.kept.is_empty() {
+            let _ = writeln!(page, "\nTaken, kept and shown, and given no meaning: `{}`.", kind.kept.join("`, `"));
+        }
+    }
+    page.push_str("\n## Types of tasks\n");
+    for kind in TASK_TYPES {
+        task_type(&mut page, kind);
+    }
+    page
+}
+
+/// A manifest with every field, but for those that want something beside it.
+fn example(kind: &KindFields) -> String {
+    let lines = kind.parts.iter().filter(|part| !["uuid", "include", "imports"].contains(&part.name));
+    let lines = lines.map(|part| format!("{}: {}\n", part.name, part.help.example));
+    format!("kind: {}\n{}", kind.kind, lines.collect::<String>())
+}
+
+fn rows(page: &mut String, path: &str, parts: &[Part]) {
+    page.push_str("| field | type | default | meaning | example |\n|---|---|---|---|---|\n");
+    for part in parts {
+        let names = names(part.name, part.aliases);
+        let (form, help) = (part.form.words(), part.help);
+        let (meaning, example) = (meaning(&below(path, part), part), help.example.replace('|', "\\|"));
+        let _ = writeln!(page, "| {names} | {form} | {} | {meaning} | `{example}` |", help.default);
+    }
+    for part in parts.iter().filter(|part| !part.form.parts().is_empty()) {
+        let path = below(path, part);
+        let _ = writeln!(page, "\n`{path}`, a {}:\n", part.form.words());
+        rows(page, &path, part.form.parts());
+    }
+}
+
+fn names(name: &str, others: &[&str]) -> String {
+    match others {
+        [] => format!("`{name}`"),
+        _ => format!("`{name}` (also `{}`)", others.join("`, `")),
+    }
+}
+
+fn task_type(page: &mut String, kind: &TaskType) {
+    let _ = writeln!(page, "\n{}: {}.", names(kind.name, kind.aliases), kind.summary);
+    let Some(written) = kind.written() else {
+        if !kind.marker {
+            page.push_str("No agent of this version runs it.\n");
+        }
+        return;
+    };
+    page.push_str("\n| parameter | type | | meaning |\n|---|---|---|---|\n");
+    for Parameter { name, alias, form, presence, meaning } in written {
+        let names = names(name, alias.as_slice());
+        let _ = writeln!(page, "| {names} | {} | {} | {meaning} |", form.taken(), presence.words());
+    }
+}
