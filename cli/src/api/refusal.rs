@@ -7,6 +7,7 @@ use hyper::{Response, StatusCode};
 use serde::Deserialize as _;
 use serde_json::Value;
 use stemma_core::finding::Finding;
+use stemma_wire::error::ErrorType;
 
 use crate::exit::Exit;
 
@@ -57,6 +58,11 @@ impl Exit {
 }
 
 impl Refusal {
+    /// Whether other objects refer to the one that was to go.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.kind == ErrorType::ObjectInUse.name()
+    }
+
     /// Reads an answer; what is no error body of the API's is told by its status.
     pub(super) fn of(answer: &Response<Bytes>, method: &str, path: &str) -> Self {
         let status = answer.status();

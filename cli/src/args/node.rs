@@ -56,7 +56,7 @@ pub(crate) struct Nodes {
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Handing {
     /// The node (several with commas), then what it is about. `node/NAME`, as `-o name` prints it, is a node wherever it stands.
-    #[arg(required = true, value_name = "NODE[,NODE…] NAME…")]
+    #[arg(value_name = "NODE[,NODE…] NAME…")]
     words: Vec<String>,
     #[command(flatten)]
     pub(crate) selection: Selection,
@@ -67,7 +67,7 @@ impl Handing {
     pub(crate) fn split(&self) -> (Vec<String>, Vec<String>) {
         let is_node = |word: &&String| word.starts_with("node/");
         let (mut nodes, mut rest): (Vec<&String>, Vec<&String>) = self.words.iter().partition(is_node);
-        if nodes.is_empty() && self.selection.is_empty() {
+        if nodes.is_empty() && self.selection.is_empty() && !rest.is_empty() {
             nodes.push(rest.remove(0));
         }
         let nodes = nodes.into_iter().flat_map(|word| word.split(',')).map(str::to_owned).collect();

@@ -6,8 +6,8 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use stemma_core::name::{near, suggest};
 use stemma_core::status::State;
 
-/// A kind of object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// A kind of object; one stands before what its objects refer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kind {
     #[value(alias = "nodes")]
     Node,

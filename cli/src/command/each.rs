@@ -152,26 +152,16 @@ pub(crate) async fn each(
     plan: impl AsyncFn(&mut Api, &Object) -> Result<Step>,
 ) -> Result<()> {
     let mut failures = Failures::default();
-    let mut decided = Vec::new();
-    for object in &objects.all {
-        match decide(api, object, &plan).await {
-            Ok(step) => decided.push((object, step)),
-            Err(error) if objects.is_single => return Err(error),
-            Err(error) => failures.add(object, &error),
-        }
-        if failures.is_last {
-            break;
-        }
-    }
+    let decided = decide_all(api, objects, &plan, &mut failures).await?;
     if !api.is_dry() {
         api.may_reach(api.would_reach())?;
     }
     let (mut done, mut values) = (Vec::new(), Vec::new());
-    if failures.is_last {
-        decided.clear();
-    }
     for (object, step) in decided {
-        match carry_out(api, object, step).await {
+        if failures.is_last {
+            break;
+        }
+        match carry_out(api, object, step, &plan).await {
             Ok(one) => {
                 values.extend(one.say_part(api, output, done.is_empty()).await?);
                 done.push(object);
@@ -186,6 +176,35 @@ pub(crate) async fn each(
     }
     note_dry_run(api);
     failures.said(&objects.all, &done)
+}
+
+/// Has the writes of all objects decided. One that is in use may be so by those that go before it, and is decided again when they are gone: it
+/// comes last, before what it refers to itself.
+async fn decide_all<'a>(
+    api: &mut Api,
+    objects: &'a Objects,
+    plan: &impl AsyncFn(&mut Api, &Object) -> Result<Step>,
+    failures: &mut Failures,
+) -> Result<Vec<(&'a Object, Option<Step>)>> {
+    let (mut decided, mut used) = (Vec::new(), Vec::new());
+    for object in &objects.all {
+        match decide(api, object, plan).await {
+            Ok(step) => decided.push((object, Some(step))),
+            Err(error) if objects.is_single => return Err(error),
+            Err(error) if is_in_use(&error) && !api.is_dry() => used.push((object, None)),
+            Err(error) => failures.add(object, &error),
+        }
+        if failures.is_last {
+            break;
+        }
+    }
+    used.sort_by_key(|(object, _)| Kind::named(object.kind));
+    decided.extend(used);
+    Ok(decided)
+}
+
+fn is_in_use(error: &Error) -> bool {
+    error.downcast_ref::<Refusal>().is_some_and(Refusal::is_in_use)
 }
 
 /// Has the writes of one object decided: what is to be done, with the answers.
@@ -208,8 +227,17 @@ async fn decide(
     Ok(step)
 }
 
-/// Makes the writes of one object. A dry run has its answer already.
-async fn carry_out<'a>(api: &mut Api, object: &'a Object, step: Step) -> Result<Done<'a>> {
+/// Makes the writes of one object, which are decided now where they could not be before. A dry run has its answer already.
+async fn carry_out<'a>(
+    api: &mut Api,
+    object: &'a Object,
+    step: Option<Step>,
+    plan: &impl AsyncFn(&mut Api, &Object) -> Result<Step>,
+) -> Result<Done<'a>> {
+    let step = match step {
+        Some(step) => step,
+        None => decide(api, object, plan).await?,
+    };
     let is_to_be_made = !(api.is_dry() || step.writes.is_empty());
     let writes = if is_to_be_made { &step.writes[..] } else { &[] };
     let mut answer = if is_to_be_made { Value::Null } else { step.answer };
