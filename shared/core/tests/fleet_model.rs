@@ -328,13 +328,17 @@ fn a_cycle_that_comes_by_placement_is_spelled_out() {
     let made = Made::of(&documents);
     assert!(resolve_fleet(&made.fleet, &made.cache).is_ok());
     documents[5]["roles"] = json!(["web"]);
-    let made = Made::of(&documents);
-    let errors = resolve_fleet(&made.fleet, &made.cache).expect_err("a cycle");
-    assert_eq!(
-        errors[0].to_string(),
-        "cluster prod: tasks wait for each other: db-2/app -> db-2/db -> db-2/app; \
-         take one of these dependencies away, or place a task elsewhere"
-    );
+    // Of `any`, the first by name is waited for, which is the very node.
+    for policy in ["all", "any"] {
+        documents[1]["tasks"][0]["cross_depends"][0]["policy"] = json!(policy);
+        let made = Made::of(&documents);
+        let errors = resolve_fleet(&made.fleet, &made.cache).expect_err("a cycle");
+        assert_eq!(
+            errors[0].to_string(),
+            "cluster prod: tasks wait for each other: db-2/app -> db-2/db -> db-2/app; \
+             take one of these dependencies away, or place a task elsewhere"
+        );
+    }
 }
 
 #[test]

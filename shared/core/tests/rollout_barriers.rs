@@ -176,6 +176,8 @@ fn a_result_names_those_for_whom_a_barrier_opens_or_shuts_and_no_others() {
         let changed: BTreeSet<NodeId> = after.keys().copied().filter(|id| after[id] != before[id]).collect();
         let told = told(&kept, &affected);
         assert!(changed.is_subset(&told), "{what}: {changed:?} {told:?}");
+        assert!(!affected.is_empty() || told.is_empty(), "{what}");
+        assert_eq!(told.is_empty() && !affected.is_empty(), n == 5, "{what}: only then is one left, who does not wait");
         assert_eq!(told.len(), expected, "{what}");
     }
     assert!((6..=8).all(|n| open(&kept)[&node(n)].len() == 4));

@@ -1,0 +1,197 @@
+//! What resolve finds about manifests: references that hosts lack, each with the number of them, and what is odd about a cluster.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stemma_author::Reader;
+use stemma_core::finding::{Finding, Rule, Severity, rule};
+use stemma_core::fleet::{Change, Fleet};
+use stemma_core::manifest::{assemble, read_document};
+use stemma_core::object::ClusterId;
+use stemma_core::ownership::Manager;
+use stemma_core::release::compile_set;
+use stemma_core::resolve::{Resolution, ResolveCache, newly_unset, resolve_cluster, resolve_node};
+
+fn fleet(documents: &[Value]) -> Fleet {
+    let documents: Vec<_> = documents.iter().map(|one| read_document(&one.to_string()).unwrap()).collect();
+    let objects = assemble(&documents, &Manager::new("test").unwrap()).unwrap();
+    let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
+    let mut fleet = Fleet::new();
+    fleet.apply_all(compile_set(&specs, &Reader).unwrap().into_values().map(Change::Release));
+    fleet.apply_all(objects.clusters.into_iter().map(|one| Change::Cluster(Arc::new(one))));
+    fleet.apply_all(objects.groups.into_iter().map(|one| Change::NodeGroup(Arc::new(one))));
+    fleet.apply_all(objects.nodes.into_iter().map(|one| Change::Node(Arc::new(one))));
+    fleet.set_loaded();
+    fleet
+}
+
+fn release(templates: &[&str]) -> Value {
+    let task = |(at, template): (usize, &&str)| json!({"id": format!("t{at}"), "type": "file", "tags": ["x"], "parameters": {"path": format!("/t{at}"), "template": template}});
+    let tasks: Vec<_> = templates.iter().enumerate().map(task).collect();
+    json!({
+        "kind": "Release", "name": "r", "version": "1",
+        "roles": {"x": {"limits": {"max": 1}}}, "tags": {"x": {}}, "tasks": tasks,
+    })
+}
+
+fn cluster(name: &str, more: Value) -> Value {
+    with(json!({"kind": "Cluster", "name": name}), more)
+}
+
+fn group(cluster: &str, name: &str, more: Value) -> Value {
+    with(json!({"kind": "NodeGroup", "cluster": cluster, "name": name}), more)
+}
+
+fn node(name: &str, more: Value) -> Value {
+    with(json!({"kind": "Node", "name": name, "nodegroup": "c/g"}), more)
+}
+
+fn with(mut document: Value, more: Value) -> Value {
+    let Value::Object(more) = more else { unreachable!("fields are an object") };
+    document.as_object_mut().unwrap().extend(more);
+    document
+}
+
+/// One cluster of one group, in which every node has the role, and nodes with the label x have it by themselves.
+fn site(templates: &[&str], of_group: Value, labels: &[Value]) -> Fleet {
+    let mut documents = vec![release(templates), cluster("c", json!({"release": "r@1"}))];
+    documents.push(group("c", "g", with(json!({"roles": ["x"]}), of_group)));
+    documents.extend(labels.iter().zip(1..).map(|(labels, at)| node(&format!("n{at}"), json!({"labels": labels}))));
+    fleet(&documents)
+}
+
+fn found(fleet: &Fleet, wanted: Rule) -> Vec<Finding> {
+    let id = fleet.clusters().find(|one| one.meta.name.as_str() == "c").map(|one| ClusterId(one.meta.uuid)).unwrap();
+    let all = resolve_cluster(fleet, &ResolveCache::new(), id).findings;
+    all.into_iter().filter(|one| one.code == wanted.code).collect()
+}
+
+#[test]
+fn a_finding_says_how_many_of_those_who_read_it_lack_it() {
+    let (has, lacks) = (json!({"x": "1"}), json!({}));
+    let other = json!({"x": "2"});
+    for (templates, labels, says) in [
+        (
+            &["{{ labels.x }}"][..],
+            vec![&lacks],
+            Some("the one host that reads it lacks `labels.x` (n1), and task t0 fails there"),
+        ),
+        (&["{{ labels.x }}"], vec![&has, &other], None),
+        (&["{{ labels.x | default('') }}"], vec![&lacks], None),
+        (
+            &["{{ labels.x }}"],
+            vec![&has, &lacks, &other],
+            Some("1 of the 3 hosts that read it lacks `labels.x` (n2), and task t0 "),
+        ),
+        (
+            &["{{ labels.x }}", "{{ labels.x }}."],
+            vec![&lacks, &has, &lacks],
+            Some("2 of the 3 hosts that read it lack `labels.x` (n1, n3), and tasks t0, t1 fail there"),
+        ),
+        (
+            &["{{ labels.x }}"],
+            vec![&lacks, &lacks, &lacks],
+            Some("all 3 hosts that read it lack `labels.x` (n1, n2, n3), and "),
+        ),
+        (&["{{ labels.x }}"], vec![&lacks; 5], Some("all 5 hosts that read it lack `labels.x` (n1, n2, n3, …), and ")),
+    ] {
+        let labels: Vec<Value> = labels.into_iter().cloned().collect();
+        let found = found(&site(templates, json!({}), &labels), rule::REFERENCE_UNSET);
+        assert_eq!(found.len(), usize::from(says.is_some()), "{found:?}");
+        let starts = found.iter().zip(says).all(|(one, says)| one.message.starts_with(says));
+        assert!(starts, "{found:?} {says:?}");
+    }
+}
+
+#[test]
+fn a_write_is_told_what_hosts_lack_by_it_and_not_what_they_lacked_before() {
+    let templates = ["{{ labels.x }} {{ labels.y }}"];
+    // Both lack y all the time; n1 has no x before either.
+    let labels = [json!({"x": null}), json!({})];
+    let (before, after) =
+        (site(&templates, json!({"labels": {"x": "1"}}), &labels), site(&templates, json!({}), &labels));
+    let newly = |before: &Fleet, after: &Fleet| {
+        newly_unset(
+            before,
+            after,
+            &ResolveCache::new(),
+            after.nodes().map(|node| node.id()).collect::<Vec<_>>().into_iter(),
+        )
+    };
+    let found = newly(&before, &after);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].message.starts_with("the one host that reads it lacks `labels.x` (n2), and "), "{found:?}");
+    assert_eq!(newly(&after, &before), []);
+    assert_eq!(newly(&after, &after), []);
+}
+
+#[test]
+fn a_primary_that_is_named_and_does_not_hold_the_tag_is_a_finding() {
+    let named = |name: &str| {
+        fleet(&[
+            release(&[]),
+            cluster("c", json!({"release": "r@1", "primaries": {"x": name}})),
+            cluster("d", json!({"release": "r@1"})),
+            group("c", "g", json!({"roles": ["x"]})),
+            group("c", "none", json!({})),
+            group("d", "g", json!({"roles": ["x"]})),
+            node("holder", json!({})),
+            node("other", json!({"nodegroup": "c/none"})),
+            node("elsewhere", json!({"nodegroup": "d/g"})),
+        ])
+    };
+    for (name, count) in [("holder", 0), ("other", 1), ("elsewhere", 1), ("nobody", 1)] {
+        assert_eq!(found(&named(name), rule::PRIMARY_UNKNOWN).len(), count, "{name}");
+    }
+}
+
+#[test]
+fn a_role_that_a_cluster_changes_and_no_release_declares_is_a_finding() {
+    for (fields, count) in [
+        (json!({"roles": {"x": {"add_tags": ["x"]}}}), 0),
+        (json!({"roles": {"typo": {"add_tags": ["x"]}}}), 1),
+        (json!({"tags": {"own": {"role": "x"}}}), 0),
+        (json!({"tags": {"own": {"role": "typo"}}}), 1),
+        (json!({"tags": {"own": {"role": "typo"}}, "roles": {"typo": {"add_tags": ["x"]}}}), 1),
+    ] {
+        let more = with(json!({"release": "r@1"}), fields.clone());
+        let site = fleet(&[release(&[]), cluster("c", more), group("c", "g", json!({})), node("n", json!({}))]);
+        assert_eq!(found(&site, rule::ROLE_UNKNOWN).len(), count, "{fields}");
+    }
+}
+
+#[test]
+fn nodes_of_groups_without_a_release_count_for_a_roles_limits() {
+    for (of_group, of_node, count) in
+        [(json!(["x"]), json!([]), 1), (json!([]), json!(["x"]), 1), (json!([]), json!([]), 0)]
+    {
+        let site = fleet(&[
+            release(&[]),
+            cluster("c", json!({})),
+            group("c", "g", json!({"release": "r@1", "roles": ["x"]})),
+            group("c", "bare", json!({"roles": of_group})),
+            node("n1", json!({})),
+            node("n2", json!({"nodegroup": "c/bare", "roles": of_node})),
+        ]);
+        assert_eq!(found(&site, rule::ROLE_LIMIT).len(), count, "{of_group} {of_node}");
+    }
+}
+
+#[test]
+fn an_answer_has_an_error_where_one_is_found_and_no_other() {
+    for (more, has) in [
+        (json!({}), false),
+        (json!({"requirements": {"property:memory_mb": ">= 1024"}}), true),
+        (json!({"parameters": {"replicas": 3}}), false),
+    ] {
+        let site = site(&["{{ labels.x }}"], more.clone(), &[json!({})]);
+        let id = site.node_named("n1").unwrap().id();
+        let Resolution::Complete(answer) = resolve_node(&site, &ResolveCache::new(), id) else { panic!("incomplete") };
+        assert_eq!(answer.has_error(), has, "{more}");
+        assert_eq!(answer.findings().iter().any(|one| one.severity == Severity::Error), has, "{more}");
+        let replicas = answer.parameters().get("replicas").map(|value| value.as_u64());
+        assert_eq!(replicas, more.get("parameters").map(|_| Some(3)));
+    }
+}
