@@ -94,6 +94,12 @@ fn a_level_that_does_not_merge_cuts_off_what_is_above() {
 }
 
 #[test]
+fn a_null_without_effect_is_replaced_by_nothing() {
+    let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))]);
+    assert_eq!(explained(&labels, "a"), ["cluster - NoEffect"]);
+}
+
+#[test]
 fn rules_and_the_host_fill_what_no_level_sets_or_stops() {
     let before = fold(&[
         (ClusterTemplate, merging(&[("set", Some("op")), ("stopped", None), ("cut", Some("op"))])),

@@ -31,6 +31,7 @@ fn a_tombstone_is_owned_shared_and_in_conflict_like_a_value() {
     let map = applied(&Map::default(), "a", &[("x", None), ("y", Some(1))]);
     let map = applied(&map, "b", &[("x", None)]);
     assert_eq!(shown(&map), "x=- a:apply b:apply; y=1 a:apply");
+    assert!(!map.is_empty() && Map::default().is_empty());
     let refused = map.apply(&manager("c"), &intent(&[("x", Some(1)), ("y", None)]), false).unwrap_err();
     assert_eq!(
         refused.to_string(),

@@ -181,6 +181,25 @@ mod tests {
     }
 
     #[test]
+    fn all_of_them_must_hold_and_none_is_met_by_anything() {
+        struct Tier(&'static str);
+        impl FieldLookup for Tier {
+            fn has_trait(&self, _: &crate::traits::Trait) -> bool {
+                false
+            }
+            fn value(&self, field: &super::super::Field) -> Option<super::super::Value<'_>> {
+                (field.to_string() == "label:tier").then(|| super::super::Value::text(self.0))
+            }
+        }
+        let two = Requirements::parse(["tier s!= silver", "tier s>= b"]).unwrap();
+        assert_eq!(two.to_string(), "label:tier s!= silver, label:tier s>= b");
+        assert!(two.hold(&Tier("gold")) && !two.hold(&Tier("silver")) && !two.hold(&Tier("a")));
+        let none: Requirements = serde_json::from_str("null").unwrap();
+        assert_eq!(none, Requirements::default());
+        assert!(none.hold(&Tier("a")));
+    }
+
+    #[test]
     fn an_error_names_the_key() {
         for (text, says) in [
             (
@@ -209,5 +228,7 @@ mod tests {
         assert!(refused.contains("compares numbers, and \"\u{ff14}\" is none"), "{refused}");
         let arabic: Requirements = serde_json::from_str(r#"{"property:cpus": ">= \u0664"}"#).unwrap();
         assert_eq!(arabic.check(&TraitNames::default()), Ok(()));
+        let text: Requirements = serde_json::from_str(r#"{"property:cpus": "s== \uff14"}"#).unwrap();
+        assert_eq!(text.check(&TraitNames::default()), Ok(()), "texts are compared as they are");
     }
 }

@@ -309,6 +309,18 @@ mod tests {
     }
 
     #[test]
+    fn a_field_has_a_name_of_1_to_255_bytes_without_spaces() {
+        for (name, is_name) in
+            [("", false), ("a", true), ("a\tb", false), (&"a".repeat(255), true), (&"a".repeat(256), false)]
+        {
+            for kind in ["property", "fact"] {
+                let read = format!("{kind}:{name}").parse::<Field>();
+                assert_eq!(read.is_ok(), is_name, "{kind}:{name}");
+            }
+        }
+    }
+
+    #[test]
     fn what_cannot_be_evaluated_is_refused_with_a_way_out() {
         for (text, says) in [
             (

@@ -101,3 +101,34 @@ impl LabelExpression {
 fn split_source(key: &str) -> (Source, &str) {
     key.strip_prefix(REPORTED).map_or((Source::Effective, key), |key| (Source::Reported, key))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::LabelKey;
+    use crate::labels::{LabelLayer, Level};
+    use crate::ownership::{Intent, Manager, OwnedMap, Said};
+
+    #[test]
+    fn the_four_operators_of_an_object_ask_the_effective_labels() {
+        let tier = (LabelKey::new("tier").unwrap(), Said::Value(LabelValue::new("gold").unwrap()));
+        let provided = OwnedMap::default().update(&Manager::new("test").unwrap(), &Intent::from([tier]));
+        let labels = Labels::default().below(Level::Node, &LabelLayer::merging(provided));
+        for (key, operator, values, matches) in [
+            ("tier", "In", &["gold", "silver"][..], true),
+            ("tier", "In", &["silver"], false),
+            ("tier", "NotIn", &["silver"], true),
+            ("tier", "NotIn", &["gold"], false),
+            ("tier", "Exists", &[], true),
+            ("rack", "Exists", &[], false),
+            ("tier", "DoesNotExist", &[], false),
+            ("rack", "DoesNotExist", &[], true),
+        ] {
+            let values = values.iter().map(|value| (*value).to_owned()).collect();
+            let expression = LabelExpression { key: key.into(), operator: operator.into(), values };
+            let object = LabelSelector { match_expressions: vec![expression], ..LabelSelector::default() };
+            let selector = LabelSelector::compile(Some(&object)).unwrap();
+            assert_eq!(selector.matches(&labels, &()), matches, "{key} {operator}");
+        }
+    }
+}
