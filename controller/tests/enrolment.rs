@@ -72,6 +72,42 @@ async fn s20_a_used_token_is_worth_nothing() {
 }
 
 #[tokio::test]
+async fn s20_who_has_joined_and_asks_again_with_its_key_is_told_the_same_and_nobody_else() {
+    let fleet = Fleet::start().await;
+    let token = fleet.token(json!({})).await;
+    let own = asking();
+    let first = fleet.enrol(&token, "web-1", &own.csr).await.unwrap();
+    for _ in 0..3 {
+        let again = fleet.enrol(&token, "web-1", &own.csr).await.unwrap();
+        assert_eq!((again.node, &again.root, &again.fleet), (first.node, &first.root, &first.fleet));
+    }
+    assert_eq!(uses_left(&fleet, &token), 0);
+    assert_eq!(fleet.parts().registry.cache().model().nodes.iter().count(), 1);
+    let other = fleet.token(json!({})).await;
+    let revision = fleet.revision().await;
+    for (what, name, csr) in [("another key", "web-1", &asking().csr), ("another name", "web-2", &own.csr)] {
+        assert_eq!(fleet.enrol(&token, name, csr).await.unwrap_err(), no_good(), "{what}");
+    }
+    // A good token of another join is not for it either.
+    let refused = fleet.enrol(&other, "web-1", &own.csr).await.unwrap_err();
+    assert!(refused.message.contains("another node's"), "{refused:?}");
+    fleet.clock.forward(3600);
+    assert_eq!(fleet.enrol(&token, "web-1", &own.csr).await.unwrap_err(), no_good(), "its time is over");
+    assert_eq!(fleet.revision().await, revision, "nothing is written");
+}
+
+#[tokio::test]
+async fn s20_who_has_joined_and_renewed_since_has_nothing_to_ask_again() {
+    let fleet = Fleet::start().await;
+    let token = fleet.token(json!({})).await;
+    let own = asking();
+    let answer = fleet.enrol(&token, "web-1", &own.csr).await.unwrap();
+    let mut host = fleet.host(answer.node, &own, answer.chain);
+    host.renew(&asking().csr).await.unwrap();
+    assert_eq!(fleet.enrol(&token, "web-1", &own.csr).await.unwrap_err(), no_good());
+}
+
+#[tokio::test]
 async fn s21_two_at_once_exactly_one() {
     let fleet = Arc::new(Fleet::start().await);
     for round in 0..1000 {

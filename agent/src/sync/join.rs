@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
-use stemma_wire::client::{Client, ClientError, ClientLimits, Target};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use stemma_wire::client::{Client, ClientError, ClientLimits, RequestOutcome, Target};
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ErrorBody, ErrorType};
 use stemma_wire::log::chain;
@@ -18,6 +18,7 @@ use stemma_wire::tls::{Pin, Refusal, client_config, spki_sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::connection::Connection;
+use super::joining;
 use super::state::{Credentials, GivenError, StateError};
 use crate::host::{Host, HostError};
 use crate::identity::Identity;
@@ -36,7 +37,7 @@ pub struct Invitation {
     pub seal_key: [u8; 32],
 }
 
-/// Why a host did not join. Nothing was written.
+/// Why a host did not join. Nothing was written but the key that it asked with, and that only where the answer may have been lost.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// It is a member already.
@@ -73,6 +74,9 @@ pub enum JoinError {
     /// rustls takes none of it.
     #[error("the TLS side could not be set up")]
     Tls(#[from] rustls::Error),
+    /// The key could not be kept, so nobody was asked.
+    #[error("the key to join with could not be kept")]
+    Unkept(#[source] HostError),
     /// What was given could not be kept.
     #[error("what the controller gave could not be kept")]
     Kept(#[from] HostError),
@@ -91,6 +95,18 @@ impl JoinError {
     pub(super) fn refused(status: StatusCode, body: &[u8]) -> Self {
         let kind = ErrorBody::parse(body).map(|body| body.kind).unwrap_or_default();
         Self::Refused { status: status.as_u16(), kind, message: sentence(body) }
+    }
+
+    /// Whether a controller may have made a node for the key that it was asked with.
+    fn may_have_joined(&self) -> bool {
+        match self {
+            Self::Asked(error) => error.outcome() == RequestOutcome::Unknown,
+            Self::Refused { status, .. } => *status >= 500,
+            Self::Answer(_) | Self::Given(_) | Self::Kept(_) => true,
+            Self::Joined(_) | Self::Key(_) | Self::Unexpected(_) | Self::Tls(_) | Self::Unkept(_) | Self::State(_) => {
+                false
+            }
+        }
     }
 
     /// The error with its causes and what to do about it, for the person who joins a host.
@@ -118,9 +134,13 @@ impl JoinError {
             Self::Refused { kind, .. } if kind.is_empty() => Some(LISTENER),
             Self::Given(GivenError::Certificate(Refusal::Expired { .. } | Refusal::NotYetValid { .. })) => Some(CLOCK),
             Self::Unexpected(_) | Self::Given(_) => Some(HASH),
-            Self::Joined(_) | Self::Key(_) | Self::Refused { .. } | Self::Tls(_) | Self::Kept(_) | Self::State(_) => {
-                None
-            }
+            Self::Joined(_)
+            | Self::Key(_)
+            | Self::Refused { .. }
+            | Self::Tls(_)
+            | Self::Unkept(_)
+            | Self::Kept(_)
+            | Self::State(_) => None,
         }
     }
 }
@@ -159,14 +179,18 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
     {
         return Err(JoinError::Joined(identity.node));
     }
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let key = joining::take_up(host, invitation.token.trim())?;
     let request = EnrollRequest {
         token: invitation.token.trim().to_owned(),
         csr: signing_request(&key)?,
         seal_key: invitation.seal_key,
         name: invitation.name.clone(),
     };
-    let answer = ask(&invitation, &request, clock.clone()).await?;
+    let asked = ask(&invitation, &request, clock.clone()).await;
+    if asked.as_ref().is_err_and(|error| !error.may_have_joined()) {
+        joining::drop_key(host)?;
+    }
+    let answer = asked?;
     let validity = checked(&answer, &invitation.ca_hash)?;
     let identity = Identity { node: answer.node, fleet: answer.fleet, root: answer.root };
     let credentials = Credentials {
@@ -180,6 +204,9 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
     Connection::joined(host, credentials.controllers[0].clone())?;
     // The identity comes last: with it, the host has joined.
     identity.store(host)?;
+    if let Err(error) = joining::drop_key(host) {
+        log::warn!(error:% = chain(&error); "the key that this host joined with could not be taken away; it is kept among its credentials");
+    }
     Ok(identity)
 }
 
@@ -208,6 +235,8 @@ async fn ask(
             Ok(answer) => {
                 return Err(JoinError::refused(answer.status(), answer.body()));
             }
+            // What may have been done there is not forgotten for one that was not asked.
+            Err(_) if last.may_have_joined() => {}
             Err(error) => last = JoinError::Asked(error),
         }
     }

@@ -9,6 +9,7 @@ mod checkin;
 mod connection;
 mod exchange;
 pub mod join;
+mod joining;
 mod labels;
 mod outbox;
 mod renew;

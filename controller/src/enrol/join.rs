@@ -26,10 +26,10 @@ use crate::store::{Op, Precondition, Revision};
 const JOINED: &str = "that node has joined already";
 
 /// What an enrolment has made, once it is committed.
-struct Made {
-    node: Uuid,
-    chain: Vec<Vec<u8>>,
-    record: AgentRecord,
+pub(super) struct Made {
+    pub(super) node: Uuid,
+    pub(super) chain: Vec<Vec<u8>>,
+    pub(super) record: AgentRecord,
 }
 
 /// An agent's record as it was read, with the revision that wrote it.
@@ -54,8 +54,13 @@ impl Enrolment {
             self.rejected.refuse("token_guesses", Some(from.ip()));
             return Err(ApiError::from(ErrorType::ServerBusy));
         }
-        let token = self.good_token(&request.token, from)?;
-        let joined = self.enrol_with(&token, from, request).await;
+        let again = self.asks_again(&request, Timestamp(now_s * 1000));
+        let token =
+            again.as_ref().map_or_else(|| self.good_token(&request.token, from), |again| Ok(again.token.clone()))?;
+        let joined = match again {
+            Some(again) => self.answer_again(&again, from).await,
+            None => self.enrol_with(&token, from, request).await,
+        };
         // Who holds a good token has shown that much: what is refused from here on is told of.
         joined.inspect_err(|refusal| {
             if refusal.status() < 500 {
@@ -80,12 +85,17 @@ impl Enrolment {
         self.identities.put(made.node, &made.record, written);
         self.counters.enrolments.inc();
         log::info!(node:% = made.node, name:% = join.name, token = token; "node joined");
-        Ok(EnrollAnswer {
+        Ok(self.answer(made))
+    }
+
+    /// What a host is told that has joined.
+    pub(super) fn answer(&self, made: Made) -> EnrollAnswer {
+        EnrollAnswer {
             node: made.node,
             fleet: self.authority.fleet().to_string(),
             chain: made.chain,
             root: self.authority.root().to_vec(),
-        })
+        }
     }
 
     /// The id of a token that is good now; a wrong one is counted.
@@ -184,7 +194,7 @@ fn not_joined(context: &Context<'_>, node: &Arc<Node>) -> Result<Option<(Arc<Nod
     Ok((!has_joined).then(|| (Arc::clone(node), known)))
 }
 
-fn is_good(token: &TokenRecord, now: Timestamp) -> bool {
+pub(super) fn is_good(token: &TokenRecord, now: Timestamp) -> bool {
     token.uses_left > 0 && now < token.expires_at
 }
 
@@ -221,7 +231,7 @@ fn retired_certificates(earlier: Option<&(AgentRecord, Revision)>) -> Vec<super:
     record.certificates.iter().map(|old| super::CertificateRecord { revoked: true, ..old.clone() }).collect()
 }
 
-fn record_join(work: &mut Work<'_>, node: Uuid, record: &AgentRecord, earlier: Option<Revision>) {
+pub(super) fn record_join(work: &mut Work<'_>, node: Uuid, record: &AgentRecord, earlier: Option<Revision>) {
     let at = agent_key(node);
     work.draft().require(Precondition::as_read(at.clone(), earlier));
     work.draft().entry(Op::Put { key: at.into(), value: codec::encode(record) });

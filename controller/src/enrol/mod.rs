@@ -3,6 +3,7 @@
 //! A token is consumed in the very transaction that makes the node (or takes over one that never enrolled) and records its
 //! certificate, so that of two uses at once exactly one finds it still there (S21), and an enrolment that failed has burnt nothing.
 
+mod again;
 pub mod forget;
 mod guess;
 mod join;

@@ -78,7 +78,7 @@ impl Enrolment {
 }
 
 /// A host that renews without end, or somebody with its key.
-fn too_many() -> ApiError {
+pub(super) fn too_many() -> ApiError {
     let message = format!("the node has {MOST_CERTIFICATES} certificates that are not over, and is given no more");
     ApiError::new(ErrorType::CertificateTooMany, message)
         .detail("it renews without need; look for a second holder of its key, and revoke what is not its own")

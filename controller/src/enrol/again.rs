@@ -1,0 +1,87 @@
+//! A host whose answer was lost and that asks again: with the same token, key and name it is told the same, and uses nothing up.
+//!
+//! The certificates of a node are not stored, so it gets another for its key. Who has the token and the key is the host that joined:
+//! the request is signed with the key, and what is given is of use to nobody else. That ends with the token's time, and with the
+//! first certificate for another key.
+
+use std::net::SocketAddr;
+
+use stemma_core::object::Timestamp;
+use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
+use uuid::Uuid;
+
+use super::join::{Made, is_good, record_join};
+use super::renew::too_many;
+use super::{Enrolment, caller, keys, token};
+use crate::ca::csr::{self, Request};
+use crate::records::enrolled::{AgentRecord, CertificateRecord, Hex, MOST_CERTIFICATES, agent_key, token_key};
+use crate::records::request::Answer;
+use crate::registry::work::Work;
+use crate::registry::{Context, Decision, Undecided};
+use crate::store::Precondition;
+
+/// A request to join by who seems to have joined with it before.
+pub(super) struct Again {
+    /// The token's id.
+    pub(super) token: String,
+    node: Uuid,
+    request: Request,
+    seal_key: Hex<32>,
+}
+
+impl Enrolment {
+    /// Whether a host asks again for what it was given: its key is that of a node of the name that it asks for, and its token's time is not over.
+    pub(super) fn asks_again(&self, request: &EnrollRequest, now: Timestamp) -> Option<Again> {
+        let model = self.registry.cache().model();
+        let token = token::find(&model, &request.token).filter(|token| now < token.expires_at)?;
+        let asked = csr::check(&request.csr).ok()?;
+        let node = self.identities.holder_of_key(&asked.spki_sha256)?;
+        let name = &model.nodes.get(node)?.meta.name;
+        let is_named = name.as_ref().is_none_or(|name| name.as_str() == request.name);
+        let again = || Again { token: token.id.clone(), node, request: asked, seal_key: Hex(request.seal_key) };
+        is_named.then(again)
+    }
+
+    /// Gives a node that has joined another certificate for the key that it has joined with.
+    ///
+    /// # Errors
+    /// That it did not join with this token and this key, or has got another key since; that it asks without end.
+    pub(super) async fn answer_again(&self, again: &Again, from: SocketAddr) -> Result<EnrollAnswer, ApiError> {
+        let caller = caller(format!("token/{}", again.token), from, "asked again for what it joined with");
+        let (made, written) = self.write(&caller, |context| self.decide_again(context, again)).await?;
+        self.identities.put(made.node, &made.record, written);
+        log::info!(node:% = made.node, token = again.token; "node is given again what it joined with");
+        Ok(self.answer(made))
+    }
+
+    fn decide_again(&self, context: &Context<'_>, again: &Again) -> Result<(Decision, Made), Undecided> {
+        let token = context.model.tokens.get(&again.token).filter(|token| context.now < token.record.expires_at);
+        let token = token.ok_or(ApiError::from(ErrorType::TokenInvalid))?;
+        let known = context.record::<AgentRecord>(&agent_key(again.node))?;
+        let Some((mut record, written)) = known.filter(|(record, _)| has_joined_with(record, again)) else {
+            let refusal =
+                if is_good(&token.record, context.now) { keys::taken() } else { ErrorType::TokenInvalid.into() };
+            return Err(refusal.into());
+        };
+        if record.showable(context.now.0 / 1000) >= MOST_CERTIFICATES {
+            return Err(too_many().into());
+        }
+        let (chain, certificate) = self.issue(again.node, &again.request, context.now)?;
+        record.certificates.push(certificate);
+        let mut work = Work::on(context);
+        work.draft().require(Precondition::unchanged(token_key(&again.token), token.written));
+        record_join(&mut work, again.node, &record, Some(written));
+        Ok((work.finish(Answer::empty(201))?, Made { node: again.node, chain, record }))
+    }
+}
+
+/// Whether a node's agent joined with this token and this key, and has no other since. Certificates of an agent that was there before it are
+/// all denied.
+fn has_joined_with(record: &AgentRecord, again: &Again) -> bool {
+    let is_of_key = |one: &CertificateRecord| one.spki_sha256.0 == again.request.spki_sha256;
+    !record.retired
+        && record.token == again.token
+        && record.seal_key == again.seal_key
+        && record.certificates.iter().all(|one| one.revoked != is_of_key(one))
+}
