@@ -63,7 +63,7 @@ fn what_every_host_would_refuse_is_refused_with_its_line() -> Result<()> {
         "error: 4 things are wrong in these manifests",
         "  site.yaml:10:34: task conf parameters.mode: takes octal digits as text, \"0644\", not 644",
         "  site.yaml:10:45: task conf parameters.ownr: is no parameter of this type (did you mean \"owner\"?): mend its spelling, or take it out",
-        "  site.yaml:10:18: task conf parameters.path: takes an absolute path, not \"etc/conf\"",
+        "  site.yaml:10:18: task conf parameters.path: path \"etc/conf\" is relative; write it from `/` on",
         "  site.yaml:11:16: task typo type: \"flie\" is no type of task (did you mean \"file\"?): mend its spelling",
         "  nothing was changed",
     ];

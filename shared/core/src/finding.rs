@@ -91,7 +91,7 @@ pub mod rule {
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is declared nowhere.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not take.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";
-        Warning TASK_TYPE "task.type": "A task has an unknown type.";
+        Warning TASK_TYPE "task.type": "A task has a type that no agent runs.";
         Info TASK_UNPLACED "task.unplaced": "A task falls to no node.";
         Warning TRAIT_REFUSED "trait.refused": "A host reports traits that are not taken.";
     }

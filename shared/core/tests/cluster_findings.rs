@@ -40,6 +40,8 @@ fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
             "role.limit cluster/c role/unheld: role unheld wants at least 1 of the cluster's nodes, and 0 have it",
             "role.unknown node/n3: has role typo, which release fuel@1 does not declare: it produces no tag",
             "tag.unknown node/n4: is assigned tag unseen, which is declared neither in the release nor in the cluster",
+            "task.type release/fuel@1 task run type: no agent runs type \"puppet\" yet: hosts report run, never as unsupported, \
+             and start nothing that requires it",
         ]
     );
 }

@@ -124,6 +124,7 @@ fn what_is_only_odd_is_a_finding() {
             ("task.type", "release/site@1 task b"),
             ("selector.role", "release/site@1 task b roles"),
             ("selector.role", "release/site@1 task c cross_depends[0]"),
+            ("task.type", "release/site@1 task a type"),
         ]
     );
 }

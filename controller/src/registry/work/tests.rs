@@ -475,7 +475,7 @@ async fn what_hosts_would_refuse_is_refused_of_a_write_and_served_where_it_is_st
     let old = release_of(&json!([task("old", "etc/old")]), &[]);
     let site = Site::new().await;
     let refused = site.write(make(50, "lib", old.clone())).await.expect_err("a relative path");
-    assert_eq!(refused.message, "task old parameters.path: takes an absolute path, not \"etc/old\"");
+    assert_eq!(refused.message, "task old parameters.path: path \"etc/old\" is relative; write it from `/` on");
     assert_eq!(refused.extra["errors"][0]["field"], "task old parameters.path");
     // As an earlier version stored it.
     site.write(make(50, "lib", release_of(&json!([]), &[]))).await.unwrap();

@@ -35,7 +35,7 @@ mod tests {
         let says = |now: &[Task], before| -> Vec<String> {
             refused(&spec(now), before, &OneSecret).iter().map(ToString::to_string).collect()
         };
-        let of_a = "task a parameters.path: takes an absolute path, not \"etc/a\"";
+        let of_a = "task a parameters.path: path \"etc/a\" is relative; write it from `/` on";
         let of_c = "task c type: \"flie\" is no type of task (did you mean \"file\"?): mend its spelling";
         assert_eq!(says(&[bad.clone(), good.clone(), odd.clone()], None), [of_a, of_c]);
         assert_eq!(says(&[bad, good, odd], Some(&old)), [of_c]);

@@ -52,6 +52,29 @@ fn shown_secrets(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(Stri
     shown.map(|text| (text.path, format!("reads a secret, and {SECRET_SHOWN}"))).collect()
 }
 
+/// How many tasks a finding names.
+const MOST_NAMED: usize = 3;
+
+/// The types of a release's own tasks that are known and that no agent runs yet, a finding for each type.
+pub fn not_run_yet(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
+    let runs = |kind: &TaskType| kind.parameters.is_some() || kind.marker;
+    let of_type = |kind: &TaskType| {
+        let is_of =
+            |task: &&Task| !task.is_untranslated() && task_type(&task.kind).is_some_and(|one| one.name == kind.name);
+        let mut named: Vec<&str> = tasks.iter().filter(is_of).map(|task| task.id.as_str()).collect();
+        let (first, count) = (*named.first()?, named.len());
+        named.truncate(MOST_NAMED);
+        let more = if count > MOST_NAMED { format!(" and {} more", count - MOST_NAMED) } else { String::new() };
+        let message = format!(
+            "no agent runs type {:?} yet: hosts report {}{more} as unsupported, and start nothing that requires it",
+            kind.name,
+            named.join(", ")
+        );
+        Some(Finding::of(rule::TASK_TYPE, format!("release/{release} task {first} type"), message))
+    };
+    TASK_TYPES.iter().filter(|kind| !runs(kind)).filter_map(of_type).collect()
+}
+
 fn unknown_type(kind: &str) -> String {
     let names = || TASK_TYPES.iter().map(|known| known.name);
     match near(kind, names()) {
@@ -59,5 +82,32 @@ fn unknown_type(kind: &str) -> String {
         None => {
             format!("{:?} is no type of task: take one of {}", cut(kind), names().collect::<Vec<_>>().join(", "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn w11_a_type_that_no_agent_runs_is_one_finding_that_names_its_tasks() {
+        let kinds =
+            ["service", "file", "puppet", "service", "stage", "skipped", "flie", "service", "service", "service"];
+        let tasks: Vec<Task> =
+            (0..).zip(kinds).map(|(at, kind): (u32, _)| Task::new(&format!("t{at}"), kind)).collect();
+        let found = not_run_yet(&"site@1".parse().unwrap(), &tasks);
+        let said: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "warning task.type release/site@1 task t0 type: no agent runs type \"service\" yet: hosts report t0, t3, t7 and 2 more as \
+                 unsupported, and start nothing that requires it",
+                "warning task.type release/site@1 task t2 type: no agent runs type \"puppet\" yet: hosts report t2 as unsupported, and \
+                 start nothing that requires it",
+            ]
+        );
+        let mut untranslated = Task::new("t", "puppet");
+        untranslated.foreign.insert("untranslated".into(), serde_json::json!(["parameters.cmd"]));
+        assert_eq!(not_run_yet(&"site@1".parse().unwrap(), &[untranslated]), []);
     }
 }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::form::Form;
 use crate::name::{near, suggest};
 
 /// One parameter of a type.
@@ -36,27 +37,6 @@ pub enum Presence {
     Needed,
     /// Exactly one of those that say so is there.
     OneOf,
-}
-
-/// What a parameter holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// A text.
-    Text,
-    /// An absolute path on the host.
-    Path,
-    /// A list of texts: a command's words.
-    Words,
-    /// A list of texts, or a shell text.
-    WordsOrText,
-    /// A map of texts.
-    Texts,
-    /// File rights: octal digits, as text.
-    Mode,
-    /// `true` or `false`.
-    Flag,
-    /// A whole number from 0.
-    Count,
 }
 
 /// A list of words, or a shell text.
@@ -100,10 +80,13 @@ pub struct Parameters(pub &'static [Parameter]);
 /// The type of a parameter's value.
 macro_rules! value_of {
     (Text) => { Option<String> };
+    (File) => { Option<String> };
     (Path) => { Option<String> };
+    (Directory) => { Option<String> };
+    (Account) => { Option<String> };
     (Words) => { Vec<String> };
     (WordsOrText) => { Option<WordsOrText> };
-    (Texts) => { BTreeMap<String, String> };
+    (Env) => { BTreeMap<String, String> };
     (Mode) => { Option<String> };
     (Flag) => { bool };
     (Count) => { Option<u64> };
@@ -134,13 +117,13 @@ macro_rules! parameters {
 parameters! {
     /// Of `file`. Exactly one of content, template, source and absent is given.
     FileParameters:
-    path, Path Needed: "The file.";
+    path, File Needed: "The file.";
     content or "data", Text OneOf: "What it holds.";
     template, Text OneOf: "The template of what it holds.";
     source, Text OneOf: "The blob that it holds: `sha256:…`, or in a manifest a file's name.";
     absent, Flag OneOf: "No file stands there.";
-    owner or "user_owner", Text Optional: "Its user.";
-    group or "group_owner", Text Optional: "Its group.";
+    owner or "user_owner", Account Optional: "Its user.";
+    group or "group_owner", Account Optional: "Its group.";
     mode or "permissions", Mode Optional: "Its rights.";
     dir_mode or "dir_permissions", Mode Optional: "The rights of directories that are made for it.";
     validate, Words Optional: "A command that must accept the new file before it replaces the old one.";
@@ -158,9 +141,9 @@ parameters! {
     creates, Path Optional: "Nothing is run where this exists.";
     unless, WordsOrText Optional: "Nothing is run where this command succeeds.";
     only_if, WordsOrText Optional: "Nothing is run where this command fails.";
-    cwd, Path Optional: "The directory in which it is run.";
-    env, Texts Optional: "Its environment, besides what the agent sets.";
-    user, Text Optional: "The user as whom it is run.";
+    cwd, Directory Optional: "The directory in which it is run.";
+    env, Env Optional: "Its environment, besides what the agent sets.";
+    user, Account Optional: "The user as whom it is run.";
     timeout, Count Optional: "How long it may take, in seconds.";
     retries, Count Optional: "How often it is tried again.";
     interval, Count Optional: "The seconds between two tries.";
@@ -256,65 +239,6 @@ impl Parameters {
     }
 }
 
-impl Form {
-    /// Whether everyone on a host sees a value of this form: the name of a file, or the arguments of a process.
-    pub(super) const fn is_shown(self, value: &Value) -> bool {
-        matches!((self, value), (Self::Path, _) | (Self::Words | Self::WordsOrText, Value::Array(_)))
-    }
-
-    /// Why a value can't be this, and what can.
-    fn mistake(self, value: &Value) -> Option<String> {
-        let holds = match (self, value) {
-            (Self::Text | Self::WordsOrText, Value::String(_)) | (Self::Flag, Value::Bool(_)) => true,
-            (Self::Path, Value::String(text)) => text.starts_with('/') || is_template(text),
-            (Self::Mode, Value::String(text)) => file_mode(text).is_some(),
-            (Self::Words | Self::WordsOrText, Value::Array(items)) => {
-                !items.is_empty() && items.iter().all(Value::is_string)
-            }
-            (Self::Texts, Value::Object(map)) => map.values().all(Value::is_string),
-            (Self::Count, value) => value.is_u64(),
-            _ => false,
-        };
-        (!holds).then(|| format!("takes {}, not {}", self.taken(), shown(value)))
-    }
-
-    /// In words, as `an absolute path`.
-    pub fn taken(self) -> &'static str {
-        match self {
-            Self::Text => "a text",
-            Self::Path => "an absolute path",
-            Self::Words => "a list of texts",
-            Self::WordsOrText => "a list of texts or a shell text",
-            Self::Texts => "a map of texts",
-            Self::Mode => "octal digits as text, \"0644\"",
-            Self::Flag => "true or false",
-            Self::Count => "a whole number from 0",
-        }
-    }
-}
-
-/// Whether a text is only known where it is rendered. One without these marks is its own rendering.
-pub fn is_template(text: &str) -> bool {
-    ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
-}
-
-/// File rights from octal digits. They are text, since a bare number in YAML is decimal to one reader and octal to the next.
-pub fn file_mode(text: &str) -> Option<u32> {
-    let octal = (3..=5).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
-    u32::from_str_radix(text, 8).ok().filter(|mode| octal && *mode <= 0o7777)
-}
-
-/// A value in an error, cut; of a list or map only that it is one.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::Array(items) if items.is_empty() => "an empty list".to_owned(),
-        Value::Array(_) => "a list with something else in it".to_owned(),
-        Value::Object(_) => "a map".to_owned(),
-        Value::String(text) => format!("{:?}", crate::name::cut(text)),
-        other => other.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -329,16 +253,6 @@ mod tests {
         task.parameters = parameters.as_object().cloned().unwrap();
         let release: ReleaseRef = "site@1".parse().unwrap();
         judge(&release, &[task], &OneSecret).into_iter().map(|one| format!("{}: {}", one.object, one.message)).collect()
-    }
-
-    #[test]
-    fn file_rights_are_octal_text() {
-        for (text, read) in [("0644", Some(0o644)), ("755", Some(0o755)), ("04755", Some(0o4755))] {
-            assert_eq!(file_mode(text), read, "{text}");
-        }
-        for text in ["", "644x", "0o644", "0800", "17777", "u=rw", "+644"] {
-            assert_eq!(file_mode(text), None, "{text}");
-        }
     }
 
     #[test]
@@ -391,6 +305,7 @@ mod tests {
             ),
             ("shell", json!({"command": ["a", "b"], "env": {"A": "b"}, "unless": "test -e x", "only_if": ["true"]})),
             ("shell", json!({"cmd": "true", "retries": 3, "interval": 1, "timeout": 180, "cwd": "/"})),
+            ("shell", json!({"script": "a", "creates": "/run/stemma/labels.json", "user": "33"})),
             ("puppet", json!({"anything": 1})),
             ("teapot", json!({"anything": 1})),
         ] {
@@ -413,7 +328,11 @@ mod tests {
                 json!({"path": "/a", "content": "x", "source": "y"}),
                 "parameters: content and source stand side by side: exactly one of content, template, source, absent is given",
             ),
-            ("file", json!({"path": "a", "content": "x"}), "parameters.path: takes an absolute path, not \"a\""),
+            (
+                "file",
+                json!({"path": "a", "content": "x"}),
+                "parameters.path: path \"a\" is relative; write it from `/` on",
+            ),
             (
                 "file",
                 json!({"path": "/a", "content": "x", "mode": 644}),
@@ -433,6 +352,46 @@ mod tests {
                 "file",
                 json!({"path": "/a", "content": "x", "validate": "nginx -t"}),
                 "parameters.validate: takes a list of texts, not \"nginx -t\"",
+            ),
+            (
+                "file",
+                json!({"path": "/etc/../x", "content": "x"}),
+                "parameters.path: path \"/etc/../x\" has \"..\" in it; write the plain path",
+            ),
+            (
+                "file",
+                json!({"path": "/run/stemma/labels.json", "content": "x"}),
+                "parameters.path: /run/stemma/labels.json is the agent's own; no task writes there",
+            ),
+            (
+                "file",
+                json!({"path": "etc/{{ params.x }}", "content": "x"}),
+                "parameters.path: path \"etc/{{ params.x }}\" is relative; write it from `/` on",
+            ),
+            (
+                "file",
+                json!({"path": "/a", "content": "x", "owner": ""}),
+                "parameters.owner: takes the name or number of an account, not \"\"",
+            ),
+            (
+                "shell",
+                json!({"script": "a", "cwd": "a"}),
+                "parameters.cwd: path \"a\" is relative; write it from `/` on",
+            ),
+            (
+                "shell",
+                json!({"script": "a", "creates": "/proc/x"}),
+                "parameters.creates: path \"/proc/x\" lies in a tree of the kernel, where no file can be replaced; use a shell task",
+            ),
+            (
+                "shell",
+                json!({"script": "a", "env": {"A=B": "x"}}),
+                "parameters.env: \"A=B\" is no variable, or its value holds NUL",
+            ),
+            (
+                "shell",
+                json!({"command": ["", "a"]}),
+                "parameters.command: the first item is the program, and there is none",
             ),
             ("shell", json!({}), "parameters: one of command, script, cmd is missing"),
             ("shell", json!({"command": "a b"}), "parameters.command: takes a list of texts, not \"a b\""),

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText};
+use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText, check_variable, check_words};
 use stemma_wire::message::observed::Outcome;
 
 use super::{Applier, parameters};
@@ -228,12 +228,7 @@ fn guard_command(texts: &Texts<'_>, name: &str, guard: &WordsOrText, base: Comma
 
 fn words(texts: &Texts<'_>, name: &str, words: &[String]) -> Result<Vec<String>, TaskError> {
     let rendered = texts.words(&format!("parameters.{name}"), words)?;
-    if rendered.first().is_none_or(String::is_empty) {
-        return Err(TaskError::new(format!("parameters.{name}: the first item is the program, and there is none")));
-    }
-    if rendered.iter().any(|word| word.contains('\0')) {
-        return Err(TaskError::new(format!("parameters.{name}: an argument cannot hold NUL")));
-    }
+    check_words(&rendered).map_err(|why| TaskError::new(format!("parameters.{name}: {why}")))?;
     Ok(rendered)
 }
 
@@ -259,13 +254,9 @@ fn path(texts: &Texts<'_>, name: &str, text: Option<&str>) -> Result<Option<Host
 fn env(texts: &Texts<'_>, env: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, TaskError> {
     env.iter()
         .map(|(name, value)| {
-            let named = !name.is_empty() && !name.contains(['=', '\0']);
             let value = texts.text(&format!("parameters.env.{name}"), value)?;
-            if named && !value.contains('\0') {
-                Ok((name.clone(), value))
-            } else {
-                Err(TaskError::new(format!("parameters.env: {name:?} is no variable, or its value holds NUL")))
-            }
+            check_variable(name, &value).map_err(|why| TaskError::new(format!("parameters.env: {why}")))?;
+            Ok((name.clone(), value))
         })
         .collect()
 }

@@ -118,13 +118,15 @@ fn of_type(kind: &TaskType) -> Option<Value> {
 
 fn of_parameter(form: ParameterForm) -> Value {
     match form {
-        ParameterForm::Text => json!({"type": ["string", "null"]}),
-        ParameterForm::Path => json!({"type": ["string", "null"], "pattern": r"^/|\{[{%#]"}),
+        ParameterForm::Text | ParameterForm::Account => json!({"type": ["string", "null"]}),
+        ParameterForm::File | ParameterForm::Path | ParameterForm::Directory => {
+            json!({"type": ["string", "null"], "pattern": r"^/|\{[{%#]"})
+        }
         ParameterForm::Words => json!({"type": ["array", "null"], "items": {"type": "string"}, "minItems": 1}),
         ParameterForm::WordsOrText => {
             json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
         }
-        ParameterForm::Texts => json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}}),
+        ParameterForm::Env => json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}}),
         ParameterForm::Mode => json!({"type": ["string", "null"], "pattern": "^0?[0-7]{3,4}$"}),
         ParameterForm::Flag => json!({"type": ["boolean", "null"]}),
         ParameterForm::Count => json!({"type": ["integer", "null"], "minimum": 0}),

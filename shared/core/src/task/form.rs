@@ -1,0 +1,153 @@
+//! What a parameter of a task may hold, and what every host would refuse of it.
+
+use serde_json::Value;
+
+use super::path::{Use, check_written};
+use crate::name::cut;
+
+/// What a parameter holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A text.
+    Text,
+    /// The absolute path of a file that is put on the host.
+    File,
+    /// An absolute path that is looked at.
+    Path,
+    /// The absolute path of a directory.
+    Directory,
+    /// The name or number of a user or group.
+    Account,
+    /// A list of texts: a command's words.
+    Words,
+    /// A list of texts, or a shell text.
+    WordsOrText,
+    /// Texts by the names of variables.
+    Env,
+    /// File rights: octal digits, as text.
+    Mode,
+    /// `true` or `false`.
+    Flag,
+    /// A whole number from 0.
+    Count,
+}
+
+impl Form {
+    /// Whether everyone on a host sees a value of this form: the name of a file, or the arguments of a process.
+    pub(super) const fn is_shown(self, value: &Value) -> bool {
+        matches!(
+            (self, value),
+            (Self::File | Self::Path | Self::Directory, _) | (Self::Words | Self::WordsOrText, Value::Array(_))
+        )
+    }
+
+    /// Why a value can't be this, and what can.
+    pub(super) fn mistake(self, value: &Value) -> Option<String> {
+        let path = |text: &str, how| check_written(text, how).err().map(|refused| refused.to_string());
+        match (self, value) {
+            (Self::Text | Self::WordsOrText, Value::String(_)) | (Self::Flag, Value::Bool(_)) => None,
+            (Self::File, Value::String(text)) => path(text, Use::Put),
+            (Self::Path, Value::String(text)) => path(text, Use::Look),
+            (Self::Directory, Value::String(text)) => path(text, Use::Enter),
+            (Self::Account, Value::String(text)) if is_account(text) => None,
+            (Self::Account, Value::String(_)) => {
+                Some(format!("takes the name or number of an account, not {}", shown(value)))
+            }
+            (Self::Mode, Value::String(text)) if file_mode(text).is_some() => None,
+            (Self::Words | Self::WordsOrText, Value::Array(items)) if !items.is_empty() => {
+                let words: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+                words.map_or_else(|| Some(self.expected(value)), |words| check_words(&words).err())
+            }
+            (Self::Env, Value::Object(map)) if map.values().all(Value::is_string) => {
+                map.iter().find_map(|(name, value)| check_variable(name, value.as_str()?).err())
+            }
+            (Self::Count, value) if value.is_u64() => None,
+            _ => Some(self.expected(value)),
+        }
+    }
+
+    fn expected(self, value: &Value) -> String {
+        format!("takes {}, not {}", self.taken(), shown(value))
+    }
+
+    /// In words, as `an absolute path`.
+    pub fn taken(self) -> &'static str {
+        match self {
+            Self::Text | Self::Account => "a text",
+            Self::File | Self::Path | Self::Directory => "an absolute path",
+            Self::Words => "a list of texts",
+            Self::WordsOrText => "a list of texts or a shell text",
+            Self::Env => "a map of texts",
+            Self::Mode => "octal digits as text, \"0644\"",
+            Self::Flag => "true or false",
+            Self::Count => "a whole number from 0",
+        }
+    }
+}
+
+/// Whether a text is only known where it is rendered. One without these marks is its own rendering.
+pub fn is_template(text: &str) -> bool {
+    ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
+}
+
+/// File rights from octal digits. They are text, since a bare number in YAML is decimal to one reader and octal to the next.
+pub fn file_mode(text: &str) -> Option<u32> {
+    let octal = (3..=5).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    u32::from_str_radix(text, 8).ok().filter(|mode| octal && *mode <= 0o7777)
+}
+
+/// Judges the words of a command.
+///
+/// # Errors
+/// Where none names a program, or no process can be given one.
+pub fn check_words<T: AsRef<str>>(words: &[T]) -> Result<(), String> {
+    if words.first().is_none_or(|program| program.as_ref().is_empty()) {
+        return Err("the first item is the program, and there is none".to_owned());
+    }
+    if words.iter().any(|word| word.as_ref().contains('\0')) {
+        return Err("an argument cannot hold NUL".to_owned());
+    }
+    Ok(())
+}
+
+/// Judges a variable of an environment.
+///
+/// # Errors
+/// Where no process can be given it.
+pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
+    if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+        return Err(format!("{:?} is no variable, or its value holds NUL", cut(name)));
+    }
+    Ok(())
+}
+
+/// Whether a line of a host's accounts can be of that name or number.
+fn is_account(text: &str) -> bool {
+    !text.is_empty() && !text.contains([':', '\n', '\0'])
+}
+
+/// A value in an error, cut; of a list or map only that it is one.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(items) if items.is_empty() => "an empty list".to_owned(),
+        Value::Array(_) => "a list with something else in it".to_owned(),
+        Value::Object(_) => "a map".to_owned(),
+        Value::String(text) => format!("{:?}", cut(text)),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_rights_are_octal_text() {
+        for (text, read) in [("0644", Some(0o644)), ("755", Some(0o755)), ("04755", Some(0o4755))] {
+            assert_eq!(file_mode(text), read, "{text}");
+        }
+        for text in ["", "644x", "0o644", "0800", "17777", "u=rw", "+644"] {
+            assert_eq!(file_mode(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Paths on a host, judged as text: the one list of rules for a write that is to be refused and for the agent that would open them.
+//!
+//! What is refused here never depends on the state of a disk. What only the disk can show (a symbolic link in the way) the agent
+//! refuses where it opens the path.
+
+use crate::name::cut;
+
+/// What the agent keeps.
+pub const AGENT_STATE: &str = "/var/lib/stemma-agent";
+
+/// What the agent writes for services: labels, traits, tags.
+pub const AGENT_RUN: &str = "/run/stemma";
+
+/// What the host's owner decides for the agent.
+pub const AGENT_CONFIG: &str = "/etc/stemma/agent.toml";
+
+/// The longest path, as the kernel's `PATH_MAX` without its NUL.
+const LONGEST: usize = 4095;
+
+/// The longest name in a directory, as `NAME_MAX`.
+const LONGEST_NAME: usize = 255;
+
+/// Trees of the kernel: nothing there can be written to a temporary file and renamed.
+const KERNEL_TREES: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// Why a text is no path that an agent would touch.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathRefused {
+    /// It does not begin with a slash.
+    #[error("path {0:?} is relative; write it from `/` on")]
+    Relative(String),
+    /// It names the root, or ends with a slash.
+    #[error("path {0:?} names no file: it ends with a slash")]
+    TrailingSlash(String),
+    /// `.`, `..` or nothing stands between two slashes.
+    #[error("path {path:?} has {part:?} in it; write the plain path")]
+    Detour {
+        /// The whole path.
+        path: String,
+        /// What stands between two slashes.
+        part: String,
+    },
+    /// It holds NUL or another control character.
+    #[error("path {0:?} holds a control character")]
+    Control(String),
+    /// It, or a name in it, is longer than Linux allows.
+    #[error("path of {length} bytes: at most {LONGEST} in all and {LONGEST_NAME} a name are allowed")]
+    Long {
+        /// Bytes of the whole path.
+        length: usize,
+    },
+    /// It lies in a tree of the kernel.
+    #[error("path {0:?} lies in a tree of the kernel, where no file can be replaced; use a shell task")]
+    Kernel(String),
+    /// The agent keeps its own files there: a task that wrote them could undo what was verified, or lift the host's own ceiling.
+    #[error("{} is the agent's own; no task writes there", .0.escape_debug())]
+    Own(String),
+}
+
+/// What is done with a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// A file is put there.
+    Put,
+    /// It is looked at.
+    Look,
+    /// A command is run there: the root will do.
+    Enter,
+}
+
+/// Judges a path.
+///
+/// # Errors
+/// [`PathRefused`] for anything but a plain absolute path of a file outside the kernel's trees (S63).
+pub fn check_path(text: &str) -> Result<(), PathRefused> {
+    check(text, text)?;
+    let is_long = text.len() > LONGEST || text.split('/').any(|part| part.len() > LONGEST_NAME);
+    if is_long { Err(PathRefused::Long { length: text.len() }) } else { Ok(()) }
+}
+
+/// Judges a path at which a file is put.
+///
+/// # Errors
+/// [`PathRefused::Own`] for what the agent keeps, and all below it.
+pub fn check_not_own(text: &str) -> Result<(), PathRefused> {
+    let is_own = [AGENT_STATE, AGENT_RUN, AGENT_CONFIG].into_iter().any(|own| is_at_or_below(text, own));
+    if is_own { Err(PathRefused::Own(cut(text))) } else { Ok(()) }
+}
+
+/// Whether a path is another, or lies below it.
+pub fn is_at_or_below(path: &str, other: &str) -> bool {
+    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Judges a path as an author wrote it: of a template what stands before its first tag and after its last.
+pub(super) fn check_written(text: &str, how: Use) -> Result<(), PathRefused> {
+    if how == Use::Enter && text == "/" {
+        return Ok(());
+    }
+    if !super::is_template(text) {
+        check_path(text)?;
+        return if how == Use::Put { check_not_own(text) } else { Ok(()) };
+    }
+    let rendered = rendered_with_x(text);
+    check(&rendered, text)?;
+    if how == Use::Put { check_not_own(&rendered).map_err(|_| PathRefused::Own(cut(text))) } else { Ok(()) }
+}
+
+/// The rules but for length, for a `text` that an author wrote as `written`.
+fn check(text: &str, written: &str) -> Result<(), PathRefused> {
+    let shown = || cut(written);
+    if text.chars().any(char::is_control) {
+        return Err(PathRefused::Control(shown()));
+    }
+    let Some(rest) = text.strip_prefix('/') else { return Err(PathRefused::Relative(shown())) };
+    if rest.is_empty() || rest.ends_with('/') {
+        return Err(PathRefused::TrailingSlash(shown()));
+    }
+    if let Some(part) = rest.split('/').find(|part| matches!(*part, "" | "." | "..")) {
+        return Err(PathRefused::Detour { path: shown(), part: part.into() });
+    }
+    if KERNEL_TREES.iter().any(|tree| is_at_or_below(text, tree)) {
+        return Err(PathRefused::Kernel(shown()));
+    }
+    Ok(())
+}
+
+/// A template with a plain letter for all from its first tag to its last: no name is complete beside one, so that nothing is
+/// refused that a value could mend. A beginning that is left open is the root.
+fn rendered_with_x(template: &str) -> String {
+    let open = ["{{", "{%", "{#"].iter().filter_map(|tag| template.find(tag)).min();
+    let close = ["}}", "%}", "#}"].iter().filter_map(|tag| template.rfind(tag)).max();
+    let Some((open, close)) = open.zip(close).filter(|(open, close)| open < close) else { return template.to_owned() };
+    let (head, tail) = (&template[..open], &template[close + 2..]);
+    // A dash beside a tag takes away the blanks next to it.
+    let head = if template[open + 2..].starts_with('-') { head.trim_end() } else { head };
+    let tail = if template[..close].ends_with('-') { tail.trim_start() } else { tail };
+    format!("{}x{tail}", if head.is_empty() { "/" } else { head })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s63_path_tricks_are_refused_as_text() {
+        let long = format!("/{}", "a".repeat(256));
+        for (text, refused) in [
+            ("etc/passwd", PathRefused::Relative("etc/passwd".into())),
+            ("", PathRefused::Relative(String::new())),
+            ("/", PathRefused::TrailingSlash("/".into())),
+            ("/etc/", PathRefused::TrailingSlash("/etc/".into())),
+            ("/etc/../root/x", PathRefused::Detour { path: "/etc/../root/x".into(), part: "..".into() }),
+            ("/etc/..", PathRefused::Detour { path: "/etc/..".into(), part: "..".into() }),
+            ("/./etc", PathRefused::Detour { path: "/./etc".into(), part: ".".into() }),
+            ("//etc", PathRefused::Detour { path: "//etc".into(), part: String::new() }),
+            ("/etc/a\0b", PathRefused::Control("/etc/a\0b".into())),
+            ("/etc/a\nb", PathRefused::Control("/etc/a\nb".into())),
+            (long.as_str(), PathRefused::Long { length: 257 }),
+            ("/proc/self/root/etc/x", PathRefused::Kernel("/proc/self/root/etc/x".into())),
+            ("/proc", PathRefused::Kernel("/proc".into())),
+            ("/dev/sda", PathRefused::Kernel("/dev/sda".into())),
+        ] {
+            assert_eq!(check_path(text), Err(refused), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn s63_the_agents_own_files_are_no_tasks() {
+        for (text, is) in [
+            ("/var/lib/stemma-agent", true),
+            ("/var/lib/stemma-agent/apply/accepted", true),
+            ("/run/stemma/labels.json", true),
+            ("/etc/stemma/agent.toml", true),
+            ("/etc/stemma/hooks.d/10-a", false),
+            ("/var/lib/stemma-agents", false),
+            ("/etc/stemma/agent.toml.d", false),
+        ] {
+            assert_eq!(check_not_own(text).is_err(), is, "{text}");
+        }
+    }
+
+    #[test]
+    fn w11_of_a_template_only_what_no_value_mends_is_refused() {
+        for (template, said) in [
+            ("etc/{{ params.x }}", "is relative"),
+            (" /etc/{{ params.x }}", "is relative"),
+            ("/etc/../{{ params.x }}", "has \"..\" in it"),
+            ("{{ params.x }}/../y", "has \"..\" in it"),
+            ("//{{ params.x }}", "has \"\" in it"),
+            ("/etc/{{ params.x }}/", "ends with a slash"),
+            ("/etc/\n{{ params.x }}", "control character"),
+            ("/proc/{{ params.x }}", "tree of the kernel"),
+            ("/run/stemma/{% if true %}a{% endif %}", "/run/stemma/{% if true %}a{% endif %} is the agent's own"),
+        ] {
+            let error = check_written(template, Use::Put).unwrap_err().to_string();
+            assert!(error.contains(said), "{template}: {error}");
+        }
+        for template in [
+            "{{ params.x }}",
+            "{{ params.root }}/a",
+            "{# a #}/etc/motd",
+            "/proc{{ params.x }}",
+            "/etc/.{{ params.x }}",
+            "/etc/{{ params.x }}..",
+            "/run/stemma{{ params.x }}",
+            "/etc/\n{{- params.x -}}\n/a",
+            "  {%- if true %}/a{% endif %}",
+            "/{{ params.x }}/../{{ params.y }}",
+            "/a{{ params.x",
+        ] {
+            assert_eq!(check_written(template, Use::Put), Ok(()), "{template}");
+        }
+    }
+}
