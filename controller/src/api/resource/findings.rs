@@ -8,7 +8,7 @@ use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Missing;
 use stemma_core::idle::{self, Idle};
 use stemma_core::object::{ClusterId, GroupId, Kind, Object};
-use stemma_core::resolve::{self, Resolution, Unset, cluster_findings, resolve_cluster};
+use stemma_core::resolve::{self, Resolution, Unset, cluster_findings, resolve_cluster, unset_in_empty};
 use uuid::Uuid;
 
 use super::state;
@@ -72,6 +72,7 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     }
     for cluster in clusters {
         findings.extend(cluster_findings(&work.model.fleet, cluster));
+        findings.extend(unset_in_empty(&work.model.fleet, work.model.fleet.groups_of(cluster)));
     }
     findings.list("apply")
 }

@@ -143,7 +143,12 @@ impl<'a> Walker<'a> {
                 "it is different things, depending on an `if` before it",
                 "give the variable another name",
             )),
-            Found::Here(shape) | Found::Outside(shape @ Shape::Macro) => Ok(shape),
+            Found::Here(shape) | Found::Outside(shape @ Shape::Macro) => {
+                if let Some(read) = self.scopes.read(name).cloned() {
+                    self.reads.add(read, self.stance);
+                }
+                Ok(shape)
+            }
             Found::Outside(_) => Err(self.refuse(
                 variable.span(),
                 "a macro sees its arguments and the roots only",

@@ -6,13 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stemma_core::input::Reference;
+
 use crate::shape::Shape;
 
-/// A variable: what it may be, and what it weighs ([`super::growth`]).
+/// A variable: what it may be, what it weighs ([`super::growth`]), and of what read it is the plain outcome.
 #[derive(Clone)]
 pub(super) struct Variable {
     pub(super) shape: Shape,
     pub(super) weight: u64,
+    pub(super) read: Option<Reference>,
 }
 
 type Scope<'a> = BTreeMap<&'a str, Variable>;
@@ -20,7 +23,12 @@ type Scope<'a> = BTreeMap<&'a str, Variable>;
 impl Variable {
     /// Data of some weight.
     pub(super) fn plain(weight: u64) -> Self {
-        Self { shape: Shape::Plain, weight }
+        Self::of(Shape::Plain, weight)
+    }
+
+    /// What is no plain outcome of a read.
+    pub(super) fn of(shape: Shape, weight: u64) -> Self {
+        Self { shape, weight, read: None }
     }
 }
 
@@ -77,7 +85,16 @@ impl<'a> Scopes<'a> {
 
     /// What a variable weighs; `None` for what is none.
     pub(super) fn weight(&self, name: &str) -> Option<u64> {
-        self.stack.iter().rev().find_map(|scope| scope.get(name)).map(|variable| variable.weight)
+        self.variable(name).map(|variable| variable.weight)
+    }
+
+    /// What a variable holds that was read and nothing else.
+    pub(super) fn read(&self, name: &str) -> Option<&Reference> {
+        self.variable(name).and_then(|variable| variable.read.as_ref())
+    }
+
+    fn variable(&self, name: &str) -> Option<&Variable> {
+        self.stack.iter().rev().find_map(|scope| scope.get(name))
     }
 
     pub(super) fn find(&self, name: &str) -> Found {
@@ -110,13 +127,15 @@ impl<'a> Scopes<'a> {
             let left = present.remove(name);
             let right = other.remove(name);
             let weight = left.iter().chain(&right).map(|variable| variable.weight).max().unwrap_or(0);
+            let reads = [&left, &right].map(|variable| variable.as_ref().and_then(|one| one.read.clone()));
             let shape = match (left, right) {
                 (Some(left), Some(right)) => left.shape.join(right.shape),
                 (Some(one), None) | (None, Some(one)) => one.shape.join(outer(self, name)),
                 (None, None) => continue,
             };
             let weight = weight.max(self.weight(name).unwrap_or(0));
-            joined.insert(name, Variable { shape, weight });
+            let [read, other] = reads;
+            joined.insert(name, Variable { shape, weight, read: read.filter(|read| Some(read) == other.as_ref()) });
         }
         self.swap(joined);
     }

@@ -3,13 +3,14 @@
 use minijinja::machinery::Span;
 use minijinja::machinery::ast::{EmitExpr, Expr, ForLoop, IfCond, Macro, SetBlock, Spanned, Stmt, WithBlock};
 use stemma_core::condition::AuthorError;
+use stemma_core::input::Read;
 use stemma_core::input::shell::{Place, Shell};
 
 use super::Walker;
 use super::expression::whole;
 use super::growth;
 use super::scope::{Found, Scopes, Variable};
-use crate::reads::Stance;
+use crate::reads::{self, Stance};
 use crate::shape::{Root, Shape};
 
 type Outcome = Result<(), AuthorError>;
@@ -159,7 +160,7 @@ impl<'a> Walker<'a> {
             }
             _ => Shape::Plain,
         };
-        let item = Variable { shape: item, weight: over.weight };
+        let item = Variable::of(item, over.weight);
         if let Some(filter) = &for_loop.filter_expr {
             self.scopes.push();
             self.assign(&for_loop.target, item.clone())?;
@@ -170,7 +171,7 @@ impl<'a> Walker<'a> {
         self.shell.clone_from(&before);
         self.scopes.push();
         self.assign(&for_loop.target, item)?;
-        self.scopes.bind("loop", Variable { shape: Shape::Loop, weight: 0 });
+        self.scopes.bind("loop", Variable::of(Shape::Loop, 0));
         self.loops += 1;
         self.perhaps(&for_loop.body)?;
         self.loops -= 1;
@@ -208,7 +209,7 @@ impl<'a> Walker<'a> {
         if self.scopes.is_in_macro() {
             return Err(self.refuse(declared.span(), "a macro stands within another", "put it beside the other"));
         }
-        let variable = Variable { shape: Shape::Macro, weight: growth::KEPT };
+        let variable = Variable::of(Shape::Macro, growth::KEPT);
         self.bind(declared.name, variable, declared.span());
         let floor = self.scopes.enter_macro();
         for default in &declared.defaults {
@@ -222,11 +223,17 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// A value that is kept under a name.
+    /// A value that is kept under a name. Of a label or parameter alone, what becomes of the template without it is decided where
+    /// the name is used.
     fn kept(&mut self, expr: &Expr<'a>) -> Result<Variable, AuthorError> {
         let shape = self.shape(expr)?;
+        let read = match &shape {
+            Shape::Label(label) => Some(Read::Label(label.clone())),
+            Shape::Path(root, keys) => reads::path(*root, keys.clone()).ok(),
+            _ => None,
+        };
         let shape = self.settle(shape, whole(expr))?;
-        Ok(Variable { shape, weight: self.check_weight(expr)? })
+        Ok(Variable { shape, weight: self.check_weight(expr)?, read: read.and_then(|read| reads::named(read).ok()) })
     }
 
     /// Binds a name, and remembers where for [`Walker::check_macros`].

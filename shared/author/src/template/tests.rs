@@ -25,6 +25,16 @@ fn what_a_template_fails_without_is_what_it_reads_on_every_way_and_never_asks_fo
         ("{% for n in nodes(tag='t') %}{{ labels.a }}{% endfor %}", vec![]),
         ("{% for x in params.list %}{{ x }}{% endfor %}", vec!["params.list"]),
         ("{% set a = labels.a %}{{ a|default('x') }}", vec![]),
+        ("{% set a = labels.a %}{{ a }}", vec!["labels.a"]),
+        ("{% set a = params.x %}{{ a.y }}", vec!["params.x"]),
+        ("{% set a = labels.a %}{% set a = 'x' %}{{ a }}", vec![]),
+        ("{% set a = labels.a %}{% if a is defined %}{{ a }}{% endif %}", vec![]),
+        ("{% set a = labels.a %}{% if labels.b == 'x' %}{% set a = 'y' %}{% endif %}{{ a }}", vec![]),
+        ("{% if labels.b == 'x' %}{% set a = labels.a %}{% endif %}{{ a }}", vec![]),
+        ("{% set a = labels.a %}{% for i in [1] %}{{ a }}{% endfor %}", vec![]),
+        ("{% set a = labels.a|default('x') %}{{ a }}", vec![]),
+        ("{% set a = labels.a if labels.b == 'x' else 'y' %}{{ a }}", vec![]),
+        ("{% with a = labels.a, b = labels.b %}{{ a }}{{ b|d('x') }}{% endwith %}", vec!["labels.a"]),
         ("{% macro m(x) %}{{ labels.a }}{% endmacro %}{{ m(labels.b) }}", vec![]),
     ] {
         let found = file(text).unwrap();

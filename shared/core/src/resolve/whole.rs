@@ -8,12 +8,12 @@ use serde::Serialize;
 use super::PlainAnswer;
 use super::answer::{Answer, Resolution};
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
-use super::{Unset, cluster_findings};
+use super::{Unset, cluster_findings, unset_in_empty};
 use crate::finding::Finding;
 use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
 use crate::idle;
-use crate::object::{ClusterId, ClusterTemplate, Node, NodeId};
+use crate::object::{ClusterId, ClusterTemplate, GroupId, Node, NodeId};
 use crate::release::select::MASTER;
 use crate::role::natural_cmp;
 
@@ -69,6 +69,7 @@ pub enum ResolveError {
 pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterAnswer {
     let mut answer = resolve_nodes(fleet, cache, id);
     answer.findings.extend(unset(answer.nodes.iter()));
+    answer.findings.extend(unset_in_empty(fleet, fleet.groups_of(id)));
     answer
 }
 
@@ -137,6 +138,7 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
     whole.findings.extend(templates.flat_map(of_template));
     whole.findings.extend(fleet.releases().flat_map(|release| release.findings.iter().cloned()));
     whole.findings.extend(unset(whole.answers.iter()));
+    whole.findings.extend(unset_in_empty(fleet, fleet.groups().map(|group| GroupId(group.meta.uuid))));
     sort_findings(&mut whole.findings);
     whole.answers.sort_by_key(|answer| answer.id());
     Ok(whole)

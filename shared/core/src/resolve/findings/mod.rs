@@ -7,4 +7,4 @@ mod node;
 mod unset;
 
 pub use cluster::cluster_findings;
-pub use unset::{Unset, newly_unset};
+pub use unset::{Unset, newly_unset, unset_in_empty};

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::finding::{Finding, rule};
-use crate::fleet::{Fleet, NodeView};
+use crate::finding::{Finding, Rule, Severity, rule};
+use crate::fleet::{Change, Fleet, NodeView};
 use crate::input::{Input, Reference};
 use crate::name::ReleaseRef;
-use crate::object::NodeId;
+use crate::object::{GroupId, Meta, Node, NodeId, NodeSpec, Timestamp};
 use crate::release::TaskIx;
 use crate::resolve::{Answer, Resolution, ResolveCache, TaskSet, resolve_node};
 
@@ -77,23 +77,39 @@ impl Unset {
 
 impl Lack {
     fn finding(mut self, release: &ReleaseRef, reference: &Reference) -> Finding {
-        self.names.sort_by(|a, b| crate::role::natural_cmp(a, b));
-        self.names.truncate(MOST_NAMED);
-        let more = if self.hosts > self.names.len() { ", …" } else { "" };
-        let named = format!("{}{more}", self.names.join(", "));
+        let named = self.named(self.hosts);
         let hosts = match (self.hosts, self.of) {
             (1, 1) => format!("the one host that reads it lacks `{reference}` ({named})"),
             (1, of) => format!("1 of the {of} hosts that read it lacks `{reference}` ({named})"),
             (lack, of) if lack == of => format!("all {of} hosts that read it lack `{reference}` ({named})"),
             (lack, of) => format!("{lack} of the {of} hosts that read it lack `{reference}` ({named})"),
         };
+        self.said(rule::REFERENCE_UNSET, release, &hosts)
+    }
+
+    /// Of groups that no host is in.
+    fn foreseen(mut self, release: &ReleaseRef, reference: &Reference) -> Finding {
+        let named = self.named(self.names.len());
+        let hosts = format!("no host is in nodegroup {named} yet; one that does not say `{reference}` itself lacks it");
+        self.said(Rule { severity: Severity::Info, ..rule::REFERENCE_UNSET }, release, &hosts)
+    }
+
+    /// The first names, of so many.
+    fn named(&mut self, of: usize) -> String {
+        self.names.sort_by(|a, b| crate::role::natural_cmp(a, b));
+        self.names.truncate(MOST_NAMED);
+        let more = if of > self.names.len() { ", …" } else { "" };
+        format!("{}{more}", self.names.join(", "))
+    }
+
+    fn said(self, rule: Rule, release: &ReleaseRef, hosts: &str) -> Finding {
         let first = self.tasks.first().cloned().unwrap_or_default();
         let tasks = match self.tasks.len() {
             0 | 1 => format!("task {first} fails there"),
             _ => format!("tasks {} fail there", self.tasks.into_iter().collect::<Vec<_>>().join(", ")),
         };
         let message = format!("{hosts}, and {tasks}: set it, or write `is defined` or `|default(…)`");
-        Finding::of(rule::REFERENCE_UNSET, format!("release/{release} task {first}"), message)
+        Finding::of(rule, format!("release/{release} task {first}"), message)
     }
 }
 
@@ -119,6 +135,35 @@ pub fn newly_unset(
         }
     }
     unset.findings()
+}
+
+/// What a host that joins a group without nodes would lack. It may say so itself, so that each is an info.
+pub fn unset_in_empty(fleet: &Fleet, groups: impl Iterator<Item = GroupId>) -> Vec<Finding> {
+    let mut lacks: BTreeMap<(ReleaseRef, Reference), Lack> = BTreeMap::new();
+    for group in groups.filter(|group| fleet.nodes_of(*group).next().is_none()) {
+        let Some(answer) = joined(fleet, group) else { continue };
+        let Some((set, release)) = answer.task_set().zip(answer.release()) else { continue };
+        for (reference, tasks) in needed_by(set, set.tasks()) {
+            if matches!(set.inputs.find(&reference).as_deref(), Some(Input::Absent)) {
+                let lack = lacks.entry((release.name.clone(), reference)).or_default();
+                lack.names.extend(fleet.fold(group).map(|fold| fold.place()));
+                lack.tasks.extend(tasks);
+            }
+        }
+    }
+    lacks.into_iter().map(|((release, reference), lack)| lack.foreseen(&release, &reference)).collect()
+}
+
+/// The answer of a host that joins a group and says nothing of itself.
+fn joined(fleet: &Fleet, group: GroupId) -> Option<Arc<Answer>> {
+    let spec = NodeSpec { nodegroup: Some(group), ..NodeSpec::default() };
+    let node = Node { meta: Meta::new(group.0, None, Timestamp(0)), spec };
+    let (mut fleet, id) = (fleet.clone(), node.id());
+    fleet.apply(Change::Node(Arc::new(node)));
+    match resolve_node(&fleet, &ResolveCache::new(), id) {
+        Resolution::Complete(answer) => Some(answer),
+        Resolution::Incomplete(_) => None,
+    }
 }
 
 /// What a host lacks of all that the tasks of its profile need, whether conditions leave them out or not.
