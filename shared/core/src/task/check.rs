@@ -93,8 +93,7 @@ mod tests {
     fn w11_a_type_that_no_agent_runs_is_one_finding_that_names_its_tasks() {
         let kinds =
             ["service", "file", "puppet", "service", "stage", "skipped", "flie", "service", "service", "service"];
-        let tasks: Vec<Task> =
-            (0..).zip(kinds).map(|(at, kind): (u32, _)| Task::new(&format!("t{at}"), kind)).collect();
+        let tasks: Vec<Task> = (0..).zip(kinds).map(|(at, kind): (u32, _)| Task::new(format!("t{at}"), kind)).collect();
         let found = not_run_yet(&"site@1".parse().unwrap(), &tasks);
         let said: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(
