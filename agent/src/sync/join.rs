@@ -18,7 +18,7 @@ use stemma_wire::tls::{Pin, Refusal, client_config, spki_sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::connection::Connection;
-use super::joining;
+use super::joining::{self, KeyError};
 use super::state::{Credentials, GivenError, StateError};
 use crate::host::{Host, HostError};
 use crate::identity::Identity;
@@ -89,6 +89,15 @@ pub enum JoinError {
 const LISTENER: &str = "is this the agents' listener (the controller prints it as `agents`)?";
 const CLOCK: &str = "is this host's clock right?";
 const HASH: &str = "compare --ca-hash with what `stemma token ca-hash` prints";
+
+impl From<KeyError> for JoinError {
+    fn from(error: KeyError) -> Self {
+        match error {
+            KeyError::Unmade(error) => Self::Key(error),
+            KeyError::Unkept(error) => Self::Unkept(error),
+        }
+    }
+}
 
 impl JoinError {
     /// An answer that is a refusal.

@@ -7,7 +7,6 @@ use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde::{Deserialize, Serialize};
 use stemma_core::digest::sha256;
 
-use super::join::JoinError;
 use super::state::DIR;
 use crate::host::atomic::{Attributes, ensure_dir, replace};
 use crate::host::{Host, HostError, HostPath};
@@ -25,13 +24,22 @@ struct Kept {
     key: Vec<u8>,
 }
 
+/// Why there is no key to ask with. Nobody was asked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeyError {
+    #[error("no key could be made")]
+    Unmade(#[from] rcgen::Error),
+    #[error("the key could not be kept")]
+    Unkept(#[source] HostError),
+}
+
 /// The key that this token was asked with before, or a new one.
 ///
 /// # Errors
-/// [`JoinError`] when no key can be made, or it cannot be kept: a token would be used up, and its answer perhaps lost.
-pub(super) fn take_up(host: &dyn Host, token: &str) -> Result<KeyPair, JoinError> {
+/// [`KeyError`] when no key can be made, or it cannot be kept: a token would be used up, and its answer perhaps lost.
+pub(super) fn take_up(host: &dyn Host, token: &str) -> Result<KeyPair, KeyError> {
     let token_sha256 = sha256(token.as_bytes());
-    let dir = ensure_dir(host, &HostPath::own(DIR), 0o700).map_err(JoinError::Unkept)?;
+    let dir = ensure_dir(host, &HostPath::own(DIR), 0o700).map_err(KeyError::Unkept)?;
     // One that is damaged is as none.
     let kept = dir.read(NAME, LARGEST).ok().flatten().and_then(|bytes| serde_json::from_slice::<Kept>(&bytes).ok());
     let kept = kept.filter(|kept| kept.token_sha256 == token_sha256);
@@ -41,7 +49,7 @@ pub(super) fn take_up(host: &dyn Host, token: &str) -> Result<KeyPair, JoinError
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let kept = Kept { token_sha256, key: key.serialize_der() };
     let bytes = serde_json::to_vec(&kept).expect("it has no map whose keys are not text");
-    replace(host, &*dir, NAME, &bytes, Attributes::mode(0o600)).map_err(JoinError::Unkept)?;
+    replace(host, &*dir, NAME, &bytes, Attributes::mode(0o600)).map_err(KeyError::Unkept)?;
     Ok(key)
 }
 
@@ -82,6 +90,6 @@ mod tests {
     fn a_key_that_cannot_be_kept_is_not_asked_with() {
         let host = MemoryHost::new();
         host.fill(true);
-        assert!(matches!(take_up(&host, "a.b"), Err(JoinError::Unkept(_))));
+        assert!(matches!(take_up(&host, "a.b"), Err(KeyError::Unkept(_))));
     }
 }

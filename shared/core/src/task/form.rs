@@ -85,11 +85,6 @@ impl Form {
     }
 }
 
-/// Whether a text is only known where it is rendered. One without these marks is its own rendering.
-pub fn is_template(text: &str) -> bool {
-    ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
-}
-
 /// File rights from octal digits. They are text, since a bare number in YAML is decimal to one reader and octal to the next.
 pub fn file_mode(text: &str) -> Option<u32> {
     let octal = (3..=5).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));

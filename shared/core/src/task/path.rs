@@ -92,12 +92,17 @@ pub fn is_at_or_below(path: &str, other: &str) -> bool {
     path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// Whether a text is only known where it is rendered. One without these marks is its own rendering.
+pub fn is_template(text: &str) -> bool {
+    ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
+}
+
 /// Judges a path as an author wrote it: of a template what stands before its first tag and after its last.
 pub(super) fn check_written(text: &str, how: Use) -> Result<(), PathRefused> {
     if how == Use::Enter && text == "/" {
         return Ok(());
     }
-    if !super::is_template(text) {
+    if !is_template(text) {
         check_path(text)?;
         return if how == Use::Put { check_not_own(text) } else { Ok(()) };
     }
