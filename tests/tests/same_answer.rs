@@ -69,7 +69,7 @@ fn release(chance: &mut Chance, replaces: bool) -> Value {
         roles[role] = json!({"tags": chance.some(TAGS, 50)});
     }
     let mut tasks =
-        vec![json!({"id": "t0", "type": "shell", "roles": "*", "parameters": {"command": ["true"], "creates": "/"}})];
+        vec![json!({"id": "t0", "type": "shell", "roles": "*", "parameters": {"command": ["true"], "creates": "/etc"}})];
     for at in 1..4 + chance.below(8) {
         let task = task(chance, at);
         tasks.push(task);
