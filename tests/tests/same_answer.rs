@@ -68,8 +68,9 @@ fn release(chance: &mut Chance, replaces: bool) -> Value {
     for role in ["one", "two", "three"] {
         roles[role] = json!({"tags": chance.some(TAGS, 50)});
     }
-    let mut tasks =
-        vec![json!({"id": "t0", "type": "shell", "roles": "*", "parameters": {"command": ["true"], "creates": "/etc"}})];
+    let mut tasks = vec![
+        json!({"id": "t0", "type": "shell", "roles": "*", "parameters": {"command": ["true"], "creates": "/etc"}}),
+    ];
     for at in 1..4 + chance.below(8) {
         let task = task(chance, at);
         tasks.push(task);
@@ -207,6 +208,15 @@ fn compared(answer: &Value) -> Value {
     COMPARED.iter().map(|field| ((*field).to_owned(), answer[field].clone())).collect::<Map<_, _>>().into()
 }
 
+/// The same, without why a task is left out: other words release nothing, so a host may hold those of an earlier answer.
+fn compared_on_host(answer: &Value) -> Value {
+    let mut compared = compared(answer);
+    for why in compared["skipped"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+        *why = Value::Null;
+    }
+    compared
+}
+
 /// What the host itself says of its labels, before its agent is there: some of it is accepted, and the rest is not.
 fn report_labels(chance: &mut Chance, root: &Path) -> Result<()> {
     let directory = root.join("etc/stemma/labels.d");
@@ -216,6 +226,11 @@ fn report_labels(chance: &mut Chance, root: &Path) -> Result<()> {
         .into_iter()
         .map(|key| format!("{key}={}\n", chance.one(&["gold", "a", "of-the-host"])));
     std::fs::write(directory.join("10-host"), lines.collect::<String>())?;
+    Ok(())
+}
+
+fn same(who: &str, found: &Value, expected: &Value) -> Result<()> {
+    ensure!(found == expected, "{who} says\n{found:#}\nand the controller\n{expected:#}");
     Ok(())
 }
 
@@ -242,10 +257,8 @@ fn one_fleet(seed: u64) -> Result<()> {
                 ours["roles"],
                 controllers["roles"]
             );
-            for (who, answer) in [("stemma resolve", ours), ("the host", &hosts)] {
-                let (found, expected) = (compared(answer), compared(controllers));
-                ensure!(found == expected, "{name}: {who} says\n{found:#}\nand the controller\n{expected:#}");
-            }
+            same(&format!("{name}: stemma resolve"), &compared(ours), &compared(controllers))?;
+            same(&format!("{name}: the host"), &compared_on_host(&hosts), &compared_on_host(controllers))?;
         }
         Ok(())
     })
