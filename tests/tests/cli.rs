@@ -249,6 +249,11 @@ fn a_wrong_release_is_said_alike_with_and_without_a_controller() -> Result<()> {
 fn every_writing_verb_is_tried_out_and_changes_nothing() -> Result<()> {
     let fleet = site()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
+    eventually("its task set is released", || {
+        let node = fleet.stemma(&["get", "--raw", "/v1/nodes/web-1"])?;
+        anyhow::ensure!(node.contains("\"release\":\"site@2026.11\""), "{node}");
+        Ok(())
+    })?;
     let before =
         fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
     for (arguments, hosts) in [
