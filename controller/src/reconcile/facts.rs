@@ -24,21 +24,21 @@ pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_err
 }
 
 /// The ids of the tasks that were released to a node.
-pub(crate) fn runs(model: &Model, released: &ReleasedRecord) -> Vec<String> {
+pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
     released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
 }
 
 /// What became of the tasks that were released to a node.
 pub(crate) fn tasks(model: &Model, node: Uuid) -> Tasks {
     let Some(released) = model.released.get(&node) else { return Tasks::NotReleased };
-    let runs = runs(model, released);
+    let mut runs = runs(model, released);
     let Some(results) = model.results.get(&node) else {
-        return if runs.is_empty() { Tasks::NothingToRun } else { Tasks::Unreported };
+        return if runs.next().is_none() { Tasks::NothingToRun } else { Tasks::Unreported };
     };
     let digest = released.digest();
-    let present = |task: &String| {
+    let present = |task: &str| {
         let result = &results.tasks.get(task)?.result;
         (result.task_set == digest).then(|| outcome_class(result.outcome))
     };
-    Tasks::of_outcomes(runs.iter().map(present))
+    Tasks::of_outcomes(runs.map(present))
 }

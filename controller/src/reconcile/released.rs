@@ -81,7 +81,7 @@ pub(super) fn candidate(model: &Model, answer: &Answer, known: &mut Untranslated
 fn has_undecided(model: &Model, answer: &Answer) -> bool {
     let undecided: BTreeSet<&str> = answer.task_set().into_iter().flat_map(|set| set.undecided_ids()).collect();
     let released = model.released.get(&answer.id().0).filter(|_| !undecided.is_empty());
-    released.is_some_and(|released| facts::runs(model, released).iter().any(|id| undecided.contains(&**id)))
+    released.is_some_and(|released| facts::runs(model, released).any(|id| undecided.contains(id)))
 }
 
 /// What of a released task set decides whether another one is released.
@@ -242,7 +242,7 @@ pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
             continue;
         }
         profiles.push(hash);
-        let record = ProfileRecord { bytes: profile.encoded.bytes.to_vec(), blobs: profile.blobs.to_vec() };
+        let record = ProfileRecord::new(profile.encoded.bytes.to_vec(), profile.blobs.to_vec());
         transaction = transaction.put(key::profile(&hash), codec::encode(&record));
     }
     transaction

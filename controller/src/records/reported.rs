@@ -2,6 +2,7 @@
 //! no audit event, and no operator writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -84,9 +85,9 @@ impl ReleasedRecord {
     }
 
     /// The ids of the tasks that run, in order. `profile` is the one that the task set names.
-    pub fn runs(&self, profile: Option<&ProfileRecord>) -> Vec<String> {
-        let ids = profile.into_iter().flat_map(ProfileRecord::tasks).map(|task| task.id);
-        ids.filter(|id| !self.task_set.left_out.contains_key(id)).collect()
+    pub fn runs<'a>(&'a self, profile: Option<&'a ProfileRecord>) -> impl Iterator<Item = &'a str> {
+        let ids = profile.into_iter().flat_map(ProfileRecord::ids).map(String::as_str);
+        ids.filter(|id| !self.task_set.left_out.contains_key(*id))
     }
 }
 
@@ -109,9 +110,33 @@ pub struct ProfileRecord {
     pub bytes: Vec<u8>,
     /// The blobs that its tasks name, sorted.
     pub blobs: Vec<Hash>,
+    #[serde(skip)]
+    ids: Ids,
 }
 
+/// The ids of a profile's tasks: read from its bytes once, and no part of what is stored or compared.
+#[derive(Clone, Debug, Default)]
+struct Ids(OnceLock<Box<[String]>>);
+
+impl PartialEq for Ids {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Ids {}
+
 impl ProfileRecord {
+    /// A profile as it is sent, and the blobs that its tasks name, sorted.
+    pub fn new(bytes: Vec<u8>, blobs: Vec<Hash>) -> Self {
+        Self { bytes, blobs, ids: Ids::default() }
+    }
+
+    /// The ids of its tasks, in order; none where it cannot be read.
+    fn ids(&self) -> &[String] {
+        self.ids.0.get_or_init(|| self.tasks().into_iter().map(|task| task.id).collect())
+    }
+
     /// Its tasks; none where it cannot be read.
     fn tasks(&self) -> Vec<ProfileTask> {
         postcard::from_bytes::<Profile>(&self.bytes).map(|profile| profile.tasks).unwrap_or_default()
@@ -189,6 +214,6 @@ mod tests {
             task("new", r#"{"id":"new","parameters":{"type":"untranslated"},"type":"shell"}"#),
         ];
         let bytes = postcard::to_allocvec(&Profile { tasks }).unwrap();
-        assert_eq!(ProfileRecord { bytes, blobs: Vec::new() }.untranslated(), BTreeSet::from(["old".to_owned()]));
+        assert_eq!(ProfileRecord::new(bytes, Vec::new()).untranslated(), BTreeSet::from(["old".to_owned()]));
     }
 }

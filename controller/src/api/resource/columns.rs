@@ -33,7 +33,9 @@ pub(super) struct Row<'a> {
     model: &'a Model,
     node: &'a Node,
     base: &'a str,
+    path: OnceCell<String>,
     outcome: OnceCell<Resolution>,
+    status: OnceCell<Status>,
     view: OnceCell<Option<NodeView<'a>>>,
     findings: OnceCell<Vec<Finding>>,
     above: OnceCell<Option<Folds>>,
@@ -48,7 +50,9 @@ impl<'a> Row<'a> {
             model,
             node,
             base,
+            path: OnceCell::new(),
             outcome: OnceCell::new(),
+            status: OnceCell::new(),
             view: OnceCell::new(),
             findings: OnceCell::new(),
             above: OnceCell::new(),
@@ -61,8 +65,8 @@ impl<'a> Row<'a> {
     }
 
     /// Where the node stands.
-    pub(super) fn status(&self) -> Status {
-        state::status(self.api, self.model, self.node, self.outcome(), self.findings())
+    pub(super) fn status(&self) -> &Status {
+        self.status.get_or_init(|| state::status(self.api, self.model, self.node, self.outcome(), self.findings()))
     }
 
     fn view(&self) -> Option<&NodeView<'a>> {
@@ -101,7 +105,8 @@ impl<'a> Row<'a> {
     }
 
     fn links(&self, below: &str) -> [Link; 2] {
-        view::links(self.base, &format!("{}{below}", NodeSpec::path(self.node)))
+        let path = self.path.get_or_init(|| NodeSpec::path(self.node));
+        view::links(self.base, &[path, below].concat())
     }
 }
 

@@ -49,9 +49,8 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
     }
     let node = answer.node().meta.uuid;
     let released = model.released.get(&node);
-    body["released"] = released
-        .is_some_and(|released| crate::reconcile::facts::runs(model, released).iter().any(|task| task == id))
-        .into();
+    body["released"] =
+        released.is_some_and(|released| crate::reconcile::facts::runs(model, released).any(|task| task == id)).into();
     let last = model.results.get(&node).and_then(|results| results.tasks.get(id));
     let present = released.map(|released| released.digest());
     let is_done = last.is_some_and(|last| Some(last.result.task_set) == present && !is_failure(last.result.outcome));

@@ -70,7 +70,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
         body["digest_version"] = DigestVersion::NEWEST.number().into();
     }
     body["released"] = json!(model.released.get(&answer.node().meta.uuid).map(|released| json!({
-        "revision": released.revision, "at": view::time(released.at), "release": released.release, "tasks": crate::reconcile::facts::runs(model, released),
+        "revision": released.revision, "at": view::time(released.at), "release": released.release, "tasks": crate::reconcile::facts::runs(model, released).collect::<Vec<_>>(),
         "task_digest": TaskDigest(released.task_set.task_digest),
     })));
     body

@@ -1,6 +1,6 @@
 //! Where a node stands: what resolve says of it, what it said of itself, what became of its tasks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 use stemma_core::finding::{Finding, Severity, rule};
@@ -114,8 +114,8 @@ pub(super) fn last_error(model: &Model, node: &Node) -> Option<String> {
     let id = node.meta.uuid;
     let (released, results) = (model.released.get(&id)?, model.results.get(&id)?);
     let digest = released.digest();
-    let failed = facts::runs(model, released).into_iter().find_map(|task| {
-        let outcome = results.tasks.get(&task)?;
+    let failed = facts::runs(model, released).find_map(|task| {
+        let outcome = results.tasks.get(task)?;
         let counts = outcome.result.task_set == digest && reported::is_failure(outcome.result.outcome);
         counts.then_some(outcome)
     })?;
@@ -126,10 +126,11 @@ pub(super) fn last_error(model: &Model, node: &Node) -> Option<String> {
 /// What a host said, and what became of its tasks.
 pub(super) fn report(model: &Model, node: &Node) -> Value {
     let id = node.meta.uuid;
-    let present = model.released.get(&id).map(|released| (released.digest(), facts::runs(model, released)));
+    let present = model.released.get(&id);
+    let present = present.map(|released| (released.digest(), facts::runs(model, released).collect::<BTreeSet<_>>()));
     let is_current = |task: &TaskOutcome| {
         let result = &task.result;
-        present.as_ref().is_some_and(|(digest, runs)| *digest == result.task_set && runs.contains(&result.task))
+        present.as_ref().is_some_and(|(digest, runs)| *digest == result.task_set && runs.contains(result.task.as_str()))
     };
     // Each fact is the text of a JSON value.
     let fact =

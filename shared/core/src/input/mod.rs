@@ -233,6 +233,11 @@ impl Inputs {
         self.entries.len()
     }
 
+    /// Bytes of the references and of their values as JSON, about: escapes of strings are not counted.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether nothing is read.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
