@@ -135,6 +135,7 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
             let name = names.first().ok_or_else(|| Exit::Usage.because(format!("which {}? name one", kind.name())))?;
             describe::describe(api, kind, kind.bare(name), output).await
         }
+        Command::Audit(asked) => command::audit::audit(api, &asked, output).await,
         Command::Explain { kind, name, question } => question::explain(api, kind, &name, &question, output).await,
         Command::Trait(what) => node::traits(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,

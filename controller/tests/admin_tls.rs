@@ -38,6 +38,8 @@ async fn w10_08_a_write_from_a_page_of_another_site_is_refused() {
         assert_eq!(ask(&fleet, Method::GET, &headers).await.0, 200, "{headers:?}: a read tells its page nothing");
     }
     fleet.audited("admin", "request.origin", 4).await;
+    let refused = fleet.read("/v1/audit?refused=true&principal=admin").await;
+    assert_eq!(refused["audit"][0]["refused"], "request.origin", "{refused}");
     for kind in [
         "text/plain",
         "Text/Plain;charset=UTF-8",

@@ -131,6 +131,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         question: Question,
     },
+    /// Who did what and what was refused, the last first.
+    Audit(Audit),
     /// Make an object.
     #[command(subcommand)]
     Create(Create),
@@ -205,9 +207,45 @@ impl Command {
             | Self::Completion { .. }
             | Self::Get { .. }
             | Self::Describe { .. }
+            | Self::Audit(_)
             | Self::Explain { .. } => false,
         }
     }
+}
+
+/// Which entries of the audit.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Audit {
+    /// What was done to this object, as node/web-1 or nodegroup/prod/web, also when it is gone.
+    #[arg(value_name = "KIND/NAME|UUID")]
+    pub(crate) object: Option<String>,
+    /// Of this principal.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) principal: Option<String>,
+    /// Since then, as 2026-11-24T18:00:00Z, or for so long, as 2h or 3d.
+    #[arg(long, value_name = "TIME|DURATION", value_parser = past)]
+    pub(crate) since: Option<jiff::Timestamp>,
+    /// Before then, likewise.
+    #[arg(long, value_name = "TIME|DURATION", value_parser = past)]
+    pub(crate) until: Option<jiff::Timestamp>,
+    /// What was refused alone.
+    #[arg(long)]
+    pub(crate) refused: bool,
+    /// The last so many.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub(crate) limit: usize,
+}
+
+/// A time, or how long ago it was.
+fn past(text: &str) -> Result<jiff::Timestamp, String> {
+    if let Ok(at) = text.parse() {
+        return Ok(at);
+    }
+    let refused =
+        |error: &dyn std::fmt::Display| format!("neither a time, as 2026-11-24T18:00:00Z, nor a duration: {error}");
+    let seconds = node::seconds(text).map_err(|error| refused(&error))?;
+    let ago = jiff::SignedDuration::from_secs(i64::try_from(seconds).map_err(|error| refused(&error))?);
+    jiff::Timestamp::now().checked_sub(ago).map_err(|error| refused(&error))
 }
 
 /// A question of `explain`.

@@ -221,7 +221,7 @@ pub(crate) enum Token {
 }
 
 /// A length of time in seconds: numbers, each with its unit.
-fn seconds(text: &str) -> Result<u64, String> {
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no time: write it as 90s, 30m, 1h or 7d");
     let mut seconds = 0_u64;
     for part in text.split_inclusive(|letter: char| letter.is_ascii_alphabetic()) {

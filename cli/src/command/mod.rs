@@ -1,6 +1,7 @@
 //! What each command does, by what it needs: nothing but manifests, questions to a controller, writes.
 
 pub(crate) mod apply;
+pub(crate) mod audit;
 pub(crate) mod describe;
 pub(crate) mod done;
 pub(crate) mod each;

@@ -160,11 +160,16 @@ pub(crate) async fn pages(api: &mut Api, mut path: String) -> Result<Vec<Value>>
     loop {
         let page = api.get(&path).await?;
         objects.extend(items(&page).cloned());
-        match page.get("next").and_then(Value::as_str).and_then(path_of) {
+        match next(&page) {
             Some(next) => path = next,
             None => return Ok(objects),
         }
     }
+}
+
+/// The path of the page behind this one.
+pub(crate) fn next(page: &Value) -> Option<String> {
+    page.get("next").and_then(Value::as_str).and_then(path_of)
 }
 
 /// The objects of a list's answer.

@@ -9,6 +9,8 @@ use stemma_core::object::Kind;
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
+use crate::store::Revision;
+
 /// Objects, by kind and uuid.
 pub const OBJECTS: &str = "object/";
 /// After-images, by kind, uuid and revision.
@@ -85,6 +87,11 @@ pub fn placed(cluster: Uuid) -> String {
 /// is fixed from then on. Goes with the release.
 pub fn fixed(release: &str) -> String {
     format!("fixed/{release}")
+}
+
+/// An audit event.
+pub fn audit(revision: Revision) -> Vec<u8> {
+    [AUDIT.as_bytes(), &revision.to_key()].concat()
 }
 
 /// The record of a request.

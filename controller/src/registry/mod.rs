@@ -7,6 +7,7 @@
 //! the registry and to the cache, never to the store.
 
 pub mod admit;
+pub mod audit;
 mod caller;
 mod contended;
 mod context;

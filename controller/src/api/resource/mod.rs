@@ -1,6 +1,7 @@
 //! The resources: what each row of the endpoint table does.
 
 mod apply;
+mod audit;
 mod blobs;
 mod changes;
 mod clusters;

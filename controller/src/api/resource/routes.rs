@@ -20,8 +20,8 @@ use super::roles::RoleCall;
 use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
-    apply, blobs, explain, lists, machine, maps, nodes, objects, patching, releases, resolved, roles, tags, tokens,
-    traits, writes,
+    apply, audit, blobs, explain, lists, machine, maps, nodes, objects, patching, releases, resolved, roles, tags,
+    tokens, traits, writes,
 };
 use crate::api::Api;
 use crate::api::http::request::{Body, HandlerResult, Reply, Request};
@@ -149,6 +149,7 @@ handlers! {
     DeleteReleaseTag => write tags::release::write_tag, TagCall::Delete;
     Apply => write apply::post;
     PutBlob => write blobs::put;
+    ListAudit => write audit::list;
     GetRequest => write machine::request;
     ListTokens => answer tokens::list;
     CreateToken => write tokens::create;

@@ -92,6 +92,22 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them, in their order.
+    pub const ALL: [Self; 12] = [
+        Self::Release,
+        Self::ReleaseTags,
+        Self::ClusterTemplate,
+        Self::Cluster,
+        Self::NodeGroup,
+        Self::Node,
+        Self::Primary,
+        Self::Namespace,
+        Self::InspectionRule,
+        Self::Revision,
+        Self::Secret,
+        Self::Expectation,
+    ];
+
     /// The name in `kind:` and in paths of findings.
     pub const fn name(self) -> &'static str {
         match self {

@@ -34,6 +34,8 @@ const NODES: Query = Query::Of(&[PAGE, NODE_FILTERS, &["fields", "detail", "dele
 const ONE_NODE: Query = Query::Of(&[&["fields"], AT_LEAST]);
 /// An explanation of one thing.
 const EXPLAIN: Query = Query::Of(&[&["label", "tag", "task", "trait"], AT_LEAST]);
+/// The audit.
+const AUDIT: Query = Query::Of(&[PAGE, &["principal", "object", "since", "until", "refused"], AT_LEAST]);
 /// A write: who makes it.
 const BY: Query = Query::Of(&[&["manager"]]);
 /// A change of maps or fields, which may be forced upon other managers, or be refused where it takes something from them.
@@ -245,6 +247,7 @@ endpoints! {
 
         Apply Post "/v1/apply" WRITE Body APPLY Json(Apply) -> OK Json(Applied) Whole: "Applies several objects at once, all or none.";
         PutBlob Put "/v1/blobs/{hash}" WRITE Fleet UNREAD Bytes -> EMPTY Nothing Whole: "Takes a file body, before the manifest that names it.";
+        ListAudit Get "/v1/audit" READ Fleet AUDIT Nothing -> OK Json Whole: "Lists what was done and what was refused, in the order of revisions: whose, of which object, since when and until when.";
         GetRequest Get "/v1/requests/{request}" READ Fleet NONE Nothing -> OK Json Whole: "Says what became of a write.";
         ListTokens Get "/v1/join-tokens" READ Fleet NONE Nothing -> OK Json Whole: "Lists join tokens, without their secrets.";
         CreateToken Post "/v1/join-tokens" WRITE Fleet BY Json -> CREATED Json Whole: "Makes a join token; its secret is told this once.";

@@ -1,0 +1,94 @@
+//! `audit`: who did what, and what was refused.
+
+use anyhow::Result;
+use serde_json::Value;
+use stemma_wire::endpoint::{Endpoint, escape};
+
+use crate::api::Api;
+use crate::args::{Audit, Output};
+use crate::command::question;
+use crate::output::{cell, since, table};
+
+/// Prints the newest entries, the last one first.
+pub(crate) async fn audit(api: &mut Api, asked: &Audit, output: Output) -> Result<()> {
+    let entries = entries(api, asked).await?;
+    let list = Value::Array(entries);
+    let rows = list.as_array().into_iter().flatten();
+    let revisions = rows.clone().map(|entry| cell(entry.get("revision"))).collect::<Vec<_>>();
+    let head = ["revision", "at", "principal", "what", "reason", "address"];
+    let shown = || table(&head, rows.map(row));
+    question::print_list(&list, ("revision", revisions.iter().map(String::as_str)), shown, output)
+}
+
+/// As many entries as were asked for: a page may hold fewer, where few entries meet the filter.
+async fn entries(api: &mut Api, asked: &Audit) -> Result<Vec<Value>> {
+    let mut entries: Vec<Value> = Vec::new();
+    let mut next = Some(path(asked));
+    while let Some(path) = next.filter(|_| entries.len() < asked.limit) {
+        let page = api.get(&path).await?;
+        entries.extend(question::items(&page).cloned());
+        next = question::next(&page);
+    }
+    entries.truncate(asked.limit);
+    Ok(entries)
+}
+
+fn path(asked: &Audit) -> String {
+    let mut path = format!("{}?sort_dir=desc&limit={}", Endpoint::ListAudit.path(&[]), asked.limit.clamp(1, 1_000));
+    let texts = [("object", asked.object.clone()), ("principal", asked.principal.clone())];
+    let times = [("since", asked.since), ("until", asked.until)].map(|(name, at)| (name, at.map(|at| at.to_string())));
+    for (name, value) in texts.into_iter().chain(times) {
+        if let Some(value) = value {
+            path.push_str(&format!("&{name}={}", escape(&value)));
+        }
+    }
+    if asked.refused {
+        path.push_str("&refused=true");
+    }
+    path
+}
+
+fn row(entry: &Value) -> Vec<String> {
+    let text = |field: &str| cell(entry.get(field));
+    vec![text("revision"), since(entry.get("at")), text("principal"), what(entry), text("reason"), text("address")]
+}
+
+/// What was done, or why not; of many objects the first ones.
+fn what(entry: &Value) -> String {
+    const FEW: usize = 3;
+    if let Some(reason) = entry.get("refused").and_then(Value::as_str) {
+        let more = entry.get("unsaid").and_then(Value::as_u64).filter(|more| *more > 0);
+        return format!("refused: {reason}{}", more.map(|more| format!(" (and {more} more)")).unwrap_or_default());
+    }
+    let objects: Vec<&Value> = entry.get("objects").and_then(Value::as_array).into_iter().flatten().collect();
+    let text = |object: &Value, field: &str| cell(object.get(field));
+    let one = |object: &&Value| format!("{} {}/{}", text(object, "action"), text(object, "kind"), text(object, "name"));
+    let mut said: Vec<String> = objects.iter().take(FEW).map(one).collect();
+    if objects.len() > FEW {
+        said.push(format!("and {} more", objects.len() - FEW));
+    }
+    if said.is_empty() { "-".to_owned() } else { said.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_says_what_was_done_or_why_not() {
+        let object = |name: &str| json!({"action": "updated", "kind": "node", "name": name});
+        for (entry, expected) in [
+            (json!({"refused": null, "objects": [object("a")]}), "updated node/a"),
+            (
+                json!({"objects": [object("a"), object("b"), object("c"), object("d")]}),
+                "updated node/a, updated node/b, updated node/c, and 1 more",
+            ),
+            (json!({"refused": "auth.forbidden", "unsaid": 0, "objects": []}), "refused: auth.forbidden"),
+            (json!({"refused": "auth.forbidden", "unsaid": 2, "objects": []}), "refused: auth.forbidden (and 2 more)"),
+        ] {
+            assert_eq!(what(&entry), expected);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `GET /v1/audit`: what was done and what was refused, by whom and when.
+
+use serde_json::{Value, json};
+use stemma_core::object::{GroupId, Kind, Timestamp};
+use stemma_wire::error::ApiError;
+use uuid::Uuid;
+
+use super::view;
+use crate::api::Api;
+use crate::api::http::query::{BadQuery, Page, Parameters};
+use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::cache::Model;
+use crate::records::audit::{AuditRecord, AuditedObject};
+use crate::registry::audit::AuditPage;
+use crate::registry::names::group_path;
+use crate::store::{Order, Revision};
+
+/// `GET /v1/audit`, in the order of revisions.
+pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
+    let model = api.cache().model();
+    let filter = Filter::read(&model, &request.query)?;
+    let page = Page::read(&request.query)?;
+    if let Some(key) = page.sort_key.as_deref().filter(|key| *key != "id") {
+        return Err(BadQuery::value("sort_key", key, "the audit is sorted by id alone: its revision").into());
+    }
+    let marker = page.marker.as_deref().map(|text| {
+        let refused = || BadQuery::value("marker", text, "it is the revision of an entry");
+        text.parse().map(Revision::new).map_err(|_| refused())
+    });
+    let order = if page.descending { Order::Descending } else { Order::Ascending };
+    let asked = AuditPage { limit: page.limit, marker: marker.transpose()?, order };
+    let audited = api.registry.audit(asked, |record| filter.keeps(record)).await?;
+    let rows: Vec<Value> = audited.entries.iter().map(|(revision, record)| row(&model, *revision, record)).collect();
+    let last = audited.next.map(|revision| revision.to_string());
+    let mut body = json!({"audit": rows});
+    if let Some(next) = page.next(&request.url(), &request.query, page.limit, last) {
+        body["next"] = next.into();
+    }
+    Ok(Reply::ok(body))
+}
+
+/// Which entries are asked for: those that all of these take.
+struct Filter<'a> {
+    principal: Option<&'a str>,
+    object: Option<Named<'a>>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    refused: Option<bool>,
+}
+
+impl<'a> Filter<'a> {
+    fn read(model: &Model, query: &'a Parameters) -> Result<Self, ApiError> {
+        Ok(Self {
+            principal: query.one("principal")?,
+            object: query.one("object")?.map(|text| Named::read(model, text)).transpose()?,
+            since: time(query, "since")?,
+            until: time(query, "until")?,
+            refused: query.flag("refused")?,
+        })
+    }
+
+    fn keeps(&self, record: &AuditRecord) -> bool {
+        let (at, principal, objects) = match record {
+            AuditRecord::Commit(event) => (event.at, &event.principal, &*event.objects),
+            AuditRecord::Refusal(refusal) => (refusal.at, &refusal.principal, &[][..]),
+        };
+        self.principal.is_none_or(|wanted| wanted == principal)
+            && self.since.is_none_or(|since| at >= since)
+            && self.until.is_none_or(|until| at < until)
+            && self.refused.is_none_or(|refused| refused == matches!(record, AuditRecord::Refusal(_)))
+            && self.object.as_ref().is_none_or(|named| objects.iter().any(|object| named.is(object)))
+    }
+}
+
+/// An object as it is asked for: by uuid, or by kind and name, by which one that is gone is found too.
+enum Named<'a> {
+    Uuid(Uuid),
+    Name(Kind, &'a str),
+}
+
+impl<'a> Named<'a> {
+    fn read(model: &Model, text: &'a str) -> Result<Self, BadQuery> {
+        if let Ok(uuid) = text.parse() {
+            return Ok(Self::Uuid(uuid));
+        }
+        let rule = "it is KIND/NAME, as node/web-1 or nodegroup/CLUSTER/GROUP, or a uuid";
+        let refused = || BadQuery::value("object", text, rule);
+        let (word, name) = text.split_once('/').ok_or_else(refused)?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(refused)?;
+        let group = name.split_once('/').filter(|_| kind == Kind::NodeGroup);
+        let found = group.and_then(|(cluster, group)| {
+            let cluster = model.clusters.find(None, cluster)?;
+            model.groups.find(Some(cluster.meta.uuid), group)
+        });
+        // Without its cluster a group's name may be that of several, and the audit knows no cluster's name of one that is gone.
+        let bare = group.map_or(name, |(_, group)| group);
+        Ok(found.map_or(Self::Name(kind, bare), |group| Self::Uuid(group.meta.uuid)))
+    }
+
+    fn is(&self, object: &AuditedObject) -> bool {
+        match self {
+            Self::Uuid(uuid) => object.uuid == *uuid,
+            Self::Name(kind, name) => object.kind == *kind && object.name == *name,
+        }
+    }
+}
+
+fn time(query: &Parameters, name: &'static str) -> Result<Option<Timestamp>, BadQuery> {
+    let Some(text) = query.one(name)? else { return Ok(None) };
+    let at = text.parse::<jiff::Timestamp>().ok().and_then(|at| u64::try_from(at.as_millisecond()).ok());
+    let rule = "it is a time since 1970, as 2026-11-24T18:00:00Z";
+    at.map(|at| Some(Timestamp(at))).ok_or_else(|| BadQuery::value(name, text, rule))
+}
+
+fn row(model: &Model, revision: Revision, record: &AuditRecord) -> Value {
+    match record {
+        AuditRecord::Commit(event) => json!({
+            "revision": revision.get(), "at": view::time(event.at), "principal": event.principal, "manager": event.manager,
+            "address": event.address, "reason": event.reason, "request_id": event.request_id, "refused": null,
+            "objects": event.objects.iter().map(|object| shown(model, object)).collect::<Vec<_>>(),
+        }),
+        AuditRecord::Refusal(refusal) => json!({
+            "revision": revision.get(), "at": view::time(refusal.at), "principal": refusal.principal,
+            "address": refusal.address, "refused": refusal.refused, "unsaid": refusal.unsaid, "objects": [],
+        }),
+    }
+}
+
+fn shown(model: &Model, object: &AuditedObject) -> Value {
+    let group = model.groups.get(object.uuid).and_then(|group| group_path(model, GroupId(group.meta.uuid)));
+    json!({
+        "kind": object.kind.word(), "uuid": object.uuid, "name": group.unwrap_or_else(|| object.name.clone()),
+        "action": object.action, "before": object.before,
+    })
+}

@@ -1,0 +1,71 @@
+//! Reading the audit back, a page at a time.
+
+use crate::records::audit::AuditRecord;
+use crate::records::{codec, key};
+use crate::store::{KeyRange, Order, Query, Revision};
+
+use super::{ApiError, Registry, damaged, store_error};
+
+/// How many entries one request looks at: one whose filter few entries meet goes on where it stopped.
+const MOST_LOOKED_AT: usize = 20_000;
+/// How many are read at once.
+const CHUNK: usize = 1_000;
+
+/// Which part of the audit.
+#[derive(Clone, Copy, Debug)]
+pub struct AuditPage {
+    /// At most so many entries.
+    pub limit: usize,
+    /// Those behind this revision, in the order asked for.
+    pub marker: Option<Revision>,
+    /// From which end.
+    pub order: Order,
+}
+
+/// What a page of the audit holds.
+#[derive(Debug, Default)]
+pub struct Audited {
+    /// Entries with their revisions, in the order asked for.
+    pub entries: Vec<(Revision, AuditRecord)>,
+    /// The revision behind which the next page begins; `None` at the end. There may be a next page behind one that is not full.
+    pub next: Option<Revision>,
+}
+
+impl Registry {
+    /// The entries that `keeps` takes.
+    ///
+    /// # Errors
+    /// What the store says; an entry that cannot be read.
+    pub async fn audit(&self, page: AuditPage, keeps: impl Fn(&AuditRecord) -> bool) -> Result<Audited, ApiError> {
+        let snapshot = self.store.snapshot().await.map_err(|e| store_error(&e))?;
+        let mut query = Query { range: KeyRange::prefix(key::AUDIT), limit: Some(CHUNK), order: page.order };
+        let mut audited = Audited { entries: Vec::new(), next: page.marker };
+        for _ in 0..MOST_LOOKED_AT / CHUNK {
+            if let Some(last) = audited.next {
+                query.range = behind(query.range, page.order, &key::audit(last));
+            }
+            let list = snapshot.list(&query).await.map_err(|e| store_error(&e))?;
+            for entry in list.entries {
+                if audited.entries.len() == page.limit {
+                    return Ok(audited);
+                }
+                let record: AuditRecord = codec::decode(&entry.value).map_err(|e| damaged(&e))?;
+                audited.next = Some(entry.mod_revision);
+                if keeps(&record) {
+                    audited.entries.push((entry.mod_revision, record));
+                }
+            }
+            if !list.more {
+                return Ok(Audited { next: None, ..audited });
+            }
+        }
+        Ok(audited)
+    }
+}
+
+fn behind(range: KeyRange, order: Order, key: &[u8]) -> KeyRange {
+    match order {
+        Order::Ascending => range.after(key),
+        Order::Descending => range.before(key),
+    }
+}
