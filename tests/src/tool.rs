@@ -2,7 +2,7 @@
 //! test says so and is skipped, but in CI (`STEMMA_REQUIRE_SHARED`) its absence is a failure.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Whether a program is there and works: that `program arguments` ends well.
@@ -33,4 +33,26 @@ pub fn traced(to: &Path, expressions: &[&str]) -> Vec<OsString> {
     words.push(to.into());
     words.extend(expressions.iter().flat_map(|expression| ["-e", expression]).map(OsString::from));
     words
+}
+
+/// The words of a start under a clock that a file sets, before the program's own: the file says by how much it is ahead (`+3h`) or
+/// behind (`-2d`), and is read at each look at the time. What measures durations alone goes on as it did. `None`: `faketime` is not there.
+#[must_use]
+pub fn clocked(by: &Path) -> Option<Vec<OsString>> {
+    if !is_there("faketime", &["-f", "+1h", "true"]) {
+        return None;
+    }
+    let mut preload = OsString::from("LD_PRELOAD=");
+    preload.push(library()?);
+    let mut file = OsString::from("FAKETIME_TIMESTAMP_FILE=");
+    file.push(by);
+    let settings = ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"].map(OsString::from);
+    Some(["env".into(), preload, file].into_iter().chain(settings).collect())
+}
+
+/// Where the package has its library: below a directory that is named by the machine's architecture.
+fn library() -> Option<PathBuf> {
+    let directories = std::fs::read_dir("/usr/lib").ok()?;
+    let mut candidates = directories.flatten().map(|directory| directory.path().join("faketime/libfaketimeMT.so.1"));
+    candidates.find(|library| library.exists())
 }

@@ -43,9 +43,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Programs of the system that tests need, each with what shows that it is there and the packages that bring it. Real clients are Python
-/// programs, and a bare Debian has Python without venv; `strace` shows what the agent asks of a disk, and lets disks fail.
-const PROGRAMS: [(&str, &[&str], &[&str]); 2] =
-    [("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]), ("strace", &["-V"], &["strace"])];
+/// programs, and a bare Debian has Python without venv; `strace` shows what the agent asks of a disk, and lets disks fail; `faketime` brings the library by which a program's clock jumps.
+const PROGRAMS: [(&str, &[&str], &[&str]); 3] = [
+    ("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]),
+    ("strace", &["-V"], &["strace"]),
+    ("faketime", &["-f", "+1h", "true"], &["faketime"]),
+];
 
 fn programs() -> Result<()> {
     for (program, shows, packages) in PROGRAMS {

@@ -58,6 +58,8 @@ impl Bucket {
     /// Forgives one for each `refill_s` that went by.
     fn drain(&mut self, now_s: u64, refill_s: u64) {
         let refill_s = refill_s.max(1);
+        // A clock that was set back must not keep anybody waiting for the time that it had.
+        self.since_s = self.since_s.min(now_s);
         let forgiven = now_s.saturating_sub(self.since_s) / refill_s;
         self.level = self.level.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX));
         self.since_s = if self.level == 0 { now_s } else { self.since_s + forgiven * refill_s };
@@ -115,7 +117,8 @@ impl Guesses {
 impl Wrong {
     /// Takes out those that are forgiven, when the memory is full; no oftener than one can be, since it looks at all of them.
     fn make_room(&mut self, now_s: u64, refill_s: u64) {
-        if self.by_network.len() < MOST_NETWORKS || now_s < self.cleared_s.saturating_add(refill_s) {
+        let is_cleared = (self.cleared_s..self.cleared_s.saturating_add(refill_s)).contains(&now_s);
+        if self.by_network.len() < MOST_NETWORKS || is_cleared {
             return;
         }
         self.cleared_s = now_s;
@@ -145,6 +148,17 @@ mod tests {
         assert!(guesses.allowed(third, 1009), "and whoever else comes is looked at all the same");
         assert!(guesses.allowed(one, 1010), "one is forgiven after ten seconds");
         assert!(guesses.note(third, 1010), "of all as well");
+    }
+
+    #[test]
+    fn f24_a_clock_that_was_set_back_keeps_nobody_waiting() {
+        let guesses = Guesses::new(GuessLimits { of_one_network: 3, of_all: 5, refill_s: 10 });
+        let one = [10, 0, 0, 1].into();
+        for _ in 0..3 {
+            guesses.note(one, 100_000);
+        }
+        assert!(!guesses.allowed(one, 1000));
+        assert!(guesses.allowed(one, 1010), "one is forgiven after ten seconds of the new time");
     }
 
     #[test]

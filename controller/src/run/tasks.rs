@@ -15,8 +15,10 @@ use crate::enrol::{decode, forget};
 use crate::records::enrolled as record;
 use crate::store::{EventKind, Health, Query, Revision, Store, StoreError, WatchError};
 
-/// How often it is looked whether a certificate of our own is old.
-const LOOK_AT_KEYS: Duration = Duration::from_hours(1);
+/// How often it is looked whether a certificate of our own is old. While a clock that was ahead is right again, nobody takes it.
+const LOOK_AT_KEYS: Duration = Duration::from_secs(10);
+/// By so much a clock may be set back before a certificate that was made earlier counts as one of the future: less than it is dated back.
+const SET_BACK_S: u64 = 60;
 /// A signer's certificate is replaced after so long: a third of its 30 days is left for agents whose clocks lag.
 const SIGNER_AGE_S: u64 = 20 * 24 * 3600;
 /// The server's, of 90 days.
@@ -158,9 +160,10 @@ struct Renewed {
 }
 
 impl Renewed {
-    /// Renews it when it is old; one that could not be made is tried again at the next look.
+    /// Renews it when it is old, or was made by a clock that was ahead (F24); one that could not be made is tried again at the next look.
     fn when_old<E: std::error::Error>(&mut self, now_s: u64, renew: impl FnOnce() -> Result<(), E>) {
-        if now_s.saturating_sub(self.since_s) < self.after_s {
+        let is_of_the_future = self.since_s > now_s.saturating_add(SET_BACK_S);
+        if !is_of_the_future && now_s.saturating_sub(self.since_s) < self.after_s {
             return;
         }
         match renew() {

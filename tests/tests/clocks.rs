@@ -1,0 +1,162 @@
+//! The clock of one machine jumps (F24): by hours and by months, ahead and back, while a program runs and before it starts. While it is
+//! wrong, the host keeps what it has and says that the clocks differ; when it is right again, all goes on without a hand.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::program::{eventually, eventually_within, file_contains};
+use stemma_tests::site::{SITE, whole};
+use stemma_tests::tool;
+
+/// So long an agent waits at most between two tries, and a controller until it looks at its certificates.
+const AFTER: Duration = Duration::from_secs(3 * 60);
+
+/// A clock that can be set while programs run by it.
+struct Dial {
+    file: PathBuf,
+    words: Vec<OsString>,
+}
+
+impl Dial {
+    fn new(fleet: &Fleet) -> Result<Option<Self>> {
+        let file = fleet.dir().join("clock");
+        let words = tool::clocked(&file);
+        let dial = words.map(|words| Self { file, words });
+        dial.map(|dial| dial.set("+0").map(|()| dial)).transpose()
+    }
+
+    /// In one step, so that nobody reads half of it.
+    fn set(&self, by: &str) -> Result<()> {
+        let next = self.file.with_extension("next");
+        std::fs::write(&next, format!("{by}\n"))?;
+        Ok(std::fs::rename(next, &self.file)?)
+    }
+}
+
+fn converged() -> Result<(Fleet, Agent)> {
+    let fleet = Fleet::start()?;
+    fleet.stemma(&["apply", "-f", SITE])?;
+    let web = fleet.join("web-1", "prod/frontends")?;
+    eventually("the first convergence", || whole(&web))?;
+    Ok((fleet, web))
+}
+
+fn label(fleet: &Fleet, tier: &str) -> Result<String> {
+    fleet.stemma(&["label", "nodegroup", "prod/frontends", &format!("tier={tier}")])
+}
+
+fn arrives(web: &Agent, tier: &str) -> Result<()> {
+    eventually_within(AFTER, "the edit on the host", || {
+        file_contains(&web.path("run/stemma/labels.json"), &format!("\"tier\":\"{tier}\""))
+            .with_context(|| web.log())?;
+        file_contains(&web.path("etc/nginx/conf.d/site.conf"), &format!("tier {tier}")).with_context(|| web.log())
+    })?;
+    whole(web)
+}
+
+/// The host still mends what drifts, by what it holds.
+fn mends(web: &Agent) -> Result<()> {
+    let motd = web.path("etc/motd");
+    let held = std::fs::read_to_string(&motd)?;
+    std::fs::write(&motd, "drifted\n")?;
+    eventually("what drifted is mended", || {
+        let now = std::fs::read_to_string(&motd)?;
+        ensure!(now == held, "{now}\n{}", web.log());
+        Ok(())
+    })
+}
+
+/// A program says which of the two clocks is before or behind a certificate.
+fn tells(log: impl Fn() -> String, said: &str) -> Result<()> {
+    eventually_within(AFTER, "what is wrong is said", || {
+        let log = log();
+        ensure!(log.contains(said), "not {said:?} in:\n{log}");
+        Ok(())
+    })
+}
+
+#[test]
+fn f24_an_agents_clock_that_jumps_while_it_runs_costs_nothing_when_it_is_right_again() -> Result<()> {
+    let (fleet, mut web) = converged()?;
+    let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
+    web.kill()?;
+    web.start_under(&dial.words)?;
+    for (number, jump) in ["+3h", "-3h", "+100d", "-100d"].into_iter().enumerate() {
+        let context = || format!("the clock jumps by {jump}");
+        dial.set(jump)?;
+        mends(&web).with_context(context)?;
+        dial.set("+0")?;
+        label(&fleet, &format!("ran-{number}"))?;
+        arrives(&web, &format!("ran-{number}")).with_context(context)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn f24_an_agent_that_starts_with_a_wrong_clock_says_so_and_keeps_its_host() -> Result<()> {
+    let (fleet, mut web) = converged()?;
+    let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
+    for (number, (jump, said)) in [
+        ("+3h", None),
+        ("-3h", Some("is not valid before")),
+        ("+100d", Some("the certificate expired at")),
+        ("-100d", Some("is not valid before")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (context, tier) = (|| format!("the clock is wrong by {jump}"), format!("started-{number}"));
+        web.kill()?;
+        dial.set(jump)?;
+        web.start_under(&dial.words)?;
+        label(&fleet, &tier)?;
+        match said {
+            Some(said) => tells(|| web.log(), said).with_context(context)?,
+            None => arrives(&web, &tier).with_context(context)?,
+        }
+        mends(&web).with_context(context)?;
+        dial.set("+0")?;
+        arrives(&web, &tier).with_context(context)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn f24_a_controllers_clock_that_jumps_while_it_runs_locks_nobody_out() -> Result<()> {
+    let (mut fleet, web) = converged()?;
+    let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
+    fleet.kill_controller()?;
+    fleet.start_controller_under(&dial.words)?;
+    label(&fleet, "before")?;
+    arrives(&web, "before")?;
+    for (number, jump) in ["+3h", "+3d", "-3h"].into_iter().enumerate() {
+        let context = || format!("the controller's clock jumps by {jump}");
+        dial.set(jump)?;
+        mends(&web).with_context(context)?;
+        dial.set("+0")?;
+        label(&fleet, &format!("jumped-{number}")).with_context(context)?;
+        arrives(&web, &format!("jumped-{number}")).with_context(context)?;
+    }
+    fleet.join("web-2", "prod/frontends").map(drop)
+}
+
+#[test]
+fn f24_a_controller_that_starts_with_a_wrong_clock_is_believed_again_when_it_is_right() -> Result<()> {
+    let (mut fleet, web) = converged()?;
+    let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
+    for (number, jump) in ["+3h", "+3d", "-3h"].into_iter().enumerate() {
+        let context = || format!("the controller starts with a clock that is wrong by {jump}");
+        fleet.kill_controller()?;
+        dial.set(jump)?;
+        fleet.start_controller_under(&dial.words).with_context(context)?;
+        mends(&web).with_context(context)?;
+        dial.set("+0")?;
+        let tier = format!("began-{number}");
+        eventually_within(AFTER, "an operator is served again", || label(&fleet, &tier)).with_context(context)?;
+        arrives(&web, &tier).with_context(context)?;
+    }
+    fleet.join("web-2", "prod/frontends").map(drop)
+}
