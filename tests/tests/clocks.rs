@@ -12,7 +12,7 @@ use stemma_tests::site::{SITE, whole};
 use stemma_tests::tool;
 
 /// So long an agent waits at most between two tries, and a controller until it looks at its certificates.
-const AFTER: Duration = Duration::from_secs(3 * 60);
+const AFTER: Duration = Duration::from_mins(3);
 
 /// A clock that can be set while programs run by it.
 struct Dial {
