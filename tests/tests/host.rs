@@ -4,11 +4,15 @@
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use stemma_tests::fleet::{Agent, Fleet};
-use stemma_tests::program::{eventually, file_contains, run};
+use stemma_tests::program::{eventually, eventually_within, file_contains, run};
+
+/// Ten times what is between two looks at changed files.
+const LOOKED: Duration = Duration::from_secs(100);
 
 const MANIFEST: &str = r#"
 kind: Release
@@ -211,4 +215,25 @@ fn a_signal_that_comes_with_the_ready_line_ends_the_controller_in_order() -> Res
         fleet.stop_controller()?;
     }
     Ok(())
+}
+
+#[test]
+fn what_another_hand_changes_while_tasks_run_is_mended_when_they_have_run() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("host.yaml");
+    std::fs::write(&file, MANIFEST.replace("exec sleep 60", "exec sleep 3"))?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    let agent = fleet.join("n1", "c/g")?;
+    eventually("the command has begun", || {
+        ensure!(agent.path("begun").exists(), "{}", agent.log());
+        Ok(())
+    })?;
+    // Its task has looked at it already.
+    std::fs::write(agent.path("etc/note"), "drifted\n")?;
+    eventually("the command has ended", || {
+        ensure!(agent.log().contains("task ended task=long outcome=Changed"), "{}", agent.log());
+        Ok(())
+    })?;
+    file_contains(&agent.path("etc/note"), "drifted")?;
+    eventually_within(LOOKED, "it is mended", || file_contains(&agent.path("etc/note"), "gold\n"))
 }

@@ -78,6 +78,7 @@ pub struct ApplyWorker {
     map: HostMapWatch,
     /// The files that tasks keep; `None`: they are looked at on schedule alone.
     managed: Option<Watch>,
+    touched: Touched,
     looked_at: Instant,
     /// The look that a verb on the host asked for and waits for.
     asked: Option<u64>,
@@ -105,6 +106,14 @@ struct Findings {
     set_aside: Vec<String>,
 }
 
+/// Files that tasks keep and that were changed while tasks ran: by these, or by another hand when the task had looked already.
+#[derive(Default)]
+struct Touched {
+    in_this_run: bool,
+    /// Whether this run is a look for what was touched in the last.
+    is_second: bool,
+}
+
 /// Why the half cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
@@ -114,6 +123,15 @@ pub enum ApplyError {
     /// The other half.
     #[error("the other half of the agent cannot be reached")]
     Channel(#[from] ChannelError),
+}
+
+impl Touched {
+    /// Whether a run that is over is followed by a look. One that was such a look itself is not: of two that write one file neither has
+    /// the other run for ever.
+    fn calls_for_a_look(&mut self) -> bool {
+        self.is_second = std::mem::take(&mut self.in_this_run) && !self.is_second;
+        self.is_second
+    }
 }
 
 impl ApplyWorker {
@@ -156,6 +174,7 @@ impl ApplyWorker {
             hooks: Hooks::Quiet,
             map: HostMapWatch::default(),
             managed: None,
+            touched: Touched::default(),
             looked_at: Instant::now(),
             asked: None,
             applied: None,
@@ -218,8 +237,8 @@ impl ApplyWorker {
                 () = sleep_until(self.look_at) => self.look().await,
                 () = self.wakes.next() => self.woken().await,
                 () = or_never(self.managed.as_ref().map(Watch::changed)) => {
-                    let soonest = self.looked_at + BETWEEN_LOOKS;
-                    self.look_at = self.look_at.min(soonest.max(Instant::now() + SETTLE));
+                    self.touched.in_this_run = true;
+                    self.look_soon();
                     Ok(())
                 }
                 () = or_never(self.map.watch.as_ref().map(Watch::changed)) => {
@@ -327,6 +346,9 @@ impl ApplyWorker {
         } else if idle {
             self.failures = if self.progress == observed::Progress::Failed { self.failures + 1 } else { 0 };
             self.look_at = Instant::now() + self.pause();
+            if self.touched.calls_for_a_look() {
+                self.look_soon();
+            }
             if over {
                 self.run = None;
             }

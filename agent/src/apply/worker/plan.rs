@@ -7,7 +7,7 @@ use stemma_wire::message::desired::{Known, Profile};
 use stemma_wire::message::observed::{LocalState, Progress};
 use tokio::time::Instant;
 
-use super::{ApplyError, ApplyWorker, SAID_TO_RUN};
+use super::{ApplyError, ApplyWorker, BETWEEN_LOOKS, SAID_TO_RUN, SETTLE};
 use crate::apply::executor::{Purpose, Run};
 use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS};
 use crate::apply::outputs;
@@ -60,6 +60,12 @@ impl ApplyWorker {
         self.report().await
     }
 
+    /// Looks when whoever writes a managed file has had time to end, and not too often.
+    pub(super) fn look_soon(&mut self) {
+        let soonest = self.looked_at + BETWEEN_LOOKS;
+        self.look_at = self.look_at.min(soonest.max(Instant::now() + SETTLE));
+    }
+
     pub(super) fn write_outputs(&self, now: &Desired, before: Option<&Known>) -> Vec<String> {
         outputs::write(&*self.site.host, &self.site.ledger, &self.config, now, before)
     }
@@ -89,6 +95,7 @@ impl ApplyWorker {
             let ceiling = &self.config.ceiling;
             self.run = Some(Run::plan(self.site.clone(), ceiling, desired, &profile, Purpose::Converge)?);
             self.running_at = Some(Instant::now() + SAID_TO_RUN);
+            self.touched.in_this_run = false;
         }
         Ok(())
     }
