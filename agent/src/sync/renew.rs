@@ -11,6 +11,8 @@ use stemma_wire::log::chain;
 use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
 use stemma_wire::message::{decode, encode};
 
+use tokio::time::Instant;
+
 use super::backoff::within;
 use super::join::{JoinError, signing_request, validity};
 use super::state::{self, Credentials};
@@ -18,6 +20,13 @@ use crate::host::Host;
 
 /// Longer than any certificate of a node lives; what stands on disk may say anything.
 const LONGEST_LIFE: u64 = 366 * 24 * 3600;
+
+/// After a renewal that failed.
+pub(super) const AGAIN: Duration = Duration::from_mins(5);
+/// At most, after one that gave a certificate which could not be kept.
+const AGAIN_AT_MOST: Duration = Duration::from_hours(4);
+/// A clock that moves by so much beside the time that goes by was set.
+const SET_S: u64 = 60;
 
 /// How long from now until the certificate should be renewed; nothing where that is past.
 pub(super) fn due_in(validity: (u64, u64), now: u64) -> Duration {
@@ -52,6 +61,38 @@ impl PendingKey {
             warn!(error:% = chain(&error); "the key of this renewal cannot be kept");
         }
         Ok(Self(key))
+    }
+}
+
+/// Renewals in a row that gave a certificate which could not be kept, as they do while this clock or the controller's is wrong.
+///
+/// Each counts among those of the node, which is given 256 in 31 days. So they are asked for ever more seldom; but at once when this
+/// clock was set, since it may be right now.
+#[derive(Debug, Default)]
+pub(super) struct InVain {
+    in_a_row: u32,
+    /// When it was asked for last, by the time that goes by and by the clock, in seconds since 1970.
+    asked: Option<(Instant, u64)>,
+}
+
+impl InVain {
+    /// One more; when the next is due.
+    pub(super) fn add(&mut self, now_s: u64) -> Instant {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.asked = Some((Instant::now(), now_s));
+        Instant::now() + self.wait()
+    }
+
+    /// Whether one that is asked for now would be as much in vain as the last.
+    pub(super) fn holds_back(&self, now_s: u64) -> bool {
+        self.asked.is_some_and(|(at, asked_s)| {
+            let went_by = at.elapsed();
+            went_by < self.wait() && now_s.abs_diff(asked_s.saturating_add(went_by.as_secs())) < SET_S
+        })
+    }
+
+    fn wait(&self) -> Duration {
+        AGAIN.saturating_mul(1 << self.in_a_row.saturating_sub(1).min(16)).min(AGAIN_AT_MOST)
     }
 }
 

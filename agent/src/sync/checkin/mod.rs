@@ -32,7 +32,7 @@ use super::exchange::{BodyKind, ExchangeError, Returned, check_in, fetch};
 use super::join::JoinError;
 use super::labels;
 use super::outbox::Outbox;
-use super::renew::{PendingKey, due_in, renewed};
+use super::renew::{AGAIN, InVain, PendingKey, due_in, renewed};
 use super::state::{Credentials, StateError, drop_pending_key, keep_refused_renewal};
 use crate::channel::{ChannelError, SyncEnd};
 use crate::host::{Host, HostPath, Pending, or_never};
@@ -49,8 +49,6 @@ const OBSERVE: Duration = Duration::from_hours(1);
 const LONGEST_SILENCE: Duration = Duration::from_mins(1);
 /// By then apply has said what it makes of an offer, however slow its disk.
 const JUDGED: Duration = Duration::from_secs(30);
-/// After a renewal that failed.
-const RENEW_AGAIN: Duration = Duration::from_mins(5);
 
 /// What is the matter where two hosts have one identity, and what to do.
 const SHARED: &str = "another host, or another agent on this one, uses this host's certificate, as a copy of its disk does. Stop the \
@@ -82,6 +80,7 @@ pub struct Sync {
     renew_at: Instant,
     /// A renewal that was asked for.
     renewing: Option<Pending<'static, Result<Credentials, JoinError>>>,
+    in_vain: InVain,
     connections: Connections,
     rival: Rival,
     /// A desired state was offered, and apply has not said yet what it makes of it: a check-in now would only bring it again.
@@ -144,6 +143,7 @@ impl Sync {
             speak_at: None,
             renew_at,
             renewing: None,
+            in_vain: InVain::default(),
             connections,
             rival: Rival::default(),
             offered: false,
@@ -400,10 +400,10 @@ impl Sync {
 
     /// Asks for the next certificate, once at a time; both halves are listened to meanwhile.
     fn renew(&mut self) {
-        if self.renewing.is_some() {
+        if self.renewing.is_some() || self.in_vain.holds_back(self.clock.unix_seconds()) {
             return;
         }
-        self.renew_at = Instant::now() + RENEW_AGAIN;
+        self.renew_at = Instant::now() + AGAIN;
         match PendingKey::take_up(&*self.host, &self.credentials) {
             Ok(key) => {
                 let controllers = self.credentials.controllers.clone();
@@ -430,11 +430,13 @@ impl Sync {
                 }
                 if matches!(error, JoinError::Given(_)) {
                     self.note_refused(Some(&error));
+                    self.renew_at = self.in_vain.add(self.clock.unix_seconds());
                 }
                 return warn!(error:% = chain(&error); "the certificate could not be renewed");
             }
         };
         self.note_refused(None);
+        self.in_vain = InVain::default();
         let kept = next.store(&*self.host);
         self.tls = tls;
         self.credentials = next;

@@ -1,5 +1,7 @@
 //! The loop, where a controller is slow, refuses, or serves another host with the same identity.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P256_SHA256};
 use stemma_wire::clock::FixedClock;
 use stemma_wire::message::observed::LocalState;
@@ -71,6 +73,51 @@ async fn w10_04_a_certificate_that_is_none_of_this_nodes_is_not_kept_and_the_pre
     sync.renewed(Ok(next.clone()));
     assert!(Credentials::load(&*sync.host).unwrap() == next && sync.credentials == next);
     assert!(!crate::sync::findings(&*sync.host).iter().any(|finding| finding.contains("not renewed")));
+}
+
+/// A clock that goes with the test's time, and can be set ahead.
+#[derive(Debug)]
+struct Settable {
+    begun: Instant,
+    ahead_s: AtomicU64,
+}
+
+impl Clock for Settable {
+    fn unix_seconds(&self) -> u64 {
+        NOW + self.begun.elapsed().as_secs() + self.ahead_s.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn f24_a_host_whose_renewals_are_in_vain_leaves_most_of_its_certificates_unasked() {
+    let controller = Controller::new();
+    let (_root, mut sync, present, _apply) = beginning(&controller);
+    let clock = Arc::new(Settable { begun: Instant::now(), ahead_s: AtomicU64::new(0) });
+    sync.clock = clock.clone();
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+    let chain = controller.node_chain(&key, |leaf| leaf.not_before = rcgen::date_time_ymd(2030, 1, 1));
+    let too_early = Credentials { key: key.serialize_der(), chain, ..present };
+    // As long as a certificate can be shown: 24 hours and its grace of 30 days.
+    let (begun, mut asked) = (Instant::now(), 0);
+    while begun.elapsed() < Duration::from_hours(31 * 24) {
+        sync.renew();
+        assert!(sync.renewing.take().is_some(), "it is asked for when it is due");
+        asked += 1;
+        sync.renewed(Ok(too_early.clone()));
+        // The controller says at each check-in that the present one has expired.
+        let client = sync.client();
+        sync.answered(client, Err(ExchangeError::Expired)).await.unwrap();
+        assert!(sync.renewing.is_none(), "not a minute later");
+        sleep_until(sync.renew_at).await;
+    }
+    assert!((100..200).contains(&asked), "{asked} of the 256 certificates of a node");
+    sync.renew();
+    sync.renewing = None;
+    sync.renewed(Ok(too_early));
+    clock.ahead_s.store(3 * 3600, Ordering::Relaxed);
+    let client = sync.client();
+    sync.answered(client, Err(ExchangeError::Expired)).await.unwrap();
+    assert!(sync.renewing.is_some(), "at once when the clock was set");
 }
 
 #[test]
