@@ -30,7 +30,7 @@ use super::wake::WakeListener;
 use crate::channel::{ApplyEnd, ChannelError};
 use crate::config::Config;
 use crate::host::{Command, HostError, or_never};
-use crate::watch::{Part, Parts, Watch};
+use crate::watch::{Parts, Watch};
 use bodies::Bodies;
 use grants::Grants;
 use host_map::HostMapWatch;
@@ -323,9 +323,8 @@ impl ApplyWorker {
         let (idle, over) = (!run.is_running(), run.is_over());
         if idle {
             self.running_at = None;
-            if let Some(managed) = &mut self.managed {
-                managed.set(run.files().map(|path| (self.site.host.outside(&path), Part::File)).collect());
-            }
+            // Its tasks may have made directories.
+            self.watch_files();
         }
         if !news.is_empty() {
             self.findings.set_aside = self.site.ledger.set_aside_records()?;

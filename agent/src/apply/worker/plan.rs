@@ -12,6 +12,7 @@ use crate::apply::executor::{Purpose, Run};
 use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS};
 use crate::apply::outputs;
 use crate::host::HostError;
+use crate::watch::Part;
 
 impl ApplyWorker {
     /// Takes in local state from a verb on the host.
@@ -60,6 +61,13 @@ impl ApplyWorker {
         self.report().await
     }
 
+    /// Watches the files that the tasks of the run keep.
+    pub(super) fn watch_files(&mut self) {
+        if let Some((managed, run)) = self.managed.as_mut().zip(self.run.as_ref()) {
+            managed.set(run.files().map(|path| (self.site.host.outside(&path), Part::File)).collect());
+        }
+    }
+
     /// Looks when whoever writes a managed file has had time to end, and not too often.
     pub(super) fn look_soon(&mut self) {
         let soonest = self.looked_at + BETWEEN_LOOKS;
@@ -96,6 +104,7 @@ impl ApplyWorker {
             self.run = Some(Run::plan(self.site.clone(), ceiling, desired, &profile, Purpose::Converge)?);
             self.running_at = Some(Instant::now() + SAID_TO_RUN);
             self.touched.in_this_run = false;
+            self.watch_files();
         }
         Ok(())
     }
