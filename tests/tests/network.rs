@@ -2,6 +2,7 @@
 //! for a whole one, nothing is made in half, and the next try is served. And an agent whose connections are cut at random ends with
 //! what was edited meanwhile on its host: no file is torn, no command runs twice for one value.
 
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use hyper::{Request, Response};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection};
 use serde_json::Value;
 use stemma_agent::host::real::RealHost;
 use stemma_agent::sync::join::{Invitation, JoinError, join};
@@ -36,6 +38,8 @@ const CUTS: u64 = 25;
 const WITHIN_MS: usize = 200;
 /// How far a handshake's length varies with its signatures, both ways.
 const VARIES: usize = 16;
+/// Of so many joins that were cut one is made again, which costs more than the cut one; in a long run all are.
+const JOINED_AGAIN: usize = 8;
 
 /// A release with a file body of its own.
 const BODY: &str = r#"
@@ -67,6 +71,15 @@ struct Member {
     chain: Vec<Vec<u8>>,
     root: Vec<u8>,
     fleet: FleetName,
+}
+
+impl Member {
+    fn tls(&self) -> Result<Arc<ClientConfig>> {
+        let chain = self.chain.iter().cloned().map(CertificateDer::from).collect();
+        let own = ClientIdentity { chain, key: PrivatePkcs8KeyDer::from(self.key.clone()).into() };
+        let pin = Pin::Roots(vec![CertificateDer::from(self.root.clone())]);
+        Ok(Arc::new(client_config(&pin, Some(self.fleet.clone()), Some(own), Arc::new(SystemClock))?))
+    }
 }
 
 impl Line {
@@ -120,19 +133,16 @@ impl Line {
         Ok(number)
     }
 
-    /// How much of a connection both sides have said when its handshake is made, at least; nothing with `STEMMA_TEST_LONG`, where all
+    /// How much of a connection both sides have said when its handshake is made, at least; nothing in a long run, where all
     /// handshakes are cut at each of their bytes and not those of joins alone.
-    fn handshake(&self, client: &mut Client) -> Result<[usize; 2]> {
-        if std::env::var_os("STEMMA_TEST_LONG").is_some() {
+    fn handshake(&self, member: &Member) -> Result<[usize; 2]> {
+        if is_long() {
             return Ok([0, 0]);
         }
-        client.close();
-        let ask = Request::get("/").body(Bytes::new())?;
-        let answer = self.runtime.block_on(client.send(ask))?;
-        // A request of these few bytes, and this small answer, are all beside the handshake.
-        let beside = [200, answer.body().len() + 200].map(|bytes| bytes + VARIES);
-        let total = [Way::Up, Way::Down].map(|way| self.proxy.passed(way));
-        Ok([total[0].saturating_sub(beside[0]), total[1].saturating_sub(beside[1])])
+        let mut stream = TcpStream::connect(self.proxy.address())?;
+        let name = ServerName::from(self.proxy.address().ip());
+        let (read, written) = ClientConnection::new(member.tls()?, name)?.complete_io(&mut stream)?;
+        Ok([written, read].map(|bytes| bytes.saturating_sub(VARIES)))
     }
 
     fn target(&self) -> Result<stemma_wire::client::Target> {
@@ -152,17 +162,18 @@ impl Line {
     }
 
     fn client(&self, member: &Member) -> Result<Client> {
-        let chain = member.chain.iter().cloned().map(CertificateDer::from).collect();
-        let own = ClientIdentity { chain, key: PrivatePkcs8KeyDer::from(member.key.clone()).into() };
-        let pin = Pin::Roots(vec![CertificateDer::from(member.root.clone())]);
-        let tls = client_config(&pin, Some(member.fleet.clone()), Some(own), Arc::new(SystemClock))?;
-        Ok(Client::new(self.target()?, Some(Arc::new(tls)), ClientLimits::default()))
+        Ok(Client::new(self.target()?, Some(member.tls()?), ClientLimits::default()))
     }
 
     fn post(&self, client: &mut Client, path: &str, body: Vec<u8>) -> Result<Response<Bytes>, ClientError> {
         let request = Request::post(path).body(Bytes::from(body)).expect("the path is a path");
         self.runtime.block_on(client.send(request))
     }
+}
+
+/// Whether the full counts are asked for.
+fn is_long() -> bool {
+    std::env::var_os("STEMMA_TEST_LONG").is_some()
 }
 
 #[allow(clippy::print_stdout, reason = "what was counted")]
@@ -226,7 +237,7 @@ fn left(at: &Path) -> Result<Vec<String>> {
 fn f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token() -> Result<()> {
     let line = Line::new()?;
     let root = tempfile::tempdir()?;
-    let (mut joined, mut refused) = (0, 0);
+    let (mut joined, mut again, mut left_out) = (0, 0, 0);
     let invite = |name: String| -> Result<Invitation> {
         Ok(Invitation {
             controllers: vec![line.target()?],
@@ -244,33 +255,35 @@ fn f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token() -> Res
             let invitation = invite(format!("n{number}"))?;
             Ok(line.runtime.block_on(join(&host, invitation, Arc::new(SystemClock))))
         };
-        let identity = match invited()? {
-            Ok(identity) => {
-                joined += 1;
-                identity
-            }
+        match invited()? {
+            Ok(_) => joined += 1,
             Err(JoinError::Asked(_)) if is_cut => {
-                refused += 1;
                 let left = left(&at)?;
                 ensure!(left.iter().all(|file| file == "joining-key"), "left on a host that has not joined: {left:?}");
-                invited()??
+                if !is_long() && number % JOINED_AGAIN != 0 {
+                    left_out += 1;
+                    return Ok(std::fs::remove_dir_all(&at)?);
+                }
+                invited()??;
+                again += 1;
             }
             Err(error) => return Err(error.into()),
-        };
-        ensure!(at.join("var/lib/stemma-agent/identity.json").exists(), "{} has joined", identity.node);
+        }
+        ensure!(at.join("var/lib/stemma-agent/identity.json").exists(), "n{number} has joined");
         ensure!(!left(&at)?.contains(&"joining-key".to_owned()), "the key is among the credentials now");
-        std::fs::remove_dir_all(&at)?;
-        Ok(())
+        Ok(std::fs::remove_dir_all(&at)?)
     })?;
-    ensure!(joined + refused == tries + 1 && refused > tries / 2, "{joined} joined, {refused} not, of {tries}");
-    // A node is there where its token was used, and nowhere else: whole, or not at all.
+    said(&format!("{joined} joins were answered, {again} were made again, {left_out} were left as they were"));
+    let refused = again + left_out;
+    ensure!(joined + refused == tries + 1 && refused > tries / 2 && again >= refused / JOINED_AGAIN, "of {tries}");
+    // A node is there where its token was used, and nowhere else: whole, or not at all. One that was left may have been made.
     let token = line.token.split('.').next().context("a token's id")?.to_owned();
     let token: Value =
         serde_json::from_str(&line.fleet.stemma(&["get", "--raw", &format!("/v1/join-tokens/{token}")])?)?;
     let left = token["uses_left"].as_u64().with_context(|| token.to_string())?;
     let nodes = line.fleet.stemma(&["get", "nodes", "-o", "name"])?.lines().count();
     ensure!(100_000 - left == nodes as u64, "{left} uses are left, and there are {nodes} nodes");
-    ensure!(nodes == tries + 1, "{nodes} nodes, {} hosts", tries + 1);
+    ensure!((joined + again..=tries + 1).contains(&nodes), "{nodes} nodes of {} hosts that joined", joined + again);
     Ok(())
 }
 
@@ -287,7 +300,7 @@ fn f17_a_check_in_cut_at_any_byte_is_answered_whole_or_not_at_all() -> Result<()
         Some(CheckInAnswer::Current(news)) if news.desired.is_some() => Ok(()),
         other => anyhow::bail!("{other:?}"),
     })?;
-    let from = line.handshake(&mut client)?;
+    let from = line.handshake(&member)?;
     line.at_each_byte("a check-in", from, |_, is_cut| {
         for is_cut in [is_cut, false] {
             client.close();
@@ -313,7 +326,7 @@ fn f17_a_check_in_cut_at_any_byte_is_answered_whole_or_not_at_all() -> Result<()
 fn f17_a_renewal_cut_at_any_byte_is_asked_for_again_with_the_same_key() -> Result<()> {
     let line = Line::new()?;
     let mut members = vec![line.member("n0")?];
-    let from = line.handshake(&mut line.client(&members[0])?)?;
+    let from = line.handshake(&members[0])?;
     // A node is given so many certificates and no more.
     let most = 100;
     line.at_each_byte("a renewal", from, |number, is_cut| {
@@ -361,7 +374,7 @@ fn f17_a_blob_cut_at_any_byte_is_never_taken_for_whole() -> Result<()> {
         anyhow::Ok(came.map(|_| pieces))
     };
     eventually("the desired state names it", || fetch(&mut client, false).map(drop))?;
-    let from = line.handshake(&mut client)?;
+    let from = line.handshake(&member)?;
     line.at_each_byte("a blob", from, |_, is_cut| {
         client.close();
         match fetch(&mut client, is_cut)? {
