@@ -47,6 +47,26 @@ fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
 }
 
 #[test]
+fn a_tag_that_is_declared_nowhere_is_odd_about_a_node_without_roles_too() {
+    let read = json!({
+        "roles_metadata": {"app": {"tags": ["app"]}},
+        "tags_metadata": {"app": {}, "declared": {}},
+        "nodes": [
+            {"id": "n1", "roles": ["app"], "tags": ["app"]},
+            {"id": "n2", "roles": [], "tags": ["unseen"]},
+            {"id": "n3", "roles": [], "tags": ["declared"]},
+        ],
+    });
+    let site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+    let found: Vec<_> = found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect();
+    assert_eq!(
+        found,
+        ["tag.unknown node/n2: is assigned tag unseen, which is declared neither in the release nor in the cluster"]
+    );
+}
+
+#[test]
 fn what_is_odd_about_a_release_is_a_finding_of_the_clusters_that_run_it() {
     let read = json!({
         "tasks": [{"id": "run", "type": "puppet", "tags": ["app"]}],

@@ -12,7 +12,7 @@ use stemma_core::manifest::{assemble, read_document};
 use stemma_core::object::ClusterId;
 use stemma_core::ownership::Manager;
 use stemma_core::release::compile_set;
-use stemma_core::resolve::{Resolution, ResolveCache, newly_unset, resolve_cluster, resolve_node};
+use stemma_core::resolve::{Resolution, ResolveCache, newly_unset, resolve_cluster, resolve_fleet, resolve_node};
 
 fn fleet(documents: &[Value]) -> Fleet {
     let documents: Vec<_> = documents.iter().map(|one| read_document(&one.to_string()).unwrap()).collect();
@@ -194,4 +194,37 @@ fn an_answer_has_an_error_where_one_is_found_and_no_other() {
         let replicas = answer.parameters().get("replicas").map(|value| value.as_u64());
         assert_eq!(replicas, more.get("parameters").map(|_| Some(3)));
     }
+}
+
+#[test]
+fn a_plain_answer_has_the_roles_of_its_node_and_of_its_group() {
+    let documents = [
+        json!({"kind": "Release", "name": "r", "version": "1", "roles": {"x": {}, "y": {}}, "tags": {"x": {}, "y": {}}}),
+        cluster("c", json!({"release": "r@1"})),
+        group("c", "g", json!({"roles": ["x"]})),
+        node("n1", json!({"roles": ["y"]})),
+        node("n2", json!({})),
+    ];
+    let answer = resolve_fleet(&fleet(&documents), &ResolveCache::new()).unwrap();
+    let said = serde_json::to_value(&answer).unwrap();
+    let roles = |name: &str| (said["nodes"][name]["roles"].clone(), said["nodes"][name]["tags"].clone());
+    assert_eq!(roles("n1"), (json!(["x", "y"]), json!(["x", "y"])));
+    assert_eq!(roles("n2"), (json!(["x"]), json!(["x"])));
+}
+
+#[test]
+fn a_task_that_waits_for_itself_on_others_waits_for_nobody_where_there_is_one_node() {
+    let task = json!({
+        "id": "t", "type": "shell", "tags": ["x"], "parameters": {"script": "true"},
+        "cross_depends": [{"name": "t", "tags": ["x"]}],
+    });
+    let release = with(release(&[]), json!({"tasks": [task]}));
+    let mut documents =
+        vec![release, cluster("c", json!({"release": "r@1"})), group("c", "g", json!({"roles": ["x"]}))];
+    documents.push(node("n1", json!({})));
+    let answer = resolve_fleet(&fleet(&documents), &ResolveCache::new()).unwrap();
+    assert_eq!(serde_json::to_value(&answer).unwrap()["order"], json!([]));
+    documents.push(node("n2", json!({})));
+    let refused = resolve_fleet(&fleet(&documents), &ResolveCache::new()).map(drop).unwrap_err();
+    assert!(refused[0].to_string().contains("tasks wait for each other: n1/t -> n2/t -> n1/t"), "{refused:?}");
 }

@@ -237,14 +237,10 @@ impl Places {
         Self(places)
     }
 
-    /// Where an instance stands.
-    pub(super) fn find(&self, graph: &ClusterGraph, instance: &Instance) -> Option<Point> {
-        let (Some(node), id) = instance else {
-            let at = graph.stages.iter().position(|stage| *stage == instance.1)?;
-            return u32::try_from(at).ok().map(Point::Stage);
-        };
+    /// Where a task of a node stands: what is picked of many is no stage.
+    pub(super) fn find(&self, graph: &ClusterGraph, (node, id): &Instance) -> Option<Point> {
         let found = |at: &u32| Some(Point::Task(*at, graph.classes[*at as usize].position(id)?));
-        self.0.get(node)?.iter().find_map(found)
+        self.0.get(node.as_ref()?)?.iter().find_map(found)
     }
 }
 

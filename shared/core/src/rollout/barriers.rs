@@ -66,7 +66,7 @@ struct Member {
 }
 
 /// Which point it is: a task's index means something in its own release alone.
-type Key = (ReleaseHash, TaskIx, String, bool);
+type Key = (ReleaseHash, TaskIx, String, Policy);
 
 /// A task on some nodes that barriers wait for.
 #[derive(Debug)]
@@ -291,7 +291,7 @@ impl Wave {
     }
 
     fn point(&mut self, known: &mut BTreeMap<Key, usize>, release: Arc<CompiledRelease>, barrier: Barrier) -> usize {
-        let key = (release.hash, barrier.task, barrier.source.to_string(), barrier.policy == Policy::Any);
+        let key = (release.hash, barrier.task, barrier.source.to_string(), barrier.policy);
         *known.entry(key).or_insert_with(|| {
             let point = Point::new(release, barrier);
             self.of_task.entry(point.task().to_owned()).or_default().push(self.points.len());

@@ -208,6 +208,13 @@ mod tests {
     }
 
     #[test]
+    fn a_selector_has_4096_bytes_at_most() {
+        let padded = |bytes: usize| Selector::parse(&format!("{:bytes$}", "tier"));
+        assert_eq!(padded(4096).unwrap().to_string(), "tier");
+        assert_eq!(padded(4097).unwrap_err().to_string(), "a selector has at most 4096 bytes, this one 4097");
+    }
+
+    #[test]
     fn an_error_says_where() {
         for (text, says) in [
             ("x=y,", "selector: found the end at byte 4, expected a key after ','"),

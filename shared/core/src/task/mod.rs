@@ -196,7 +196,7 @@ impl<'de> Deserialize<'de> for Where {
 }
 
 /// Whether every matching instance must have succeeded, or one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// Every one.

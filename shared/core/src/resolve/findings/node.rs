@@ -99,3 +99,26 @@ fn said_findings(object: &str, said: &SaidOnHost) -> Vec<Finding> {
     }
     findings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_traits_are_told_by_what_is_wrong_with_them() {
+        let beyond = format!("2 beyond the {MAX_TRAITS} that one source may give");
+        let rule =
+            format!("(a standard name, or CUSTOM_ and then capitals, digits and '_', at most {MAX_TRAIT} characters)");
+        for (unknown_count, surplus, says) in [
+            (0, 2, beyond.clone()),
+            (1, 0, format!("\"a\" {rule}")),
+            (3, 0, format!("\"a\" and 2 more {rule}")),
+            (1, 2, format!("\"a\" {rule}; {beyond}")),
+        ] {
+            let unknown: Vec<Box<str>> = vec!["\"a\"".into(); usize::from(unknown_count > 0)];
+            let refused = RefusedTraits { unknown: unknown.into(), unknown_count, surplus };
+            let found = refused_traits("node/n", &refused);
+            assert_eq!(found.message, format!("its host reports traits that are not taken: {says}"));
+        }
+    }
+}
