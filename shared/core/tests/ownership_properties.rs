@@ -126,6 +126,29 @@ proptest! {
     }
 
     #[test]
+    fn what_a_write_takes_from_others_is_what_they_own_and_what_is_another_after_it(
+        writes in vec(write(), 0..8),
+        by in manager(),
+        last in write(),
+    ) {
+        let map = writes.iter().fold(Map::default(), |map, write| written(&map, write).unwrap_or(map));
+        let next = written(&map, &last).unwrap_or(map.clone());
+        let (before, after) = (model_of(&map), model_of(&next));
+        let mut expected = BTreeSet::new();
+        for (key, (said, owners)) in &before {
+            let is_kept = after.get(key).is_some_and(|(now, _)| now == said);
+            expected.extend(owners.iter().filter(|(owner, _)| !is_kept && owner != by).map(|owner| (key.clone(), owner.clone())));
+        }
+        let taken = map.taken(&Manager::new(by).unwrap(), &next);
+        prop_assert_eq!(taken.len(), expected.len(), "each once");
+        for one in taken {
+            prop_assert_eq!(&one.said, &before[&one.key].0);
+            let owner = (one.owner.manager.to_string(), one.owner.operation == Operation::Apply);
+            prop_assert!(expected.contains(&(one.key.clone(), owner)), "{:?} {:?}", one.key, one.owner);
+        }
+    }
+
+    #[test]
     fn an_apply_said_again_changes_nothing(writes in vec(write(), 0..8), intent in btree_map(key(), said(), 0..4)) {
         let map = writes.iter().fold(Map::default(), |map, write| written(&map, write).unwrap_or(map));
         let ann = Manager::new("ann").unwrap();

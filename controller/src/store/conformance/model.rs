@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proptest::collection;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::sample::select;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 use proptest::{prop_assert, prop_assert_eq};
 
 use super::{Bounds, Engine, all, creation, next, shown};
@@ -17,7 +17,12 @@ use crate::store::{
 
 /// Holds an engine to a model: the same answers, entries, lists and changes for any sequence of transactions and restarts.
 pub(crate) fn is_like_a_map<E: Engine>(engine: impl Fn() -> E) {
-    let mut runner = TestRunner::new(Config { cases: 64, failure_persistence: None, ..Config::default() });
+    let kept =
+        FileFailurePersistence::Direct(concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/conformance/model.regressions"));
+    // A case is a store: a quarter of those of a property over values.
+    let cases = Config::default().cases / 4;
+    let config = Config { cases, failure_persistence: Some(Box::new(kept)), ..Config::default() };
+    let mut runner = TestRunner::new(config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runner.run(&collection::vec(step(), 1..40), |steps| runtime.block_on(compare(&engine(), steps))).unwrap();
 }
