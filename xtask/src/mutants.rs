@@ -15,7 +15,7 @@ use clap::Args;
 use crate::cargo::{command, installed, root};
 
 /// The release of cargo-mutants that these arguments were written for.
-const CARGO_MUTANTS: &str = "^27";
+const CARGO_MUTANTS: &str = "27";
 
 /// Of a hundred mistakes, how many may be missed.
 const MOST_MISSED: usize = 5;
