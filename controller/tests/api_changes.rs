@@ -289,5 +289,6 @@ async fn w07_allow_names_the_methods_of_the_path_alone() {
         let told = allow.map(|allow| format!("this path takes {allow}"));
         let expected = (if allow.is_some() { 405 } else { 404 }, told.as_deref());
         assert_eq!((answer.status, told.as_ref().map(|_| answer.message())), expected, "{method} {path}");
+        assert_eq!(answer.allow.as_deref(), allow, "{method} {path}");
     }
 }

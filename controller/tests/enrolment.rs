@@ -4,7 +4,7 @@
 
 mod fleet;
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use fleet::{Asking, Fleet, Refused, admin, asking, call, check_in, refused, send};
@@ -133,6 +133,37 @@ async fn s21_two_at_once_exactly_one() {
         assert_eq!(uses_left(&fleet, &token), 0);
     }
     assert_eq!(fleet.parts().registry.cache().model().nodes.iter().count(), 1000);
+}
+
+#[tokio::test]
+async fn s21_two_at_once_over_two_connections_exactly_one() {
+    let fleet = Arc::new(Fleet::start().await);
+    let rounds = if std::env::var_os("STEMMA_TEST_LONG").is_some() { 1000 } else { 100 };
+    for round in 0..rounds {
+        let token = fleet.token(json!({})).await;
+        let start = Arc::new(Barrier::new(2));
+        let racers = ["a", "b"].map(|racer| {
+            let (fleet, token, start) = (Arc::clone(&fleet), token.clone(), Arc::clone(&start));
+            // Each on a thread of its own, by a connection of its own.
+            tokio::task::spawn_blocking(move || {
+                let Asking { csr, .. } = asking();
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                start.wait();
+                runtime.block_on(fleet.enrol(&token, &format!("n{round}-{racer}"), &csr))
+            })
+        });
+        let mut won = 0;
+        for racer in racers {
+            match racer.await.unwrap() {
+                Ok(_) => won += 1,
+                Err(error) => assert_eq!(error, no_good()),
+            }
+        }
+        assert_eq!(won, 1, "round {round}");
+        assert_eq!(uses_left(&fleet, &token), 0);
+    }
+    assert_eq!(fleet.parts().registry.cache().model().nodes.iter().count(), rounds);
+    fleet.counted("token.invalid", rounds as u64).await;
 }
 
 #[tokio::test]

@@ -39,6 +39,7 @@ pub struct Write {
 pub struct Operator {
     runtime: Runtime,
     client: Client,
+    versions: &'static [(&'static str, &'static str)],
 }
 
 impl Operator {
@@ -53,7 +54,14 @@ impl Operator {
         let pin = Pin::Roots(vec![CertificateDer::from_pem_file(&bound.ca)?]);
         let tls = client_config(&pin, None, Some(own), Arc::new(SystemClock))?;
         let client = Client::new(bound.admin.parse()?, Some(Arc::new(tls)), ClientLimits::default());
-        Ok(Self { runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?, client })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { runtime, client, versions: &VERSIONS })
+    }
+
+    /// As a client of neither interface: it names no version, and is answered with this API's own fields.
+    #[must_use]
+    pub fn without_versions(self) -> Self {
+        Self { versions: &[], ..self }
     }
 
     /// Sends a write; status and body of its answer.
@@ -61,12 +69,21 @@ impl Operator {
     /// # Errors
     /// When no answer comes: whether it was made is not known then.
     pub fn write(&mut self, write: &Write) -> Result<(u16, Value)> {
+        self.write_with(write, &[])
+    }
+
+    /// The same with more headers.
+    ///
+    /// # Errors
+    /// As [`Operator::write`].
+    pub fn write_with(&mut self, write: &Write, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
         let kind = match write.method {
             "PATCH" => "application/merge-patch+json",
             _ => "application/json",
         };
         let key = write.key.to_string();
-        self.send(write.method, &write.path, &write.body, &[("content-type", kind), ("idempotency-key", &key)])
+        let headers = [&[("content-type", kind), ("idempotency-key", &key)], headers].concat();
+        self.send(write.method, &write.path, &write.body, &headers)
     }
 
     /// Sends a body of another kind than a write's usual one; status and body of its answer.
@@ -75,6 +92,14 @@ impl Operator {
     /// When no answer comes.
     pub fn call(&mut self, method: &str, path: &str, kind: &str, body: &Value) -> Result<(u16, Value)> {
         self.send(method, path, body, &[("content-type", kind)])
+    }
+
+    /// The same with a body that need be no JSON.
+    ///
+    /// # Errors
+    /// When no answer comes.
+    pub fn call_text(&mut self, method: &str, path: &str, kind: &str, body: String) -> Result<(u16, Value)> {
+        self.send_bytes(method, path, body.into(), &[("content-type", kind)])
     }
 
     /// Reads; status and body.
@@ -87,9 +112,13 @@ impl Operator {
 
     fn send(&mut self, method: &str, path: &str, body: &Value, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        self.send_bytes(method, path, body, headers)
+    }
+
+    fn send_bytes(&mut self, method: &str, path: &str, body: Bytes, headers: &[(&str, &str)]) -> Result<(u16, Value)> {
         let request = Request::builder().method(method).uri(path);
         let request =
-            headers.iter().chain(&VERSIONS).fold(request, |request, (name, value)| request.header(*name, *value));
+            headers.iter().chain(self.versions).fold(request, |request, (name, value)| request.header(*name, *value));
         let answer = self.runtime.block_on(self.client.send(request.body(body)?)).context("no answer")?;
         Ok((answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default()))
     }

@@ -76,6 +76,9 @@ fn w06_a_new_object_adds_its_labels_to_what_it_inherits() -> Result<()> {
     let described = fleet.stemma(&["describe", "nodegroup", "eu/alone"])?;
     assert!(described.contains("merge_labels      false"), "{described}");
     fleet.stemma(&["create", "clustertemplate", "other", "--labels", "x=y"])?;
+    let other: Value = serde_json::from_str(&fleet.stemma(&["get", "clustertemplate", "other", "-o", "json"])?)?;
+    assert_eq!(other["labels"], serde_json::json!({"x": "y"}), "above it is nothing to inherit from");
+    assert!(fleet.stemma(&["describe", "clustertemplate", "other"])?.contains("merge_labels      true"));
     Ok(())
 }
 

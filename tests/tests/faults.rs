@@ -63,11 +63,19 @@ fn limit(what: &str, id: Option<u32>, value: &str) -> Result<()> {
 /// No number is below this but those of the three standard streams: what is open stays so, and nothing more is opened.
 const NO_DESCRIPTORS: &str = "3";
 
-/// How many bytes of addresses a program has.
-fn address_space(id: Option<u32>) -> Result<u64> {
+/// Gives a program no more memory than it has asked for so far: what it has free of that is all that is left.
+fn no_more_memory(id: Option<u32>) -> Result<()> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", id.context("the program runs")?))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).context("VmSize")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+    let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).context("VmData")?;
+    let bytes = line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024;
+    limit("data", id, &bytes.to_string())
+}
+
+/// Whether a program was out of memory: it ended by that, or says so.
+fn was_without_memory(id: Option<u32>, log: &str) -> Result<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", id.context("the program ran")?));
+    let is_over = status.map_or(true, |status| status.lines().any(|line| line.starts_with("State:\tZ")));
+    Ok(log.contains("os error 12") || (is_over && log.contains("memory allocation of")))
 }
 
 #[test]
@@ -203,20 +211,29 @@ fn f39_an_agent_without_descriptors_tears_nothing_and_goes_on_when_there_are_som
 #[test]
 fn f39_who_is_out_of_memory_ends_or_goes_on_and_loses_nothing() -> Result<()> {
     let (mut fleet, mut web) = converged()?;
-    limit("as", web.id(), &address_space(web.id())?.to_string())?;
-    label(&fleet, "agent-without-memory")?;
-    // Whether it ends at its next allocation or finds room is the allocator's to say; it is started anew as its unit would.
-    std::thread::sleep(Duration::from_millis(500));
+    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
+    no_more_memory(web.id())?;
+    let large: serde_json::Map<_, _> = (0..14).map(|at| (format!("large-{at}"), "x".repeat(4000).into())).collect();
+    let path = "/v1/clusters/prod/nodegroups/frontends/labels".to_owned();
+    let (status, told) =
+        operator.write(&Write { method: "PATCH", path, body: large.into(), key: Uuid::from_u128(1000) })?;
+    ensure!(status == 200, "{status} {told}");
+    eventually("the agent is out of memory", || {
+        ensure!(was_without_memory(web.id(), &web.log())?, "{}", web.log());
+        Ok(())
+    })?;
     whole(&web)?;
+    // It is started anew, as its unit would.
     web.kill()?;
     web.start()?;
-    arrives(&web, "agent-without-memory")?;
+    label(&fleet, "agent-with-memory")?;
+    arrives(&web, "agent-with-memory")?;
 
-    let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
-    limit("as", fleet.controller_id(), &address_space(fleet.controller_id())?.to_string())?;
+    let id = fleet.controller_id();
+    no_more_memory(id)?;
     let mut taken = Vec::new();
-    for number in 1..40_u128 {
-        let large = "x".repeat(100_000);
+    for number in 1..200_u128 {
+        let large = "x".repeat(60_000);
         let body = json!({"parameters": {"large": large, "number": u64::try_from(number)?}});
         let write = Write { method: "PATCH", path: "/v1/clusters/prod".into(), body, key: Uuid::from_u128(number) };
         match operator.write(&write) {
@@ -225,6 +242,10 @@ fn f39_who_is_out_of_memory_ends_or_goes_on_and_loses_nothing() -> Result<()> {
             Err(_) => break,
         }
     }
+    eventually("the controller is out of memory", || {
+        ensure!(was_without_memory(id, &fleet.log())?, "{} writes were taken; {}", taken.len(), fleet.log());
+        Ok(())
+    })?;
     // It may have ended by itself.
     let _ended = fleet.kill_controller();
     let stored = Stored::copied(&fleet.data())?;

@@ -1,13 +1,10 @@
 //! Every decoder of bytes from outside, on bytes that nobody meant (docs/trust.md, S50 to S52): it answers, and what it answers is
 //! bounded. What a target's cases are and how they are changed stands in `stemma_tests::fuzz`.
 
-#[path = "../../controller/tests/served/mod.rs"]
-mod served;
-
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use served::Served;
 use stemma_agent::sync::read_label_lines;
 use stemma_author::Reader;
 use stemma_controller::args;
@@ -21,6 +18,7 @@ use stemma_core::requirement::Requirement;
 use stemma_core::selector::Selector;
 use stemma_core::traits::TraitNames;
 use stemma_tests::fuzz::run;
+use stemma_tests::operator::Operator;
 use stemma_wire::client::Target;
 use stemma_wire::error::{ErrorBody, quote};
 use stemma_wire::message::channel::{FromApply, FromSync};
@@ -316,18 +314,19 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
 ];
 
 #[test]
-fn s43_s51_s54_bodies_and_queries_over_the_api() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let served = runtime.block_on(async {
-        let served = Served::start().await;
-        served.expect("POST", "/v1/clustertemplates", &serde_json::json!({"name": "base"}), 201).await;
-        served
-            .expect("POST", "/v1/clusters", &serde_json::json!({"name": "prod", "cluster_template_id": "base"}), 202)
-            .await;
-        served.expect("POST", "/v1/clusters/prod/nodegroups", &serde_json::json!({"name": "web"}), 202).await;
-        served.expect("POST", "/v1/nodes", &serde_json::json!({"name": "web-1"}), 201).await;
-        served
-    });
+fn s43_s51_s54_bodies_and_queries_over_the_real_listener() {
+    let fleet = stemma_tests::fleet::Fleet::start().expect("a controller");
+    let mut operator = Operator::of(&fleet.data(), fleet.bound()).expect("its admin's certificate");
+    for (path, body) in [
+        ("/v1/clustertemplates", serde_json::json!({"name": "base"})),
+        ("/v1/clusters", serde_json::json!({"name": "prod", "cluster_template_id": "base"})),
+        ("/v1/clusters/prod/nodegroups", serde_json::json!({"name": "web"})),
+        ("/v1/nodes", serde_json::json!({"name": "web-1"})),
+    ] {
+        let (status, answer) = operator.call("POST", path, "application/json", &body).expect("an answer");
+        assert!((200..300).contains(&status), "{path}: {status} {answer}");
+    }
+    let operator = RefCell::new(operator);
     // The first byte is the call.
     let kept: Vec<Vec<u8>> = (0_u8..).zip(CALLS).map(|(call, case)| [&[call], case.3.as_bytes()].concat()).collect();
     run("api", &kept, |bytes| {
@@ -338,11 +337,13 @@ fn s43_s51_s54_bodies_and_queries_over_the_api() {
         if path.parse::<hyper::Uri>().is_err() {
             return;
         }
-        let answer = runtime.block_on(served.send_text(method, &path, &[("content-type", kind)], text));
-        assert!((200..500).contains(&answer.status), "{method} {path}: {} {}", answer.status, answer.body);
-        if answer.status >= 400 {
-            assert!(!answer.kind().is_empty() && !answer.message().is_empty(), "{}", answer.body);
-            assert!(answer.body.to_string().len() <= MOST_SAID, "{} bytes", answer.body.to_string().len());
+        let answer = operator.borrow_mut().call_text(method, &path, kind, text.to_owned());
+        let (status, answer) = answer.unwrap_or_else(|error| panic!("{method} {path}: {error:#}\n{}", fleet.log()));
+        assert!((200..500).contains(&status), "{method} {path}: {status} {answer}");
+        if status >= 400 {
+            let of_error = |part: &str| answer["error"][part].as_str().is_some_and(|text| !text.is_empty());
+            assert!(of_error("type") && of_error("message"), "{method} {path}: {status} {answer}");
+            assert!(answer.to_string().len() <= MOST_SAID, "{} bytes", answer.to_string().len());
         }
     });
 }

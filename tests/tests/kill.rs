@@ -30,6 +30,8 @@ const WRITERS: usize = 16;
 /// The controller is killed at least so often, and on until so many writes were committed whose answer never came.
 const CONTROLLER_KILLS: usize = 20;
 const UNANSWERED: usize = 20;
+/// And so many objects deleted.
+const DELETED: usize = 10;
 /// No run needs so many.
 const MOST_KILLS: usize = 300;
 /// After so many answers at most, all writers' together.
@@ -41,11 +43,16 @@ struct Written {
     unanswered: Option<Write>,
 }
 
-/// A writer's next write: of one of many verbs, on objects of its own and on one that all of them write.
-fn next(chance: &mut Chance, writer: usize, number: u64) -> Write {
+/// A writer's next write: of one of many verbs, on objects of its own and on one that all of them write. Of the nodes that it has made it
+/// deletes one now and then.
+fn next(chance: &mut Chance, writer: usize, number: u64, own: &mut Vec<String>) -> Write {
     let key = Uuid::from_u64_pair(number, chance.bits());
     let node = format!("k{writer}-{number}");
     let group = "/v1/clusters/prod/nodegroups/frontends";
+    let gone = (chance.below(5) == 0).then(|| own.pop()).flatten();
+    if let Some(path) = gone {
+        return Write { method: "DELETE", path, body: Value::Null, key };
+    }
     let (method, path, body) = match chance.below(8) {
         0 => ("POST", "/v1/nodes".to_owned(), json!({"name": node})),
         1 => ("PATCH", format!("{group}/labels"), json!({format!("writer-{writer}"): number.to_string()})),
@@ -67,15 +74,19 @@ fn next(chance: &mut Chance, writer: usize, number: u64) -> Write {
 fn write_on(
     mut operator: Operator,
     mut chance: Chance,
-    writer: usize,
+    (writer, own): (usize, &mut Vec<String>),
     numbers: &AtomicU64,
     told: &Sender<()>,
 ) -> Result<Written> {
     let mut answered = Vec::new();
     loop {
-        let write = next(&mut chance, writer, numbers.fetch_add(1, Ordering::Relaxed));
+        let write = next(&mut chance, writer, numbers.fetch_add(1, Ordering::Relaxed), own);
         match operator.write(&write) {
-            Ok((status @ 200..300, _)) => answered.push((write, status)),
+            Ok((status @ 200..300, _)) => {
+                let name = write.body["name"].as_str().filter(|_| write.path == "/v1/nodes");
+                own.extend(name.map(|name| format!("/v1/nodes/{name}")));
+                answered.push((write, status));
+            }
             Ok((status, body)) => bail!("{write:?}: {status} {body}"),
             Err(_) => return Ok(Written { answered, unanswered: Some(write) }),
         }
@@ -85,12 +96,19 @@ fn write_on(
 }
 
 /// All write, the controller is killed after so many answers, and what each came to is given.
-fn kill_under_writers(fleet: &mut Fleet, chance: &mut Chance, numbers: &AtomicU64) -> Result<Vec<Written>> {
+fn kill_under_writers(
+    fleet: &mut Fleet,
+    chance: &mut Chance,
+    numbers: &AtomicU64,
+    own: &mut [Vec<String>; WRITERS],
+) -> Result<Vec<Written>> {
     let (data, bound): (_, Bound) = (fleet.data(), fleet.bound().clone());
     let operators = (0..WRITERS).map(|_| Operator::of(&data, &bound)).collect::<Result<Vec<_>>>()?;
     let (tell, told) = channel();
     std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..)
+        let writers: Vec<_> = own
+            .iter_mut()
+            .enumerate()
             .zip(operators)
             .map(|(writer, operator)| {
                 let (chance, tell) = (Chance::new(chance.bits()), tell.clone());
@@ -122,8 +140,9 @@ fn committed(stored: &Stored, written: &[Written]) -> Result<usize> {
     Ok(unanswered.filter(|write| stored.request("admin", write.key).is_some()).count())
 }
 
-/// What was not answered is sent again under its key: it is made once, by the first commit where that had come about.
-fn send_again(fleet: &Fleet, stored: &Stored, written: &[Written]) -> Result<()> {
+/// What was not answered is sent again under its key: it is made once, by the first commit where that had come about. Gives how many
+/// objects were deleted, all of which are gone.
+fn send_again(fleet: &Fleet, stored: &Stored, written: &[Written]) -> Result<usize> {
     let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
     for write in written.iter().filter_map(|writer| writer.unanswered.as_ref()) {
         let (status, body) = operator.write(write)?;
@@ -133,7 +152,13 @@ fn send_again(fleet: &Fleet, stored: &Stored, written: &[Written]) -> Result<()>
             ensure!(record["revision"] == *revision, "{write:?} was made at {revision}, and is now {record}");
         }
     }
-    Ok(())
+    let all = written.iter().flat_map(|one| one.answered.iter().map(|(write, _)| write).chain(&one.unanswered));
+    let deleted: Vec<_> = all.filter(|write| write.method == "DELETE").collect();
+    for write in &deleted {
+        let (status, body) = operator.get(&write.path)?;
+        ensure!(status == 404, "{write:?}, and it is there: {status} {body}");
+    }
+    Ok(deleted.len())
 }
 
 #[test]
@@ -149,19 +174,20 @@ fn killing_the_controller_under_writers_loses_nothing_halves_nothing_and_doubles
     }
     let web = fleet.join("web-1", "prod/frontends")?;
     eventually("the first convergence", || whole(&web))?;
-    let (mut unanswered, mut answered, mut kills, numbers) = (0, 0, 0, AtomicU64::new(1));
-    while kills < CONTROLLER_KILLS || unanswered < UNANSWERED {
+    let (mut unanswered, mut answered, mut deleted, mut kills) = (0, 0, 0, 0);
+    let (numbers, mut own) = (AtomicU64::new(1), std::array::from_fn(|_| Vec::new()));
+    while kills < CONTROLLER_KILLS || unanswered < UNANSWERED || deleted < DELETED {
         kills += 1;
-        let written = kill_under_writers(&mut fleet, &mut chance, &numbers)?;
+        let written = kill_under_writers(&mut fleet, &mut chance, &numbers, &mut own)?;
         let stored = Stored::copied(&fleet.data())?;
         answered += written.iter().map(|writer| writer.answered.len()).sum::<usize>();
         unanswered += committed(&stored, &written).with_context(|| format!("kill {kills}"))?;
         fleet.start_controller()?;
-        send_again(&fleet, &stored, &written).with_context(|| format!("kill {kills}"))?;
+        deleted += send_again(&fleet, &stored, &written).with_context(|| format!("kill {kills}"))?;
         whole_if_there(&web)?;
-        ensure!(kills < MOST_KILLS, "of {kills} kills {unanswered} fell between commit and answer");
+        ensure!(kills < MOST_KILLS, "of {kills} kills {unanswered} fell between commit and answer, {deleted} deleted");
     }
-    println!("{kills} kills, {answered} writes answered, {unanswered} committed and not answered");
+    println!("{kills} kills, {answered} writes answered, {unanswered} committed and not answered, {deleted} deleted");
     converges(&fleet, &web, "last")?;
     fleet.kill_controller()?;
     Stored::copied(&fleet.data())?.check()

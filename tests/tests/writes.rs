@@ -139,6 +139,7 @@ fn w15_01_w15_02_each_write_verb_leaves_object_image_audit_event_and_request_rec
     for (write, status, revision) in &made {
         whole(&stored, write, *status, *revision).with_context(|| format!("{} {}", write.method, write.path))?;
     }
+    ensure!(stored.commits("admin") == made.len(), "{} commits of {} writes", stored.commits("admin"), made.len());
     stored.check()
 }
 
@@ -154,4 +155,132 @@ fn one(operator: &mut Operator, write: Write) -> Result<(Write, u16, u64)> {
     let (_, same) = operator.get(&at)?;
     ensure!(again == status && same == record, "{what}: sent again it is {again}, {same}");
     Ok((write, status, revision))
+}
+
+/// What each write changes, beside those of maps and those that make something, whose answer is what was made.
+const CHANGES: &[(&str, &str)] = &[
+    ("PATCH /v1/releases/site@1", r#"[{"field": "labels.stage", "new": "one"}]"#),
+    ("POST /v1/releases/site@1/tags", r#"[{"field": "tags.second", "new": {}}]"#),
+    ("PUT /v1/releases/site@1/tags/second", r#"[{"field": "tags.second.has_primary", "new": true}]"#),
+    ("DELETE /v1/releases/site@1/tags/second", r#"[{"field": "tags.second.has_primary", "old": true}]"#),
+    (
+        "PATCH /v1/clustertemplates/base",
+        r#"[{"field": "labels.stage", "new": "one"}, {"field": "merge_labels", "new": true}]"#,
+    ),
+    ("PATCH /v1/clusters/prod", r#"[{"field": "labels.stage", "new": "one"}, {"field": "merge_labels", "new": true}]"#),
+    ("POST /v1/clusters/prod/tags", r#"[{"field": "tags.own", "new": {}}]"#),
+    ("PUT /v1/clusters/prod/tags/own", r#"[{"field": "tags.own.has_primary", "new": true}]"#),
+    ("DELETE /v1/clusters/prod/tags/own", r#"[{"field": "tags.own.has_primary", "old": true}]"#),
+    ("PUT /v1/clusters/prod/roles", r#"[{"field": "roles.web.add_tags", "new": ["other"]}]"#),
+    (
+        "PATCH /v1/clusters/prod/nodegroups/web",
+        r#"[{"field": "labels.stage", "new": "one"}, {"field": "merge_labels", "new": true}]"#,
+    ),
+    ("PATCH /v1/nodes/web-1", r#"[{"field": "nodegroup", "new": "prod/web"}]"#),
+    ("PUT /v1/nodes/web-1/traits", r#"[{"field": "traits", "old": [], "new": ["CUSTOM_A"]}]"#),
+    (
+        "PUT /v1/nodes/web-1/traits/CUSTOM_B",
+        r#"[{"field": "traits", "old": ["CUSTOM_A"], "new": ["CUSTOM_A", "CUSTOM_B"]}]"#,
+    ),
+    (
+        "DELETE /v1/nodes/web-1/traits/CUSTOM_B",
+        r#"[{"field": "traits", "old": ["CUSTOM_A", "CUSTOM_B"], "new": ["CUSTOM_A"]}]"#,
+    ),
+    ("DELETE /v1/nodes/web-1/traits", r#"[{"field": "traits", "old": ["CUSTOM_A"], "new": []}]"#),
+    (
+        "POST /v1/nodes/web-1/roles",
+        r#"[{"field": "roles", "new": ["web"]}, {"field": "tags.effective", "old": [], "new": ["first", "other"]}]"#,
+    ),
+    (
+        "DELETE /v1/nodes/web-1/roles",
+        r#"[{"field": "roles", "old": ["web"]}, {"field": "tags.effective", "old": ["first", "other"], "new": []}]"#,
+    ),
+    (
+        "PUT /v1/nodes/web-1/roles",
+        r#"[{"field": "roles", "new": ["web"]}, {"field": "tags.effective", "old": [], "new": ["first", "other"]}]"#,
+    ),
+    ("POST /v1/nodes/web-1/tags", r#"[{"field": "tags.assigned", "old": [], "new": ["other"]}]"#),
+    (
+        "DELETE /v1/nodes/web-1/tags",
+        r#"[{"field": "tags.assigned", "old": ["other"], "new": []}, {"field": "tags.effective", "old": ["first", "other"], "new": ["first"]}, {"field": "tags.unassigned", "old": [], "new": ["other"]}]"#,
+    ),
+    (
+        "PUT /v1/nodes/web-1/tags/other",
+        r#"[{"field": "tags.effective", "old": ["first"], "new": ["first", "other"]}, {"field": "tags.unassigned", "old": ["other"], "new": []}]"#,
+    ),
+    (
+        "DELETE /v1/nodes/web-1/tags/other",
+        r#"[{"field": "tags.effective", "old": ["first", "other"], "new": ["first"]}, {"field": "tags.unassigned", "old": [], "new": ["other"]}]"#,
+    ),
+    ("DELETE /v1/nodes/web-2", r#"[{"field": "name", "old": "web-2"}]"#),
+    (
+        "DELETE /v1/nodes/web-1",
+        r#"[{"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "web-1"}, {"field": "nodegroup", "old": "prod/web"}, {"field": "roles", "old": ["web"]}, {"field": "tags.effective", "old": ["first"]}, {"field": "tags.unassigned", "old": ["other"]}]"#,
+    ),
+    (
+        "DELETE /v1/clusters/prod/nodegroups/web",
+        r#"[{"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "web"}]"#,
+    ),
+    (
+        "DELETE /v1/clusters/prod",
+        r#"[{"field": "cluster_template", "old": "base"}, {"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "prod"}, {"field": "roles.web.add_tags", "old": ["other"]}]"#,
+    ),
+    (
+        "DELETE /v1/clustertemplates/base",
+        r#"[{"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "base"}, {"field": "release", "old": "site@1"}]"#,
+    ),
+    (
+        "DELETE /v1/releases/site@1",
+        r#"[{"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "name", "old": "site@1"}, {"field": "roles.web.tags", "old": ["first"]}]"#,
+    ),
+];
+
+/// What a write changes, as its answer is to list it; none for one that makes something.
+fn changes(method: &str, path: &str) -> Result<Option<Value>> {
+    let made = ["/v1/apply", "/v1/join-tokens", "/releases", "/clustertemplates", "/clusters", "/nodegroups", "/nodes"];
+    if method == "POST" && made.iter().any(|end| path.ends_with(end)) {
+        return Ok(None);
+    }
+    // A node has had no label before, and a release hands none on.
+    let replaced = if path.starts_with("/v1/nodes") {
+        json!({"field": "merge_labels", "new": true})
+    } else {
+        json!({"field": "labels.stage", "old": "one"})
+    };
+    Ok(Some(match (method, path.split_once("/labels").map(|(_, what)| what)) {
+        ("PUT", Some("")) => json!([{"field": "labels.a", "new": "b"}, replaced]),
+        ("PATCH", Some("")) => json!([{"field": "labels.c", "new": "d"}]),
+        ("POST", Some("/owners")) => json!([]),
+        ("POST", Some("/tombstones")) => json!([{"field": "labels.z", "new": null}]),
+        _ => {
+            let name = format!("{method} {path}");
+            let row = CHANGES.iter().find(|(of, _)| *of == name);
+            serde_json::from_str(row.with_context(|| format!("what does {name} change?"))?.1)?
+        }
+    }))
+}
+
+#[test]
+fn w06_every_write_says_what_it_changes_with_old_and_new_value_also_where_it_is_tried() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let mut operator = Operator::of(&fleet.data(), fleet.bound())?.without_versions();
+    let prefer = [("prefer", "return=representation")];
+    for (number, (method, path, body)) in (1..).zip(writes()) {
+        let what = format!("{method} {path}");
+        let tried = Write {
+            method,
+            path: format!("{path}?dry_run=true"),
+            body: body.clone(),
+            key: Uuid::from_u128(1000 + number),
+        };
+        let (status, tried) = operator.write_with(&tried, &prefer)?;
+        ensure!((200..300).contains(&status), "{what}, tried: {status} {tried}");
+        let write = Write { method, path, body, key: Uuid::from_u128(number) };
+        let (status, made) = operator.write_with(&write, &prefer)?;
+        ensure!((200..300).contains(&status), "{what}: {status} {made}");
+        let expected = changes(method, &write.path)?;
+        ensure!(made.get("changes") == expected.as_ref(), "{what}: {} is not {expected:?}", made["changes"]);
+        ensure!(tried.get("changes") == expected.as_ref(), "{what}, tried: {} is not {expected:?}", tried["changes"]);
+    }
+    Ok(())
 }

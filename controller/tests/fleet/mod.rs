@@ -64,6 +64,8 @@ pub(crate) struct Fleet {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) controller: Controller,
     pub(crate) clock: Arc<Moving>,
+    /// The journal's lines of refusals before this one began.
+    said_before: BTreeMap<String, u64>,
 }
 
 /// A key with the request for its certificate.
@@ -98,7 +100,7 @@ impl Fleet {
     }
 
     pub(crate) async fn start_with(change: impl FnOnce(&mut Options)) -> Self {
-        witness::listen();
+        let said_before = witness::listen();
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");
         init(&data, &[], SystemClock.unix_seconds()).unwrap();
@@ -107,7 +109,7 @@ impl Fleet {
             Options { clock: Arc::clone(&clock) as _, publishing: Publishing::ByHand, ..Options::default() };
         change(&mut options);
         let controller = start(config(data), options).await.unwrap();
-        Self { directory, controller, clock }
+        Self { directory, controller, clock, said_before }
     }
 
     pub(crate) fn parts(&self) -> &Arc<Parts> {

@@ -36,6 +36,8 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     /// The body; `null` where it is no JSON.
     pub(crate) body: Value,
+    /// The header `Allow`.
+    pub(crate) allow: Option<String>,
 }
 
 impl Answer {
@@ -131,8 +133,9 @@ impl Served {
         let response = answer(Arc::clone(&self.api), None, request).await;
         let status = response.status().as_u16();
         check_status(method, path, headers.iter().any(|(name, _)| *name == "prefer"), status);
+        let allow = response.headers().get("allow").map(|allow| allow.to_str().expect("a text").to_owned());
         let bytes = response.into_body().collect().await.expect("a body of bytes").to_bytes();
-        Answer { status, body: serde_json::from_slice(&bytes).unwrap_or_default() }
+        Answer { status, body: serde_json::from_slice(&bytes).unwrap_or_default(), allow }
     }
 
     /// Sends a body, and expects a status.

@@ -66,6 +66,12 @@ impl Stored {
         self.events.get(&revision)
     }
 
+    /// How many commits of a principal the audit has.
+    #[allow(dead_code, reason = "each test file uses its own part")]
+    pub(crate) fn commits(&self, principal: &str) -> usize {
+        self.events.values().filter(|event| event.principal == principal).count()
+    }
+
     /// That nothing of a commit is there without the rest of it.
     pub(crate) fn check(&self) -> Result<()> {
         for object in &self.objects {

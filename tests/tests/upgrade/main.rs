@@ -138,10 +138,21 @@ fn agent_first(kept: &Kept, host: &str, time: Then, done: impl Fn(&Served) -> bo
     agent::run_until(&kept.path(host), time, QUIET, || done(&served))?;
     let after = kept.files(host)?;
     let has_traits = has_the_traits_of_then(kept, host)?;
+    let compared = if has_traits {
+        "and what was sent were compared".to_owned()
+    } else {
+        format!("but {OF_TRAITS:?} were compared: this processor has other traits than that of then")
+    };
+    said(&format!("{host}: {} files {compared}", before.len()));
     ensure!(served.counted("stemma_desired_sent_total") == 0 || !has_traits);
     let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
     let changed = names.filter(|name| before.get(*name) != after.get(*name)).map(|name| name.display().to_string());
     Ok(changed.filter(|name| has_traits || !OF_TRAITS.contains(&name.as_str())).collect())
+}
+
+#[allow(clippy::print_stdout, reason = "what was compared")]
+fn said(line: &str) {
+    println!("{line}");
 }
 
 /// Whether this machine has the traits of the one on which the fleet was kept; where it has not, a host says other ones.
