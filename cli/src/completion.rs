@@ -55,7 +55,7 @@ fn completing_one(verb: &str, arg: Arg) -> Arg {
         ("get" | "delete" | "pause" | "resume", "names") | ("describe" | "explain", "name") | ("label", "words") => {
             Place::Name
         }
-        (_, "names" | "words" | "node") => Place::Of(Kind::Node),
+        (_, "names" | "words" | "node" | "candidate_node") => Place::Of(Kind::Node),
         (_, "nodegroup") => Place::Of(Kind::Nodegroup),
         (_, "cluster") => Place::Of(Kind::Cluster),
         (_, "cluster_template") => Place::Of(Kind::Clustertemplate),

@@ -27,6 +27,7 @@ impl Kind {
     const fn table(self) -> Row {
         use Endpoint as E;
         match self {
+            Self::Allocation => kind("allocation", "Allocation", E::GetAllocation, E::ListAllocations),
             Self::Node => kind("node", "Node", E::GetNode, E::ListNodesDetail),
             Self::Nodegroup => kind("nodegroup", "NodeGroup", E::GetGroup, E::ListGroups),
             Self::Cluster => kind("cluster", "Cluster", E::GetCluster, E::ListClustersDetail),
@@ -57,9 +58,14 @@ impl Kind {
         self.table().manifest
     }
 
-    /// The kind that a manifest names; a join token is not applied.
+    /// Whether it is one of the kinds of manifests: a join token and an allocation are made where they are asked for.
+    pub(crate) fn has_manifest(self) -> bool {
+        !matches!(self, Self::Allocation | Self::Token)
+    }
+
+    /// The kind that a manifest names.
     pub(crate) fn of_manifest(name: &str) -> Option<Self> {
-        let mut kinds = Self::value_variants().iter().copied().filter(|kind| *kind != Self::Token);
+        let mut kinds = Self::value_variants().iter().copied().filter(|kind| kind.has_manifest());
         kinds.find(|kind| kind.manifest_name() == name)
     }
 

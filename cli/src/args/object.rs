@@ -9,6 +9,8 @@ use stemma_core::status::State;
 /// A kind of object; one stands before what its objects refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Kind {
+    #[value(alias = "allocations")]
+    Allocation,
     #[value(alias = "nodes")]
     Node,
     #[value(aliases = ["nodegroups", "group", "groups", "ng"])]
@@ -162,9 +164,38 @@ pub(crate) struct NewLabels {
     pub(crate) merge_labels: Option<bool>,
 }
 
+/// What an allocation asks of a node.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Wanted {
+    /// The node's class, letter by letter.
+    #[arg(long)]
+    pub(crate) resource_class: String,
+    /// The node has this trait; several are repeated or joined with commas.
+    #[arg(long = "trait", value_name = "TRAIT", value_delimiter = ',')]
+    pub(crate) traits: Vec<String>,
+    /// The node meets this requirement: `KEY EXPRESSION`.
+    #[arg(long)]
+    pub(crate) requirement: Vec<String>,
+    /// The node is this one, or one of several.
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    pub(crate) candidate_node: Vec<String>,
+    /// The node stands in this group (`CLUSTER/GROUP`), and meets what it requires.
+    #[arg(long)]
+    pub(crate) nodegroup: Option<String>,
+    /// Who owns the node, or leases it.
+    #[arg(long)]
+    pub(crate) owner: Option<String>,
+}
+
 /// What to make.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Create {
+    /// A node for what is asked for: the one that fits best.
+    Allocation {
+        name: Option<String>,
+        #[command(flatten)]
+        wanted: Wanted,
+    },
     /// Defaults for clusters.
     Clustertemplate {
         name: String,

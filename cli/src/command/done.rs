@@ -107,7 +107,7 @@ pub(crate) fn note_dry_run(api: &Api) {
 
 /// The kind of an object that has a manifest.
 fn kind_named(word: &str) -> Option<Kind> {
-    Kind::named(word).filter(|kind| *kind != Kind::Token)
+    Kind::named(word).filter(|kind| kind.has_manifest())
 }
 
 #[cfg(test)]

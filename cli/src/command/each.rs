@@ -114,8 +114,8 @@ impl Objects {
     pub(crate) async fn of_kind(api: &mut Api, kind: Kind, names: &[String], selection: &Selection) -> Result<Self> {
         if !selection.is_empty() {
             check_unselected(names, selection)?;
-            if kind == Kind::Token {
-                return Err(Exit::Usage.because("a token has no labels: name it"));
+            if !kind.has_manifest() {
+                return Err(Exit::Usage.because(format!("a {} has no labels: name it", kind.name())));
             }
             let listed = question::list(api, kind, &Filter::of(selection)).await?;
             let all = listed.iter().map(|object| Object { kind: kind.name(), name: question::name(kind, object) });

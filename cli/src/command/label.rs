@@ -44,8 +44,8 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
     }
     let plan = async |api: &mut Api, object: &Object| {
         let kind = object.kind();
-        if kind == Kind::Token {
-            return Err(Exit::Usage.because("a token has no labels"));
+        if !kind.has_manifest() {
+            return Err(Exit::Usage.because(format!("a {} has no labels", kind.name())));
         }
         let before = question::one(api, kind, &object.name).await?;
         let mut after = provided(&before);

@@ -248,7 +248,7 @@ pub(crate) fn name(kind: Kind, object: &Value) -> String {
         Kind::Nodegroup => format!("{}/{}", text("cluster"), text("name")),
         Kind::Release if !text("version").is_empty() => format!("{}@{}", text("name"), text("version")),
         Kind::Token => text("id").to_owned(),
-        Kind::Node if text("name").is_empty() => text("uuid").to_owned(),
+        Kind::Node | Kind::Allocation if text("name").is_empty() => text("uuid").to_owned(),
         _ => text("name").to_owned(),
     }
 }
@@ -301,6 +301,7 @@ fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
         (Kind::Cluster, _) => &["name", "cluster_template", "release", "node_states", "labels"],
         (Kind::Clustertemplate, _) => &["name", "release", "labels"],
         (Kind::Release, _) => &["name", "task_count", "created_at"],
+        (Kind::Allocation, _) => &["name", "state", "node_uuid", "resource_class", "traits", "created_at"],
         (Kind::Token, _) => &["id", "nodegroup", "node", "uses_left", "expires_at"],
     }
 }

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use stemma_wire::endpoint::{Endpoint, Method};
 
 use crate::api::{Api, Write};
-use crate::args::{Create, Kind, NewLabels, Output, Pausing, Tag, TagFields, TagOwner};
+use crate::args::{Create, Kind, NewLabels, Output, Pausing, Tag, TagFields, TagOwner, Wanted};
 use crate::command::done::Done;
 use crate::command::each::{Object, Objects, Step, each};
+use crate::command::written::is_said;
 use crate::command::{label, node, question};
 use crate::exit::Exit;
 use crate::output::{cell, table};
@@ -32,6 +33,7 @@ pub(crate) async fn create(api: &mut Api, what: Create, output: Output) -> Resul
         Create::Node { name, nodegroup, labels } => {
             ("node", Write::to(Endpoint::CreateNode, &[]), name, json!({"nodegroup": nodegroup}), labels)
         }
+        Create::Allocation { name, wanted } => return allocate(api, name.as_deref(), &wanted, output).await,
     };
     body["name"] =
         Value::from(name.rsplit_once('/').filter(|_| kind == "nodegroup").map_or(name.as_str(), |(_, own)| own));
@@ -40,6 +42,26 @@ pub(crate) async fn create(api: &mut Api, what: Create, output: Output) -> Resul
     map.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|items| !items.is_empty()));
     let answer = api.send(write.json(&body)).await?;
     Done { kind, name: &name, sentence: format!("{kind} {name} created"), answer }.say(api, output).await
+}
+
+/// `create allocation`. One that found no node is there, and says why; the command fails then.
+async fn allocate(api: &mut Api, name: Option<&str>, wanted: &Wanted, output: Output) -> Result<()> {
+    let Wanted { resource_class, traits, requirement, candidate_node, nodegroup, owner } = wanted;
+    let mut body = json!({
+        "name": name, "resource_class": resource_class, "traits": traits, "requirements": requirement,
+        "candidate_nodes": candidate_node, "nodegroup": nodegroup, "owner": owner,
+    });
+    body.as_object_mut().expect("made as a map").retain(|_, value| is_said(value));
+    let answer = api.send(Write::to(Endpoint::CreateAllocation, &[]).json(&body)).await?;
+    let text = |field: &str| answer.get(field).and_then(Value::as_str).map(str::to_owned);
+    let name = text("name").or_else(|| text("uuid")).unwrap_or_default();
+    let (error, node) = (text("last_error"), text("node_uuid").unwrap_or_default());
+    let sentence = match &error {
+        None => format!("allocation {name} has node {node}"),
+        Some(_) => format!("allocation {name} created, without a node"),
+    };
+    Done { kind: "allocation", name: &name, sentence, answer }.say(api, output).await?;
+    error.map_or(Ok(()), |error| Err(anyhow::anyhow!(error)))
 }
 
 /// `delete`.

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use stemma_core::manifest::{Fields, Kept};
-use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+use stemma_core::object::{AllocationSpec, ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::Api;
@@ -51,6 +51,7 @@ pub(crate) fn known_of(kind: Kind) -> (Vec<&'static str>, &'static [Kept]) {
         Kind::Cluster => known::<ClusterSpec>(),
         Kind::Clustertemplate => known::<ClusterTemplateSpec>(),
         Kind::Release => known::<ReleaseSpec>(),
+        Kind::Allocation => known::<AllocationSpec>(),
         Kind::Token => (vec!["nodegroup", "node"], &[]),
     }
 }

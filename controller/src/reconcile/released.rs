@@ -70,7 +70,7 @@ pub(super) fn candidate(model: &Model, answer: &Answer, known: &mut Untranslated
         node: answer.id(),
         present: present.map(|present| content(model, present, version, known)),
         next: Content::of(answer, version),
-        has_unmet: !answer.unmet().is_empty(),
+        has_unmet: !answer.unmet().is_empty() || (present.is_none() && answer.check_instance().is_err()),
         has_undecided: has_undecided(model, answer),
         holds: by_operator.into_iter().chain(on_host).map(held).collect(),
         is_paused: answer.is_paused(),

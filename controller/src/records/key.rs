@@ -43,7 +43,7 @@ pub const AGENT_KEYS: &str = "agent-key/";
 pub const TOKENS: &str = "token/";
 
 /// Marks: entries without a value, of which only counts which revision wrote them.
-pub const MARKS: [&str; 4] = ["referred/", "order/", "placed/", "fixed/"];
+pub const MARKS: [&str; 5] = ["referred/", "order/", "placed/", "fixed/", "allocated/"];
 
 /// The prefixes of entries by node that go with their node: what it said and what it was told.
 const OF_NODE: [&str; 6] = [OBSERVATIONS, SAID, RELEASED, RESULTS, REPORTS, SEEN];
@@ -92,6 +92,12 @@ pub fn fixed(release: &str) -> String {
 /// An audit event.
 pub fn audit(revision: Revision) -> Vec<u8> {
     [AUDIT.as_bytes(), &revision.to_key()].concat()
+}
+
+/// Written by each allocation of nodes of a class, and required unchanged by each: so that every one sees which nodes those before it
+/// took, and all of them are made in turn.
+pub fn allocated(resource_class: &str) -> String {
+    format!("allocated/{resource_class}")
 }
 
 /// The record of a request.
@@ -184,6 +190,7 @@ mod tests {
             "order/",
             "placed/",
             "fixed/",
+            "allocated/",
         ];
         for one in all {
             assert_eq!(all.iter().filter(|other| other.starts_with(one)).count(), 1, "{one}");

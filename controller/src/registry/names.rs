@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stemma_core::manifest::Names;
-use stemma_core::object::{ClusterId, GroupId, Kind, NodeGroup, TemplateId};
+use stemma_core::object::{ClusterId, GroupId, Kind, NodeGroup, NodeId, TemplateId};
 use stemma_core::traits::TraitNames;
 
 use crate::cache::Model;
@@ -35,6 +35,10 @@ impl Names for ModelNames<'_> {
         self.model.groups.find(Some(cluster.0), group).map(|object| GroupId(object.meta.uuid))
     }
 
+    fn node(&self, name: &str) -> Option<NodeId> {
+        self.model.nodes.find(None, name).map(|object| object.id())
+    }
+
     fn template_name(&self, id: TemplateId) -> Option<String> {
         self.model.templates.get(id.0).map(|object| object.meta.name.to_string())
     }
@@ -48,6 +52,9 @@ impl Names for ModelNames<'_> {
             Kind::ClusterTemplate => self.model.templates.iter().map(|one| one.meta.name.to_string()).collect(),
             Kind::NodeGroup => {
                 self.model.groups.iter().filter_map(|one| group_path(self.model, GroupId(one.meta.uuid))).collect()
+            }
+            Kind::Node => {
+                self.model.nodes.iter().filter_map(|one| one.meta.name.as_ref().map(ToString::to_string)).collect()
             }
             // No field names another kind by a name that is looked up here.
             _ => Vec::new(),

@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::labels::Layer;
 use crate::name::TagName;
 use crate::object::{
-    ClusterSpec, ClusterTemplateSpec, FieldOwners, Inherited, Kind, NodeGroupSpec, NodeSpec, NodeTags, Object,
-    Observation, PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Spec, TagSpec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, FieldOwners, Inherited, Kind, NodeGroupSpec, NodeSpec, NodeTags,
+    Object, Observation, PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Spec, TagSpec,
 };
 use crate::ownership::{OwnedMap, OwnedSet};
 use crate::task::Mode;
@@ -72,7 +72,12 @@ const fn of_name(kind: Kind) -> Class {
         Kind::ClusterTemplate => Class::InPlace,
         Kind::Cluster | Kind::NodeGroup | Kind::Node => Class::InPlaceAndRolledOut,
         Kind::Release | Kind::ReleaseTags | Kind::Primary => Class::RolledOut,
-        Kind::Namespace | Kind::InspectionRule | Kind::Revision | Kind::Secret | Kind::Expectation => Class::Nowhere,
+        Kind::Namespace
+        | Kind::InspectionRule
+        | Kind::Revision
+        | Kind::Secret
+        | Kind::Expectation
+        | Kind::Allocation => Class::Nowhere,
     }
 }
 
@@ -204,10 +209,22 @@ classified! {
         traits: by traits,
         suppressed_traits: InPlace,
         properties: InPlace,
-        instance_info: Nowhere,
+        instance_info: InPlace,
+        provision_state: Nowhere,
         mode: by mode,
         hold: InPlace,
         parked: InPlace,
+        extra: Nowhere,
+        owners: by owners,
+    }
+    AllocationSpec {
+        resource_class: Nowhere,
+        traits: Nowhere,
+        requirements: Nowhere,
+        candidate_nodes: Nowhere,
+        nodegroup: Nowhere,
+        owner: Nowhere,
+        decision: Nowhere,
         extra: Nowhere,
         owners: by owners,
     }

@@ -71,6 +71,7 @@ pub mod rule {
         Warning HOST_PAUSED "host.paused": "A node is paused on its host.";
         Error IDENTITY_DOUBLED "identity.doubled": "Two hosts check in with a node's identity.";
         Error INPUTS_SIZE "inputs.size": "A task reads more than may be sent.";
+        Error INSTANCE_TRAITS "instance.traits" in "instance_info": "A node has not the traits that its instance wants.";
         Warning LABEL_HELD_BACK "label.held_back" in "labels": "A label cannot flow to the host label map.";
         Warning LABEL_IDLE_NULL "label.idle_null" in "labels": "A label is null where nothing is merged.";
         Warning MASTER_ABSENT "master.absent": "Tasks fall to master, and no node has that name.";

@@ -14,7 +14,7 @@ use stemma_core::manifest::{Objects, assemble, read_document};
 use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef, TagName};
 use stemma_core::object::{
     Cluster, ClusterId, ClusterSpec, ClusterTemplateSpec, ExtensionUse, FactMap, FieldOwners, Hold, Meta, Node,
-    NodeGroupSpec, NodeId, NodeSpec, NotTaken, Object, Observation, PrimaryMatching, PrimarySpec, ReleaseSpec,
+    NodeGroupSpec, NodeId, NodeSpec, NotTaken, Object, Observation, PrimaryMatching, PrimarySpec, ProvisionState, ReleaseSpec,
     ReleaseTagsSpec, ReportedLabel, RoleChange, Rollout, SaidOnHost, Spec, Strategy, TagSpec, TemplateId, Timestamp,
 };
 use stemma_core::ownership::{Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
@@ -132,10 +132,11 @@ fn told(answer: &Answer) -> String {
     let annotations: Vec<_> = answer.annotations().iter().map(|(key, one)| format!("{key}={:?}", one.value)).collect();
     let traits: Vec<_> = answer.traits().names().map(ToString::to_string).collect();
     let flags = (answer.is_parked(), answer.is_paused(), fold.group.spec.mend_offline, &answer.node().spec.properties);
+    let lacks = answer.check_instance().is_err();
     let times = (answer.limits(), answer.mode(), answer.splay_seconds(), answer.silent_after_seconds(), answer.hold());
     let (rule, on_host) = (answer.host_labels(), answer.said());
     format!(
-        "{} {names:?} {labels:?} {annotations:?} {traits:?} {flags:?} {times:?} {rule:?} {on_host:?} {:?} {:?} {:?}",
+        "{} {names:?} {lacks} {labels:?} {annotations:?} {traits:?} {flags:?} {times:?} {rule:?} {on_host:?} {:?} {:?} {:?}",
         answer.node().display_name(),
         answer.place(),
         answer.ready(),
@@ -463,7 +464,10 @@ fn a_node() {
             spec.suppressed_traits.insert(Trait::new("CUSTOM_SEEN").expect("a trait"));
         }),
         ("properties", Class::InPlace, |spec| drop(spec.properties.insert("memory".into(), json!(4)))),
-        ("instance_info", Class::Nowhere, |spec| spec.instance_info = extra()),
+        ("instance_info", Class::InPlace, |spec| {
+            spec.instance_info = json!({"traits": ["CUSTOM_NONE"]}).as_object().expect("an object").clone();
+        }),
+        ("provision_state", Class::Nowhere, |spec| spec.provision_state = Some(ProvisionState::Active)),
         ("mode", Class::InPlace, |spec| spec.mode = Some(Mode::Noop)),
         ("hold", Class::InPlace, |spec| spec.hold = Some(Box::new(Hold { reason: "x".into(), ..Hold::default() }))),
         ("parked", Class::InPlace, |spec| spec.parked = true),

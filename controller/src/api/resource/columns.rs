@@ -173,7 +173,6 @@ static COLUMNS: LazyLock<BTreeMap<&'static str, Column>> = LazyLock::new(|| {
     columns.extend(NodeSpec::EXTRA.iter().map(|kept| (kept.name, Column::Kept(defaults.remove(kept.name)))));
     columns.extend(UNDRIVEN.iter().map(|name| (*name, Column::Fixed(Value::Null))));
     columns.extend([
-        ("provision_state", Column::Fixed("enroll".into())),
         ("console_enabled", Column::Fixed(false.into())),
         ("raid_config", Column::Fixed(json!({}))),
         ("target_raid_config", Column::Fixed(json!({}))),
@@ -194,9 +193,7 @@ const UNDRIVEN: &[&str] = &[
     "fault",
     "inspection_finished_at",
     "inspection_started_at",
-    "allocation_uuid",
     "conductor",
-    "maintenance_reason",
     "secure_boot",
     "boot_mode",
 ];
@@ -215,6 +212,8 @@ const MADE: &[(&str, Make)] = &[
     ("created_at", |row| Some(view::time(row.node.meta.created_at).into())),
     ("updated_at", |row| Some(view::updated_at(&row.node.meta))),
     ("parked", |row| Some(row.node.spec.parked.into())),
+    ("provision_state", |row| Some(row.node.provision_state().into())),
+    ("allocation_uuid", |row| Some(json!(row.model.allocation_of(row.node).map(|one| one.meta.uuid)))),
     ("maintenance", |row| Some(row.node.spec.parked.into())),
     ("labels", |row| Some(view::texts(&row.view()?.labels()))),
     ("labels_overridden", |row| row.differences().map(|labels| json!(labels.overridden))),
@@ -294,6 +293,13 @@ impl Chosen {
     pub(super) fn only<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
         let names: BTreeSet<&str> = names.into_iter().chain(["links"]).collect();
         self.0.retain(|(name, _)| names.contains(name));
+        self
+    }
+
+    /// Those of other names.
+    #[must_use]
+    pub(super) fn without(mut self, names: &[&str]) -> Self {
+        self.0.retain(|(name, _)| !names.contains(name));
         self
     }
 

@@ -106,8 +106,10 @@ impl Filter {
             && self.cluster.is_none_or(in_cluster)
             && self.group.is_none_or(|wanted| spec.nodegroup == Some(wanted))
             && self.parked.is_none_or(|wanted| wanted == spec.parked)
-            && self.associated.is_none_or(|wanted| wanted == spec.extra.contains_key("instance_uuid"))
-            && self.provision_state.as_deref().is_none_or(|wanted| wanted == "enroll")
+            && self
+                .associated
+                .is_none_or(|wanted| wanted == spec.extra.get("instance_uuid").is_some_and(|id| !id.is_null()))
+            && self.provision_state.as_deref().is_none_or(|wanted| wanted == node.provision_state())
     }
 
     fn keeps_traits(&self, model: &Model, node: &Node) -> bool {

@@ -125,7 +125,8 @@ fn of_object(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
         | Kind::InspectionRule
         | Kind::Revision
         | Kind::Secret
-        | Kind::Expectation => Vec::new(),
+        | Kind::Expectation
+        | Kind::Allocation => Vec::new(),
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn version_1_document(_api: &Api, request: &Request) -> Reply {
         "id": "v1", "version": version_1(request), "links": [{"href": format!("{base}/v1/"), "rel": "self"}],
         "media_types": [{"base": "application/json", "type": "application/vnd.openstack.magnum.v1+json"}],
     });
-    for resource in ["nodes", "clustertemplates", "clusters", "releases"] {
+    for resource in ["nodes", "allocations", "clustertemplates", "clusters", "releases"] {
         body[resource] = json!(super::view::links(base, &format!("/v1/{resource}/")));
     }
     Reply::ok(body)

@@ -1,5 +1,6 @@
 //! The resources: what each row of the endpoint table does.
 
+mod allocations;
 mod apply;
 mod audit;
 mod blobs;
@@ -18,6 +19,7 @@ mod nodes;
 mod objects;
 mod patching;
 mod place;
+mod provision;
 mod releases;
 mod resolved;
 mod roles;

@@ -176,14 +176,20 @@ fn columns(request: &Request, detail_path: bool) -> Result<Chosen, ApiError> {
         (Some(true), Some(_)) => refuse("true", "it can't be asked for together with fields"),
         (_, Some(_)) if detail_path => refuse("…", "fields can't be chosen in the detailed list"),
         (_, Some(fields)) => Ok(all.only(fields.iter().map(String::as_str))),
-        (Some(true), None) => Ok(all),
-        (_, None) if detail_path => Ok(all),
+        (Some(true), None) => Ok(whole(request)),
+        (_, None) if detail_path => Ok(whole(request)),
         (_, None) => {
             let ironics = request.headers.contains_key(IRONIC_VERSION);
             let own = if ironics { &[][..] } else { OWN };
             Ok(all.only(DEFAULT.iter().chain(own).copied()))
         }
     }
+}
+
+/// All columns. openstacksdk makes arguments of a body's fields, and has an argument `connection` of its own.
+fn whole(request: &Request) -> Chosen {
+    let is_ironics = request.headers.contains_key(IRONIC_VERSION);
+    Chosen::all(request.ironic()).without(if is_ironics { &["connection"] } else { &[] })
 }
 
 fn check_marker(page: &Page) -> Result<(), ApiError> {
@@ -200,8 +206,8 @@ pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     let model = api.cache().model();
     let fields = read_fields(&request.query, request.ironic())?;
     let node = NodeSpec::locate(&model, request)?;
-    let all = Chosen::all(request.ironic());
-    let columns = fields.map_or(all.clone(), |fields| all.only(fields.iter().map(String::as_str)));
+    let chosen = |fields: Vec<String>| Chosen::all(request.ironic()).only(fields.iter().map(String::as_str));
+    let columns = fields.map_or_else(|| whole(request), chosen);
     let body = columns.body(&Row::new(api, &model, &node, &request.base));
     Ok(Reply::ok(body.into()).tagged(node.meta.resource_version))
 }
@@ -218,7 +224,7 @@ fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiE
     }
 }
 
-fn new_uuid(fields: &mut Map<String, Value>) -> Result<Uuid, ApiError> {
+pub(super) fn new_uuid(fields: &mut Map<String, Value>) -> Result<Uuid, ApiError> {
     let Some(given) = fields.remove("uuid").filter(|value| !value.is_null()) else { return Ok(Uuid::now_v7()) };
     let invalid =
         || ApiError::new(ErrorType::FieldInvalid, format!("Invalid UUID: {}", quote(&given.to_string()))).field("uuid");

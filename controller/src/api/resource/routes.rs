@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+use stemma_core::object::{AllocationSpec, ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
 use stemma_wire::endpoint::{Delivery, Endpoint};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::serve::Rejected;
@@ -20,8 +20,8 @@ use super::roles::RoleCall;
 use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
-    apply, audit, blobs, explain, lists, machine, maps, nodes, objects, patching, releases, resolved, roles, tags,
-    tokens, traits, writes,
+    apply, audit, blobs, explain, lists, machine, maps, nodes, objects, patching, provision, releases, resolved, roles,
+    tags, tokens, traits, writes,
 };
 use crate::api::Api;
 use crate::api::http::request::{Body, HandlerResult, Reply, Request};
@@ -76,6 +76,12 @@ handlers! {
     GetNode => read nodes::get;
     PatchNode => write patching::patch::<NodeSpec>;
     DeleteNode => write writes::delete::<NodeSpec>;
+    ValidateNamedNode => read provision::validate_named;
+    ValidateNode => read provision::validate;
+    NodeStates => read provision::states;
+    SetNodeProvisionState => write provision::provision;
+    ParkNode => write provision::maintenance, true;
+    UnparkNode => write provision::maintenance, false;
     ListNodeTraits => read traits::list;
     ReplaceNodeTraits => write traits::replace;
     DeleteNodeTraits => write traits::clear;
@@ -133,6 +139,13 @@ handlers! {
     PatchGroupMap => write maps::write_map::<NodeGroupSpec>, MapCall::Merge;
     TombstoneGroup => write maps::write_map::<NodeGroupSpec>, MapCall::Tombstones;
     OwnersGroup => write maps::write_map::<NodeGroupSpec>, MapCall::Owners;
+    ListAllocations => read lists::list::<AllocationSpec>, Detail::Whole;
+    CreateAllocation => write writes::post::<AllocationSpec>;
+    GetAllocation => read objects::get::<AllocationSpec>;
+    PatchAllocation => write patching::patch::<AllocationSpec>;
+    DeleteAllocation => write writes::delete::<AllocationSpec>;
+    NodeAllocation => read objects::get::<AllocationSpec>;
+    DeleteNodeAllocation => write writes::delete::<AllocationSpec>;
     ListReleases => read lists::list::<ReleaseSpec>, Detail::Listed;
     CreateRelease => write writes::post::<ReleaseSpec>;
     GetRelease => read objects::get::<ReleaseSpec>;

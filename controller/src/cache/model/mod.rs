@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec,
-    ReleaseSpec, ReleaseTagsSpec, SaidOnHost,
+    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeId, NodeSpec, Object,
+    PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost,
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
@@ -59,6 +59,8 @@ pub struct Model {
     pub groups: Shelf<NodeGroupSpec>,
     /// Nodes.
     pub nodes: Shelf<NodeSpec>,
+    /// Allocations.
+    pub allocations: Shelf<AllocationSpec>,
     /// Primaries, each named by its tag within its cluster.
     pub primaries: Shelf<PrimarySpec>,
     /// What hosts were seen to be.
@@ -157,10 +159,10 @@ impl Model {
     pub fn remove<S: Resource>(&mut self, uuid: Uuid) -> Option<(Arc<Object<S>>, Reach)> {
         let object = S::shelf_mut(self).take(uuid)?;
         let change = S::remove_change(&object);
-        if let Change::RemoveRelease(name) = &change {
+        if let Some(Change::RemoveRelease(name)) = &change {
             self.broken.remove(name);
         }
-        let mut reach = self.apply(vec![change]);
+        let mut reach = self.apply(change.into_iter().collect());
         if S::KIND == Kind::Node {
             reach.gone.insert(uuid);
         }

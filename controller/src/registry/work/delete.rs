@@ -22,8 +22,9 @@ impl Work<'_> {
     /// Deletes a node. Its primaries go with it, and its agent's certificates are good for nothing from then on.
     ///
     /// # Errors
-    /// [`Undecided`].
+    /// That an allocation has it; [`Undecided`].
     pub fn delete_node(&mut self, node: &Arc<Object<NodeSpec>>) -> Result<(), Undecided> {
+        self.check_not_allocated(node)?;
         let held: Vec<_> = self.model.primaries.iter().filter(|p| p.spec.node.0 == node.meta.uuid).cloned().collect();
         for primary in held {
             self.delete::<PrimarySpec>(&primary);
@@ -128,7 +129,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn delete<S: Resource>(&mut self, object: &Arc<Object<S>>) {
+    pub(super) fn delete<S: Resource>(&mut self, object: &Arc<Object<S>>) {
         let referred = self.context.referred(S::KIND, &Draft::id_of(object));
         self.draft.delete(object, referred);
         self.note_elected(S::KIND, S::cluster(&self.model, object));
@@ -139,7 +140,7 @@ impl Work<'_> {
 }
 
 /// Refuses while somebody refers to an object, and lists up to ten.
-fn unused(kind: Kind, name: &str, users: impl Iterator<Item = String>) -> Result<(), ApiError> {
+pub(super) fn unused(kind: Kind, name: &str, users: impl Iterator<Item = String>) -> Result<(), ApiError> {
     let mut users = users.peekable();
     if users.peek().is_none() {
         return Ok(());

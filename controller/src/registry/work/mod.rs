@@ -4,6 +4,7 @@
 //! sees what the steps before it did, and what holds of the whole can be asked of the copy before anything is
 //! committed. The copy is free: the maps are persistent.
 
+mod allocate;
 mod delete;
 mod forget;
 mod order;
@@ -71,6 +72,7 @@ impl<'a> Work<'a> {
     /// # Errors
     /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
+        self.check_moved()?;
         self.forget()?;
         self.check_releases()?;
         self.check_sizes()?;
@@ -119,6 +121,7 @@ impl<'a> Work<'a> {
         }
         self.check_name::<S>(uuid, &name, &spec)?;
         spec.check(&self.model)?;
+        let spec = spec.settled(uuid, self.context.model, &self.model);
         let object = Arc::new(Object { meta: Meta::new(uuid, name, self.context.now), spec });
         self.put(u64::MAX, None, &object)?;
         self.draft.put(None, &object);

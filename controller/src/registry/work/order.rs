@@ -123,7 +123,8 @@ impl Work<'_> {
                 | Kind::InspectionRule
                 | Kind::Revision
                 | Kind::Secret
-                | Kind::Expectation => {}
+                | Kind::Expectation
+                | Kind::Allocation => {}
             }
         }
         clusters

@@ -9,7 +9,7 @@ use crate::name::Name;
 use crate::object::{Node, Observation, TraitSet};
 use crate::origin::{Level, Origin};
 use crate::release::Profile;
-use crate::traits::{RuledTraits, TraitInputs};
+use crate::traits::{InstanceTraits, RuledTraits, TraitInputs, check_instance};
 
 /// A node with what follows for it.
 #[derive(Clone, Debug)]
@@ -59,6 +59,12 @@ impl NodeEntry {
             detected: self.observation.as_ref().map_or(&NONE_DETECTED, |seen| &seen.traits),
             suppressed: &self.node.spec.suppressed_traits,
         }
+    }
+
+    /// Checks that the node has the traits that its instance wants.
+    pub(crate) fn check_instance(&self) -> Result<(), InstanceTraits> {
+        let traits = self.traits();
+        check_instance(self.node.meta.uuid, &self.node.spec.instance_info, |name| traits.has(name))
     }
 
     /// The plain roles: the group's and the node's own together.

@@ -4,6 +4,8 @@
 //! costs two look-ups in small maps, and a node that is like its neighbours allocates nothing. A node whose host fills
 //! labels is the exception: its labels are folded once for the view.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{Fleet, GroupFold, NodeEntry};
@@ -15,7 +17,7 @@ use crate::object::{Node, NodeId, ReportedLabel};
 use crate::ownership::Said;
 use crate::requirement::{Field, FieldLookup, Value as FieldValue};
 use crate::selector::LabelLookup;
-use crate::traits::{NodeTraits, Trait};
+use crate::traits::{InstanceTraits, NodeTraits, Trait};
 
 /// One node below its group. Where something above it is missing, it is what its own level says.
 pub struct NodeView<'a> {
@@ -79,6 +81,19 @@ impl<'a> NodeView<'a> {
     /// The traits, each with its sources.
     pub fn traits(&self) -> NodeTraits {
         self.entry.traits().resolve()
+    }
+
+    /// How many traits it has that are not among these.
+    pub fn count_traits_beyond(&self, wanted: &BTreeSet<&Trait>) -> usize {
+        self.entry.traits().names().filter(|name| !wanted.contains(name)).count()
+    }
+
+    /// Checks that the node has the traits that its instance wants.
+    ///
+    /// # Errors
+    /// [`InstanceTraits`].
+    pub fn check_instance(&self) -> Result<(), InstanceTraits> {
+        self.entry.check_instance()
     }
 
     /// The labels that the host reports.

@@ -80,12 +80,17 @@ kept! {
         Any, None => stack_id status status_reason;
     }
 
+    /// Ironic's allocation.
+    ALLOCATION {
+        Object, Some("{}") => extra;
+    }
+
     /// Ironic's node.
     NODE {
         Flag, Some("null") => automated_clean;
         Text(255), Some("null") => bios_interface boot_interface console_interface deploy_interface driver
-            firmware_interface inspect_interface instance_name lessee management_interface network_interface owner
-            parent_node power_interface protected_reason raid_interface rescue_interface retired_reason shard
+            firmware_interface inspect_interface instance_name lessee maintenance_reason management_interface
+            network_interface owner parent_node power_interface protected_reason raid_interface rescue_interface retired_reason shard
             storage_interface vendor_interface;
         Any, None => boot_mode secure_boot;
         Text(36), Some("null") => chassis_uuid instance_uuid;

@@ -31,7 +31,7 @@ pub use extra::{Kept, KeptForm};
 pub use fields::{Field, Fields};
 pub use names::Names;
 pub use reader::{MAX_DEPTH, read, read_value};
-pub use reference::{KindFields, kinds, markdown, meaning, of_form, schema};
+pub use reference::{KindFields, kinds, kinds_of_api, markdown, meaning, of_form, schema};
 pub use set::{Objects, assemble};
 pub use sound::check_role_changes;
 pub use taken::check_taken;

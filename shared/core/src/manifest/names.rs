@@ -1,6 +1,6 @@
 //! Whose names a body may use: what its fields are looked up in.
 
-use crate::object::{ClusterId, GroupId, Kind, TemplateId};
+use crate::object::{ClusterId, GroupId, Kind, NodeId, TemplateId};
 use crate::traits::TraitNames;
 
 /// Other objects by name or uuid, as the caller knows them.
@@ -11,6 +11,10 @@ pub trait Names {
     fn cluster(&self, name: &str) -> Option<ClusterId>;
     /// The group of that name in that cluster.
     fn group(&self, cluster: &str, group: &str) -> Option<GroupId>;
+    /// The node of that name or uuid; manifests name none.
+    fn node(&self, _name: &str) -> Option<NodeId> {
+        None
+    }
     /// A template's name.
     fn template_name(&self, id: TemplateId) -> Option<String>;
     /// A group as `CLUSTER/GROUP`.

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::is_null;
@@ -15,7 +14,7 @@ use super::reader::read;
 use super::task::read_tasks;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName};
-use crate::object::{Extra, RoleChange, RoleSpec, TagSpec, TraitSet};
+use crate::object::{RoleChange, RoleSpec, TagSpec, TraitSet};
 use crate::requirement::Requirements;
 use crate::task::Task;
 
@@ -110,17 +109,6 @@ pub(super) fn suppressed_traits(to: &mut TraitSet, raw: &RawValue, names: &dyn N
     checked.map_err(|why| BodyError::of(BodyErrorKind::Trait, "", why.to_string()))
 }
 
-/// Ironic's `instance_info`: kept as it is, but for its traits, which are an instance's wish for traits that exist.
-pub(super) fn instance_info(to: &mut Extra, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
-    *to = value(raw)?;
-    let traits = to.get("traits").and_then(Value::as_array);
-    traits.into_iter().flatten().enumerate().try_for_each(|(at, name)| {
-        let wrong = |why: String| BodyError::new(format!("traits[{at}]"), why);
-        let name = name.as_str().ok_or_else(|| wrong("a trait is a text".to_owned()))?;
-        names.traits().parse(name).map(drop).map_err(|why| wrong(why.to_string()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::Anybody;
@@ -166,15 +154,11 @@ mod tests {
     fn a_trait_that_does_not_exist_is_refused_wherever_it_is_named() {
         let of_group = |json| says(json, requirements);
         let suppressed = |json| says(json, suppressed_traits);
-        let of_instance = |json| says(json, instance_info);
         for (said, begins) in [
             (of_group(r#"{"trait:TYPO_TRAIT": "required"}"#), "requirement: "),
             (of_group(r#"{"trait:CUSTOM_A": "required", "trait:HW_CPU_X86_AVX2": "forbidden"}"#), "taken"),
             (suppressed(r#"["NOPE"]"#), "\"NOPE\" is no trait: "),
             (suppressed(r#"["HW_CPU_X86_AVX2"]"#), "taken"),
-            (of_instance(r#"{"traits": ["CUSTOM_A", "NOPE"]}"#), "traits[1]: "),
-            (of_instance(r#"{"traits": [1]}"#), "traits[0]: a trait is a text"),
-            (of_instance(r#"{"traits": ["CUSTOM_A"], "display_name": "x"}"#), "taken"),
         ] {
             assert!(said.starts_with(begins), "{said}");
         }

@@ -8,6 +8,7 @@
 //! The types are the stored form: serde with named fields, defaults left out. The registry above gives each record
 //! its schema version.
 
+mod allocation;
 mod cluster;
 mod node;
 mod placement;
@@ -22,13 +23,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+pub use allocation::{AllocationDecision, AllocationSpec, Merits};
 pub use cluster::{
     ClusterSpec, ClusterTemplateSpec, FreezeUntil, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange, Rollout,
     Strategy, StrategyType,
 };
 pub use node::{
-    FactMap, Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation, RefusedTraits,
-    ReportedLabel, ReportedLabels, SaidOnHost,
+    FactMap, Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation, ProvisionState,
+    RefusedTraits, ReportedLabel, ReportedLabels, SaidOnHost,
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
@@ -89,6 +91,8 @@ pub enum Kind {
     Secret,
     /// What a repository of manifests is held to.
     Expectation,
+    /// Which node is used for what was asked for.
+    Allocation,
 }
 
 impl Kind {
@@ -123,6 +127,7 @@ impl Kind {
             Self::Revision => "Revision",
             Self::Secret => "Secret",
             Self::Expectation => "Expectation",
+            Self::Allocation => "Allocation",
         }
     }
 
@@ -186,8 +191,16 @@ pub type Cluster = Object<ClusterSpec>;
 pub type NodeGroup = Object<NodeGroupSpec>;
 /// A node: what operators say of it. What it says itself is its [`Observation`].
 pub type Node = Object<NodeSpec>;
+/// Which node is used for what was asked for.
+pub type Allocation = Object<AllocationSpec>;
 /// A stored choice of a primary.
 pub type Primary = Object<PrimarySpec>;
+
+impl Spec for AllocationSpec {
+    /// One without a name is named by its uuid.
+    type Name = Option<ObjectName>;
+    const KIND: Kind = Kind::Allocation;
+}
 
 impl Spec for ReleaseSpec {
     type Name = ReleaseRef;
@@ -226,10 +239,32 @@ impl Spec for PrimarySpec {
     const KIND: Kind = Kind::Primary;
 }
 
+impl Allocation {
+    /// What it is called in answers: its name, else its uuid.
+    pub fn display_name(&self) -> String {
+        self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), |name| name.as_str().to_owned())
+    }
+}
+
 impl Node {
     /// What the node is called in answers: its name, else its uuid.
     pub fn display_name(&self) -> String {
         self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), |name| name.as_str().to_owned())
+    }
+
+    /// How far its instance has come, in Ironic's words.
+    pub fn provision_state(&self) -> &'static str {
+        match self.spec.provision_state {
+            None => "enroll",
+            Some(ProvisionState::Manageable) => "manageable",
+            Some(ProvisionState::Available) => "available",
+            Some(ProvisionState::Active) => "active",
+        }
+    }
+
+    /// Whether something uses it already: an instance, which an allocation may be.
+    pub fn is_used(&self) -> bool {
+        self.spec.extra.get("instance_uuid").is_some_and(|id| !id.is_null())
     }
 
     /// The node's id.

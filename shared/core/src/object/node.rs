@@ -57,6 +57,9 @@ pub struct NodeSpec {
     /// Ironic's `instance_info`.
     #[serde(skip_serializing_if = "Extra::is_empty")]
     pub instance_info: Extra,
+    /// How far its instance has come, in Ironic's words; `None`: it was never said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provision_state: Option<ProvisionState>,
     /// Its own mode; the group's where it says none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
@@ -72,6 +75,34 @@ pub struct NodeSpec {
     /// Who gave which field, trait and tag.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
     pub owners: FieldOwners,
+}
+
+/// How far a node's instance has come, as Ironic says it. Nothing here drives a machine: it is what was last asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProvisionState {
+    /// It is known.
+    Manageable,
+    /// It can be used.
+    Available,
+    /// It is used.
+    Active,
+}
+
+impl ProvisionState {
+    /// The state that one of Ironic's targets leads to.
+    pub fn of_target(target: &str) -> Option<Self> {
+        Self::TARGETS.iter().find(|(known, _)| *known == target).map(|(_, state)| *state)
+    }
+
+    /// The targets that are taken.
+    pub const TARGETS: &[(&str, Self)] = &[
+        ("active", Self::Active),
+        ("deleted", Self::Available),
+        ("manage", Self::Manageable),
+        ("provide", Self::Available),
+        ("rebuild", Self::Active),
+    ];
 }
 
 /// Tags by hand.

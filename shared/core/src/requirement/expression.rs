@@ -136,6 +136,14 @@ impl Expression {
         }
     }
 
+    /// How far a number is from the one that it is compared with; none where no numbers are compared.
+    pub(super) fn to_spare(&self, value: &Value<'_>) -> Option<f64> {
+        match (&self.form, value) {
+            (Form::Number(_, wanted), Value::Text(text)) => number(text).map(|value| (value - wanted).abs()),
+            _ => None,
+        }
+    }
+
     fn matches_text(&self, value: &str) -> bool {
         match &self.form {
             Form::Plain => *value == *self.text,

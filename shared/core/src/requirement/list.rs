@@ -89,6 +89,11 @@ impl Requirements {
         members.into_iter().try_for_each(|(key, raw)| self.add(&key, raw))
     }
 
+    /// Whether nothing is required.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a node meets all of them.
     pub fn hold(&self, node: &impl FieldLookup) -> bool {
         self.0.iter().all(|one| one.holds(node))

@@ -176,6 +176,14 @@ impl Requirement {
         }
     }
 
+    /// How much a node that meets it has beyond the number that is asked for; none where no number is.
+    pub fn to_spare(&self, node: &impl FieldLookup) -> Option<f64> {
+        match self {
+            Self::Trait { .. } => None,
+            Self::Field { field, expression } => node.value(field).and_then(|value| expression.to_spare(&value)),
+        }
+    }
+
     /// Checks the name of a trait against those that are known.
     ///
     /// # Errors

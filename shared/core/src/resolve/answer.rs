@@ -20,7 +20,7 @@ use crate::object::{Hold, Node, NodeId, Observation, SaidOnHost};
 use crate::origin::{Level, Origin, Resolved};
 use crate::release::{CompiledRelease, Profile, TaskIx};
 use crate::task::Mode;
-use crate::traits::NodeTraits;
+use crate::traits::{InstanceTraits, NodeTraits};
 
 /// Resolved, or not to be resolved yet.
 #[derive(Clone, Debug)]
@@ -201,6 +201,14 @@ impl Answer {
         self.unmet.as_ref().map_or(&[], |all| &all.0)
     }
 
+    /// Checks that the node has the traits that its instance wants: as long as it has not, no first task set is released to it.
+    ///
+    /// # Errors
+    /// [`InstanceTraits`].
+    pub fn check_instance(&self) -> Result<(), InstanceTraits> {
+        self.entry.check_instance()
+    }
+
     /// The release that the nearest level names. Its profile may carry another of the same content.
     pub fn release(&self) -> Option<&Arc<CompiledRelease>> {
         Some(&self.fold.as_ref()?.release.as_ref()?.value)
@@ -293,7 +301,9 @@ impl Answer {
     /// Whether an error is among the findings about the node.
     pub fn has_error(&self) -> bool {
         let mut of_tasks = self.task_set.iter().flat_map(|set| &*set.findings);
-        !self.unmet().is_empty() || of_tasks.any(|finding| finding.severity == Severity::Error)
+        !self.unmet().is_empty()
+            || self.check_instance().is_err()
+            || of_tasks.any(|finding| finding.severity == Severity::Error)
     }
 }
 

@@ -39,7 +39,8 @@ pub struct Candidate {
     pub present: Option<Content>,
     /// What it is to have, its digest under the version of the present one.
     pub next: Content,
-    /// Whether its group has a requirement that it does not meet.
+    /// Whether its group has a requirement that it does not meet, or nothing was released to it yet and it has not the traits that its
+    /// instance wants.
     pub has_unmet: bool,
     /// Whether it runs a task that the next one lacks only because its condition takes more steps than it may.
     pub has_undecided: bool,
@@ -56,7 +57,7 @@ pub enum Standing {
     Current,
     /// Nothing keeps the next one from it.
     Due,
-    /// It does not meet a requirement of its group.
+    /// It does not meet a requirement of its group, or has not the traits that its instance wants.
     Unmet,
     /// It runs a task of which nobody knows whether it is to run.
     Undecided,

@@ -8,10 +8,14 @@
 //! `pip install os-traits==3.9.0`, then
 //! `python -c 'import os_traits; print("\n".join(sorted(os_traits.get_traits())))'` writes the file anew.
 
+mod instance;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
+
+pub use instance::{InstanceTraits, check_instance};
 
 use crate::name::{checked_text, cut};
 use crate::ownership::OwnedSet;
@@ -171,6 +175,14 @@ impl TraitInputs<'_> {
         self.operators.get(name).is_some() || (is_given && !self.suppressed.contains(name))
     }
 
+    /// The names that [`Self::resolve`] gives, each once, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &Trait> {
+        let counts = |name: &&Trait| self.operators.get(*name).is_none() && !self.suppressed.contains(*name);
+        let ruled = self.ruled.keys().filter(counts);
+        let detected = self.detected.iter().filter(counts).filter(|name| !self.ruled.contains_key(*name));
+        self.operators.members().chain(ruled).chain(detected)
+    }
+
     /// The union of the sources, less what is suppressed.
     pub fn resolve(&self) -> NodeTraits {
         let mut sources: BTreeMap<Trait, Vec<TraitSource>> = BTreeMap::new();
@@ -279,6 +291,9 @@ mod tests {
         );
         let asked = operators.members().chain(ruled.keys()).chain(&detected).chain(&suppressed);
         asked.for_each(|name| assert_eq!(inputs.has(name), traits.has(name), "{name}"));
+        let mut names: Vec<&Trait> = inputs.names().collect();
+        names.sort();
+        assert!(names.into_iter().eq(traits.names()));
         assert_eq!(traits.removal("CUSTOM_B"), Removal::Possible);
         assert_eq!(traits.removal("HW_CPU_X86_AVX2"), Removal::GivenByOthers(&[TraitSource::Detected]));
         assert_eq!(traits.removal("HW_CPU_X86_AVX"), Removal::Absent);

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 use stemma_core::field::{Form, Part};
-use stemma_core::manifest::{KindFields, kinds, of_form};
+use stemma_core::manifest::{KindFields, kinds, kinds_of_api, of_form};
 
 /// A reference to a schema.
 pub(super) fn named(name: &str) -> Value {
@@ -13,7 +13,7 @@ pub(super) fn named(name: &str) -> Value {
 /// All schemas, by name. What a kind's write takes has the kind's name; what is shown of it begins with `Shown`.
 pub(super) fn all() -> Map<String, Value> {
     let mut schemas = Map::new();
-    for one in kinds() {
+    for one in kinds().into_iter().chain(kinds_of_api()) {
         kind(&mut schemas, &one);
     }
     for (name, schema) in [

@@ -30,8 +30,12 @@ const LIST: Query = Query::Of(&[PAGE, &["selector"], AT_LEAST]);
 const GROUPS: Query = Query::Of(&[PAGE, &["selector", "role"], AT_LEAST]);
 /// The lists of nodes.
 const NODES: Query = Query::Of(&[PAGE, NODE_FILTERS, &["fields", "detail", "deleting"], AT_LEAST]);
+/// The list of allocations.
+const ALLOCATIONS: Query = Query::Of(&[PAGE, &["node", "resource_class", "state", "owner"], AT_LEAST]);
 /// One node.
 const ONE_NODE: Query = Query::Of(&[&["fields"], AT_LEAST]);
+/// The node that the query names.
+const NAMED_NODE: Query = Query::Of(&[&["node", "node_uuid"], AT_LEAST]);
 /// An explanation of one thing.
 const EXPLAIN: Query = Query::Of(&[&["label", "tag", "task", "trait"], AT_LEAST]);
 /// The audit.
@@ -83,6 +87,8 @@ const EMPTY: &[u16] = &[204];
 const TRAITS_READ: Since = traits(ErrorType::RequestNotAcceptable);
 const TRAITS_PUT: Since = traits(ErrorType::RequestMethod);
 const TRAITS_DELETED: Since = traits(ErrorType::PathUnknown);
+const ALLOCATIONS_THERE: Since = allocations(ErrorType::PathUnknown);
+const ALLOCATIONS_MADE: Since = allocations(ErrorType::RequestMethod);
 const NODEGROUPS: Since = Since {
     minor: since::NODEGROUPS,
     refusal: ErrorType::RequestNotAcceptable,
@@ -92,6 +98,10 @@ const NODEGROUPS: Since = Since {
 
 const fn traits(refusal: ErrorType) -> Since {
     Since { minor: since::TRAITS, refusal, subject: "traits are there", api: "" }
+}
+
+const fn allocations(refusal: ErrorType) -> Since {
+    Since { minor: since::ALLOCATIONS, refusal, subject: "allocations are there", api: "" }
 }
 
 macro_rules! endpoints {
@@ -168,6 +178,12 @@ endpoints! {
         GetNode Get "/v1/nodes/{node}" READ Node ONE_NODE Nothing -> OK Json(ShownNode) Whole: "Shows a node.";
         PatchNode Patch "/v1/nodes/{node}" WRITE Node PATCH AnyPatch(Node) -> OK Json Whole: "Changes a node, or applies its labels, annotations and parameters.";
         DeleteNode Delete "/v1/nodes/{node}" WRITE Node BY Nothing -> EMPTY Nothing Whole: "Deletes a node.";
+        ValidateNamedNode Get "/v1/nodes/validate" READ Fleet NAMED_NODE Nothing -> OK Json Whole: "Says whether the node that the query names can be used, as the path below a node does.";
+        ValidateNode Get "/v1/nodes/{node}/validate" READ Node READ_ONE Nothing -> OK Json Whole: "Says whether a node can be used: it has the traits that its instance wants, meets what its group requires, and refers to nothing that is missing.";
+        NodeStates Get "/v1/nodes/{node}/states" READ Node READ_ONE Nothing -> OK Json Whole: "Shows a node's states, as Ironic names them.";
+        SetNodeProvisionState Put "/v1/nodes/{node}/states/provision" WRITE Node BY Json -> ACCEPTED Nothing Whole: "Sets the state of a node's instance; for `active` the node must be usable.";
+        ParkNode Put "/v1/nodes/{node}/maintenance" WRITE Node BY Json -> ACCEPTED Nothing Whole: "Parks a node, with a reason.";
+        UnparkNode Delete "/v1/nodes/{node}/maintenance" WRITE Node BY Nothing -> ACCEPTED Nothing Whole: "Ends a node's parking.";
         ListNodeTraits Get "/v1/nodes/{node}/traits" READ Node READ_ONE Nothing -> OK Json Whole since TRAITS_READ: "Lists a node's traits.";
         ReplaceNodeTraits Put "/v1/nodes/{node}/traits" WRITE Node BY Json -> OK Json Whole since TRAITS_PUT: "Replaces all of a node's asserted traits.";
         DeleteNodeTraits Delete "/v1/nodes/{node}/traits" WRITE Node BY Nothing -> EMPTY Nothing Whole since TRAITS_DELETED: "Takes all of a node's asserted traits.";
@@ -229,6 +245,14 @@ endpoints! {
         PatchGroupMap Patch "/v1/clusters/{cluster}/nodegroups/{group}/{map}" WRITE Cluster PATCH MergePatch -> OK Json Whole: "Changes single keys of such a map.";
         TombstoneGroup Post "/v1/clusters/{cluster}/nodegroups/{group}/{map}/tombstones" WRITE Cluster PATCH Json -> OK Json Whole: "Stops keys of such a map from being inherited here.";
         OwnersGroup Post "/v1/clusters/{cluster}/nodegroups/{group}/{map}/owners" WRITE Cluster BY Json -> OK Json Whole: "Hands keys of such a map to another manager.";
+
+        ListAllocations Get "/v1/allocations" READ Fleet ALLOCATIONS Nothing -> OK Json Streamed since ALLOCATIONS_THERE: "Lists allocations.";
+        CreateAllocation Post "/v1/allocations" WRITE Fleet BY Json(Allocation) -> CREATED Json(ShownAllocation) Whole since ALLOCATIONS_MADE: "Allocates a node that has what is asked for, at once; `state` says whether one was found.";
+        GetAllocation Get "/v1/allocations/{allocation}" READ Fleet READ_ONE Nothing -> OK Json(ShownAllocation) Whole since ALLOCATIONS_THERE: "Shows an allocation, and why its node was chosen.";
+        PatchAllocation Patch "/v1/allocations/{allocation}" WRITE Fleet PATCH AnyPatch(Allocation) -> OK Json Whole since ALLOCATIONS_THERE: "Changes an allocation's name or notes.";
+        DeleteAllocation Delete "/v1/allocations/{allocation}" WRITE Fleet BY Nothing -> EMPTY Nothing Whole since ALLOCATIONS_THERE: "Deletes an allocation, and gives its node back.";
+        NodeAllocation Get "/v1/nodes/{node}/allocation" READ Node READ_ONE Nothing -> OK Json(ShownAllocation) Whole since ALLOCATIONS_THERE: "Shows the allocation that has a node.";
+        DeleteNodeAllocation Delete "/v1/nodes/{node}/allocation" WRITE Node BY Nothing -> EMPTY Nothing Whole since ALLOCATIONS_THERE: "Deletes the allocation that has a node.";
 
         ListReleases Get "/v1/releases" READ Fleet LIST Nothing -> OK Json Streamed: "Lists releases.";
         CreateRelease Post "/v1/releases" ADMIN Fleet BY Json(Release) -> CREATED Json(ShownRelease) Whole: "Stores a release.";

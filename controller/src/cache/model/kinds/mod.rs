@@ -39,6 +39,7 @@ macro_rules! kept_in {
     };
 }
 
+mod allocation;
 mod node;
 mod release;
 pub(super) mod shelf;
@@ -49,8 +50,8 @@ use std::sync::Arc;
 use stemma_core::fleet::Change;
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, PrimarySpec, ReleaseSpec,
-    ReleaseTagsSpec, Spec,
+    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, PrimarySpec,
+    ReleaseSpec, ReleaseTagsSpec, Spec,
 };
 use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -115,8 +116,8 @@ pub trait Resource: Spec {
     /// What is wrong with a release.
     fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>>;
 
-    /// What it means that an object is gone.
-    fn remove_change(object: &Object<Self>) -> Change;
+    /// What it means for the fleet that an object is gone; none where it is no part of it.
+    fn remove_change(object: &Object<Self>) -> Option<Change>;
 
     /// What all objects of the kind mean, when they have just been read.
     fn load_changes(model: &mut Model) -> Vec<Change> {
@@ -181,7 +182,7 @@ impl Row {
 }
 
 /// Every kind that is stored, in the order in which the fleet takes them in.
-pub(super) static KINDS: [Row; 7] = [
+pub(super) static KINDS: [Row; 8] = [
     Row::of::<ReleaseSpec>(),
     Row::of::<ReleaseTagsSpec>(),
     Row::of::<ClusterTemplateSpec>(),
@@ -189,6 +190,7 @@ pub(super) static KINDS: [Row; 7] = [
     Row::of::<NodeGroupSpec>(),
     Row::of::<PrimarySpec>(),
     Row::of::<NodeSpec>(),
+    Row::of::<AllocationSpec>(),
 ];
 
 /// The row of a kind's word; `None` for a kind of a later program's, in a store that this one may still open.

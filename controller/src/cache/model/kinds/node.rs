@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde_json::Value;
 use stemma_core::fleet::{Change, GroupFold};
 use stemma_core::name::{Name, NodeName, TagName};
 use stemma_core::object::{ClusterId, Kind, NodeId, NodeSpec, NodeTags, Object};
@@ -30,8 +31,8 @@ impl Resource for NodeSpec {
 
     kept_in!(nodes, Node);
 
-    fn remove_change(object: &Object<Self>) -> Change {
-        Change::RemoveNode(NodeId(object.meta.uuid))
+    fn remove_change(object: &Object<Self>) -> Option<Change> {
+        Some(Change::RemoveNode(NodeId(object.meta.uuid)))
     }
 
     fn cluster(model: &Model, object: &Object<Self>) -> Option<ClusterId> {
@@ -41,7 +42,7 @@ impl Resource for NodeSpec {
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
         if self.traits.len() > MAX_TRAITS {
             let message = format!(
-                "a node has at most {MAX_TRAITS} traits from its operators, these would be {}",
+                "these would be {} traits from its operators; the maximum number of traits per node is {MAX_TRAITS}",
                 self.traits.len()
             );
             return Err(ApiError::new(ErrorType::TraitInvalid, message).field("traits"));
@@ -51,6 +52,23 @@ impl Resource for NodeSpec {
             let message = format!("the tag {} can't be assigned and unassigned at once", quote(tag));
             Err(ApiError::new(ErrorType::FieldInvalid, message).field("tags"))
         })
+    }
+
+    /// Its instance is an allocation for as long as that is there.
+    fn check_change(&self, next: &Self, _name: &Option<NodeName>, model: &Model) -> Result<(), ApiError> {
+        let instance = |spec: &Self| spec.extra.get("instance_uuid").and_then(Value::as_str).map(str::to_owned);
+        let holder = instance(self).filter(|own| instance(next).as_ref() != Some(own));
+        match holder.and_then(|uuid| model.allocations.get(uuid.parse().ok()?)) {
+            None => Ok(()),
+            Some(allocation) => {
+                let message = format!(
+                    "the node is used by allocation {}: it keeps its instance_uuid; nothing was changed",
+                    allocation.display_name()
+                );
+                let advice = format!("stemma delete allocation {}", allocation.display_name());
+                Err(ApiError::new(ErrorType::ObjectInUse, message).field("instance_uuid").detail(advice))
+            }
+        }
     }
 
     fn settled(self, uuid: Uuid, before: &Model, after: &Model) -> Self {

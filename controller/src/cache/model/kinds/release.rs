@@ -26,8 +26,8 @@ impl Resource for ReleaseSpec {
         compiled(model, object)
     }
 
-    fn remove_change(object: &Object<Self>) -> Change {
-        Change::RemoveRelease(object.meta.name.clone())
+    fn remove_change(object: &Object<Self>) -> Option<Change> {
+        Some(Change::RemoveRelease(object.meta.name.clone()))
     }
 
     /// A release that does not compile (another program admitted it, by other rules) leaves its users incomplete and all others as

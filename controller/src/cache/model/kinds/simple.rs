@@ -17,8 +17,8 @@ impl Resource for ReleaseTagsSpec {
     named_by!(Name);
     kept_in!(release_tags, ReleaseTags);
 
-    fn remove_change(object: &Object<Self>) -> Change {
-        Change::RemoveReleaseTags(object.meta.name.clone())
+    fn remove_change(object: &Object<Self>) -> Option<Change> {
+        Some(Change::RemoveReleaseTags(object.meta.name.clone()))
     }
 }
 
@@ -30,8 +30,8 @@ impl Resource for ClusterTemplateSpec {
         self.release.iter().map(Reference::release).collect()
     }
 
-    fn remove_change(object: &Object<Self>) -> Change {
-        Change::RemoveTemplate(TemplateId(object.meta.uuid))
+    fn remove_change(object: &Object<Self>) -> Option<Change> {
+        Some(Change::RemoveTemplate(TemplateId(object.meta.uuid)))
     }
 
     fn check(&self, model: &Model) -> Result<(), ApiError> {
@@ -48,8 +48,8 @@ impl Resource for ClusterSpec {
         template.into_iter().chain(self.release.as_ref().map(Reference::release)).collect()
     }
 
-    fn remove_change(object: &Object<Self>) -> Change {
-        Change::RemoveCluster(ClusterId(object.meta.uuid))
+    fn remove_change(object: &Object<Self>) -> Option<Change> {
+        Some(Change::RemoveCluster(ClusterId(object.meta.uuid)))
     }
 
     fn cluster(_model: &Model, object: &Object<Self>) -> Option<ClusterId> {
@@ -74,8 +74,8 @@ impl Resource for NodeGroupSpec {
         std::iter::once(cluster).chain(self.release.as_ref().map(Reference::release)).collect()
     }
 
-    fn remove_change(object: &Object<Self>) -> Change {
-        Change::RemoveNodeGroup(GroupId(object.meta.uuid))
+    fn remove_change(object: &Object<Self>) -> Option<Change> {
+        Some(Change::RemoveNodeGroup(GroupId(object.meta.uuid)))
     }
 
     fn cluster(_model: &Model, object: &Object<Self>) -> Option<ClusterId> {
@@ -96,8 +96,8 @@ impl Resource for PrimarySpec {
         Some(self.cluster.0)
     }
 
-    fn remove_change(object: &Object<Self>) -> Change {
-        Change::RemovePrimary(object.spec.cluster, object.meta.name.clone())
+    fn remove_change(object: &Object<Self>) -> Option<Change> {
+        Some(Change::RemovePrimary(object.spec.cluster, object.meta.name.clone()))
     }
 
     fn cluster(_model: &Model, object: &Object<Self>) -> Option<ClusterId> {

@@ -4,6 +4,7 @@
 //! `null` reads as the default, for every field. Labels, annotations, parameters, a node's traits and its tags are
 //! owned key by key: they stand apart, in [`super::parts`], and are written by [`super::write`].
 
+mod allocation;
 mod levels;
 mod node;
 mod release;

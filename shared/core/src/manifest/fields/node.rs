@@ -12,7 +12,7 @@ use super::super::sound;
 use super::{Field, Fields, field, help, leveled, lifecycle, shown};
 use crate::field::{Described, Form, Help, Part};
 use crate::lifecycle;
-use crate::object::{Extra, FieldOwners, Hold, Inherited, Kind, NodeSpec};
+use crate::object::{Extra, FieldOwners, GroupId, Hold, Inherited, Kind, NodeSpec};
 use crate::task::Mode;
 
 impl Fields for NodeSpec {
@@ -30,7 +30,7 @@ impl Fields for NodeSpec {
                     "Where it stands: CLUSTER/GROUP; without a group it runs nothing.",
                     r#""prod/frontends""#
                 ),
-                read: read_group,
+                read: |spec, raw, names| read_group(&mut spec.nodegroup, raw, names),
                 show: |spec, names| {
                     spec.nodegroup.map_or(Value::Null, |id| shown(&names.group_name(id).unwrap_or(id.to_string())))
                 },
@@ -54,8 +54,7 @@ impl Fields for NodeSpec {
             field!(
                 Self,
                 instance_info: Form::Map,
-                Help::new("{}", "Ironic's: what the node is used for.", r#"{"display_name": "web"}"#),
-                sound::instance_info
+                Help::new("{}", "Ironic's: what the node is used for.", r#"{"display_name": "web"}"#)
             ),
             field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE),
             field!(
@@ -82,15 +81,13 @@ impl Fields for NodeSpec {
     }
 }
 
-fn read_group(spec: &mut NodeSpec, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
-    let Some(name) = read::<Option<String>>(raw)? else {
-        spec.nodegroup = None;
-        return Ok(());
-    };
+pub(super) fn read_group(to: &mut Option<GroupId>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    *to = None;
+    let Some(name) = read::<Option<String>>(raw)? else { return Ok(()) };
     let (cluster, group) = name.split_once('/').ok_or_else(|| {
         BodyError::new("", format!("{:?} is no node group: write CLUSTER/GROUP", crate::name::cut(&name)))
     })?;
     let missing = || no_object("", (Kind::NodeGroup, "node group"), &name, names);
-    spec.nodegroup = Some(names.group(cluster, group).ok_or_else(missing)?);
+    *to = Some(names.group(cluster, group).ok_or_else(missing)?);
     Ok(())
 }

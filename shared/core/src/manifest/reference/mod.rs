@@ -10,7 +10,7 @@ pub use schema::{of_form, schema};
 use super::fields::Fields;
 use crate::field::Part;
 use crate::idle;
-use crate::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+use crate::object::{AllocationSpec, ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
 
 /// A kind of manifest with its fields.
 #[derive(Clone, Debug)]
@@ -32,6 +32,11 @@ pub fn kinds() -> [KindFields; 5] {
         kind::<NodeGroupSpec>("NodeGroup"),
         kind::<NodeSpec>("Node"),
     ]
+}
+
+/// Every kind that has a body in the API and no manifest.
+pub fn kinds_of_api() -> [KindFields; 1] {
+    [kind::<AllocationSpec>("Allocation")]
 }
 
 /// What a field means, by its path within its kind, as `tasks.on_unassign`; also that nothing acts on it yet.

@@ -34,6 +34,9 @@ impl Answer {
         for unmet in self.unmet() {
             findings.push(Finding::of(rule::REQUIREMENT_UNMET, object.as_str(), unmet.to_string()));
         }
+        if let Err(lacks) = self.check_instance() {
+            findings.push(Finding::of(rule::INSTANCE_TRAITS, object.as_str(), lacks.to_string()));
+        }
         let of_tasks = self.task_set.iter().flat_map(|set| &*set.findings);
         findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one.clone() }));
         findings

@@ -1,0 +1,119 @@
+//! Allocations, in Ironic's shapes: a node for what is asked for, decided where it is asked.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use stemma_core::name::ObjectName;
+use stemma_core::object::{Allocation, AllocationDecision, AllocationSpec, Kind, NodeId, NodeSpec};
+use stemma_core::origin::Level;
+use stemma_wire::endpoint::Endpoint;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use uuid::Uuid;
+
+use super::nodes;
+use super::objects::Shown;
+use crate::api::Api;
+use crate::api::http::request::Request;
+use crate::cache::Model;
+use crate::registry::Undecided;
+use crate::registry::work::{Work, not_found};
+
+impl Shown for AllocationSpec {
+    const LEVEL: Option<Level> = None;
+    const LIST: &'static str = "allocations";
+
+    fn locate(model: &Model, request: &Request) -> Result<Arc<Allocation>, ApiError> {
+        // Below a node's path there is the one that it has.
+        if request.path.iter().any(|(name, _)| name == "node") {
+            let node = NodeSpec::locate(model, request)?;
+            let missing = || {
+                let message = format!("the node {} has no allocation", quote(&node.display_name()));
+                ApiError::new(ErrorType::ObjectNotFound, message)
+            };
+            return model.allocation_of(&node).cloned().ok_or_else(missing);
+        }
+        let id = request.part("allocation");
+        model.allocations.find(None, id).cloned().ok_or_else(|| not_found(Kind::Allocation, id))
+    }
+
+    fn identify(_request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, Option<ObjectName>), ApiError> {
+        let name = match fields.remove("name") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(name)) => <Self as crate::cache::model::Resource>::parse_name(&name)?,
+            Some(_) => {
+                return Err(ApiError::new(ErrorType::FieldInvalid, "an allocation's name is a text").field("name"));
+            }
+        };
+        Ok((nodes::new_uuid(fields)?, name))
+    }
+
+    fn blank(_model: &Model, _request: &Request) -> Result<Self, ApiError> {
+        Ok(Self::default())
+    }
+
+    fn made(
+        api: &Api,
+        work: &mut Work<'_>,
+        request: &Request,
+        allocation: &Allocation,
+    ) -> Result<Map<String, Value>, ApiError> {
+        work.take_node(allocation)?;
+        Ok(Self::show(api, &work.model, allocation, &request.base))
+    }
+
+    fn remove(work: &mut Work<'_>, allocation: &Arc<Allocation>) -> Result<(), Undecided> {
+        work.delete_allocation(allocation)
+    }
+
+    fn path(object: &Allocation) -> String {
+        Endpoint::GetAllocation.path(&[&object.meta.uuid.to_string()])
+    }
+
+    fn complete(_api: &Api, _model: &Model, object: &Allocation, body: &mut Map<String, Value>) {
+        let spec = &object.spec;
+        body.insert("state".into(), spec.state().into());
+        body.insert("node_uuid".into(), json!(spec.node()));
+        let (error, because) = match &spec.decision {
+            None => (None, None),
+            Some(AllocationDecision::Chosen { because, .. }) => (None, Some(because)),
+            Some(AllocationDecision::Failed { reason }) => {
+                (Some(format!("Failed to process allocation {}: {reason}", object.meta.uuid)), None)
+            }
+        };
+        body.insert("last_error".into(), json!(error));
+        body.insert("explanation".into(), json!(because));
+        for (field, empty) in [("traits", json!([])), ("candidate_nodes", json!([])), ("owner", Value::Null)] {
+            body.entry(field).or_insert(empty);
+        }
+    }
+
+    /// As Ironic's: by the node that was chosen, the class, the state and the owner.
+    fn filter(model: &Model, request: &Request) -> Result<impl Fn(&Allocation) -> bool, ApiError> {
+        let query = &request.query;
+        let text = |name| query.one(name).map(|value| value.map(str::to_owned));
+        let (class, state, owner) = (text("resource_class")?, text("state")?, text("owner")?);
+        let node = query.one("node")?.map(|id| nodes::locate(model, id, request.ironic())).transpose()?;
+        let node: Option<NodeId> = node.map(|node| node.id());
+        Ok(move |one: &Allocation| {
+            class.as_ref().is_none_or(|class| *class == one.spec.resource_class)
+                && state.as_ref().is_none_or(|state| *state == one.spec.state())
+                && owner.as_ref().is_none_or(|owner| one.spec.owner.as_ref() == Some(owner))
+                && node.is_none_or(|node| one.spec.node() == Some(node))
+        })
+    }
+
+    fn no_name() -> Result<Option<ObjectName>, ApiError> {
+        Ok(None)
+    }
+
+    fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
+        match body.remove("node") {
+            None | Some(Value::Null) => Ok(()),
+            Some(_) => {
+                let message = "an allocation chooses its node; one that is in use already is not taken over";
+                let advice = "name it in candidate_nodes";
+                Err(ApiError::new(ErrorType::FieldUnknown, message).field("node").detail(advice))
+            }
+        }
+    }
+}

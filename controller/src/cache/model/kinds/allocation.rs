@@ -1,0 +1,73 @@
+//! Allocations: no part of the fleet; what they decide stands on their nodes.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use stemma_core::allocate::allocate;
+use stemma_core::fleet::Change;
+use stemma_core::name::ObjectName;
+use stemma_core::object::{Allocation, AllocationSpec, Kind, Node, Object};
+use stemma_core::release::ReleaseError;
+use stemma_wire::error::{ApiError, ErrorType};
+use uuid::Uuid;
+
+use super::{Reference, Resource, bad_name};
+use crate::cache::model::Model;
+
+impl Resource for AllocationSpec {
+    fn name_text(name: &Option<ObjectName>) -> Option<String> {
+        name.as_ref().map(ToString::to_string)
+    }
+
+    fn parse_name(text: &str) -> Result<Option<ObjectName>, ApiError> {
+        ObjectName::new(text).map(Some).map_err(|e| bad_name(&e))
+    }
+
+    fn references(&self) -> Vec<Reference> {
+        self.node().map(|id| Reference::uuid(Kind::Node, id.0)).into_iter().collect()
+    }
+
+    kept_in!(allocations);
+
+    fn put_changes(_model: &Model, _object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
+        Ok(Vec::new())
+    }
+
+    fn remove_change(_object: &Object<Self>) -> Option<Change> {
+        None
+    }
+
+    fn check(&self, _model: &Model) -> Result<(), ApiError> {
+        if self.resource_class.is_empty() || self.resource_class.chars().count() > 80 {
+            let message = "resource_class is needed: a text of 1 to 80 characters, as the nodes have it";
+            return Err(ApiError::new(ErrorType::FieldMissing, message).field("resource_class"));
+        }
+        Ok(())
+    }
+
+    /// What was asked for and what was decided stay as they were; a name and notes may change (as Ironic).
+    fn check_change(&self, next: &Self, _name: &Option<ObjectName>, _model: &Model) -> Result<(), ApiError> {
+        let same = Self { extra: self.extra.clone(), owners: self.owners.clone(), ..next.clone() };
+        if same == *self {
+            return Ok(());
+        }
+        let message = "an allocation is decided once: its name and `extra` alone can be changed; nothing was changed";
+        Err(ApiError::new(ErrorType::FieldInvalid, message).detail("delete it, and make another"))
+    }
+
+    /// A new allocation is decided on the fleet as it is now.
+    fn settled(self, _uuid: Uuid, _before: &Model, after: &Model) -> Self {
+        match self.decision {
+            Some(_) => self,
+            None => Self { decision: Some(allocate(&after.fleet, &self, None)), ..self },
+        }
+    }
+}
+
+impl Model {
+    /// The allocation that has a node.
+    pub fn allocation_of(&self, node: &Node) -> Option<&Arc<Allocation>> {
+        let instance = node.spec.extra.get("instance_uuid").and_then(Value::as_str)?;
+        self.allocations.get(instance.parse().ok()?).filter(|one| one.spec.node() == Some(node.id()))
+    }
+}
