@@ -14,8 +14,9 @@ use stemma_core::manifest::{Objects, assemble, read_document};
 use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef, TagName};
 use stemma_core::object::{
     Cluster, ClusterId, ClusterSpec, ClusterTemplateSpec, ExtensionUse, FactMap, FieldOwners, Hold, Meta, Node,
-    NodeGroupSpec, NodeId, NodeSpec, NotTaken, Object, Observation, PrimaryMatching, PrimarySpec, ProvisionState, ReleaseSpec,
-    ReleaseTagsSpec, ReportedLabel, RoleChange, Rollout, SaidOnHost, Spec, Strategy, TagSpec, TemplateId, Timestamp,
+    NodeGroupSpec, NodeId, NodeSpec, NotTaken, Object, Observation, PrimaryMatching, PrimarySpec, ProvisionState,
+    ReleaseSpec, ReleaseTagsSpec, ReportedLabel, RoleChange, Rollout, SaidOnHost, Spec, Strategy, TagSpec, TemplateId,
+    Timestamp,
 };
 use stemma_core::ownership::{Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 use stemma_core::release::compile_set;
