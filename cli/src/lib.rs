@@ -39,6 +39,8 @@ const QUESTIONS: &[&[&str]] = &[
     &["resolve"],
     &["render"],
     &["validate"],
+    &["fields"],
+    &["audit"],
     &["completion"],
     &["get"],
     &["describe"],
@@ -193,6 +195,12 @@ mod tests {
         for path in QUESTIONS {
             let text = help(path);
             assert!(text.contains("--context") && !text.contains("--dry-run") && !text.contains("--yes"), "{text}");
+        }
+        let all = Args::command();
+        let leaves = all.get_subcommands().filter(|command| !command.has_subcommands()).map(clap::Command::get_name);
+        let writing = ["apply", "delete", "label", "pause", "resume"];
+        for name in leaves.filter(|name| !QUESTIONS.contains(&&[*name][..])) {
+            assert!(writing.contains(&name), "{name} writes, or is a question that the list does not know");
         }
         for path in [&["label"][..], &["apply"], &["trait", "add"], &["token", "create"]] {
             assert!(help(path).contains("--dry-run"), "{path:?}");

@@ -118,6 +118,11 @@ impl JoinError {
         }
     }
 
+    /// Whether the controller takes no request with the key that was asked with.
+    fn is_of_the_key(&self) -> bool {
+        matches!(self, Self::Refused { kind, .. } if kind == ErrorType::CsrInvalid.name())
+    }
+
     /// The error with its causes and what to do about it, for the person who joins a host.
     #[must_use]
     pub fn explanation(&self) -> String {
@@ -196,8 +201,9 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
         name: invitation.name.clone(),
     };
     let asked = ask(&invitation, &request, clock.clone()).await;
-    if asked.as_ref().is_err_and(|error| !error.may_have_joined()) {
-        joining::drop_key(host)?;
+    // Any other failure keeps it: an earlier try with it may have been answered in vain, whatever this one met.
+    if asked.as_ref().is_err_and(JoinError::is_of_the_key) {
+        forget_key(host);
     }
     let answer = asked?;
     let validity = checked(&answer, &invitation.ca_hash)?;
@@ -213,10 +219,15 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
     Connection::joined(host, credentials.controllers[0].clone())?;
     // The identity comes last: with it, the host has joined.
     identity.store(host)?;
-    if let Err(error) = joining::drop_key(host) {
-        log::warn!(error:% = chain(&error); "the key that this host joined with could not be taken away; it is kept among its credentials");
-    }
+    forget_key(host);
     Ok(identity)
+}
+
+/// Takes the key away that was asked with. One that stays is only asked with again under the same token.
+fn forget_key(host: &dyn Host) {
+    if let Err(error) = joining::drop_key(host) {
+        log::warn!(error:% = chain(&error); "the key that this host asked to join with could not be taken away");
+    }
 }
 
 /// A request for a certificate that asks for nothing: of all that it could say, only its public key is taken.

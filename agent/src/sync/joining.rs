@@ -53,7 +53,7 @@ pub(super) fn take_up(host: &dyn Host, token: &str) -> Result<KeyPair, KeyError>
     Ok(key)
 }
 
-/// Takes it away: its certificate has come and holds it, or nothing was made for it.
+/// Takes it away: its certificate has come, or no controller takes it.
 ///
 /// # Errors
 /// [`HostError`].

@@ -36,6 +36,10 @@ const TASK: &[Row<Task>] = &[
     ("disruptive", |task| task.disruptive, "no host is drained before it"),
     ("max_nodes", |task| task.max_nodes.is_some_and(|most| most > 0), "it runs on all of its nodes at once"),
     ("privileged", |task| task.privileged, "it is placed and written as any other task"),
+];
+
+/// Those that tasks of one type heed.
+const TASK_OF_TYPE: &[Row<Task>] = &[
     ("timeout_seconds", |task| task.timeout_seconds.is_some() && !is_shell(task), "only a shell task is ended by it"),
     ("on_interrupt", |task| task.on_interrupt != OnInterrupt::Unknown && !is_shell(task), "only a shell task heeds it"),
     ("tasks", |task| !task.tasks.is_empty() && !task.is_group(), "only a group has tasks"),
@@ -95,12 +99,15 @@ pub fn findings(object: &str, spec: &impl Idle) -> Vec<Finding> {
     spec.idle().into_iter().map(finding).collect()
 }
 
-/// What does not happen for a field, by its path within its kind, as `tasks.on_unassign`.
-pub fn of_field(path: &str) -> Option<&'static str> {
+/// A sentence of what does not happen for a field, by its path within its kind, as `tasks.on_unassign`.
+pub fn of_field(path: &str) -> Option<String> {
     fn find<T>(rows: &'static [Row<T>], path: &str) -> Option<&'static str> {
         rows.iter().find(|row| row.0 == path).map(|row| row.2)
     }
-    match path.split_once('.') {
+    if let Some(what) = path.strip_prefix("tasks.").and_then(|field| find(TASK_OF_TYPE, field)) {
+        return Some(format!("Not for every type: {what}."));
+    }
+    let what = match path.split_once('.') {
         Some(("tasks", field)) => find(TASK, field),
         Some(("roles", field)) => find(ROLE, field),
         Some(("tags", field)) => find(TAG, field),
@@ -109,7 +116,8 @@ pub fn of_field(path: &str) -> Option<&'static str> {
             .or_else(|| find(GROUP, path))
             .or_else(|| find(HOST_LABELS, path))
             .or_else(|| find(LIFECYCLE, path)),
-    }
+    };
+    what.map(|what| format!("Nothing acts on it yet: {what}."))
 }
 
 impl Idle for ReleaseSpec {
@@ -175,7 +183,9 @@ fn of_task(task: &Task) -> Vec<Given> {
         Some(TaskKind::Stage) => Some((OF_STAGE, "a stage only orders tasks")),
         _ => None,
     };
-    let Some((fields, what)) = marker else { return rows(TASK, task, &before) };
+    let Some((fields, what)) = marker else {
+        return [rows(TASK, task, &before), rows(TASK_OF_TYPE, task, &before)].concat();
+    };
     let Ok(Value::Object(given)) = serde_json::to_value(task) else { return Vec::new() };
     let other = given.into_iter().filter(|(field, _)| !fields.contains(&field.as_str()));
     other.map(|(field, _)| (format!("{before}{field}"), what)).collect()

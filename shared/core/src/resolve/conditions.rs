@@ -32,8 +32,8 @@ pub(super) struct Outcomes {
     of_clusters: Mutex<BTreeMap<OutcomeKey, Outcome>>,
 }
 
-/// A task's definition, and the text of what its condition reads.
-pub(super) type OutcomeKey = ([u8; 32], Box<str>);
+/// A task's definition, and the hash of what its condition reads: the text itself may be as large as a label map.
+pub(super) type OutcomeKey = ([u8; 32], [u8; 32]);
 
 /// What is known of a condition over some inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::answer::{LeftOut, TaskSet, task_digest};
 use super::conditions::{Account, Audience, Gives, Outcome, Outcomes, unevaluated};
 use crate::condition::{Condition, MAX_STEPS, share_of};
-use crate::digest::DigestVersion;
+use crate::digest::{DigestVersion, sha256};
 use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, NodeView};
 use crate::input::{Input, Inputs, Read, Reference};
@@ -240,7 +240,7 @@ impl Base {
         }
         let condition = task.condition.as_ref()?;
         let most = if reads.audience == Audience::Each { self.steps } else { MAX_STEPS };
-        let key = (task.definition, condition_text(reads, values, most).into_boxed_str());
+        let key = (task.definition, sha256(condition_text(reads, values, most).as_bytes()));
         let known = self.outcomes.get(reads.audience, &key);
         let mut outcome = known.clone().unwrap_or_else(|| self.weigh(&**condition, reads, values, most));
         let paid = account.pay(self.price(reads, outcome.steps));

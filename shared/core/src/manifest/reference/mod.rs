@@ -41,7 +41,7 @@ pub fn kinds_of_api() -> [KindFields; 1] {
 
 /// What a field means, by its path within its kind, as `tasks.on_unassign`; also that nothing acts on it yet.
 pub fn meaning(path: &str, part: &Part) -> String {
-    let idle = idle::of_field(path).map_or(String::new(), |what| format!(" Nothing acts on it yet: {what}."));
+    let idle = idle::of_field(path).map_or(String::new(), |sentence| format!(" {sentence}"));
     format!("{}{idle}", part.help.meaning)
 }
 
