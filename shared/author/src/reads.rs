@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stemma_core::input::{Fields, Names, Path, Query, Read, Reference, ReferenceError, facts, fields, unite};
+use stemma_core::input::{Fields, Names, Need, Path, Query, Read, Reference, ReferenceError, facts, fields, unite};
 
 use stemma_core::key::LabelKey;
 use stemma_core::name::{Name, ObjectName, TagName};
@@ -19,25 +19,42 @@ pub(crate) enum Lookup {
     Primary(Box<str>),
 }
 
-/// What becomes of a template where what it reads is absent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stance {
+/// What becomes of a template where what it reads is absent. Ordered, the gravest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum IfAbsent {
     /// It fails.
-    Needs,
-    /// It may never come to the read, or get on without a value.
-    Perhaps,
+    Fails,
+    /// It fails where it comes to the read.
+    MayFail,
+    /// It gets on without a value.
+    Tolerated,
     /// It asks whether a value is there.
-    Asks,
+    Asked,
 }
 
 /// Reads, and the look-ups by number with the fields that are read of each.
 #[derive(Default)]
 pub(crate) struct Reads {
     plain: BTreeSet<Reference>,
-    needed: BTreeSet<Reference>,
+    needed: BTreeMap<Reference, IfAbsent>,
     asked: BTreeSet<Reference>,
+    needed_fields: BTreeMap<(usize, Path), IfAbsent>,
+    asked_fields: BTreeSet<(usize, Path)>,
+    /// Look-ups of which it is asked whether they find anything, or a field of what they find.
+    asked_lookups: BTreeSet<usize>,
     lookups: Vec<(Lookup, BTreeSet<Path>)>,
     numbers: BTreeMap<String, usize>,
+}
+
+impl IfAbsent {
+    /// What becomes of a template in a part of it that is walked under `inner`, within one under this.
+    pub(crate) fn within(self, inner: Self) -> Self {
+        match (self, inner) {
+            (_, Self::Asked) => Self::Asked,
+            (Self::Asked, _) => Self::Tolerated,
+            (outer, inner) => outer.max(inner),
+        }
+    }
 }
 
 impl Lookup {
@@ -108,6 +125,12 @@ fn check_tag(name: &str) -> Result<(), String> {
     TagName::new(name).map(drop).map_err(|error| error.to_string())
 }
 
+/// Notes under a key the gravest that was said of it.
+fn gravest<K: Ord>(of: &mut BTreeMap<K, IfAbsent>, key: K, if_absent: IfAbsent) {
+    let known = of.entry(key).or_insert(if_absent);
+    *known = if_absent.min(*known);
+}
+
 fn is_pattern(name: &str) -> bool {
     name.len() > 1 && name.starts_with('/') && name.ends_with('/')
 }
@@ -120,25 +143,47 @@ pub(crate) fn check_pattern(name: &str) -> Result<(), String> {
 
 impl Reads {
     /// Something is read.
-    pub(crate) fn add(&mut self, reference: Reference, stance: Stance) {
-        match stance {
-            Stance::Needs => drop(self.needed.insert(reference.clone())),
-            Stance::Asks => drop(self.asked.insert(reference.clone())),
-            Stance::Perhaps => {}
+    pub(crate) fn add(&mut self, reference: Reference, if_absent: IfAbsent) {
+        match if_absent {
+            IfAbsent::Fails | IfAbsent::MayFail => gravest(&mut self.needed, reference.clone(), if_absent),
+            IfAbsent::Asked => drop(self.asked.insert(reference.clone())),
+            IfAbsent::Tolerated => {}
         }
         self.plain.insert(reference);
     }
 
-    /// The labels and parameters that are needed and nowhere asked for.
-    pub(crate) fn needs(&self) -> Vec<Reference> {
-        let is_asked = |needed: &Reference| match needed.read() {
+    /// Whether a look-up finds anything is asked.
+    pub(crate) fn ask(&mut self, lookups: &Lookups) {
+        self.asked_lookups.extend(lookups);
+    }
+
+    /// What is needed and nowhere asked for: labels, parameters, labels of nodes, and whether anyone holds a tag.
+    pub(crate) fn needs(&self) -> Result<Vec<Need>, ReferenceError> {
+        let need = |reference, if_absent: IfAbsent| Need { reference, is_certain: if_absent == IfAbsent::Fails };
+        let needed = self.needed.iter().filter(|(needed, _)| !self.is_asked(needed));
+        let mut needs: BTreeSet<Need> = needed.map(|(needed, if_absent)| need(needed.clone(), *if_absent)).collect();
+        for ((number, path), if_absent) in &self.needed_fields {
+            let (lookup, is_label) = (&self.lookups[*number].0, path.first() == "labels");
+            let is_asked = match lookup {
+                Lookup::Nodes(_) => !is_label || self.asked_fields.contains(&(*number, path.clone())),
+                Lookup::Primary(_) => self.asked_lookups.contains(number),
+            };
+            if !is_asked {
+                let reference = Reference::new(lookup.read([path.clone()].into_iter().collect()))?;
+                needs.insert(need(reference, *if_absent));
+            }
+        }
+        Ok(needs.into_iter().collect())
+    }
+
+    fn is_asked(&self, needed: &Reference) -> bool {
+        match needed.read() {
             Read::Label(_) => self.asked.contains(needed),
             Read::Parameter(path) => {
                 self.asked.iter().any(|asked| matches!(asked.read(), Read::Parameter(way) if path.is_within(way)))
             }
             _ => true,
-        };
-        self.needed.iter().filter(|needed| !is_asked(needed)).cloned().collect()
+        }
     }
 
     /// The reference of a look-up with the fields that are read of it so far.
@@ -163,8 +208,14 @@ impl Reads {
         matches!(self.lookups[number].0, Lookup::Primary(_))
     }
 
-    /// A field of the nodes of look-ups is read.
-    pub(crate) fn add_field(&mut self, lookups: &Lookups, keys: Vec<Box<str>>) -> Result<(), Refusal> {
+    /// A field of the nodes of look-ups is read; `of_each` says what becomes of the template where one of many nodes lacks it.
+    pub(crate) fn add_field(
+        &mut self,
+        lookups: &Lookups,
+        keys: Vec<Box<str>>,
+        if_absent: IfAbsent,
+        of_each: IfAbsent,
+    ) -> Result<(), Refusal> {
         let Some(path) = Path::new(keys) else {
             return Err(("the path is too deep".to_owned(), "name a field of a node: `n.name`"));
         };
@@ -173,6 +224,15 @@ impl Reads {
             fields::check_lookup(lookup.function(), &path)
                 .map_err(|error| (error.to_string(), "read one of the fields that cross hosts"))?;
             read.insert(path.clone());
+            let field = (number, path.clone());
+            match if matches!(lookup, Lookup::Primary(_)) { if_absent } else { of_each } {
+                IfAbsent::Asked => {
+                    self.asked_lookups.insert(number);
+                    self.asked_fields.insert(field);
+                }
+                IfAbsent::Tolerated => {}
+                if_absent => gravest(&mut self.needed_fields, field, if_absent),
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::input::{Inputs, Reference};
+use crate::input::{Inputs, Need, Reference};
 
 /// The most steps that a condition may take over its inputs.
 pub const MAX_STEPS: usize = 4_000_000;
@@ -133,9 +133,8 @@ pub trait Author: Send + Sync {
 pub struct TemplateReads {
     /// What it reads, sorted, each once.
     pub references: Vec<Reference>,
-    /// The labels and parameters without which it fails, sorted, each once: it reads them on every way through it, and nowhere asks
-    /// whether they are there.
-    pub needs: Vec<Reference>,
+    /// Without what it fails, sorted, each once: labels, parameters, and fields of what look-ups find.
+    pub needs: Vec<Need>,
     /// Where `|raw` stands in a script, as line and column: only an admin may store such a one (docs/trust.md, rule 3).
     pub raw: Vec<(u32, u32)>,
 }

@@ -31,6 +31,9 @@ pub struct Finding {
     pub object: String,
     /// The sentence for people.
     pub message: String,
+    /// The key of the object of a write by which it is so, where it is about another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<String>,
 }
 
 /// What is looked for: a stable code, and how much it matters where it is found.
@@ -108,7 +111,8 @@ impl Finding {
 
     /// A finding of a rule.
     pub fn of(rule: Rule, object: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { severity: rule.severity, code: rule.code.to_owned(), object: object.into(), message: message.into() }
+        let (object, message) = (object.into(), message.into());
+        Self { severity: rule.severity, code: rule.code.to_owned(), object, message, written: None }
     }
 }
 

@@ -77,6 +77,11 @@ impl RoleTable {
         self.tags.get(tag)
     }
 
+    /// Whether the tag is declared here, or some role produces it.
+    pub fn is_visible(&self, tag: &str) -> bool {
+        self.tags.contains_key(tag) || self.roles.values().flatten().any(|produced| produced.as_str() == tag)
+    }
+
     /// All tags that can be seen here.
     pub fn tags(&self) -> impl Iterator<Item = (&TagName, &TagSpec)> {
         self.tags.iter()

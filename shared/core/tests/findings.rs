@@ -106,6 +106,84 @@ fn a_finding_says_how_many_of_those_who_read_it_lack_it() {
 }
 
 #[test]
+fn what_is_read_in_an_if_or_a_loop_is_an_info_where_no_host_has_it() {
+    let template = "{% if labels.tier == 'gold' %}{{ labels.x }}{% endif %}";
+    let (has, lacks) = (json!({"x": "1"}), json!({}));
+    for (labels, says) in [
+        (
+            vec![&lacks, &lacks],
+            Some("all 2 hosts that read it lack `labels.x` (n1, n2), and task t0 fails where it comes to that: "),
+        ),
+        (vec![&has, &lacks], None),
+    ] {
+        let labels: Vec<Value> = labels.into_iter().cloned().collect();
+        let found = found(&site(&[template], json!({}), &labels), rule::REFERENCE_UNSET);
+        assert_eq!(found.len(), usize::from(says.is_some()), "{found:?}");
+        let is_info = |(one, says): (&Finding, &str)| one.severity == Severity::Info && one.message.starts_with(says);
+        assert!(found.iter().zip(says).all(is_info), "{found:?}");
+    }
+    // Another task needs it on every way: that is the graver finding, and the only one.
+    let found = found(&site(&[template, "{{ labels.x }}"], json!({}), &[lacks]), rule::REFERENCE_UNSET);
+    assert!(matches!(found.as_slice(), [one] if one.severity == Severity::Warning), "{found:?}");
+}
+
+#[test]
+fn labels_of_nodes_that_are_looked_up_and_a_tag_that_nobody_holds_are_missed() {
+    let (has, lacks) = (json!({"zone": "1"}), json!({}));
+    for (template, labels, says) in [
+        (
+            "{% for n in nodes(tag='x') %}{{ n.labels.zone }}{% endfor %}",
+            vec![&has, &lacks],
+            Some(
+                "all 2 hosts that read it lack `n.labels.zone` on a node of `nodes(tag='x')` (n1, n2), and task t0 fails there: set it",
+            ),
+        ),
+        ("{% for n in nodes(tag='x') %}{{ n.labels.zone }}{{ n.address }}{% endfor %}", vec![&has, &has], None),
+        ("{% for n in nodes(tag='other') %}{{ n.labels.zone }}{% endfor %}", vec![&lacks], None),
+        (
+            "{{ primary('other').name }}",
+            vec![&has],
+            Some(
+                "the one host that reads it lacks `primary('other').name` (n1), and task t0 fails there: write `is defined`",
+            ),
+        ),
+    ] {
+        let labels: Vec<Value> = labels.into_iter().cloned().collect();
+        let found = found(&site(&[template], json!({}), &labels), rule::REFERENCE_UNSET);
+        assert_eq!(found.len(), usize::from(says.is_some()), "{template}: {found:?}");
+        assert!(found.iter().zip(says).all(|(one, says)| one.message.starts_with(says)), "{found:?}");
+    }
+    // Its address comes with its facts, which nobody knows yet.
+    let mut release = release(&["{{ primary('x').name }}{{ primary('x').address }}"]);
+    release["tags"]["x"] = json!({"has_primary": true});
+    let c = [cluster("c", json!({"release": "r@1"})), group("c", "g", json!({"roles": ["x"]})), node("n1", json!({}))];
+    let held = fleet(&[&[release][..], &c].concat());
+    assert_eq!(found(&held, rule::REFERENCE_UNSET), []);
+}
+
+#[test]
+fn a_task_that_runs_only_now_is_told_of_what_hosts_lacked_all_the_time() {
+    let fleet_with = |of_group: Value| {
+        let mut release = release(&["{{ labels.x }}"]);
+        release["tasks"][0]["condition"] = "has(labels.on)".into();
+        fleet(&[
+            release,
+            cluster("c", json!({"release": "r@1"})),
+            group("c", "g", with(json!({"roles": ["x"]}), of_group)),
+            node("n1", json!({})),
+        ])
+    };
+    let (off, on) = (fleet_with(json!({})), fleet_with(json!({"labels": {"on": "1"}})));
+    let newly = |before: &Fleet, after: &Fleet| {
+        let nodes: Vec<_> = after.nodes().map(|node| node.id()).collect();
+        newly_unset(before, after, &ResolveCache::new(), nodes.into_iter())
+    };
+    assert!(matches!(newly(&off, &on).as_slice(), [one] if one.message.contains("lacks `labels.x` (n1)")));
+    assert_eq!(newly(&on, &off), []);
+    assert_eq!(newly(&on, &on), []);
+}
+
+#[test]
 fn a_write_is_told_what_hosts_lack_by_it_and_not_what_they_lacked_before() {
     let templates = ["{{ labels.x }} {{ labels.y }}"];
     // Both lack y all the time; n1 has no x before either.

@@ -6,7 +6,7 @@ use stemma_core::input::{Names, Query, Read};
 
 use super::regexes;
 use super::walk::{Part, Walker, literal, plain};
-use crate::reads::{self, Lookup, check_pattern};
+use crate::reads::{self, IfAbsent, Lookup, check_pattern};
 use crate::shape::{Root, Shape};
 
 /// The functions that a condition may call; `matches` stands apart.
@@ -80,7 +80,9 @@ impl Walker<'_> {
                 self.value(read, expr)
             }
             Shape::Node(lookups, keys) if !keys.is_empty() => {
-                self.reads.add_field(&lookups, keys).map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
+                self.reads
+                    .add_field(&lookups, keys, IfAbsent::Tolerated, IfAbsent::Tolerated)
+                    .map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
                 Ok(part.expr)
             }
             Shape::Root(root) => {

@@ -12,7 +12,7 @@ use stemma_core::input::{Read, Reference};
 
 use super::regexes::Regexes;
 use super::{Use, Work, variable};
-use crate::reads::{self, Reads, Stance};
+use crate::reads::{self, IfAbsent, Reads};
 use crate::shape::{Root, Shape};
 use crate::source::Source;
 
@@ -209,7 +209,9 @@ impl Walker<'_> {
                 self.present(read, expr)
             }
             Part { shape: Shape::Node(lookups, keys), .. } => {
-                self.reads.add_field(&lookups, keys).map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
+                self.reads
+                    .add_field(&lookups, keys, IfAbsent::Tolerated, IfAbsent::Tolerated)
+                    .map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
                 let primary = lookups.iter().copied().find(|&number| self.reads.is_primary(number));
                 Ok(plain(match primary {
                     Some(number) => self.with_presence(number, tested(before), expr),
@@ -247,7 +249,7 @@ impl Walker<'_> {
     fn reference(&mut self, read: Read, expr: &IdedExpr) -> Outcome<Reference> {
         let reference =
             reads::named(read).map_err(|error| self.refuse(expr, error, "write a name that there can be"))?;
-        self.reads.add(reference.clone(), Stance::Perhaps);
+        self.reads.add(reference.clone(), IfAbsent::Tolerated);
         Ok(reference)
     }
 

@@ -7,7 +7,7 @@ use stemma_core::input::{Names, Query, Read};
 
 use super::Walker;
 use super::expression::{literal, whole};
-use crate::reads::{Lookup, Stance, check_pattern};
+use crate::reads::{IfAbsent, Lookup, check_pattern};
 use crate::shape::Shape;
 
 const NODES: &str =
@@ -59,7 +59,7 @@ impl<'a> Walker<'a> {
         for arg in args {
             match arg {
                 CallArg::Pos(value) | CallArg::Kwarg(_, value) => {
-                    self.under(Stance::Perhaps, |walker| walker.data(value))?;
+                    self.under(IfAbsent::Tolerated, |walker| walker.data(value))?;
                 }
                 CallArg::PosSplat(_) | CallArg::KwargSplat(_) => return Err(self.splat(span)),
             }

@@ -9,7 +9,7 @@ use stemma_core::input::template::{FUNCTIONS, LOOKUPS};
 
 use super::Walker;
 use super::scope::Found;
-use crate::reads::{self, Stance};
+use crate::reads::{self, IfAbsent};
 use crate::shape::{Lookups, Root, Shape};
 
 type Outcome<T> = Result<T, AuthorError>;
@@ -61,7 +61,12 @@ impl<'a> Walker<'a> {
     pub(super) fn truth(&mut self, expr: &Expr<'a>) -> Outcome<()> {
         match self.shape(expr)? {
             Shape::Nodes(_) => Ok(()),
-            Shape::Node(_, keys) if keys.is_empty() => Ok(()),
+            Shape::Node(lookups, keys) if keys.is_empty() => {
+                if self.if_absent == IfAbsent::Asked {
+                    self.reads.ask(&lookups);
+                }
+                Ok(())
+            }
             shape => self.consume(shape, whole(expr)),
         }
     }
@@ -90,12 +95,13 @@ impl<'a> Walker<'a> {
                 let shape = self.binary(binary)?;
                 self.check_weight(expr).map(|_| shape)
             }
-            Expr::Compare(compare) => self.under(Stance::Perhaps, |walker| walker.compare(compare)),
+            Expr::Compare(compare) => self.under(IfAbsent::Tolerated, |walker| walker.compare(compare)),
             Expr::IfExpr(choice) => {
                 self.truth(&choice.test_expr)?;
-                let yes = self.under(Stance::Perhaps, |walker| walker.settled(&choice.true_expr))?;
+                let yes = self.under(IfAbsent::MayFail, |walker| walker.settled(&choice.true_expr))?;
                 let no = choice.false_expr.as_ref();
-                let no = no.map_or(Ok(Shape::Unset), |no| self.under(Stance::Perhaps, |walker| walker.settled(no)))?;
+                let no =
+                    no.map_or(Ok(Shape::Unset), |no| self.under(IfAbsent::MayFail, |walker| walker.settled(no)))?;
                 self.either(yes, no, whole(expr))
             }
             Expr::Filter(filter) => {
@@ -145,7 +151,7 @@ impl<'a> Walker<'a> {
             )),
             Found::Here(shape) | Found::Outside(shape @ Shape::Macro) => {
                 if let Some(read) = self.scopes.read(name).cloned() {
-                    self.reads.add(read, self.stance);
+                    self.reads.add(read, self.if_absent);
                 }
                 Ok(shape)
             }
@@ -247,12 +253,12 @@ impl<'a> Walker<'a> {
         match binary.op {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
                 let left = self.settled(&binary.left)?;
-                let right = self.under(Stance::Perhaps, |walker| walker.settled(&binary.right))?;
+                let right = self.under(IfAbsent::MayFail, |walker| walker.settled(&binary.right))?;
                 self.either(left, right, whole(&binary.left))
             }
             // What is absent is compared without a failure.
             BinOpKind::Eq | BinOpKind::Ne | BinOpKind::Lt | BinOpKind::Lte | BinOpKind::Gt | BinOpKind::Gte => {
-                self.under(Stance::Perhaps, |walker| {
+                self.under(IfAbsent::Tolerated, |walker| {
                     walker.data(&binary.left)?;
                     walker.data(&binary.right)
                 })?;
@@ -345,7 +351,7 @@ impl<'a> Walker<'a> {
     pub(super) fn read(&mut self, read: Read, span: Span) -> Outcome<()> {
         let reference =
             reads::named(read).map_err(|error| self.refuse(span, error, "write a name that there can be"))?;
-        self.reads.add(reference, self.stance);
+        self.reads.add(reference, self.if_absent);
         Ok(())
     }
 
@@ -356,7 +362,9 @@ impl<'a> Walker<'a> {
 
     /// Registers a field of the nodes of look-ups.
     pub(super) fn read_field(&mut self, lookups: &Lookups, keys: Vec<Box<str>>, span: Span) -> Outcome<()> {
-        self.reads.add_field(lookups, keys).map_err(|(why, remedy)| self.refuse(span, why, remedy))
+        self.reads
+            .add_field(lookups, keys, self.if_absent, self.if_node_lacks)
+            .map_err(|(why, remedy)| self.refuse(span, why, remedy))
     }
 }
 

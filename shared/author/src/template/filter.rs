@@ -7,7 +7,7 @@ use stemma_core::input::template::{FILTERS, TESTS};
 
 use super::Walker;
 use super::expression::{is_number, literal, whole};
-use crate::reads::Stance;
+use crate::reads::IfAbsent;
 use crate::shape::{Lookups, Shape};
 
 const BY_NAME: &str = "write its name as a literal";
@@ -26,17 +26,17 @@ impl<'a> Walker<'a> {
             return Err(self.refuse(filter.span(), format!("there is no filter `{}`", filter.name), remedy));
         }
         let asks = matches!(filter.name, "default" | "d");
-        let (of_value, of_arguments) = if asks { (Stance::Asks, Stance::Perhaps) } else { (self.stance, self.stance) };
+        let (of_value, of_arguments) = (asks.then_some(IfAbsent::Asked), asks.then_some(IfAbsent::Tolerated));
         let (shape, span) = match &filter.expr {
-            Some(expr) => (self.under(of_value, |walker| walker.shape(expr))?, whole(expr)),
+            Some(expr) => (self.under_if(of_value, |walker| walker.shape(expr))?, whole(expr)),
             None => (Shape::Plain, filter.span()),
         };
         match shape {
             Shape::Nodes(lookups) => self.filter_nodes(&lookups, filter),
             shape => {
-                self.under(of_value, |walker| walker.consume(shape, span))?;
+                self.under_if(of_value, |walker| walker.consume(shape, span))?;
                 self.named_within(filter.name, &filter.args, filter.span())?;
-                self.under(of_arguments, |walker| walker.arguments(&filter.args, filter.span()))?;
+                self.under_if(of_arguments, |walker| walker.arguments(&filter.args, filter.span()))?;
                 Ok(Shape::Plain)
             }
         }
@@ -124,7 +124,9 @@ impl<'a> Walker<'a> {
             let why = if is_number(field) { "nodes have no numbered fields" } else { "the field is computed" };
             return Err(self.refuse(field.span(), why, BY_NAME));
         };
-        self.read_field(lookups, name.split('.').map(Into::into).collect(), field.span())
+        let keys = name.split('.').map(Into::into).collect();
+        // Nodes that lack it go in as nothing, which most filters take.
+        self.under(IfAbsent::Tolerated, |walker| walker.read_field(lookups, keys, field.span()))
     }
 
     pub(super) fn test(&mut self, test: &Spanned<Test<'a>>) -> Result<Shape, AuthorError> {
@@ -133,11 +135,11 @@ impl<'a> Walker<'a> {
             return Err(self.refuse(test.span(), format!("there is no test `{}`", test.name), remedy));
         }
         if matches!(test.name, "defined" | "undefined") {
-            self.under(Stance::Asks, |walker| walker.truth(&test.expr))?;
+            self.under(IfAbsent::Asked, |walker| walker.truth(&test.expr))?;
         } else {
-            self.under(Stance::Perhaps, |walker| walker.data(&test.expr))?;
+            self.under(IfAbsent::Tolerated, |walker| walker.data(&test.expr))?;
         }
-        self.under(Stance::Perhaps, |walker| walker.arguments(&test.args, test.span()))?;
+        self.under(IfAbsent::Tolerated, |walker| walker.arguments(&test.args, test.span()))?;
         Ok(Shape::Plain)
     }
 }

@@ -17,9 +17,10 @@ use std::collections::BTreeMap;
 use minijinja::machinery::{self, Span, ast};
 use minijinja::syntax::SyntaxConfig;
 use stemma_core::condition::{AuthorError, TemplateReads};
+use stemma_core::input::ReferenceError;
 use stemma_core::input::shell::Shell;
 
-use crate::reads::{Reads, Stance};
+use crate::reads::{IfAbsent, Reads};
 use crate::source::Source;
 use scope::Scopes;
 
@@ -58,7 +59,8 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<TemplateReads, AuthorError> 
         bound: BTreeMap::new(),
         shell,
         raw: Vec::new(),
-        stance: Stance::Needs,
+        if_absent: IfAbsent::Fails,
+        if_node_lacks: IfAbsent::MayFail,
         loops: 0,
         captured_in: None,
     };
@@ -66,11 +68,10 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<TemplateReads, AuthorError> 
     walker.statements(&template.children)?;
     walker.check_macros()?;
     let end = text.len()..text.len();
-    let needs = walker.reads.needs();
-    let references = walker
-        .reads
-        .finish()
-        .map_err(|error| source.refuse(end, error.to_string(), "split the template over several tasks"))?;
+    let too_many =
+        |error: ReferenceError| source.refuse(end.clone(), error.to_string(), "split the template over several tasks");
+    let needs = walker.reads.needs().map_err(too_many)?;
+    let references = walker.reads.finish().map_err(too_many)?;
     Ok(TemplateReads { references, needs, raw: walker.raw })
 }
 
@@ -88,7 +89,9 @@ struct Walker<'a> {
     /// Where `|raw` stands.
     raw: Vec<(u32, u32)>,
     /// What becomes of the template where what is read is absent.
-    stance: Stance,
+    if_absent: IfAbsent,
+    /// The same where one of the nodes of a look-up lacks a field.
+    if_node_lacks: IfAbsent,
     /// How many loops stand around.
     loops: usize,
     /// How many of them stand around the innermost block whose text is kept, if there is one.
@@ -100,11 +103,29 @@ impl Walker<'_> {
         self.source.refuse(span.start_offset as usize..span.end_offset as usize, why, remedy)
     }
 
-    /// Walks a part of the template under a stance of its own.
-    fn under<T>(&mut self, stance: Stance, walk: impl FnOnce(&mut Self) -> T) -> T {
-        let outside = std::mem::replace(&mut self.stance, stance);
+    /// Walks a part of the template in which something else becomes of it where what is read is absent.
+    fn under<T>(&mut self, inner: IfAbsent, walk: impl FnOnce(&mut Self) -> T) -> T {
+        self.under_both(self.if_absent.within(inner), self.if_node_lacks.within(inner), walk)
+    }
+
+    /// The same, where there is such a thing.
+    fn under_if<T>(&mut self, inner: Option<IfAbsent>, walk: impl FnOnce(&mut Self) -> T) -> T {
+        match inner {
+            Some(inner) => self.under(inner, walk),
+            None => walk(self),
+        }
+    }
+
+    /// Walks the body of a loop over the nodes of look-ups: it may not be come to, and if it is, it is for each of them.
+    fn for_each_node<T>(&mut self, walk: impl FnOnce(&mut Self) -> T) -> T {
+        self.under_both(self.if_absent.within(IfAbsent::MayFail), self.if_absent, walk)
+    }
+
+    fn under_both<T>(&mut self, if_absent: IfAbsent, if_node_lacks: IfAbsent, walk: impl FnOnce(&mut Self) -> T) -> T {
+        let outside = (self.if_absent, self.if_node_lacks);
+        (self.if_absent, self.if_node_lacks) = (if_absent, if_node_lacks);
         let walked = walk(self);
-        self.stance = outside;
+        (self.if_absent, self.if_node_lacks) = outside;
         walked
     }
 

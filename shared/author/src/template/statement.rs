@@ -10,7 +10,7 @@ use super::Walker;
 use super::expression::whole;
 use super::growth;
 use super::scope::{Found, Scopes, Variable};
-use crate::reads::{self, Stance};
+use crate::reads::{self, IfAbsent};
 use crate::shape::{Root, Shape};
 
 type Outcome = Result<(), AuthorError>;
@@ -25,7 +25,7 @@ impl<'a> Walker<'a> {
 
     /// A body that may not be come to.
     fn perhaps(&mut self, statements: &[Stmt<'a>]) -> Outcome {
-        self.under(Stance::Perhaps, |walker| walker.statements(statements))
+        self.under(IfAbsent::MayFail, |walker| walker.statements(statements))
     }
 
     fn statement(&mut self, statement: &Stmt<'a>) -> Outcome {
@@ -42,7 +42,7 @@ impl<'a> Walker<'a> {
             Stmt::IfCond(branch) => self.branch(branch),
             Stmt::WithBlock(with) => self.with_block(with),
             Stmt::Set(set) => {
-                let value = self.under(Stance::Perhaps, |walker| walker.kept(&set.expr))?;
+                let value = self.under(IfAbsent::Tolerated, |walker| walker.kept(&set.expr))?;
                 self.assign(&set.target, value)
             }
             Stmt::SetBlock(block) => self.set_block(block),
@@ -152,19 +152,12 @@ impl<'a> Walker<'a> {
             return Err(self.refuse(for_loop.span(), "recursive loops are not available", "write the inner loop out"));
         }
         let over = self.kept(&for_loop.iter)?;
-        let item = match over.shape {
-            Shape::Nodes(lookups) => Shape::Node(lookups, Vec::new()),
-            Shape::Node(..) => {
-                let remedy = "read its fields: `n.name`";
-                return Err(self.refuse(whole(&for_loop.iter), "a node is no list", remedy));
-            }
-            _ => Shape::Plain,
-        };
-        let item = Variable::of(item, over.weight);
+        let comes_to_each_node = matches!(over.shape, Shape::Nodes(_)) && for_loop.filter_expr.is_none();
+        let item = self.item_of(over, whole(&for_loop.iter))?;
         if let Some(filter) = &for_loop.filter_expr {
             self.scopes.push();
             self.assign(&for_loop.target, item.clone())?;
-            self.under(Stance::Perhaps, |walker| walker.truth(filter))?;
+            self.under(IfAbsent::MayFail, |walker| walker.truth(filter))?;
             self.scopes.pop();
         }
         let before = self.shell.take().map(Shell::before_repeated);
@@ -173,7 +166,11 @@ impl<'a> Walker<'a> {
         self.assign(&for_loop.target, item)?;
         self.scopes.bind("loop", Variable::of(Shape::Loop, 0));
         self.loops += 1;
-        self.perhaps(&for_loop.body)?;
+        if comes_to_each_node {
+            self.for_each_node(|walker| walker.statements(&for_loop.body))?;
+        } else {
+            self.perhaps(&for_loop.body)?;
+        }
         self.loops -= 1;
         self.scopes.pop();
         self.meet(before.as_ref(), for_loop.span())?;
@@ -184,10 +181,20 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
+    /// The variable of a loop over a value.
+    fn item_of(&self, over: Variable, span: Span) -> Result<Variable, AuthorError> {
+        let item = match over.shape {
+            Shape::Nodes(lookups) => Shape::Node(lookups, Vec::new()),
+            Shape::Node(..) => return Err(self.refuse(span, "a node is no list", "read its fields: `n.name`")),
+            _ => Shape::Plain,
+        };
+        Ok(Variable::of(item, over.weight))
+    }
+
     fn with_block(&mut self, with: &Spanned<WithBlock<'a>>) -> Outcome {
         self.scopes.push();
         for (target, value) in &with.assignments {
-            let value = self.under(Stance::Perhaps, |walker| walker.kept(value))?;
+            let value = self.under(IfAbsent::Tolerated, |walker| walker.kept(value))?;
             self.assign(target, value)?;
         }
         self.statements(&with.body)?;
@@ -213,12 +220,12 @@ impl<'a> Walker<'a> {
         self.bind(declared.name, variable, declared.span());
         let floor = self.scopes.enter_macro();
         for default in &declared.defaults {
-            self.under(Stance::Perhaps, |walker| walker.data(default))?;
+            self.under(IfAbsent::MayFail, |walker| walker.data(default))?;
         }
         for argument in &declared.args {
             self.assign(argument, Variable::plain(growth::ARGUMENT))?;
         }
-        self.under(Stance::Perhaps, |walker| walker.captured(&declared.body))?;
+        self.under(IfAbsent::MayFail, |walker| walker.captured(&declared.body))?;
         self.scopes.leave_macro(floor);
         Ok(())
     }

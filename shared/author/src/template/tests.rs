@@ -11,6 +11,57 @@ fn read(text: &str) -> Vec<String> {
     }
 }
 
+/// What a template fails without, on every way through it or only where it comes to it.
+fn needed(text: &str, is_certain: bool) -> Vec<String> {
+    let needs = file(text).unwrap().needs;
+    needs.iter().filter(|need| need.is_certain == is_certain).map(|need| need.reference.to_string()).collect()
+}
+
+#[test]
+fn what_a_template_may_fail_without_stands_in_an_if_or_a_loop() {
+    for (text, needs) in [
+        ("{% if labels.tier == 'gold' %}{{ labels.a }}{% endif %}", vec!["labels.a"]),
+        ("{% if labels.a is defined %}{{ labels.a }}{{ labels.b }}{% endif %}", vec!["labels.b"]),
+        ("{% if labels.b == 'x' %}{{ labels.a|default('x') }}{% endif %}{{ labels.a }}", vec![]),
+        ("{% for i in [1] %}{{ labels.a }}{{ params.x }}{% endfor %}", vec!["labels.a", "params.x"]),
+        ("{% set a = labels.a %}{% for i in [1] %}{{ a }}{% endfor %}", vec!["labels.a"]),
+        ("{{ labels.b if labels.c == 'x' else labels.d }}", vec!["labels.b", "labels.d"]),
+        ("{{ (labels.b if labels.c == 'x' else labels.d)|default('x') }}", vec![]),
+        ("{% for i in [1] %}{{ labels.a == 'x' }}{% endfor %}", vec![]),
+        ("{% macro m(x) %}{{ labels.a }}{% endmacro %}{{ m(labels.b) }}", vec!["labels.a"]),
+    ] {
+        assert_eq!(needed(text, false), needs, "{text}");
+    }
+}
+
+#[test]
+fn a_template_fails_without_a_label_of_the_nodes_that_it_looks_up() {
+    let zone = "nodes(tag='t'){labels.zone}";
+    for (text, certain, perhaps) in [
+        ("{% for n in nodes(tag='t') %}{{ n.name }} {{ n.labels.zone }}{% endfor %}", vec![zone], vec![]),
+        ("{% for n in nodes(tag='t') %}{{ n.labels.zone|upper }}{% endfor %}", vec![zone], vec![]),
+        ("{% for n in nodes(tag='t') %}{{ n.labels.zone|default('x') }}{% endfor %}", vec![], vec![]),
+        ("{% for n in nodes(tag='t') if n.labels.zone is defined %}{{ n.labels.zone }}{% endfor %}", vec![], vec![]),
+        ("{% for n in nodes(tag='t') if n.name != 'a' %}{{ n.labels.zone }}{% endfor %}", vec![], vec![zone]),
+        (
+            "{% for n in nodes(tag='t') %}{% if n.name != 'a' %}{{ n.labels.zone }}{% endif %}{% endfor %}",
+            vec![],
+            vec![zone],
+        ),
+        ("{{ (nodes(tag='t')|first).labels.zone }}", vec![], vec![zone]),
+        ("{{ nodes(tag='t')|map(attribute='labels.zone')|join(' ') }}", vec![], vec![]),
+        ("{{ primary('t').name }}", vec!["primary('t'){name}"], vec![]),
+        ("{% if primary('t') is defined %}{{ primary('t').name }}{% endif %}", vec![], vec![]),
+        ("{% if primary('t').name is defined %}{{ primary('t').labels.a }}{% endif %}", vec![], vec![]),
+    ] {
+        assert_eq!((needed(text, true), needed(text, false)), (strings(certain), strings(perhaps)), "{text}");
+    }
+}
+
+fn strings(texts: Vec<&str>) -> Vec<String> {
+    texts.into_iter().map(str::to_owned).collect()
+}
+
 #[test]
 fn what_a_template_fails_without_is_what_it_reads_on_every_way_and_never_asks_for() {
     for (text, needs) in [
@@ -37,8 +88,7 @@ fn what_a_template_fails_without_is_what_it_reads_on_every_way_and_never_asks_fo
         ("{% with a = labels.a, b = labels.b %}{{ a }}{{ b|d('x') }}{% endwith %}", vec!["labels.a"]),
         ("{% macro m(x) %}{{ labels.a }}{% endmacro %}{{ m(labels.b) }}", vec![]),
     ] {
-        let found = file(text).unwrap();
-        assert_eq!(found.needs.iter().map(Reference::as_str).collect::<Vec<_>>(), needs, "{text}");
+        assert_eq!(needed(text, true), needs, "{text}");
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod facts;
 pub mod fields;
+mod need;
 mod path;
 mod read;
 mod reference;
@@ -28,6 +29,7 @@ use serde_json::Value;
 
 use crate::digest::{Hex, sha256};
 
+pub use need::Need;
 pub use path::{MAX_DEPTH, Path};
 pub use read::{Fields, MAX_LITERAL, MAX_NAMES, Names, Query, Read, ReferenceError};
 pub use reference::Reference;

@@ -11,7 +11,7 @@ use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Targe
 use crate::condition::Author;
 use crate::finding::{Finding, Rule, rule};
 use crate::idle;
-use crate::input::Reference;
+use crate::input::{Need, Reference};
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, task_type};
@@ -105,7 +105,7 @@ fn compile_into(
 #[derive(Default)]
 struct TaskReads {
     references: BTreeSet<Reference>,
-    needs: BTreeSet<Reference>,
+    needs: BTreeSet<Need>,
     /// Whether one of them puts values in unquoted.
     raw: bool,
 }

@@ -29,7 +29,7 @@ use select::NameSelector;
 use crate::condition::Condition;
 use crate::digest::ReleaseHash;
 use crate::finding::Finding;
-use crate::input::Reference;
+use crate::input::{Need, Reference};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{ExtensionUse, Matching, RoleSpec, TagSpec};
 use crate::task::{Phase, Policy, Task};
@@ -81,8 +81,8 @@ pub struct CompiledTask {
     pub definition: [u8; 32],
     /// What its templates read, sorted, each once.
     pub references: Box<[Reference]>,
-    /// The labels and parameters without which one of its templates fails, sorted, each once.
-    pub needs: Box<[Reference]>,
+    /// Without what one of its templates fails, sorted, each once.
+    pub needs: Box<[Need]>,
     /// What can leave it out.
     pub condition: Option<Arc<dyn Condition>>,
     /// Whether a `|raw` stands in its script: only an admin may store it.

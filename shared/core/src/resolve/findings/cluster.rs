@@ -16,7 +16,6 @@ use crate::labels::LabelLayer;
 use crate::name::{Name, TagName};
 use crate::object::{Cluster, ClusterId, GroupId, Node, RoleSpec};
 use crate::release::{CompiledRelease, Profile, TaskIx};
-use crate::role::RoleTable;
 
 /// What is odd about a cluster. Sorted, each once.
 ///
@@ -126,27 +125,19 @@ impl Check<'_> {
     /// same roles and tags.
     fn roles(&mut self, folds: &[&Arc<GroupFold>]) {
         for fold in folds {
-            self.undeclared(&format!("nodegroup/{}", fold.place()), fold, &fold.group.spec.roles);
+            let group = format!("nodegroup/{}", fold.place());
+            self.findings.extend(undeclared_roles(&group, fold, &fold.group.spec.roles));
             for (profile, nodes) in self.fleet.placed_in_group(GroupId(fold.group.meta.uuid)) {
                 if !is_odd(fold, profile) {
                     continue;
                 }
                 for node in nodes.iter().filter_map(|id| self.fleet.node(*id)) {
                     let object = format!("node/{}", node.display_name());
-                    self.undeclared(&object, fold, &node.spec.roles);
+                    self.findings.extend(undeclared_roles(&object, fold, &node.spec.roles));
                     self.by_hand(&object, fold, node);
                     self.conflicts(&object, fold, &profile.place.roles);
                 }
             }
-        }
-    }
-
-    fn undeclared(&mut self, object: &str, fold: &GroupFold, roles: &[Name]) {
-        let Some(release) = &fold.release else { return };
-        for role in roles.iter().filter(|role| !declares_role(fold, role)) {
-            let message =
-                format!("has role {role}, which release {} does not declare: it produces no tag", release.value.name);
-            self.warn(rule::ROLE_UNKNOWN, object, message);
         }
     }
 
@@ -214,6 +205,18 @@ impl Check<'_> {
     }
 }
 
+/// Roles of a group or node that its release does not declare.
+pub fn undeclared_roles(object: &str, fold: &GroupFold, roles: &[Name]) -> Vec<Finding> {
+    let Some(release) = &fold.release else { return Vec::new() };
+    let undeclared = roles.iter().filter(|role| !declares_role(fold, role));
+    let found = |role: &Name| {
+        let message =
+            format!("has role {role}, which release {} does not declare: it produces no tag", release.value.name);
+        Finding::of(rule::ROLE_UNKNOWN, object, message)
+    };
+    undeclared.map(found).collect()
+}
+
 /// Whether anything can be found about a node of this profile.
 fn is_odd(fold: &GroupFold, profile: &Profile) -> bool {
     let place = &profile.place;
@@ -228,9 +231,7 @@ fn declares_role(fold: &GroupFold, role: &Name) -> bool {
 
 /// Whether a tag is declared, or some role produces it.
 fn declares_tag(fold: &GroupFold, tag: &TagName) -> bool {
-    let declares =
-        |table: &RoleTable| table.tag(tag.as_str()).is_some() || table.roles().any(|(_, tags)| tags.contains(tag));
-    fold.table.as_ref().is_none_or(|table| declares(table))
+    fold.table.as_ref().is_none_or(|table| table.is_visible(tag.as_str()))
 }
 
 /// The pairs of roles that conflict.

@@ -6,5 +6,5 @@ mod cluster;
 mod node;
 mod unset;
 
-pub use cluster::cluster_findings;
+pub use cluster::{cluster_findings, undeclared_roles};
 pub use unset::{Unset, newly_unset, unset_in_empty};

@@ -1,4 +1,5 @@
-//! Labels and parameters that templates cannot do without, and that hosts do not have: their tasks fail there.
+//! Labels and parameters that templates cannot do without, and that hosts do not have: their tasks fail there. Likewise labels of nodes
+//! that are looked up, and tags that nobody holds as primary.
 //!
 //! One finding for a reference, however many hosts and tasks it is about.
 
@@ -6,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::finding::{Finding, Rule, Severity, rule};
-use crate::fleet::{Change, Fleet, NodeView};
-use crate::input::{Input, Reference};
+use crate::fleet::{Change, Fleet};
+use crate::input::{Fields, Input, Inputs, LookedUp, Need, Path, Read, Reference};
 use crate::name::ReleaseRef;
-use crate::object::{GroupId, Meta, Node, NodeId, NodeSpec, Timestamp};
+use crate::object::{ClusterId, GroupId, Meta, Node, NodeId, NodeSpec, Timestamp};
 use crate::release::TaskIx;
 use crate::resolve::{Answer, Resolution, ResolveCache, TaskSet, resolve_node};
 
@@ -19,24 +20,30 @@ const MOST_NAMED: usize = 3;
 /// What hosts lack, gathered host by host.
 #[derive(Default)]
 pub struct Unset {
-    alike: BTreeMap<(ReleaseRef, *const TaskSet, BTreeSet<Reference>), Alike>,
+    of_sets: BTreeMap<(ReleaseRef, *const TaskSet, BTreeSet<Reference>), HostsOfSet>,
 }
 
 /// Hosts with one task set.
-struct Alike {
+struct HostsOfSet {
     set: Arc<TaskSet>,
-    hosts: usize,
+    first: NodeId,
+    count: usize,
     names: Vec<String>,
 }
 
 /// A reference that some hosts lack, and others may have.
 #[derive(Default)]
-struct Lack {
+struct MissingOn {
     tasks: BTreeSet<String>,
+    first: Option<NodeId>,
     hosts: usize,
     of: usize,
     names: Vec<String>,
 }
+
+/// What look-ups lack: they are as large as their cluster, and many hosts read them.
+#[derive(Default)]
+struct Judged(BTreeMap<(*const LookedUp, Need), (Arc<LookedUp>, bool)>);
 
 impl Unset {
     /// Takes in a host.
@@ -47,89 +54,149 @@ impl Unset {
     /// Takes in a host, but for references that it lacks whatever was written.
     fn add_but(&mut self, answer: &Answer, known: BTreeSet<Reference>) {
         let Some((set, release)) = answer.task_set().zip(answer.release()) else { return };
-        let alike = self.alike.entry((release.name.clone(), Arc::as_ptr(set), known));
-        let alike = alike.or_insert_with(|| Alike { set: Arc::clone(set), hosts: 0, names: Vec::new() });
-        alike.hosts += 1;
-        if alike.names.len() < MOST_NAMED {
-            alike.names.push(answer.node().display_name());
+        let first = answer.node().id();
+        let hosts = self.of_sets.entry((release.name.clone(), Arc::as_ptr(set), known));
+        let hosts = hosts.or_insert_with(|| HostsOfSet { set: Arc::clone(set), first, count: 0, names: Vec::new() });
+        hosts.count += 1;
+        if hosts.names.len() < MOST_NAMED {
+            hosts.names.push(answer.node().display_name());
         }
     }
 
     /// One finding for each reference that a host lacks, sorted.
     pub fn findings(self) -> Vec<Finding> {
-        let mut lacks: BTreeMap<(ReleaseRef, Reference), Lack> = BTreeMap::new();
-        for ((release, _, known), alike) in self.alike {
-            let needed = needed_by(&alike.set, alike.set.tasks());
-            for (reference, tasks) in needed.into_iter().filter(|(reference, _)| !known.contains(reference)) {
-                let lack = lacks.entry((release.clone(), reference.clone())).or_default();
-                lack.of += alike.hosts;
-                if matches!(alike.set.inputs.find(&reference).as_deref(), Some(Input::Absent)) {
-                    lack.hosts += alike.hosts;
-                    lack.names.extend(alike.names.iter().cloned());
-                    lack.tasks.extend(tasks);
+        self.found().into_iter().map(|(finding, _)| finding).collect()
+    }
+
+    /// The same, each with a host that lacks it. What a template comes to in an `if` or a loop alone counts where every host that has the
+    /// task lacks it: then nobody sets it.
+    pub fn found(self) -> Vec<(Finding, Option<NodeId>)> {
+        let missing = self.missing();
+        let counts = |release: &ReleaseRef, need: &Need, on: &MissingOn| {
+            let certain = (release.clone(), Need { is_certain: true, ..need.clone() });
+            let is_said = || missing.get(&certain).is_some_and(|on| on.hosts > 0);
+            on.hosts > 0 && (need.is_certain || (on.hosts == on.of && !is_said()))
+        };
+        let found = missing.iter().filter(|((release, need), on)| counts(release, need, on));
+        found.map(|((release, need), on)| (on.finding(release, need), on.first)).collect()
+    }
+
+    fn missing(self) -> BTreeMap<(ReleaseRef, Need), MissingOn> {
+        let mut missing: BTreeMap<(ReleaseRef, Need), MissingOn> = BTreeMap::new();
+        let mut judged = Judged::default();
+        for ((release, _, known), hosts) in self.of_sets {
+            let needed = needed_by(&hosts.set, hosts.set.tasks());
+            for (need, tasks) in needed.into_iter().filter(|(need, _)| !known.contains(&need.reference)) {
+                let is_missing = judged.is_missing(&need, &hosts.set.inputs);
+                let on = missing.entry((release.clone(), need)).or_default();
+                on.of += hosts.count;
+                if is_missing {
+                    on.hosts += hosts.count;
+                    on.first.get_or_insert(hosts.first);
+                    on.names.extend(hosts.names.iter().cloned());
+                    on.tasks.extend(tasks);
                 }
             }
         }
-        let found = lacks.into_iter().filter(|(_, lack)| lack.hosts > 0);
-        found.map(|((release, reference), lack)| lack.finding(&release, &reference)).collect()
+        missing
     }
 }
 
-impl Lack {
-    fn finding(mut self, release: &ReleaseRef, reference: &Reference) -> Finding {
-        let named = self.named(self.hosts);
+impl Judged {
+    fn is_missing(&mut self, need: &Need, inputs: &Inputs) -> bool {
+        match inputs.find(&need.reference).as_deref() {
+            Some(input @ Input::LookedUp(found)) => {
+                let judged = self.0.entry((Arc::as_ptr(found), need.clone()));
+                judged.or_insert_with(|| (Arc::clone(found), need.is_missing(input))).1
+            }
+            Some(input) => need.is_missing(input),
+            None => false,
+        }
+    }
+}
+
+impl MissingOn {
+    fn finding(&self, release: &ReleaseRef, need: &Need) -> Finding {
+        let (what, named) = (said_of(&need.reference), self.named(self.hosts));
         let hosts = match (self.hosts, self.of) {
-            (1, 1) => format!("the one host that reads it lacks `{reference}` ({named})"),
-            (1, of) => format!("1 of the {of} hosts that read it lacks `{reference}` ({named})"),
-            (lack, of) if lack == of => format!("all {of} hosts that read it lack `{reference}` ({named})"),
-            (lack, of) => format!("{lack} of the {of} hosts that read it lack `{reference}` ({named})"),
+            (1, 1) => format!("the one host that reads it lacks {what} ({named})"),
+            (1, of) => format!("1 of the {of} hosts that read it lacks {what} ({named})"),
+            (lack, of) if lack == of => format!("all {of} hosts that read it lack {what} ({named})"),
+            (lack, of) => format!("{lack} of the {of} hosts that read it lack {what} ({named})"),
         };
-        self.said(rule::REFERENCE_UNSET, release, &hosts)
+        if need.is_certain {
+            self.said(rule::REFERENCE_UNSET, release, need, &hosts, "there")
+        } else {
+            self.said(INFO, release, need, &hosts, "where it comes to that")
+        }
     }
 
     /// Of groups that no host is in.
-    fn foreseen(mut self, release: &ReleaseRef, reference: &Reference) -> Finding {
-        let named = self.named(self.names.len());
-        let hosts = format!("no host is in nodegroup {named} yet; one that does not say `{reference}` itself lacks it");
-        self.said(Rule { severity: Severity::Info, ..rule::REFERENCE_UNSET }, release, &hosts)
+    fn foreseen(&self, release: &ReleaseRef, need: &Need) -> Finding {
+        let (what, named) = (said_of(&need.reference), self.named(self.names.len()));
+        let hosts = format!("no host is in nodegroup {named} yet; one that does not say {what} itself lacks it");
+        self.said(INFO, release, need, &hosts, "there")
     }
 
     /// The first names, of so many.
-    fn named(&mut self, of: usize) -> String {
-        self.names.sort_by(|a, b| crate::role::natural_cmp(a, b));
-        self.names.truncate(MOST_NAMED);
-        let more = if of > self.names.len() { ", …" } else { "" };
-        format!("{}{more}", self.names.join(", "))
+    fn named(&self, of: usize) -> String {
+        let mut names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        names.sort_by(|a, b| crate::role::natural_cmp(a, b));
+        names.truncate(MOST_NAMED);
+        let more = if of > names.len() { ", …" } else { "" };
+        format!("{}{more}", names.join(", "))
     }
 
-    fn said(self, rule: Rule, release: &ReleaseRef, hosts: &str) -> Finding {
-        let first = self.tasks.first().cloned().unwrap_or_default();
+    fn said(&self, rule: Rule, release: &ReleaseRef, need: &Need, hosts: &str, place: &str) -> Finding {
+        let first = self.tasks.first().map(String::as_str).unwrap_or_default();
         let tasks = match self.tasks.len() {
-            0 | 1 => format!("task {first} fails there"),
-            _ => format!("tasks {} fail there", self.tasks.into_iter().collect::<Vec<_>>().join(", ")),
+            0 | 1 => format!("task {first} fails {place}"),
+            _ => format!("tasks {} fail {place}", self.tasks.iter().map(String::as_str).collect::<Vec<_>>().join(", ")),
         };
-        let message = format!("{hosts}, and {tasks}: set it, or write `is defined` or `|default(…)`");
-        Finding::of(rule, format!("release/{release} task {first}"), message)
+        let remedy = match need.reference.read() {
+            Read::Primary { .. } => "write `is defined`, or let a node have the tag",
+            _ => "set it, or write `is defined` or `|default(…)`",
+        };
+        Finding::of(rule, format!("release/{release} task {first}"), format!("{hosts}, and {tasks}: {remedy}"))
     }
 }
 
-/// What a write takes from hosts, or has them need: references that a host lacks after it and did not lack before.
+const INFO: Rule = Rule { severity: Severity::Info, ..rule::REFERENCE_UNSET };
+
+/// A reference in words, as a template has it.
+fn said_of(reference: &Reference) -> String {
+    let field = |fields: &Fields| fields.iter().map(Path::to_string).collect::<String>();
+    let bare = |read: Read| Reference::new(read).map_or_else(|_| reference.to_string(), |bare| bare.to_string());
+    match reference.read() {
+        Read::Nodes { query, fields } => {
+            let nodes = bare(Read::Nodes { query: query.clone(), fields: Fields::default() });
+            format!("`n{}` on a node of `{nodes}`", field(fields))
+        }
+        Read::Primary { tag, fields } => {
+            let holder = bare(Read::Primary { tag: tag.clone(), fields: Fields::default() });
+            format!("`{holder}{}`", field(fields))
+        }
+        _ => format!("`{reference}`"),
+    }
+}
+
+/// What a write takes from hosts, or has them need: references that a task of theirs lacks after it, and that none of their tasks lacked
+/// before.
 pub fn newly_unset(
     before: &Fleet,
     after: &Fleet,
     cache: &ResolveCache,
     nodes: impl Iterator<Item = NodeId>,
 ) -> Vec<Finding> {
+    let mut lookups = [BTreeMap::new(), BTreeMap::new()];
+    let [old, new] = &mut lookups;
+    let suspects: Vec<NodeId> =
+        nodes.filter(|node| may_be_new(&lacked(before, *node, old), &lacked(after, *node, new))).collect();
+    let mut judged = Judged::default();
+    // One fleet after the other: the cache holds what was resolved last.
+    let known: Vec<_> = suspects.iter().map(|node| lacked_by_tasks(before, cache, *node, &mut judged)).collect();
     let mut unset = Unset::default();
-    for node in nodes {
-        let lacking = lacked(after, node);
-        if lacking.is_empty() {
-            continue;
-        }
-        let known = lacked(before, node);
-        if lacking.is_subset(&known) {
-            continue;
-        }
+    for (node, known) in suspects.into_iter().zip(known) {
         if let Resolution::Complete(answer) = resolve_node(after, cache, node) {
             unset.add_but(&answer, known);
         }
@@ -139,19 +206,22 @@ pub fn newly_unset(
 
 /// What a host that joins a group without nodes would lack. It may say so itself, so that each is an info.
 pub fn unset_in_empty(fleet: &Fleet, groups: impl Iterator<Item = GroupId>) -> Vec<Finding> {
-    let mut lacks: BTreeMap<(ReleaseRef, Reference), Lack> = BTreeMap::new();
+    let mut missing: BTreeMap<(ReleaseRef, Need), MissingOn> = BTreeMap::new();
     for group in groups.filter(|group| fleet.nodes_of(*group).next().is_none()) {
         let Some(answer) = joined(fleet, group) else { continue };
         let Some((set, release)) = answer.task_set().zip(answer.release()) else { continue };
-        for (reference, tasks) in needed_by(set, set.tasks()) {
-            if matches!(set.inputs.find(&reference).as_deref(), Some(Input::Absent)) {
-                let lack = lacks.entry((release.name.clone(), reference)).or_default();
-                lack.names.extend(fleet.fold(group).map(|fold| fold.place()));
-                lack.tasks.extend(tasks);
+        let needed = needed_by(set, set.tasks());
+        for (need, tasks) in
+            needed.into_iter().filter(|(need, _)| need.is_certain && need.reference.read().fields().is_none())
+        {
+            if set.inputs.find(&need.reference).is_some_and(|input| need.is_missing(&input)) {
+                let on = missing.entry((release.name.clone(), need)).or_default();
+                on.names.extend(fleet.fold(group).map(|fold| fold.place()));
+                on.tasks.extend(tasks);
             }
         }
     }
-    lacks.into_iter().map(|((release, reference), lack)| lack.foreseen(&release, &reference)).collect()
+    missing.into_iter().map(|((release, need), on)| on.foreseen(&release, &need)).collect()
 }
 
 /// The answer of a host that joins a group and says nothing of itself.
@@ -166,20 +236,48 @@ fn joined(fleet: &Fleet, group: GroupId) -> Option<Arc<Answer>> {
     }
 }
 
+/// References that a host lacks, each with whether a condition may leave out the task that needs it.
+type Lacked = BTreeMap<Reference, bool>;
+
+/// Whether a host may lack by a write what it did not lack before: references that are new, or of tasks that run only now.
+fn may_be_new(before: &Lacked, after: &Lacked) -> bool {
+    after.iter().any(|(reference, is_conditional)| *is_conditional || !before.contains_key(reference))
+}
+
 /// What a host lacks of all that the tasks of its profile need, whether conditions leave them out or not.
-fn lacked(fleet: &Fleet, node: NodeId) -> BTreeSet<Reference> {
-    let Some((view, profile)) = fleet.node_view(node).zip(fleet.profile(node)) else { return BTreeSet::new() };
-    let lacks = |view: &NodeView<'_>, reference: &Reference| view.input(reference) == Input::Absent;
-    let needs = profile.tasks.iter().flat_map(|ix| &profile.release.task(*ix).needs);
-    needs.filter(|reference| lacks(&view, reference)).cloned().collect()
+fn lacked(fleet: &Fleet, node: NodeId, lookups: &mut BTreeMap<(Option<ClusterId>, Need), bool>) -> Lacked {
+    let Some((view, profile)) = fleet.node_view(node).zip(fleet.profile(node)) else { return Lacked::new() };
+    let cluster = fleet.cluster_of_node(node);
+    let mut is_missing = |need: &Need| match need.reference.read().fields() {
+        None => need.is_missing(&view.input(&need.reference)),
+        Some(_) => {
+            let judged = lookups.entry((cluster, need.clone()));
+            *judged.or_insert_with(|| need.is_missing(&view.input(&need.reference)))
+        }
+    };
+    let mut lacked = Lacked::new();
+    for task in profile.tasks.iter().map(|ix| profile.release.task(*ix)) {
+        for need in task.needs.iter().filter(|need| is_missing(need)) {
+            *lacked.entry(need.reference.clone()).or_default() |= task.condition.is_some();
+        }
+    }
+    lacked
+}
+
+/// What a host lacks of what the tasks need that it runs.
+fn lacked_by_tasks(fleet: &Fleet, cache: &ResolveCache, node: NodeId, judged: &mut Judged) -> BTreeSet<Reference> {
+    let Resolution::Complete(answer) = resolve_node(fleet, cache, node) else { return BTreeSet::new() };
+    let Some(set) = answer.task_set() else { return BTreeSet::new() };
+    let needed = needed_by(set, set.tasks()).into_keys();
+    needed.filter(|need| judged.is_missing(need, &set.inputs)).map(|need| need.reference).collect()
 }
 
 /// What tasks need, each with those that do.
-fn needed_by(set: &TaskSet, tasks: impl Iterator<Item = TaskIx>) -> BTreeMap<Reference, Vec<String>> {
-    let mut needed: BTreeMap<Reference, Vec<String>> = BTreeMap::new();
+fn needed_by(set: &TaskSet, tasks: impl Iterator<Item = TaskIx>) -> BTreeMap<Need, Vec<String>> {
+    let mut needed: BTreeMap<Need, Vec<String>> = BTreeMap::new();
     for task in tasks.map(|ix| set.profile.release.task(ix)) {
-        for reference in &task.needs {
-            needed.entry(reference.clone()).or_default().push(task.task.id.clone());
+        for need in &task.needs {
+            needed.entry(need.clone()).or_default().push(task.task.id.clone());
         }
     }
     needed
