@@ -20,6 +20,11 @@ impl Problems {
         self.0.is_empty()
     }
 
+    /// All of them, each in a line of its own below a heading.
+    pub(crate) fn lines(&self) -> String {
+        self.0.iter().map(|one| format!("\n  {}", one.replace('\n', "\n  "))).collect()
+    }
+
     /// Nothing, or all of it as an error.
     ///
     /// # Errors
@@ -34,8 +39,7 @@ impl fmt::Display for Problems {
         match self.0.as_slice() {
             [only] => f.write_str(only),
             all => {
-                write!(f, "{} things are wrong in these manifests", all.len())?;
-                all.iter().try_for_each(|one| write!(f, "\n  {}", one.replace('\n', "\n  ")))
+                write!(f, "{} things are wrong in these manifests{}", all.len(), self.lines())
             }
         }
     }

@@ -158,3 +158,100 @@ fn an_edit_that_takes_a_label_away_says_which_task_fails_on_how_many_hosts() -> 
     assert!(status == 1 && err.contains("1 warning among the findings"), "{err}");
     Ok(())
 }
+
+/// The lines of what is wrong, behind the first, which counts them.
+fn listed(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().skip(1).filter(|line| *line != "  nothing was changed").collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn w11_an_apply_says_all_that_is_wrong_as_validate_does() -> Result<()> {
+    let fleet = Fleet::start()?;
+    // What refers to an object that is refused is not wrong for that.
+    let text = SITE
+        .replace("parameters: {path: /etc/conf,", "parameters: {path: /etc/conf, mode: 644,")
+        .replace("labels: {tier: gold}", "labels: {tier: gold}\ncolour: red")
+        .replace("cluster_template: base\n", "cluster_template: base\npaused: maybe\n")
+        .replace("roles: [web]\n", "roles: web\n")
+        .replace("name: web-2\n", "name: web-2\ntraits: [NOPE]\n");
+    let (status, out, err) = apply(&fleet, &text, &[])?;
+    assert_eq!((status, out.as_str()), (1, ""), "{err}");
+    assert!(err.starts_with("error: 5 things are wrong in these manifests\n"), "{err}");
+    let file = fleet.dir().join("site.yaml");
+    let validated = fleet.cli(&["validate", "-f", &file.to_string_lossy()])?;
+    let validated = String::from_utf8_lossy(&validated.stderr).replace(&file.display().to_string(), "site.yaml");
+    assert_eq!(listed(&err), listed(&validated));
+    // A release is not judged by what it would import of one that is refused.
+    let text = SITE.replace("id: conf", "id: conf\n    requires: [nosuch]")
+        + "---\nkind: Release\nname: more\nimports: [site@1]\ntasks:\n  - {id: x, type: shell, requires: [conf], parameters: {command: [a]}}\n";
+    let (status, _, err) = apply(&fleet, &text, &[])?;
+    assert!(status == 1 && err.starts_with("error: site.yaml:") && err.contains("nosuch"), "{err}");
+    assert!(!err.contains("imports") && !err.contains("conf\" is"), "{err}");
+    Ok(())
+}
+
+#[test]
+fn w11_what_several_objects_take_from_others_is_said_together() -> Result<()> {
+    let fleet = Fleet::start()?;
+    for cluster in ["a", "b"] {
+        fleet.stemma(&["create", "cluster", cluster, "--labels", "tier=2"])?;
+    }
+    let text = "kind: Cluster\nname: a\nlabels: {tier: gold}\n---\nkind: Cluster\nname: b\nlabels: {tier: gold}\n";
+    let (status, _, err) = apply(&fleet, text, &["--manager", "git"])?;
+    let taken = |line| format!("\n  site.yaml:{line}:10: labels.tier is \"2\", owned by ");
+    assert!(status == 4 && err.contains(&taken(3)) && err.contains(&taken(7)), "{err}");
+    assert_eq!(err.matches("--force").count(), 1, "{err}");
+    let (status, _, err) = apply(&fleet, &format!("{text}colour: red\n"), &["--manager", "git"])?;
+    assert!(status == 4 && err.contains("site.yaml:8:1: colour: is no field") && err.contains(&taken(3)), "{err}");
+    Ok(())
+}
+
+#[test]
+fn w11_what_stands_in_none_of_the_files_has_the_place_of_the_object_by_which_it_is_so() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let (status, out, err) = apply(&fleet, SITE, &["--strict"])?;
+    assert_eq!(status, 0, "{out}{err}");
+    let edit = "kind: NodeGroup\ncluster: prod\nname: web\nroles: [web]\nlabels: {tier: null}\n";
+    let found =
+        "site.yaml:1:1: warning reference.unset release/site@1 task conf: all 2 hosts that read it lack `labels.tier`";
+    let (status, _, err) = apply(&fleet, edit, &["--strict"])?;
+    assert!(status == 1 && err.contains(found), "{err}");
+    let (status, out, err) = apply(&fleet, edit, &["-o", "json", "--dry-run"])?;
+    let applied: Value = serde_json::from_str(&out)?;
+    let place = applied["findings"][0]["place"].as_str().unwrap_or_default();
+    assert!(status == 0 && place.ends_with("site.yaml:1:1"), "{out}{err}");
+    // Likewise a cycle, which is found in the cluster.
+    let release = SITE.split("---\n").next().unwrap_or_default();
+    let release = release
+        .replace("tags: [nginx]\n    p", "tags: [nginx]\n    cross_depends: [{name: conf, tags: [nginx]}]\n    p");
+    let (status, _, err) = apply(&fleet, &release, &[])?;
+    assert!(
+        status == 1 && err.starts_with("error: site.yaml:1:1: ") && err.contains("tasks wait for each other"),
+        "{err}"
+    );
+    Ok(())
+}
+
+#[test]
+fn w11_each_write_warns_of_a_role_that_nothing_declares() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let (status, out, err) = apply(&fleet, SITE, &[])?;
+    assert_eq!(status, 0, "{out}{err}");
+    let unknown = "has role wbe, which release site@1 does not declare";
+    for (command, object) in [
+        (&["create", "nodegroup", "prod", "more", "--roles", "wbe"][..], "nodegroup/prod/more"),
+        (&["role", "add", "web-1", "wbe"], "node/web-1"),
+    ] {
+        let output = fleet.cli(command)?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && told.contains(&format!("warning: {object}: {unknown}")),
+            "{command:?}: {told}"
+        );
+    }
+    let output = fleet.cli(&["label", "node", "web-1", "other=x"])?;
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("wbe"), "what was so before is not repeated");
+    Ok(())
+}

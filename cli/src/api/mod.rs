@@ -19,7 +19,7 @@ use stemma_wire::endpoint::{Content, Endpoint, escape};
 use uuid::Uuid;
 
 use patience::Patience;
-pub(crate) use refusal::{Conflict, Refusal};
+pub(crate) use refusal::Refusal;
 pub(crate) use trust::ca_hash;
 
 use crate::args::Global;

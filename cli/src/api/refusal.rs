@@ -32,8 +32,12 @@ pub(crate) struct Refusal {
     pub(super) overwriting: Option<String>,
     /// The key of the object that it is about, as `cluster/prod`, where no field of the request is.
     pub(crate) object: Option<String>,
+    /// The key of the object of the request by which it is so, where `object` is another.
+    pub(crate) written: Option<String>,
     /// Findings that a strict apply is refused for.
     pub(crate) findings: Vec<Finding>,
+    /// Of an apply, where several of its objects are refused: each, this one among them.
+    refusals: Vec<Refusal>,
 }
 
 /// A key or field that another manager owns with another value.
@@ -63,24 +67,40 @@ impl Refusal {
         self.kind == ErrorType::ObjectInUse.name()
     }
 
+    /// Each refusal of an apply.
+    pub(crate) fn each(&self) -> &[Self] {
+        if self.refusals.is_empty() { std::slice::from_ref(self) } else { &self.refusals }
+    }
+
     /// Reads an answer; what is no error body of the API's is told by its status.
     pub(super) fn of(answer: &Response<Bytes>, method: &str, path: &str) -> Self {
         let status = answer.status();
         let body: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
+        let refusal = Self::read(&body, status.as_u16());
+        match refusal.message.as_str() {
+            "" => Self { message: format!("{method} {path}: {status}"), ..refusal },
+            _ => refusal,
+        }
+    }
+
+    fn read(body: &Value, status: u16) -> Self {
         let error = &body["error"];
         let text = |name: &str| error[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let beside = |name: &str| body[name].as_str().map(str::to_owned);
         let listed = |name: &str| body[name].as_array().into_iter().flatten();
         Self {
-            status: status.as_u16(),
+            status,
             kind: text("type").unwrap_or_default(),
-            message: text("message").unwrap_or_else(|| format!("{method} {path}: {status}")),
+            message: text("message").unwrap_or_default(),
             field: text("field"),
             detail: text("detail"),
             errors: listed("errors").map(one_error).collect(),
             conflicts: listed("conflicts").map(Conflict::of).collect(),
             overwriting: None,
-            object: body["object"].as_str().map(str::to_owned),
+            object: beside("object"),
+            written: beside("written"),
             findings: listed("findings").filter_map(|one| Finding::deserialize(one).ok()).collect(),
+            refusals: listed("refusals").map(|one| Self::read(one, status)).collect(),
         }
     }
 
@@ -135,9 +155,14 @@ impl fmt::Display for Conflict {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = self.field.as_deref().filter(|field| !self.message.contains(field));
-        let mut text = field.map_or_else(|| self.message.clone(), |field| format!("{field}: {}", self.message));
-        let more = self.detail.iter().flat_map(|detail| detail.lines()).chain(self.advice());
-        more.for_each(|line| text.push_str(&format!("\n  {line}")));
+        let mut text = match field {
+            // The controller's sentence says them too, and the way out in the words of its API.
+            _ if !self.conflicts.is_empty() => "others own what this would change".to_owned(),
+            None => self.message.clone(),
+            Some(field) => format!("{field}: {}", self.message),
+        };
+        let detail = self.detail.iter().flat_map(|detail| detail.lines()).filter(|_| self.conflicts.is_empty());
+        detail.chain(self.advice()).for_each(|line| text.push_str(&format!("\n  {line}")));
         self.conflicts.iter().for_each(|conflict| text.push_str(&format!("\n  {conflict}")));
         self.overwriting.iter().for_each(|command| text.push_str(&format!("\n  to take it over: {command}")));
         f.write_str(&crate::output::printable_lines(&text))
@@ -164,7 +189,7 @@ mod tests {
         );
         assert_eq!(
             conflict.to_string(),
-            "labels.tier: tier is owned by git\n  force it, or leave it out\n  labels.tier is \"gold\", owned by git:apply"
+            "others own what this would change\n  labels.tier is \"gold\", owned by git:apply"
         );
         assert_eq!(conflict.exit(), Exit::Conflict);
         let other = refusal(StatusCode::BAD_GATEWAY, b"<html>");

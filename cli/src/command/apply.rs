@@ -8,12 +8,12 @@ use serde_json::Value;
 use stemma_core::finding::{Finding, Severity};
 use stemma_wire::endpoint::{Endpoint, escape};
 
-use crate::api::{Api, Conflict, Refusal, Write};
+use crate::api::{Api, Refusal, Write};
 use crate::args::{Files, Kind, Output};
 use crate::command::done::{change_lines, note_dry_run};
 use crate::command::{question, written};
 use crate::manifest::{self, Manifest, Manifests};
-use crate::output::{cell, printable, printable_lines, table};
+use crate::output::{cell, printable, table};
 use crate::place::Places;
 use crate::problem::Problems;
 use crate::tree;
@@ -44,8 +44,12 @@ pub(crate) async fn apply(api: &mut Api, files: &Files, terms: Terms<'_>, output
         path.push_str("&strict=true");
     }
     let write = Write::at(Endpoint::Apply, path).bytes(body).with_files(manifests.blobs.clone());
-    let applied = api.send(write).await.map_err(|error| placed(error, &manifests))?;
-    print_applied(api, &applied, &Places::of(&manifests.objects), output).await?;
+    let mut applied = api.send(write).await.map_err(|error| placed(error, &manifests))?;
+    let places = Places::of(&manifests.objects);
+    if let Some(findings) = applied.get_mut("findings") {
+        places.put_into(findings);
+    }
+    print_applied(api, &applied, &places, output).await?;
     note_dry_run(api);
     Ok(())
 }
@@ -82,30 +86,45 @@ fn placed(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
         let lines = refusal.findings.iter().map(|finding| format!("\n  {}", places.line(finding)));
         return refusal.exit().because(refusal.message.clone() + &lines.collect::<String>());
     }
-    let Some((manifest, field)) = refusal.field.as_deref().and_then(|field| meant(field, manifests)) else {
-        let place = refusal.object.as_deref().and_then(|key| places.find(key, refusal.field.as_deref().unwrap_or("")));
-        return match place {
-            Some(place) => refusal.exit().because(format!("{place}: {refusal}")),
-            None => error,
+    let (mut problems, mut taken) = (Problems::default(), Problems::default());
+    for one in refusal.each() {
+        let Some((manifest, field)) = one.field.as_deref().and_then(|field| meant(field, manifests)) else {
+            return match places.of_refusal(refusal) {
+                Some(place) => refusal.exit().because(format!("{place}: {refusal}")),
+                None => error,
+            };
         };
-    };
-    if !refusal.conflicts.is_empty() {
-        let one = |conflict: &Conflict| format!("\n  {}: {conflict}", manifest.place(&conflict.field()));
-        let list: String = refusal.conflicts.iter().map(one).collect();
-        let advice = "agree with the owners or leave these out; or take them over: --force, or --adopt MANAGER for one manager's";
-        let sentence = format!("others own what this would change{}\n  {advice}", printable_lines(&list));
-        return refusal.exit().because(sentence);
+        for conflict in &one.conflicts {
+            taken.add(manifest.place(&conflict.field()), conflict);
+        }
+        if one.conflicts.is_empty() {
+            add_refused(one, manifest, &field, &mut problems);
+        }
     }
-    let mut problems = Problems::default();
+    refusal.exit().because(said(&problems, &taken))
+}
+
+/// What is wrong with an object, each thing at its place.
+fn add_refused(refusal: &Refusal, manifest: &Manifest, field: &str, problems: &mut Problems) {
     for (field, message) in &refusal.errors {
         problems.add(manifest.place(field.as_deref().unwrap_or_default()), message);
     }
     if refusal.errors.is_empty() {
         let detail = refusal.detail.iter().map(|detail| format!("\n  {}", detail.replace('\n', "\n  ")));
-        let sentence = own_words(&refusal.message, &field) + &detail.collect::<String>();
-        problems.add(manifest.place(&field), sentence);
+        let sentence = own_words(&refusal.message, field) + &detail.collect::<String>();
+        problems.add(manifest.place(field), sentence);
     }
-    refusal.exit().because(problems.to_string())
+}
+
+/// What is wrong, what others own, and for that what to do.
+fn said(problems: &Problems, taken: &Problems) -> String {
+    if taken.is_empty() {
+        return problems.to_string();
+    }
+    let advice =
+        "agree with the owners or leave these out; or take them over: --force, or --adopt MANAGER for one manager's";
+    let first = if problems.is_empty() { String::new() } else { format!("{problems}\n") };
+    format!("{first}others own what this would change{}\n  {advice}", taken.lines())
 }
 
 /// Which object an error means, and which field of it.

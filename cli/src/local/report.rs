@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use serde_json::Value;
 use stemma_core::finding::{Finding, rule, strictly};
 use stemma_core::resolve::FleetAnswer;
 use stemma_core::role::natural_cmp;
@@ -42,7 +41,11 @@ pub(crate) fn validate_files(files: &Files, is_strict: bool, output: Output) -> 
     let local = load(&tree::paths(files)?, Purpose::Check)?;
     let (findings, places) = (&local.answer.findings, Places::of(&local.manifests));
     match output {
-        Output::Json | Output::Yaml => question::print(&placed(findings, &places)?, output)?,
+        Output::Json | Output::Yaml => {
+            let mut listed = serde_json::to_value(findings)?;
+            places.put_into(&mut listed);
+            question::print(&listed, output)?;
+        }
         _ if findings.is_empty() => say!("no findings: {} nodes resolve", local.answer.answers.len()),
         _ => findings.iter().for_each(|finding| say!("{}", places.line(finding))),
     }
@@ -50,19 +53,6 @@ pub(crate) fn validate_files(files: &Files, is_strict: bool, output: Output) -> 
         Some(counted) => bail!("--strict: {counted}"),
         None => Ok(()),
     }
-}
-
-/// The findings, each with its `place` where it has one.
-fn placed(findings: &[Finding], places: &Places<'_>) -> Result<Value> {
-    let mut listed = Vec::new();
-    for finding in findings {
-        let mut one = serde_json::to_value(finding)?;
-        if let Some(place) = places.of_finding(finding) {
-            one["place"] = place.into();
-        }
-        listed.push(one);
-    }
-    Ok(listed.into())
 }
 
 fn nodes(resolved: &FleetAnswer, output: Output) -> String {

@@ -1,9 +1,14 @@
 //! Several objects at once: all of them, or none.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 use stemma_core::finding::strictly;
 use stemma_core::manifest::{Author, Document, Key, read_document, write};
-use stemma_core::object::{ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, ReleaseSpec};
+use stemma_core::object::{
+    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
+};
 use stemma_core::ownership::{InvalidOwner, Manager};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
@@ -20,6 +25,23 @@ use crate::registry::work::Work;
 
 /// The most objects of one apply.
 const MOST_OBJECTS: usize = 2_000;
+/// The most objects that are refused at once; behind them no other is looked at.
+const MOST_REFUSED: usize = 50;
+
+/// An apply, object by object.
+struct Applying<'a> {
+    api: &'a Api,
+    author: Author<'a>,
+    changes: Changes,
+    rows: Vec<Value>,
+    refused: Refused,
+    /// Releases that are not there as the apply has them: those that import one are not judged by what it lacks.
+    absent: BTreeSet<String>,
+}
+
+/// What is refused of an apply, each with the place of its object.
+#[derive(Default)]
+struct Refused(Vec<(usize, ApiError)>);
 
 /// `POST /v1/apply`.
 pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
@@ -32,11 +54,13 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
     let author = Author::Apply { manager: &caller.manager, force, adopt: adopt.as_ref() };
     let documents = read(request.object()?)?;
     writes::commit(api, request, &caller, |work| {
-        let (before, mut changes) = (work.model.clone(), Changes::default());
-        let mut rows: Vec<Value> = Vec::new();
+        let before = work.model.clone();
+        let mut applying = Applying::new(api, author);
         for (at, document) in &documents {
-            rows.push(apply_one(api, work, document, author, &mut changes).map_err(|e| within(e, *at, document))?);
+            applying.take(work, *at, document);
         }
+        let Applying { changes, rows, refused, .. } = applying;
+        refused.check()?;
         // With what the write ends on nodes that it does not name.
         work.forget()?;
         let lost = changes.lost_labels(&before, &work.model, work.reach().dirty.nodes()).to_json();
@@ -71,28 +95,34 @@ fn read(mut body: Map<String, Value>) -> Result<Vec<(usize, Document)>, ApiError
         )
         .field("objects"));
     }
-    let mut documents = Vec::new();
+    let (mut documents, mut refused) = (Vec::new(), Refused::default());
     for (at, object) in objects.into_iter().enumerate() {
-        let document = read_document(&object.to_string()).map_err(|e| {
-            let error = bad_field(&Kind::Node.word(), &e);
-            ApiError {
-                message: format!("object {at}: {e}"),
-                field: Some(format!("objects[{at}].{}", e.field)),
-                ..error
-            }
-        })?;
-        if let Some((before, _)) = documents.iter().find(|(_, other): &&(usize, Document)| other.key == document.key) {
-            let message = format!(
-                "{} stands in this apply twice, as object {before} and object {at}; keep one of them",
-                document.key
-            );
-            return Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{at}]")));
+        match read_one(at, &object, &documents) {
+            Ok(document) => documents.push((at, document)),
+            Err(refusal) => refused.add(at, refusal),
         }
-        documents.push((at, document));
     }
+    refused.check()?;
     documents.sort_by_key(|(_, document)| document.key.kind());
     sort_imports(&mut documents);
     Ok(documents)
+}
+
+/// Reads the object at a place; `before` are those that stand before it.
+fn read_one(at: usize, object: &Value, before: &[(usize, Document)]) -> Result<Document, ApiError> {
+    let document = read_document(&object.to_string()).map_err(|e| {
+        let error = bad_field(&Kind::Node.word(), &e);
+        ApiError { message: format!("object {at}: {e}"), field: Some(format!("objects[{at}].{}", e.field)), ..error }
+    })?;
+    match before.iter().find(|(_, other)| other.key == document.key) {
+        Some((before, _)) => {
+            let key = &document.key;
+            let message =
+                format!("{key} stands in this apply twice, as object {before} and object {at}; keep one of them");
+            Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{at}]")))
+        }
+        None => Ok(document),
+    }
 }
 
 /// A release comes after those of this apply that it imports. What stands in a cycle keeps its place, and is refused
@@ -103,11 +133,8 @@ fn sort_imports(documents: &mut Vec<(usize, Document)>) {
     let mut sorted: Vec<(usize, Document)> = Vec::new();
     while !waiting.is_empty() {
         let waits = |document: &Document, waiting: &[(usize, Document)]| {
-            let imports: Vec<String> =
-                document.body.get("imports").and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
-            waiting.iter().any(|(_, other)| {
-                other.key != document.key && imports.iter().any(|i| format!("release/{i}") == other.key.to_string())
-            })
+            let imports = imports(document);
+            waiting.iter().any(|(_, other)| other.key != document.key && imports.contains(&other.key.to_string()))
         };
         let next = waiting.iter().position(|(_, document)| !waits(document, &waiting)).unwrap_or(0);
         sorted.push(waiting.remove(next));
@@ -115,72 +142,144 @@ fn sort_imports(documents: &mut Vec<(usize, Document)>) {
     documents.splice(0..0, sorted);
 }
 
-/// Applies one object, and gives its line of the answer.
-fn apply_one(
-    api: &Api,
-    work: &mut Work<'_>,
-    document: &Document,
-    author: Author<'_>,
-    changes: &mut Changes,
-) -> Result<Value, ApiError> {
-    match &document.key {
-        Key::Release(name) => put(api, work, document, name.clone(), ReleaseSpec::default(), author, changes),
-        Key::ClusterTemplate(name) => {
-            put(api, work, document, name.clone(), ClusterTemplateSpec::default(), author, changes)
+/// The keys of the releases that a release imports.
+fn imports(document: &Document) -> Vec<String> {
+    let imports = document.body.get("imports").and_then(|raw| serde_json::from_str(raw.get()).ok());
+    let imports: Vec<String> = imports.unwrap_or_default();
+    imports.into_iter().map(|import| format!("release/{import}")).collect()
+}
+
+impl<'a> Applying<'a> {
+    fn new(api: &'a Api, author: Author<'a>) -> Self {
+        let (changes, rows, refused, absent) = Default::default();
+        Self { api, author, changes, rows, refused, absent }
+    }
+
+    /// Applies one object. Where it is refused, so is the apply, and the others are looked at all the same: a person mends a set of
+    /// manifests, not one error a run.
+    fn take(&mut self, work: &mut Work<'_>, at: usize, document: &Document) {
+        if self.refused.is_full() {
+            return;
         }
-        Key::Cluster(name) => put(api, work, document, name.clone(), ClusterSpec::default(), author, changes),
-        Key::NodeGroup { cluster, name } => {
-            let parent = work.model.clusters.find(None, cluster).cloned().ok_or_else(|| {
-                let message = format!("there is no cluster {}", quote(cluster));
-                ApiError::new(ErrorType::ReferenceDangling, message)
-                    .field("cluster")
-                    .detail("create the cluster first, or apply it together with this group")
-            })?;
-            put(api, work, document, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)), author, changes)
+        if imports(document).iter().any(|import| self.absent.contains(import)) {
+            self.absent.insert(document.key.to_string());
+            return;
         }
-        Key::Node(name) => put(api, work, document, Some(name.clone()), NodeSpec::default(), author, changes),
+        match self.apply(work, document) {
+            Ok(row) => self.rows.push(row),
+            Err(refusal) => self.refused.add(at, within(refusal, at, document)),
+        }
+    }
+
+    /// Applies one object, and gives its line of the answer.
+    fn apply(&mut self, work: &mut Work<'_>, document: &Document) -> Result<Value, ApiError> {
+        match &document.key {
+            Key::Release(name) => self.put(work, document, name.clone(), ReleaseSpec::default()),
+            Key::ClusterTemplate(name) => self.put(work, document, name.clone(), ClusterTemplateSpec::default()),
+            Key::Cluster(name) => self.put(work, document, name.clone(), ClusterSpec::default()),
+            Key::NodeGroup { cluster, name } => {
+                let parent = work.model.clusters.find(None, cluster).cloned().ok_or_else(|| {
+                    let message = format!("there is no cluster {}", quote(cluster));
+                    ApiError::new(ErrorType::ReferenceDangling, message)
+                        .field("cluster")
+                        .detail("create the cluster first, or apply it together with this group")
+                })?;
+                self.put(work, document, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)))
+            }
+            Key::Node(name) => self.put(work, document, Some(name.clone()), NodeSpec::default()),
+        }
+    }
+
+    /// Puts an object. A new one that is refused stands there without its fields: what refers to it is judged by itself.
+    fn put<S: Shown>(
+        &mut self,
+        work: &mut Work<'_>,
+        document: &Document,
+        name: S::Name,
+        new: S,
+    ) -> Result<Value, ApiError> {
+        let stored = |work: &Work<'_>| {
+            let text = S::name_text(&name)?;
+            S::shelf(&work.model).named(new.scope(), &text).cloned()
+        };
+        let before = stored(work);
+        let put = self.write(work, document, before.as_ref(), name.clone(), new.clone());
+        if put.is_err() {
+            let is_as_before = match (&before, stored(work)) {
+                (Some(before), Some(now)) => Arc::ptr_eq(before, &now),
+                (_, now) => now.is_none(),
+            };
+            if is_as_before {
+                self.absent.insert(document.key.to_string());
+            }
+            if is_as_before && before.is_none() {
+                // Where even that is refused, it is so for the reason that is given already.
+                drop(work.create(Uuid::now_v7(), name, new));
+            }
+        }
+        put
+    }
+
+    fn write<S: Shown>(
+        &mut self,
+        work: &mut Work<'_>,
+        document: &Document,
+        before: Option<&Arc<Object<S>>>,
+        name: S::Name,
+        new: S,
+    ) -> Result<Value, ApiError> {
+        if document.body.get("reports").is_some_and(|raw| raw.get() != "null") {
+            let message = "reports stands in a manifest for `stemma resolve` without a controller; a controller takes them from hosts alone";
+            return Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"));
+        }
+        if let (Some(uuid), Some(before)) = (document.uuid, before)
+            && uuid != before.meta.uuid
+        {
+            let message = format!("{} has the uuid {}, not {uuid}", document.key, before.meta.uuid);
+            return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
+        }
+        let mut spec = before.map_or(new, |object| object.spec.clone());
+        let names = ModelNames::new(&work.model, &self.api.traits);
+        write(&mut spec, &document.body, self.author, &names, work.now().0).map_err(bad_body::<S>)?;
+        // File bodies are sent before a write that is made, not before one that is tried out.
+        if !work.is_dry_run() {
+            S::check_bodies(self.api, &spec)?;
+        }
+        let model = work.model.clone();
+        let written = match before {
+            Some(before) => work.update(before, before.meta.name.clone(), spec)?,
+            None => work.create(document.uuid.unwrap_or_else(Uuid::now_v7), name, spec)?,
+        };
+        let name = document.key.to_string();
+        let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name);
+        let mut row =
+            json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action});
+        if let Some(before) = before {
+            row["changes"] = self.changes.of(self.api, (&model, before), (&work.model, &written.object));
+        }
+        Ok(row)
     }
 }
 
-fn put<S: Shown>(
-    api: &Api,
-    work: &mut Work<'_>,
-    document: &Document,
-    name: S::Name,
-    new: S,
-    author: Author<'_>,
-    changes: &mut Changes,
-) -> Result<Value, ApiError> {
-    let before = S::name_text(&name).and_then(|text| S::shelf(&work.model).named(new.scope(), &text)).cloned();
-    if document.body.get("reports").is_some_and(|raw| raw.get() != "null") {
-        let message = "reports stands in a manifest for `stemma resolve` without a controller; a controller takes them from hosts alone";
-        return Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"));
+impl Refused {
+    fn add(&mut self, at: usize, refusal: ApiError) {
+        self.0.push((at, refusal));
     }
-    if let (Some(uuid), Some(before)) = (document.uuid, &before)
-        && uuid != before.meta.uuid
-    {
-        let message = format!("{} has the uuid {}, not {uuid}", document.key, before.meta.uuid);
-        return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
+
+    fn is_full(&self) -> bool {
+        self.0.len() >= MOST_REFUSED
     }
-    let mut spec = before.as_ref().map_or(new, |object| object.spec.clone());
-    write(&mut spec, &document.body, author, &ModelNames::new(&work.model, &api.traits), work.now().0)
-        .map_err(bad_body::<S>)?;
-    // File bodies are sent before a write that is made, not before one that is tried out.
-    if !work.is_dry_run() {
-        S::check_bodies(api, &spec)?;
+
+    /// The first refusal in the order of the objects, with the body of each where there are several.
+    fn check(mut self) -> Result<(), ApiError> {
+        self.0.sort_by_key(|(at, _)| *at);
+        let Some((_, first)) = self.0.first() else { return Ok(()) };
+        if self.0.len() == 1 {
+            return Err(first.clone());
+        }
+        let all = self.0.iter().map(|(_, refusal)| refusal.body()).collect();
+        Err(first.clone().extra("refusals", all))
     }
-    let model = work.model.clone();
-    let written = match &before {
-        Some(before) => work.update(before, before.meta.name.clone(), spec)?,
-        None => work.create(document.uuid.unwrap_or_else(Uuid::now_v7), name, spec)?,
-    };
-    let name = document.key.to_string();
-    let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name);
-    let mut row = json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action});
-    if let Some(before) = &before {
-        row["changes"] = changes.of(api, (&model, before), (&work.model, &written.object));
-    }
-    Ok(row)
 }
 
 /// Says which object of the apply is meant.

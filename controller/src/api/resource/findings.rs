@@ -1,14 +1,16 @@
 //! Findings: what a person should know of a write or of a cluster, and nothing refuses.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stemma_core::finding::{Finding, Severity, rule};
-use stemma_core::fleet::Missing;
+use stemma_core::fleet::{Fleet, GroupFold, Missing};
 use stemma_core::idle::{self, Idle};
-use stemma_core::object::{ClusterId, GroupId, Kind, Object};
-use stemma_core::resolve::{self, Resolution, Unset, cluster_findings, resolve_cluster, unset_in_empty};
+use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, Object};
+use stemma_core::resolve::{
+    Resolution, Unset, cluster_findings, newly_unset, resolve_cluster, undeclared_roles, unset_in_empty,
+};
 use uuid::Uuid;
 
 use super::state;
@@ -24,16 +26,21 @@ const MOST: usize = 500;
 /// Findings, the gravest first, and no more than one answer lists.
 #[derive(Default)]
 struct Gravest {
-    kept: BTreeSet<(Reverse<Severity>, Finding)>,
+    /// Each with a host that it is about, where one is known.
+    kept: BTreeMap<(Reverse<Severity>, Finding), Option<NodeId>>,
     left_off: usize,
 }
 
 impl Gravest {
     fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
-        for finding in findings {
-            self.kept.insert((Reverse(finding.severity), finding));
+        self.extend_of(findings.into_iter().map(|finding| (finding, None)));
+    }
+
+    fn extend_of(&mut self, findings: impl IntoIterator<Item = (Finding, Option<NodeId>)>) {
+        for (finding, host) in findings {
+            self.kept.entry((Reverse(finding.severity), finding)).or_insert(host);
             if self.kept.len() > MOST {
-                self.kept.pop_last();
+                drop(self.kept.pop_last());
                 self.left_off += 1;
             }
         }
@@ -41,11 +48,20 @@ impl Gravest {
 
     /// The list; where some were left off, its last entry says how many.
     fn list(self, object: &str) -> Vec<Finding> {
+        self.list_by(object, |finding, _| finding)
+    }
+
+    /// The same, each finished with the host that it is about.
+    fn list_by(self, object: &str, finish: impl Fn(Finding, NodeId) -> Finding) -> Vec<Finding> {
         let left_off = (self.left_off > 0).then(|| {
             let message = format!("{} more findings are not listed; none is graver than these", self.left_off);
             Finding::of(rule::FINDINGS_LEFT_OFF, object, message)
         });
-        self.kept.into_iter().map(|(_, finding)| finding).chain(left_off).collect()
+        let finished = |((_, finding), host): ((Reverse<Severity>, Finding), Option<NodeId>)| match host {
+            Some(host) => finish(finding, host),
+            None => finding,
+        };
+        self.kept.into_iter().map(finished).chain(left_off).collect()
     }
 }
 
@@ -58,14 +74,14 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     for node in work.reach().dirty.nodes() {
         clusters.extend(work.model.cluster_of(node.0));
         if let Resolution::Complete(answer) = work.model.resolve(node.0) {
-            findings.extend(size::findings(&answer));
+            findings.extend_of(size::findings(&answer).into_iter().map(|finding| (finding, Some(node))));
             unset.add(&answer);
             if written.contains(&node.0) {
                 findings.extend(answer.findings());
             }
         }
     }
-    findings.extend(unset.findings());
+    findings.extend_of(unset.found());
     for (kind, uuid) in work.written() {
         clusters.extend(cluster_of(&work.model, kind, uuid));
         findings.extend(of_object(&work.model, kind, uuid));
@@ -74,13 +90,45 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
         findings.extend(cluster_findings(&work.model.fleet, cluster));
         findings.extend(unset_in_empty(&work.model.fleet, work.model.fleet.groups_of(cluster)));
     }
-    findings.list("apply")
+    findings.list_by("apply", |finding, host| by(work, finding, host))
 }
 
-/// What hosts lack by a write that they did not lack before it.
-pub(super) fn newly_unset(work: &Work<'_>) -> Vec<Finding> {
+/// A finding about a host that a write reaches, with the object of the write by which it is so.
+fn by(work: &Work<'_>, finding: Finding, host: NodeId) -> Finding {
+    Finding { written: work.nearest_to_node(host).filter(|key| *key != finding.place().0), ..finding }
+}
+
+/// What is so by a write and was not before it: what hosts lack, and roles of its objects that nothing declares.
+pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
     let (before, after) = (&work.before().fleet, &work.model.fleet);
-    resolve::newly_unset(before, after, &work.model.memo, work.reach().dirty.nodes())
+    let mut found = newly_unset(before, after, &work.model.memo, work.reach().dirty.nodes());
+    for (kind, uuid) in work.written() {
+        let known = undeclared(before, kind, uuid);
+        found.extend(undeclared(after, kind, uuid).into_iter().filter(|finding| !known.contains(finding)));
+    }
+    found
+}
+
+/// The roles of a group or node that its release does not declare.
+fn undeclared(fleet: &Fleet, kind: Kind, uuid: Uuid) -> Vec<Finding> {
+    match kind {
+        Kind::NodeGroup => {
+            let fold = fleet.fold(GroupId(uuid));
+            let found = |fold: &Arc<GroupFold>| {
+                undeclared_roles(&format!("nodegroup/{}", fold.place()), fold, &fold.group.spec.roles)
+            };
+            fold.map(found).unwrap_or_default()
+        }
+        Kind::Node => {
+            let Some(node) = fleet.node(NodeId(uuid)) else { return Vec::new() };
+            let fold = node.spec.nodegroup.and_then(|group| fleet.fold(group).ok());
+            let found = |fold: &Arc<GroupFold>| {
+                undeclared_roles(&format!("node/{}", node.display_name()), fold, &node.spec.roles)
+            };
+            fold.map(found).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The requirements that nodes of a write do not meet and met before, or were not asked for.

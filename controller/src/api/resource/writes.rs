@@ -7,7 +7,7 @@ use stemma_core::object::Object;
 use stemma_wire::error::ApiError;
 
 use super::changes::{Changes, LostLabels};
-use super::findings::{newly_unset, unmet};
+use super::findings::{newly_found, unmet};
 use super::objects::{Shown, read_body, update};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -54,7 +54,7 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
         let made = create(work).map_err(|refusal| S::refuse_new(refusal, request))?.object;
         let shown = S::made(api, work, request, &made)?;
         let location = Some(S::path(&made));
-        let warning = warnings(unmet(work), &newly_unset(work));
+        let warning = warnings(unmet(work), &newly_found(work));
         Ok(Answer { location, warning, ..Answer::json(S::CREATED, shown.into()) })
     })
     .await
@@ -89,10 +89,10 @@ pub(super) async fn change<S: Shown>(
         let mut changes = Changes::default();
         let listed = changes.of(api, (&model, &before), (&work.model, &written.object));
         let lost = changes.lost_labels(&model, &work.model, work.reach().dirty.nodes());
-        let unset = newly_unset(work);
-        let warning = warnings(lost.inherited(&before).into_iter().chain(unmet(work)), &unset);
+        let found = newly_found(work);
+        let warning = warnings(lost.inherited(&before).into_iter().chain(unmet(work)), &found);
         let answer = Answer { warning, ..answer(&work.model, &written.object) };
-        Ok(with_findings(tell(answer, request, listed, &lost, work), &unset))
+        Ok(with_findings(tell(answer, request, listed, &lost, work), &found))
     })
     .await
 }

@@ -7,6 +7,7 @@
 mod allocate;
 mod delete;
 mod forget;
+mod nearest;
 mod order;
 mod releases;
 mod size;

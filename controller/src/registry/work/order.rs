@@ -54,9 +54,11 @@ impl Work<'_> {
             self.mark(cluster, is_new || elects);
             if is_new {
                 let name = self.model.clusters.get(cluster.0).map(|cluster| format!("cluster/{}", cluster.meta.name));
+                let written = self.deepest_in(cluster);
                 ClusterGraph::of(&self.model.fleet, cluster).check().map_err(|cycle| {
-                    ApiError::new(ErrorType::ObjectInvalid, format!("{cycle}; nothing was changed"))
-                        .extra("object", json!(name))
+                    let refusal = ApiError::new(ErrorType::ObjectInvalid, format!("{cycle}; nothing was changed"));
+                    let refusal = refusal.extra("object", json!(name));
+                    written.map_or(refusal.clone(), |written| refusal.extra("written", written.into()))
                 })?;
             }
         }

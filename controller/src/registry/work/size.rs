@@ -10,7 +10,6 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
 use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
 use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, TemplateId};
 use stemma_core::origin::Level;
@@ -23,11 +22,22 @@ use uuid::Uuid;
 use super::Work;
 use crate::cache::Model;
 use crate::desired::size::{TooLarge, of_answer};
+use crate::registry::names::group_path;
 
 /// A value can stand in a desired state as a label and as the input of tasks, alone, within others and with its origin.
 const APPEARANCES: usize = 4;
 /// How much larger than the first node of its group one may be by its name, facts and tags.
 const SLACK: usize = 16 * 1024;
+
+/// What is too large.
+#[derive(derive_more::Display)]
+#[display("{} {name}", kind.word())]
+struct Subject {
+    kind: Kind,
+    name: String,
+    /// The key of the written object by which it is so.
+    written: Option<String>,
+}
 
 impl Work<'_> {
     /// Refuses a write that makes something too large.
@@ -51,7 +61,7 @@ impl Work<'_> {
             let template = model.fleet.template(TemplateId(uuid))?;
             Some(folded(&Labels::default(), Level::ClusterTemplate, &template.spec.inherited))
         };
-        let level = || format!("clustertemplate {name}");
+        let level = || Subject::of(Kind::ClusterTemplate, name);
         check_labels(level, || labels(self.context.model), labels(&self.model))
     }
 
@@ -64,18 +74,20 @@ impl Work<'_> {
                 .unwrap_or_default();
             Some(folded(&above, Level::Cluster, &cluster.spec.inherited))
         };
-        let level = || format!("cluster {name}");
+        let level = || Subject::of(Kind::Cluster, name);
         check_labels(level, || labels(self.context.model), labels(&self.model))
     }
 
     fn check_groups(&self) -> Result<(), ApiError> {
         for group in self.groups_below() {
             let labels = |model: &Model| model.fleet.fold(group).ok().map(|fold| fold.labels.clone());
-            let place = || match self.model.fleet.fold(group) {
-                Ok(fold) => format!("nodegroup {}", fold.place()),
-                Err(_) => format!("nodegroup {}", group.0),
+            let level = || {
+                let cluster = self.model.groups.get(group.0).map(|group| group.spec.cluster);
+                let name = group_path(&self.model, group).unwrap_or_else(|| group.0.to_string());
+                let written = cluster.and_then(|cluster| self.deepest_in(cluster));
+                Subject { written, ..Subject::of(Kind::NodeGroup, name) }
             };
-            check_labels(place, || labels(self.context.model), labels(&self.model))?;
+            check_labels(level, || labels(self.context.model), labels(&self.model))?;
         }
         Ok(())
     }
@@ -91,14 +103,15 @@ impl Work<'_> {
             }
             let Resolution::Complete(answer) = self.model.resolve(node.0) else { continue };
             let before = || self.context.model.resolve(node.0);
-            let name = || format!("node {}", object.display_name());
-            check_labels(name, || before().answer().map(|before| before.labels()), Some(answer.labels()))?;
+            let level =
+                || Subject { written: self.nearest_to_node(node), ..Subject::of(Kind::Node, object.display_name()) };
+            check_labels(level, || before().answer().map(|before| before.labels()), Some(answer.labels()))?;
             match of_answer(&answer) {
                 Ok(bytes) => drop(of_groups.entry(alike).or_insert(bytes)),
                 Err(error) => {
                     let before = before().answer().and_then(|before| of_answer(before).err());
                     if before.is_none_or(|before| error.is_worse_than(&before)) {
-                        return Err(desired_too_large(&name(), &error));
+                        return Err(desired_too_large(&level(), &error));
                     }
                 }
             }
@@ -131,7 +144,7 @@ fn bytes<K: Ord + std::ops::Deref<Target = str>, V>(layer: &Layer<K, V>, size: i
 
 /// Refuses labels that are too large and were not so, or less so, before.
 fn check_labels(
-    level: impl Fn() -> String,
+    level: impl Fn() -> Subject,
     before: impl FnOnce() -> Option<Labels>,
     after: Option<Labels>,
 ) -> Result<(), ApiError> {
@@ -139,19 +152,29 @@ fn check_labels(
     if before().and_then(|before| before.check_size().err()).is_some_and(|before| before.bytes >= bytes) {
         return Ok(());
     }
-    let message = format!("{} of {} would; nothing was changed", EffectiveTooLarge { bytes }, level());
+    let level = level();
+    let message = format!("{} of {level} would; nothing was changed", EffectiveTooLarge { bytes });
     let advice = "make values shorter, or take labels away at this level or above it; larger values fit into annotations or parameters";
-    let refusal = ApiError::new(ErrorType::LabelInvalid, message).field("labels").detail(advice);
-    Err(refusal.extra("object", key(&level())))
+    Err(level.named_in(ApiError::new(ErrorType::LabelInvalid, message).field("labels").detail(advice)))
 }
 
-fn desired_too_large(name: &str, error: &TooLarge) -> ApiError {
-    let message = format!("{name}: {error}; nothing was changed");
+fn desired_too_large(node: &Subject, error: &TooLarge) -> ApiError {
+    let message = format!("{node}: {error}; nothing was changed");
     let advice = "its agent would refuse it: make labels, annotations or parameters smaller, or let tasks read less";
-    ApiError::new(ErrorType::ObjectInvalid, message).detail(advice).extra("object", key(name))
+    node.named_in(ApiError::new(ErrorType::ObjectInvalid, message).detail(advice))
 }
 
-/// The key of an object that is named in words, as `node/web-1` of `node web-1`.
-fn key(words: &str) -> Value {
-    words.replacen(' ', "/", 1).into()
+impl Subject {
+    fn of(kind: Kind, name: impl Into<String>) -> Self {
+        Self { kind, name: name.into(), written: None }
+    }
+
+    /// The refusal, with the key of this object, and of the one by which it is so.
+    fn named_in(&self, refusal: ApiError) -> ApiError {
+        let refusal = refusal.extra("object", format!("{}/{}", self.kind.word(), self.name).into());
+        match &self.written {
+            Some(written) => refusal.extra("written", written.clone().into()),
+            None => refusal,
+        }
+    }
 }
