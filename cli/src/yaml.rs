@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
 use serde::de::DeserializeOwned;
 use stemma_core::manifest::BodyError;
 
@@ -16,6 +16,9 @@ use stemma_core::manifest::BodyError;
 pub(crate) const MAX_NODES: usize = 1_000_000;
 /// The deepest nesting.
 pub(crate) const MAX_DEPTH: usize = 64;
+
+/// The types of YAML's core schema.
+const CORE_TYPES: [&str; 7] = ["str", "int", "float", "bool", "null", "seq", "map"];
 
 /// One document of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,11 +168,17 @@ impl<'input> Reader<'input> {
         let at = self.position;
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
+                let is_text = self.type_of(tag.as_deref())? == Some("str");
                 (Value::Scalar(scalar(&text, style == ScalarStyle::Plain && !is_text)), anchor)
             }
-            Event::SequenceStart(anchor, _) => (self.sequence(depth)?, anchor),
-            Event::MappingStart(anchor, _) => (self.mapping(depth)?, anchor),
+            Event::SequenceStart(anchor, tag) => {
+                self.type_of(tag.as_deref())?;
+                (self.sequence(depth)?, anchor)
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.type_of(tag.as_deref())?;
+                (self.mapping(depth)?, anchor)
+            }
             Event::Alias(id) => {
                 let known = self.anchors.get(&id).cloned();
                 let node = known.ok_or_else(|| self.error("an alias of something that stands around it"))?;
@@ -183,6 +192,20 @@ impl<'input> Reader<'input> {
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
+    }
+
+    /// The type that a tag names; none without a tag. A tag of another program's would be passed over, and what it stands for with it.
+    fn type_of(&self, tag: Option<&Tag>) -> Result<Option<&'static str>, YamlError> {
+        let Some(tag) = tag else { return Ok(None) };
+        let known = CORE_TYPES.iter().find(|name| tag.is_yaml_core_schema() && tag.suffix == **name);
+        let written = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
+        let what = || {
+            format!(
+                "the tag {written} means nothing here: take it out; of tags there are !!{}",
+                CORE_TYPES.join(", !!")
+            )
+        };
+        known.map(|name| Some(*name)).ok_or_else(|| self.error(what()))
     }
 
     fn sequence(&mut self, depth: usize) -> Result<Value, YamlError> {
@@ -361,6 +384,7 @@ mod tests {
             ("a: 'true'", r#"{"a":"true"}"#),
             ("a: ~\nb:", r#"{"a":null,"b":null}"#),
             ("a: !!str 1", r#"{"a":"1"}"#),
+            ("a: !!map {b: !!seq [!!int 1]}", r#"{"a":{"b":[1]}}"#),
             ("a: \"tab\\there\"", r#"{"a":"tab\there"}"#),
             ("a: |\n  x\n  y\n", r#"{"a":"x\ny\n"}"#),
             ("[1, {b: c}]", r#"[1,{"b":"c"}]"#),
@@ -400,6 +424,12 @@ mod tests {
         for (yaml, expected) in [
             ("a: 1\na: 2", "2:1: the key \"a\" stands twice in one map: keep one of them"),
             ("[x]: 1", "1:1: a key must be text"),
+            (
+                "a: !!python/object:os.system {}",
+                "1:4: the tag !!python/object:os.system means nothing here: take it out",
+            ),
+            ("a: !secret x", "1:4: the tag !secret means nothing here: take it out"),
+            ("a: !!binary [x]", "1:4: the tag !!binary means nothing here"),
             ("a: [1", "2:1: no YAML: while parsing a flow sequence"),
             ("a: b\n\tc: d", "1:4: no YAML: while scanning a plain scalar, found a tab; indent with spaces"),
         ] {

@@ -225,8 +225,14 @@ async fn w08_an_outages_cause_is_said_again_when_it_is_another() {
     };
     assert!(said(&mut connections, "https://c:1 cannot be reached: Connection refused"));
     assert!(!said(&mut connections, "https://c:1 cannot be reached: Connection refused"));
-    assert!(said(&mut connections, "the certificate is not valid before 200 (seconds since 1970), and it is 100"));
-    assert!(!said(&mut connections, "the certificate is not valid before 200 (seconds since 1970), and it is 101"));
+    assert!(said(
+        &mut connections,
+        "the certificate is not valid before Jan  1 00:03:20 1970 +00:00, and it is Jan  1 00:01:40 1970 +00:00"
+    ));
+    assert!(!said(
+        &mut connections,
+        "the certificate is not valid before Jan  1 00:03:20 1970 +00:00, and it is Jan  1 00:01:41 1970 +00:00"
+    ));
     assert!(said(&mut connections, "https://c:1 cannot be reached: Connection refused"));
     assert!(connections.note(&host, Standing::Connected, "https://c:1".to_owned(), String::new()));
     assert!(said(&mut connections, "https://c:1 cannot be reached: Connection refused"), "another outage");
@@ -237,7 +243,13 @@ async fn w08_an_outage_is_written_where_it_is_news_and_not_at_each_try() {
     let host = MemoryHost::new();
     let mut connections = Connections::load(&host).unwrap();
     let mut note = |url: &str, cause: String| connections.note(&host, Standing::Unserved, url.to_owned(), cause);
-    let not_yet = |now: u32| format!("the certificate is not valid before 200 (seconds since 1970), and it is {now}");
+    let not_yet = |now: u32| {
+        let (day, second) = ("Jan  1 00:", now % 60);
+        format!(
+            "the certificate is not valid before {day}03:20 1970 +00:00, and it is {day}{:02}:{second:02} 1970 +00:00",
+            now / 60
+        )
+    };
     let refused = "Connection refused";
     assert!(note("https://c:1", not_yet(100)) && note("https://d:1", refused.to_owned()));
     let written = host.calls();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rustls::{CertificateError, OtherError};
+use x509_parser::time::ASN1Time;
 
 use super::NotAnIdentity;
 
@@ -13,7 +14,7 @@ pub enum Refusal {
     #[error("the certificate was not issued by an authority that is trusted here")]
     UnknownIssuer,
     /// Past its last day, and past the grace where there is one.
-    #[error("the certificate expired at {not_after} (seconds since 1970), and it is {now}")]
+    #[error("the certificate expired on {}, and it is {}", date(*not_after), date(*now))]
     Expired {
         /// Its last second.
         not_after: u64,
@@ -21,7 +22,7 @@ pub enum Refusal {
         now: u64,
     },
     /// Before its first second.
-    #[error("the certificate is not valid before {not_before} (seconds since 1970), and it is {now}")]
+    #[error("the certificate is not valid before {}, and it is {}", date(*not_before), date(*now))]
     NotYetValid {
         /// Its first second.
         not_before: u64,
@@ -96,6 +97,12 @@ impl Refusal {
     pub fn of_io(error: &std::io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref().and_then(Self::of)
     }
+}
+
+/// A time in seconds since 1970 as people read it, in UTC.
+fn date(seconds: u64) -> String {
+    let date = i64::try_from(seconds).ok().and_then(|seconds| ASN1Time::from_timestamp(seconds).ok());
+    date.map_or_else(|| seconds.to_string(), |date| date.to_string())
 }
 
 impl From<Refusal> for rustls::Error {
