@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use stemma_core::key::LabelKey;
 
 use crate::output::{cell, is_failure, last_lines, printable_lines, since, table, words};
 
@@ -38,7 +39,9 @@ pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
         let map = if to_map { "" } else { "; not the host label map (`host_labels` names no such key)" };
         let _ = write!(text, "\nFlows to  {flows}{map}");
     }
-    let _ = write!(text, "\nChange    stemma label {} {key}=…", winner(node, explained));
+    if LabelKey::new(key).is_ok() {
+        let _ = write!(text, "\nChange    stemma label {} {key}=…", winner(node, explained));
+    }
     printable_lines(&text)
 }
 
@@ -106,7 +109,7 @@ fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
     let said = last.get("message").and_then(Value::as_str).filter(|said| !said.is_empty());
     let said = said.map_or_else(String::new, |said| format!(": {said}"));
     lines.push(("last", format!("{outcome}, {}{said}", since(last.get("at")))));
-    if is_failure(&cell(last.get("outcome"))) {
+    if is_failure(last.get("outcome")) {
         let printed = last_lines(last.get("output")).into_iter().enumerate();
         lines.extend(printed.map(|(at, line)| (if at == 0 { "printed" } else { "" }, line)));
         let next = format!("stemma describe node {node}; on the host: stemma-agent status, stemma-agent check");
@@ -139,9 +142,7 @@ pub(crate) fn tag(node: &str, name: &str, explained: &Value) -> String {
     if let Some(holder) = explained.get("holder").and_then(Value::as_str) {
         let _ = write!(text, "\n  primary   {holder} holds it");
     }
-    // Who is primary is elected, not assigned.
-    if explained.get("primary_of").is_none_or(Value::is_null) {
-        let change = if is(explained, "has") { "unassign" } else { "assign" };
+    if let Some(change) = explained.get("change").and_then(Value::as_str) {
         let _ = write!(text, "\n  change    stemma tag {change} {node} {name}");
     }
     printable_lines(&text)
@@ -160,8 +161,9 @@ pub(crate) fn node_trait(node: &str, name: &str, explained: &Value) -> String {
         _ if is(explained, "suppressed") => "an operator suppressed it, and nothing gives it now".to_owned(),
         _ => "no operator gave it, and the host did not detect it".to_owned(),
     };
-    let change = format!("stemma trait add {node} {name}");
-    printable_lines(&format!("{place} has no trait {name}\n  why       {why}\n  change    {change}"))
+    let change = explained.get("change").and_then(Value::as_str);
+    let change = change.map_or_else(String::new, |verb| format!("\n  change    stemma trait {verb} {node} {name}"));
+    printable_lines(&format!("{place} has no trait {name}\n  why       {why}{change}"))
 }
 
 /// The winner is seen at a glance; a level that is silent passes on what is above it.
@@ -223,11 +225,24 @@ mod tests {
 
     #[test]
     fn a_suppressed_trait_says_so_and_who_gives_it() {
-        let has_none = |sources| json!({"group": "prod/web", "has": false, "suppressed": true, "sources": sources});
+        let has_none = |sources| json!({"group": "prod/web", "has": false, "suppressed": true, "sources": sources, "change": "unsuppress"});
         let text = node_trait("web-1", "CUSTOM_A", &has_none(json!(["detected"])));
         assert!(text.contains("why       an operator suppressed it; it is given by: detected"), "{text}");
         let text = node_trait("web-1", "CUSTOM_A", &has_none(json!([])));
         assert!(text.contains("why       an operator suppressed it, and nothing gives it now"), "{text}");
+        assert!(text.ends_with("\n  change    stemma trait unsuppress web-1 CUSTOM_A"), "{text}");
+    }
+
+    #[test]
+    fn only_a_command_that_would_be_taken_is_proposed() {
+        let of =
+            |change: Value| json!({"group": "prod/web", "has": false, "sources": [], "why": "x", "change": change});
+        assert!(tag("web-1", "nginx", &of("assign".into())).ends_with("\n  change    stemma tag assign web-1 nginx"));
+        assert!(node_trait("web-1", "HW_X", &of("add".into())).ends_with("\n  change    stemma trait add web-1 HW_X"));
+        for text in [tag("web-1", "nosuch", &of(Value::Null)), node_trait("web-1", "BOGUS", &of(Value::Null))] {
+            assert!(!text.contains("change"), "{text}");
+        }
+        assert!(!label("web-1", "a b", &json!({"levels": []})).contains("Change"));
     }
 
     #[test]

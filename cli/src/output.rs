@@ -5,9 +5,11 @@ use std::io::Write as _;
 
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
+use serde::Deserialize as _;
 use serde_json::Value;
 use stemma_core::input::shell::{self, Place};
 use stemma_wire::error::is_formatting;
+use stemma_wire::message::observed::Outcome;
 
 /// Prints a line; a reader that went away (`| head`) ends the command quietly.
 macro_rules! say {
@@ -101,10 +103,10 @@ pub(crate) fn words(name: &str) -> String {
     text
 }
 
-/// Whether an outcome is one that is to be looked into.
+/// Whether the outcome of a task is one that is to be looked into. One of a newer controller's is not known here.
 #[must_use]
-pub(crate) fn is_failure(outcome: &str) -> bool {
-    ["Failed", "Unknown", "Unsupported", "DependencyFailed"].contains(&outcome)
+pub(crate) fn is_failure(outcome: Option<&Value>) -> bool {
+    outcome.and_then(|outcome| Outcome::deserialize(outcome).ok()).is_some_and(Outcome::is_failure)
 }
 
 /// The last lines of what a task printed.

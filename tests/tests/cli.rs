@@ -136,6 +136,20 @@ fn what_was_set_aside_suppressed_or_is_not_there_is_said() -> Result<()> {
         assert!(expected.iter().all(|part| explained.contains(part)), "{question:?}: {explained}");
         assert!(!explained.contains("tag assign"), "{explained}");
     }
+    // Only what would be taken is proposed.
+    for (question, proposed) in [
+        (["tag", "mysql"], Some("change    stemma tag assign web-1 mysql")),
+        (["tag", "nosuch"], None),
+        (["trait", "HW_CPU_X86_AVX2"], Some("change    stemma trait unsuppress web-1 HW_CPU_X86_AVX2")),
+        (["trait", "CUSTOM_A"], Some("change    stemma trait add web-1 CUSTOM_A")),
+        (["trait", "BOGUS"], None),
+    ] {
+        let explained = fleet.stemma(&["explain", "node", "web-1", question[0], question[1]])?;
+        assert_eq!(explained.lines().find(|line| line.contains("stemma ")).map(str::trim), proposed, "{explained}");
+        if let Some(command) = proposed.and_then(|line| line.strip_prefix("change    stemma ")) {
+            fleet.stemma(&command.split(' ').collect::<Vec<_>>())?;
+        }
+    }
     let said = fleet.stemma(&["label", "node", "web-1", "nokey-"])?;
     assert_eq!(said, "node web-1 unchanged: no label nokey is provided there\n");
     assert_eq!(fleet.stemma(&["label", "node", "web-1", "rack-"])?, "node web-1 labeled\n");

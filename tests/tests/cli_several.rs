@@ -209,7 +209,7 @@ fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
         anyhow::ensure!(field("web-1", "primary_tags")? == json!(["db"]));
         Ok(())
     })?;
-    let (out, text, _) = ran(&fleet, &["node", "move", "web-1", "web-2", "us/web"])?;
+    let (out, text, _) = ran(&fleet, &["node", "move", "web-1", "web-2", "us/web", "--overwrite"])?;
     assert_eq!(out, "node web-1 moved from eu/web to us/web\nnode web-2 moved from eu/web to us/web\n");
     assert!(text.contains(
         "warning: node web-1 leaves cluster eu: it gives back its primaries there (db), and nothing is drained"
@@ -242,7 +242,8 @@ fn w13_another_managers_pause_park_and_hold_are_taken_with_overwrite_alone() -> 
     let file = fleet.dir().join("aside.yaml");
     std::fs::write(
         &file,
-        "kind: Node\nname: web-1\nnodegroup: eu/web\nlabels: {rack: r1}\nparked: true\nhold: {reason: theirs}\n---\n\
+        "kind: Node\nname: web-1\nnodegroup: eu/web\nlabels: {rack: r1}\nparked: true\nhold: {reason: theirs}\n\
+         suppressed_traits: [CUSTOM_A]\n---\n\
          kind: Cluster\nname: eu\ncluster_template: base\npaused: true\n---\n\
          kind: NodeGroup\ncluster: eu\nname: web\nroles: [web]\npaused: true\n",
     )?;
@@ -251,6 +252,14 @@ fn w13_another_managers_pause_park_and_hold_are_taken_with_overwrite_alone() -> 
         (&["node", "unpark", "web-1"][..], "parked is true", "node", "web-1", "parked"),
         (&["node", "hold", "web-1", "--reason", "it's mine"], "hold is ", "node", "web-1", "hold"),
         (&["node", "unhold", "web-1"], "hold is ", "node", "web-1", "hold"),
+        (
+            &["trait", "suppress", "web-1", "CUSTOM_B"],
+            "suppressed_traits is [\"CUSTOM_A\"]",
+            "node",
+            "web-1",
+            "suppressed_traits",
+        ),
+        (&["node", "move", "web-1", "us/web"], "nodegroup is \"eu/web\"", "node", "web-1", "nodegroup"),
         (&["resume", "cluster", "eu"], "paused is true", "cluster", "eu", "paused"),
         (&["resume", "nodegroup", "eu/web"], "paused is true", "nodegroup", "eu/web", "paused"),
     ] {
@@ -262,6 +271,10 @@ fn w13_another_managers_pause_park_and_hold_are_taken_with_overwrite_alone() -> 
             continue;
         }
         assert!(status == 4 && text.contains(taken) && text.contains("owned by site:apply"), "{words:?}: {text}");
+        assert!(
+            text.matches(taken).count() == 1 && !text.contains("force"),
+            "said once, in the command's words: {text}"
+        );
         let command = format!("to take it over: stemma {} --overwrite\n", words.join(" "));
         let command = command.replace("it's mine", "'it'\\''s mine'");
         assert!(text.contains(&command) && text.ends_with("nothing was changed\n"), "{words:?}: {text}");
@@ -296,6 +309,40 @@ fn w13_clusters_and_groups_are_paused_and_resumed_and_traits_unsuppressed() -> R
     assert_eq!(get(&fleet, "node", "web-1")?["suppressed_traits"], json!(["CUSTOM_B"]));
     let (_, text, status) = ran(&fleet, &["trait", "unsuppress", "web-1", "CUSTOM_NONE"])?;
     assert!(status == 3 && text.contains("CUSTOM_NONE is not suppressed\n  nothing was changed"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn w13_beside_a_selection_no_node_is_taken_for_a_name() -> Result<()> {
+    let fleet = fleet()?;
+    for (words, named) in [
+        (&["role", "add", "web-1", "db"][..], "web-1"),
+        (&["role", "remove", "web-1,web-2", "web"], "web-1,web-2"),
+        (&["trait", "add", "web-2", "CUSTOM_A"], "web-2"),
+        (&["tag", "assign", "node/web-1", "db"], "node/web-1"),
+    ] {
+        let (_, text, status) = ran(&fleet, &[words, &["-l", "rack=r3"]].concat())?;
+        let told = format!("{} is named, and others are selected: do one of them", named.trim_start_matches("node/"));
+        assert!(status == 2 && text.replace("node/", "").contains(&told), "{words:?}: {status} {text}");
+        assert!(text.ends_with("nothing was changed\n"), "{text}");
+    }
+    fleet.stemma(&["role", "add", "db", "web", "-l", "rack=r3"])?;
+    assert_eq!(get(&fleet, "node", "web-3")?["roles"], json!(["db", "web"]));
+    Ok(())
+}
+
+#[test]
+fn w06_a_token_that_is_deleted_is_named_with_what_goes() -> Result<()> {
+    let fleet = fleet()?;
+    let token = fleet.stemma(&["token", "create", "--nodegroup", "eu/web", "--uses", "3"])?;
+    let id = token.split_once('.').context("ID.SECRET")?.0;
+    for more in [&["--dry-run"][..], &[]] {
+        let (out, text, status) = ran(&fleet, &[&["delete", "token", id], more].concat())?;
+        assert!(status == 0 && out.starts_with(&format!("token {id} deleted")), "{out}{text}");
+        for line in ["  nodegroup  eu/web -> (unset)\n", "  uses_left  3 -> (unset)\n"] {
+            assert!(text.contains(line), "{line:?} in {text}");
+        }
+    }
     Ok(())
 }
 

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(crate) use node::{Handing, NodeVerb, Nodes, Release, Role, Tag, TagFields, TagOwner, Token, Trait};
+pub(crate) use node::{
+    NodeVerb, Nodes, NodesAndNames, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,
+};
 pub(crate) use object::{Create, Filter, Kind, Named, NewLabels, Pausing, Selection, Subject, Wanted};
 
 /// Labels, traits, tags and tasks of every host, and where each came from.

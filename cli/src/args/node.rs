@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
+use jiff::{Span, SpanRelativeTo};
 
 use super::Selection;
 
@@ -21,8 +22,8 @@ pub(crate) enum NodeVerb {
         #[arg(long, value_name = "TIME", conflicts_with = "duration")]
         until: Option<String>,
         /// For so long, as 90m, 2h or 3d.
-        #[arg(long = "for", value_name = "DURATION")]
-        duration: Option<String>,
+        #[arg(long = "for", value_name = "DURATION", value_parser = seconds)]
+        duration: Option<u64>,
     },
     /// Give them the task sets that they are to have again.
     Unhold(Nodes),
@@ -36,6 +37,9 @@ pub(crate) enum NodeVerb {
         out: bool,
         #[command(flatten)]
         selection: Selection,
+        /// Also where another manager placed them.
+        #[arg(long)]
+        overwrite: bool,
     },
     /// Give a node another name.
     Rename { node: String, name: String },
@@ -54,7 +58,7 @@ pub(crate) struct Nodes {
 
 /// Nodes, and what is given to them or taken from them.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Handing {
+pub(crate) struct NodesAndNames {
     /// The node (several with commas), then what it is about. `node/NAME`, as `-o name` prints it, is a node wherever it stands.
     #[arg(value_name = "NODE[,NODE…] NAME…")]
     words: Vec<String>,
@@ -62,7 +66,17 @@ pub(crate) struct Handing {
     pub(crate) selection: Selection,
 }
 
-impl Handing {
+/// Nodes, and traits that are left out of theirs.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Suppressing {
+    #[command(flatten)]
+    pub(crate) what: NodesAndNames,
+    /// Also where another manager owns the list.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+}
+
+impl NodesAndNames {
     /// The nodes that are named, and what it is about.
     pub(crate) fn split(&self) -> (Vec<String>, Vec<String>) {
         let is_node = |word: &&String| word.starts_with("node/");
@@ -81,28 +95,28 @@ pub(crate) enum Trait {
     /// Its traits, each with its source.
     List { node: String },
     /// Give them traits.
-    Add(Handing),
+    Add(NodesAndNames),
     /// Take traits from them.
     Remove {
         #[command(flatten)]
-        what: Handing,
+        what: NodesAndNames,
         /// All that operators gave.
         #[arg(long)]
         all: bool,
     },
     /// Leave out traits that were detected or ruled.
-    Suppress(Handing),
+    Suppress(Suppressing),
     /// No longer leave them out.
-    Unsuppress(Handing),
+    Unsuppress(Suppressing),
 }
 
 /// A node's roles.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
     /// Give them roles.
-    Add(Handing),
+    Add(NodesAndNames),
     /// Take roles from them.
-    Remove(Handing),
+    Remove(NodesAndNames),
 }
 
 /// Where a user-defined tag stands.
@@ -163,9 +177,9 @@ pub(crate) enum Tag {
         owner: TagOwner,
     },
     /// Assign tags to nodes: of each node all or none.
-    Assign(Handing),
+    Assign(NodesAndNames),
     /// Unassign tags of nodes: of each node all or none.
-    Unassign(Handing),
+    Unassign(NodesAndNames),
 }
 
 /// The task library.
@@ -220,23 +234,12 @@ pub(crate) enum Token {
     CaHash,
 }
 
-/// A length of time in seconds: numbers, each with its unit.
+/// A length of time in seconds: numbers, each with its unit, in one word.
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no time: write it as 90s, 30m, 1h or 7d");
-    let mut seconds = 0_u64;
-    for part in text.split_inclusive(|letter: char| letter.is_ascii_alphabetic()) {
-        let (number, unit) = part.split_at(part.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(wrong)?);
-        let unit = match unit {
-            "s" => 1,
-            "m" => 60,
-            "h" => 3_600,
-            "d" => 86_400,
-            _ => return Err(wrong()),
-        };
-        let length = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)?;
-        seconds = seconds.checked_add(length).ok_or_else(wrong)?;
-    }
-    if seconds == 0 { Err(wrong()) } else { Ok(seconds) }
+    let length = text.parse::<Span>().ok().filter(|_| !text.contains(char::is_whitespace));
+    let length = length.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()).ok());
+    let seconds = length.and_then(|length| u64::try_from(length.as_secs()).ok()).filter(|seconds| *seconds > 0);
+    seconds.ok_or_else(|| format!("{text:?} is no length of time: write it as 90s, 30m, 1h or 7d"))
 }
 
 #[cfg(test)]
@@ -250,6 +253,7 @@ mod tests {
             ("30m", Some(1_800)),
             ("1h", Some(3_600)),
             ("1h30m", Some(5_400)),
+            ("soon", None),
             ("7d", Some(604_800)),
             ("", None),
             ("3600", None),

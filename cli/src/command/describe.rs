@@ -81,10 +81,8 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
 /// The tasks that failed, of those that run there now: which, since when, what they said and printed, and what to do next.
 fn failed(node: &str, report: &Value) -> Option<String> {
     let results = report.get("results").and_then(Value::as_array)?;
-    let is_failure = |result: &&Value| {
-        let outcome = result.get("outcome").and_then(Value::as_str).unwrap_or_default();
-        result.get("is_current") != Some(&Value::Bool(false)) && is_failure(outcome)
-    };
+    let is_failure =
+        |result: &&Value| result.get("is_current") != Some(&Value::Bool(false)) && is_failure(result.get("outcome"));
     let failed: Vec<&Value> = results.iter().filter(is_failure).collect();
     let first = failed.iter().find(|result| result["outcome"] != "DependencyFailed").or(failed.first())?;
     let rows = failed.iter().map(|result| {

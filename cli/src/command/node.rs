@@ -2,12 +2,13 @@
 //! called. Each takes several nodes, by name or by a selection.
 
 use anyhow::Result;
-use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
+use stemma_core::name::NodeName;
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::{Api, Write};
-use crate::args::{Handing, Kind, NodeVerb, Nodes, Output, Role, Selection, Trait};
+use crate::args::{Kind, NodeVerb, Nodes, NodesAndNames, Output, Role, Suppressing, Trait};
 use crate::command::done::Done;
 use crate::command::each::{Object, Objects, Step, each};
 use crate::command::question;
@@ -49,24 +50,47 @@ pub(crate) async fn role(api: &mut Api, what: Role, output: Output) -> Result<()
 }
 
 /// Assigns or unassigns tags by hand.
-pub(crate) async fn tags(api: &mut Api, what: &Handing, assigns: bool, output: Output) -> Result<()> {
+pub(crate) async fn tags(api: &mut Api, what: &NodesAndNames, assigns: bool, output: Output) -> Result<()> {
     let (row, became) =
         if assigns { (Endpoint::AssignNodeTags, "assigned") } else { (Endpoint::UnassignNodeTags, "unassigned") };
     together(api, row, what, "tags", became, output).await
 }
 
 /// What a command gives or takes, and from whom.
-async fn handed(api: &mut Api, what: &Handing, word: &str) -> Result<(Objects, Vec<String>)> {
+async fn nodes_and_names(api: &mut Api, what: &NodesAndNames, word: &str) -> Result<(Objects, Vec<String>)> {
     let (nodes, rest) = what.split();
-    if rest.is_empty() {
+    let Some(first) = rest.first() else {
         return Err(Exit::Usage.because(format!("which {word}? name the node, then the {word}")));
+    };
+    // Beside a selection a node would be taken for one of the names.
+    if !what.selection.is_empty() && rest.len() > 1 && are_nodes(api, first).await? {
+        let sentence = format!("{first} is named, and others are selected: do one of them");
+        return Err(Exit::Usage.because(sentence));
     }
     Ok((Objects::of_kind(api, Kind::Node, &nodes, &what.selection).await?, rest))
 }
 
+/// Whether a word names a node, or several with commas.
+async fn are_nodes(api: &mut Api, word: &str) -> Result<bool> {
+    if word.contains(',') {
+        return Ok(true);
+    }
+    match NodeName::new(word) {
+        Ok(_) => Ok(api.find(&Endpoint::GetNode.path(&[word])).await?.is_some()),
+        Err(_) => Ok(false),
+    }
+}
+
 /// Several names in one request: of each node all or none.
-async fn together(api: &mut Api, row: Endpoint, what: &Handing, word: &str, has: &str, output: Output) -> Result<()> {
-    let (nodes, names) = handed(api, what, word).await?;
+async fn together(
+    api: &mut Api,
+    row: Endpoint,
+    what: &NodesAndNames,
+    word: &str,
+    has: &str,
+    output: Output,
+) -> Result<()> {
+    let (nodes, names) = nodes_and_names(api, what, word).await?;
     let plan = async |_: &mut Api, node: &Object| {
         let write = Kind::Node.write(row, &node.name, &[])?.json(&json!({word: names}));
         Ok(Step::of(write, format!("{node} {has} {}", names.join(", "))))
@@ -75,8 +99,8 @@ async fn together(api: &mut Api, row: Endpoint, what: &Handing, word: &str, has:
 }
 
 /// Each trait is a request of its own.
-async fn one_by_one(api: &mut Api, row: Endpoint, what: &Handing, has: &str, output: Output) -> Result<()> {
-    let (nodes, names) = handed(api, what, "traits").await?;
+async fn one_by_one(api: &mut Api, row: Endpoint, what: &NodesAndNames, has: &str, output: Output) -> Result<()> {
+    let (nodes, names) = nodes_and_names(api, what, "traits").await?;
     let plan = async |_: &mut Api, node: &Object| {
         let writes = names.iter().map(|name| Kind::Node.write(row, &node.name, &[name]));
         let sentence = format!("{node} {has} {}", names.join(", "));
@@ -99,8 +123,9 @@ async fn list_traits(api: &mut Api, node: &str, output: Output) -> Result<()> {
 }
 
 /// Adds traits to those that are suppressed, or takes them out.
-async fn suppress(api: &mut Api, what: &Handing, is_more: bool, output: Output) -> Result<()> {
-    let (nodes, names) = handed(api, what, "traits").await?;
+async fn suppress(api: &mut Api, asked: &Suppressing, is_more: bool, output: Output) -> Result<()> {
+    let (nodes, names) = nodes_and_names(api, &asked.what, "traits").await?;
+    let verb = if is_more { "suppress" } else { "unsuppress" };
     let plan = async |api: &mut Api, node: &Object| {
         let object = question::one(api, Kind::Node, &node.name).await?;
         let present = object.get("suppressed_traits").and_then(Value::as_array).into_iter().flatten();
@@ -118,6 +143,8 @@ async fn suppress(api: &mut Api, what: &Handing, is_more: bool, output: Output) 
         let sentence = if all.is_empty() { "nothing".to_owned() } else { all.join(", ") };
         // The whole list, unless someone else wrote meanwhile.
         let write = edit(node, &json!({"suppressed_traits": all}))?.if_still_at(question::revision(&object));
+        let words = ["trait", verb, &node.name].into_iter().chain(names.iter().map(String::as_str));
+        let write = write.overwriting(asked.overwrite, &words.collect::<Vec<_>>());
         Ok(Step::of(write, format!("{node}: suppressed {sentence}")))
     };
     each(api, &nodes, output, plan).await
@@ -134,27 +161,25 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
             let Some(reason) = reason else {
                 return Err(Exit::Usage.because("say why they are held: --reason TEXT"));
             };
-            let until = end(until.as_deref(), duration.as_deref())?;
+            let until = end(until.as_deref(), duration)?;
             let held = until.as_ref().map_or_else(|| "held".to_owned(), |end| format!("held until {end}"));
             let mut words = vec!["hold", "--reason", reason];
             words.extend(until.iter().flat_map(|until| ["--until", until]));
             set(api, &nodes, &words, json!({"hold": {"until": until, "reason": reason}}), &held, output).await
         }
         NodeVerb::Unhold(nodes) => set(api, &nodes, &["unhold"], json!({"hold": null}), "no longer held", output).await,
-        NodeVerb::Move { mut words, out, selection } => {
+        NodeVerb::Move { mut words, out, selection, overwrite } => {
             let group = if out { None } else { words.pop() };
             if group.as_ref().is_none_or(|group| !group.contains('/')) && !out {
                 let sentence = "where to? name the group last, as CLUSTER/GROUP, or say --out";
                 return Err(Exit::Usage.because(sentence));
             }
-            shift(api, (&words, &selection), group.as_deref().map(|group| Kind::Nodegroup.bare(group)), output).await
+            let nodes = Nodes { names: words, selection, overwrite };
+            move_into(api, &nodes, group.as_deref().map(|group| Kind::Nodegroup.bare(group)), output).await
         }
         NodeVerb::Rename { node, name } => rename(api, &node, &name, output).await,
     }
 }
-
-/// Which nodes: their names, or a selection of them.
-type Which<'a> = (&'a [String], &'a Selection);
 
 /// Sets the same fields of each node, as the verb does that these words call.
 async fn set(api: &mut Api, what: &Nodes, words: &[&str], fields: Value, is: &str, output: Output) -> Result<()> {
@@ -173,19 +198,17 @@ fn edit(node: &Object, fields: &Value) -> Result<Write> {
 }
 
 /// The end of a hold that was said, as a time in UTC; none for one without an end.
-fn end(until: Option<&str>, duration: Option<&str>) -> Result<Option<String>> {
+fn end(until: Option<&str>, duration: Option<u64>) -> Result<Option<String>> {
     let now = Timestamp::now();
     let end = match (until, duration) {
         (None, None) => return Ok(None),
         (Some(text), _) => text
             .parse::<Timestamp>()
             .map_err(|_| format!("--until {text:?} is no time: write it as 2026-11-24T18:00:00Z")),
-        (None, Some(text)) => {
-            let length = text.parse::<Span>().ok();
-            let length = length.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()).ok());
-            let length = length.filter(SignedDuration::is_positive);
-            let end = length.and_then(|length| now.checked_add(length).ok());
-            end.ok_or_else(|| format!("--for {text:?} is no length of time: write it as 90m, 2h or 3d"))
+        (None, Some(seconds)) => {
+            let end = i64::try_from(seconds).ok().map(SignedDuration::from_secs);
+            let end = end.and_then(|length| now.checked_add(length).ok());
+            end.ok_or_else(|| "--for leads past the end of all time: say less".to_owned())
         }
     };
     match end {
@@ -196,8 +219,8 @@ fn end(until: Option<&str>, duration: Option<&str>) -> Result<Option<String>> {
 }
 
 /// Moves each node into a group, or out of its own.
-async fn shift(api: &mut Api, which: Which<'_>, group: Option<&str>, output: Output) -> Result<()> {
-    let nodes = Objects::of_kind(api, Kind::Node, which.0, which.1).await?;
+async fn move_into(api: &mut Api, what: &Nodes, group: Option<&str>, output: Output) -> Result<()> {
+    let nodes = Objects::of_kind(api, Kind::Node, &what.names, &what.selection).await?;
     let plan = async |api: &mut Api, node: &Object| {
         let object = question::one(api, Kind::Node, &node.name).await?;
         let before = object.get("nodegroup").and_then(Value::as_str);
@@ -209,6 +232,7 @@ async fn shift(api: &mut Api, which: Which<'_>, group: Option<&str>, output: Out
             eprintln!("warning: {node} {told}");
         }
         let write = edit(node, &json!({"nodegroup": group}))?.if_still_at(question::revision(&object));
+        let write = write.overwriting(what.overwrite, &["node", "move", &node.name, group.unwrap_or("--out")]);
         Ok(Step::of(write, format!("{node} moved from {from} to {to}")))
     };
     each(api, &nodes, output, plan).await
@@ -241,14 +265,11 @@ mod tests {
     fn a_hold_ends_at_a_time_to_come() {
         assert_eq!(end(None, None).unwrap(), None);
         assert_eq!(end(Some("2999-01-02T03:04:05+01:00"), None).unwrap().unwrap(), "2999-01-02T02:04:05Z");
-        assert!(
-            end(None, Some("2h")).unwrap().is_some() && end(None, Some("3d")).is_ok() && end(None, Some("90m")).is_ok()
-        );
+        assert!(end(None, Some(7_200)).unwrap().is_some());
         for (until, duration, told) in [
             (Some("2001-01-01T00:00:00Z"), None, "--until is over already"),
             (Some("tomorrow"), None, "--until \"tomorrow\" is no time"),
-            (None, Some("-2h"), "--for \"-2h\" is no length of time"),
-            (None, Some("soon"), "--for \"soon\" is no length of time"),
+            (None, Some(u64::MAX), "--for leads past the end of all time"),
         ] {
             let error = end(until, duration).unwrap_err().to_string();
             assert!(error.starts_with(told), "{error}");

@@ -130,18 +130,24 @@ pub fn get(model: &Model, id: &str) -> Result<Value, ApiError> {
     Ok(view(model, &token.record))
 }
 
-/// Takes a token back: 204.
+/// Takes a token back; `answer` says what is answered, of what a list shows of it.
 ///
 /// # Errors
 /// That there is none of this id; what the store says.
-pub async fn delete(registry: &Registry, caller: &Caller, id: &str) -> Result<Answer, ApiError> {
+pub async fn delete(
+    registry: &Registry,
+    caller: &Caller,
+    id: &str,
+    answer: impl Fn(&Work<'_>, &Value) -> Answer,
+) -> Result<Answer, ApiError> {
     registry
         .write(caller, |context| {
             let token = context.model.tokens.get(id).ok_or_else(|| not_found(id))?;
             let mut work = Work::on(context);
             work.draft().require(Precondition::unchanged(token_key(id), token.written));
             work.draft().entry(Op::Delete { key: token_key(id).into() });
-            work.finish(Answer::empty(204))
+            let answer = answer(&work, &view(context.model, &token.record));
+            work.finish(answer)
         })
         .await
 }

@@ -6,7 +6,7 @@ use stemma_core::status::{Facts, Liveness, Side, Tasks};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::records::reported::{ReleasedRecord, outcome_class};
+use crate::records::reported::ReleasedRecord;
 
 /// What the model says of the state of a node. Whether its agent is there, and once, stands in the table of statuses.
 pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_error: bool) -> Facts {
@@ -38,7 +38,7 @@ pub(crate) fn tasks(model: &Model, node: Uuid) -> Tasks {
     let digest = released.digest();
     let present = |task: &str| {
         let result = &results.tasks.get(task)?.result;
-        (result.task_set == digest).then(|| outcome_class(result.outcome))
+        (result.task_set == digest).then(|| result.outcome.of_node())
     };
     Tasks::of_outcomes(runs.map(present))
 }

@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 use crate::cache::Model;
 use crate::desired::{DesiredTable, encode};
-use crate::records::reported::is_success;
 
 /// What nodes are to have, and what became of their tasks.
 #[derive(Clone, Copy)]
@@ -36,7 +35,7 @@ impl TaskResults for Results<'_> {
         let is_left_out =
             self.model.released.get(&node.0).is_some_and(|record| record.task_set.left_out.contains_key(task));
         let outcome = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
-        is_left_out || outcome.is_some_and(|one| one.result.task_set == task_set && is_success(one.result.outcome))
+        is_left_out || outcome.is_some_and(|one| one.result.task_set == task_set && one.result.outcome.is_success())
     }
 }
 

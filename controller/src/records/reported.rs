@@ -8,10 +8,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stemma_core::digest::DigestVersion;
 use stemma_core::object::{Observation, Timestamp};
-use stemma_core::status;
 use stemma_core::task::UNTRANSLATED;
 use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
-use stemma_wire::message::observed::{Outcome, Report, TaskResult};
+use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, digest_part, encode_part};
 
 /// A node's Observation, as it was last stored.
@@ -150,28 +149,6 @@ impl ProfileRecord {
         };
         self.tasks().into_iter().filter(is_untranslated).map(|task| task.id).collect()
     }
-}
-
-/// What an outcome means for the state of its node.
-pub fn outcome_class(outcome: Outcome) -> status::TaskOutcome {
-    match outcome {
-        Outcome::Unchanged | Outcome::Changed => status::TaskOutcome::Succeeded,
-        Outcome::WouldChange => status::TaskOutcome::WouldChange,
-        Outcome::Drifted => status::TaskOutcome::Drifted,
-        Outcome::Failed | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown => {
-            status::TaskOutcome::Failed
-        }
-    }
-}
-
-/// Whether what depends on a task may start after this outcome.
-pub fn is_success(outcome: Outcome) -> bool {
-    outcome_class(outcome) == status::TaskOutcome::Succeeded
-}
-
-/// Whether something is wrong, rather than still to come.
-pub fn is_failure(outcome: Outcome) -> bool {
-    outcome_class(outcome) == status::TaskOutcome::Failed
 }
 
 #[cfg(test)]

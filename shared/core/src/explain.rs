@@ -13,7 +13,7 @@ use crate::origin::{Level, Origin};
 use crate::resolve::{Answer, Resolution};
 use crate::role::TagOrigin;
 use crate::task::Mode;
-use crate::traits::TraitSource;
+use crate::traits::{TraitNames, TraitSource};
 
 /// The fleet, and how its nodes are resolved.
 #[derive(Clone, Copy)]
@@ -96,7 +96,7 @@ fn used_by(answer: &Answer, key: &str) -> Vec<String> {
     using.map(|ix| release.id(*ix).to_owned()).collect()
 }
 
-/// Why a node has a tag, or has not.
+/// Why a node has a tag, or has not. `change` is the verb by which an operator changes that, where there is one.
 pub fn tag(fleet: Fleetwide<'_>, answer: &Answer, tag: &str) -> Value {
     if let Some(plain) = tag.strip_prefix(PRIMARY_PREFIX) {
         return primary_tag(fleet, answer, tag, plain);
@@ -105,6 +105,11 @@ pub fn tag(fleet: Fleetwide<'_>, answer: &Answer, tag: &str) -> Value {
     let table = answer.fold().and_then(|fold| fold.table.as_ref());
     let effective = table.map(|table| table.effective_tags(&answer.roles(), &node.spec.tags)).unwrap_or_default();
     let origin = effective.iter().find(|(name, _)| ***name == *tag).map(|(_, origin)| origin);
+    let change = match (origin, table.is_some_and(|table| table.is_visible(tag))) {
+        (Some(_), _) => Some("unassign"),
+        (None, true) => Some("assign"),
+        (None, false) => None,
+    };
     let unassigned = node.spec.tags.unassigned.members().any(|name| **name == *tag);
     let primary = answer.task_set().is_some_and(|set| set.primary_tags().iter().any(|name| **name == *tag));
     let mut why = match origin {
@@ -119,7 +124,7 @@ pub fn tag(fleet: Fleetwide<'_>, answer: &Answer, tag: &str) -> Value {
     if primary && !is_matched(answer, tag) {
         why += &format!("; selectors match it as {PRIMARY_PREFIX}{tag}, in the place of {tag}");
     }
-    json!({"tag": tag, "has": origin.is_some(), "primary": primary, "holder": holder(fleet, answer, tag), "origin": origin.map(tag_origin), "why": why})
+    json!({"tag": tag, "has": origin.is_some(), "primary": primary, "holder": holder(fleet, answer, tag), "origin": origin.map(tag_origin), "why": why, "change": change})
 }
 
 /// A name that selectors know and nobody assigns: it is where the tag behind it is held as primary.
@@ -207,8 +212,8 @@ pub fn task(answer: &Answer, id: &str) -> Option<Value> {
     }))
 }
 
-/// Why a node has a trait, or has not.
-pub fn trait_name(answer: &Answer, name: &str) -> Value {
+/// Why a node has a trait, or has not; `known` are the traits that an operator may give.
+pub fn trait_name(answer: &Answer, name: &str, known: &TraitNames) -> Value {
     let traits = answer.traits();
     let mut sources: Vec<String> = traits
         .sources()
@@ -221,7 +226,9 @@ pub fn trait_name(answer: &Answer, name: &str) -> Value {
     if suppressed && sources.is_empty() && detected {
         sources.push(TraitSource::Detected.to_string());
     }
-    json!({"trait": name, "has": traits.has(name), "sources": sources, "suppressed": suppressed})
+    let has = traits.has(name);
+    let change = if suppressed { Some("unsuppress") } else { (!has && known.parse(name).is_ok()).then_some("add") };
+    json!({"trait": name, "has": has, "sources": sources, "suppressed": suppressed, "change": change})
 }
 
 /// Where a tag comes from.

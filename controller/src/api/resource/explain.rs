@@ -12,7 +12,6 @@ use crate::api::Api;
 use crate::api::http::request::{self, Reply, Request};
 use crate::cache::Model;
 use crate::desired::encode;
-use crate::records::reported::is_failure;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.
 pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
@@ -29,7 +28,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
         (Some(key), None, None, None) => explain::label(&answer, key, view::time),
         (None, Some(tag), None, None) => explain::tag(fleetwide, &answer, tag),
         (None, None, Some(id), None) => task(api, &model, &answer, id)?,
-        (None, None, None, Some(name)) => explain::trait_name(&answer, name),
+        (None, None, None, Some(name)) => explain::trait_name(&answer, name, &api.traits),
         _ => {
             let message = "explain takes one of label, tag, task and trait";
             return Err(ApiError::new(ErrorType::RequestQuery, message));
@@ -53,7 +52,7 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
         released.is_some_and(|released| crate::reconcile::facts::runs(model, released).any(|task| task == id)).into();
     let last = model.results.get(&node).and_then(|results| results.tasks.get(id));
     let present = released.map(|released| released.digest());
-    let is_done = last.is_some_and(|last| Some(last.result.task_set) == present && !is_failure(last.result.outcome));
+    let is_done = last.is_some_and(|last| Some(last.result.task_set) == present && !last.result.outcome.is_failure());
     body["waits"] = if is_done { json!([]) } else { waits(api, model, answer, id).into() };
     body["last"] = json!(last.map(
         |last| json!({"at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message, "output": last.result.output})

@@ -14,7 +14,7 @@ use super::view;
 use crate::api::Api;
 use crate::cache::Model;
 use crate::reconcile::facts;
-use crate::records::reported::{self, TaskOutcome};
+use crate::records::reported::TaskOutcome;
 
 /// A node's traits with their sources.
 pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
@@ -104,7 +104,7 @@ pub(super) fn why_not_done(model: &Model, node: Uuid, task: &str) -> String {
     let present = model.released.get(&node).map(|released| released.digest());
     let outcome = model.results.get(&node).and_then(|results| results.tasks.get(task));
     match outcome.filter(|outcome| Some(outcome.result.task_set) == present) {
-        Some(outcome) if reported::is_failure(outcome.result.outcome) => format!("{task} failed there"),
+        Some(outcome) if outcome.result.outcome.is_failure() => format!("{task} failed there"),
         Some(_) | None => format!("{task} has not succeeded there"),
     }
 }
@@ -116,7 +116,7 @@ pub(super) fn last_error(model: &Model, node: &Node) -> Option<String> {
     let digest = released.digest();
     let failed = facts::runs(model, released).find_map(|task| {
         let outcome = results.tasks.get(task)?;
-        let counts = outcome.result.task_set == digest && reported::is_failure(outcome.result.outcome);
+        let counts = outcome.result.task_set == digest && outcome.result.outcome.is_failure();
         counts.then_some(outcome)
     })?;
     let said = if failed.result.message.is_empty() { "no reason was given" } else { failed.result.message.as_str() };

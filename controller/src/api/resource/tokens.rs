@@ -1,10 +1,14 @@
 //! Join tokens, which `enrol` keeps.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
+use super::changes::{Changes, LostLabels};
+use super::writes::tell;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::enrol::token;
+use crate::records::request::Answer;
+use crate::registry::work::Work;
 
 /// `GET /v1/join-tokens`.
 pub(super) fn list(api: &Api, _request: &Request) -> Reply {
@@ -25,9 +29,16 @@ pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     Ok(Reply::ok(token::get(&api.cache().model(), request.part("token"))?))
 }
 
-/// `DELETE /v1/join-tokens/{token}`.
+/// `DELETE /v1/join-tokens/{token}`. Each of its fields goes.
 pub(super) async fn delete(api: &Api, request: &Request) -> HandlerResult {
-    let answer = token::delete(&api.registry, &request.caller()?, request.part("token")).await?;
+    let answer = |work: &Work<'_>, token: &Value| {
+        let is_said = |(_, value): &(&String, &Value)| !value.is_null();
+        let said = token.as_object().into_iter().flatten().filter(is_said);
+        let said: Map<String, Value> = said.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let gone = Changes::default().between(&said.into(), &json!({}));
+        tell(Answer::empty(204), request, gone, &LostLabels::default(), work)
+    };
+    let answer = token::delete(&api.registry, &request.caller()?, request.part("token"), answer).await?;
     Ok(Reply::written(answer, &request.base))
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stemma_core::status::TaskOutcome;
 
 use super::PartDigest;
 use super::bounded;
@@ -50,6 +51,28 @@ pub enum Outcome {
     Unknown,
     /// It stands out by its definition (`on_drift: report`): drift seen, not mended.
     Drifted,
+}
+
+impl Outcome {
+    /// What it means for the state of its node.
+    pub const fn of_node(self) -> TaskOutcome {
+        match self {
+            Self::Unchanged | Self::Changed => TaskOutcome::Succeeded,
+            Self::WouldChange => TaskOutcome::WouldChange,
+            Self::Drifted => TaskOutcome::Drifted,
+            Self::Failed | Self::DependencyFailed | Self::Unsupported | Self::Unknown => TaskOutcome::Failed,
+        }
+    }
+
+    /// Whether what depends on the task may start after it.
+    pub const fn is_success(self) -> bool {
+        matches!(self.of_node(), TaskOutcome::Succeeded)
+    }
+
+    /// Whether something is wrong, rather than still to come.
+    pub const fn is_failure(self) -> bool {
+        matches!(self.of_node(), TaskOutcome::Failed)
+    }
 }
 
 /// One result, with a number that grows on the host and never returns.
