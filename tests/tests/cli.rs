@@ -451,7 +451,7 @@ fn a_controller_that_cannot_be_asked_is_told_with_what_to_look_at() -> Result<()
     for (context, expected) in [
         (
             url(&foreign, &fleet.bound().admin),
-            "is not trusted: it shows no certificate of this fleet's controller\n  is it the controller of another fleet",
+            "is not trusted: the certificate was not issued by an authority that is trusted here\n  is it the controller of another fleet",
         ),
         (url(&own, &fleet.bound().agents), "refused this client's certificate\n  is `cert` of this fleet"),
         (

@@ -188,7 +188,7 @@ fn w11_an_apply_says_all_that_is_wrong_as_validate_does() -> Result<()> {
         + "---\nkind: Release\nname: more\nimports: [site@1]\ntasks:\n  - {id: x, type: shell, requires: [conf], parameters: {command: [a]}}\n";
     let (status, _, err) = apply(&fleet, &text, &[])?;
     assert!(status == 1 && err.starts_with("error: site.yaml:") && err.contains("nosuch"), "{err}");
-    assert!(!err.contains("imports") && !err.contains("conf\" is"), "{err}");
+    assert_eq!(err.lines().count(), 2, "{err}");
     Ok(())
 }
 
@@ -222,8 +222,11 @@ fn w11_what_stands_in_none_of_the_files_has_the_place_of_the_object_by_which_it_
     let applied: Value = serde_json::from_str(&out)?;
     let place = applied["findings"][0]["place"].as_str().unwrap_or_default();
     assert!(status == 0 && place.ends_with("site.yaml:1:1"), "{out}{err}");
-    // Likewise a cycle, which is found in the cluster.
-    let release = SITE.split("---\n").next().unwrap_or_default();
+    // Likewise a cycle, which is found in the cluster. A release without a version may be edited.
+    let unfixed = SITE.replace("version: \"1\"\n", "").replace("site@1", "site");
+    let (status, out, err) = apply(&fleet, &unfixed, &[])?;
+    assert_eq!(status, 0, "{out}{err}");
+    let release = unfixed.split("---\n").next().unwrap_or_default();
     let release = release
         .replace("tags: [nginx]\n    p", "tags: [nginx]\n    cross_depends: [{name: conf, tags: [nginx]}]\n    p");
     let (status, _, err) = apply(&fleet, &release, &[])?;
@@ -240,18 +243,10 @@ fn w11_each_write_warns_of_a_role_that_nothing_declares() -> Result<()> {
     let (status, out, err) = apply(&fleet, SITE, &[])?;
     assert_eq!(status, 0, "{out}{err}");
     let unknown = "has role wbe, which release site@1 does not declare";
-    for (command, object) in [
-        (&["create", "nodegroup", "prod", "more", "--roles", "wbe"][..], "nodegroup/prod/more"),
-        (&["role", "add", "web-1", "wbe"], "node/web-1"),
-    ] {
-        let output = fleet.cli(command)?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success() && told.contains(&format!("warning: {object}: {unknown}")),
-            "{command:?}: {told}"
-        );
-    }
-    let output = fleet.cli(&["label", "node", "web-1", "other=x"])?;
+    let output = fleet.cli(&["create", "nodegroup", "prod", "more", "--roles", "wbe"])?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains(&format!("warning: nodegroup/prod/more: {unknown}")), "{told}");
+    let output = fleet.cli(&["label", "nodegroup", "prod/more", "other=x"])?;
     assert!(!String::from_utf8_lossy(&output.stderr).contains("wbe"), "what was so before is not repeated");
     Ok(())
 }

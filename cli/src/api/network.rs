@@ -21,7 +21,6 @@ pub(super) fn sentence(error: &ClientError, url: &str) -> String {
             told(error),
             "is the host up, and does a firewall let this port through? --context or --server names another controller",
         ),
-        // What another fleet's controller shows is found to be of no use here before its issuer is found to be unknown.
         ClientError::Untrusted { source: Refusal::WrongUse, .. } => (
             format!("{url} is not trusted: it shows no certificate of this fleet's controller"),
             untrusted(&Refusal::WrongUse),
