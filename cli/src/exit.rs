@@ -15,6 +15,8 @@ pub(crate) enum Exit {
     Conflict = 4,
     /// It may have been carried out: the answer was lost.
     Unknown = 5,
+    /// What was compared differs.
+    Differs = 6,
 }
 
 /// A sentence with the status that goes with it.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use stemma_core::catalog::Bound;
 use stemma_core::key::LabelKey;
 
 use crate::output::{cell, is_failure, last_lines, printable_lines, since, table, words};
@@ -164,6 +165,42 @@ pub(crate) fn node_trait(node: &str, name: &str, explained: &Value) -> String {
     let change = explained.get("change").and_then(Value::as_str);
     let change = change.map_or_else(String::new, |verb| format!("\n  change    stemma trait {verb} {node} {name}"));
     printable_lines(&format!("{place} has no trait {name}\n  why       {why}{change}"))
+}
+
+/// What the catalogue says of a key, a block for each namespace that binds it.
+pub(crate) fn key(bound: Bound, key: &str, explained: &Value) -> String {
+    let mut text = format!("{} {key}", bound.word());
+    for binding in explained.get("bindings").and_then(Value::as_array).into_iter().flatten() {
+        let property = |field: &str| binding.get("property").and_then(|property| property.get(field));
+        let _ = write!(text, "\n  {:<12} {}", "title", cell(property("title")));
+        let rows = [
+            ("description", "description"),
+            ("type", "type"),
+            ("values", "enum"),
+            ("least", "minimum"),
+            ("most", "maximum"),
+            ("fewest chars", "minLength"),
+            ("most chars", "maxLength"),
+            ("pattern", "pattern"),
+            ("default", "default"),
+        ];
+        for (name, field) in rows {
+            if let Some(value) = property(field).filter(|value| !value.is_null()) {
+                let _ = write!(text, "\n  {name:<12} {}", cell(Some(value)));
+            }
+        }
+        if let Some(values) = property("items").and_then(|items| items.get("enum")) {
+            let _ = write!(text, "\n  {:<12} {}", "each one of", cell(Some(values)));
+        }
+        let operators = match property("operators").and_then(Value::as_array) {
+            None => "any".to_owned(),
+            Some(listed) if listed.is_empty() => "none of <or>, <in>, <all-in>".to_owned(),
+            Some(_) => cell(property("operators")),
+        };
+        let _ = write!(text, "\n  {:<12} {operators}", "operators");
+        let _ = write!(text, "\n  {:<12} {}", "namespace", cell(binding.get("namespace")));
+    }
+    printable_lines(&text)
 }
 
 /// The winner is seen at a glance; a level that is silent passes on what is above it.

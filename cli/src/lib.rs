@@ -28,7 +28,7 @@ use clap::{Arg, CommandFactory as _, FromArgMatches as _};
 use clap_complete::CompleteEnv;
 
 use api::Api;
-use args::{Args, Command, Kind, Named, Release, Subject, Token};
+use args::{Args, Catalog, Command, Explained, Kind, Mode, Named, Release, Subject, Token};
 use command::each::Objects;
 use command::import::Import;
 use command::{apply, describe, label, node, question, token, watch, write};
@@ -116,6 +116,15 @@ async fn ask(global: args::Global, command: Command) -> Result<()> {
         let what = Import { path: fuel, graph, name, version: version.as_deref(), force: *force };
         return command::import::release(&global, what).await;
     }
+    if let Command::Catalog(Catalog::Import { paths, builtin, diff, merge, overwrite }) = &command {
+        let mode = match (diff, merge, overwrite) {
+            (true, _, _) => Mode::Diff,
+            (_, true, _) => Mode::Merge,
+            (_, _, true) => Mode::Overwrite,
+            (false, false, false) => Mode::Keep,
+        };
+        return command::catalog::import(&global, paths, *builtin, mode).await;
+    }
     let api = &mut Api::new(&global)?;
     if command.writes() { change(api, &global, command).await } else { question(api, &global, command).await }
 }
@@ -138,7 +147,15 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
             describe::describe(api, kind, kind.bare(name), output).await
         }
         Command::Audit(asked) => command::audit::audit(api, &asked, output).await,
-        Command::Explain { kind, name, question } => question::explain(api, kind, &name, &question, output).await,
+        Command::Explain { kind: Explained::Object(kind), name, question, about } => {
+            question::explain(api, kind, &name, question.zip(about.as_deref()), output).await
+        }
+        Command::Explain { kind: Explained::Key(bound), name, question: None, .. } => {
+            question::explain_key(api, bound, &name, output).await
+        }
+        Command::Explain { .. } => {
+            Err(Exit::Usage.because("explain asks of a key, or of a node: nothing follows a key"))
+        }
         Command::Trait(what) => node::traits(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
         Command::Token(what) => token::token(api, global, what).await,

@@ -33,6 +33,7 @@ impl Kind {
             Self::Cluster => kind("cluster", "Cluster", E::GetCluster, E::ListClustersDetail),
             Self::Clustertemplate => kind("clustertemplate", "ClusterTemplate", E::GetTemplate, E::ListTemplates),
             Self::Release => kind("release", "Release", E::GetRelease, E::ListReleases),
+            Self::Namespace => kind("namespace", "Namespace", E::GetNamespace, E::ListNamespaces),
             Self::Token => kind("token", "JoinToken", E::GetToken, E::ListTokens),
         }
     }
@@ -122,6 +123,9 @@ impl Kind {
             }
             _ => None,
         };
+        if self == Self::Namespace && self.is_narrowed_by(filter) {
+            bail!("namespaces of the catalogue are not selected: name them");
+        }
         let path = self.table().list.path(cluster.as_slice());
         if filter.selection.cluster.is_some() && !matches!(self, Self::Nodegroup | Self::Node) {
             bail!("--cluster narrows nodes and node groups; a {} stands in no cluster", self.name());

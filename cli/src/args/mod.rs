@@ -1,5 +1,6 @@
 //! The command line, in the habits of kubectl.
 
+mod catalog;
 mod node;
 mod object;
 
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+pub(crate) use catalog::{Catalog, Explained, Mode};
 pub(crate) use node::{
     NodeVerb, Nodes, NodesAndNames, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,
 };
@@ -126,12 +128,16 @@ pub(crate) enum Command {
         subject: Subject,
         name: Option<String>,
     },
-    /// Why a node has a label's value, a tag, a task or a trait.
+    /// Why a node has a label's value, a tag, a task or a trait; or what a label's, parameter's, property's or fact's key may be.
     Explain {
-        kind: Kind,
+        kind: Explained,
+        /// The node's name, or the key.
         name: String,
-        #[command(subcommand)]
-        question: Question,
+        /// Of a node: what is asked about.
+        #[arg(requires = "about")]
+        question: Option<Question>,
+        /// The label's key, the tag's or trait's name, or the task's id.
+        about: Option<String>,
     },
     /// Who did what and what was refused, the last first.
     Audit(Audit),
@@ -184,6 +190,9 @@ pub(crate) enum Command {
     /// Join tokens.
     #[command(subcommand)]
     Token(Token),
+    /// The catalogue: which keys there are, what their values may be, and which operators they take.
+    #[command(subcommand)]
+    Catalog(Catalog),
 }
 
 impl Command {
@@ -198,7 +207,8 @@ impl Command {
             | Self::Pause(_)
             | Self::Resume(_)
             | Self::Role(_)
-            | Self::Release(Release::Import { .. }) => true,
+            | Self::Release(Release::Import { .. })
+            | Self::Catalog(Catalog::Import { .. }) => true,
             Self::Trait(what) => !matches!(what, Trait::List { .. }),
             Self::Tag(what) => !matches!(what, Tag::List { .. }),
             Self::Token(what) => !matches!(what, Token::List | Token::CaHash),
@@ -250,17 +260,17 @@ fn past(text: &str) -> Result<jiff::Timestamp, String> {
     jiff::Timestamp::now().checked_sub(ago).map_err(|error| refused(&error))
 }
 
-/// A question of `explain`.
-#[derive(Debug, Subcommand)]
+/// A question of `explain` about a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Question {
     /// Where this label's value came from.
-    Label { key: String },
+    Label,
     /// Why the node has this tag, or has it not.
-    Tag { name: String },
+    Tag,
     /// Why this task runs on the node, or does not.
-    Task { id: String },
+    Task,
     /// Which source gave the node this trait.
-    Trait { name: String },
+    Trait,
 }
 
 /// Manifests to read.

@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Clustertemplate,
     #[value(alias = "releases")]
     Release,
+    #[value(aliases = ["namespaces", "ns"])]
+    Namespace,
     #[value(aliases = ["tokens", "jointoken", "jointokens"])]
     Token,
 }

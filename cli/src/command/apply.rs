@@ -57,7 +57,7 @@ pub(crate) async fn apply(api: &mut Api, files: &Files, terms: Terms<'_>, output
 /// How many infos of a rule are printed for people.
 const FEW_INFOS: usize = 3;
 
-async fn print_applied(api: &mut Api, applied: &Value, places: &Places<'_>, output: Output) -> Result<()> {
+pub(crate) async fn print_applied(api: &mut Api, applied: &Value, places: &Places<'_>, output: Output) -> Result<()> {
     let objects = || applied.get("objects").and_then(Value::as_array).into_iter().flatten();
     let named = |object: &Value| {
         let kind = Kind::of_manifest(object.get("kind").and_then(Value::as_str).unwrap_or_default());

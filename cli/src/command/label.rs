@@ -47,6 +47,9 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
         if !kind.has_manifest() {
             return Err(Exit::Usage.because(format!("a {} has no labels", kind.name())));
         }
+        if kind == Kind::Namespace {
+            return Err(Exit::Usage.because("a namespace's own labels are a field of its manifest: stemma apply -f"));
+        }
         let before = question::one(api, kind, &object.name).await?;
         let mut after = provided(&before);
         let absent: Vec<&str> = absent(&patch, &after);

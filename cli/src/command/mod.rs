@@ -2,6 +2,7 @@
 
 pub(crate) mod apply;
 pub(crate) mod audit;
+pub(crate) mod catalog;
 pub(crate) mod describe;
 pub(crate) mod done;
 pub(crate) mod each;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Error, Result, bail};
 use serde_json::Value;
+use stemma_core::catalog::Bound;
 use stemma_core::name::near;
 use stemma_wire::endpoint::{Endpoint, escape};
 
@@ -77,28 +78,47 @@ pub(crate) async fn raw(api: &mut Api, path: &str) -> Result<()> {
 }
 
 /// `explain node N label K`, and the like for a tag, a task and a trait.
-pub(crate) async fn explain(api: &mut Api, kind: Kind, name: &str, asked: &Question, output: Output) -> Result<()> {
-    if kind != Kind::Node {
-        bail!("explain asks about a node: stemma explain node NAME label|tag|task|trait …");
-    }
-    let (what, value) = match asked {
-        Question::Label { key } => ("label", key),
-        Question::Tag { name } => ("tag", name),
-        Question::Task { id } => ("task", id),
-        Question::Trait { name } => ("trait", name),
+pub(crate) async fn explain(
+    api: &mut Api,
+    kind: Kind,
+    name: &str,
+    asked: Option<(Question, &str)>,
+    output: Output,
+) -> Result<()> {
+    let Some((question, about)) = asked.filter(|_| kind == Kind::Node) else {
+        bail!(
+            "explain asks about a node: stemma explain node NAME label|tag|task|trait …; or about a key: stemma explain label KEY"
+        );
+    };
+    let what = match question {
+        Question::Label => "label",
+        Question::Tag => "tag",
+        Question::Task => "task",
+        Question::Trait => "trait",
     };
     let name = kind.bare(name);
     let path = kind.path_of(Endpoint::ExplainNode, name, &[])?;
-    let explained = match api.get(&format!("{path}?{what}={}", escape(value))).await {
+    let explained = match api.get(&format!("{path}?{what}={}", escape(about))).await {
         Err(error) if Exit::of(&error) == Exit::NotFound => return Err(nearest(api, kind, name, error).await),
         explained => explained?,
     };
-    match (output, asked) {
+    match (output, question) {
         (Output::Json | Output::Yaml, _) => print(&explained, output)?,
-        (_, Question::Label { key }) => say!("{}", crate::explain::label(name, key, &explained)),
-        (_, Question::Task { id }) => say!("{}", crate::explain::task(name, id, &explained)),
-        (_, Question::Tag { name: tag }) => say!("{}", crate::explain::tag(name, tag, &explained)),
-        (_, Question::Trait { name: own }) => say!("{}", crate::explain::node_trait(name, own, &explained)),
+        (_, Question::Label) => say!("{}", crate::explain::label(name, about, &explained)),
+        (_, Question::Task) => say!("{}", crate::explain::task(name, about, &explained)),
+        (_, Question::Tag) => say!("{}", crate::explain::tag(name, about, &explained)),
+        (_, Question::Trait) => say!("{}", crate::explain::node_trait(name, about, &explained)),
+    }
+    Ok(())
+}
+
+/// `explain label KEY`, and the like for a parameter, a property and a fact: what the catalogue says of it.
+pub(crate) async fn explain_key(api: &mut Api, bound: Bound, key: &str, output: Output) -> Result<()> {
+    let path = format!("{}?{}={}", Endpoint::ExplainKey.path(&[]), bound.word(), escape(key));
+    let explained = api.get(&path).await?;
+    match output {
+        Output::Json | Output::Yaml => print(&explained, output)?,
+        _ => say!("{}", crate::explain::key(bound, key, &explained)),
     }
     Ok(())
 }
@@ -248,6 +268,7 @@ pub(crate) fn name(kind: Kind, object: &Value) -> String {
         Kind::Nodegroup => format!("{}/{}", text("cluster"), text("name")),
         Kind::Release if !text("version").is_empty() => format!("{}@{}", text("name"), text("version")),
         Kind::Token => text("id").to_owned(),
+        Kind::Namespace => text("namespace").to_owned(),
         Kind::Node | Kind::Allocation if text("name").is_empty() => text("uuid").to_owned(),
         _ => text("name").to_owned(),
     }
@@ -267,6 +288,10 @@ pub(crate) fn rows(kind: Kind, objects: &[Value], wanted: &[String], output: Out
 fn column_cell(kind: Kind, object: &Value, column: &str) -> String {
     match column {
         "name" => name(kind, object),
+        "resource_type_associations" => {
+            let names = object.get(column).and_then(Value::as_array).into_iter().flatten();
+            names.map(|one| cell(one.get("name"))).collect::<Vec<_>>().join(",")
+        }
         time if is_time(time) => since(object.get(time)),
         other => cell(object.get(other)),
     }
@@ -302,6 +327,7 @@ fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
         (Kind::Clustertemplate, _) => &["name", "release", "labels"],
         (Kind::Release, _) => &["name", "task_count", "created_at"],
         (Kind::Allocation, _) => &["name", "state", "node_uuid", "resource_class", "traits", "created_at"],
+        (Kind::Namespace, _) => &["name", "display_name", "visibility", "protected", "resource_type_associations"],
         (Kind::Token, _) => &["id", "nodegroup", "node", "uses_left", "expires_at"],
     }
 }

@@ -5,8 +5,11 @@
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
+use stemma_core::catalog::without_read_only;
 use stemma_core::manifest::{Fields, Kept};
-use stemma_core::object::{AllocationSpec, ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+use stemma_core::object::{
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, NamespaceSpec, NodeGroupSpec, NodeSpec, ReleaseSpec,
+};
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::Api;
@@ -52,6 +55,7 @@ pub(crate) fn known_of(kind: Kind) -> (Vec<&'static str>, &'static [Kept]) {
         Kind::Clustertemplate => known::<ClusterTemplateSpec>(),
         Kind::Release => known::<ReleaseSpec>(),
         Kind::Allocation => known::<AllocationSpec>(),
+        Kind::Namespace => known::<NamespaceSpec>(),
         Kind::Token => (vec!["nodegroup", "node"], &[]),
     }
 }
@@ -63,6 +67,9 @@ pub(crate) fn is_filled(field: &Kept, value: &Value) -> bool {
 }
 
 fn written(kind: Kind, object: &Value) -> Map<String, Value> {
+    if kind == Kind::Namespace {
+        return namespace(object);
+    }
     let (fields, extra) = known_of(kind);
     let mut to = Map::from_iter([("kind".to_owned(), Value::from(kind.manifest_name()))]);
     let text = |field: &str| object.get(field).filter(|value| value.is_string());
@@ -79,6 +86,16 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
     if kind != Kind::Release {
         maps(&mut to, object);
     }
+    to
+}
+
+/// Glance's body without what an answer adds to it.
+fn namespace(object: &Value) -> Map<String, Value> {
+    let mut to = object.as_object().cloned().unwrap_or_default();
+    without_read_only(&mut to);
+    let is_default = |name: &str, value: &Value| name == "visibility" && value == "private";
+    to.retain(|name, value| is_said(value) && !is_default(name, value));
+    to.insert("kind".to_owned(), Kind::Namespace.manifest_name().into());
     to
 }
 

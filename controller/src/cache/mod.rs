@@ -138,6 +138,7 @@ async fn load(store: &dyn Store) -> Result<Model, StoreError> {
         key::REPORTS,
         key::SEEN,
         key::TOKENS,
+        key::RESOURCE_TYPES,
     ];
     for prefix in records.into_iter().chain(key::MARKS) {
         let list = snapshot.list(&Query::prefix(prefix)).await?;

@@ -41,6 +41,8 @@ pub const AGENTS: &str = "agent/";
 pub const AGENT_KEYS: &str = "agent-key/";
 /// Join tokens, by id.
 pub const TOKENS: &str = "token/";
+/// When each resource type was first named by a namespace of the catalogue, by its name. It stays when none names it any more.
+pub const RESOURCE_TYPES: &str = "resource-type/";
 
 /// Marks: entries without a value, of which only counts which revision wrote them.
 pub const MARKS: [&str; 5] = ["referred/", "order/", "placed/", "fixed/", "allocated/"];
@@ -142,6 +144,16 @@ pub fn read_mark(key: &[u8]) -> Option<&str> {
     MARKS.iter().any(|prefix| key.starts_with(prefix)).then_some(key)
 }
 
+/// A resource type.
+pub fn resource_type(name: &str) -> String {
+    format!("{RESOURCE_TYPES}{name}")
+}
+
+/// The name of a key under [`RESOURCE_TYPES`].
+pub fn read_resource_type(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok()?.strip_prefix(RESOURCE_TYPES)
+}
+
 /// The token of a key under [`TOKENS`].
 pub fn read_token(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok()?.strip_prefix(TOKENS)
@@ -185,6 +197,7 @@ mod tests {
             AGENTS,
             AGENT_KEYS,
             TOKENS,
+            RESOURCE_TYPES,
             "name/",
             "referred/",
             "order/",

@@ -11,8 +11,8 @@ use serde::Serialize;
 use crate::labels::Layer;
 use crate::name::TagName;
 use crate::object::{
-    AllocationSpec, ClusterSpec, ClusterTemplateSpec, FieldOwners, Inherited, Kind, NodeGroupSpec, NodeSpec, NodeTags,
-    Object, Observation, PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Spec, TagSpec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, FieldOwners, Inherited, Kind, NamespaceSpec, NodeGroupSpec,
+    NodeSpec, NodeTags, Object, Observation, PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Spec, TagSpec,
 };
 use crate::ownership::{OwnedMap, OwnedSet};
 use crate::task::Mode;
@@ -160,6 +160,20 @@ classified! {
     }
     ReleaseTagsSpec {
         tags: by tags,
+    }
+    NamespaceSpec {
+        display_name: Nowhere,
+        description: Nowhere,
+        visibility: Nowhere,
+        protected: Nowhere,
+        owner: Nowhere,
+        labels: Nowhere,
+        resource_type_associations: Nowhere,
+        properties: Nowhere,
+        objects: Nowhere,
+        tags: Nowhere,
+        dates: Nowhere,
+        owners: by owners,
     }
     ClusterTemplateSpec {
         description: Nowhere,

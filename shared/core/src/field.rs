@@ -12,6 +12,8 @@ pub enum Form {
     Flag,
     /// A whole number.
     Count,
+    /// Any number.
+    Number,
     /// An object.
     Map,
     /// An object with these members.
@@ -79,6 +81,7 @@ impl Form {
             Self::Text
             | Self::Flag
             | Self::Count
+            | Self::Number
             | Self::Map
             | Self::Parameters
             | Self::Objects
@@ -97,6 +100,7 @@ impl Form {
             Self::Text => "text".to_owned(),
             Self::Flag => "true or false".to_owned(),
             Self::Count => "whole number".to_owned(),
+            Self::Number => "number".to_owned(),
             Self::Map | Self::Object(_) | Self::Parameters => "map".to_owned(),
             Self::MapOf(_) => "map of maps, by name".to_owned(),
             Self::Objects | Self::ListOf(_) => "list of maps".to_owned(),

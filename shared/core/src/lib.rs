@@ -5,6 +5,7 @@
 //! same objects, and an answer can be asked again later.
 
 pub mod allocate;
+pub mod catalog;
 pub mod change;
 pub mod condition;
 pub mod digest;

@@ -130,6 +130,11 @@ impl Parameters {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
+    /// Each name with its value, as they were sent.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// The union of a parameter's comma lists, in order, or `None` when it is not given at all.
     ///
     /// # Errors

@@ -285,9 +285,10 @@ impl Request {
         self.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
     }
 
-    /// Whether it comes from one of `OpenStack`'s clients, which all name a version.
+    /// Whether it comes from one of `OpenStack`'s clients, which all name a version, but for Glance's, whose paths are its own.
     pub(crate) fn is_of_openstack(&self) -> bool {
-        [IRONIC_VERSION, OPENSTACK_VERSION].iter().any(|name| self.headers.contains_key(*name))
+        let is_of_glance = self.uri.path().starts_with("/v2/");
+        is_of_glance || [IRONIC_VERSION, OPENSTACK_VERSION].iter().any(|name| self.headers.contains_key(*name))
     }
 
     /// Whether a write that answers with nothing is asked to say what it changed (RFC 7240).

@@ -66,6 +66,7 @@ where
             opened.answer(&api, peer.clone(), body).await
         }
     };
+    let outcome = outcome.map_err(|refusal| as_of_path(refusal, parts.uri.path()));
     if let Err(refusal) = &outcome {
         note_refusal(&*api, peer.as_deref(), parts.uri.path(), refusal);
     }
@@ -85,6 +86,15 @@ fn without_body(response: Response<AnswerBody>) -> Response<AnswerBody> {
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     response
+}
+
+/// Glance's client prints the message alone, where Glance's own begins with the status.
+fn as_of_path(refusal: ApiError, path: &str) -> ApiError {
+    if !path.starts_with("/v2/") {
+        return refusal;
+    }
+    let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    ApiError { message: format!("{status}: {}", refusal.message), ..refusal }
 }
 
 /// Counts what is refused, and tells of it where who asks is known: on the plain listener that is whoever is let in.

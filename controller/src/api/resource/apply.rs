@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use stemma_core::finding::strictly;
 use stemma_core::manifest::{Author, Document, Key, read_document, write};
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
 };
 use stemma_core::ownership::{InvalidOwner, Manager};
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -187,6 +187,7 @@ impl<'a> Applying<'a> {
                 self.put(work, document, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)))
             }
             Key::Node(name) => self.put(work, document, Some(name.clone()), NodeSpec::default()),
+            Key::Namespace(name) => self.put(work, document, name.clone(), NamespaceSpec::default()),
         }
     }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::{Fleet, GroupFold, Missing};
 use stemma_core::idle::{self, Idle};
-use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, Object};
+use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, Object, TemplateId};
 use stemma_core::resolve::{
-    Resolution, Unset, cluster_findings, newly_unset, resolve_cluster, undeclared_roles, unset_in_empty,
+    ObjectId, Resolution, Unset, all_catalog_findings, catalog_findings_of, cluster_findings, newly_unset,
+    resolve_cluster, undeclared_roles, unset_in_empty,
 };
 use uuid::Uuid;
 
@@ -85,6 +86,7 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     for (kind, uuid) in work.written() {
         clusters.extend(cluster_of(&work.model, kind, uuid));
         findings.extend(of_object(&work.model, kind, uuid));
+        findings.extend(of_catalog(&work.model, kind, uuid));
     }
     for cluster in clusters {
         findings.extend(cluster_findings(&work.model.fleet, cluster));
@@ -176,6 +178,26 @@ fn of_object(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
         | Kind::Expectation
         | Kind::Allocation => Vec::new(),
     }
+}
+
+/// Where an object of a write and the catalogue do not agree; of a namespace every object that is concerned.
+fn of_catalog(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
+    let id = match kind {
+        Kind::Namespace => return all_catalog_findings(&model.fleet),
+        Kind::ClusterTemplate => ObjectId::Template(TemplateId(uuid)),
+        Kind::Cluster => ObjectId::Cluster(ClusterId(uuid)),
+        Kind::NodeGroup => ObjectId::Group(GroupId(uuid)),
+        Kind::Node => ObjectId::Node(NodeId(uuid)),
+        Kind::Release
+        | Kind::ReleaseTags
+        | Kind::Primary
+        | Kind::InspectionRule
+        | Kind::Revision
+        | Kind::Secret
+        | Kind::Expectation
+        | Kind::Allocation => return Vec::new(),
+    };
+    catalog_findings_of(&model.fleet, id)
 }
 
 fn idle_fields<S: Resource + Idle>(object: Option<&Arc<Object<S>>>) -> Vec<Finding> {

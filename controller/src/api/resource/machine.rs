@@ -24,12 +24,18 @@ fn version_1(request: &Request) -> Value {
     })
 }
 
+/// As of Glance's API, whose clients read `id`, `status` and `links`.
+fn version_2(request: &Request) -> Value {
+    let link = json!({"href": format!("{}/v2/", request.base), "rel": "self"});
+    json!({"id": "v2.17", "status": "CURRENT", "links": [link]})
+}
+
 /// `GET /` and `GET /versions`.
 pub(super) fn versions(_api: &Api, request: &Request) -> Reply {
     let version = version_1(request);
     Reply::ok(json!({
         "name": "Stemma", "description": "Labels, traits, tags and tasks of a fleet of hosts, each with its line of descent.",
-        "default_version": version, "versions": [version],
+        "default_version": version, "versions": [version, version_2(request)],
     }))
 }
 
@@ -46,12 +52,9 @@ pub(super) fn version_1_document(_api: &Api, request: &Request) -> Reply {
     Reply::ok(body)
 }
 
-/// `GET /v2`: Glance's API is not here yet, and says so.
-pub(super) fn version_2_document(_api: &Api, _request: &Request) -> HandlerResult {
-    Err(ApiError::new(
-        ErrorType::PathUnknown,
-        "version 2 (the catalogue of labels and properties) is not served by this release",
-    ))
+/// `GET /v2`.
+pub(super) fn version_2_document(_api: &Api, request: &Request) -> Reply {
+    Reply::ok(json!({"version": version_2(request)}))
 }
 
 /// `GET /readyz`: whether the store takes writes and the cache is whole.

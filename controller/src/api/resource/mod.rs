@@ -4,6 +4,7 @@ mod allocations;
 mod apply;
 mod audit;
 mod blobs;
+mod catalog;
 mod changes;
 mod clusters;
 mod columns;

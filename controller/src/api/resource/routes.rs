@@ -6,7 +6,10 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use stemma_core::object::{AllocationSpec, ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+use stemma_core::object::{
+    AllocationSpec, Association, ClusterSpec, ClusterTemplateSpec, Definition, NamespaceSpec, NamespaceTag,
+    NodeGroupSpec, NodeSpec, ReleaseSpec,
+};
 use stemma_wire::endpoint::{Delivery, Endpoint};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::serve::Rejected;
@@ -14,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
+use super::catalog::{keys, members, namespaces, properties};
 use super::lists::Detail;
 use super::maps::MapCall;
 use super::roles::RoleCall;
@@ -65,7 +69,7 @@ handlers! {
     Versions => answer machine::versions;
     VersionsList => answer machine::versions;
     Version1 => answer machine::version_1_document;
-    Version2 => read machine::version_2_document;
+    Version2 => answer machine::version_2_document;
     Healthz => answer machine::alive;
     Readyz => answer machine::ready;
     Metrics => answer machine::metrics;
@@ -160,6 +164,36 @@ handlers! {
     GetReleaseTag => read tags::release::tag;
     PutReleaseTag => write tags::release::write_tag, TagCall::Put;
     DeleteReleaseTag => write tags::release::write_tag, TagCall::Delete;
+    ListNamespaces => read namespaces::list;
+    CreateNamespace => write namespaces::create;
+    GetNamespace => read namespaces::get;
+    PutNamespace => write namespaces::put;
+    DeleteNamespace => write writes::delete::<NamespaceSpec>;
+    ListProperties => read properties::list;
+    CreateProperty => write properties::create;
+    DeleteProperties => write properties::clear;
+    GetProperty => read properties::get;
+    PutProperty => write properties::put;
+    DeleteProperty => write properties::remove;
+    ListDefinitions => read members::list_definitions;
+    CreateDefinition => write members::create::<Definition>;
+    DeleteDefinitions => write members::clear::<Definition>;
+    GetDefinition => read members::get::<Definition>;
+    PutDefinition => write members::put::<Definition>;
+    DeleteDefinition => write members::remove::<Definition>;
+    ListNamespaceTags => read members::list_tags;
+    CreateNamespaceTags => write members::replace_tags;
+    DeleteNamespaceTags => write members::clear::<NamespaceTag>;
+    GetNamespaceTag => read members::get::<NamespaceTag>;
+    CreateNamespaceTag => write members::create_tag;
+    PutNamespaceTag => write members::put::<NamespaceTag>;
+    DeleteNamespaceTag => write members::remove::<NamespaceTag>;
+    ListAssociations => read members::list_associations;
+    CreateAssociation => write members::create::<Association>;
+    DeleteAssociation => write members::remove::<Association>;
+    ListResourceTypes => answer members::list_resource_types;
+    GetSchema => read namespaces::schema;
+    ExplainKey => read keys::explain;
     Apply => write apply::post;
     PutBlob => write blobs::put;
     ListAudit => write audit::list;

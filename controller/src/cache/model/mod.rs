@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
-    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeId, NodeSpec, Object,
-    PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost,
+    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeId, NodeSpec,
+    Object, PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Timestamp,
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
@@ -63,6 +63,10 @@ pub struct Model {
     pub allocations: Shelf<AllocationSpec>,
     /// Primaries, each named by its tag within its cluster.
     pub primaries: Shelf<PrimarySpec>,
+    /// Namespaces of the catalogue.
+    pub namespaces: Shelf<NamespaceSpec>,
+    /// When each resource type was first named by a namespace.
+    pub resource_types: OrdMap<String, Arc<Timestamp>>,
     /// What hosts were seen to be.
     pub observations: ByNode<ObservationRecord>,
     /// What was said on them.
@@ -277,6 +281,8 @@ impl Model {
                 }
                 None => drop(self.tokens.remove(token)),
             }
+        } else if let Some(name) = key::read_resource_type(key) {
+            set(&mut self.resource_types, name.to_owned(), now)?;
         } else if let Some(mark) = key::read_mark(key) {
             match now.value {
                 Some(_) => drop(self.marks.insert(mark.to_owned(), now.written)),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, PrimarySpec, ReleaseSpec,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec, Object, PrimarySpec,
+    ReleaseSpec,
 };
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
@@ -115,6 +116,16 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Deletes a namespace of the catalogue with all that is in it.
+    ///
+    /// # Errors
+    /// That it is protected.
+    pub fn delete_namespace(&mut self, namespace: &Arc<Object<NamespaceSpec>>) -> Result<(), Undecided> {
+        check_unprotected(namespace, "namespace", &namespace.meta.name)?;
+        self.delete(namespace);
+        Ok(())
+    }
+
     /// Makes every certificate of a node's agent worthless from now on (S26).
     fn retire_agent(&mut self, node: Uuid) -> Result<(), Undecided> {
         let at = enrolled::agent_key(node);
@@ -137,6 +148,19 @@ impl Work<'_> {
             self.reach.extend(reach);
         }
     }
+}
+
+/// Refuses while a namespace is protected, to delete it or something in it.
+///
+/// # Errors
+/// That it is.
+pub fn check_unprotected(namespace: &Object<NamespaceSpec>, what: &str, name: &str) -> Result<(), ApiError> {
+    if !namespace.spec.protected {
+        return Ok(());
+    }
+    let message = format!("Metadata definition {what} {name} is protected and cannot be deleted.");
+    let advice = format!("set `protected` of namespace {} to false first", quote(&namespace.meta.name));
+    Err(ApiError::new(ErrorType::ObjectProtected, message).detail(advice))
 }
 
 /// Refuses while somebody refers to an object, and lists up to ten.

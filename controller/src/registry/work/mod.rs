@@ -5,6 +5,7 @@
 //! committed. The copy is free: the maps are persistent.
 
 mod allocate;
+mod catalog;
 mod delete;
 mod forget;
 mod nearest;
@@ -13,6 +14,8 @@ mod releases;
 mod size;
 #[cfg(test)]
 mod tests;
+
+pub use delete::check_unprotected;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -75,6 +78,8 @@ impl<'a> Work<'a> {
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.check_moved()?;
         self.forget()?;
+        self.check_catalog()?;
+        self.note_resource_types();
         self.check_releases()?;
         self.check_sizes()?;
         self.check_order()?;

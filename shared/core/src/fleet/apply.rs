@@ -76,6 +76,8 @@ impl Fleet {
                 self.put_primary(cluster, &tag, Some(primary), dirty);
             }
             Change::RemovePrimary(cluster, tag) => self.put_primary(cluster, &tag, None, dirty),
+            Change::Namespace(namespace) => drop(self.namespaces.insert(namespace.meta.uuid, namespace)),
+            Change::RemoveNamespace(id) => drop(self.namespaces.remove(&id)),
             Change::Secret(name, version) => {
                 if self.secrets.insert(Arc::clone(&name), version) != Some(version) {
                     self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);

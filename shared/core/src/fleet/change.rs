@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
-    Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
-    SaidOnHost, TemplateId,
+    Cluster, ClusterId, ClusterTemplate, GroupId, Namespace, Node, NodeGroup, NodeId, Observation, Primary,
+    ReleaseTags, SaidOnHost, TemplateId,
 };
 use crate::release::CompiledRelease;
 
@@ -47,6 +49,10 @@ pub enum Change {
     Primary(Arc<Primary>),
     /// A stored choice is gone.
     RemovePrimary(ClusterId, TagName),
+    /// A namespace of the catalogue.
+    Namespace(Arc<Namespace>),
+    /// A namespace is gone.
+    RemoveNamespace(Uuid),
     /// A secret has another version; its value is never here.
     Secret(Arc<str>, u64),
     /// A secret is gone.

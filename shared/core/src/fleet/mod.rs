@@ -24,6 +24,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
+use uuid::Uuid;
 
 pub use change::{Change, Dirty};
 pub use fold::GroupFold;
@@ -33,12 +34,13 @@ pub(crate) use node::NodeEntry;
 use share::Shared;
 pub use view::NodeView;
 
+use crate::catalog::Catalog;
 use crate::input::Reference;
 
 use crate::name::{Name, NodeName, ReleaseRef, TagName};
 use crate::object::{
-    Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Observation, Primary, ReleaseTags,
-    SaidOnHost, TemplateId,
+    Cluster, ClusterId, ClusterTemplate, GroupId, Namespace, Node, NodeGroup, NodeId, Observation, Primary,
+    ReleaseTags, SaidOnHost, TemplateId,
 };
 use crate::release::{CompiledRelease, Profile, ProfileHash};
 use crate::role::natural_cmp;
@@ -60,6 +62,8 @@ pub struct Fleet {
     said: OrdMap<NodeId, Arc<SaidOnHost>>,
     by_name: OrdMap<NodeName, NodeId>,
     secrets: OrdMap<Arc<str>, u64>,
+    /// The catalogue: no node's answer depends on it.
+    namespaces: OrdMap<Uuid, Arc<Namespace>>,
     shared: Shared,
     /// Every profile that some node has, with how many have it.
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
@@ -283,6 +287,16 @@ impl Fleet {
     /// The stored choices of primaries in a cluster.
     pub fn primaries(&self, id: ClusterId) -> impl Iterator<Item = &Arc<Primary>> {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.chosen.values())
+    }
+
+    /// What the catalogue says of keys.
+    pub fn catalog(&self) -> Catalog<'_> {
+        Catalog::of(self.namespaces.values())
+    }
+
+    /// The catalogue.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
+        self.namespaces.values()
     }
 
     /// The version of a secret; 0: there is none.

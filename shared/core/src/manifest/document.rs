@@ -6,7 +6,7 @@ use super::body::{Body, is_null};
 use super::error::{BodyError, BodyErrorKind};
 use super::reader::read;
 use super::reference;
-use crate::name::{NodeName, ObjectName, ReleaseRef, odd_host_uuid};
+use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef, odd_host_uuid};
 use crate::object::Kind;
 
 /// By what an object of a manifest is named.
@@ -29,6 +29,8 @@ pub enum Key {
     },
     /// A node.
     Node(NodeName),
+    /// A namespace of the catalogue.
+    Namespace(NamespaceName),
 }
 
 /// One object of a manifest.
@@ -51,11 +53,12 @@ impl Key {
             Self::Cluster(_) => Kind::Cluster,
             Self::NodeGroup { .. } => Kind::NodeGroup,
             Self::Node(_) => Kind::Node,
+            Self::Namespace(_) => Kind::Namespace,
         }
     }
 }
 
-/// Reads one document: `kind`, `name` and what else identifies it are taken out of the body.
+/// Reads one document: `kind`, `name` (of a Namespace `namespace`) and what else identifies it are taken out of the body.
 ///
 /// # Errors
 /// [`BodyError`] for what is no object, an unknown kind, and a name that is missing or malformed.
@@ -64,8 +67,9 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
     let kind = take_text(&mut body, "kind")?.ok_or_else(|| {
         BodyError::of(BodyErrorKind::MissingField, "kind", format!("is missing: it is one of {}", kinds()))
     })?;
-    let name = take_text(&mut body, "name")?
-        .ok_or_else(|| BodyError::of(BodyErrorKind::MissingField, "name", "is missing"))?;
+    let named_by = if kind == Kind::Namespace.name() { "namespace" } else { "name" };
+    let name = take_text(&mut body, named_by)?
+        .ok_or_else(|| BodyError::of(BodyErrorKind::MissingField, named_by, "is missing"))?;
     let mut uuid = None;
     let key = match kind.as_str() {
         "Release" => Key::Release(release(&mut body, &name)?),
@@ -89,6 +93,10 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
             }
             Key::Node(NodeName::new(&name).map_err(|why| BodyError::new("name", why.to_string()))?)
         }
+        "Namespace" => {
+            let wrong = |why: crate::name::InvalidName| BodyError::new(named_by, why.to_string());
+            Key::Namespace(NamespaceName::new(&name).map_err(wrong)?)
+        }
         other => return Err(BodyError::new("kind", unknown_kind(other))),
     };
     Ok(Document { key, uuid, body })
@@ -100,7 +108,7 @@ fn kinds() -> String {
 
 fn unknown_kind(found: &str) -> String {
     match found {
-        "Secret" | "Expectation" | "Namespace" | "InspectionRule" => {
+        "Secret" | "Expectation" | "InspectionRule" => {
             format!("{found} is not taken by this version; it takes {}", kinds())
         }
         _ => {
@@ -151,6 +159,7 @@ mod tests {
             (r#"{"kind": "Release", "name": "site"}"#, "release/site"),
             (r#"{"kind": "NodeGroup", "name": "web", "cluster": "prod"}"#, "nodegroup/prod/web"),
             (r#"{"kind": "Node", "name": "web-1"}"#, "node/web-1"),
+            (r#"{"kind": "Namespace", "namespace": "Site::Labels"}"#, "namespace/Site::Labels"),
         ] {
             assert_eq!(read_document(json).unwrap().key.to_string(), key);
         }
@@ -159,10 +168,12 @@ mod tests {
             (r#"{"kind": "Widget", "name": "x"}"#, "kind: \"Widget\" is no kind: it is one of"),
             (
                 r#"{"kind": "Secret", "name": "x"}"#,
-                "kind: Secret is not taken by this version; it takes Release, ClusterTemplate, Cluster, NodeGroup, Node",
+                "kind: Secret is not taken by this version; it takes Release, ClusterTemplate, Cluster, NodeGroup, Node, Namespace",
             ),
             (r#"{"kind": "Cluster"}"#, "name: is missing"),
             (r#"{"kind": "NodeGroup", "name": "x"}"#, "cluster: is missing"),
+            (r#"{"kind": "Namespace", "name": "x"}"#, "namespace: is missing"),
+            (r#"{"kind": "Namespace", "namespace": "a/b"}"#, "namespace: namespace \"a/b\" is not well formed"),
             (r#"{"kind": "Release", "name": "x", "version": 2026.10}"#, "version: 2026.10 is no text"),
             (r#"{"kind": "Node", "name": "detail"}"#, "name: node \"detail\" is reserved"),
         ] {

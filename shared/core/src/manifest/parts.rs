@@ -96,6 +96,13 @@ pub(super) const OF_RELEASE: &[Part] = &[
     ),
 ];
 
+/// What names a namespace.
+pub(super) const OF_NAMESPACE: &[Part] = &[Part::new(
+    "namespace",
+    Form::Text,
+    Help::new(REQUIRED, "Its name, as Glance's bodies have it.", r#""Site::Labels""#),
+)];
+
 /// What names a group.
 pub(super) const OF_GROUP: &[Part] = &[
     name("\"frontends\""),

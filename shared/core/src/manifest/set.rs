@@ -17,9 +17,9 @@ use super::parts::Reports;
 use super::reader::read;
 use super::write::{Author, WriteError, write};
 use crate::object::{
-    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, Kind, Meta, Node,
-    NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec, ReportedLabel, Spec,
-    TemplateId, Timestamp,
+    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, Kind, Meta, Namespace,
+    NamespaceSpec, Node, NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec,
+    ReportedLabel, Spec, TemplateId, Timestamp,
 };
 use crate::ownership::Manager;
 use crate::traits::TraitNames;
@@ -37,6 +37,8 @@ pub struct Objects {
     pub groups: Vec<NodeGroup>,
     /// Nodes.
     pub nodes: Vec<Node>,
+    /// The catalogue.
+    pub namespaces: Vec<Namespace>,
     /// What a Node's `reports` say that its host would.
     pub observations: Vec<(NodeId, Observation)>,
 }
@@ -83,6 +85,9 @@ fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetName
                 to.observations.push((node.id(), reports.observation()));
             }
             to.nodes.push(node);
+        }
+        Key::Namespace(name) => {
+            to.namespaces.push(object(document, name.clone(), NamespaceSpec::default(), manager, names)?);
         }
     }
     Ok(())

@@ -13,8 +13,8 @@ use super::names::Names;
 use super::reader::read;
 use super::task::read_tasks;
 use crate::host_labels::HostLabels;
-use crate::name::{Name, NameKind, TagName};
-use crate::object::{RoleChange, RoleSpec, TagSpec, TraitSet};
+use crate::name::{Name, NameKind, TagName, cut};
+use crate::object::{Definition, Member, RoleChange, RoleSpec, TagSpec, TraitSet};
 use crate::requirement::Requirements;
 use crate::task::Task;
 
@@ -32,6 +32,58 @@ fn value<T: Default + DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> 
 /// A release's labels, which are texts.
 pub(super) fn texts(to: &mut BTreeMap<String, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     *to = value(raw).map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
+    Ok(())
+}
+
+/// A text of at most so many characters.
+pub(super) fn text_of<const MOST: usize>(
+    to: &mut Option<String>,
+    raw: &RawValue,
+    _: &dyn Names,
+) -> Result<(), BodyError> {
+    *to = value(raw)?;
+    to.as_deref().map_or(Ok(()), |text| short(text, MOST))
+}
+
+fn short(text: &str, most: usize) -> Result<(), BodyError> {
+    match text.chars().nth(most) {
+        None => Ok(()),
+        Some(_) => Err(BodyError::new("", format!("{:?}… is longer than {most} characters", cut(text)))),
+    }
+}
+
+/// The longest name of what stands in a namespace, in characters.
+const MAX_MEMBER: usize = 80;
+
+/// A list of a namespace, in which each name stands once.
+pub(super) fn members<M: Member + DeserializeOwned>(
+    to: &mut Vec<M>,
+    raw: &RawValue,
+    _: &dyn Names,
+) -> Result<(), BodyError> {
+    *to = value(raw)?;
+    let mut names = BTreeSet::new();
+    for (at, member) in to.iter().enumerate() {
+        let place = format!("[{at}].name");
+        short(member.name(), MAX_MEMBER).map_err(|error| error.within(&place))?;
+        if !names.insert(member.name()) {
+            let reason = format!("{:?} stands there twice: keep one of them", cut(member.name()));
+            return Err(BodyError::new(place, reason));
+        }
+    }
+    Ok(())
+}
+
+/// The objects of a namespace, each of which requires a property once.
+pub(super) fn definitions(to: &mut Vec<Definition>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    members(to, raw, names)?;
+    for (at, object) in to.iter().enumerate() {
+        let mut required = BTreeSet::new();
+        if let Some(twice) = object.required.iter().find(|name| !required.insert(*name)) {
+            let reason = format!("{:?} stands there twice: keep one of them", cut(twice));
+            return Err(BodyError::new(format!("[{at}].required"), reason));
+        }
+    }
     Ok(())
 }
 

@@ -12,6 +12,7 @@ fn is_of(form: Form, value: &Value) -> bool {
         Form::Text | Form::OneOf(_) => value.is_string(),
         Form::Flag => value.is_boolean(),
         Form::Count => value.is_u64(),
+        Form::Number => value.is_number(),
         Form::Map | Form::Object(_) | Form::MapOf(_) | Form::Parameters => value.is_object(),
         Form::MapOrList => value.is_object() || value.is_array(),
         Form::Objects | Form::ListOf(_) | Form::Names => value.is_array(),

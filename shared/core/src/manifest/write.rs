@@ -22,7 +22,7 @@ use super::reader::read;
 use super::sound;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
-use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags};
+use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
 use crate::ownership::{Conflict, Entry, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 
 /// Who writes, and how.
@@ -112,6 +112,7 @@ pub fn write<S: Fields>(
     if !writing.conflicts.is_empty() {
         return Err(WriteError::Conflicts(writing.conflicts));
     }
+    next.stamp(spec, Timestamp(now_ms));
     *spec = next;
     Ok(())
 }

@@ -163,11 +163,16 @@ checked_text! {
 
     /// The name of a node: an [`ObjectName`] that is no path below `/v1/nodes/`.
     NodeName: InvalidName;
+
+    /// The name of a namespace of the catalogue: 1 to 80 characters, as Glance's, but for slashes and control characters: it
+    /// stands in a path.
+    NamespaceName: InvalidName;
 }
 
 const NAME_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
 const TAG_RULE: &str = "a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
 const OBJECT_RULE: &str = "1 to 255 letters, digits, '_', '.', '~' or '-', but not '.' or '..'";
+const NAMESPACE_RULE: &str = "1 to 80 characters without slashes and control characters, but not '.' or '..'";
 
 impl NameKind {
     /// The word for it in messages.
@@ -250,6 +255,24 @@ impl NodeName {
         check_object_name("node", text)?;
         if NODE_PATHS.contains(&text) {
             return Err(reserved("node", text, "it is a path below /v1/nodes/"));
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl NamespaceName {
+    /// The longest, in characters.
+    pub const MAX: usize = 80;
+
+    /// Reads a namespace's name.
+    ///
+    /// # Errors
+    /// [`InvalidName::Malformed`].
+    pub fn new(text: &str) -> Result<Self, InvalidName> {
+        let is_odd = |c: char| c.is_control() || matches!(c, '/' | '\\');
+        let is_short = text.chars().nth(Self::MAX).is_none();
+        if text.is_empty() || !is_short || matches!(text, "." | "..") || text.contains(is_odd) {
+            return Err(malformed("namespace", text, NAMESPACE_RULE));
         }
         Ok(Self(text.into()))
     }

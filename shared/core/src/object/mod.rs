@@ -10,6 +10,7 @@
 
 mod allocation;
 mod cluster;
+mod namespace;
 mod node;
 mod placement;
 mod release;
@@ -28,6 +29,10 @@ pub use cluster::{
     ClusterSpec, ClusterTemplateSpec, FreezeUntil, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange, Rollout,
     Strategy, StrategyType,
 };
+pub use namespace::{
+    Association, Dates, DefaultText, Definition, Items, Member, NamespaceSpec, NamespaceTag, Properties, Property,
+    PropertyType, Visibility,
+};
 pub use node::{
     FactMap, Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation, ProvisionState,
     RefusedTraits, ReportedLabel, ReportedLabels, SaidOnHost,
@@ -35,7 +40,7 @@ pub use node::{
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 
-use crate::name::{NodeName, ObjectName, ReleaseRef};
+use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef};
 use crate::ownership::Owner;
 use crate::traits::Trait;
 
@@ -195,6 +200,8 @@ pub type Node = Object<NodeSpec>;
 pub type Allocation = Object<AllocationSpec>;
 /// A stored choice of a primary.
 pub type Primary = Object<PrimarySpec>;
+/// A namespace of the catalogue.
+pub type Namespace = Object<NamespaceSpec>;
 
 impl Spec for AllocationSpec {
     /// One without a name is named by its uuid.
@@ -244,6 +251,11 @@ impl Allocation {
     pub fn display_name(&self) -> String {
         self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), |name| name.as_str().to_owned())
     }
+}
+
+impl Spec for NamespaceSpec {
+    type Name = NamespaceName;
+    const KIND: Kind = Kind::Namespace;
 }
 
 impl Node {

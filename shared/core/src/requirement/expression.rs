@@ -113,6 +113,16 @@ impl Expression {
         &self.text
     }
 
+    /// The operator; none of a plain value.
+    pub fn operator(&self) -> Option<&str> {
+        match self.form {
+            Form::Plain => None,
+            Form::Never | Form::AnyOf(_) | Form::AllIn(_) | Form::In(_) | Form::Number(..) | Form::Text(..) => {
+                words(&self.text).next()
+            }
+        }
+    }
+
     /// Checks what is asked of an expression that is written anew, beyond what is read of a stored one.
     ///
     /// # Errors

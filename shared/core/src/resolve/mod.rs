@@ -12,7 +12,10 @@ mod plain;
 mod whole;
 
 pub use answer::{Answer, LeftOut, Resolution, TaskSet, Unmet};
-pub use findings::{Unset, cluster_findings, newly_unset, undeclared_roles, unset_in_empty};
+pub use findings::{
+    ObjectId, Unset, all_catalog_findings, catalog_findings, catalog_findings_of, cluster_findings, newly_unset,
+    undeclared_roles, unset_in_empty,
+};
 pub use node::{ResolveCache, resolve_node};
 pub use plain::PlainAnswer;
 pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet, sort_findings};

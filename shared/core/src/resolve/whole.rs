@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::PlainAnswer;
 use super::answer::{Answer, Resolution};
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
-use super::{Unset, cluster_findings, unset_in_empty};
+use super::{Unset, all_catalog_findings, catalog_findings, cluster_findings, unset_in_empty};
 use crate::finding::Finding;
 use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
@@ -70,6 +70,7 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Cl
     let mut answer = resolve_nodes(fleet, cache, id);
     answer.findings.extend(unset(answer.nodes.iter()));
     answer.findings.extend(unset_in_empty(fleet, fleet.groups_of(id)));
+    answer.findings.extend(catalog_findings(fleet, id));
     answer
 }
 
@@ -139,6 +140,7 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
     whole.findings.extend(fleet.releases().flat_map(|release| release.findings.iter().cloned()));
     whole.findings.extend(unset(whole.answers.iter()));
     whole.findings.extend(unset_in_empty(fleet, fleet.groups().map(|group| GroupId(group.meta.uuid))));
+    whole.findings.extend(all_catalog_findings(fleet));
     sort_findings(&mut whole.findings);
     whole.answers.sort_by_key(|answer| answer.id());
     Ok(whole)

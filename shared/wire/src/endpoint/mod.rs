@@ -98,6 +98,8 @@ pub enum Scope {
     Template,
     /// The release that the path names.
     Release,
+    /// The namespace of the catalogue that the path names.
+    Namespace,
     /// The objects that the body names.
     Body,
 }
@@ -111,6 +113,7 @@ impl Scope {
             Self::Node => Some("{node}"),
             Self::Template => Some("{template}"),
             Self::Release => Some("{release}"),
+            Self::Namespace => Some("{namespace}"),
         }
     }
 }
@@ -122,13 +125,15 @@ pub enum Query {
     Unread,
     /// These and no other, in groups.
     Of(&'static [&'static [&'static str]]),
+    /// These; any other is passed over, as Glance does in its list of namespaces.
+    Among(&'static [&'static [&'static str]]),
 }
 
 impl Query {
     /// Whether a parameter may be there.
     pub fn allows(self, name: &str) -> bool {
         match self {
-            Self::Unread => true,
+            Self::Unread | Self::Among(_) => true,
             Self::Of(groups) => groups.iter().copied().flatten().any(|known| *known == name),
         }
     }
@@ -137,7 +142,7 @@ impl Query {
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let groups = match self {
             Self::Unread => &[],
-            Self::Of(groups) => groups,
+            Self::Of(groups) | Self::Among(groups) => groups,
         };
         groups.iter().copied().flatten().copied()
     }
@@ -483,7 +488,7 @@ mod tests {
     fn a_rows_scope_is_what_its_path_names() {
         for row in Endpoint::ALL {
             let route = row.route();
-            let named = [Scope::Cluster, Scope::Node, Scope::Template, Scope::Release];
+            let named = [Scope::Cluster, Scope::Node, Scope::Template, Scope::Release, Scope::Namespace];
             let found = named.into_iter().find(|scope| scope.parameter().is_some_and(|part| route.path.contains(part)));
             assert_eq!(route.scope.parameter(), found.and_then(Scope::parameter), "{row:?}");
             // An action of Ironic's is accepted without a body.

@@ -40,12 +40,21 @@ const NAMED_NODE: Query = Query::Of(&[&["node", "node_uuid"], AT_LEAST]);
 const EXPLAIN: Query = Query::Of(&[&["label", "tag", "task", "trait"], AT_LEAST]);
 /// The audit.
 const AUDIT: Query = Query::Of(&[PAGE, &["principal", "object", "since", "until", "refused"], AT_LEAST]);
+/// An explanation of one key of the catalogue.
+const EXPLAIN_KEY: Query = Query::Of(&[&["label", "parameter", "property", "fact"], AT_LEAST]);
 /// A write: who makes it.
 const BY: Query = Query::Of(&[&["manager"]]);
 /// A change of maps or fields, which may be forced upon other managers, or be refused where it takes something from them.
 const PATCH: Query = Query::Of(&[&["manager", "force"]]);
 /// An apply, which may also take over what another manager has, and be refused for what is found.
 const APPLY: Query = Query::Of(&[&["manager", "force", "adopt", "strict"]]);
+
+/// The list of namespaces.
+const NAMESPACES: Query = Query::Among(&[PAGE, &["visibility", "resource_types"], AT_LEAST]);
+/// What names properties as a resource type has them.
+const PREFIXED: Query = Query::Of(&[&["resource_type"], AT_LEAST]);
+/// The lists within a namespace.
+const MEMBERS: Query = Query::Of(&[PAGE, AT_LEAST]);
 
 /// The revision that a read waits for.
 const AT_LEAST: &[&str] = &["at_least"];
@@ -269,6 +278,37 @@ endpoints! {
         PutReleaseTag Put "/v1/releases/{release}/tags/{tag}" ADMIN Release BY Json -> OK Json Whole: "Changes a tag of a release.";
         DeleteReleaseTag Delete "/v1/releases/{release}/tags/{tag}" ADMIN Release BY Nothing -> EMPTY Nothing Whole: "Deletes a tag of a release.";
 
+        ListNamespaces Get "/v2/metadefs/namespaces" READ Fleet NAMESPACES Nothing -> OK Json Whole: "Lists the namespaces of the catalogue.";
+        CreateNamespace Post "/v2/metadefs/namespaces" ADMIN Fleet BY Json(Namespace) -> CREATED Json Whole: "Creates a namespace, with what the body puts into it.";
+        GetNamespace Get "/v2/metadefs/namespaces/{namespace}" READ Namespace PREFIXED Nothing -> OK Json Whole: "Shows a namespace with all that is in it.";
+        PutNamespace Put "/v2/metadefs/namespaces/{namespace}" ADMIN Namespace PATCH Json(Namespace) -> OK Json Whole: "Replaces a namespace's own fields, not what is in it.";
+        DeleteNamespace Delete "/v2/metadefs/namespaces/{namespace}" ADMIN Namespace BY Nothing -> EMPTY Nothing Whole: "Deletes a namespace with all that is in it.";
+        ListProperties Get "/v2/metadefs/namespaces/{namespace}/properties" READ Namespace READ_ONE Nothing -> OK Json Whole: "Lists a namespace's properties, by name.";
+        CreateProperty Post "/v2/metadefs/namespaces/{namespace}/properties" ADMIN Namespace BY Json -> CREATED Json Whole: "Adds a property to a namespace.";
+        DeleteProperties Delete "/v2/metadefs/namespaces/{namespace}/properties" ADMIN Namespace BY Nothing -> EMPTY Nothing Whole: "Deletes all properties of a namespace.";
+        GetProperty Get "/v2/metadefs/namespaces/{namespace}/properties/{property}" READ Namespace PREFIXED Nothing -> OK Json Whole: "Shows a property.";
+        PutProperty Put "/v2/metadefs/namespaces/{namespace}/properties/{property}" ADMIN Namespace BY Json -> OK Json Whole: "Replaces a property, and renames it where the body has another name.";
+        DeleteProperty Delete "/v2/metadefs/namespaces/{namespace}/properties/{property}" ADMIN Namespace BY Nothing -> EMPTY Nothing Whole: "Deletes a property.";
+        ListDefinitions Get "/v2/metadefs/namespaces/{namespace}/objects" READ Namespace MEMBERS Nothing -> OK Json Whole: "Lists a namespace's objects.";
+        CreateDefinition Post "/v2/metadefs/namespaces/{namespace}/objects" ADMIN Namespace BY Json -> CREATED Json Whole: "Adds an object to a namespace.";
+        DeleteDefinitions Delete "/v2/metadefs/namespaces/{namespace}/objects" ADMIN Namespace BY Nothing -> EMPTY Nothing Whole: "Deletes all objects of a namespace.";
+        GetDefinition Get "/v2/metadefs/namespaces/{namespace}/objects/{object}" READ Namespace READ_ONE Nothing -> OK Json Whole: "Shows an object of a namespace.";
+        PutDefinition Put "/v2/metadefs/namespaces/{namespace}/objects/{object}" ADMIN Namespace BY Json -> OK Json Whole: "Replaces an object, and renames it where the body has another name.";
+        DeleteDefinition Delete "/v2/metadefs/namespaces/{namespace}/objects/{object}" ADMIN Namespace BY Nothing -> EMPTY Nothing Whole: "Deletes an object of a namespace.";
+        ListNamespaceTags Get "/v2/metadefs/namespaces/{namespace}/tags" READ Namespace MEMBERS Nothing -> OK Json Whole: "Lists a namespace's tags.";
+        CreateNamespaceTags Post "/v2/metadefs/namespaces/{namespace}/tags" ADMIN Namespace BY Json -> CREATED Json Whole: "Replaces a namespace's tags; with the header X-Openstack-Append: True it adds to them.";
+        DeleteNamespaceTags Delete "/v2/metadefs/namespaces/{namespace}/tags" ADMIN Namespace BY Nothing -> EMPTY Nothing Whole: "Deletes all tags of a namespace.";
+        GetNamespaceTag Get "/v2/metadefs/namespaces/{namespace}/tags/{tag}" READ Namespace READ_ONE Nothing -> OK Json Whole: "Shows a tag of a namespace.";
+        CreateNamespaceTag Post "/v2/metadefs/namespaces/{namespace}/tags/{tag}" ADMIN Namespace BY Nothing -> CREATED Json Whole: "Adds a tag to a namespace.";
+        PutNamespaceTag Put "/v2/metadefs/namespaces/{namespace}/tags/{tag}" ADMIN Namespace BY Json -> OK Json Whole: "Renames a tag of a namespace.";
+        DeleteNamespaceTag Delete "/v2/metadefs/namespaces/{namespace}/tags/{tag}" ADMIN Namespace BY Nothing -> EMPTY Nothing Whole: "Deletes a tag of a namespace.";
+        ListAssociations Get "/v2/metadefs/namespaces/{namespace}/resource_types" READ Namespace READ_ONE Nothing -> OK Json Whole: "Lists the resource types that a namespace applies to.";
+        CreateAssociation Post "/v2/metadefs/namespaces/{namespace}/resource_types" ADMIN Namespace BY Json -> CREATED Json Whole: "Makes a namespace apply to a resource type.";
+        DeleteAssociation Delete "/v2/metadefs/namespaces/{namespace}/resource_types/{resource_type}" ADMIN Namespace BY Nothing -> EMPTY Nothing Whole: "Makes a namespace apply to a resource type no longer.";
+        ListResourceTypes Get "/v2/metadefs/resource_types" READ Fleet READ_ONE Nothing -> OK Json Whole: "Lists the resource types that namespaces apply to.";
+        GetSchema Get "/v2/schemas/metadefs/{schema}" READ Fleet NONE Nothing -> OK Json Whole: "Gives the JSON Schema of a body of the catalogue, by which Glance's clients make theirs.";
+
+        ExplainKey Get "/v1/explain" READ Fleet EXPLAIN_KEY Nothing -> OK Json Whole: "Says what the catalogue says of a label's, parameter's, property's or fact's key.";
         Apply Post "/v1/apply" WRITE Body APPLY Json(Apply) -> OK Json(Applied) Whole: "Applies several objects at once, all or none.";
         PutBlob Put "/v1/blobs/{hash}" WRITE Fleet UNREAD Bytes -> EMPTY Nothing Whole: "Takes a file body, before the manifest that names it.";
         ListAudit Get "/v1/audit" READ Fleet AUDIT Nothing -> OK Json Whole: "Lists what was done and what was refused, in the order of revisions: whose, of which object, since when and until when.";

@@ -81,9 +81,11 @@ error_types! {
     FieldUnknown "field.unknown" 400 answer "A field has a name that is not known here.";
     FieldMissing "field.missing" 400 answer "A field that is needed is missing.";
     FieldInvalid "field.invalid" 400 answer "A field has a value that it cannot have.";
+    FieldReadOnly "field.read_only" 403 answer "A field is given that the controller alone sets.";
     ObjectNotFound "object.not_found" 404 answer "There is no such object.";
     ObjectExists "object.exists" 409 answer "An object of that name exists.";
     ObjectInUse "object.in_use" 409 answer "Other objects refer to it.";
+    ObjectProtected "object.protected" 403 answer "The object is protected, and so is what stands in it.";
     FindingStrict "finding.strict" 400 answer "There are findings, and the request asks to be refused for them.";
     ObjectInvalid "object.invalid" 400 answer "The object does not hold together.";
     ReferenceDangling "reference.dangling" 400 answer "The object refers to one that does not exist.";

@@ -235,13 +235,8 @@ fn the_signers_chain_must_hold_up_to_the_pinned_root() {
         leaf.subject_alt_names = vec![crate::testing::uri(&format!("spiffe://prod/node/{NODE}"))];
     });
     let p256 = Wanted { algorithm: &rcgen::PKCS_ECDSA_P256_SHA256, ..Wanted::signer() };
-    let for_servers =
-        || Wanted::signer().with(|leaf| leaf.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth]);
     for (issuer, wanted, refusal) in [
         (&other.signers, Wanted::signer(), Refusal::UnknownIssuer),
-        // Who issued it is said before what it is for.
-        (&other.signers, for_servers(), Refusal::UnknownIssuer),
-        (&of.of.signers, for_servers(), Refusal::WrongUse),
         (&of.of.agents, Wanted::signer(), Refusal::WrongUse),
         (&of.of.admin, Wanted::signer(), Refusal::WrongUse),
         (&of.of.signers, expired, Refusal::Expired { not_after: 1_780_272_000, now: NOW }),

@@ -3,7 +3,7 @@
 use rustls::CommonState;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use sha2::{Digest, Sha256};
-use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage, anchor_from_trusted_cert};
+use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::extensions::GeneralName;
 use x509_parser::oid_registry::{OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG_ED25519};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -120,32 +120,17 @@ pub(crate) fn parse_leaf(leaf: &[u8], rest: &[CertificateDer<'_>], key: Key) -> 
     if leaf.key == key { Ok(leaf) } else { Err(Refusal::WrongKeyKind) }
 }
 
-/// Checks signatures, dates, authority bits and use from a leaf up to an anchor. Who issued it is said before what it is for: a certificate
-/// of another authority is no wrong use of one of ours.
+/// Checks signatures, dates, authority bits and use from a leaf up to an anchor.
 pub(crate) fn check_path(
     leaf: &CertificateDer<'_>,
     rest: &[CertificateDer<'_>],
     anchors: &[TrustAnchor<'_>],
-    usage: KeyUsage,
+    usage: impl ExtendedKeyUsageValidator,
     now: UnixTime,
 ) -> Result<(), Refusal> {
     let certificate = EndEntityCert::try_from(leaf)?;
-    let algorithms = &[webpki::ring::ECDSA_P256_SHA256];
-    let checked = certificate.verify_for_usage(algorithms, anchors, rest, now, usage, None, None);
-    let checked = checked.map(drop).map_err(Refusal::from);
-    if checked == Err(Refusal::WrongUse) {
-        certificate.verify_for_usage(algorithms, anchors, rest, now, AnyUse, None, None)?;
-    }
-    checked
-}
-
-/// Takes a certificate whatever it is for.
-struct AnyUse;
-
-impl ExtendedKeyUsageValidator for AnyUse {
-    fn validate(&self, _purposes: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
-        Ok(())
-    }
+    certificate.verify_for_usage(&[webpki::ring::ECDSA_P256_SHA256], anchors, rest, now, usage, None, None)?;
+    Ok(())
 }
 
 /// Checks a signer's chain (its certificate, then its issuer) up to an anchor, and yields who it is and its Ed25519 key.

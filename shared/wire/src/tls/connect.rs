@@ -6,7 +6,7 @@ use rustls::CommonState;
 use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, Resumption};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
-use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage, anchor_from_trusted_cert};
 
 use super::certificate::{Key, anchors, check_path, named_by, parse_leaf, require_class};
 use super::{ALPN_HTTP1, Class, ClockTime, Fleet, Identity, Refusal, checks_signatures, provider, spki_sha256};
@@ -97,13 +97,12 @@ impl ServerVerifier {
         now: UnixTime,
     ) -> Result<(), Refusal> {
         let certificate = parse_leaf(leaf, rest, Key::P256)?;
-        let usage = KeyUsage::required(SERVER_AUTH);
         match &self.pin {
-            PinnedAnchors::Known(anchors) => check_path(leaf, rest, anchors, usage, now)?,
+            PinnedAnchors::Known(anchors) => check_server(leaf, rest, anchors, now)?,
             PinnedAnchors::KeyHash(hash) => {
                 let root = root_by_hash(rest, hash)?;
                 let anchor = anchor_from_trusted_cert(root).map_err(|_| Refusal::BadEncoding)?;
-                check_path(leaf, rest, &[anchor], usage, now)?;
+                check_server(leaf, rest, &[anchor], now)?;
             }
         }
         let id = certificate.spiffe_id(self.fleet.as_ref())?;
@@ -133,4 +132,28 @@ impl ServerCertVerifier for ServerVerifier {
     }
 
     checks_signatures!();
+}
+
+/// Checks a server's certificate. A person may have given the wrong address, so who issued it is said before what it is for: one of
+/// another authority is no wrong use of one of ours.
+fn check_server(
+    leaf: &CertificateDer<'_>,
+    rest: &[CertificateDer<'_>],
+    anchors: &[TrustAnchor<'_>],
+    now: UnixTime,
+) -> Result<(), Refusal> {
+    let checked = check_path(leaf, rest, anchors, KeyUsage::required(SERVER_AUTH), now);
+    if checked == Err(Refusal::WrongUse) {
+        check_path(leaf, rest, anchors, AnyUse, now)?;
+    }
+    checked
+}
+
+/// Takes a certificate whatever it is for.
+struct AnyUse;
+
+impl ExtendedKeyUsageValidator for AnyUse {
+    fn validate(&self, _purposes: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+        Ok(())
+    }
 }

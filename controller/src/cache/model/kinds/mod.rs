@@ -50,8 +50,8 @@ use std::sync::Arc;
 use stemma_core::fleet::Change;
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
-    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NodeGroupSpec, NodeSpec, Object, PrimarySpec,
-    ReleaseSpec, ReleaseTagsSpec, Spec,
+    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec, Object,
+    PrimarySpec, ReleaseSpec, ReleaseTagsSpec, Spec,
 };
 use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -182,7 +182,8 @@ impl Row {
 }
 
 /// Every kind that is stored, in the order in which the fleet takes them in.
-pub(super) static KINDS: [Row; 8] = [
+pub(super) static KINDS: [Row; 9] = [
+    Row::of::<NamespaceSpec>(),
     Row::of::<ReleaseSpec>(),
     Row::of::<ReleaseTagsSpec>(),
     Row::of::<ClusterTemplateSpec>(),

@@ -1,11 +1,11 @@
 //! The kinds of which one object is one change of the fleet and nothing has to be worked out: the levels above nodes, the tags
-//! beside releases, and stored choices of primaries.
+//! beside releases, stored choices of primaries, and the namespaces of the catalogue.
 
 use stemma_core::fleet::Change;
-use stemma_core::name::{Name, ObjectName, TagName};
+use stemma_core::name::{Name, NamespaceName, ObjectName, TagName};
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, GroupId, Kind, NodeGroupSpec, Object, PrimarySpec, ReleaseTagsSpec,
-    TemplateId,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, GroupId, Kind, NamespaceSpec, NodeGroupSpec, Object, PrimarySpec,
+    ReleaseTagsSpec, TemplateId,
 };
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
@@ -19,6 +19,15 @@ impl Resource for ReleaseTagsSpec {
 
     fn remove_change(object: &Object<Self>) -> Option<Change> {
         Some(Change::RemoveReleaseTags(object.meta.name.clone()))
+    }
+}
+
+impl Resource for NamespaceSpec {
+    named_by!(NamespaceName);
+    kept_in!(namespaces, Namespace);
+
+    fn remove_change(object: &Object<Self>) -> Option<Change> {
+        Some(Change::RemoveNamespace(object.meta.uuid))
     }
 }
 

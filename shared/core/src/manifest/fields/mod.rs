@@ -6,6 +6,7 @@
 
 mod allocation;
 mod levels;
+mod namespace;
 mod node;
 mod release;
 
@@ -17,7 +18,7 @@ use super::error::BodyError;
 use super::extra::Kept;
 use super::names::Names;
 use crate::field::{Form, Help, Part};
-use crate::object::{Extra, FieldOwners, Inherited, NodeSpec};
+use crate::object::{Extra, FieldOwners, Inherited, NodeSpec, Timestamp};
 
 /// One field of a kind.
 pub struct Field<S: 'static> {
@@ -66,6 +67,8 @@ pub trait Fields: Sized + Clone + 'static {
     fn node_ref(&self) -> Option<&NodeSpec> {
         None
     }
+    /// Dates what stands in it and is another than before.
+    fn stamp(&mut self, _before: &Self, _now: Timestamp) {}
 }
 
 macro_rules! field {

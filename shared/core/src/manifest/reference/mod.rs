@@ -10,7 +10,9 @@ pub use schema::{of_form, schema};
 use super::fields::Fields;
 use crate::field::Part;
 use crate::idle;
-use crate::object::{AllocationSpec, ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec, ReleaseSpec};
+use crate::object::{
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, NamespaceSpec, NodeGroupSpec, NodeSpec, ReleaseSpec,
+};
 
 /// A kind of manifest with its fields.
 #[derive(Clone, Debug)]
@@ -24,13 +26,14 @@ pub struct KindFields {
 }
 
 /// Every kind that a manifest may be.
-pub fn kinds() -> [KindFields; 5] {
+pub fn kinds() -> [KindFields; 6] {
     [
         kind::<ReleaseSpec>("Release"),
         kind::<ClusterTemplateSpec>("ClusterTemplate"),
         kind::<ClusterSpec>("Cluster"),
         kind::<NodeGroupSpec>("NodeGroup"),
         kind::<NodeSpec>("Node"),
+        kind::<NamespaceSpec>("Namespace"),
     ]
 }
 

@@ -34,6 +34,7 @@ pub fn of_form(path: &str, form: Form) -> Value {
         Form::Text => json!({"type": ["string", "null"]}),
         Form::Flag => json!({"type": ["boolean", "null"]}),
         Form::Count => json!({"type": ["integer", "null"], "minimum": 0}),
+        Form::Number => json!({"type": ["number", "null"]}),
         Form::Map | Form::Parameters => json!({"type": ["object", "null"]}),
         Form::Object(parts) => {
             let mut schema = object(path, parts);

@@ -1,0 +1,199 @@
+//! The catalogue over HTTP where the real Glance fails or is silent, and what a namespace that binds keys does to other writes. What
+//! Glance answers otherwise is held by its own recorded answers and its clients (tests/tests/clients.rs).
+
+mod served;
+
+use serde_json::{Value, json};
+use served::Served;
+
+const NAMESPACES: &str = "/v2/metadefs/namespaces";
+
+/// A namespace that binds labels and properties of nodes.
+fn site() -> Value {
+    json!({
+        "namespace": "Site", "visibility": "public",
+        "resource_type_associations": [{"name": "Stemma::Label"}, {"name": "Stemma::Property"}, {"name": "Stemma::Parameter"}],
+        "properties": {
+            "tier": {"title": "Tier", "description": "How soon it is mended.", "type": "string", "enum": ["gold", "silver"], "operators": ["<or>"]},
+            "memory_mb": {"title": "Memory", "type": "integer", "minimum": 1, "operators": []},
+        },
+    })
+}
+
+async fn refused(served: &Served, method: &str, path: &str, body: Value, status: u16, kind: &str) -> String {
+    let answer = served.send(method, path, &[], Some(&body)).await;
+    assert_eq!((answer.status, answer.kind()), (status, kind), "{method} {path} {body}: {}", answer.body);
+    answer.body["error"]["message"].as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn bad_input_is_a_400_where_glance_fails() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &json!({"namespace": "N"}), 201).await;
+    let (properties, objects) = (format!("{NAMESPACES}/N/properties"), format!("{NAMESPACES}/N/objects"));
+    for (path, name) in [(&properties, "a"), (&properties, "b"), (&objects, "a"), (&objects, "b")] {
+        let body = if path == &properties {
+            json!({"name": name, "title": "T", "type": "string"})
+        } else {
+            json!({"name": name})
+        };
+        served.expect("POST", path, &body, 201).await;
+    }
+    let with = |part: Value| {
+        let mut property = json!({"name": "p", "title": "T", "type": "string"});
+        property.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
+        property
+    };
+    for (method, path, body, status, kind) in [
+        ("PUT", format!("{properties}/a"), json!({"name": "b", "title": "T", "type": "string"}), 409, "object.exists"),
+        ("PUT", format!("{objects}/a"), json!({"name": "b"}), 409, "object.exists"),
+        ("POST", NAMESPACES.to_owned(), json!([]), 400, "request.malformed"),
+        ("POST", properties.clone(), json!([]), 400, "request.malformed"),
+        ("POST", properties.clone(), with(json!({"enum": [1]})), 400, "field.invalid"),
+        ("POST", properties.clone(), with(json!({"items": {}})), 400, "field.missing"),
+        ("POST", properties.clone(), with(json!({"items": {"type": "string", "x": 1}})), 400, "field.unknown"),
+        ("POST", properties.clone(), with(json!({"required": ["a"]})), 400, "field.unknown"),
+        ("POST", properties.clone(), with(json!({"title": null})), 400, "field.invalid"),
+        (
+            "PUT",
+            format!("{objects}/a"),
+            json!({"name": "a", "properties": {"p": with(json!({"x": 1}))}}),
+            400,
+            "field.unknown",
+        ),
+        ("POST", NAMESPACES.to_owned(), json!({"namespace": "a/b"}), 400, "field.invalid"),
+        ("POST", NAMESPACES.to_owned(), json!({"namespace": ""}), 400, "field.invalid"),
+    ] {
+        refused(&served, method, &path, body, status, kind).await;
+    }
+    for path in
+        [format!("{NAMESPACES}?limit=x"), format!("{NAMESPACES}?sort_key=nosuch"), format!("{properties}/a?nosuch=1")]
+    {
+        let answer = served.send("GET", &path, &[], None).await;
+        assert_eq!((answer.status, answer.kind()), (400, "request.query"), "{path}");
+    }
+    let unknown = served.send("GET", &format!("{NAMESPACES}?nosuch=1"), &[], None).await;
+    assert_eq!(unknown.status, 200, "as Glance, which passes over what it does not know there");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_answered_with_what_may_be_meant_and_the_status() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let answer = served.send("GET", &format!("{NAMESPACES}/Site/properties/teir"), &[], None).await;
+    let message = answer.body["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(message, "404 Not Found: Namespace Site has no property 'teir' (did you mean \"tier\"?).");
+}
+
+#[tokio::test]
+async fn a_namespace_is_one_object_with_a_tag_and_a_request_sent_again_is_made_once() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let key = [("idempotency-key", "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6")];
+    for _ in 0..2 {
+        let made = served.send("POST", &format!("{NAMESPACES}/Site/tags/a"), &key, None).await;
+        assert_eq!((made.status, made.body["name"].as_str()), (201, Some("a")), "{}", made.body);
+    }
+    let body = json!({"namespace": "Site"});
+    let stale = served.send("PUT", &format!("{NAMESPACES}/Site"), &[("if-match", "\"1\"")], Some(&body)).await;
+    assert_eq!((stale.status, stale.kind()), (412, "precondition.failed"));
+}
+
+#[tokio::test]
+async fn values_and_requirements_are_those_that_the_catalogue_allows() {
+    let served = Served::start().await;
+    served.expect("POST", "/v1/nodes", &json!({"name": "old", "labels": {"tier": "iron"}}), 201).await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let unfit = json!({"name": "n", "labels": {"tier": "sliver"}});
+    let message = refused(&served, "POST", "/v1/nodes", unfit, 400, "label.invalid").await;
+    let says = "label tier: \"sliver\" is none of gold, silver (did you mean \"silver\"?), says namespace Site of the catalogue";
+    assert!(message.starts_with(says), "{message}");
+    for (body, kind) in [
+        (json!({"name": "n", "properties": {"memory_mb": "x"}}), "field.invalid"),
+        (json!({"name": "n", "parameters": {"memory_mb": "8"}}), "field.invalid"),
+    ] {
+        refused(&served, "POST", "/v1/nodes", body, 400, kind).await;
+    }
+    served
+        .expect(
+            "POST",
+            "/v1/nodes",
+            &json!({"name": "n", "labels": {"tier": "gold"}, "properties": {"memory_mb": "8"}}),
+            201,
+        )
+        .await;
+    // A node that the catalogue came too late for keeps what it has, and can be changed elsewhere.
+    let patch = [("content-type", "application/merge-patch+json")];
+    let other = served.send("PATCH", "/v1/nodes/old", &patch, Some(&json!({"description": "x"}))).await;
+    assert_eq!(other.status, 200, "{}", other.body);
+    served.expect("POST", "/v1/clusters", &json!({"name": "c"}), 202).await;
+    for (requirement, says) in [
+        (json!({"tier": "<in> gold"}), "<in> is no operator of it: it takes <or>"),
+        (json!({"property:memory_mb": "<or> 1 <or> 2"}), "it takes none of <or>, <in> and <all-in>"),
+        (json!({"property:memory_mb": ">> 3"}), "\">> 3\" is no whole number"),
+    ] {
+        let body = json!({"name": "g", "requirements": requirement});
+        let message = refused(&served, "POST", "/v1/clusters/c/nodegroups", body, 400, "requirement.invalid").await;
+        assert!(message.contains(says), "{message}");
+    }
+    let body = json!({"name": "g", "requirements": {"tier": "<or> gold", "property:memory_mb": ">= 3"}});
+    served.expect("POST", "/v1/clusters/c/nodegroups", &body, 202).await;
+}
+
+#[tokio::test]
+async fn a_catalogue_that_changes_makes_findings_and_an_apply_is_held_to_what_it_brings() {
+    let served = Served::start().await;
+    let labels = json!({"kind": "ClusterTemplate", "name": "t", "labels": {"tier": "iron", "teir": "gold"}});
+    served.expect("POST", "/v1/apply", &json!({"objects": [labels]}), 200).await;
+    let mut namespace = site();
+    namespace["kind"] = "Namespace".into();
+    let applied = served.expect("POST", "/v1/apply", &json!({"objects": [namespace]}), 200).await;
+    let found: Vec<String> = applied["findings"]
+        .as_array()
+        .expect("findings")
+        .iter()
+        .map(|one| format!("{} {} {}", one["severity"], one["code"], one["object"]).replace('"', ""))
+        .collect();
+    let expected = ["warning catalog.value clustertemplate/t labels.tier", "info catalog.key clustertemplate/t labels"];
+    assert_eq!(found, expected);
+    // Both in one apply: the value is held to the catalogue that comes with it.
+    namespace["properties"]["tier"]["enum"] = json!(["iron"]);
+    let cluster = json!({"kind": "Cluster", "name": "c", "labels": {"tier": "iron"}});
+    served.expect("POST", "/v1/apply", &json!({"objects": [cluster, namespace]}), 200).await;
+    let gold = json!({"kind": "Cluster", "name": "d", "labels": {"tier": "gold"}});
+    refused(&served, "POST", "/v1/apply", json!({"objects": [gold]}), 400, "label.invalid").await;
+}
+
+#[tokio::test]
+async fn a_key_is_explained_or_the_nearest_one_is_named() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let explained = served.get("/v1/explain?label=tier").await;
+    assert_eq!(explained["bindings"][0]["namespace"], "Site");
+    assert_eq!(explained["bindings"][0]["property"]["operators"], json!(["<or>"]));
+    for (query, status, kind) in [
+        ("label=teir", 404, "object.not_found"),
+        ("fact=tier", 404, "object.not_found"),
+        ("", 400, "request.query"),
+        ("label=tier&fact=tier", 400, "request.query"),
+    ] {
+        let answer = served.send("GET", &format!("/v1/explain?{query}"), &[], None).await;
+        assert_eq!((answer.status, answer.kind()), (status, kind), "{query}: {}", answer.body);
+    }
+    let near = served.send("GET", "/v1/explain?label=teir", &[], None).await;
+    assert!(near.body["error"]["message"].as_str().unwrap().ends_with("(did you mean \"tier\"?)"), "{}", near.body);
+}
+
+#[tokio::test]
+async fn version_two_is_told_as_glances_clients_read_it() {
+    let served = Served::start().await;
+    for path in ["/", "/versions"] {
+        let versions = served.get(path).await;
+        let ids: Vec<&str> =
+            versions["versions"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
+        assert_eq!(ids, ["v1", "v2.17"], "{path}");
+    }
+    let version = served.get("/v2").await["version"].clone();
+    assert_eq!((version["id"].as_str(), version["status"].as_str()), (Some("v2.17"), Some("CURRENT")));
+    assert!(version["links"][0]["href"].as_str().unwrap().ends_with("/v2/"));
+}

@@ -1,0 +1,236 @@
+//! What Glance's clients are shown beside the bodies: schemas, by which they build their own models, and the names of
+//! properties as a resource type has them.
+//!
+//! The schemas are made from the tables by which bodies are read, so that a client refuses what the controller refuses.
+
+use serde_json::{Map, Value, json};
+
+use crate::field::{Described, Form, Part, REQUIRED};
+use crate::object::{Association, Definition, Member, NamespaceSpec, NamespaceTag, Properties, Property, Visibility};
+
+/// The members of bodies that the controller alone sets.
+pub const READ_ONLY: [&str; 4] = ["self", "schema", "created_at", "updated_at"];
+
+/// The longest of the texts that have a bound, by their names.
+const LONGEST: &[(&str, u64)] =
+    &[("name", 80), ("namespace", 80), ("display_name", 80), ("owner", 255), ("prefix", 80), ("properties_target", 80)];
+
+/// The schema of a body or of a list of bodies; `None`: no schema has that name.
+pub fn schema(name: &str) -> Option<Value> {
+    Some(match name {
+        "namespace" => namespace(),
+        "namespaces" => list("namespaces", &namespace()),
+        "resource_type" => association(),
+        "resource_types" => list("resource_type_associations", &association()),
+        "property" => property(),
+        "properties" => {
+            let properties = json!({"type": "object", "additionalProperties": object(Property::PARTS)});
+            listing("properties", properties)
+        }
+        "object" => definition(),
+        "objects" => list("objects", &definition()),
+        "tag" => named("tag", object(NamespaceTag::PARTS), &READ_ONLY[2..]),
+        "tags" => list("tags", &named("tag", object(NamespaceTag::PARTS), &READ_ONLY[2..])),
+        _ => return None,
+    })
+}
+
+fn namespace() -> Value {
+    let text = |most: u64| json!({"type": "string", "maxLength": most});
+    let nested = |parts| json!({"type": "array", "items": open(parts)});
+    let body = json!({
+        "type": "object",
+        "properties": {
+            "namespace": text(80),
+            "display_name": text(80),
+            "description": text(500),
+            "visibility": {"type": "string", "enum": Visibility::WORDS},
+            "protected": {"type": "boolean"},
+            "owner": text(255),
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "resource_type_associations": nested(Association::PARTS),
+            "properties": {"type": "object", "additionalProperties": object(Property::PARTS)},
+            "objects": nested(Definition::PARTS),
+            "tags": nested(NamespaceTag::PARTS),
+        },
+        "additionalProperties": false,
+        "required": ["namespace"],
+    });
+    named("namespace", body, &READ_ONLY)
+}
+
+fn association() -> Value {
+    named("resource_type_association", object(Association::PARTS), &READ_ONLY[2..])
+}
+
+fn definition() -> Value {
+    named("object", object(Definition::PARTS), &READ_ONLY)
+}
+
+/// A property by itself, which has a name.
+fn property() -> Value {
+    let mut schema = object(Property::PARTS);
+    schema["required"] = json!(["type", "title", "name"]);
+    named("property", schema, &[])
+}
+
+/// A schema with its name and the members that are not written.
+fn named(name: &str, mut schema: Value, read_only: &[&str]) -> Value {
+    schema["name"] = name.into();
+    for member in read_only {
+        schema["properties"][*member] = json!({"type": "string", "readOnly": true});
+    }
+    schema
+}
+
+fn list(name: &str, item: &Value) -> Value {
+    listing(name, json!({"type": "array", "items": item}))
+}
+
+/// The schema of a list, with the members that lead on.
+fn listing(name: &str, rows: Value) -> Value {
+    let text = json!({"type": "string"});
+    let mut properties = json!({"first": text, "next": text, "schema": text});
+    properties[name] = rows;
+    let links: Vec<Value> = [("first", "{first}"), ("next", "{next}"), ("describedby", "{schema}")]
+        .map(|(rel, href)| json!({"rel": rel, "href": href}))
+        .into();
+    json!({"name": name, "properties": properties, "links": links})
+}
+
+/// What stands in a list of a namespace: its own members, and those that an answer adds.
+fn open(parts: &[Part]) -> Value {
+    let mut schema = object(parts);
+    schema.as_object_mut().expect("an object's schema").remove("additionalProperties");
+    schema
+}
+
+/// An object with these members and no others.
+fn object(parts: &[Part]) -> Value {
+    let properties: Map<String, Value> = parts.iter().map(|part| (part.name.to_owned(), of_part(part))).collect();
+    let required: Vec<&str> = parts.iter().filter(|part| part.help.default == REQUIRED).map(|part| part.name).collect();
+    json!({"type": "object", "properties": properties, "additionalProperties": false, "required": required})
+}
+
+fn of_part(part: &Part) -> Value {
+    let mut schema = of_form(part.form);
+    if let Some((_, most)) = LONGEST.iter().find(|(name, _)| part.form == Form::Text && *name == part.name) {
+        schema["maxLength"] = (*most).into();
+    }
+    schema
+}
+
+/// As of a manifest, but that no member may be `null`.
+fn of_form(form: Form) -> Value {
+    match form {
+        Form::Text => json!({"type": "string"}),
+        Form::Flag => json!({"type": "boolean"}),
+        Form::Count => json!({"type": "integer", "minimum": 0}),
+        Form::Number => json!({"type": "number"}),
+        Form::Object(parts) => object(parts),
+        Form::MapOf(parts) => json!({"type": "object", "additionalProperties": object(parts)}),
+        Form::ListOf(parts) => json!({"type": "array", "items": object(parts)}),
+        Form::Names => json!({"type": "array", "items": {"type": "string"}}),
+        Form::OneOf(texts) => json!({"type": "string", "enum": texts}),
+        Form::Map => json!({"type": "object"}),
+        Form::Objects => json!({"type": "array"}),
+        Form::Parameters | Form::TextOrList | Form::MapOrList | Form::Share | Form::Any => json!({}),
+    }
+}
+
+/// A body of a namespace without the members that answers add, in it and in its lists.
+pub fn without_read_only(body: &mut Map<String, Value>) {
+    body.retain(|name, _| !READ_ONLY.contains(&name.as_str()));
+    for list in [Association::LIST, Definition::LIST, NamespaceTag::LIST] {
+        for member in body.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Value::Object(member) = member {
+                member.retain(|name, _| !READ_ONLY.contains(&name.as_str()));
+            }
+        }
+    }
+}
+
+/// A stored namespace with what a given one has and it has not.
+#[must_use]
+pub fn merged(mut stored: Map<String, Value>, given: Map<String, Value>) -> Map<String, Value> {
+    without_read_only(&mut stored);
+    for (name, value) in given {
+        match (stored.get_mut(&name), value) {
+            (Some(Value::Object(own)), Value::Object(other)) => {
+                for (key, value) in other {
+                    own.entry(key).or_insert(value);
+                }
+            }
+            (Some(Value::Array(own)), Value::Array(other)) => {
+                let has = |own: &[Value], one: &Value| own.iter().any(|stored| stored.get("name") == one.get("name"));
+                for one in other {
+                    if !has(own, &one) {
+                        own.push(one);
+                    }
+                }
+            }
+            (Some(_), _) => {}
+            (None, value) => drop(stored.insert(name, value)),
+        }
+    }
+    stored
+}
+
+/// What stands before the names of a namespace's properties on a resource type; nothing where it is not associated with it.
+pub fn prefix<'a>(spec: &'a NamespaceSpec, resource_type: &str) -> &'a str {
+    spec.member::<Association>(resource_type).and_then(|one| one.prefix.as_deref()).unwrap_or_default()
+}
+
+/// A namespace with its properties named as on a resource type: what Glance answers to `?resource_type=`.
+#[must_use]
+pub fn prefixed(spec: &NamespaceSpec, resource_type: &str) -> NamespaceSpec {
+    let prefix = prefix(spec, resource_type);
+    let put = |name: &String| format!("{prefix}{name}");
+    let all = |properties: &Properties| properties.iter().map(|(name, one)| (put(name), one.clone())).collect();
+    let objects = spec.objects.iter().map(|object| Definition {
+        required: object.required.iter().map(put).collect(),
+        properties: all(&object.properties),
+        ..object.clone()
+    });
+    NamespaceSpec { properties: all(&spec.properties), objects: objects.collect(), ..spec.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_say_what_is_read() {
+        let property = schema("property").unwrap();
+        assert_eq!(property["properties"]["operators"], json!({"type": "array", "items": {"type": "string"}}));
+        assert_eq!(property["properties"]["name"], json!({"type": "string", "maxLength": 80}));
+        assert_eq!(property["required"], json!(["type", "title", "name"]));
+        let object = schema("object").unwrap();
+        assert_eq!(object["properties"]["properties"]["additionalProperties"]["required"], json!(["title", "type"]));
+        assert_eq!(object["properties"]["self"], json!({"type": "string", "readOnly": true}));
+        assert!(schema("image").is_none());
+    }
+
+    #[test]
+    fn every_field_of_a_namespace_is_in_its_schema() {
+        use crate::change::Classified;
+        let schema = schema("namespace").unwrap();
+        let described = schema["properties"].as_object().unwrap();
+        let missing = NamespaceSpec::FIELDS.iter().filter(|name| !described.contains_key(**name));
+        assert_eq!(missing.collect::<Vec<_>>(), [&"dates", &"owners"], "what no body has");
+    }
+
+    #[test]
+    fn properties_are_named_as_on_a_resource_type() {
+        let spec: NamespaceSpec = serde_json::from_value(json!({
+            "resource_type_associations": [{"name": "OS::Nova::Flavor", "prefix": "hw:"}],
+            "properties": {"a": {"title": "A", "type": "string"}},
+            "objects": [{"name": "o", "required": ["b"], "properties": {"b": {"title": "B", "type": "string"}}}],
+        }))
+        .unwrap();
+        let named = prefixed(&spec, "OS::Nova::Flavor");
+        assert_eq!(named.properties.keys().collect::<Vec<_>>(), ["hw:a"]);
+        assert_eq!((named.objects[0].required[0].as_str(), named.objects[0].properties.len()), ("hw:b", 1));
+        assert_eq!(prefixed(&spec, "Nope"), spec);
+    }
+}

@@ -1,0 +1,102 @@
+//! The fields of a namespace of the catalogue: Glance's body.
+
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use super::super::extra::Kept;
+use super::super::parts;
+use super::super::sound;
+use super::{Field, Fields, field, help, shown};
+use crate::field::{Described, Form, Help, Part};
+use crate::object::{
+    Association, Definition, Extra, FieldOwners, Inherited, NamespaceSpec, NamespaceTag, Property, Timestamp,
+    Visibility,
+};
+
+impl Fields for NamespaceSpec {
+    const FIELDS: &'static [Field<Self>] = &[
+        field!(
+            Self,
+            display_name: Form::Text,
+            Help::new("", "Its name for people.", r#""Labels of the site""#),
+            sound::text_of::<80>
+        ),
+        field!(Self, description: Form::Text, help::DESCRIPTION, sound::text_of::<500>),
+        Field {
+            name: "visibility",
+            form: Form::OneOf(Visibility::WORDS),
+            help: Help::new("private", "Who sees it: everyone (public), or its owner (private).", r#""public""#),
+            read: |spec, raw, names| sound::plain(&mut spec.visibility, raw, names),
+            show: |spec, _| {
+                if spec.visibility == Visibility::default() { Value::Null } else { shown(&spec.visibility) }
+            },
+        },
+        field!(Self, protected: Form::Flag, Help::new("false", "Nothing of it can be deleted.", "true")),
+        field!(Self, owner: Form::Text, Help::new("", "Whose it is.", r#""site""#), sound::text_of::<255>),
+        field!(
+            Self,
+            labels: Form::Map,
+            Help::new("{}", "Labels of the namespace itself, inherited by nobody.", r#"{"team": "web"}"#),
+            sound::texts
+        ),
+        field!(
+            Self,
+            resource_type_associations: Form::ListOf(Association::PARTS),
+            Help::new(
+                "[]",
+                "To what its properties apply; a Stemma:: type binds keys.",
+                r#"[{"name": "Stemma::Label"}]"#
+            ),
+            sound::members
+        ),
+        field!(
+            Self,
+            properties: Form::MapOf(Property::PARTS),
+            Help::new(
+                "{}",
+                "Its properties, by name.",
+                r#"{"tier": {"title": "Tier", "type": "string", "enum": ["gold", "silver"], "operators": ["<or>"]}}"#
+            )
+        ),
+        field!(
+            Self,
+            objects: Form::ListOf(Definition::PARTS),
+            Help::new(
+                "[]",
+                "Properties that belong together.",
+                r#"[{"name": "mysql", "properties": {"port": {"title": "Port", "type": "integer"}}}]"#
+            ),
+            sound::definitions
+        ),
+        field!(
+            Self,
+            tags: Form::ListOf(NamespaceTag::PARTS),
+            Help::new("[]", "Words for what it applies to; no tags of nodes.", r#"[{"name": "reviewed"}]"#),
+            sound::members
+        ),
+    ];
+    const KEYED: &'static [&'static [Part]] = &[];
+    const NAMED_BY: &'static [Part] = parts::OF_NAMESPACE;
+    const EXTRA: &'static [Kept] = &[];
+
+    fn extra(&mut self) -> &mut Extra {
+        unreachable!("a namespace keeps no field of another system")
+    }
+    fn extra_ref(&self) -> &Extra {
+        static NONE: LazyLock<Extra> = LazyLock::new(Extra::new);
+        &NONE
+    }
+    fn owners(&mut self) -> &mut FieldOwners {
+        &mut self.owners
+    }
+    fn inherited(&mut self) -> Option<&mut Inherited> {
+        None
+    }
+    fn inherited_ref(&self) -> Option<&Inherited> {
+        None
+    }
+    fn stamp(&mut self, before: &Self, now: Timestamp) {
+        Self::stamp(self, before, now);
+    }
+}

@@ -1,0 +1,183 @@
+//! The catalogue by the operator's command: imported when that is asked for, given back as it went in, and explained.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Map, Value, json};
+use stemma_tests::fleet::Fleet;
+use stemma_tests::shared;
+
+const SITE: &str = r#"{"namespace": "Site::Labels", "visibility": "public",
+  "resource_type_associations": [{"name": "Stemma::Label", "prefix": "site/"}],
+  "properties": {"tier": {"title": "Tier", "description": "How soon it is mended.", "type": "string",
+    "enum": ["gold", "silver"], "operators": ["<or>"]}},
+  "tags": [{"name": "a"}]}"#;
+
+/// Runs the command, which ends with this status, and gives both outputs.
+fn ends(fleet: &Fleet, arguments: &[&str], status: i32) -> Result<String> {
+    let output = fleet.cli(arguments)?;
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.code() == Some(status), "{arguments:?}: {}\n{text}", output.status);
+    Ok(text)
+}
+
+/// A property as Glance's model gives it back: a default is text, and a bound a whole number.
+fn given_back(property: &Value) -> Value {
+    let mut property = property.clone();
+    if let Some(default) = property.get_mut("default").filter(|default| default.is_number()) {
+        *default = default.to_string().into();
+    }
+    property
+}
+
+fn properties_given_back(within: &mut Map<String, Value>) {
+    for property in within.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+        *property = given_back(property);
+    }
+}
+
+/// A stock file as the API gives it back.
+fn expected(file: &Path) -> Result<Map<String, Value>> {
+    let mut body: Map<String, Value> = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+    properties_given_back(&mut body);
+    for object in body.get_mut("objects").and_then(Value::as_array_mut).into_iter().flatten() {
+        properties_given_back(object.as_object_mut().context("an object")?);
+        object.as_object_mut().context("an object")?.entry("required").or_insert(json!([]));
+    }
+    body.entry("visibility").or_insert("private".into());
+    body.entry("protected").or_insert(false.into());
+    Ok(body)
+}
+
+#[test]
+fn all_stock_files_are_imported_and_come_back_as_they_went_in() -> Result<()> {
+    let Some(stock) = shared::path("data/metadefs") else { return Ok(()) };
+    let fleet = Fleet::start()?;
+    let stock_text = stock.to_string_lossy().into_owned();
+    fleet.stemma(&["catalog", "import", &stock_text])?;
+    let mut files: Vec<_> = std::fs::read_dir(&stock)?.collect::<std::io::Result<_>>()?;
+    files.sort_by_key(std::fs::DirEntry::path);
+    assert_eq!(files.len(), 33);
+    for file in files {
+        let expected = expected(&file.path())?;
+        let name = expected["namespace"].as_str().context("a name")?;
+        let found: Value = serde_json::from_str(&fleet.stemma(&["get", "namespace", name, "-o", "json"])?)?;
+        let mut found: Map<String, Value> = found.as_object().context("a namespace")?.clone();
+        stemma_core::catalog::without_read_only(&mut found);
+        assert_eq!(found, expected, "{name}");
+    }
+    // Nothing differs, and importing them again changes nothing.
+    ends(&fleet, &["catalog", "import", &stock_text, "--diff"], 0)?;
+    let again = fleet.stemma(&["catalog", "import", &stock_text, "--overwrite", "-o", "json"])?;
+    let again: Value = serde_json::from_str(&again)?;
+    assert!(again["objects"].as_array().context("objects")?.iter().all(|one| one["action"] == "unchanged"), "{again}");
+    Ok(())
+}
+
+#[test]
+fn an_import_changes_what_is_stored_when_it_is_asked_to() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("site.json");
+    let path = file.to_string_lossy().into_owned();
+    std::fs::write(&file, SITE)?;
+    fleet.stemma(&["catalog", "import", &path])?;
+    let stored = |fleet: &Fleet| -> Result<Value> {
+        Ok(serde_json::from_str(&fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "json"])?)?)
+    };
+    let mut next: Value = serde_json::from_str(SITE)?;
+    next["properties"]["tier"]["title"] = "Other".into();
+    next["properties"]["zone"] = json!({"title": "Zone", "type": "string"});
+    next["tags"] = json!([{"name": "b"}]);
+    std::fs::write(&file, next.to_string())?;
+
+    let kept = ends(&fleet, &["catalog", "import", &path], 0)?;
+    assert!(kept.contains("namespace Site::Labels is stored already and stays as it is"), "{kept}");
+    let differs = ends(&fleet, &["catalog", "import", &path, "--diff"], 6)?;
+    for part in ["properties.tier.title  Tier -> Other", "1 of 1 namespaces are not stored as they are imported"] {
+        assert!(differs.contains(part), "{part} in {differs}");
+    }
+    assert_eq!(stored(&fleet)?["properties"]["tier"]["title"], "Tier", "a comparison writes nothing");
+
+    fleet.stemma(&["catalog", "import", &path, "--merge"])?;
+    let merged = stored(&fleet)?;
+    assert_eq!(merged["properties"]["tier"]["title"], "Tier");
+    assert_eq!(merged["properties"]["zone"]["title"], "Zone");
+    let tags = |namespace: &Value| -> Vec<String> {
+        let tags = namespace["tags"].as_array().into_iter().flatten();
+        tags.filter_map(|tag| tag["name"].as_str().map(str::to_owned)).collect()
+    };
+    assert_eq!(tags(&merged).len(), 2, "{merged}");
+
+    fleet.stemma(&["catalog", "import", &path, "--overwrite"])?;
+    let replaced = stored(&fleet)?;
+    assert_eq!(
+        (replaced["properties"]["tier"]["title"].as_str(), tags(&replaced)),
+        (Some("Other"), vec!["b".to_owned()])
+    );
+    ends(&fleet, &["catalog", "import", &path, "--diff"], 0)?;
+
+    std::fs::write(&file, r#"{"namespace": "X", "properties": {"a": {"type": "string"}}}"#)?;
+    let wrong = ends(&fleet, &["catalog", "import", &path], 1)?;
+    assert!(wrong.contains("site.json: properties.a") && wrong.contains("nothing was changed"), "{wrong}");
+    Ok(())
+}
+
+#[test]
+fn what_comes_with_the_program_is_stored_when_it_is_asked_for_and_explained() -> Result<()> {
+    let fleet = Fleet::start()?;
+    assert_eq!(fleet.stemma(&["get", "namespaces", "-o", "name"])?, "", "no start of a controller stores any");
+    fleet.stemma(&["catalog", "import", "--builtin"])?;
+    assert_eq!(
+        fleet.stemma(&["get", "namespaces", "-o", "name"])?,
+        "namespace/Stemma::Machine\nnamespace/Stemma::Facts\n"
+    );
+    let explained = fleet.stemma(&["explain", "fact", "cpu.count"])?;
+    for line in
+        ["fact cpu.count", "title        logical processors", "type         integer", "namespace    Stemma::Facts"]
+    {
+        assert!(explained.contains(line), "{line} in {explained}");
+    }
+    let file = fleet.dir().join("site.json");
+    std::fs::write(&file, SITE)?;
+    fleet.stemma(&["catalog", "import", &file.to_string_lossy()])?;
+    let explained = fleet.stemma(&["explain", "label", "site/tier"])?;
+    let lines: BTreeMap<&str, &str> =
+        explained.lines().skip(1).filter_map(|line| line.trim().split_once("  ")).collect();
+    let of = |name: &str| lines.get(name).map(|value| value.trim());
+    assert_eq!(
+        (of("title"), of("description"), of("values"), of("operators")),
+        (Some("Tier"), Some("How soon it is mended."), Some("gold,silver"), Some("<or>")),
+        "{explained}"
+    );
+    let near = ends(&fleet, &["explain", "label", "site/teir"], 3)?;
+    assert!(near.contains("label 'site/teir' is not in the catalogue (did you mean \"site/tier\"?)"), "{near}");
+    Ok(())
+}
+
+#[test]
+fn a_namespace_is_a_manifest_and_holds_the_labels_of_the_same_manifests() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("site.yaml");
+    let path = file.to_string_lossy().into_owned();
+    let text = |tier: &str| {
+        format!(
+            "kind: Namespace\nnamespace: Site::Labels\nresource_type_associations: [{{name: Stemma::Label}}]\n\
+             properties: {{tier: {{title: Tier, type: string, enum: [gold, silver]}}}}\n---\n\
+             kind: Cluster\nname: prod\nlabels: {{tier: {tier}}}\n"
+        )
+    };
+    std::fs::write(&file, text("iron"))?;
+    let refused = ends(&fleet, &["apply", "-f", &path], 1)?;
+    assert!(refused.contains("label tier: \"iron\" is none of gold, silver"), "{refused}");
+    let found = ends(&fleet, &["validate", "-f", &path, "--strict"], 1)?;
+    assert!(found.contains("catalog.value") && found.contains("site.yaml:8"), "{found}");
+    std::fs::write(&file, text("gold"))?;
+    ends(&fleet, &["apply", "-f", &path], 0)?;
+    let manifest = fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "manifest"])?;
+    std::fs::write(&file, &manifest)?;
+    let again = fleet.stemma(&["apply", "-f", &path, "--force"])?;
+    assert!(again.contains("Site::Labels  unchanged"), "{manifest}\n{again}");
+    fleet.stemma(&["delete", "namespace", "Site::Labels", "--yes"])?;
+    Ok(())
+}
