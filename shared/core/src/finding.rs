@@ -131,9 +131,29 @@ pub fn strictly(findings: &[Finding]) -> Option<String> {
     (!words.is_empty()).then(|| format!("{} among the findings", words.join(" and ")))
 }
 
+/// The first names of a sentence, and how many more there are: a finding may be about as many tasks as a release has.
+pub(crate) fn first_few<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const FEW: usize = 3;
+    let names: Vec<&str> = names.collect();
+    let (first, more) = names.split_at(names.len().min(FEW));
+    match more.len() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sentence_names_three_and_counts_the_others() {
+        for (names, said) in
+            [(&["a"][..], "a"), (&["a", "b", "c"], "a, b, c"), (&["a", "b", "c", "d", "e"], "a, b, c and 2 more")]
+        {
+            assert_eq!(first_few(names.iter().copied()), said);
+        }
+    }
 
     #[test]
     fn errors_and_warnings_count_and_info_never_does() {

@@ -5,7 +5,7 @@
 
 use super::{TASK_TYPES, Task, TaskType, TemplateText, task_type};
 use crate::condition::Author;
-use crate::finding::{Finding, rule};
+use crate::finding::{Finding, first_few, rule};
 use crate::input::Read;
 use crate::name::{ReleaseRef, cut, near, suggest};
 
@@ -52,23 +52,18 @@ fn shown_secrets(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(Stri
     shown.map(|text| (text.path, format!("reads a secret, and {SECRET_SHOWN}"))).collect()
 }
 
-/// How many tasks a finding names.
-const MOST_NAMED: usize = 3;
-
 /// The types of a release's own tasks that are known and that no agent runs yet, a finding for each type.
 pub fn not_run_yet(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
     let runs = |kind: &TaskType| kind.parameters.is_some() || kind.marker;
     let of_type = |kind: &TaskType| {
         let is_of =
             |task: &&Task| !task.is_untranslated() && task_type(&task.kind).is_some_and(|one| one.name == kind.name);
-        let mut named: Vec<&str> = tasks.iter().filter(is_of).map(|task| task.id.as_str()).collect();
-        let (first, count) = (*named.first()?, named.len());
-        named.truncate(MOST_NAMED);
-        let more = if count > MOST_NAMED { format!(" and {} more", count - MOST_NAMED) } else { String::new() };
+        let named = || tasks.iter().filter(is_of).map(|task| task.id.as_str());
+        let first = named().next()?;
         let message = format!(
-            "no agent runs type {:?} yet: hosts report {}{more} as unsupported, and start nothing that requires it",
+            "no agent runs type {:?} yet: hosts report {} as unsupported, and start nothing that requires it",
             kind.name,
-            named.join(", ")
+            first_few(named())
         );
         Some(Finding::of(rule::TASK_TYPE, format!("release/{release} task {first} type"), message))
     };

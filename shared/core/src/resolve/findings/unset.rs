@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::finding::{Finding, Rule, Severity, rule};
+use crate::finding::{Finding, Rule, Severity, first_few, rule};
 use crate::fleet::{Change, Fleet};
 use crate::input::{Fields, Input, Inputs, LookedUp, Need, Path, Read, Reference};
 use crate::name::ReleaseRef;
@@ -151,7 +151,7 @@ impl MissingOn {
         let first = self.tasks.first().map(String::as_str).unwrap_or_default();
         let tasks = match self.tasks.len() {
             0 | 1 => format!("task {first} fails {place}"),
-            _ => format!("tasks {} fail {place}", self.tasks.iter().map(String::as_str).collect::<Vec<_>>().join(", ")),
+            _ => format!("tasks {} fail {place}", first_few(self.tasks.iter().map(String::as_str))),
         };
         let remedy = match need.reference.read() {
             Read::Primary { .. } => "write `is defined`, or let a node have the tag",
