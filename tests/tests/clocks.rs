@@ -102,7 +102,7 @@ fn f24_an_agent_that_starts_with_a_wrong_clock_says_so_and_keeps_its_host() -> R
     for (number, (jump, said)) in [
         ("+3h", None),
         ("-3h", Some("is not valid before")),
-        ("+100d", Some("the certificate expired at")),
+        ("+100d", Some("the certificate expired on")),
         ("-100d", Some("is not valid before")),
     ]
     .into_iter()

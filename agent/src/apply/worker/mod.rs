@@ -42,6 +42,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// How long a changed file is left alone, so that its writer can finish.
 const SETTLE: Duration = Duration::from_secs(1);
 
+/// How many looks may follow one another for files that are changed while tasks run.
+const MOST_IN_A_ROW: u32 = 3;
 /// The shortest time between two looks that changed files cause.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 
@@ -110,8 +112,8 @@ struct Findings {
 #[derive(Default)]
 struct Touched {
     in_this_run: bool,
-    /// Whether this run is a look for what was touched in the last.
-    is_second: bool,
+    /// How many looks for what was touched in the run before came one after the other; this run is the last of them.
+    in_a_row: u32,
 }
 
 /// Why the half cannot go on.
@@ -126,11 +128,12 @@ pub enum ApplyError {
 }
 
 impl Touched {
-    /// Whether a run that is over is followed by a look. One that was such a look itself is not: of two that write one file neither has
-    /// the other run for ever.
+    /// Whether a run that is over is followed by a look. No more than [`MOST_IN_A_ROW`] follow one another: of two tasks that write one
+    /// file neither has the other run for ever.
     fn calls_for_a_look(&mut self) -> bool {
-        self.is_second = std::mem::take(&mut self.in_this_run) && !self.is_second;
-        self.is_second
+        let calls = std::mem::take(&mut self.in_this_run) && self.in_a_row < MOST_IN_A_ROW;
+        self.in_a_row = if calls { self.in_a_row + 1 } else { 0 };
+        calls
     }
 }
 

@@ -30,12 +30,20 @@ fn version_2(request: &Request) -> Value {
     json!({"id": "v2.17", "status": "CURRENT", "links": [link]})
 }
 
-/// `GET /` and `GET /versions`.
-pub(super) fn versions(_api: &Api, request: &Request) -> Reply {
-    let version = version_1(request);
+/// `GET /`: version 1 alone, since openstacksdk speaks to nodes under the newest that stands here.
+pub(super) fn root(_api: &Api, request: &Request) -> Reply {
+    versions(request, &[version_1(request)])
+}
+
+/// `GET /versions`, which Glance's command reads.
+pub(super) fn versions_list(_api: &Api, request: &Request) -> Reply {
+    versions(request, &[version_1(request), version_2(request)])
+}
+
+fn versions(request: &Request, versions: &[Value]) -> Reply {
     Reply::ok(json!({
         "name": "Stemma", "description": "Labels, traits, tags and tasks of a fleet of hosts, each with its line of descent.",
-        "default_version": version, "versions": [version, version_2(request)],
+        "default_version": version_1(request), "versions": versions,
     }))
 }
 

@@ -66,8 +66,8 @@ handlers! {
     CheckIn => read machine::agents_path;
     AgentProfile => read machine::agents_path;
     AgentBlob => read machine::agents_path;
-    Versions => answer machine::versions;
-    VersionsList => answer machine::versions;
+    Versions => answer machine::root;
+    VersionsList => answer machine::versions_list;
     Version1 => answer machine::version_1_document;
     Version2 => answer machine::version_2_document;
     Healthz => answer machine::alive;
