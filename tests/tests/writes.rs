@@ -32,7 +32,7 @@ fn writes() -> Vec<(&'static str, String, Value)> {
         ("PUT", "/v1/clusters/prod/roles".into(), json!({"roles": {"web": {"add_tags": ["other"]}}})),
         ("POST", "/v1/clusters/prod/nodegroups".into(), json!({"name": "web"})),
         ("PATCH", "/v1/clusters/prod/nodegroups/web".into(), json!({"labels": {"stage": "one"}})),
-        ("POST", "/v1/nodes".into(), json!({"name": "web-1"})),
+        ("POST", "/v1/nodes".into(), json!({"name": "web-1", "resource_class": "small"})),
         ("PATCH", "/v1/nodes/web-1".into(), json!({"nodegroup": "prod/web"})),
         ("PUT", "/v1/nodes/web-1/traits".into(), json!({"traits": ["CUSTOM_A"]})),
         ("PUT", "/v1/nodes/web-1/traits/CUSTOM_B".into(), Value::Null),
@@ -46,6 +46,8 @@ fn writes() -> Vec<(&'static str, String, Value)> {
         ("PUT", "/v1/nodes/web-1/tags/other".into(), Value::Null),
         ("DELETE", "/v1/nodes/web-1/tags/other".into(), Value::Null),
     ];
+    all.extend(uses());
+    all.extend(catalogued());
     let levels = [
         ("/v1/releases/site@1", false),
         ("/v1/clustertemplates/base", true),
@@ -69,6 +71,49 @@ fn writes() -> Vec<(&'static str, String, Value)> {
         ("DELETE", "/v1/releases/site@1".into(), Value::Null),
     ]);
     all
+}
+
+/// A node is allocated, used and set aside, as Ironic's clients do it.
+fn uses() -> Vec<(&'static str, String, Value)> {
+    let allocation = |name| json!({"name": name, "resource_class": "small"});
+    vec![
+        ("POST", "/v1/allocations".into(), allocation("a1")),
+        ("PATCH", "/v1/allocations/a1".into(), json!({"name": "a2"})),
+        ("DELETE", "/v1/allocations/a2".into(), Value::Null),
+        ("POST", "/v1/allocations".into(), allocation("a3")),
+        ("DELETE", "/v1/nodes/web-1/allocation".into(), Value::Null),
+        ("PUT", "/v1/nodes/web-1/maintenance".into(), json!({"reason": "a disk is changed"})),
+        ("DELETE", "/v1/nodes/web-1/maintenance".into(), Value::Null),
+        ("PUT", "/v1/nodes/web-1/states/provision".into(), json!({"target": "active"})),
+    ]
+}
+
+/// A namespace of the catalogue with all that can stand in one.
+fn catalogued() -> Vec<(&'static str, String, Value)> {
+    let at = |below: &str| format!("/v2/metadefs/namespaces/N{below}");
+    let property = |title: &str| json!({"name": "p", "title": title, "type": "string"});
+    vec![
+        ("POST", "/v2/metadefs/namespaces".into(), json!({"namespace": "N"})),
+        ("PUT", at(""), json!({"namespace": "N", "display_name": "Site"})),
+        ("POST", at("/properties"), property("P")),
+        ("PUT", at("/properties/p"), property("Q")),
+        ("DELETE", at("/properties/p"), Value::Null),
+        ("POST", at("/properties"), property("P")),
+        ("DELETE", at("/properties"), Value::Null),
+        ("POST", at("/objects"), json!({"name": "o"})),
+        ("PUT", at("/objects/o"), json!({"name": "o", "description": "x"})),
+        ("DELETE", at("/objects/o"), Value::Null),
+        ("POST", at("/objects"), json!({"name": "o"})),
+        ("DELETE", at("/objects"), Value::Null),
+        ("POST", at("/tags"), json!({"tags": [{"name": "t"}]})),
+        ("POST", at("/tags/u"), Value::Null),
+        ("PUT", at("/tags/u"), json!({"name": "v"})),
+        ("DELETE", at("/tags/v"), Value::Null),
+        ("DELETE", at("/tags"), Value::Null),
+        ("POST", at("/resource_types"), json!({"name": "OS::Nova::Server"})),
+        ("DELETE", at("/resource_types/OS::Nova::Server"), Value::Null),
+        ("DELETE", at(""), Value::Null),
+    ]
 }
 
 fn release() -> Value {
@@ -212,10 +257,25 @@ const CHANGES: &[(&str, &str)] = &[
         "DELETE /v1/nodes/web-1/tags/other",
         r#"[{"field": "tags.effective", "old": ["first", "other"], "new": ["first"]}, {"field": "tags.unassigned", "old": [], "new": ["other"]}]"#,
     ),
+    ("PATCH /v1/allocations/a1", r#"[{"field": "name", "old": "a1", "new": "a2"}]"#),
+    ("DELETE /v1/allocations/a2", r#"[{"field": "name", "old": "a2"}, {"field": "resource_class", "old": "small"}]"#),
+    (
+        "DELETE /v1/nodes/web-1/allocation",
+        r#"[{"field": "name", "old": "a3"}, {"field": "resource_class", "old": "small"}]"#,
+    ),
+    (
+        "PUT /v1/nodes/web-1/maintenance",
+        r#"[{"field": "maintenance_reason", "new": "a disk is changed"}, {"field": "parked", "new": true}]"#,
+    ),
+    (
+        "DELETE /v1/nodes/web-1/maintenance",
+        r#"[{"field": "maintenance_reason", "old": "a disk is changed"}, {"field": "parked", "old": true}]"#,
+    ),
+    ("PUT /v1/nodes/web-1/states/provision", r#"[{"field": "provision_state", "new": "active"}]"#),
     ("DELETE /v1/nodes/web-2", r#"[{"field": "name", "old": "web-2"}]"#),
     (
         "DELETE /v1/nodes/web-1",
-        r#"[{"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "web-1"}, {"field": "nodegroup", "old": "prod/web"}, {"field": "roles", "old": ["web"]}, {"field": "tags.effective", "old": ["first"]}, {"field": "tags.unassigned", "old": ["other"]}]"#,
+        r#"[{"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "web-1"}, {"field": "nodegroup", "old": "prod/web"}, {"field": "provision_state", "old": "active"}, {"field": "resource_class", "old": "small"}, {"field": "roles", "old": ["web"]}, {"field": "tags.effective", "old": ["first"]}, {"field": "tags.unassigned", "old": ["other"]}]"#,
     ),
     (
         "DELETE /v1/clusters/prod/nodegroups/web",
@@ -237,8 +297,18 @@ const CHANGES: &[(&str, &str)] = &[
 
 /// What a write changes, as its answer is to list it; none for one that makes something.
 fn changes(method: &str, path: &str) -> Result<Option<Value>> {
-    let made = ["/v1/apply", "/v1/join-tokens", "/releases", "/clustertemplates", "/clusters", "/nodegroups", "/nodes"];
-    if method == "POST" && made.iter().any(|end| path.ends_with(end)) {
+    let made = [
+        "/v1/apply",
+        "/v1/join-tokens",
+        "/releases",
+        "/clustertemplates",
+        "/clusters",
+        "/nodegroups",
+        "/nodes",
+        "/allocations",
+    ];
+    // The catalogue answers with Glance's bodies, which have no such member.
+    if path.starts_with("/v2/") || method == "POST" && made.iter().any(|end| path.ends_with(end)) {
         return Ok(None);
     }
     // A node has had no label before, and a release hands none on.

@@ -169,6 +169,7 @@ fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
     }
     if let Some(node) = object.spec.node_ref() {
         said.insert("traits".to_owned(), json!(node.traits.members().collect::<Vec<_>>()));
+        said.insert("provision_state".to_owned(), json!(node.provision_state));
         // With those that its roles give: they come and go with the roles.
         let tags = json!({"assigned": node.tags.assigned.members().collect::<Vec<_>>(),
             "unassigned": node.tags.unassigned.members().collect::<Vec<_>>(),
