@@ -159,13 +159,8 @@ fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
     let mut said = fields_of(&object.spec, &ModelNames::new(model, &api.traits), &|_| true);
     said.insert("name".to_owned(), json!(S::name_text(&object.meta.name)));
     if let Some(own) = object.spec.inherited_ref() {
-        let maps = [
-            ("labels", view::provided(&own.labels)),
-            ("annotations", view::provided(&own.annotations)),
-            ("parameters", view::provided(&own.parameters)),
-            ("merge_labels", json!(merges(&own.labels))),
-        ];
-        said.extend(maps.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        said.extend(view::provided_maps(own));
+        said.insert("merge_labels".to_owned(), json!(merges(&own.labels)));
     }
     if let Some(node) = object.spec.node_ref() {
         said.insert("traits".to_owned(), json!(node.traits.members().collect::<Vec<_>>()));

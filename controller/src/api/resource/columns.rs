@@ -1,24 +1,25 @@
 //! What a node's body has, column by column: a list makes those alone that were asked for, and what several of them need is made
 //! once for each node.
 
-use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use stemma_core::finding::Finding;
 use stemma_core::fleet::NodeView;
-use stemma_core::labels::{Differences, differences};
+use stemma_core::key::{LabelKey, LabelValue};
+use stemma_core::labels::{Annotations, Differences, Parameters, differences};
 use stemma_core::manifest::{Field, Fields};
-use stemma_core::object::{Node, NodeSpec};
+use stemma_core::object::{Inherited, Node, NodeSpec};
 use stemma_core::origin::Level;
 use stemma_core::resolve::Resolution;
 use stemma_core::status::{Liveness, Status};
+use stemma_core::traits::NodeTraits;
 use stemma_wire::endpoint::{Minor, since};
 
-use super::kept;
 use super::objects::Shown;
 use super::state;
 use super::view::{self, Folds, Link};
@@ -38,8 +39,9 @@ pub(super) struct Row<'a> {
     status: OnceCell<Status>,
     view: OnceCell<Option<NodeView<'a>>>,
     findings: OnceCell<Vec<Finding>>,
+    traits: OnceCell<Option<NodeTraits>>,
     above: OnceCell<Option<Folds>>,
-    differences: OnceCell<Option<Differences<String, String>>>,
+    differences: OnceCell<Option<Differences<LabelKey, LabelValue>>>,
 }
 
 impl<'a> Row<'a> {
@@ -55,6 +57,7 @@ impl<'a> Row<'a> {
             status: OnceCell::new(),
             view: OnceCell::new(),
             findings: OnceCell::new(),
+            traits: OnceCell::new(),
             above: OnceCell::new(),
             differences: OnceCell::new(),
         }
@@ -71,6 +74,18 @@ impl<'a> Row<'a> {
 
     fn view(&self) -> Option<&NodeView<'a>> {
         self.view.get_or_init(|| self.model.fleet.node_view(self.node.id())).as_ref()
+    }
+
+    fn traits(&self) -> Option<&NodeTraits> {
+        self.traits.get_or_init(|| self.view().map(NodeView::traits)).as_ref()
+    }
+
+    fn inherited(&self) -> &Inherited {
+        &self.node.spec.inherited
+    }
+
+    fn liveness(&self) -> Liveness {
+        state::liveness(self.api, self.node.meta.uuid)
     }
 
     fn findings(&self) -> &[Finding] {
@@ -95,11 +110,11 @@ impl<'a> Row<'a> {
         self.above.get_or_init(folded).as_ref()
     }
 
-    fn differences(&self) -> Option<&Differences<String, String>> {
+    fn differences(&self) -> Option<&Differences<LabelKey, LabelValue>> {
         let compare = || {
-            let above = self.above()?;
-            let own = above.labels.below(Level::Node, &self.node.spec.inherited.labels);
-            Some(differences(&above.label_map(), &view::label_map(&own)))
+            let above = &self.above()?.labels;
+            let own = above.below(Level::Node, &self.inherited().labels);
+            Some(if own.is_same(above) { Differences::default() } else { differences(&above.values(), &own.values()) })
         };
         self.differences.get_or_init(compare).as_ref()
     }
@@ -111,48 +126,61 @@ impl<'a> Row<'a> {
 }
 
 /// One column of a node's body.
-pub(super) enum Column {
+enum Column {
     /// A field of the spec, and what stands for its default.
-    Field(&'static Field<NodeSpec>, Option<Value>),
+    Field(&'static Field<NodeSpec>, Option<Box<RawValue>>),
     /// A field that is kept and means nothing here, likewise.
-    Kept(Option<Value>),
+    Kept(Option<Box<RawValue>>),
     /// The same for every node.
-    Fixed(Value),
+    Fixed(Box<RawValue>),
     /// Links to the node's path, with this behind it.
     Links(&'static str),
-    /// What is made of the row; none where it has nothing to say.
-    Made(fn(&Row<'_>) -> Option<Value>),
+    /// What is made of the row.
+    Made(Make),
 }
 
 impl Column {
-    fn cell<'r>(&'r self, name: &str, row: &'r Row<'_>) -> Option<Cell<'r>> {
-        let value = match self {
+    fn write(&self, row: &Row<'_>, cell: Cell<'_>) {
+        match self {
             Self::Field(field, default) => {
-                let value = (field.show)(&row.node.spec, &ModelNames::new(row.model, &row.api.traits));
-                if value.is_null() { default.as_ref().map(Cow::Borrowed) } else { Some(Cow::Owned(value)) }
+                match (field.show)(&row.node.spec, &ModelNames::new(row.model, &row.api.traits)) {
+                    Value::Null => cell.put_some(default.as_ref()),
+                    value => cell.put(&value),
+                }
             }
-            Self::Kept(default) => row.node.spec.extra.get(name).or(default.as_ref()).map(Cow::Borrowed),
-            Self::Fixed(value) => Some(Cow::Borrowed(value)),
-            Self::Links(below) => return Some(Cell::Links(row.links(below))),
-            Self::Made(make) => make(row).map(Cow::Owned),
-        };
-        value.map(Cell::Value)
+            Self::Kept(default) => match row.node.spec.extra.get(cell.name) {
+                Some(value) => cell.put(value),
+                None => cell.put_some(default.as_ref()),
+            },
+            Self::Fixed(value) => cell.put(value),
+            Self::Links(below) => cell.put(&row.links(below)),
+            Self::Made(make) => make(row, cell),
+        }
     }
 }
 
-/// What stands in one column of a row.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Cell<'r> {
-    Value(Cow<'r, Value>),
-    Links([Link; 2]),
+/// Where one column of a row goes. A column that puts nothing is left out of the row.
+struct Cell<'t> {
+    name: &'static str,
+    text: &'t mut Vec<u8>,
 }
 
 impl Cell<'_> {
-    fn into_value(self) -> Value {
-        match self {
-            Self::Value(value) => value.into_owned(),
-            Self::Links(links) => json!(links),
+    /// Writes the column's name and its value.
+    fn put(self, value: &(impl Serialize + ?Sized)) {
+        if self.text.last() != Some(&b'{') {
+            self.text.push(b',');
+        }
+        self.text.push(b'"');
+        self.text.extend_from_slice(self.name.as_bytes());
+        self.text.extend_from_slice(b"\":");
+        serde_json::to_writer(self.text, value).expect("a value is written to memory");
+    }
+
+    /// Writes a value, where there is one.
+    fn put_some(self, value: Option<impl Serialize>) {
+        if let Some(value) = value {
+            self.put(&value);
         }
     }
 }
@@ -162,25 +190,26 @@ static COLUMNS: LazyLock<BTreeMap<&'static str, Column>> = LazyLock::new(|| {
     let mut columns = BTreeMap::new();
     for field in NodeSpec::FIELDS {
         let default = match field.name {
-            "description" => Some(Value::Null),
-            "properties" | "instance_info" => Some(json!({})),
+            "description" => Some(constant("null")),
+            "properties" | "instance_info" => Some(constant("{}")),
             _ => None,
         };
         columns.insert(field.name, Column::Field(field, default));
     }
-    let mut defaults = Map::new();
-    kept::fill(NodeSpec::EXTRA, &mut defaults);
-    columns.extend(NodeSpec::EXTRA.iter().map(|kept| (kept.name, Column::Kept(defaults.remove(kept.name)))));
-    columns.extend(UNDRIVEN.iter().map(|name| (*name, Column::Fixed(Value::Null))));
-    columns.extend([
-        ("console_enabled", Column::Fixed(false.into())),
-        ("raid_config", Column::Fixed(json!({}))),
-        ("target_raid_config", Column::Fixed(json!({}))),
-    ]);
+    columns.extend(NodeSpec::EXTRA.iter().map(|kept| (kept.name, Column::Kept(kept.default.map(constant)))));
+    columns.extend(UNDRIVEN.iter().map(|name| (*name, Column::Fixed(constant("null")))));
+    columns.extend(
+        [("console_enabled", "false"), ("raid_config", "{}"), ("target_raid_config", "{}")]
+            .map(|(name, text)| (name, Column::Fixed(constant(text)))),
+    );
     columns.extend(LINKS.iter().map(|(name, below)| (*name, Column::Links(below))));
     columns.extend(MADE.iter().map(|(name, make)| (*name, Column::Made(*make))));
     columns
 });
+
+fn constant(text: &str) -> Box<RawValue> {
+    RawValue::from_string(text.to_owned()).expect("the tables of columns hold JSON texts")
+}
 
 /// What Ironic's bodies say of a machine's life, which nothing here drives.
 const UNDRIVEN: &[&str] = &[
@@ -202,70 +231,69 @@ const UNDRIVEN: &[&str] = &[
 const LINKS: &[(&str, &str)] =
     &[("links", ""), ("ports", "/ports"), ("portgroups", "/portgroups"), ("states", "/states"), ("volume", "/volume")];
 
-type Make = fn(&Row<'_>) -> Option<Value>;
+type Make = fn(&Row<'_>, Cell<'_>);
 
 const MADE: &[(&str, Make)] = &[
-    ("uuid", |row| Some(row.node.meta.uuid.to_string().into())),
-    ("name", |row| Some(json!(row.node.meta.name.as_ref().map(ToString::to_string)))),
-    ("generation", |row| Some(row.node.meta.generation.into())),
-    ("resource_version", |row| Some(row.node.meta.resource_version.into())),
-    ("created_at", |row| Some(view::time(row.node.meta.created_at).into())),
-    ("updated_at", |row| Some(view::updated_at(&row.node.meta))),
-    ("parked", |row| Some(row.node.spec.parked.into())),
-    ("provision_state", |row| Some(row.node.provision_state().into())),
-    ("allocation_uuid", |row| Some(json!(row.model.allocation_of(row.node).map(|one| one.meta.uuid)))),
-    ("maintenance", |row| Some(row.node.spec.parked.into())),
-    ("labels", |row| Some(view::texts(&row.view()?.labels()))),
-    ("labels_overridden", |row| row.differences().map(|labels| json!(labels.overridden))),
-    ("labels_added", |row| row.differences().map(|labels| json!(labels.added))),
-    ("labels_skipped", |row| row.differences().map(|labels| json!(labels.skipped))),
-    ("merge_labels", |row| Some(row.node.spec.inherited.labels.merge.unwrap_or(false).into())),
-    ("annotations", |row| {
-        let own = &row.node.spec.inherited.annotations;
-        Some(view::texts(
-            &row.above().map(|above| above.annotations.clone()).unwrap_or_default().below(Level::Node, own),
-        ))
+    ("uuid", |row, cell| cell.put(&row.node.meta.uuid)),
+    ("name", |row, cell| cell.put(&row.node.meta.name)),
+    ("generation", |row, cell| cell.put(&row.node.meta.generation)),
+    ("resource_version", |row, cell| cell.put(&row.node.meta.resource_version)),
+    ("created_at", |row, cell| cell.put(&view::time(row.node.meta.created_at))),
+    ("updated_at", |row, cell| cell.put(&view::updated_at(&row.node.meta))),
+    ("parked", |row, cell| cell.put(&row.node.spec.parked)),
+    ("provision_state", |row, cell| cell.put(row.node.provision_state())),
+    ("allocation_uuid", |row, cell| cell.put(&row.model.allocation_of(row.node).map(|one| one.meta.uuid))),
+    ("maintenance", |row, cell| cell.put(&row.node.spec.parked)),
+    ("labels", |row, cell| cell.put_some(row.view().map(NodeView::labels).as_ref().map(view::effective))),
+    ("labels_overridden", |row, cell| cell.put_some(row.differences().map(|labels| &labels.overridden))),
+    ("labels_added", |row, cell| cell.put_some(row.differences().map(|labels| &labels.added))),
+    ("labels_skipped", |row, cell| cell.put_some(row.differences().map(|labels| &labels.skipped))),
+    ("merge_labels", |row, cell| cell.put(&row.inherited().labels.merge.unwrap_or(false))),
+    ("annotations", |row, cell| {
+        let above = row.above().map(|above| &above.annotations);
+        let own = &row.inherited().annotations;
+        cell.put(&view::effective(&above.unwrap_or(&Annotations::default()).below(Level::Node, own)));
     }),
-    ("parameters", |row| {
-        let own = &row.node.spec.inherited.parameters;
-        Some(view::values(
-            &row.above().map(|above| above.parameters.clone()).unwrap_or_default().below(Level::Node, own),
-        ))
+    ("parameters", |row, cell| {
+        let above = row.above().map(|above| &above.parameters);
+        let own = &row.inherited().parameters;
+        cell.put(&view::effective(&above.unwrap_or(&Parameters::default()).below(Level::Node, own)));
     }),
-    ("provided_labels", |row| Some(view::provided(&row.node.spec.inherited.labels))),
-    ("provided_annotations", |row| Some(view::provided(&row.node.spec.inherited.annotations))),
-    ("provided_parameters", |row| Some(view::provided(&row.node.spec.inherited.parameters))),
-    ("label_owners", |row| Some(view::owners(&row.node.spec.inherited.labels))),
-    ("annotation_owners", |row| Some(view::owners(&row.node.spec.inherited.annotations))),
-    ("parameter_owners", |row| Some(view::owners(&row.node.spec.inherited.parameters))),
-    ("traits", |row| Some(json!(row.view()?.traits().names().collect::<Vec<_>>()))),
-    ("trait_sources", |row| Some(state::trait_sources(&row.view()?.traits()))),
-    ("suppressed_traits", |row| Some(json!(row.node.spec.suppressed_traits))),
-    ("reported_state", |row| Some(state::said(row.model, row.node))),
-    ("reported_labels", |row| Some(json!(state::reported(row.model, row.node)))),
-    ("connected", |row| Some((state::liveness(row.api, row.node.meta.uuid) == Liveness::Connected).into())),
-    ("connection", |row| Some(state::liveness(row.api, row.node.meta.uuid).name().into())),
-    ("last_seen", |row| Some(json!(state::last_seen(row.api, row.model, row.node.meta.uuid).map(view::time)))),
-    ("state", |row| Some(json!(row.status().state))),
-    ("state_reason", |row| Some(row.status().reason.into())),
+    ("provided_labels", |row, cell| cell.put(&view::provided(&row.inherited().labels))),
+    ("provided_annotations", |row, cell| cell.put(&view::provided(&row.inherited().annotations))),
+    ("provided_parameters", |row, cell| cell.put(&view::provided(&row.inherited().parameters))),
+    ("label_owners", |row, cell| cell.put(&view::owners(&row.inherited().labels))),
+    ("annotation_owners", |row, cell| cell.put(&view::owners(&row.inherited().annotations))),
+    ("parameter_owners", |row, cell| cell.put(&view::owners(&row.inherited().parameters))),
+    ("traits", |row, cell| cell.put_some(row.traits().map(|traits| traits.names().collect::<Vec<_>>()))),
+    ("trait_sources", |row, cell| cell.put_some(row.traits().map(state::trait_sources))),
+    ("suppressed_traits", |row, cell| cell.put(&row.node.spec.suppressed_traits)),
+    ("reported_state", |row, cell| cell.put(&state::said(row.model, row.node))),
+    ("reported_labels", |row, cell| cell.put(&state::reported(row.model, row.node))),
+    ("connected", |row, cell| cell.put(&(row.liveness() == Liveness::Connected))),
+    ("connection", |row, cell| cell.put(row.liveness().name())),
+    ("last_seen", |row, cell| {
+        cell.put(&state::last_seen(row.api, row.model, row.node.meta.uuid).map(view::time));
+    }),
+    ("state", |row, cell| cell.put(&row.status().state)),
+    ("state_reason", |row, cell| cell.put(row.status().reason)),
     // Of what runs on it, which a hold or a pause keeps.
-    ("release", |row| Some(json!(row.model.released.get(&row.node.meta.uuid).map(|released| &released.release)))),
+    ("release", |row, cell| {
+        cell.put(&row.model.released.get(&row.node.meta.uuid).map(|released| &released.release));
+    }),
     // Ironic's field, which its clients print.
-    ("last_error", |row| Some(json!(state::last_error(row.model, row.node)))),
-    ("mode", |row| match row.outcome() {
-        Resolution::Complete(answer) => Some(json!(answer.mode().value)),
-        Resolution::Incomplete(_) => row.node.spec.mode.map(|mode| json!(mode)),
+    ("last_error", |row, cell| cell.put(&state::last_error(row.model, row.node))),
+    ("mode", |row, cell| match row.outcome() {
+        Resolution::Complete(answer) => cell.put(&answer.mode().value),
+        Resolution::Incomplete(_) => cell.put_some(row.node.spec.mode),
     }),
-    ("findings", |row| match row.outcome() {
-        Resolution::Complete(_) => Some(json!(row.findings())),
-        Resolution::Incomplete(_) => None,
-    }),
-    ("assigned_tags", |row| Some(json!(row.node.spec.tags.assigned.members().collect::<Vec<_>>()))),
-    ("unassigned_tags", |row| Some(json!(row.node.spec.tags.unassigned.members().collect::<Vec<_>>()))),
-    ("roles", |row| Some(json!(row.view()?.roles()))),
-    ("tags", |row| Some(json!(row.view()?.tags()))),
-    ("primary_tags", |row| Some(json!(row.view()?.primary_tags()))),
-    ("nodegroup", |row| Some(json!(row.node.spec.nodegroup.and_then(|id| group_path(row.model, id))))),
+    ("findings", |row, cell| cell.put_some(row.outcome().answer().map(|_| row.findings()))),
+    ("assigned_tags", |row, cell| cell.put(&row.node.spec.tags.assigned.members().collect::<Vec<_>>())),
+    ("unassigned_tags", |row, cell| cell.put(&row.node.spec.tags.unassigned.members().collect::<Vec<_>>())),
+    ("roles", |row, cell| cell.put_some(row.view().map(NodeView::roles))),
+    ("tags", |row, cell| cell.put_some(row.view().map(NodeView::tags))),
+    ("primary_tags", |row, cell| cell.put_some(row.view().map(NodeView::primary_tags))),
+    ("nodegroup", |row, cell| cell.put(&row.node.spec.nodegroup.and_then(|id| group_path(row.model, id)))),
 ];
 
 /// Whether a node has a column of that name which can be asked for.
@@ -305,21 +333,16 @@ impl Chosen {
 
     /// The body of a node.
     pub(super) fn body(&self, row: &Row<'_>) -> Map<String, Value> {
-        let columns = self.0.iter();
-        columns.filter_map(|(name, column)| Some(((*name).to_owned(), column.cell(name, row)?.into_value()))).collect()
+        let mut text = Vec::new();
+        self.write(row, &mut text);
+        serde_json::from_slice(&text).expect("a row is a JSON object")
     }
 
-    /// Writes the same as JSON text.
+    /// Writes the body of a node as JSON text.
     pub(super) fn write(&self, row: &Row<'_>, text: &mut Vec<u8>) {
-        let mut separator = b'{';
+        text.push(b'{');
         for (name, column) in &self.0 {
-            let Some(cell) = column.cell(name, row) else { continue };
-            text.push(separator);
-            separator = b',';
-            text.push(b'"');
-            text.extend_from_slice(name.as_bytes());
-            text.extend_from_slice(b"\":");
-            serde_json::to_writer(&mut *text, &cell).expect("a value is written to memory");
+            column.write(row, Cell { name, text });
         }
         text.push(b'}');
     }

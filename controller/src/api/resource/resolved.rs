@@ -53,10 +53,10 @@ fn body(model: &Model, answer: &Answer) -> Value {
     body["revision"] = model.revision.get().into();
     body["nodegroup"] = json!(answer.place());
     body["mode"] = json!({"value": answer.mode().value, "origin": answer.mode().origin.to_string()});
-    body["parameters"] = view::values(&answer.parameters());
+    body["parameters"] = json!(view::effective(&answer.parameters()));
     body["origins"] = origins(answer);
     body["lifecycle"] = limits(answer);
-    body["trait_sources"] = state::trait_sources(&answer.traits());
+    body["trait_sources"] = json!(state::trait_sources(&answer.traits()));
     body["host_labels"] = json!(answer.host_labels().decide(&answer.labels()).flows);
     body["unmet"] =
         answer.unmet().iter().map(|unmet| json!({"key": unmet.key, "expression": unmet.expression})).collect();

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::object::{Node, NodeId, Timestamp};
 use stemma_core::resolve::Resolution;
 use stemma_core::status::{Facts, Liveness, Status};
-use stemma_core::traits::NodeTraits;
+use stemma_core::traits::{NodeTraits, TraitSource};
 use uuid::Uuid;
 
 use super::view;
@@ -22,13 +23,9 @@ pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
 }
 
 /// Each trait's sources.
-pub(super) fn trait_sources(traits: &NodeTraits) -> Value {
-    traits
-        .sources()
-        .iter()
-        .map(|(name, sources)| (name.to_string(), json!(sources.iter().map(ToString::to_string).collect::<Vec<_>>())))
-        .collect::<Map<_, _>>()
-        .into()
+pub(super) fn trait_sources(traits: &NodeTraits) -> impl Serialize {
+    let texts = |sources: &[TraitSource]| sources.iter().map(ToString::to_string).collect::<Vec<_>>();
+    view::Entries(move || traits.sources().iter().map(move |(name, sources)| (name, texts(sources))))
 }
 
 /// The labels that a host reported.

@@ -23,7 +23,7 @@ pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
     let traits = state::traits(&model, &node);
     let mut body = json!({"traits": traits.names().collect::<Vec<_>>()});
     if !request.headers.contains_key(IRONIC_VERSION) {
-        body["trait_sources"] = state::trait_sources(&traits);
+        body["trait_sources"] = json!(state::trait_sources(&traits));
     }
     Ok(Reply::ok(body))
 }

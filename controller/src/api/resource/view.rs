@@ -2,11 +2,9 @@
 //! differences against its parent.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::ops::Deref;
 
 use jiff::Timestamp as Instant;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use stemma_core::fleet::GroupFold;
 use stemma_core::labels::{Annotations, Differences, Folded, Labels, Layer, Parameters, differences};
@@ -48,10 +46,6 @@ impl Folds {
         Self { labels: labels.clone(), annotations: annotations.clone(), parameters: parameters.clone() }
     }
 
-    /// The effective labels.
-    pub(super) fn label_map(&self) -> BTreeMap<String, String> {
-        label_map(&self.labels)
-    }
 }
 
 /// What stands above a cluster's level, the farthest first.
@@ -101,16 +95,16 @@ pub(super) fn time(at: Timestamp) -> String {
 type MapField = fn(&Folds, &Inherited) -> Value;
 
 const MAPS: &[(&str, MapField)] = &[
-    ("labels", |folds, _| texts(&folds.labels)),
+    ("labels", |folds, _| json!(effective(&folds.labels))),
     ("merge_labels", |_, own| own.labels.merge.unwrap_or(false).into()),
-    ("annotations", |folds, _| texts(&folds.annotations)),
-    ("parameters", |folds, _| values(&folds.parameters)),
-    ("provided_labels", |_, own| provided(&own.labels)),
-    ("provided_annotations", |_, own| provided(&own.annotations)),
-    ("provided_parameters", |_, own| provided(&own.parameters)),
-    ("label_owners", |_, own| owners(&own.labels)),
-    ("annotation_owners", |_, own| owners(&own.annotations)),
-    ("parameter_owners", |_, own| owners(&own.parameters)),
+    ("annotations", |folds, _| json!(effective(&folds.annotations))),
+    ("parameters", |folds, _| json!(effective(&folds.parameters))),
+    ("provided_labels", |_, own| json!(provided(&own.labels))),
+    ("provided_annotations", |_, own| json!(provided(&own.annotations))),
+    ("provided_parameters", |_, own| json!(provided(&own.parameters))),
+    ("label_owners", |_, own| json!(owners(&own.labels))),
+    ("annotation_owners", |_, own| json!(owners(&own.annotations))),
+    ("parameter_owners", |_, own| json!(owners(&own.parameters))),
 ];
 
 /// The maps that go down the levels: effective, provided, owned, and how the labels differ from the parent's.
@@ -125,7 +119,7 @@ pub(super) fn maps<'a>(
     chain.push((level, own));
     let folds = Folds::of(&chain);
     if let Some(parent) = parent {
-        let Differences { overridden, added, skipped } = differences(&parent.label_map(), &folds.label_map());
+        let Differences { overridden, added, skipped } = differences(&parent.labels.values(), &folds.labels.values());
         body.insert("labels_overridden".into(), json!(overridden));
         body.insert("labels_added".into(), json!(added));
         body.insert("labels_skipped".into(), json!(skipped));
@@ -148,30 +142,39 @@ pub(super) fn label_map(labels: &Labels) -> BTreeMap<String, String> {
     labels.iter().map(|(key, said)| (key.to_string(), said.value.to_string())).collect()
 }
 
-/// An effective map of text.
-pub(super) fn texts<K: Ord + Clone + fmt::Display, V: Clone + PartialEq + Deref<Target = str>>(
-    map: &Folded<K, V>,
-) -> Value {
-    map.iter().map(|(key, said)| (key.to_string(), Value::from(&**said.value))).collect::<Map<_, _>>().into()
-}
-
-/// Effective parameters.
-pub(super) fn values(parameters: &Parameters) -> Value {
-    parameters.iter().map(|(key, said)| (key.to_string(), (**said.value).clone())).collect::<Map<_, _>>().into()
+/// The values of an effective map.
+pub(super) fn effective<K: Ord + Serialize, V: Serialize>(map: &Folded<K, V>) -> impl Serialize {
+    Entries(move || map.iter().map(|(key, said)| (key, said.value)))
 }
 
 /// What a level itself provides; `null` where it provides no such map.
-pub(super) fn provided<K: Ord + Clone + fmt::Display, V: Clone + Serialize>(layer: &Layer<K, V>) -> Value {
-    let entries = |map: &OwnedMap<K, V>| -> Map<String, Value> {
-        map.iter().map(|(key, entry)| (key.to_string(), json!(entry.said.value()))).collect()
-    };
-    layer.provided.as_ref().map_or(Value::Null, |map| entries(map).into())
+pub(super) fn provided<K: Ord + Clone + Serialize, V: Clone + Serialize>(layer: &Layer<K, V>) -> impl Serialize {
+    let entries = |map| Entries(move || OwnedMap::iter(map).map(|(key, entry)| (key, entry.said.value())));
+    layer.provided.as_ref().map(entries)
+}
+
+/// The three maps as a level itself provides them.
+pub(super) fn provided_maps(own: &Inherited) -> [(String, Value); 3] {
+    let maps = [
+        ("labels", json!(provided(&own.labels))),
+        ("annotations", json!(provided(&own.annotations))),
+        ("parameters", json!(provided(&own.parameters))),
+    ];
+    maps.map(|(name, map)| (name.to_owned(), map))
 }
 
 /// The owners of each key that a level provides.
-pub(super) fn owners<K: Ord + Clone + fmt::Display, V: Clone>(layer: &Layer<K, V>) -> Value {
-    let entries = layer.provided.iter().flat_map(OwnedMap::iter);
-    entries.map(|(key, entry)| (key.to_string(), json!(*entry.owners))).collect::<Map<_, _>>().into()
+pub(super) fn owners<K: Ord + Clone + Serialize, V: Clone>(layer: &Layer<K, V>) -> impl Serialize {
+    Entries(move || layer.provided.iter().flat_map(OwnedMap::iter).map(|(key, entry)| (key, &*entry.owners)))
+}
+
+/// A JSON object of what an iterator gives.
+pub(super) struct Entries<F>(pub F);
+
+impl<K: Serialize, V: Serialize, I: Iterator<Item = (K, V)>, F: Fn() -> I> Serialize for Entries<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map((self.0)())
+    }
 }
 
 /// The two links that `OpenStack`'s bodies have; in that of a bookmark, no version.
