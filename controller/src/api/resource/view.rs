@@ -45,7 +45,6 @@ impl Folds {
         let (labels, annotations, parameters) = (&fold.labels, &fold.annotations, &fold.parameters);
         Self { labels: labels.clone(), annotations: annotations.clone(), parameters: parameters.clone() }
     }
-
 }
 
 /// What stands above a cluster's level, the farthest first.
