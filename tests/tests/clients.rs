@@ -15,8 +15,13 @@ use stemma_tests::program::{Running, succeed};
 use stemma_tests::shared;
 
 /// What is installed: the versions that the scripts were validated with.
-const CLIENTS: [&str; 4] =
-    ["python-magnumclient==5.0.0", "keystoneauth1==5.18.1", "python-glanceclient==4.13.0", "openstacksdk==4.22.0"];
+const CLIENTS: [&str; 5] = [
+    "python-openstackclient==10.5.0",
+    "python-magnumclient==5.0.0",
+    "keystoneauth1==5.18.1",
+    "python-glanceclient==4.13.0",
+    "openstacksdk==4.22.0",
+];
 
 /// One script and how it is run.
 struct Script {
@@ -45,6 +50,24 @@ const MAGNUM_SESSION: Script = Script {
 };
 const MAGNUM_LEGACY: Script =
     Script { arguments: &["vectors/labels/label_merge.json", "--transport", "legacy", "-q"], ..MAGNUM_SESSION };
+/// Magnum's clusters, node groups and templates by the command `openstack coe`.
+const MAGNUM_COMMAND: Script = Script {
+    file: "magnum_osc_accept.py",
+    arguments: &[],
+    programs: &[("OPENSTACK_BIN", "openstack")],
+    name_ends: ":",
+    ends: "ALL PASSED",
+    listed: "",
+};
+/// Requests that the real Magnum was sent, with what it answered.
+const MAGNUM_REPLAY: Script = Script {
+    file: "replay_api.py",
+    arguments: &["vectors/labels/magnum_api.json"],
+    programs: &[],
+    name_ends: "]",
+    ends: "steps passed",
+    listed: "",
+};
 /// The catalogue by the command `glance md-*`.
 const GLANCE: Script = Script {
     file: "glance_cli_accept.py",
@@ -144,6 +167,16 @@ fn fails_only_where_listed(script: &Script) -> Result<()> {
 #[test]
 fn magnums_vectors_by_its_client_with_a_session() -> Result<()> {
     fails_only_where_listed(&MAGNUM_SESSION)
+}
+
+#[test]
+fn magnums_clusters_by_its_command() -> Result<()> {
+    fails_only_where_listed(&MAGNUM_COMMAND)
+}
+
+#[test]
+fn what_the_real_magnum_answered() -> Result<()> {
+    fails_only_where_listed(&MAGNUM_REPLAY)
 }
 
 #[test]

@@ -1,9 +1,11 @@
-//! JSON patches as Ironic's and Magnum's clients send them: `add`, `remove` and `replace`, no more.
+//! JSON patches (RFC 6902), with the rules of Ironic's and Magnum's clients where those are stricter.
 //!
 //! Labels are not part of the document that a patch edits: they have owners, so an operation on a label is an
-//! update by its caller. [`Patch::split`] takes them out, and the rest edits the object's other fields.
+//! update by its caller. So what tests, copies or moves is first written out ([`Patch::written_out`]) as what it comes to in
+//! additions, removals and replacements. [`Patch::split`] takes those of labels out, and the rest edits the object's other fields.
 
 use serde_json::{Map, Value};
+use stemma_core::digest::canonical_json;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +16,22 @@ pub(crate) enum Verb {
     Remove,
     /// Sets a member that is there.
     Replace,
+    /// Sets a member to what another one is.
+    Copy,
+    /// The same, and takes the other one away.
+    Move,
+    /// Changes nothing; the patch fits only where the member has this value.
+    Test,
 }
+
+const VERBS: [(&str, Verb); 6] = [
+    ("add", Verb::Add),
+    ("remove", Verb::Remove),
+    ("replace", Verb::Replace),
+    ("copy", Verb::Copy),
+    ("move", Verb::Move),
+    ("test", Verb::Test),
+];
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +40,10 @@ pub(crate) struct Operation {
     pub verb: Verb,
     /// The members on the way, unescaped, at least one.
     pub path: Vec<String>,
-    /// What is set; `None` for a removal.
+    /// What is set or expected; `None` for what takes no value.
     pub value: Option<Value>,
+    /// Where a copy or a move finds its value; empty for the others.
+    from: Vec<String>,
 }
 
 /// A patch that cannot be read, or does not fit the object.
@@ -32,7 +51,7 @@ pub(crate) struct Operation {
 pub(crate) enum BadPatch {
     /// It has another form.
     #[error(
-        "a JSON patch is a list of {{\"op\": \"add\"|\"remove\"|\"replace\", \"path\": \"/…\", \"value\": …}}; {what}"
+        "a JSON patch is a list of {{\"op\": \"add\"|\"remove\"|\"replace\"|\"test\", \"path\": \"/…\", \"value\": …}} and of {{\"op\": \"copy\"|\"move\", \"from\": \"/…\", \"path\": \"/…\"}}; {what}"
     )]
     Malformed {
         /// What is wrong.
@@ -43,8 +62,26 @@ pub(crate) enum BadPatch {
     Missing {
         /// The path, as it was sent.
         path: String,
-        /// `removed` or `replaced`.
+        /// What cannot be done to it: `removed`, `replaced`, …
         done: &'static str,
+    },
+    /// A test that does not hold.
+    #[error("{path} is {found} and not {expected}, as the patch's test asks; nothing was changed")]
+    Differs {
+        /// The path, as it was sent.
+        path: String,
+        /// The beginning of the value that is there.
+        found: String,
+        /// That of the one that was sent.
+        expected: String,
+    },
+    /// A value would be moved into itself.
+    #[error("{from} can't be moved to {path}, which is within it")]
+    IntoItself {
+        /// Whence.
+        from: String,
+        /// Where to.
+        path: String,
     },
     /// What names the object for good.
     #[error("{path} never changes: an object keeps it for as long as it is there; make another object in its place")]
@@ -80,28 +117,62 @@ impl Operation {
             Some(Value::String(text)) => Ok(text),
             _ => Err(malformed(format!("{name:?} is missing or no text"))),
         };
-        let (verb, path) = (text("op")?, text("path")?);
-        let verb = match verb.as_str() {
-            "add" => Verb::Add,
-            "remove" => Verb::Remove,
-            "replace" => Verb::Replace,
-            other => {
-                return Err(malformed(format!(
-                    "the operation {:?} is not taken",
-                    other.chars().take(32).collect::<String>()
-                )));
-            }
-        };
+        let (word, path) = (text("op")?, text("path")?);
+        let unknown = || malformed(format!("the operation {:?} is not taken", beginning(&word)));
+        let verb = VERBS.iter().find(|(name, _)| *name == word).map(|(_, verb)| *verb).ok_or_else(unknown)?;
+        let from = if matches!(verb, Verb::Copy | Verb::Move) { read_pointer(&text("from")?)? } else { Vec::new() };
         let value = fields.remove("value");
         if let Some(other) = fields.keys().next() {
             return Err(malformed(format!("it has no field {other:?}")));
         }
         let value = match (verb, value) {
-            (Verb::Remove, _) => None,
+            (Verb::Remove | Verb::Copy | Verb::Move, _) => None,
             (_, Some(value)) => Some(value),
             (_, None) => return Err(malformed(format!("the operation on {path:?} has no value"))),
         };
-        Ok(Self { verb, path: read_pointer(&path)?, value })
+        Ok(Self { verb, path: read_pointer(&path)?, value, from })
+    }
+
+    /// What it comes to on this document in additions, removals and replacements.
+    fn written_out(self, document: &Value) -> Result<Vec<Self>, BadPatch> {
+        let there = document.pointer(&self.pointer());
+        match self.verb {
+            Verb::Add | Verb::Remove | Verb::Replace => Ok(vec![self]),
+            Verb::Test => self.test(there.ok_or_else(|| self.missing())?).map(|()| Vec::new()),
+            Verb::Copy | Verb::Move => {
+                let missing = || BadPatch::Missing { path: pointer(&self.from), done: self.done() };
+                let value = document.pointer(&pointer(&self.from)).ok_or_else(missing)?.clone();
+                self.put(value, document)
+            }
+        }
+    }
+
+    /// Numbers are equal by what they are worth, and the order of an object's members means nothing.
+    fn test(&self, found: &Value) -> Result<(), BadPatch> {
+        let expected = self.value.as_ref().unwrap_or(&Value::Null);
+        if canonical_json(found) == canonical_json(expected) {
+            return Ok(());
+        }
+        let [found, expected] = [found, expected].map(|value| beginning(&value.to_string()));
+        Err(BadPatch::Differs { path: self.pointer(), found, expected })
+    }
+
+    /// A copy or a move, of this value.
+    fn put(self, value: Value, document: &Value) -> Result<Vec<Self>, BadPatch> {
+        let Self { verb, path, from, .. } = self;
+        if path.len() > from.len() && path.starts_with(&from) && verb == Verb::Move {
+            return Err(BadPatch::IntoItself { from: pointer(&from), path: pointer(&path) });
+        }
+        let taken =
+            (verb == Verb::Move).then(|| Self { verb: Verb::Remove, path: from, value: None, from: Vec::new() });
+        let within = document.pointer(&pointer(&path[..path.len() - 1]));
+        // A member that is there is replaced, where an addition of Magnum's clients would be refused.
+        let is_there =
+            within.and_then(Value::as_object).is_some_and(|object| object.contains_key(&path[path.len() - 1]));
+        let stays = taken.as_ref().is_none_or(|taken| taken.path != path);
+        let verb = if is_there && stays { Verb::Replace } else { Verb::Add };
+        let put = Self { verb, path, value: Some(value), from: Vec::new() };
+        Ok(taken.into_iter().chain([put]).collect())
     }
 
     fn apply(&self, document: &mut Value) -> Result<(), BadPatch> {
@@ -135,7 +206,7 @@ impl Operation {
     }
 
     fn on_list(&self, list: &mut Vec<Value>, key: &str) -> Result<(), BadPatch> {
-        let index = if key == "-" { Some(list.len()) } else { key.parse::<usize>().ok() };
+        let index = if key == "-" { Some(list.len()) } else { read_index(key) };
         let end = if self.verb == Verb::Add { list.len() + 1 } else { list.len() };
         let index = index.filter(|index| *index < end).ok_or_else(|| self.missing())?;
         match (self.verb, &self.value) {
@@ -146,9 +217,18 @@ impl Operation {
         Ok(())
     }
 
+    fn done(&self) -> &'static str {
+        match self.verb {
+            Verb::Add | Verb::Replace => "replaced",
+            Verb::Remove => "removed",
+            Verb::Copy => "copied",
+            Verb::Move => "moved",
+            Verb::Test => "tested",
+        }
+    }
+
     fn missing(&self) -> BadPatch {
-        let done = if self.verb == Verb::Remove { "removed" } else { "replaced" };
-        BadPatch::Missing { path: self.pointer(), done }
+        BadPatch::Missing { path: self.pointer(), done: self.done() }
     }
 }
 
@@ -167,6 +247,26 @@ impl Patch {
             return Err(malformed(format!("at most {MOST_OPERATIONS} operations are taken at once")));
         }
         operations.into_iter().map(Operation::read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// What the patch comes to on a document in additions, removals and replacements. The document is asked for only where an
+    /// operation looks at it.
+    ///
+    /// # Errors
+    /// [`BadPatch`], of the first operation that does not fit.
+    pub(crate) fn written_out(self, document: impl FnOnce() -> Map<String, Value>) -> Result<Self, BadPatch> {
+        if self.0.iter().all(|operation| matches!(operation.verb, Verb::Add | Verb::Remove | Verb::Replace)) {
+            return Ok(self);
+        }
+        let mut document = Value::Object(document());
+        let mut written = Vec::new();
+        for operation in self.0 {
+            for one in operation.written_out(&document)? {
+                one.apply(&mut document)?;
+                written.push(one);
+            }
+        }
+        Ok(Self(written))
     }
 
     /// Takes out the operations on one root attribute.
@@ -263,12 +363,19 @@ impl PythonDict<'_> {
 
 fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
     let Some(inner) = text.strip_prefix('/').filter(|inner| !inner.is_empty() && text.len() <= 1024) else {
-        return Err(malformed(format!(
-            "the path {:?} does not begin with a slash and a name",
-            text.chars().take(64).collect::<String>()
-        )));
+        return Err(malformed(format!("the path {:?} does not begin with a slash and a name", beginning(text))));
     };
     Ok(inner.trim_end_matches('/').split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect())
+}
+
+/// A place in a list: digits without a zero before them (RFC 6901).
+fn read_index(key: &str) -> Option<usize> {
+    let is_index = key == "0" || !key.starts_with('0') && key.bytes().all(|byte| byte.is_ascii_digit());
+    if is_index { key.parse().ok() } else { None }
+}
+
+fn beginning(text: &str) -> String {
+    text.chars().take(64).collect()
 }
 
 /// The text of a JSON pointer (RFC 6901).
@@ -287,7 +394,8 @@ mod tests {
     use serde_json::json;
 
     fn patched(document: &Value, patch: Value) -> Result<Value, BadPatch> {
-        Patch::read(patch)?.apply(document.as_object().unwrap().clone()).map(Value::Object)
+        let document = document.as_object().unwrap();
+        Patch::read(patch)?.written_out(|| document.clone())?.apply(document.clone()).map(Value::Object)
     }
 
     #[test]
@@ -307,6 +415,33 @@ mod tests {
             (json!({"name": "a"}), json!([{"op": "replace", "path": "/name", "value": "b"}]), json!({"name": "b"})),
             (json!({"x": null}), json!([{"op": "add", "path": "/x/a~1b", "value": 1}]), json!({"x": {"a/b": 1}})),
             (json!({"x": 1}), json!([]), json!({"x": 1})),
+            // The examples of RFC 6902's appendix, a level down where they are at the root of a list.
+            (
+                json!({"foo": {"bar": "baz", "waldo": "fred"}, "qux": {"corge": "grault"}}),
+                json!([{"op": "move", "from": "/foo/waldo", "path": "/qux/thud"}]),
+                json!({"foo": {"bar": "baz"}, "qux": {"corge": "grault", "thud": "fred"}}),
+            ),
+            (
+                json!({"foo": ["all", "grass", "cows", "eat"]}),
+                json!([{"op": "move", "from": "/foo/1", "path": "/foo/3"}]),
+                json!({"foo": ["all", "cows", "eat", "grass"]}),
+            ),
+            (
+                json!({"baz": "qux", "foo": ["a", 2, "c"]}),
+                json!([{"op": "test", "path": "/baz", "value": "qux"}, {"op": "test", "path": "/foo/1", "value": 2.0}]),
+                json!({"baz": "qux", "foo": ["a", 2, "c"]}),
+            ),
+            (
+                json!({"x": {"a": 1}, "y": {"b": 2}}),
+                json!([{"op": "copy", "from": "/x", "path": "/y"}, {"op": "remove", "path": "/x/a"}]),
+                json!({"x": {}, "y": {"a": 1}}),
+            ),
+            (
+                json!({"x": {"a": 1}}),
+                json!([{"op": "add", "path": "/x/b", "value": 2}, {"op": "move", "from": "/x/b", "path": "/x/a"}]),
+                json!({"x": {"a": 2}}),
+            ),
+            (json!({"x": 1}), json!([{"op": "move", "from": "/x", "path": "/x"}]), json!({"x": 1})),
         ] {
             assert_eq!(patched(&before, patch.clone()).unwrap(), after, "{patch}");
         }
@@ -317,6 +452,14 @@ mod tests {
         for patch in [
             json!({}),
             json!([{"op": "move", "path": "/name"}]),
+            json!([{"op": "swap", "path": "/name", "value": 1}]),
+            json!([{"op": "copy", "from": "/nope", "path": "/name"}]),
+            json!([{"op": "move", "from": "/l", "path": "/l/0"}]),
+            json!([{"op": "test", "path": "/name", "value": "other"}]),
+            json!([{"op": "test", "path": "/nope", "value": null}]),
+            json!([{"op": "test", "path": "/name"}]),
+            json!([{"op": "add", "path": "/l/00", "value": 1}]),
+            json!([{"op": "add", "path": "/l/+0", "value": 1}]),
             json!([{"op": "add", "path": "name", "value": 1}]),
             json!([{"op": "add", "path": "/name"}]),
             json!([{"op": "remove", "path": "/nope"}]),

@@ -1,5 +1,6 @@
 //! The resources: what each row of the endpoint table does.
 
+mod actions;
 mod allocations;
 mod apply;
 mod audit;

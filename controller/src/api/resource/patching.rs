@@ -10,7 +10,7 @@ use stemma_core::object::{Inherited, Kind, Object};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{Shown, raw, read_body, shown_fields, update};
-use super::{kept, writes};
+use super::{kept, view, writes};
 use crate::api::Api;
 use crate::api::http::patch::{BadPatch, Operation, Patch, Verb, map_from_text};
 use crate::api::http::request::{HandlerResult, PatchKind, Request};
@@ -143,6 +143,7 @@ fn json_patch<S: Shown>(
     mut patch: Patch,
     caller: &Caller,
 ) -> Result<(), ApiError> {
+    patch = patch.written_out(|| whole_document(api, work, object)).map_err(|e| bad_patch(&e))?;
     for map in MapName::ALL {
         for operation in patch.split(map.name()) {
             map_operation::<S>(&mut object.spec, map, &operation, work, caller)?;
@@ -173,6 +174,17 @@ fn json_patch<S: Shown>(
     object.meta.name = name;
     object.spec = update(api, work, &object.spec, &read_body::<S>(changes)?, caller, BodyShape::Own)?;
     Ok(())
+}
+
+/// What a patch can test, copy and move: all fields, those at their default as `null`, and the maps as they are provided here.
+fn whole_document<S: Shown>(api: &Api, work: &Work<'_>, object: &Object<S>) -> Map<String, Value> {
+    let mut document: Map<String, Value> =
+        <S as Fields>::FIELDS.iter().map(|field| (field.name.to_owned(), Value::Null)).collect();
+    document.extend(shown_fields(api, work, &object.spec));
+    kept::fill(S::EXTRA, &mut document);
+    document.insert("name".into(), S::name_text(&object.meta.name).into());
+    document.extend(object.spec.inherited_ref().into_iter().flat_map(view::provided_maps));
+    document
 }
 
 fn refuse_existing(document: &Map<String, Value>, patch: &Patch) -> Result<(), ApiError> {
@@ -277,7 +289,8 @@ fn take_name<S: Shown>(before: &Object<S>, fields: &mut Map<String, Value>) -> R
 
 /// The refusal of a patch.
 pub(super) fn bad_patch(error: &BadPatch) -> ApiError {
-    ApiError::new(ErrorType::FieldInvalid, error.to_string())
+    let is_test = matches!(error, BadPatch::Differs { .. });
+    ApiError::new(if is_test { ErrorType::PreconditionFailed } else { ErrorType::FieldInvalid }, error.to_string())
 }
 
 #[cfg(test)]

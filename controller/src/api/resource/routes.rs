@@ -24,8 +24,8 @@ use super::roles::RoleCall;
 use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
-    apply, audit, blobs, explain, lists, machine, maps, nodes, objects, patching, provision, releases, resolved, roles,
-    tags, tokens, traits, writes,
+    actions, apply, audit, blobs, explain, lists, machine, maps, nodes, objects, patching, provision, releases,
+    resolved, roles, tags, tokens, traits, writes,
 };
 use crate::api::Api;
 use crate::api::http::request::{Body, HandlerResult, Reply, Request};
@@ -122,6 +122,8 @@ handlers! {
     GetCluster => read objects::get::<ClusterSpec>;
     PatchCluster => write patching::patch::<ClusterSpec>;
     DeleteCluster => write writes::delete::<ClusterSpec>;
+    UpgradeCluster => write actions::upgrade;
+    ResizeCluster => read actions::resize;
     ListClusterTags => read tags::cluster::tags;
     CreateClusterTag => write tags::cluster::write_tag, TagCall::Create;
     GetClusterTag => read tags::cluster::tag;

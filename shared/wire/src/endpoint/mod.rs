@@ -201,6 +201,10 @@ pub mod since {
     pub const DETAIL: Minor = Minor(43);
     /// A node's `allocation_uuid`, in Ironic's.
     pub const ALLOCATIONS: Minor = Minor(52);
+    /// The action `resize` of a cluster, in Magnum's.
+    pub const RESIZE: Minor = Minor(7);
+    /// The action `upgrade` of a cluster, in Magnum's.
+    pub const UPGRADE: Minor = Minor(8);
     /// Node groups, in Magnum's.
     pub const NODEGROUPS: Minor = Minor(9);
     /// 404 for a cluster template that is not there, in Magnum's.

@@ -98,12 +98,13 @@ const TRAITS_PUT: Since = traits(ErrorType::RequestMethod);
 const TRAITS_DELETED: Since = traits(ErrorType::PathUnknown);
 const ALLOCATIONS_THERE: Since = allocations(ErrorType::PathUnknown);
 const ALLOCATIONS_MADE: Since = allocations(ErrorType::RequestMethod);
-const NODEGROUPS: Since = Since {
-    minor: since::NODEGROUPS,
-    refusal: ErrorType::RequestNotAcceptable,
-    subject: "this path is there",
-    api: " of container-infra",
-};
+const NODEGROUPS: Since = container_infra(since::NODEGROUPS);
+const UPGRADE: Since = container_infra(since::UPGRADE);
+const RESIZE: Since = container_infra(since::RESIZE);
+
+const fn container_infra(minor: Minor) -> Since {
+    Since { minor, refusal: ErrorType::RequestNotAcceptable, subject: "this path is there", api: " of container-infra" }
+}
 
 const fn traits(refusal: ErrorType) -> Since {
     Since { minor: since::TRAITS, refusal, subject: "traits are there", api: "" }
@@ -232,6 +233,8 @@ endpoints! {
         GetCluster Get "/v1/clusters/{cluster}" READ Cluster READ_ONE Nothing -> OK Json(ShownCluster) Whole: "Shows a cluster.";
         PatchCluster Patch "/v1/clusters/{cluster}" WRITE Cluster PATCH AnyPatch(Cluster) -> OK_OR_ACCEPTED Json Whole: "Changes a cluster, or applies its labels, annotations and parameters.";
         DeleteCluster Delete "/v1/clusters/{cluster}" WRITE Cluster BY Nothing -> EMPTY Nothing Whole: "Deletes a cluster without nodes.";
+        UpgradeCluster Post "/v1/clusters/{cluster}/actions/upgrade" WRITE Cluster BY Json -> ACCEPTED Json Whole since UPGRADE: "Gives a cluster another cluster template, and with it that template's release.";
+        ResizeCluster Post "/v1/clusters/{cluster}/actions/resize" WRITE Cluster BY Json -> ACCEPTED Json Whole since RESIZE: "Is refused: a cluster has the nodes that were placed in it.";
         ListClusterTags Get "/v1/clusters/{cluster}/tags" READ Cluster READ_ONE Nothing -> OK Json Whole: "Lists the tags that are visible in a cluster.";
         CreateClusterTag Post "/v1/clusters/{cluster}/tags" WRITE Cluster BY Json -> CREATED Json Whole: "Defines a tag of a cluster's own.";
         GetClusterTag Get "/v1/clusters/{cluster}/tags/{tag}" READ Cluster READ_ONE Nothing -> OK Json Whole: "Shows a tag of a cluster.";

@@ -82,6 +82,7 @@ error_types! {
     FieldMissing "field.missing" 400 answer "A field that is needed is missing.";
     FieldInvalid "field.invalid" 400 answer "A field has a value that it cannot have.";
     FieldReadOnly "field.read_only" 403 answer "A field is given that the controller alone sets.";
+    ActionUnsupported "action.unsupported" 400 answer "The action has no meaning here.";
     ObjectNotFound "object.not_found" 404 answer "There is no such object.";
     ObjectExists "object.exists" 409 answer "An object of that name exists.";
     ObjectInUse "object.in_use" 409 answer "Other objects refer to it.";
