@@ -56,8 +56,8 @@ const MAGNUM_COMMAND: Script = Script {
     arguments: &[],
     programs: &[("OPENSTACK_BIN", "openstack")],
     name_ends: ":",
-    ends: "ALL PASSED",
-    listed: "",
+    ends: "FAILED ",
+    listed: include_str!("../data/magnum_osc_listed.txt"),
 };
 /// Requests that the real Magnum was sent, with what it answered.
 const MAGNUM_REPLAY: Script = Script {
@@ -66,7 +66,7 @@ const MAGNUM_REPLAY: Script = Script {
     programs: &[],
     name_ends: "]",
     ends: "steps passed",
-    listed: "",
+    listed: include_str!("../data/magnum_replay_listed.txt"),
 };
 /// The catalogue by the command `glance md-*`.
 const GLANCE: Script = Script {

@@ -26,6 +26,8 @@ fn writes() -> Vec<(&'static str, String, Value)> {
         ("PATCH", "/v1/clustertemplates/base".into(), json!({"labels": {"stage": "one"}})),
         ("POST", "/v1/clusters".into(), json!({"name": "prod", "cluster_template": "base"})),
         ("PATCH", "/v1/clusters/prod".into(), json!({"labels": {"stage": "one"}})),
+        ("POST", "/v1/clustertemplates".into(), json!({"name": "next", "release": "site@1"})),
+        ("POST", "/v1/clusters/prod/actions/upgrade".into(), json!({"cluster_template": "next"})),
         ("POST", "/v1/clusters/prod/tags".into(), json!({"name": "own"})),
         ("PUT", "/v1/clusters/prod/tags/own".into(), json!({"has_primary": true})),
         ("DELETE", "/v1/clusters/prod/tags/own".into(), Value::Null),
@@ -68,6 +70,7 @@ fn writes() -> Vec<(&'static str, String, Value)> {
         ("DELETE", "/v1/clusters/prod/nodegroups/web".into(), Value::Null),
         ("DELETE", "/v1/clusters/prod".into(), Value::Null),
         ("DELETE", "/v1/clustertemplates/base".into(), Value::Null),
+        ("DELETE", "/v1/clustertemplates/next".into(), Value::Null),
         ("DELETE", "/v1/releases/site@1".into(), Value::Null),
     ]);
     all
@@ -173,8 +176,8 @@ fn w15_01_w15_02_each_write_verb_leaves_object_image_audit_event_and_request_rec
         &mut operator,
         Write { method: "DELETE", path: location, body: Value::Null, key: Uuid::from_u128(1000) },
     )?);
-    // A file body lies beside the store, under its own name; and who owns a release's labels is never handed over.
-    seen.extend([Endpoint::PutBlob.name(), Endpoint::OwnersRelease.name()]);
+    // A file body lies beside the store, under its own name; who owns a release's labels is never handed over, and no cluster resized.
+    seen.extend([Endpoint::PutBlob.name(), Endpoint::OwnersRelease.name(), Endpoint::ResizeCluster.name()]);
 
     let is_write = |one: &&Endpoint| one.route().listener == Listener::Admin && one.route().method != Method::Get;
     let all: BTreeSet<_> = Endpoint::ALL.iter().filter(is_write).map(|one| one.name()).collect();
@@ -213,6 +216,7 @@ const CHANGES: &[(&str, &str)] = &[
         r#"[{"field": "labels.stage", "new": "one"}, {"field": "merge_labels", "new": true}]"#,
     ),
     ("PATCH /v1/clusters/prod", r#"[{"field": "labels.stage", "new": "one"}, {"field": "merge_labels", "new": true}]"#),
+    ("POST /v1/clusters/prod/actions/upgrade", r#"[{"field": "cluster_template", "old": "base", "new": "next"}]"#),
     ("POST /v1/clusters/prod/tags", r#"[{"field": "tags.own", "new": {}}]"#),
     ("PUT /v1/clusters/prod/tags/own", r#"[{"field": "tags.own.has_primary", "new": true}]"#),
     ("DELETE /v1/clusters/prod/tags/own", r#"[{"field": "tags.own.has_primary", "old": true}]"#),
@@ -283,11 +287,15 @@ const CHANGES: &[(&str, &str)] = &[
     ),
     (
         "DELETE /v1/clusters/prod",
-        r#"[{"field": "cluster_template", "old": "base"}, {"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "prod"}, {"field": "roles.web.add_tags", "old": ["other"]}]"#,
+        r#"[{"field": "cluster_template", "old": "next"}, {"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "prod"}, {"field": "roles.web.add_tags", "old": ["other"]}]"#,
     ),
     (
         "DELETE /v1/clustertemplates/base",
         r#"[{"field": "labels.a", "old": "b"}, {"field": "labels.c", "old": "d"}, {"field": "labels.z", "old": null}, {"field": "merge_labels", "old": true}, {"field": "name", "old": "base"}, {"field": "release", "old": "site@1"}]"#,
+    ),
+    (
+        "DELETE /v1/clustertemplates/next",
+        r#"[{"field": "name", "old": "next"}, {"field": "release", "old": "site@1"}]"#,
     ),
     (
         "DELETE /v1/releases/site@1",

@@ -2,7 +2,7 @@
 //! its body, with the body's schema; its statuses and its answer, with the schema of that, whole or streamed; since which microversion
 //! it is there; and a sentence.
 
-use super::{Callers, Content, Delivery, Listener, Method, Query, Route, Scope, Since, since};
+use super::{Callers, Content, Delivery, Listener, Method, Minor, Query, Route, Scope, Since, since};
 use crate::error::ErrorType;
 
 /// Anyone who reaches the listener.
