@@ -26,7 +26,7 @@ use crate::identity::Identities;
 use crate::metrics::Counters;
 use crate::records::enrolled::{CertificateRecord, Hex};
 use crate::records::{codec, enrolled};
-use crate::registry::{Caller, Context, Decision, Registry, Undecided};
+use crate::registry::{Abandoned, Caller, Context, Decision, Registry, Undecided};
 use crate::store::{Query, Revision, Snapshot, StoreError};
 use guess::Guesses;
 
@@ -136,6 +136,7 @@ fn caller(principal: String, address: std::net::SocketAddr, reason: &str) -> Cal
         request_id: String::new(),
         mark: None,
         dry_run: false,
+        abandoned: Abandoned::default(),
     }
 }
 

@@ -8,7 +8,7 @@ use stemma_wire::error::ApiError;
 
 use crate::records::request::Answer;
 use crate::registry::work::Work;
-use crate::registry::{Caller, Context, Decision, Registry, Undecided};
+use crate::registry::{Abandoned, Caller, Context, Decision, Registry, Undecided};
 
 /// Stores the choices that are open. One cluster's that cannot be stored keeps no other's from it.
 ///
@@ -46,5 +46,6 @@ fn caller() -> Caller {
         request_id: String::new(),
         mark: None,
         dry_run: false,
+        abandoned: Abandoned::default(),
     }
 }

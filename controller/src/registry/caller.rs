@@ -1,5 +1,8 @@
 //! Who asks for a write.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use stemma_core::object::Timestamp;
 use stemma_core::ownership::Manager;
 use uuid::Uuid;
@@ -23,7 +26,17 @@ pub struct Caller {
     pub mark: Option<Mark>,
     /// The write is tried out: decided and answered as ever, and not committed.
     pub dry_run: bool,
+    /// Set once nobody waits for the answer any more.
+    pub abandoned: Abandoned,
 }
+
+/// Whether nobody waits for an answer any more. A decision has no moment at which it could be dropped, so it asks.
+#[derive(Clone, Debug, Default)]
+pub struct Abandoned(Arc<AtomicBool>);
+
+/// Sets it when it is dropped, as a request is whose client went away.
+#[derive(Debug)]
+pub struct Waiting(Abandoned);
 
 /// A request that may be sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +45,24 @@ pub struct Mark {
     pub id: Uuid,
     /// SHA-256 over method, path, query and body.
     pub hash: String,
+}
+
+impl Abandoned {
+    /// Whoever waits keeps this.
+    pub fn until_dropped(&self) -> Waiting {
+        Waiting(self.clone())
+    }
+
+    /// Whether nobody waits.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Caller {

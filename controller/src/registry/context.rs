@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use stemma_core::object::{Kind, Timestamp};
 use stemma_wire::error::ApiError;
 
-use super::{Undecided, damaged, store_error};
+use super::{Abandoned, Undecided, damaged, store_error};
 use crate::cache::Model;
 use crate::records::{codec, key};
 use crate::store::{Entry, Query, Revision, Store};
@@ -24,6 +24,7 @@ pub struct Context<'a> {
     pub now: Timestamp,
     /// Whether the write is only tried out.
     pub dry_run: bool,
+    pub(super) abandoned: &'a Abandoned,
     pub(super) reads: &'a Reads,
 }
 

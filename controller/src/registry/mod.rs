@@ -29,7 +29,7 @@ use stemma_wire::error::{ApiError, ErrorType};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-pub use caller::{Caller, Mark};
+pub use caller::{Abandoned, Caller, Mark};
 use contended::Contended;
 use context::Reads;
 pub use context::{Context, Wanted};
@@ -183,7 +183,7 @@ impl Registry {
         let dry_run = caller.dry_run;
         let mut reads = Reads::default();
         let mut decision = loop {
-            match decide(&Context { model: &model, now, dry_run, reads: &reads }) {
+            match decide(&Context { model: &model, now, dry_run, abandoned: &caller.abandoned, reads: &reads }) {
                 Ok(decision) => break decision,
                 Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),
                 Err(Undecided::Unread(wanted)) => reads.read(self.store.as_ref(), wanted).await?,

@@ -17,6 +17,7 @@ fn marked(id: Uuid) -> Caller {
         request_id: String::new(),
         mark: Some(Mark { id, hash: "the same".to_owned() }),
         dry_run: false,
+        abandoned: Abandoned::default(),
     }
 }
 

@@ -26,7 +26,7 @@ use stemma_controller::desired::{Batch, Change, Encoded, Released};
 use stemma_controller::enrol::token;
 use stemma_controller::init::init;
 use stemma_controller::records::request::Answer;
-use stemma_controller::registry::Caller;
+use stemma_controller::registry::{Abandoned, Caller};
 use stemma_controller::run::{Controller, Options, Parts, Publishing, start};
 use stemma_core::ownership::Manager;
 use stemma_core::task::Mode;
@@ -275,6 +275,7 @@ pub(crate) fn admin() -> Caller {
         request_id: String::new(),
         mark: None,
         dry_run: false,
+        abandoned: Abandoned::default(),
     }
 }
 

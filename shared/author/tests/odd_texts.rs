@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use stemma_author::Reader;
-use stemma_core::condition::{Author, MAX_STEPS};
+use stemma_core::condition::Author;
 use stemma_core::input::Inputs;
 
 const PARTS: &[&str] = &[
@@ -117,7 +117,7 @@ proptest! {
             }
         }
         match Reader.condition(&text) {
-            Ok(condition) => drop(condition.evaluate(&Inputs::new(), MAX_STEPS)),
+            Ok(condition) => drop(condition.evaluate(&Inputs::new())),
             Err(error) => prop_assert!(error.line > 0 && error.column > 0, "{error:?}"),
         }
     }

@@ -8,6 +8,10 @@ use std::sync::Arc;
 
 use crate::input::{Inputs, Need, Reference};
 
+/// Of so many bytes that a condition reads, one part of it looks at in one step. What a node may spend is counted in steps, so they bound what
+/// is looked at in bytes and in time alike (docs/adr/0011).
+pub const STEP_BYTES: usize = 256;
+
 /// The most steps that a condition may take over its inputs.
 pub const MAX_STEPS: usize = 4_000_000;
 
@@ -17,21 +21,26 @@ const MAX_STEPS_OF_ALL: usize = 64_000_000;
 /// So many it may take for a node, however many nodes there are.
 const MIN_STEPS: usize = 1_000;
 
-/// The most steps for each node of a cluster of so many, where a condition looks other nodes up. They are resolved together and what is
-/// looked up grows with them, so what one may cost shrinks with their number. That is rounded up to a power of two, so that an answer
-/// seldom depends on who else is there.
-pub fn steps_for_each(nodes: usize) -> usize {
-    (MAX_STEPS_OF_ALL / nodes.max(1).next_power_of_two()).clamp(MIN_STEPS, MAX_STEPS)
-}
-
 /// So many all conditions of a node may take together, however many nodes there are.
 const MIN_STEPS_TOGETHER: usize = 16_384;
+
+/// The most steps for each node of a cluster of so many, where a condition looks other nodes up. They are resolved together and what is
+/// looked up grows with them, so what one may cost shrinks with their number.
+pub fn steps_for_each(nodes: usize) -> usize {
+    steps_of(nodes, MIN_STEPS)
+}
 
 /// The most steps that all conditions of a node may take together, in a fleet of so many nodes. A pass resolves them all, so what it may
 /// cost is bounded by the fleet and not by the conditions that somebody writes: what one node may spend shrinks with their number, down
 /// to a floor that makes a pass linear in them (docs/adr/0011).
 pub fn steps_together(nodes: usize) -> usize {
-    (MAX_STEPS_OF_ALL / nodes.max(1).next_power_of_two()).clamp(MIN_STEPS_TOGETHER, MAX_STEPS)
+    steps_of(nodes, MIN_STEPS_TOGETHER)
+}
+
+/// One node's part of the steps of so many nodes. Their number is rounded up to a power of two, so that an answer seldom depends on who
+/// else is there.
+fn steps_of(nodes: usize, least: usize) -> usize {
+    (MAX_STEPS_OF_ALL / nodes.max(1).next_power_of_two()).clamp(least, MAX_STEPS)
 }
 
 /// What a node pays for a condition that reads the same for all nodes of its cluster and is evaluated once for them; `each` is what
@@ -45,17 +54,17 @@ pub trait Condition: fmt::Debug + Send + Sync {
     /// What it reads, sorted, each once. [`Condition::evaluate`] wants an input for each.
     fn references(&self) -> &[Reference];
 
-    /// How many steps it takes to evaluate it over these inputs; counted before the first.
+    /// How many steps it takes to evaluate it over these inputs; counted before the first, without a copy of what is shared.
     ///
     /// # Errors
     /// [`ConditionError::TooLong`] where they are more than `most`; that something that it reads is not among the inputs.
     fn weigh(&self, inputs: &Inputs, most: usize) -> Result<usize, ConditionError>;
 
-    /// Whether it holds for these inputs, found in no more than `most` steps; others than its own are not looked at.
+    /// Whether it holds for these inputs; others than its own are not looked at. [`Condition::weigh`] says beforehand how many steps this takes.
     ///
     /// # Errors
     /// [`ConditionError`]: such a condition counts as false, with a finding and the reason in `skipped`.
-    fn evaluate(&self, inputs: &Inputs, most: usize) -> Result<bool, ConditionError>;
+    fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError>;
 }
 
 /// Why a condition could not be evaluated.

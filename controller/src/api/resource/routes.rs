@@ -232,7 +232,8 @@ impl Operations for Api {
                 }
             }
             Handler::Write(write) => {
-                // Dropped where it stands when nobody waits for the answer any more.
+                // Dropped where it waits when nobody waits for the answer any more; a decision ends at the next node that it looks at.
+                let _asking = request.abandoned.until_dropped();
                 let (_waiting, gone) = oneshot::channel::<Infallible>();
                 let runtime = Handle::current();
                 let writing = move || {

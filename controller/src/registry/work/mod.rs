@@ -76,6 +76,10 @@ impl<'a> Work<'a> {
     /// # Errors
     /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
+        if self.context.abandoned.is_set() {
+            let message = "nobody waits for the answer any more; nothing was changed";
+            return Err(ApiError::new(ErrorType::ServerStopping, message).into());
+        }
         self.check_moved()?;
         self.forget()?;
         self.check_catalog()?;
@@ -105,6 +109,12 @@ impl<'a> Work<'a> {
     /// Whom the decision reaches so far.
     pub fn reach(&self) -> &Reach {
         &self.reach
+    }
+
+    /// The nodes that the decision reaches so far, to be resolved one by one. They end where nobody waits for the answer any more;
+    /// [`Self::finish`] refuses the write then.
+    pub fn reached(&self) -> impl Iterator<Item = NodeId> {
+        self.reach.dirty.nodes().take_while(|_| !self.context.abandoned.is_set())
     }
 
     /// What was written so far: each object's kind and uuid.

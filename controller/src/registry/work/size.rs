@@ -94,7 +94,7 @@ impl Work<'_> {
 
     fn check_nodes(&self) -> Result<(), ApiError> {
         let mut of_groups: BTreeMap<(Option<GroupId>, Option<ProfileHash>), usize> = BTreeMap::new();
-        for node in self.reach.dirty.nodes() {
+        for node in self.reached() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
             let alike = (object.spec.nodegroup, self.model.fleet.profile(node).map(|profile| profile.hash));
             let own = self.own_bytes(node);

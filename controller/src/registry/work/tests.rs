@@ -12,7 +12,7 @@ use stemma_wire::clock::FixedClock;
 use super::*;
 use crate::cache::Cache;
 use crate::records::key;
-use crate::registry::{Caller, Registry};
+use crate::registry::{Abandoned, Caller, Registry};
 use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store};
 
 type Write = Box<dyn Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync>;
@@ -44,6 +44,7 @@ fn caller() -> Caller {
         request_id: String::new(),
         mark: None,
         dry_run: false,
+        abandoned: Abandoned::default(),
     }
 }
 
@@ -136,6 +137,29 @@ impl Site {
         let all = model.marks.iter().filter(|(mark, _)| mark.starts_with("order/") || mark.starts_with("placed/"));
         all.map(|(mark, written)| (mark.clone(), *written)).collect()
     }
+}
+
+#[tokio::test]
+async fn w10_05_a_decision_that_nobody_waits_for_ends_and_changes_nothing() {
+    let site = Site::new().await;
+    let caller = caller();
+    let waiting = caller.abandoned.until_dropped();
+    let add_ten = |context: &Context<'_>, reached: &AtomicUsize| {
+        let mut work = Work::on(context);
+        for n in 1..=10 {
+            add(n, "a")(&mut work)?;
+        }
+        reached.store(work.reached().count(), Ordering::Relaxed);
+        work.finish(Answer::empty(200))
+    };
+    let tried = Caller { dry_run: true, ..caller.clone() };
+    let reached = AtomicUsize::new(0);
+    site.registry.write(&tried, |context| add_ten(context, &reached)).await.unwrap();
+    assert_eq!(reached.load(Ordering::Relaxed), 10, "somebody waits");
+    drop(waiting);
+    let refused = site.registry.write(&caller, |context| add_ten(context, &reached)).await.unwrap_err();
+    assert_eq!((refused.kind, reached.load(Ordering::Relaxed)), (ErrorType::ServerStopping, 0), "{refused}");
+    assert_eq!(site.registry.cache().model().nodes.iter().count(), 0, "nothing was changed");
 }
 
 fn roles(text: &str) -> Vec<Name> {

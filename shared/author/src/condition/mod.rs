@@ -9,20 +9,20 @@
 
 mod bounds;
 mod regexes;
+mod seen;
 mod step;
 mod value;
 mod walk;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::IdedExpr;
 use cel::{Context, Env, ExecutionError, Program, Value};
 use serde_json::Value as Json;
-use stemma_core::condition::{AuthorError, Condition, ConditionError};
-use stemma_core::input::{Input, Inputs, LookedUp, Reference};
+use stemma_core::condition::{AuthorError, Condition, ConditionError, STEP_BYTES};
+use stemma_core::input::{Input, Inputs, Read, Reference};
 
 use crate::source::Source;
 use regexes::Regexes;
@@ -32,8 +32,8 @@ pub use bounds::MAX_CONDITION_BYTES;
 /// The most characters of the interpreter's own error that are kept.
 const MAX_REASON: usize = 200;
 
-/// How many look-ups of a condition are kept as CEL sees them.
-const MAX_CONVERTED: usize = 64;
+/// Of so many bytes that are looked up, one part of a condition looks at no more than [`STEP_BYTES`].
+const LOOKED_UP_BYTES: usize = 4_096;
 
 /// The stack of the parser. It is reserved, and takes memory only as deep as it is used.
 const STACK_BYTES: usize = 32 * 1024 * 1024;
@@ -68,22 +68,6 @@ struct Cel {
     expression: IdedExpr,
     regexes: Regexes,
     work: Work,
-    /// By variable and place in memory, what was looked up of late: node after node reads the same, and it may be as long as their
-    /// cluster. Nodes of several clusters come in turn.
-    looked_up: Mutex<BTreeMap<(usize, usize), Converted>>,
-}
-
-/// What was looked up, as CEL sees it.
-struct Converted {
-    of: Weak<LookedUp>,
-    seen: Seen,
-}
-
-/// A value as CEL sees it, and how large it is.
-#[derive(Clone)]
-struct Seen {
-    size: value::Size,
-    value: Value,
 }
 
 /// Reads a condition.
@@ -99,7 +83,6 @@ pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
         expression: found.expression,
         regexes: found.regexes,
         work: found.work,
-        looked_up: Mutex::default(),
     }))
 }
 
@@ -141,15 +124,16 @@ impl Condition for Cel {
     }
 
     fn weigh(&self, inputs: &Inputs, most: usize) -> Result<usize, ConditionError> {
-        let mut sum = value::Size::default();
+        let (mut sum, mut own) = (value::Size::default(), 0);
         for (number, input) in self.find(inputs)?.iter().enumerate() {
-            sum = sum.and(self.size(number, input, most)?);
+            let size = self.size(number, input, most)?;
+            sum = sum.and(size);
+            own += if self.looks_up(number) { 0 } else { size.bytes };
         }
-        self.work.check(&sum, most)
+        self.work.check(sum, own, most)
     }
 
-    fn evaluate(&self, inputs: &Inputs, most: usize) -> Result<bool, ConditionError> {
-        self.weigh(inputs, most)?;
+    fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError> {
         let found = self.find(inputs)?;
         self.run(found.iter().enumerate().map(|(number, input)| self.see(number, input)).collect())
     }
@@ -170,7 +154,7 @@ impl Cel {
         Ok(match (self.variables[number].1, input) {
             (Use::Presence, _) => value::Size::of(&Json::Bool(true)),
             (Use::Value, _) if is_too_long() => return Err(ConditionError::TooLong { limit: most }),
-            (Use::Value, Input::LookedUp(found)) => self.converted(number, found).size,
+            (Use::Value, Input::Shared(shared)) => seen::size(shared),
             (Use::Value, input) => input.value().map(value::Size::of).unwrap_or_default(),
         })
     }
@@ -179,25 +163,14 @@ impl Cel {
     fn see(&self, number: usize, input: &Input) -> Option<Value> {
         match (self.variables[number].1, input) {
             (Use::Presence, input) => Some(Value::Bool(*input != Input::Absent)),
-            (Use::Value, Input::LookedUp(found)) => Some(self.converted(number, found).value),
+            (Use::Value, Input::Shared(shared)) => Some(seen::value(shared)),
             (Use::Value, input) => input.value().map(value::of),
         }
     }
 
-    fn converted(&self, number: usize, found: &Arc<LookedUp>) -> Seen {
-        let mut looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nothing else can stand where a weak reference still points to.
-        let key = (number, Arc::as_ptr(found).addr());
-        if let Some(known) = looked_up.get(&key) {
-            return known.seen.clone();
-        }
-        looked_up.retain(|_, known| known.of.strong_count() > 0);
-        if looked_up.len() >= MAX_CONVERTED {
-            looked_up.clear();
-        }
-        let seen = Seen::of(found.value());
-        looked_up.insert(key, Converted { of: Arc::downgrade(found), seen: seen.clone() });
-        seen
+    /// Whether a variable is what other nodes are: of these, one field is looked at in a step.
+    fn looks_up(&self, number: usize) -> bool {
+        matches!(self.variables[number].0.read(), Read::Nodes { .. } | Read::Primary { .. })
     }
 
     fn run(&self, seen: Vec<Option<Value>>) -> Result<bool, ConditionError> {
@@ -227,17 +200,11 @@ impl Cel {
     }
 }
 
-impl Seen {
-    fn of(json: &Json) -> Self {
-        Self { size: value::Size::of(json), value: value::of(json) }
-    }
-}
-
 impl Work {
-    /// Steps are counted before the first: each loop runs over no more than the longest list there is, and
-    /// one step looks at no more than the largest value. Without a loop a list is taken in once.
-    fn check(self, size: &value::Size, most: usize) -> Result<usize, ConditionError> {
-        let further = size.bytes / 4_096;
+    /// Steps are counted before the first: each loop runs over no more than the longest list there is, and each part of the condition
+    /// may look at all that is `own` to the node, and at a field of what it looks up. Without a loop a list is taken in once.
+    fn check(self, size: value::Size, own: usize, most: usize) -> Result<usize, ConditionError> {
+        let further = own / STEP_BYTES + size.bytes / LOOKED_UP_BYTES;
         if self.loops == 0 {
             return Ok(size.longest + self.nodes * further);
         }

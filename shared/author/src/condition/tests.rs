@@ -16,6 +16,11 @@ fn inputs(pairs: &[(&str, serde_json::Value)], absent: &[&str]) -> Inputs {
     inputs
 }
 
+/// What a condition is, if it may be evaluated.
+fn decide(condition: &dyn Condition, inputs: &Inputs) -> Result<bool, ConditionError> {
+    condition.weigh(inputs, MAX_STEPS).and_then(|_| condition.evaluate(inputs))
+}
+
 fn condition(text: &str) -> Arc<dyn Condition> {
     read(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -116,7 +121,7 @@ fn a_condition_is_what_its_inputs_make_it() {
         ("params.m.k.exists(x, x == 2) && !params.m.k.all(x, x == 2)", true),
         ("int('4') == params.n && string(params.n) == '4' && double(params.n) == 4.0", true),
     ] {
-        assert_eq!(condition(text).evaluate(&inputs, MAX_STEPS), Ok(expected), "{text}");
+        assert_eq!(decide(&*condition(text), &inputs), Ok(expected), "{text}");
     }
 }
 
@@ -137,7 +142,7 @@ fn a_condition_without_an_answer_says_why() {
         ("nodes(tag='web')[5].name == 'x'", "out of bounds"),
         ("labels.other == 'x'", "`labels.other` is not among the inputs"),
     ] {
-        let error = condition(text).evaluate(&inputs, MAX_STEPS).expect_err(text).to_string();
+        let error = decide(&*condition(text), &inputs).expect_err(text).to_string();
         assert!(error.contains(says), "{text}: {error}");
     }
 }
@@ -225,11 +230,30 @@ fn s52_a_condition_over_large_inputs_is_not_begun() {
     let list: Vec<_> = (0..5_000).map(|n| json!({"name": format!("web-{n}")})).collect();
     let inputs = inputs(&[("nodes(tag='a'){name}", json!(list)), ("params.big", json!("a".repeat(100_000)))], &[]);
     let once = condition("nodes(tag='a').exists(n, n.name == 'web-4999')");
-    assert_eq!(once.evaluate(&inputs, MAX_STEPS), Ok(true));
+    assert_eq!(decide(&*once, &inputs), Ok(true));
     let twice = condition("nodes(tag='a').all(a, nodes(tag='a').all(b, a.name != b.name))");
-    assert_eq!(twice.evaluate(&inputs, MAX_STEPS), Err(ConditionError::TooLong { limit: MAX_STEPS }));
+    assert_eq!(decide(&*twice, &inputs), Err(ConditionError::TooLong { limit: MAX_STEPS }));
     let scan = condition("params.big.matches('(a|a)*b')");
-    assert_eq!(scan.evaluate(&inputs, MAX_STEPS), Ok(false));
+    assert_eq!(decide(&*scan, &inputs), Ok(false));
+}
+
+#[test]
+fn w10_05_a_step_is_a_part_over_256_bytes() {
+    let weigh = |text: &str, bytes: usize| {
+        let inputs = inputs(&[("params.big", json!("a".repeat(bytes))), ("params.l", json!([1, 2, 3]))], &[]);
+        condition(text).weigh(&inputs, MAX_STEPS).expect(text)
+    };
+    // The operator, the root, its key, and what they are compared with.
+    for (text, bytes, steps) in [
+        ("params.big != ''", 255, 0),
+        ("params.big != ''", 256, 4),
+        ("params.big != ''", 2_560, 40),
+        ("has(params.big)", 25_600, 0),
+    ] {
+        assert_eq!(weigh(text, bytes), steps, "{text} over {bytes} bytes");
+    }
+    let (small, large) = ("params.l.exists(x, x == 3)", "params.l.exists(x, params.big != '')");
+    assert!(weigh(large, 25_600) > 100 * weigh(small, 25_600), "what a loop looks at counts in each turn");
 }
 
 #[test]

@@ -14,7 +14,12 @@ pub(super) struct Size {
     pub(super) longest: usize,
     /// Bytes of all texts, and eight for anything else.
     pub(super) bytes: usize,
+    /// How many values there are, those within others too.
+    values: usize,
 }
+
+/// What a value takes in memory beside its text, about.
+const VALUE_BYTES: usize = 96;
 
 impl Size {
     /// The size of one value.
@@ -26,10 +31,20 @@ impl Size {
 
     /// The size of both together.
     pub(super) fn and(self, other: Self) -> Self {
-        Self { longest: self.longest.max(other.longest), bytes: self.bytes + other.bytes }
+        Self {
+            longest: self.longest.max(other.longest),
+            bytes: self.bytes + other.bytes,
+            values: self.values + other.values,
+        }
+    }
+
+    /// Bytes of memory that it takes as CEL sees it, about.
+    pub(super) fn memory(self) -> usize {
+        self.bytes + self.values * VALUE_BYTES
     }
 
     fn add(&mut self, value: &Json) {
+        self.values += 1;
         match value {
             Json::String(text) => self.bytes += text.len(),
             Json::Array(items) => {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Fleet, NodeEntry};
 use crate::input::facts::stable;
-use crate::input::{Fields, Input, LookedUp, Names, Path, Query, Read, Reference};
+use crate::input::{Fields, Input, Names, Path, Query, Read, Reference, SharedValue};
 use crate::name::Name;
 use crate::object::{ClusterId, GroupId, NodeId, Observation};
 use crate::origin::Origin;
@@ -58,7 +58,7 @@ impl Fleet {
             | Read::Cluster(_)
             | Read::Secret(_) => None,
         };
-        found.map_or(Input::Absent, |value| Input::LookedUp(Arc::new(LookedUp::new(value))))
+        found.map_or(Input::Absent, |value| Input::Shared(Arc::new(SharedValue::new(value))))
     }
 
     /// The nodes that a query means, by name (digits compared as numbers). Profiles are asked, not nodes.

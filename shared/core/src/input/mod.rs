@@ -43,6 +43,9 @@ pub const MAX_INPUTS: usize = 1_024;
 /// The most bytes, as JSON with their references, that the inputs of one task may take: that of a desired state.
 pub const MAX_INPUT_BYTES: usize = 256 * 1024;
 
+/// The most bytes of a value that is copied for each task that reads it.
+const MAX_COPIED: usize = 128;
+
 /// The value of one reference for one host.
 ///
 /// Two inputs are equal if their values are, however they are held.
@@ -50,8 +53,8 @@ pub const MAX_INPUT_BYTES: usize = 256 * 1024;
 pub enum Input {
     /// The value. `null` is a value: a parameter may hold one.
     Value(Value),
-    /// What a look-up found: one value for all that read it, since it may be as large as its cluster.
-    LookedUp(Arc<LookedUp>),
+    /// One value for all that read it: what a look-up found, which may be as large as its cluster, or a large text of a level above.
+    Shared(Arc<SharedValue>),
     /// Nothing is there. Templates see it as undefined, conditions as an error that `has()` asks for.
     Absent,
     /// A secret, by name and version. Its value is never an input, so it is in no digest, log or history.
@@ -63,10 +66,9 @@ pub enum Input {
     },
 }
 
-/// What a look-up found. It may be as large as its cluster, and every node of the cluster may read it: so its size is taken once,
-/// and its digest once somebody asks for it.
+/// A value that is held once for all that read it: its size is taken once, and its digest once somebody asks for it.
 #[derive(Debug)]
-pub struct LookedUp {
+pub struct SharedValue {
     value: Value,
     weight: usize,
     digest: OnceLock<String>,
@@ -94,15 +96,23 @@ impl Input {
     pub fn value(&self) -> Option<&Value> {
         match self {
             Self::Value(value) => Some(value),
-            Self::LookedUp(found) => Some(found.value()),
+            Self::Shared(found) => Some(found.value()),
             Self::Absent | Self::Secret { .. } => None,
         }
     }
 
-    /// Whether the other is known to be equal without a comparison of what look-ups found.
+    /// The same, held once for all that read it where it is large.
+    pub(crate) fn shared(self) -> Self {
+        match self {
+            Self::Value(value) if weigh(&value) > MAX_COPIED => Self::Shared(Arc::new(SharedValue::new(value))),
+            other => other,
+        }
+    }
+
+    /// Whether the other is known to be equal without a comparison of what is shared.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::LookedUp(one), Self::LookedUp(other)) => Arc::ptr_eq(one, other),
+            (Self::Shared(one), Self::Shared(other)) => Arc::ptr_eq(one, other),
             (one, other) => one == other,
         }
     }
@@ -111,20 +121,20 @@ impl Input {
     fn weight(&self) -> usize {
         match self {
             Self::Value(value) => weigh(value),
-            Self::LookedUp(found) => found.weight,
+            Self::Shared(found) => found.weight,
             Self::Absent => 8,
             Self::Secret { name, .. } => name.len() + 32,
         }
     }
 }
 
-impl LookedUp {
-    /// What was found.
+impl SharedValue {
+    /// A value to share.
     pub fn new(value: Value) -> Self {
         Self { weight: weigh(&value), value, digest: OnceLock::new() }
     }
 
-    /// The nodes, or the one node.
+    /// The value.
     pub fn value(&self) -> &Value {
         &self.value
     }
@@ -138,7 +148,7 @@ impl LookedUp {
 impl PartialEq for Input {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::LookedUp(one), Self::LookedUp(other)) if Arc::ptr_eq(one, other) => true,
+            (Self::Shared(one), Self::Shared(other)) if Arc::ptr_eq(one, other) => true,
             (Self::Secret { name, version }, Self::Secret { name: other_name, version: other_version }) => {
                 (name, version) == (other_name, other_version)
             }
@@ -308,7 +318,7 @@ impl Serialize for Input {
         };
         match self {
             Self::Value(value) => write(value, serializer),
-            Self::LookedUp(found) => write(found.value(), serializer),
+            Self::Shared(found) => write(found.value(), serializer),
             Self::Absent => Wire::<()>::Absent.serialize(serializer),
             Self::Secret { name, version } => {
                 Wire::<()>::Secret { name: name.clone(), version: *version }.serialize(serializer)

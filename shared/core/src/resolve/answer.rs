@@ -73,7 +73,7 @@ pub enum LeftOut {
     },
     /// Its condition takes more steps than it may, so nobody knows whether it holds. It counts as false for a host that does not run the
     /// task; one that runs it keeps the task set that it has.
-    #[display("condition counts as false: it {reason}")]
+    #[display("condition is undecided and counts as false: it {reason}")]
     Undecided {
         /// Why.
         reason: String,
@@ -101,6 +101,19 @@ pub struct Unmet {
     pub key: String,
     /// The expression, as written.
     pub expression: String,
+}
+
+impl LeftOut {
+    /// The length of what it says.
+    pub(super) fn text_len(&self) -> usize {
+        match self {
+            Self::False { condition: text }
+            | Self::Failed { reason: text }
+            | Self::Undecided { reason: text }
+            | Self::TooLarge { reason: text } => text.len(),
+            Self::Marker => 0,
+        }
+    }
 }
 
 impl Resolution {

@@ -4,6 +4,7 @@
 //! follows from the fleet alone, and not from what is remembered. What all nodes pay together bounds a pass (docs/adr/0011).
 
 use std::collections::BTreeMap;
+use std::mem::size_of;
 use std::sync::{Mutex, PoisonError};
 
 use super::answer::LeftOut;
@@ -11,12 +12,12 @@ use crate::condition::ConditionError;
 use crate::input::{Read, Reference};
 use crate::release::CompiledTask;
 
-/// How many outcomes of conditions are kept, of those for each node and of the others.
-const MAX_OUTCOMES: usize = 65_536;
+/// How many bytes of outcomes are kept, about, of those for each node and of the others.
+const MAX_OUTCOME_BYTES: usize = 16 * 1024 * 1024;
 
-/// For whom a condition is evaluated at once, by what it reads.
+/// How many nodes share what a condition gives, by what it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Audience {
+pub(super) enum Scope {
     /// For one node: it looks others up, and reads what nodes say themselves.
     Each,
     /// For those that are alike in what it reads.
@@ -28,11 +29,18 @@ pub(super) enum Audience {
 /// What conditions gave, by what they read: the same in every group. Those that cost most are not crowded out by those of each node.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes {
-    of_nodes: Mutex<BTreeMap<OutcomeKey, Outcome>>,
-    of_clusters: Mutex<BTreeMap<OutcomeKey, Outcome>>,
+    of_nodes: Mutex<Kept>,
+    of_clusters: Mutex<Kept>,
 }
 
-/// A task's definition, and the hash of what its condition reads: the text itself may be as large as a label map.
+/// Outcomes, and about how many bytes they take.
+#[derive(Debug, Default)]
+struct Kept {
+    outcomes: BTreeMap<OutcomeKey, Outcome>,
+    bytes: usize,
+}
+
+/// A task's definition, and the hash of what its condition reads.
 pub(super) type OutcomeKey = ([u8; 32], [u8; 32]);
 
 /// What is known of a condition over some inputs.
@@ -41,17 +49,17 @@ pub(super) struct Outcome {
     /// The steps that it takes.
     pub(super) steps: usize,
     /// What it gives.
-    pub(super) gives: Gives,
+    pub(super) result: Evaluation,
 }
 
 /// What a condition gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Gives {
+pub(super) enum Evaluation {
     /// Nobody paid for it yet.
-    Unasked,
-    /// Its task runs.
-    True,
-    /// Its task does not run.
+    Pending,
+    /// Whether its task runs.
+    Decided(bool),
+    /// It cannot be evaluated, so its task does not run.
     LeftOut(LeftOut),
 }
 
@@ -61,7 +69,7 @@ pub(super) struct Account {
     left: usize,
 }
 
-impl Audience {
+impl Scope {
     pub(super) fn of(references: &[Reference]) -> Self {
         let of_cluster = |read: &Read| matches!(read, Read::Nodes { .. } | Read::Primary { .. } | Read::Cluster(_));
         let of_profile = |read: &Read| of_cluster(read) || matches!(read, Read::Tag(_) | Read::Secret(_));
@@ -79,23 +87,43 @@ impl Audience {
 }
 
 impl Outcomes {
-    pub(super) fn get(&self, audience: Audience, key: &OutcomeKey) -> Option<Outcome> {
-        self.of(audience).lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    pub(super) fn get(&self, scope: Scope, key: &OutcomeKey) -> Option<Outcome> {
+        self.of(scope).lock().unwrap_or_else(PoisonError::into_inner).outcomes.get(key).cloned()
     }
 
-    pub(super) fn insert(&self, audience: Audience, key: OutcomeKey, outcome: Outcome) {
-        let mut outcomes = self.of(audience).lock().unwrap_or_else(PoisonError::into_inner);
-        if outcomes.len() >= MAX_OUTCOMES {
-            outcomes.clear();
-        }
-        outcomes.insert(key, outcome);
+    pub(super) fn insert(&self, scope: Scope, key: OutcomeKey, outcome: Outcome) {
+        self.of(scope).lock().unwrap_or_else(PoisonError::into_inner).insert(key, outcome);
     }
 
-    fn of(&self, audience: Audience) -> &Mutex<BTreeMap<OutcomeKey, Outcome>> {
-        match audience {
-            Audience::Cluster => &self.of_clusters,
-            Audience::Each | Audience::Alike => &self.of_nodes,
+    fn of(&self, scope: Scope) -> &Mutex<Kept> {
+        match scope {
+            Scope::Cluster => &self.of_clusters,
+            Scope::Each | Scope::Alike => &self.of_nodes,
         }
+    }
+}
+
+impl Kept {
+    fn insert(&mut self, key: OutcomeKey, outcome: Outcome) {
+        let bytes = outcome.bytes();
+        self.bytes -= self.outcomes.get(&key).map_or(0, Outcome::bytes);
+        if self.bytes + bytes > MAX_OUTCOME_BYTES {
+            self.outcomes.clear();
+            self.bytes = 0;
+        }
+        self.bytes += bytes;
+        self.outcomes.insert(key, outcome);
+    }
+}
+
+impl Outcome {
+    /// What an entry takes, about.
+    fn bytes(&self) -> usize {
+        let said = match &self.result {
+            Evaluation::Pending | Evaluation::Decided(_) => 0,
+            Evaluation::LeftOut(why) => why.text_len(),
+        };
+        size_of::<OutcomeKey>() + size_of::<Self>() + said
     }
 }
 
@@ -113,21 +141,13 @@ impl Account {
     }
 }
 
-impl Gives {
-    /// What a task's condition gave.
-    pub(super) fn of(task: &CompiledTask, gave: Result<bool, ConditionError>) -> Self {
-        match gave {
-            Ok(true) => Self::True,
-            Ok(false) => Self::LeftOut(LeftOut::False { condition: task.task.condition.clone().unwrap_or_default() }),
-            Err(reason) => Self::LeftOut(unevaluated(&reason)),
-        }
-    }
-
+impl Evaluation {
     /// Why the task does not run; `None`: it does.
-    pub(super) fn left_out(self) -> Option<LeftOut> {
+    pub(super) fn left_out(&self, task: &CompiledTask) -> Option<LeftOut> {
         match self {
-            Self::LeftOut(why) => Some(why),
-            Self::Unasked | Self::True => None,
+            Self::LeftOut(why) => Some(why.clone()),
+            Self::Decided(false) => Some(LeftOut::False { condition: task.task.condition.clone().unwrap_or_default() }),
+            Self::Pending | Self::Decided(true) => None,
         }
     }
 }
@@ -141,5 +161,24 @@ pub(super) fn unevaluated(reason: &ConditionError) -> LeftOut {
         | ConditionError::NotBoolean { .. }
         | ConditionError::NotAnInput { .. }
         | ConditionError::Failed { .. } => LeftOut::Failed { reason: said },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_bounded_by_their_bytes() {
+        let mut kept = Kept::default();
+        let long = |len| Outcome { steps: 0, result: Evaluation::LeftOut(LeftOut::Failed { reason: "x".repeat(len) }) };
+        for number in 0..100_000_u64 {
+            let key = ([0; 32], crate::digest::sha256(&number.to_be_bytes()));
+            kept.insert(key, long(usize::try_from(number % 4_096).unwrap()));
+            kept.insert(key, long(1));
+            assert!(kept.bytes <= MAX_OUTCOME_BYTES, "{}", kept.bytes);
+        }
+        assert_eq!(kept.bytes, kept.outcomes.values().map(Outcome::bytes).sum::<usize>());
+        assert!(kept.outcomes.len() > 1_000);
     }
 }

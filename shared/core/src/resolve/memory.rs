@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::answer::{LeftOut, TaskSet, task_digest};
-use super::conditions::{Account, Audience, Gives, Outcome, Outcomes, unevaluated};
+use super::conditions::{Account, Evaluation, Outcome, Outcomes, Scope, unevaluated};
 use crate::condition::{Condition, MAX_STEPS, share_of};
 use crate::digest::{DigestVersion, sha256};
 use crate::finding::{Finding, rule};
@@ -103,7 +103,8 @@ pub(super) struct Base {
     /// What all conditions may take together for each node.
     together: usize,
     outcomes: Arc<Outcomes>,
-    sets: Mutex<BTreeMap<Box<str>, Weak<TaskSet>>>,
+    /// By the hash of what nodes say otherwise.
+    sets: Mutex<BTreeMap<[u8; 32], Weak<TaskSet>>>,
 }
 
 /// The places, among the reads of a profile, of what one task reads.
@@ -111,8 +112,8 @@ pub(super) struct Base {
 struct TaskReads {
     ix: TaskIx,
     condition: Box<[u32]>,
-    /// For whom its condition is evaluated at once.
-    audience: Audience,
+    /// How many nodes share what its condition gives.
+    scope: Scope,
     templates: Box<[u32]>,
 }
 
@@ -125,7 +126,7 @@ impl Base {
         };
         let mut base = Self {
             profile: Arc::clone(profile),
-            inputs: reads.iter().map(|one| view.group_input(one)).collect(),
+            inputs: reads.iter().map(|one| view.group_input(one).shared()).collect(),
             fleetwide: Box::new([]),
             own: Box::new([]),
             labels: BTreeMap::new(),
@@ -139,7 +140,7 @@ impl Base {
                     TaskReads {
                         ix,
                         condition: of_condition.iter().map(place).collect(),
-                        audience: Audience::of(of_condition),
+                        scope: Scope::of(of_condition),
                         templates: task.references.iter().map(place).collect(),
                     }
                 })
@@ -190,12 +191,13 @@ impl Base {
         asked.sort_unstable();
         asked.dedup();
         let answered = asked.into_iter().map(|at| (at, view.input(&self.profile.reads[at as usize])));
-        answered.filter(|(at, input)| *input != self.inputs[*at as usize]).collect()
+        let other = answered.filter(|(at, input)| *input != self.inputs[*at as usize]);
+        other.map(|(at, input)| (at, input.shared())).collect()
     }
 
     /// The task set of all nodes that differ so.
     fn shared(&self, own: &[(u32, Input)]) -> Arc<TaskSet> {
-        let key: Box<str> = text(own.iter().map(|(at, input)| (*at, input))).into();
+        let key = sha256(text(own.iter().map(|(at, input)| (*at, input))).as_bytes());
         let known = self.sets.lock().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade);
         if let Some(known) = known {
             return known;
@@ -239,18 +241,17 @@ impl Base {
             return Some(LeftOut::Marker);
         }
         let condition = task.condition.as_ref()?;
-        let most = if reads.audience == Audience::Each { self.steps } else { MAX_STEPS };
+        let most = if reads.scope == Scope::Each { self.steps } else { MAX_STEPS };
         let key = (task.definition, sha256(condition_text(reads, values, most).as_bytes()));
-        let known = self.outcomes.get(reads.audience, &key);
+        let known = self.outcomes.get(reads.scope, &key);
         let mut outcome = known.clone().unwrap_or_else(|| self.weigh(&**condition, reads, values, most));
         let paid = account.pay(self.price(reads, outcome.steps));
-        if paid.is_ok() && outcome.gives == Gives::Unasked {
-            let gives = self.collect(&reads.condition, values).map(|inputs| condition.evaluate(&inputs, most));
-            outcome.gives = gives.map_or_else(Gives::LeftOut, |gives| Gives::of(task, gives));
+        if paid.is_ok() && outcome.result == Evaluation::Pending {
+            outcome.result = self.evaluate(&**condition, reads, values);
         }
-        let left_out = paid.map_or_else(Some, |()| outcome.gives.clone().left_out());
+        let left_out = paid.map_or_else(Some, |()| outcome.result.left_out(task));
         if known.as_ref() != Some(&outcome) {
-            self.outcomes.insert(reads.audience, key, outcome);
+            self.outcomes.insert(reads.scope, key, outcome);
         }
         left_out
     }
@@ -261,14 +262,21 @@ impl Base {
             .collect(&reads.condition, values)
             .and_then(|inputs| condition.weigh(&inputs, most).map_err(|reason| unevaluated(&reason)));
         match steps {
-            Ok(steps) => Outcome { steps, gives: Gives::Unasked },
-            Err(why) => Outcome { steps: 0, gives: Gives::LeftOut(why) },
+            Ok(steps) => Outcome { steps, result: Evaluation::Pending },
+            Err(why) => Outcome { steps: 0, result: Evaluation::LeftOut(why) },
         }
+    }
+
+    fn evaluate(&self, condition: &dyn Condition, reads: &TaskReads, values: &Values<'_>) -> Evaluation {
+        let holds = self
+            .collect(&reads.condition, values)
+            .and_then(|inputs| condition.evaluate(&inputs).map_err(|reason| unevaluated(&reason)));
+        holds.map_or_else(Evaluation::LeftOut, Evaluation::Decided)
     }
 
     /// What a node pays for a condition.
     fn price(&self, reads: &TaskReads, steps: usize) -> usize {
-        if reads.audience == Audience::Cluster { share_of(steps, self.steps) } else { steps }
+        if reads.scope == Scope::Cluster { share_of(steps, self.steps) } else { steps }
     }
 
     fn collect(&self, places: &[u32], values: &Values<'_>) -> Result<Inputs, LeftOut> {
@@ -340,19 +348,13 @@ impl TaskSetBuilder {
     }
 }
 
-/// What decides a condition, as a text that tells any two apart.
+/// What decides a condition, as a text that tells any two apart. It is no longer than what the condition says and reads of small values, so
+/// nobody pays for it.
 fn condition_text(reads: &TaskReads, values: &Values<'_>, most: usize) -> String {
-    let mut key = format!("{most}\n");
-    for (nth, at) in (0..).zip(&reads.condition) {
-        match values.at(*at) {
-            Input::LookedUp(found) => key.extend([format!("{nth}#").as_str(), found.digest(), "\n"]),
-            input => key.push_str(&text([(nth, input)].into_iter())),
-        }
-    }
-    key
+    format!("{most}\n{}", text((0..).zip(&reads.condition).map(|(nth, at)| (nth, values.at(*at)))))
 }
 
-/// Values by place, as one text that tells any two apart.
+/// Values by place, as one text that tells any two apart. What is shared stands there by its digest.
 fn text<'a>(values: impl Iterator<Item = (u32, &'a Input)>) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
@@ -360,7 +362,7 @@ fn text<'a>(values: impl Iterator<Item = (u32, &'a Input)>) -> String {
         // Writing to a string can't fail; JSON has no bare control characters, so that none of its texts runs on.
         let _ = match input {
             Input::Value(value) => writeln!(text, "{at}={value}"),
-            Input::LookedUp(found) => writeln!(text, "{at}={}", found.value()),
+            Input::Shared(shared) => writeln!(text, "{at}#{}", shared.digest()),
             Input::Absent => writeln!(text, "{at}-"),
             Input::Secret { name, version } => writeln!(text, "{at}${version} {name}"),
         };

@@ -126,7 +126,7 @@ impl From<&Input> for InputValue {
     fn from(input: &Input) -> Self {
         match input {
             Input::Value(value) => Self::Json(canonical_json(value)),
-            Input::LookedUp(found) => Self::Json(canonical_json(found.value())),
+            Input::Shared(found) => Self::Json(canonical_json(found.value())),
             Input::Absent => Self::Absent,
             Input::Secret { name, version } => Self::Secret { name: name.to_string(), version: *version },
         }

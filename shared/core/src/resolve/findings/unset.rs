@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::finding::{Finding, Rule, Severity, first_few, rule};
 use crate::fleet::{Change, Fleet};
-use crate::input::{Fields, Input, Inputs, LookedUp, Need, Path, Read, Reference};
+use crate::input::{Fields, Input, Inputs, Need, Path, Read, Reference, SharedValue};
 use crate::name::ReleaseRef;
 use crate::object::{ClusterId, GroupId, Meta, Node, NodeId, NodeSpec, Timestamp};
 use crate::release::TaskIx;
@@ -43,7 +43,7 @@ struct MissingOn {
 
 /// What look-ups lack: they are as large as their cluster, and many hosts read them.
 #[derive(Default)]
-struct Judged(BTreeMap<(*const LookedUp, Need), (Arc<LookedUp>, bool)>);
+struct Judged(BTreeMap<(*const SharedValue, Need), (Arc<SharedValue>, bool)>);
 
 impl Unset {
     /// Takes in a host.
@@ -105,7 +105,7 @@ impl Unset {
 impl Judged {
     fn is_missing(&mut self, need: &Need, inputs: &Inputs) -> bool {
         match inputs.find(&need.reference).as_deref() {
-            Some(input @ Input::LookedUp(found)) => {
+            Some(input @ Input::Shared(found)) => {
                 let judged = self.0.entry((Arc::as_ptr(found), need.clone()));
                 judged.or_insert_with(|| (Arc::clone(found), need.is_missing(input))).1
             }
@@ -207,8 +207,9 @@ pub fn newly_unset(
 /// What a host that joins a group without nodes would lack. It may say so itself, so that each is an info.
 pub fn unset_in_empty(fleet: &Fleet, groups: impl Iterator<Item = GroupId>) -> Vec<Finding> {
     let mut missing: BTreeMap<(ReleaseRef, Need), MissingOn> = BTreeMap::new();
+    let cache = ResolveCache::new();
     for group in groups.filter(|group| fleet.nodes_of(*group).next().is_none()) {
-        let Some(answer) = joined(fleet, group) else { continue };
+        let Some(answer) = joined(fleet, &cache, group) else { continue };
         let Some((set, release)) = answer.task_set().zip(answer.release()) else { continue };
         let needed = needed_by(set, set.tasks());
         for (need, tasks) in
@@ -225,12 +226,12 @@ pub fn unset_in_empty(fleet: &Fleet, groups: impl Iterator<Item = GroupId>) -> V
 }
 
 /// The answer of a host that joins a group and says nothing of itself.
-fn joined(fleet: &Fleet, group: GroupId) -> Option<Arc<Answer>> {
+fn joined(fleet: &Fleet, cache: &ResolveCache, group: GroupId) -> Option<Arc<Answer>> {
     let spec = NodeSpec { nodegroup: Some(group), ..NodeSpec::default() };
     let node = Node { meta: Meta::new(group.0, None, Timestamp(0)), spec };
     let (mut fleet, id) = (fleet.clone(), node.id());
     fleet.apply(Change::Node(Arc::new(node)));
-    match resolve_node(&fleet, &ResolveCache::new(), id) {
+    match resolve_node(&fleet, cache, id) {
         Resolution::Complete(answer) => Some(answer),
         Resolution::Incomplete(_) => None,
     }
