@@ -370,12 +370,12 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// A write may be carried out and still have something to say. Labels that hosts lose were told before it was made.
+/// A write may be carried out and still have something to say. Labels that hosts lose stand in its body, and were told before it was made.
 fn warn(answer: &Response<Bytes>) {
     for warning in answer.headers().get_all(header::WARNING) {
         let text = String::from_utf8_lossy(warning.as_bytes());
         let said = text.strip_prefix("299 stemma ").unwrap_or(&text).trim_matches('"');
-        for part in said.split("; ").filter(|part| !part.starts_with("hosts lose ")) {
+        for part in said.split("; ") {
             eprintln!("warning: {}", crate::output::printable(part));
         }
     }

@@ -38,6 +38,10 @@ pub(crate) struct Answer {
     pub(crate) body: Value,
     /// The header `Allow`.
     pub(crate) allow: Option<String>,
+    /// The header `Preference-Applied`.
+    pub(crate) applied: Option<String>,
+    /// The header `Warning`.
+    pub(crate) warning: Option<String>,
 }
 
 impl Answer {
@@ -52,14 +56,15 @@ impl Answer {
     }
 }
 
-/// Checks that a request that went well was answered with a status of its row of the endpoint table; one that prefers a body, where its
-/// row has none, with 200.
+/// Checks that a request that went well was answered with a status of its row of the endpoint table.
 fn check_status(method: &str, path: &str, prefers_body: bool, status: u16) {
     let path = path.split('?').next().unwrap_or_default();
     if let Found::Route(endpoint, _) = find(Listener::Admin, method, path) {
-        let route = endpoint.route();
-        let statuses = if prefers_body && route.statuses == [204] { &[200] } else { route.statuses };
-        assert!(status >= 300 || statuses.contains(&status), "{method} {path}: {status}, {endpoint:?}");
+        let is_of_row = match endpoint.preferred_status().filter(|_| prefers_body) {
+            Some(preferred) => status == preferred,
+            None => endpoint.route().statuses.contains(&status),
+        };
+        assert!(status >= 300 || is_of_row, "{method} {path}: {status}, {endpoint:?}");
     }
 }
 
@@ -133,9 +138,10 @@ impl Served {
         let response = answer(Arc::clone(&self.api), None, request).await;
         let status = response.status().as_u16();
         check_status(method, path, headers.iter().any(|(name, _)| *name == "prefer"), status);
-        let allow = response.headers().get("allow").map(|allow| allow.to_str().expect("a text").to_owned());
+        let [allow, applied, warning] = ["allow", "preference-applied", "warning"]
+            .map(|name| response.headers().get(name).map(|value| value.to_str().expect("a text").to_owned()));
         let bytes = response.into_body().collect().await.expect("a body of bytes").to_bytes();
-        Answer { status, body: serde_json::from_slice(&bytes).unwrap_or_default(), allow }
+        Answer { status, body: serde_json::from_slice(&bytes).unwrap_or_default(), allow, applied, warning }
     }
 
     /// Sends a body, and expects a status.

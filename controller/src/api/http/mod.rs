@@ -3,6 +3,7 @@
 pub(crate) mod body;
 pub(crate) mod json;
 pub(crate) mod patch;
+mod prefer;
 pub(crate) mod query;
 pub(crate) mod request;
 pub(crate) mod serve;

@@ -15,10 +15,11 @@ use uuid::Uuid;
 
 use super::body::Pieces;
 use super::json;
+use super::prefer;
 use super::query::Parameters;
 use super::version::{IRONIC_VERSION, Negotiated, OPENSTACK_VERSION};
 use crate::records::request::Answer;
-use crate::registry::{Caller, Mark};
+use crate::registry::{Abandoned, Caller, Mark};
 
 /// The largest body of everything but a blob: a release with all of its tasks in it.
 pub(crate) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
@@ -53,6 +54,8 @@ pub(crate) struct Request {
     pub id: String,
     /// The server's address as the client wrote it, as `https://host:port`, for links.
     pub base: String,
+    /// Set once nobody waits for the answer any more.
+    pub abandoned: Abandoned,
 }
 
 /// An answer.
@@ -116,6 +119,15 @@ impl Reply {
     #[must_use]
     pub(crate) fn tagged(mut self, resource_version: u64) -> Self {
         self.set(header::ETAG, &format!("\"{resource_version}\""));
+        self
+    }
+
+    /// The same, with what the request preferred and got.
+    #[must_use]
+    pub(crate) fn as_preferred(mut self, request: &Request) -> Self {
+        if request.prefers_body() && !matches!(self.body, Body::Nothing) {
+            self.set(prefer::APPLIED, prefer::REPRESENTATION);
+        }
         self
     }
 
@@ -291,10 +303,9 @@ impl Request {
         is_of_glance || [IRONIC_VERSION, OPENSTACK_VERSION].iter().any(|name| self.headers.contains_key(*name))
     }
 
-    /// Whether a write that answers with nothing is asked to say what it changed (RFC 7240).
+    /// Whether a write that answers with nothing is asked to say what it changed.
     pub(crate) fn prefers_body(&self) -> bool {
-        let preferred = self.headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
-        preferred.flat_map(|value| value.split(',')).any(|one| one.trim() == "return=representation")
+        prefer::prefers_representation(&self.headers)
     }
 
     /// Magnum's minor version.
@@ -322,6 +333,7 @@ impl Request {
             request_id: self.id.clone(),
             mark: if self.dry_run { None } else { self.mark()? },
             dry_run: self.dry_run,
+            abandoned: self.abandoned.clone(),
             principal,
         })
     }

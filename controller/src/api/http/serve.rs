@@ -24,6 +24,7 @@ use super::query::{Parameters, without_dry_run};
 use super::request::{Body, HandlerResult, JSON, MOST_BODY_BYTES, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use crate::blobs;
+use crate::registry::Abandoned;
 
 /// Which requests a listener takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +168,7 @@ impl Opened<'_> {
             peer,
             id: self.id.to_owned(),
             base: format!("{}://{host}", if api.guarding() == Guarding::Loopback { "http" } else { "https" }),
+            abandoned: Abandoned::default(),
         };
         Box::pin(Arc::clone(api).call(endpoint, request)).await
     }

@@ -33,7 +33,7 @@ pub(super) async fn commit(
         let answer = decide(&mut work)?;
         work.finish(answer)
     });
-    Ok(Reply::written(answer.await?, &request.base))
+    Ok(Reply::written(answer.await?, &request.base).as_preferred(request))
 }
 
 /// `POST` of a new object.
@@ -90,7 +90,9 @@ pub(super) async fn change<S: Shown>(
         let listed = changes.of(api, (&model, &before), (&work.model, &written.object));
         let lost = changes.lost_labels(&model, &work.model, work.reach().dirty.nodes());
         let found = newly_found(work);
-        let warning = warnings(lost.inherited(&before).into_iter().chain(unmet(work)), &found);
+        // Whoever asks for a body has them there, by name.
+        let inherited = lost.inherited(&before).filter(|_| !request.prefers_body() || request.is_of_openstack());
+        let warning = warnings(inherited.into_iter().chain(unmet(work)), &found);
         let answer = Answer { warning, ..answer(&work.model, &written.object) };
         Ok(with_findings(tell(answer, request, listed, &lost, work), &found))
     })

@@ -347,6 +347,12 @@ impl Endpoint {
         self.route().method != Method::Get && self.route().request != Content::Bytes
     }
 
+    /// The status of an answer to a request that prefers a body (`Prefer: return=representation`, RFC 7240), where the row has none
+    /// else: it says what the write changes.
+    pub fn preferred_status(self) -> Option<u16> {
+        (self.route().answer == Content::Nothing && self.has_dry_run()).then_some(200)
+    }
+
     /// The path of a request, with the values of its parameters in their order, each escaped.
     pub fn path(self, values: &[&str]) -> String {
         let template = self.route().path;

@@ -29,7 +29,8 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
     });
     let done = json!({"description": "Done.", "content": content(route.answer, route.answer_schema)});
     let statuses = route.statuses.iter().map(|status| (status.to_string(), done.clone()));
-    let responses: Map<String, Value> = statuses.chain([("default".to_owned(), error)]).collect();
+    let responses = statuses.chain(preferred(endpoint)).chain([("default".to_owned(), error)]);
+    let responses: Map<String, Value> = responses.collect();
     let mut operation = json!({
         "operationId": endpoint.name(),
         "summary": route.summary,
@@ -37,14 +38,25 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
         "responses": responses,
     });
     let queried = route.query.names().chain(endpoint.has_dry_run().then_some("dry_run"));
-    let queried: Vec<Value> = queried.map(|name| parameter(name, "query")).collect();
-    if !queried.is_empty() {
-        operation["parameters"] = queried.into();
+    let prefer = endpoint.preferred_status().map(|_| parameter("Prefer", "header"));
+    let parameters: Vec<Value> = queried.map(|name| parameter(name, "query")).chain(prefer).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
     }
     if route.request != Content::Nothing {
         operation["requestBody"] = json!({"content": content(route.request, route.request_schema)});
     }
     operation
+}
+
+/// The answer to a request that prefers a body, of a row that has none else.
+fn preferred(endpoint: Endpoint) -> Option<(String, Value)> {
+    let answer = json!({
+        "description": "Done, to a request with `Prefer: return=representation`: what the write changes.",
+        "headers": {"Preference-Applied": {"schema": {"type": "string"}}},
+        "content": content(Content::Json, Some("Changed")),
+    });
+    endpoint.preferred_status().map(|status| (status.to_string(), answer))
 }
 
 /// The media types of a body, each with the schema that it has there.
@@ -121,7 +133,16 @@ mod tests {
             get["put"]["parameters"][1],
             json!({"name": "dry_run", "in": "query", "required": false, "schema": {"type": "string"}})
         );
-        assert!(get["put"]["responses"]["204"].is_object() && get["put"]["responses"]["200"].is_null());
+        let preferred = &get["put"]["responses"]["200"];
+        assert!(get["put"]["responses"]["204"].is_object());
+        assert_eq!(preferred["content"]["application/json"]["schema"]["$ref"], "#/components/schemas/Changed");
+        assert!(preferred["headers"]["Preference-Applied"].is_object(), "{preferred}");
+        assert_eq!(
+            get["put"]["parameters"][2],
+            json!({"name": "Prefer", "in": "header", "required": false, "schema": {"type": "string"}})
+        );
+        let blob = &api["paths"]["/v1/blobs/{hash}"]["put"];
+        assert!(blob["responses"]["200"].is_null() && blob["parameters"].is_null(), "it changes no object: {blob}");
         assert!(
             api["paths"]["/v1/nodes/{node}"]["patch"]["requestBody"]["content"]["application/apply-patch+json"]
                 .is_object()

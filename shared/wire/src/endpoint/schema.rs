@@ -22,6 +22,7 @@ pub(super) fn all() -> Map<String, Value> {
         ("JsonPatch", json_patch()),
         ("Apply", apply()),
         ("Applied", applied()),
+        ("Changed", changed()),
     ] {
         schemas.insert(name.to_owned(), schema);
     }
@@ -105,21 +106,38 @@ fn applied() -> Value {
             ("kind", text.clone()),
             ("name", text.clone()),
             ("uuid", text.clone()),
-            ("action", text.clone()),
-            (
-                "changes",
-                json!({"type": "array", "items": object(&[("field", text), ("old", json!({})), ("new", json!({}))], &["field"])}),
-            ),
+            ("action", text),
+            ("changes", changes()),
         ],
         &["kind", "name", "uuid", "action"],
     );
-    let lost = json!({"type": "object", "additionalProperties": {"type": "integer"}});
     let rows = json!({"type": "array", "items": row});
     let findings = json!({"type": "array", "items": {"type": "object"}});
     object(
-        &[("revision", json!({"type": "integer"})), ("objects", rows), ("lost_labels", lost), ("findings", findings)],
+        &[
+            ("revision", json!({"type": "integer"})),
+            ("objects", rows),
+            ("lost_labels", lost_labels()),
+            ("findings", findings),
+        ],
         &["revision", "objects", "lost_labels", "findings"],
     )
+}
+
+/// What a write changes, where it answers with nothing else.
+fn changed() -> Value {
+    let hosts = json!({"type": "array", "items": {"type": "string", "format": "uuid"}});
+    let findings = json!({"type": "array", "items": {"type": "object"}});
+    object(&[("changes", changes()), ("lost_labels", lost_labels()), ("hosts", hosts), ("findings", findings)], &[])
+}
+
+fn changes() -> Value {
+    let field = json!({"type": "string"});
+    json!({"type": "array", "items": object(&[("field", field), ("old", json!({})), ("new", json!({}))], &["field"])})
+}
+
+fn lost_labels() -> Value {
+    json!({"type": "object", "additionalProperties": {"type": "integer"}})
 }
 
 #[cfg(test)]
