@@ -37,6 +37,13 @@ pub struct Said {
     pub gives_back: Vec<GiveBack>,
 }
 
+impl Said {
+    /// Whether another asks for the same leases and gives the same back.
+    pub(crate) fn asks_as(&self, other: &Self) -> bool {
+        (&self.wants, &self.gives_back) == (&other.wants, &other.gives_back)
+    }
+}
+
 /// Whether a node is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {

@@ -220,9 +220,10 @@ impl Slot {
         let says_news = state.said.as_deref() != Some(opening.said);
         let silence_ended = state.silence != Written::Silent(false);
         let holds_other = std::mem::replace(&mut state.held, opening.held) != opening.held;
-        let is_idle = !(says_news || holds_other || opening.says_more);
+        let asks_as_before = state.said.as_deref().is_some_and(|last| last.asks_as(opening.said));
+        let says_more = opening.says_more || holds_other || !asks_as_before;
         let took_place = std::mem::take(&mut state.parked);
-        let speaker = Speaker { boot_id: opening.said.boot_id, address: opening.from, is_idle };
+        let speaker = Speaker::new(opening.said, opening.from, says_more);
         let two_hosts = state.hosts.hear(speaker, took_place, now);
         let begun = Begun { turn: Turn(state.turn), says_news, silence_ended, before, two_hosts };
         if took_place {

@@ -133,7 +133,7 @@ pub enum Progress {
 }
 
 /// What was said on the host itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LocalState {
     /// `stemma-agent pause`: no applying until `resume`.
     pub paused: bool,
