@@ -1,6 +1,7 @@
 //! `/etc/stemma/agent.toml`: what a host's owner decides for the host, and no controller can change.
 
 use serde::Deserialize;
+use stemma_core::task::check_replaceable;
 
 use crate::host::{Host, HostError, HostPath, PathRefused};
 use crate::paths;
@@ -152,7 +153,8 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text)
             .map_err(|error| ConfigError::Syntax { path: paths::CONFIG.into(), message: error.to_string() })?;
-        HostPath::parse(&config.host_label_map.path)?;
+        let label_map = HostPath::parse(&config.host_label_map.path)?;
+        check_replaceable(label_map.as_str())?;
         for (field, seconds) in
             [("drift_seconds", config.schedule.drift_seconds), ("retry_seconds", config.schedule.retry_seconds)]
         {

@@ -16,7 +16,7 @@ impl HostPath {
     /// Reads a path that an author wrote.
     ///
     /// # Errors
-    /// [`PathRefused`] for anything but a plain absolute path of a file outside the kernel's trees (S63).
+    /// [`PathRefused`] for anything but a plain absolute path (S63).
     pub fn parse(text: &str) -> Result<Self, PathRefused> {
         check_path(text)?;
         Ok(Self(text.into()))

@@ -96,6 +96,7 @@ pub mod rule {
         Warning TAG_UNDECLARED "tag.undeclared": "A role produces a tag that is not declared.";
         Info TAG_UNHELD "tag.unheld": "No node holds a predefined tag.";
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is declared nowhere.";
+        Info TASK_CONTENT "task.content": "A file's content has a template's tag in it, and is written as it stands.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not take.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";
         Warning TASK_TYPE "task.type": "A task has a type that no agent runs.";

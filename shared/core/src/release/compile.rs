@@ -14,7 +14,7 @@ use crate::idle;
 use crate::input::{Need, Reference};
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
-use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, task_type};
+use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type};
 
 /// The parameters of a `shell` task that are texts for sh, if they are texts: a value in them is quoted for its place.
 const SHELL_TEXTS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
@@ -415,6 +415,7 @@ impl Compiler<'_> {
         let stages = (0..).map(TaskIx).zip(&tasks).filter(|(_, task)| task.task.is_stage()).map(|(ix, _)| ix).collect();
         self.findings.extend(idle::findings(&format!("release/{}", self.name), spec));
         self.findings.extend(not_run_yet(self.name, &spec.tasks));
+        self.findings.extend(tags_in_content(self.name, &spec.tasks));
         let all_imports = library.imports.iter().flat_map(|one| one.all_imports.iter().chain([&one.name])).cloned();
         CompiledRelease {
             name: self.name.clone(),

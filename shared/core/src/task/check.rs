@@ -3,7 +3,7 @@
 //! It is judged where a release is written (admission, and `stemma validate`), by [`mistakes`] alone. A release that is stored
 //! already is read, compiled and served whatever stands in it; what its tasks' types do not take is a finding there.
 
-use super::{TASK_TYPES, Task, TaskType, TemplateText, task_type};
+use super::{TASK_TYPES, Task, TaskKind, TaskType, TemplateText, task_type};
 use crate::condition::Author;
 use crate::finding::{Finding, first_few, rule};
 use crate::input::Read;
@@ -70,6 +70,26 @@ pub fn not_run_yet(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
     TASK_TYPES.iter().filter(|kind| !runs(kind)).filter_map(of_type).collect()
 }
 
+/// Files whose content has a tag in it: it is no template, which may not be what was meant. One finding for all.
+pub fn tags_in_content(release: &ReleaseRef, tasks: &[Task]) -> Option<Finding> {
+    let content = |task: &Task| {
+        let kind = task_type(&task.kind).filter(|kind| kind.kind == TaskKind::File && !task.is_untranslated())?;
+        let called = |name: &&String| {
+            kind.parameters.and_then(|takes| takes.find(name)).is_some_and(|one| one.name == "content")
+        };
+        let name = task.parameters.keys().find(called)?;
+        let has_tag = task.parameters[name].as_str().is_some_and(|text| text.contains("{{") || text.contains("{%"));
+        has_tag.then(|| (task.id.clone(), name.clone()))
+    };
+    let found: Vec<_> = tasks.iter().filter_map(content).collect();
+    let (first, name) = found.first()?;
+    let ids = first_few(found.iter().map(|(id, _)| id.as_str()));
+    let message = format!(
+        "content is written as it stands, also where a tag like `{{{{ … }}}}` is in it, as in {ids}: write `template` where it is meant to be rendered"
+    );
+    Some(Finding::of(rule::TASK_CONTENT, format!("release/{release} task {first} parameters.{name}"), message))
+}
+
 fn unknown_type(kind: &str) -> String {
     let names = || TASK_TYPES.iter().map(|known| known.name);
     match near(kind, names()) {
@@ -103,5 +123,27 @@ mod tests {
         let mut untranslated = Task::new("t", "puppet");
         untranslated.foreign.insert("untranslated".into(), serde_json::json!(["parameters.cmd"]));
         assert_eq!(not_run_yet(&"site@1".parse().unwrap(), &[untranslated]), []);
+    }
+
+    #[test]
+    fn w10_a_tag_in_content_is_one_info_that_names_the_files() {
+        let task = |id: &str, kind: &str, name: &str, text: &str| {
+            let parameters = serde_json::json!({"path": "/a", name: text});
+            Task { parameters: parameters.as_object().cloned().unwrap(), ..Task::new(id, kind) }
+        };
+        let tasks = [
+            task("a", "file", "content", "plain { text }"),
+            task("b", "file", "template", "{{ labels.x }}"),
+            task("c", "upload_file", "data", "{% if true %}x{% endif %}"),
+            task("d", "file", "content", "{{ labels.x }}"),
+            task("e", "shell", "script", "{{ labels.x }}"),
+        ];
+        let found = tags_in_content(&"site@1".parse().unwrap(), &tasks).unwrap().to_string();
+        assert_eq!(
+            found,
+            "info task.content release/site@1 task c parameters.data: content is written as it stands, also where a tag like `{{ … }}` is \
+             in it, as in c, d: write `template` where it is meant to be rendered"
+        );
+        assert_eq!(tags_in_content(&"site@1".parse().unwrap(), &tasks[..2]), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::path::{Use, check_written};
+use super::path::{Use, check_written, is_template};
 use crate::name::cut;
 
 /// What a parameter holds.
@@ -49,6 +49,10 @@ impl Form {
             (Self::File, Value::String(text)) => path(text, Use::Put),
             (Self::Path, Value::String(text)) => path(text, Use::Look),
             (Self::Directory, Value::String(text)) => path(text, Use::Enter),
+            (Self::Account, Value::String(text)) if is_template(text) => Some(
+                "is no template, and each host would look for an account of that name: write its name or number"
+                    .to_owned(),
+            ),
             (Self::Account, Value::String(text)) if is_account(text) => None,
             (Self::Account, Value::String(_)) => {
                 Some(format!("takes the name or number of an account, not {}", shown(value)))

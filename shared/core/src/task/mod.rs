@@ -14,13 +14,14 @@ mod types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use check::{SECRET_SHOWN, judge, mistakes, not_run_yet};
+pub use check::{SECRET_SHOWN, judge, mistakes, not_run_yet, tags_in_content};
 pub use form::{Form as ParameterForm, check_variable, check_words, file_mode};
 pub use parameters::{
     FileParameters, Parameter, Parameters, Presence, ShellParameters, TEMPLATE_FILE, TypedParameters, WordsOrText,
 };
 pub use path::{
-    AGENT_CONFIG, AGENT_RUN, AGENT_STATE, PathRefused, check_not_own, check_path, is_at_or_below, is_template,
+    AGENT_CONFIG, AGENT_RUN, AGENT_STATE, PathRefused, check_path, check_put, check_replaceable, is_at_or_below,
+    is_template,
 };
 pub use types::{Exclusive, TASK_TYPES, TaskKind, TaskType, TemplateText, task_type};
 

@@ -306,6 +306,7 @@ mod tests {
             ("shell", json!({"command": ["a", "b"], "env": {"A": "b"}, "unless": "test -e x", "only_if": ["true"]})),
             ("shell", json!({"cmd": "true", "retries": 3, "interval": 1, "timeout": 180, "cwd": "/"})),
             ("shell", json!({"script": "a", "creates": "/run/stemma/labels.json", "user": "33"})),
+            ("shell", json!({"script": "a", "creates": "/dev/vg0/data", "cwd": "/proc/sys/net"})),
             ("puppet", json!({"anything": 1})),
             ("teapot", json!({"anything": 1})),
         ] {
@@ -379,9 +380,14 @@ mod tests {
                 "parameters.cwd: path \"a\" is relative; write it from `/` on",
             ),
             (
-                "shell",
-                json!({"script": "a", "creates": "/proc/x"}),
-                "parameters.creates: path \"/proc/x\" lies in a tree of the kernel, where no file can be replaced; use a shell task",
+                "file",
+                json!({"path": "/proc/x", "content": "x"}),
+                "parameters.path: path \"/proc/x\" lies in a tree of the kernel, where no file can be replaced; use a shell task",
+            ),
+            (
+                "file",
+                json!({"path": "/a", "content": "x", "owner": "{{ params.owner }}"}),
+                "parameters.owner: is no template, and each host would look for an account of that name: write its name or number",
             ),
             (
                 "shell",

@@ -68,21 +68,30 @@ pub(super) enum Use {
     Enter,
 }
 
-/// Judges a path.
+/// Judges a path, whatever is done with it.
 ///
 /// # Errors
-/// [`PathRefused`] for anything but a plain absolute path of a file outside the kernel's trees (S63).
+/// [`PathRefused`] for anything but a plain absolute path (S63).
 pub fn check_path(text: &str) -> Result<(), PathRefused> {
     check(text, text)?;
-    let is_long = text.len() > LONGEST || text.split('/').any(|part| part.len() > LONGEST_NAME);
-    if is_long { Err(PathRefused::Long { length: text.len() }) } else { Ok(()) }
+    check_length(&[text])
 }
 
-/// Judges a path at which a file is put.
+/// Judges a plain path at which a file is put: it is written beside its place and renamed.
 ///
 /// # Errors
-/// [`PathRefused::Own`] for what the agent keeps, and all below it.
-pub fn check_not_own(text: &str) -> Result<(), PathRefused> {
+/// [`PathRefused::Kernel`] for the kernel's trees (S63). What only looks may look there: `creates: /dev/vg0/data`.
+pub fn check_replaceable(text: &str) -> Result<(), PathRefused> {
+    let is_of_kernel = KERNEL_TREES.iter().any(|tree| is_at_or_below(text, tree));
+    if is_of_kernel { Err(PathRefused::Kernel(cut(text))) } else { Ok(()) }
+}
+
+/// Judges a plain path at which a task puts a file.
+///
+/// # Errors
+/// As [`check_replaceable`]; [`PathRefused::Own`] for what the agent keeps, and all below it.
+pub fn check_put(text: &str) -> Result<(), PathRefused> {
+    check_replaceable(text)?;
     let is_own = [AGENT_STATE, AGENT_RUN, AGENT_CONFIG].into_iter().any(|own| is_at_or_below(text, own));
     if is_own { Err(PathRefused::Own(cut(text))) } else { Ok(()) }
 }
@@ -102,13 +111,14 @@ pub(super) fn check_written(text: &str, how: Use) -> Result<(), PathRefused> {
     if how == Use::Enter && text == "/" {
         return Ok(());
     }
-    if !is_template(text) {
+    let Some(around) = Around::tags(text) else {
         check_path(text)?;
-        return if how == Use::Put { check_not_own(text) } else { Ok(()) };
-    }
-    let rendered = rendered_with_x(text);
+        return if how == Use::Put { check_put(text) } else { Ok(()) };
+    };
+    let rendered = around.with_x();
     check(&rendered, text)?;
-    if how == Use::Put { check_not_own(&rendered).map_err(|_| PathRefused::Own(cut(text))) } else { Ok(()) }
+    check_length(&[around.head, around.tail])?;
+    if how == Use::Put { check_put(&rendered).map_err(|refused| refused.shown_as(text)) } else { Ok(()) }
 }
 
 /// The rules but for length, for a `text` that an author wrote as `written`.
@@ -124,23 +134,50 @@ fn check(text: &str, written: &str) -> Result<(), PathRefused> {
     if let Some(part) = rest.split('/').find(|part| matches!(*part, "" | "." | "..")) {
         return Err(PathRefused::Detour { path: shown(), part: part.into() });
     }
-    if KERNEL_TREES.iter().any(|tree| is_at_or_below(text, tree)) {
-        return Err(PathRefused::Kernel(shown()));
-    }
     Ok(())
 }
 
-/// A template with a plain letter for all from its first tag to its last: no name is complete beside one, so that nothing is
-/// refused that a value could mend. A beginning that is left open is the root.
-fn rendered_with_x(template: &str) -> String {
-    let open = ["{{", "{%", "{#"].iter().filter_map(|tag| template.find(tag)).min();
-    let close = ["}}", "%}", "#}"].iter().filter_map(|tag| template.rfind(tag)).max();
-    let Some((open, close)) = open.zip(close).filter(|(open, close)| open < close) else { return template.to_owned() };
-    let (head, tail) = (&template[..open], &template[close + 2..]);
-    // A dash beside a tag takes away the blanks next to it.
-    let head = if template[open + 2..].starts_with('-') { head.trim_end() } else { head };
-    let tail = if template[..close].ends_with('-') { tail.trim_start() } else { tail };
-    format!("{}x{tail}", if head.is_empty() { "/" } else { head })
+/// The rules of length, for what surely stands in a path.
+fn check_length(texts: &[&str]) -> Result<(), PathRefused> {
+    let length = texts.iter().map(|text| text.len()).sum();
+    let has_long_name = texts.iter().flat_map(|text| text.split('/')).any(|part| part.len() > LONGEST_NAME);
+    if length > LONGEST || has_long_name { Err(PathRefused::Long { length }) } else { Ok(()) }
+}
+
+impl PathRefused {
+    /// The same of a path that was written otherwise.
+    fn shown_as(self, written: &str) -> Self {
+        match self {
+            Self::Kernel(_) => Self::Kernel(cut(written)),
+            Self::Own(_) => Self::Own(cut(written)),
+            other => other,
+        }
+    }
+}
+
+/// What stands before the first tag of a template and after its last.
+struct Around<'a> {
+    head: &'a str,
+    tail: &'a str,
+}
+
+impl<'a> Around<'a> {
+    /// `None` for what is no template, or one whose tags do not end.
+    fn tags(text: &'a str) -> Option<Self> {
+        let open = ["{{", "{%", "{#"].iter().filter_map(|tag| text.find(tag)).min()?;
+        let close = ["}}", "%}", "#}"].iter().filter_map(|tag| text.rfind(tag)).max().filter(|close| open < *close)?;
+        let (head, tail) = (&text[..open], &text[close + 2..]);
+        // A dash beside a tag takes away the blanks next to it.
+        let head = if text[open + 2..].starts_with('-') { head.trim_end() } else { head };
+        let tail = if text[..close].ends_with('-') { tail.trim_start() } else { tail };
+        Some(Self { head, tail })
+    }
+
+    /// With a plain letter between them: no name is complete beside one, so that nothing is refused that a value could mend. A beginning
+    /// that is left open is the root.
+    fn with_x(&self) -> String {
+        format!("{}x{}", if self.head.is_empty() { "/" } else { self.head }, self.tail)
+    }
 }
 
 #[cfg(test)]
@@ -162,11 +199,44 @@ mod tests {
             ("/etc/a\0b", PathRefused::Control("/etc/a\0b".into())),
             ("/etc/a\nb", PathRefused::Control("/etc/a\nb".into())),
             (long.as_str(), PathRefused::Long { length: 257 }),
+        ] {
+            assert_eq!(check_path(text), Err(refused), "{text:?}");
+        }
+        for (text, refused) in [
             ("/proc/self/root/etc/x", PathRefused::Kernel("/proc/self/root/etc/x".into())),
             ("/proc", PathRefused::Kernel("/proc".into())),
             ("/dev/sda", PathRefused::Kernel("/dev/sda".into())),
         ] {
-            assert_eq!(check_path(text), Err(refused), "{text:?}");
+            assert_eq!(check_put(text), Err(refused.clone()), "{text:?}");
+            assert_eq!(check_replaceable(text), Err(refused), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn w10_what_only_looks_may_look_at_the_kernels_trees() {
+        for text in ["/dev/vg0/data", "/sys/class/net/bond0", "/proc/1", "/sys/class/net/{{ params.bond }}"] {
+            assert_eq!((check_written(text, Use::Look), check_written(text, Use::Enter)), (Ok(()), Ok(())), "{text}");
+            let refused = check_written(text, Use::Put).unwrap_err();
+            assert_eq!(refused, PathRefused::Kernel(text.to_owned()), "{text}");
+        }
+        assert!(check_written("/proc/../x", Use::Look).is_err(), "and only by a plain path");
+    }
+
+    #[test]
+    fn w10_of_a_template_each_part_beside_its_tags_has_a_length() {
+        let (name, long) = ("a".repeat(255), "a".repeat(256));
+        let path = format!("/{name}").repeat(16);
+        for (template, is_long) in [
+            (format!("/etc/{name}/{{{{ node.name }}}}"), false),
+            (format!("/etc/{name}{{{{ node.name }}}}"), false),
+            (format!("/etc/{long}/{{{{ node.name }}}}"), true),
+            (format!("/etc/{long}{{{{ node.name }}}}"), true),
+            (format!("/etc/{{{{ node.name }}}}/{long}"), true),
+            (format!("/etc/{{# {long} #}}a"), false),
+            (format!("{path}/{{{{ node.name }}}}"), true),
+        ] {
+            let found = check_written(&template, Use::Put);
+            assert_eq!(matches!(found, Err(PathRefused::Long { .. })), is_long, "{template}: {found:?}");
         }
     }
 
@@ -181,7 +251,7 @@ mod tests {
             ("/var/lib/stemma-agents", false),
             ("/etc/stemma/agent.toml.d", false),
         ] {
-            assert_eq!(check_not_own(text).is_err(), is, "{text}");
+            assert_eq!(check_put(text).is_err(), is, "{text}");
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::sha256;
-use stemma_core::task::{FileParameters, check_not_own, file_mode};
+use stemma_core::task::{FileParameters, check_put, file_mode};
 use stemma_wire::message::Hash;
 
 use super::{Applier, parameters};
@@ -146,7 +146,7 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     let parameters: FileParameters = parameters(task)?;
     let texts = Texts::new(site, task);
     let path = path(&texts, &parameters)?;
-    check_not_own(path.as_str()).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
+    check_put(path.as_str()).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
     let parent = site.host.parent_of(&path)?;
     let present = parent.as_deref().map(|dir| present(dir, &path, parameters.absent)).transpose()?.flatten();
     let attributes = attributes(site, task, (&path, &parameters), present.as_ref().map(|present| present.stat))?;
