@@ -22,6 +22,7 @@ fn marks(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String
             "type" => is_of_type(said, value),
             "enum" => said.as_array().is_some_and(|all| all.contains(value)),
             "const" => said == value,
+            "pattern" => value.as_str().is_none_or(|text| pattern(said).is_match(text)),
             "minimum" => value.as_i64().is_none_or(|number| Some(number) >= said.as_i64()),
             "minItems" => value.as_array().is_none_or(|items| Some(items.len() as u64) >= said.as_u64()),
             "required" => value.as_object().is_none_or(|map| names(said).all(|name| map.contains_key(name))),
@@ -74,13 +75,16 @@ fn marks_below(
             | "description"
             | "examples"
             | "title"
-            | "pattern"
             | "$schema"
             | "$defs",
             _,
         ) => Vec::new(),
         (other, _) => panic!("the schema has a keyword that this does not know: {other}"),
     }
+}
+
+fn pattern(said: &Value) -> regex_lite::Regex {
+    said.as_str().and_then(|pattern| regex_lite::Regex::new(pattern).ok()).expect("a pattern that an editor reads")
 }
 
 fn is_of_type(said: &Value, value: &Value) -> bool {
@@ -176,6 +180,16 @@ fn the_schema_marks_what_is_wrong_where_it_stands() {
             task(json!({"id": "a", "type": "shell", "parameters": {"command": "echo hello"}})),
             "/tasks/0/parameters/command",
         ),
+        (task(json!({"id": "a", "type": "file", "parameters": {"path": "etc/a"}})), "/tasks/0/parameters/path"),
+        (
+            task(json!({"id": "a", "type": "shell", "parameters": {"creates": "/a/../b"}})),
+            "/tasks/0/parameters/creates",
+        ),
+        (task(json!({"id": "a", "type": "shell", "parameters": {"cwd": "/a//b"}})), "/tasks/0/parameters/cwd"),
+        (
+            task(json!({"id": "a", "type": "file", "parameters": {"path": "/a", "mode": "0888"}})),
+            "/tasks/0/parameters/mode",
+        ),
     ] {
         let found = of_manifest(&manifest.to_string());
         assert!(
@@ -183,5 +197,12 @@ fn the_schema_marks_what_is_wrong_where_it_stands() {
             "{manifest}: {found:?}"
         );
     }
-    assert_eq!(of_manifest(&task(json!({"id": "a", "type": "teapot", "parameters": {"any": 1}})).to_string()), [""; 0]);
+    for fine in [
+        json!({"id": "a", "type": "teapot", "parameters": {"any": 1}}),
+        json!({"id": "a", "type": "file", "parameters": {"path": "/etc/.a/..b/c..", "content": "x", "mode": "04755"}}),
+        json!({"id": "a", "type": "file", "parameters": {"path": "{{ params.root }}/a", "content": "x", "mode": "600"}}),
+        json!({"id": "a", "type": "shell", "parameters": {"script": "true", "cwd": "/", "creates": "/dev/vg0/data"}}),
+    ] {
+        assert_eq!(of_manifest(&task(fine.clone()).to_string()), [""; 0], "{fine}");
+    }
 }

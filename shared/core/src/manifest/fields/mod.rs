@@ -110,15 +110,15 @@ macro_rules! lifecycle {
     };
 }
 
-/// The fields of a kind whose maps go down the levels: its own, and the limits of the life cycle.
+/// The fields of a kind whose maps go down the levels: its own, and the limits of the life cycle. A `top` level has none above it.
 macro_rules! leveled {
-    ($extra:expr, $named_by:expr, $keyed:expr, [$($field:expr),+ $(,)?]) => {
+    ($level:ident, $extra:expr, $named_by:expr, $keyed:expr, [$($field:expr),+ $(,)?]) => {
         const FIELDS: &'static [Field<Self>] = &[
             $($field,)+
-            lifecycle!(Self, node_drain_timeout, NodeDrainTimeout, help::DRAIN),
-            lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout, help::VOLUMES),
-            lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout, help::DELETION),
-            lifecycle!(Self, min_ready_seconds, MinReadySeconds, help::READY),
+            lifecycle!(Self, node_drain_timeout, NodeDrainTimeout, help::$level::DRAIN),
+            lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout, help::$level::VOLUMES),
+            lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout, help::$level::DELETION),
+            lifecycle!(Self, min_ready_seconds, MinReadySeconds, help::$level::READY),
         ];
         const KEYED: &'static [&'static [Part]] = $keyed;
         const NAMED_BY: &'static [Part] = $named_by;
@@ -148,30 +148,53 @@ mod help {
     use crate::field::Help;
 
     pub(super) const DESCRIPTION: Help = Help::new("", "For people.", r#""Web servers""#);
-    pub(super) const RELEASE: Help = Help::new(
-        "the level's above",
-        "What its hosts run: NAME@VERSION, or NAME of one without a version.",
-        r#""site@2026.11""#,
-    );
-    pub(super) const HOST_LABELS: Help = Help::new(
-        "the level's above",
-        "Which labels flow to the host label map; the nearest level's, as a whole.",
-        r#"{"patterns": ["tier|zone"]}"#,
-    );
     pub(super) const ROLES: Help = Help::new("[]", "Roles; a node has its own and its group's.", r#"["web"]"#);
-    pub(super) const MODE: Help = Help::new(
-        "apply",
-        "How far hosts go: observe, check (noop), or apply; a node's own goes before its group's.",
-        r#""noop""#,
-    );
+    pub(super) const MODE: Help = mode("apply");
+    pub(super) const MODE_OF_NODE: Help = mode("its group's, else apply");
     pub(super) const PAUSED: Help = Help::new("false", "No new task set is given; labels flow.", "true");
-    pub(super) const DRAIN: Help = Help::new("no limit", "Seconds for a node's drain; 0: no limit.", "600");
-    pub(super) const VOLUMES: Help =
-        Help::new("no limit", "Seconds for the release of a node's volumes; 0: no limit.", "300");
-    pub(super) const DELETION: Help =
-        Help::new("10", "Seconds for the cleanup of a node that is deleted; 0: no limit.", "60");
-    pub(super) const READY: Help =
-        Help::new("0", "Seconds that a node stays ready before it counts as available.", "30");
+
+    const fn mode(default: &'static str) -> Help {
+        let meaning = "How far hosts go: observe, check (noop), or apply; a node's own goes before its group's.";
+        Help::new(default, meaning, r#""noop""#)
+    }
+
+    /// What the levels say alike, with what holds where one does not say it.
+    macro_rules! of_levels {
+        ($level:ident, $release:literal, $host_labels:literal, $forever:literal, $deletion:literal, $ready:literal) => {
+            pub(super) mod $level {
+                use crate::field::Help;
+
+                pub(in super::super) const RELEASE: Help = Help::new(
+                    $release,
+                    "What its hosts run: NAME@VERSION, or NAME of one without a version.",
+                    r#""site@2026.11""#,
+                );
+                pub(in super::super) const HOST_LABELS: Help = Help::new(
+                    $host_labels,
+                    "Which labels flow to the host label map; the nearest level's, as a whole.",
+                    r#"{"patterns": ["tier|zone"]}"#,
+                );
+                pub(in super::super) const DRAIN: Help =
+                    Help::new($forever, "Seconds for a node's drain; 0: no limit.", "600");
+                pub(in super::super) const VOLUMES: Help =
+                    Help::new($forever, "Seconds for the release of a node's volumes; 0: no limit.", "300");
+                pub(in super::super) const DELETION: Help =
+                    Help::new($deletion, "Seconds for the cleanup of a node that is deleted; 0: no limit.", "60");
+                pub(in super::super) const READY: Help =
+                    Help::new($ready, "Seconds that a node stays ready before it counts as available.", "30");
+            }
+        };
+    }
+
+    of_levels!(top, "none", "none", "no limit", "10", "0");
+    of_levels!(
+        below,
+        "the level's above, else none",
+        "the level's above, else none",
+        "the level's above, else no limit",
+        "the level's above, else 10",
+        "the level's above, else 0"
+    );
 }
 
 /// A field's JSON; what stands at its default is `null`.
@@ -185,4 +208,35 @@ fn shown<T: Serialize>(field: &T) -> Value {
         Value::Null | Value::Number(_) => false,
     };
     if is_empty { Value::Null } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec};
+
+    fn default_of<F: Fields>(name: &str) -> Option<&'static str> {
+        F::FIELDS.iter().find(|field| field.name == name).map(|field| field.help.default)
+    }
+
+    #[test]
+    fn w14_the_default_of_what_comes_down_is_the_level_aboves_where_there_is_one() {
+        let limits = [
+            ("node_drain_timeout", "no limit"),
+            ("node_volume_detach_timeout", "no limit"),
+            ("node_deletion_timeout", "10"),
+            ("min_ready_seconds", "0"),
+        ];
+        for (field, default) in limits.into_iter().chain([("release", "none"), ("host_labels", "none")]) {
+            let below = format!("the level's above, else {default}");
+            assert_eq!(default_of::<ClusterTemplateSpec>(field), Some(default), "{field}");
+            assert_eq!(default_of::<ClusterSpec>(field), Some(below.as_str()), "{field}");
+            assert_eq!(default_of::<NodeGroupSpec>(field), Some(below.as_str()), "{field}");
+        }
+        for (field, default) in limits {
+            assert_eq!(default_of::<NodeSpec>(field), Some(format!("the level's above, else {default}").as_str()));
+        }
+        let modes = (default_of::<NodeGroupSpec>("mode"), default_of::<NodeSpec>("mode"));
+        assert_eq!(modes, (Some("apply"), Some("its group's, else apply")));
+    }
 }

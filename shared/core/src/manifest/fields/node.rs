@@ -17,6 +17,7 @@ use crate::task::Mode;
 
 impl Fields for NodeSpec {
     leveled!(
+        below,
         extra::NODE,
         IDENTITY_OF_NODE,
         &[LEVELED, OF_NODE],
@@ -56,7 +57,7 @@ impl Fields for NodeSpec {
                 instance_info: Form::Map,
                 Help::new("{}", "Ironic's: what the node is used for.", r#"{"display_name": "web"}"#)
             ),
-            field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE),
+            field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE_OF_NODE),
             field!(
                 Self,
                 hold: Form::Object(Hold::PARTS),

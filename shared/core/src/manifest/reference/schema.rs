@@ -117,12 +117,16 @@ fn of_type(kind: &TaskType) -> Option<Value> {
     }))
 }
 
+/// A plain path, whose parts are neither empty nor `.` nor `..`, or a template.
+fn of_path(or: &str) -> Value {
+    json!({"type": ["string", "null"], "pattern": format!(r"{or}^(/([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+))+$|\{{[{{%#]")})
+}
+
 fn of_parameter(form: ParameterForm) -> Value {
     match form {
         ParameterForm::Text | ParameterForm::Account => json!({"type": ["string", "null"]}),
-        ParameterForm::File | ParameterForm::Path | ParameterForm::Directory => {
-            json!({"type": ["string", "null"], "pattern": r"^/|\{[{%#]"})
-        }
+        ParameterForm::File | ParameterForm::Path => of_path(""),
+        ParameterForm::Directory => of_path("^/$|"),
         ParameterForm::Words => json!({"type": ["array", "null"], "items": {"type": "string"}, "minItems": 1}),
         ParameterForm::WordsOrText => {
             json!({"type": ["array", "string", "null"], "items": {"type": "string"}, "minItems": 1})
