@@ -48,10 +48,15 @@ impl Kind {
         Self::value_variants().iter().copied().find(|kind| kind.name() == name)
     }
 
-    /// A name without the kind that `-o name` prints before it.
+    /// A name without the kind that `-o name` prints before it. Of a join token what stands before the secret is its name: the secret is
+    /// neither sent nor printed.
     pub(crate) fn bare(self, name: &str) -> &str {
         let printed = name.strip_prefix(self.name()).and_then(|rest| rest.strip_prefix('/'));
-        printed.filter(|rest| self != Self::Nodegroup || rest.contains('/')).unwrap_or(name)
+        let name = printed.filter(|rest| self != Self::Nodegroup || rest.contains('/')).unwrap_or(name);
+        match self {
+            Self::Token => name.split_once('.').map_or(name, |(id, _)| id),
+            _ => name,
+        }
     }
 
     /// The `kind` of its manifests.
@@ -196,6 +201,8 @@ mod tests {
             (Kind::Node, "node/web-1", "/v1/nodes/web-1"),
             (Kind::Nodegroup, "nodegroup/prod/frontends", "/v1/clusters/prod/nodegroups/frontends"),
             (Kind::Node, "../n9", "/v1/nodes/..%2Fn9"),
+            (Kind::Token, "token/0a1b.5ec2e7", "/v1/join-tokens/0a1b"),
+            (Kind::Token, "0a1b", "/v1/join-tokens/0a1b"),
         ] {
             assert_eq!(kind.path(name).unwrap(), path);
         }

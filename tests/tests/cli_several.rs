@@ -123,6 +123,15 @@ fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
     fleet.stemma(&[&["label"], &nodes[..], &["a=b"]].concat())?;
     assert!(fleet.stemma(&["get", "node/web-1"])?.contains("web-1"));
     assert_eq!(get(&fleet, "node", "web-1")?["labels"]["a"], "b");
+    let all = [&["delete", "cluster/eu", "nodegroup/eu/web"], &nodes[..]].concat();
+    let (out, text, status) = ran(&fleet, &[&all[..], &["--dry-run"]].concat())?;
+    assert_eq!(status, 0, "what can be done is no failure where it is tried out: {text}");
+    assert!(out.contains("node web-1 deleted (dry run)\n"), "{out}");
+    for object in ["nodegroup eu/web", "cluster eu"] {
+        let said = format!("{object} is in use: it is decided once the others are gone (dry run)\n");
+        assert!(out.contains(&said), "{object}: {out}");
+    }
+    assert_eq!(fleet.stemma(&["get", "clusters", "-o", "name"])?, "cluster/eu\ncluster/us\n", "nothing was written");
     let (_, text, status) = ran(&fleet, &["delete", "nodegroup/us/web", "nodegroup/eu/web", "node/web-1"])?;
     assert!(status == 1 && text.contains("1 of 3 failed\n  nodegroup eu/web: "), "it has other nodes: {text}");
     assert!(text.contains("done: nodegroup us/web, node web-1"), "{text}");
@@ -135,6 +144,23 @@ fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
     assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "");
     let (_, text, status) = ran(&fleet, &["delete", "ndoe/web-1"])?;
     assert!(status == 2 && text.contains("\"ndoe\" is no kind (did you mean \"node\"?)"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn w13_the_name_that_a_new_token_is_printed_by_deletes_it_and_its_secret_is_not_sent() -> Result<()> {
+    let fleet = fleet()?;
+    for by in [&["delete", "token"][..], &["delete"], &["token", "delete"]] {
+        let token = fleet.stemma(&["token", "create", "-o", "name"])?;
+        let token = token.trim();
+        let (id, secret) = token.split_once('.').context("an id and a secret")?;
+        let named = if by == ["delete"] { format!("token/{token}") } else { token.to_owned() };
+        let (out, text, status) = ran(&fleet, &[by, &[&named]].concat())?;
+        assert!(status == 0 && out.contains(&format!("token {id} deleted")), "{by:?}: {status} {out}{text}");
+        let (out, again, status) = ran(&fleet, &[by, &[&named]].concat())?;
+        assert!(status != 0 && again.contains(id), "{by:?}: {again}");
+        assert!(!format!("{out}{text}{again}{}", fleet.log()).contains(secret), "the secret is printed: {again}");
+    }
     Ok(())
 }
 
@@ -215,6 +241,11 @@ fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
         "warning: node web-1 leaves cluster eu: it gives back its primaries there (db), and nothing is drained"
     ));
     assert!(text.contains("warning: node web-2 leaves cluster eu: nothing is drained before it goes"), "{text}");
+    let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "us/none"])?;
+    assert!(
+        status != 0 && text.contains("us/none") && !text.contains("warning:"),
+        "a move that fails warns of nothing: {text}"
+    );
     fleet.stemma(&["role", "add", "web-3", "db"])?;
     eventually("its primary was given back", || {
         anyhow::ensure!(field("web-3", "primary_tags")? == json!(["db"]));

@@ -166,21 +166,42 @@ fn print_actions(is_dry: bool, applied: &Value, places: &Places<'_>) {
 
 /// Prints what was found. The same infos are found at each apply of a cluster, so of each rule there are a few alone.
 fn print_findings(applied: &Value, places: &Places<'_>) {
-    let mut infos: BTreeMap<String, usize> = BTreeMap::new();
+    let mut few = FewInfos::default();
     for finding in applied.get("findings").and_then(Value::as_array).into_iter().flatten() {
         // One of a newer controller may be of another form.
         let Ok(finding) = Finding::deserialize(finding) else {
             say!("{}", printable(&finding.to_string()));
             continue;
         };
-        let told = infos.entry(finding.code.clone()).or_default();
-        *told += usize::from(finding.severity == Severity::Info);
-        if *told <= FEW_INFOS {
+        if few.takes(&finding) {
             say!("{}", places.line(&finding));
         }
     }
-    for (code, told) in infos.into_iter().filter(|(_, told)| *told > FEW_INFOS) {
-        say!("info {code}: {} more; -o json lists them", told - FEW_INFOS);
+    for (code, more) in few.left_off() {
+        say!("info {code}: {more} more; -o json lists them");
+    }
+}
+
+/// How many infos of each rule there were. What is graver is always said.
+#[derive(Default)]
+struct FewInfos(BTreeMap<String, usize>);
+
+impl FewInfos {
+    /// Whether a finding is said.
+    fn takes(&mut self, finding: &Finding) -> bool {
+        if finding.severity != Severity::Info {
+            return true;
+        }
+        let infos = self.0.entry(finding.code.clone()).or_default();
+        *infos += 1;
+        *infos <= FEW_INFOS
+    }
+
+    /// The rules of which some were not said, each with how many.
+    fn left_off(self) -> impl Iterator<Item = (String, usize)> {
+        self.0
+            .into_iter()
+            .filter_map(|(code, infos)| Some((code, infos.checked_sub(FEW_INFOS).filter(|more| *more > 0)?)))
     }
 }
 
@@ -195,6 +216,19 @@ fn kind_word(object: &Value) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn w11_a_warning_is_said_after_however_many_infos_of_its_rule() {
+        let found = |severity, n: usize| Finding {
+            severity,
+            ..Finding::of(stemma_core::finding::rule::REFERENCE_UNSET, format!("release/r task t{n}"), "m")
+        };
+        let mut few = FewInfos::default();
+        let said: Vec<bool> = (0..5).map(|n| few.takes(&found(Severity::Info, n))).collect();
+        assert_eq!(said, [true, true, true, false, false]);
+        assert!((5..9).all(|n| few.takes(&found(Severity::Warning, n))));
+        assert_eq!(few.left_off().collect::<Vec<_>>(), [("reference.unset".to_owned(), 2)]);
+    }
 
     #[test]
     fn a_refusal_is_said_as_validate_says_it() {

@@ -55,12 +55,19 @@ pub(crate) struct Step {
     pub(crate) sentence: String,
     /// What is answered where there is no write.
     pub(crate) answer: Value,
+    /// What a person should know of the writes before they are made; it is said once it is decided that they can be.
+    pub(crate) warning: Option<String>,
 }
 
 impl Step {
     /// One write.
     pub(crate) fn of(write: Write, sentence: String) -> Self {
-        Self { writes: vec![write], sentence, answer: Value::Null }
+        Self { writes: vec![write], ..Self::nothing(sentence, Value::Null) }
+    }
+
+    /// Nothing is to be done.
+    pub(crate) fn nothing(sentence: String, answer: Value) -> Self {
+        Self { writes: Vec::new(), sentence, answer, warning: None }
     }
 }
 
@@ -90,11 +97,12 @@ impl Objects {
     pub(crate) async fn of(api: &mut Api, Named { subject, names, selection }: &Named) -> Result<Self> {
         let Some(first) = &subject.name else { return Self::of_kind(api, subject.kind, names, selection).await };
         check_unselected(names, selection)?;
-        let mut all = vec![(subject.kind, first.clone())];
+        let mut all = vec![(subject.kind, subject.kind.bare(first).to_owned())];
         for name in names {
             match name.parse::<Subject>() {
-                Ok(Subject { kind, name: Some(name) }) => all.push((kind, name)),
+                Ok(Subject { kind, name: Some(name) }) => all.push((kind, kind.bare(&name).to_owned())),
                 _ => {
+                    let name = subject.kind.bare(name);
                     let sentence =
                         format!("{name:?} has no kind: write KIND/NAME for each, as for the first, or KIND NAME…");
                     return Err(Exit::Usage.because(sentence));
@@ -178,8 +186,8 @@ pub(crate) async fn each(
     failures.said(&objects.all, &done)
 }
 
-/// Has the writes of all objects decided. One that is in use may be so by those that go before it, and is decided again when they are gone: it
-/// comes last, before what it refers to itself.
+/// Has the writes of all objects decided. One that is in use may be so by the others, and is decided again once these are gone. Such
+/// objects come last, each before those that it refers to.
 async fn decide_all<'a>(
     api: &mut Api,
     objects: &'a Objects,
@@ -191,7 +199,7 @@ async fn decide_all<'a>(
         match decide(api, object, plan).await {
             Ok(step) => decided.push((object, Some(step))),
             Err(error) if objects.is_single => return Err(error),
-            Err(error) if is_in_use(&error) && !api.is_dry() => used.push((object, None)),
+            Err(error) if is_in_use(&error) => used.push((object, None)),
             Err(error) => failures.add(object, &error),
         }
         if failures.is_last {
@@ -224,10 +232,14 @@ async fn decide(
         };
         step.answer = after_changes(&step.answer, answer);
     }
+    if let Some(warning) = &step.warning {
+        eprintln!("warning: {object} {}", printable(warning));
+    }
     Ok(step)
 }
 
-/// Makes the writes of one object, which are decided now where they could not be before. A dry run has its answer already.
+/// Makes the writes of one object, which are decided now where they could not be before. A dry run has its answer already, or none
+/// where the others had to go first.
 async fn carry_out<'a>(
     api: &mut Api,
     object: &'a Object,
@@ -236,7 +248,18 @@ async fn carry_out<'a>(
 ) -> Result<Done<'a>> {
     let step = match step {
         Some(step) => step,
-        None => decide(api, object, plan).await?,
+        None if api.is_dry() => {
+            let sentence = format!("{object} is in use: it is decided once the others are gone");
+            return Ok(Done { kind: object.kind, name: &object.name, sentence, answer: Value::Null });
+        }
+        None => {
+            let asked = api.would_reach();
+            let step = decide(api, object, plan).await?;
+            if api.would_reach() > asked {
+                api.may_reach(api.would_reach())?;
+            }
+            step
+        }
     };
     let is_to_be_made = !(api.is_dry() || step.writes.is_empty());
     let writes = if is_to_be_made { &step.writes[..] } else { &[] };

@@ -56,7 +56,7 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
         let keys = printable(&absent.join(", "));
         if !absent.is_empty() && absent.len() == patch.len() && only_patch {
             let sentence = format!("{object} unchanged: no label {keys} is provided there");
-            return Ok(Step { writes: Vec::new(), sentence, answer: before });
+            return Ok(Step::nothing(sentence, before));
         }
         if !absent.is_empty() {
             eprintln!("warning: {object}: no label {keys} is provided there: nothing to take away");

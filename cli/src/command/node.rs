@@ -104,7 +104,7 @@ async fn one_by_one(api: &mut Api, row: Endpoint, what: &NodesAndNames, has: &st
     let plan = async |_: &mut Api, node: &Object| {
         let writes = names.iter().map(|name| Kind::Node.write(row, &node.name, &[name]));
         let sentence = format!("{node} {has} {}", names.join(", "));
-        Ok(Step { writes: writes.collect::<Result<_>>()?, sentence, answer: Value::Null })
+        Ok(Step { writes: writes.collect::<Result<_>>()?, ..Step::nothing(sentence, Value::Null) })
     };
     each(api, &nodes, output, plan).await
 }
@@ -226,14 +226,13 @@ async fn move_into(api: &mut Api, what: &Nodes, group: Option<&str>, output: Out
         let before = object.get("nodegroup").and_then(Value::as_str);
         let (from, to) = (before.unwrap_or("no group"), group.unwrap_or("no group"));
         if before == group {
-            return Ok(Step { writes: Vec::new(), sentence: format!("{node} stands in {to} already"), answer: object });
-        }
-        if let Some(told) = leaves(&object, before, group) {
-            eprintln!("warning: {node} {told}");
+            let sentence = format!("{node} stands in {to} already");
+            return Ok(Step::nothing(sentence, object));
         }
         let write = edit(node, &json!({"nodegroup": group}))?.if_still_at(question::revision(&object));
         let write = write.overwriting(what.overwrite, &["node", "move", &node.name, group.unwrap_or("--out")]);
-        Ok(Step::of(write, format!("{node} moved from {from} to {to}")))
+        let warning = leaves(&object, before, group);
+        Ok(Step { warning, ..Step::of(write, format!("{node} moved from {from} to {to}")) })
     };
     each(api, &nodes, output, plan).await
 }

@@ -30,7 +30,9 @@ pub(crate) async fn token(api: &mut Api, global: &Global, what: Token) -> Result
             tokens.retain(|token| is_good(token, now));
             question::show(api, Kind::Token, &[], &tokens, &filter, output).await
         }
-        Token::Delete { id } => write::delete(api, &Objects::named(Kind::Token.name(), &[id]), output).await,
+        Token::Delete { id } => {
+            write::delete(api, &Objects::named(Kind::Token.name(), &[Kind::Token.bare(&id).to_owned()]), output).await
+        }
         Token::CaHash => unreachable!("it needs no controller and was answered before"),
     }
 }
