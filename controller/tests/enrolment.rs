@@ -97,6 +97,35 @@ async fn s20_who_has_joined_and_asks_again_with_its_key_is_told_the_same_and_nob
 }
 
 #[tokio::test]
+async fn s20_asking_again_ends_with_the_token_the_node_and_the_most_certificates() {
+    let fleet = Fleet::start().await;
+    // A token that was taken back.
+    let (token, own) = (fleet.token(json!({})).await, asking());
+    fleet.enrol(&token, "web-1", &own.csr).await.unwrap();
+    fleet::delete_token(&fleet, token.split('.').next().unwrap()).await.unwrap();
+    assert_eq!(fleet.enrol(&token, "web-1", &own.csr).await.unwrap_err(), no_good());
+
+    // A node that was deleted.
+    let (token, own) = (fleet.token(json!({})).await, asking());
+    let joined = fleet.enrol(&token, "web-2", &own.csr).await.unwrap();
+    delete_node(&fleet, joined.node).await;
+    let refused = fleet.enrol(&token, "web-2", &own.csr).await.unwrap_err();
+    assert_eq!(refused.status, 403, "{refused:?}");
+    assert!(fleet.parts().registry.cache().model().nodes.get(joined.node).is_none());
+
+    // Two at once are told of one node.
+    let (token, own) = (fleet.token(json!({})).await, asking());
+    let joined = fleet.enrol(&token, "web-3", &own.csr).await.unwrap();
+    let (one, other) = tokio::join!(fleet.enrol(&token, "web-3", &own.csr), fleet.enrol(&token, "web-3", &own.csr));
+    assert_eq!((one.unwrap().node, other.unwrap().node), (joined.node, joined.node));
+    for _ in 3..256 {
+        fleet.enrol(&token, "web-3", &own.csr).await.unwrap();
+    }
+    let refused = fleet.enrol(&token, "web-3", &own.csr).await.unwrap_err();
+    assert!(refused.message.contains("256 certificates that are not over"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn s20_who_has_joined_and_renewed_since_has_nothing_to_ask_again() {
     let fleet = Fleet::start().await;
     let token = fleet.token(json!({})).await;

@@ -40,7 +40,7 @@ pub(super) enum KeyError {
 pub(super) fn take_up(host: &dyn Host, token: &str) -> Result<KeyPair, KeyError> {
     let token_sha256 = sha256(token.as_bytes());
     let dir = ensure_dir(host, &HostPath::own(DIR), 0o700).map_err(KeyError::Unkept)?;
-    // One that is damaged is as none.
+    // A file that cannot be read counts as none: another key is made.
     let kept = dir.read(NAME, LARGEST).ok().flatten().and_then(|bytes| serde_json::from_slice::<Kept>(&bytes).ok());
     let kept = kept.filter(|kept| kept.token_sha256 == token_sha256);
     if let Some(key) = kept.and_then(|kept| KeyPair::try_from(kept.key.as_slice()).ok()) {

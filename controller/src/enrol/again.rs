@@ -1,6 +1,6 @@
 //! A host whose answer was lost and that asks again: with the same token, key and name it is told the same, and uses nothing up.
 //!
-//! The certificates of a node are not stored, so it gets another for its key. Who has the token and the key is the host that joined:
+//! The certificates of a node are not stored, so it gets another for its key. The host that joined is known by its token and its key:
 //! the request is signed with the key, and what is given is of use to nobody else. That ends with the token's time, and with the
 //! first certificate for another key.
 
@@ -31,7 +31,8 @@ pub(super) struct Again {
 }
 
 impl Enrolment {
-    /// Whether a host asks again for what it was given: its key is that of a node of the name that it asks for, and its token's time is not over.
+    /// Whether a host asks again for what it was given: its key is that of a node of the name that it asks for, and its token's time is
+    /// not over.
     pub(super) fn asks_again(&self, request: &EnrollRequest, now: Timestamp) -> Option<Again> {
         let model = self.registry.cache().model();
         let token = token::find(&model, &request.token).filter(|token| now < token.expires_at)?;
@@ -76,12 +77,52 @@ impl Enrolment {
     }
 }
 
-/// Whether a node's agent joined with this token and this key, and has no other since. Certificates of an agent that was there before it are
-/// all denied.
+/// Whether a node's agent joined with this token and this key, and has no other since.
 fn has_joined_with(record: &AgentRecord, again: &Again) -> bool {
-    let is_of_key = |one: &CertificateRecord| one.spki_sha256.0 == again.request.spki_sha256;
     !record.retired
         && record.token == again.token
         && record.seal_key == again.seal_key
-        && record.certificates.iter().all(|one| one.revoked != is_of_key(one))
+        && is_of_one_key(&record.certificates, &again.request.spki_sha256)
+}
+
+/// Whether the certificates of a node, the newest last, are for one key from its first on, and none of these was taken back. Those of
+/// an agent that was there before were all taken back.
+fn is_of_one_key(certificates: &[CertificateRecord], key: &[u8; 32]) -> bool {
+    let is_of_key = |one: &CertificateRecord| one.spki_sha256.0 == *key;
+    let first = certificates.iter().position(is_of_key);
+    first.map(|first| certificates.split_at(first)).is_some_and(|(before, since)| {
+        before.iter().all(|one| one.revoked) && since.iter().all(|one| is_of_key(one) && !one.revoked)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn s20_the_first_certificate_for_another_key_ends_it_whatever_became_of_that() {
+        let certificate = |key: u8, revoked| CertificateRecord {
+            serial: Hex([key; 16]),
+            spki_sha256: Hex([key; 32]),
+            issued_at: Timestamp(0),
+            not_after_s: 1,
+            revoked,
+        };
+        // Of each the key, and whether it was taken back; the host asks with key 1.
+        for (certificates, is_its_own) in [
+            (&[(1, false)][..], true),
+            (&[(1, false), (1, false)], true),
+            (&[(9, true), (8, true), (1, false)], true),
+            (&[], false),
+            (&[(2, false)], false),
+            (&[(1, true)], false),
+            (&[(1, false), (2, false)], false),
+            (&[(1, false), (2, true)], false),
+            (&[(1, false), (2, true), (1, false)], false),
+            (&[(9, false), (1, false)], false),
+        ] {
+            let made: Vec<_> = certificates.iter().map(|(key, revoked)| certificate(*key, *revoked)).collect();
+            assert_eq!(is_of_one_key(&made, &[1; 32]), is_its_own, "{certificates:?}");
+        }
+    }
 }
