@@ -71,8 +71,8 @@ pub(crate) fn of_answer(answer: &Answer) -> Result<usize, TooLarge> {
     check(&known, &task_set, sizes)
 }
 
-/// A bound from above of a desired state's bytes and entries, in a fraction of the time that encoding takes: far from exact, and
-/// none where it could not tell.
+/// A bound from above of a desired state's bytes and entries, in a fraction of the time that encoding takes. It is far from exact.
+/// `None` for a state with ready probes, whose size it does not know.
 fn at_most(answer: &Answer) -> Option<usize> {
     let texts = |texts: &mut dyn Iterator<Item = usize>| texts.map(|bytes| bytes + ENTRY).sum::<usize>();
     let labels = texts(&mut answer.labels().iter().map(|(key, said)| key.len() + said.value.len()));

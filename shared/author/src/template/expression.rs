@@ -77,7 +77,7 @@ impl<'a> Walker<'a> {
             Expr::Var(variable) => self.variable(variable),
             Expr::Const(_) => Ok(Shape::Plain),
             Expr::GetAttr(get) => {
-                let shape = self.shape(&get.expr)?;
+                let shape = self.held(&get.expr)?;
                 self.step(shape, get.name, whole(expr))
             }
             Expr::GetItem(get) => self.item(get, whole(expr)),
@@ -116,6 +116,17 @@ impl<'a> Walker<'a> {
                 map.keys.iter().chain(&map.values).try_for_each(|part| self.data(part)).map(|()| Shape::Plain)
             }
         }
+    }
+
+    /// What a further key is read of. `default` and `is defined` forgive the last key alone: of a variable without a value there is none.
+    fn held(&mut self, expr: &Expr<'a>) -> Outcome<Shape> {
+        if !matches!(expr, Expr::Var(_)) {
+            return self.shape(expr);
+        }
+        let outside = std::mem::replace(&mut self.if_absent, self.if_come_to);
+        let shape = self.shape(expr);
+        self.if_absent = outside;
+        shape
     }
 
     fn settled(&mut self, expr: &Expr<'a>) -> Outcome<Shape> {
@@ -223,7 +234,7 @@ impl<'a> Walker<'a> {
     }
 
     fn item(&mut self, get: &GetItem<'a>, span: Span) -> Outcome<Shape> {
-        let shape = self.shape(&get.expr)?;
+        let shape = self.held(&get.expr)?;
         if let Some(key) = literal(&get.subscript_expr)
             && !matches!(shape, Shape::Nodes(_))
         {

@@ -61,6 +61,7 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<TemplateReads, AuthorError> 
         raw: Vec::new(),
         if_absent: IfAbsent::Fails,
         if_node_lacks: IfAbsent::MayFail,
+        if_come_to: IfAbsent::Fails,
         loops: 0,
         captured_in: None,
     };
@@ -92,6 +93,8 @@ struct Walker<'a> {
     if_absent: IfAbsent,
     /// The same where one of the nodes of a look-up lacks a field.
     if_node_lacks: IfAbsent,
+    /// The same where nothing forgives it: whether the template always comes to the part that is walked.
+    if_come_to: IfAbsent,
     /// How many loops stand around.
     loops: usize,
     /// How many of them stand around the innermost block whose text is kept, if there is one.
@@ -105,7 +108,13 @@ impl Walker<'_> {
 
     /// Walks a part of the template in which something else becomes of it where what is read is absent.
     fn under<T>(&mut self, inner: IfAbsent, walk: impl FnOnce(&mut Self) -> T) -> T {
-        self.under_both(self.if_absent.within(inner), self.if_node_lacks.within(inner), walk)
+        let outside = self.if_come_to;
+        if inner == IfAbsent::MayFail {
+            self.if_come_to = inner;
+        }
+        let walked = self.under_both(self.if_absent.within(inner), self.if_node_lacks.within(inner), walk);
+        self.if_come_to = outside;
+        walked
     }
 
     /// The same, where there is such a thing.
@@ -118,7 +127,10 @@ impl Walker<'_> {
 
     /// Walks the body of a loop over the nodes of look-ups: it may not be come to, and if it is, it is for each of them.
     fn for_each_node<T>(&mut self, walk: impl FnOnce(&mut Self) -> T) -> T {
-        self.under_both(self.if_absent.within(IfAbsent::MayFail), self.if_absent, walk)
+        let outside = std::mem::replace(&mut self.if_come_to, IfAbsent::MayFail);
+        let walked = self.under_both(self.if_absent.within(IfAbsent::MayFail), self.if_absent, walk);
+        self.if_come_to = outside;
+        walked
     }
 
     fn under_both<T>(&mut self, if_absent: IfAbsent, if_node_lacks: IfAbsent, walk: impl FnOnce(&mut Self) -> T) -> T {

@@ -29,6 +29,7 @@ fn what_a_template_may_fail_without_stands_in_an_if_or_a_loop() {
         ("{{ (labels.b if labels.c == 'x' else labels.d)|default('x') }}", vec![]),
         ("{% for i in [1] %}{{ labels.a == 'x' }}{% endfor %}", vec![]),
         ("{% macro m(x) %}{{ labels.a }}{% endmacro %}{{ m(labels.b) }}", vec!["labels.a"]),
+        ("{% set p = params.a %}{% for i in [1] %}{{ p.b|default('x') }}{% endfor %}", vec!["params.a"]),
     ] {
         assert_eq!(needed(text, false), needs, "{text}");
     }
@@ -78,6 +79,10 @@ fn what_a_template_fails_without_is_what_it_reads_on_every_way_and_never_asks_fo
         ("{% set a = labels.a %}{{ a|default('x') }}", vec![]),
         ("{% set a = labels.a %}{{ a }}", vec!["labels.a"]),
         ("{% set a = params.x %}{{ a.y }}", vec!["params.x"]),
+        ("{% set a = params.x %}{{ a.y|default('x') }}", vec!["params.x"]),
+        ("{% set a = params.x %}{{ a['y'] is defined }}{{ a.z.q|default('x') }}", vec!["params.x"]),
+        ("{% set a = params.x|default({}) %}{{ a.y|default('x') }}", vec![]),
+        ("{% set a = params.x %}{% if a is defined %}{{ a.y|default('x') }}{% endif %}", vec![]),
         ("{% set a = labels.a %}{% set a = 'x' %}{{ a }}", vec![]),
         ("{% set a = labels.a %}{% if a is defined %}{{ a }}{% endif %}", vec![]),
         ("{% set a = labels.a %}{% if labels.b == 'x' %}{% set a = 'y' %}{% endif %}{{ a }}", vec![]),
