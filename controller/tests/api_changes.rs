@@ -190,14 +190,17 @@ async fn w06_a_write_that_answers_with_nothing_says_what_it_changes_to_who_prefe
     served.expect("POST", "/v1/clusters/eu/tags", &json!({"name": "other"}), 201).await;
     let n1: String = served.get("/v1/nodes/n1").await["uuid"].as_str().expect("a uuid").to_owned();
     let traits = |old: &[&str], new: &[&str]| json!([{"field": "traits", "old": old, "new": new}]);
+    let tags = |old: &[&str], new: &[&str]| {
+        json!([{"field": "tags.assigned", "old": old, "new": new}, {"field": "tags.effective", "old": old, "new": new}])
+    };
     for (method, path, listed) in [
         ("PUT", "/v1/nodes/n1/traits/CUSTOM_A", traits(&[], &["CUSTOM_A"])),
         ("PUT", "/v1/nodes/n1/traits/CUSTOM_B", traits(&["CUSTOM_A"], &["CUSTOM_A", "CUSTOM_B"])),
         ("DELETE", "/v1/nodes/n1/traits/CUSTOM_A", traits(&["CUSTOM_A", "CUSTOM_B"], &["CUSTOM_B"])),
         ("DELETE", "/v1/nodes/n1/traits", traits(&["CUSTOM_B"], &[])),
-        ("PUT", "/v1/nodes/n1/tags/own", json!([{"field": "tags.assigned", "old": [], "new": ["own"]}])),
-        ("DELETE", "/v1/nodes/n1/tags/own", json!([{"field": "tags.assigned", "old": ["own"], "new": []}])),
-        ("DELETE", "/v1/clusters/eu/tags/other", json!([])),
+        ("PUT", "/v1/nodes/n1/tags/own", tags(&[], &["own"])),
+        ("DELETE", "/v1/nodes/n1/tags/own", tags(&["own"], &[])),
+        ("DELETE", "/v1/clusters/eu/tags/other", json!([{"field": "tags.other", "old": {}}])),
     ] {
         let prefers = &[("prefer", r#"respond-async, Return="representation""#)];
         let tried = served.send(method, &format!("{path}?dry_run=true"), prefers, None).await;

@@ -81,7 +81,7 @@ async fn w10_05_a_condition_over_many_nodes_is_bounded_for_all_of_them_and_healt
     assert!(skipped.contains("zone") && !skipped.contains("many"), "what all nodes share is decided once: {resolved}");
 }
 
-/// The seconds that this process computed so far, and the most bytes that it held since the last call.
+/// The seconds that this process computed so far, and the most bytes that it held since the last call. Each test has a process of its own.
 fn spent() -> (f64, usize) {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("a process's figures");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

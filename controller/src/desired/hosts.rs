@@ -182,7 +182,7 @@ mod tests {
             assert_eq!(told.iter().position(|told| *told).map(|at| at + 1), tells, "{words:?}");
         }
         let mut hosts = Hosts::default();
-        for n in 1..=30 {
+        for n in 1..=30_u8 {
             let now = began + Duration::from_secs(5) * u32::from(n);
             let words = saying(u64::from(n % 2), speaker(1, 1, 1, true));
             assert_eq!(hosts.hear(words, true, now), None, "one connection is one host, paused and resumed: {n}");
