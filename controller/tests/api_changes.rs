@@ -190,9 +190,7 @@ async fn w06_a_write_that_answers_with_nothing_says_what_it_changes_to_who_prefe
     served.expect("POST", "/v1/clusters/eu/tags", &json!({"name": "other"}), 201).await;
     let n1: String = served.get("/v1/nodes/n1").await["uuid"].as_str().expect("a uuid").to_owned();
     let traits = |old: &[&str], new: &[&str]| json!([{"field": "traits", "old": old, "new": new}]);
-    let tags = |old: &[&str], new: &[&str]| {
-        json!([{"field": "tags.assigned", "old": old, "new": new}, {"field": "tags.effective", "old": old, "new": new}])
-    };
+    let tags = |old: &[&str], new: &[&str]| json!([{"field": "tags.assigned", "old": old, "new": new}, {"field": "tags.effective", "old": old, "new": new}]);
     for (method, path, listed) in [
         ("PUT", "/v1/nodes/n1/traits/CUSTOM_A", traits(&[], &["CUSTOM_A"])),
         ("PUT", "/v1/nodes/n1/traits/CUSTOM_B", traits(&["CUSTOM_A"], &["CUSTOM_A", "CUSTOM_B"])),

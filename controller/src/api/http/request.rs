@@ -124,7 +124,7 @@ impl Reply {
 
     /// The same, with what the request preferred and got.
     #[must_use]
-    pub(crate) fn as_preferred(mut self, request: &Request) -> Self {
+    pub(crate) fn with_preference(mut self, request: &Request) -> Self {
         if request.prefers_body() && !matches!(self.body, Body::Nothing) {
             self.set(prefer::APPLIED, prefer::REPRESENTATION);
         }

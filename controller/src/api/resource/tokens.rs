@@ -39,7 +39,7 @@ pub(super) async fn delete(api: &Api, request: &Request) -> HandlerResult {
         tell(Answer::empty(204), request, gone, &LostLabels::default(), work)
     };
     let answer = token::delete(&api.registry, &request.caller()?, request.part("token"), answer).await?;
-    Ok(Reply::written(answer, &request.base).as_preferred(request))
+    Ok(Reply::written(answer, &request.base).with_preference(request))
 }
 
 /// The host of an address as `https://HOST:PORT`, with the brackets of an IPv6 address.

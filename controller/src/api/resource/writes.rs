@@ -33,7 +33,7 @@ pub(super) async fn commit(
         let answer = decide(&mut work)?;
         work.finish(answer)
     });
-    Ok(Reply::written(answer.await?, &request.base).as_preferred(request))
+    Ok(Reply::written(answer.await?, &request.base).with_preference(request))
 }
 
 /// `POST` of a new object.
