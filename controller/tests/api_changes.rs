@@ -281,6 +281,7 @@ async fn w07_allow_names_the_methods_of_the_path_alone() {
         ("DELETE", "/v1/nodes/n1/resolved", Some("GET")),
         ("POST", "/v1/nodes/n1", Some("GET, PATCH, DELETE")),
         ("POST", "/v1/clusters/detail", Some("GET")),
+        ("POST", "/v1/nodes/detail", Some("GET")),
         ("DELETE", "/v1/nodes/n1/nosuch", None),
         ("GET", "/v1/clusters/eu/nosuch", None),
     ] {

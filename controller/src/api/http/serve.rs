@@ -253,7 +253,7 @@ impl Opened<'_> {
                 Ok((endpoint, decoded?))
             }
             // As Ironic, which takes what follows a node for the name of a field.
-            Found::Nothing | Found::OtherMethods(_) if baremetal && path.trim_end_matches('/').ends_with("/detail") => {
+            Found::Nothing if baremetal && path.trim_end_matches('/').ends_with("/detail") => {
                 Err(ApiError::new(ErrorType::FieldInvalid, "a node has no field of that name"))
             }
             Found::OtherMethods(methods) => {

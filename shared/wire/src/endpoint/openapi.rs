@@ -1,8 +1,12 @@
 //! The API's description in the form of `OpenAPI`, from the table: paths, methods, parameters, media types, summaries, callers.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value, json};
 
-use super::{Caller, Content, Endpoint, Listener, Route, schema};
+use super::{Caller, Content, Endpoint, Listener, Method, Route, schema};
+use crate::error::ErrorType;
 
 /// The description of the admin listener's API (`OpenAPI` 3.1), with the schemas of its main bodies; what the
 /// controller serves at `/openapi.json` and `docs/openapi.json` holds.
@@ -17,20 +21,17 @@ pub fn openapi(version: &str) -> Value {
         "openapi": "3.1.0",
         "info": {"title": "Stemma", "version": version},
         "paths": paths,
-        "components": {"schemas": schema::all()}
+        "components": {"schemas": schema::all(), "responses": errors()}
     })
 }
 
 fn operation(endpoint: Endpoint, route: &Route) -> Value {
     let callers: Vec<_> = Caller::ALL.into_iter().filter(|caller| endpoint.allows(*caller)).map(name).collect();
-    let error = json!({
-        "description": "An error; docs/errors.md lists the types.",
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    });
     let done = json!({"description": "Done.", "content": content(route.answer, route.answer_schema)});
     let statuses = route.statuses.iter().map(|status| (status.to_string(), done.clone()));
-    let responses = statuses.chain(preferred(endpoint)).chain([("default".to_owned(), error)]);
-    let responses: Map<String, Value> = responses.collect();
+    let statuses = statuses.chain(preferred(endpoint));
+    let refused = |status: u16| (status.to_string(), json!({"$ref": format!("#/components/responses/{status}")}));
+    let responses: Map<String, Value> = statuses.chain(refusals(endpoint).into_iter().map(refused)).collect();
     let mut operation = json!({
         "operationId": endpoint.name(),
         "summary": route.summary,
@@ -38,8 +39,8 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
         "responses": responses,
     });
     let queried = route.query.names().chain(endpoint.has_dry_run().then_some("dry_run"));
-    let prefer = endpoint.preferred_status().map(|_| parameter("Prefer", "header"));
-    let parameters: Vec<Value> = queried.map(|name| parameter(name, "query")).chain(prefer).collect();
+    let queried = queried.map(|name| parameter(name, "query"));
+    let parameters: Vec<Value> = queried.chain(headers(endpoint)).collect();
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
@@ -57,6 +58,39 @@ fn preferred(endpoint: Endpoint) -> Option<(String, Value)> {
         "content": content(Content::Json, Some("Changed")),
     });
     endpoint.preferred_status().map(|status| (status.to_string(), answer))
+}
+
+/// The statuses with which a row may refuse a request.
+fn refusals(endpoint: Endpoint) -> BTreeSet<u16> {
+    let route = endpoint.route();
+    let mut statuses = BTreeSet::from([400, 406, 408, 431, 500, 503]);
+    statuses.extend(route.since.map(|since| since.refusal.status()));
+    if !endpoint.allows(Caller::Nobody) {
+        statuses.extend([401, 403, 404]);
+    }
+    if route.request != Content::Nothing {
+        statuses.extend([413, 415]);
+    }
+    if route.method != Method::Get {
+        statuses.extend([409, 412]);
+    }
+    if route.query.names().any(|name| name == "at_least") {
+        statuses.insert(ErrorType::RevisionAhead.status());
+    }
+    statuses
+}
+
+/// The refusals of each status, with the types that their bodies name.
+fn errors() -> Map<String, Value> {
+    let mut types: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for one in ErrorType::ALL {
+        types.entry(one.status()).or_default().push(format!("`{}`: {}", one.name(), one.title()));
+    }
+    let of_status = |(status, types): (u16, Vec<String>)| {
+        let body = json!({"application/json": {"schema": schema::named("Error")}});
+        (status.to_string(), json!({"description": types.join("\n\n"), "content": body}))
+    };
+    types.into_iter().map(of_status).collect()
 }
 
 /// The media types of a body, each with the schema that it has there.
@@ -78,8 +112,37 @@ fn parameters(path: &str) -> Vec<Value> {
     names.map(|name| parameter(name, "path")).collect()
 }
 
+/// The parameters of paths, queries and headers, with what each may be; those of no entry of their own are as `*` says.
+static PARAMETERS: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("parameters.json")).expect("parameters.json is JSON"));
+
 fn parameter(name: &str, place: &str) -> Value {
-    json!({"name": name, "in": place, "required": place == "path", "schema": {"type": "string"}})
+    let known = &PARAMETERS[place];
+    described(name, place, known.get(name).unwrap_or(&known["*"]))
+}
+
+fn described(name: &str, place: &str, said: &Value) -> Value {
+    let mut parameter = said.clone();
+    parameter["name"] = name.into();
+    parameter["in"] = place.into();
+    parameter["required"] = (place == "path").into();
+    parameter
+}
+
+/// The headers that a row looks at.
+fn headers(endpoint: Endpoint) -> impl Iterator<Item = Value> {
+    let route = endpoint.route();
+    let is_write = route.method != Method::Get && route.request != Content::Bytes;
+    let changes = is_write && route.method != Method::Post && route.path.contains('{');
+    let sets = [
+        ("version", route.path.starts_with("/v1")),
+        ("write", is_write),
+        ("object", changes),
+        ("preferred", endpoint.preferred_status().is_some()),
+    ];
+    let looked_at = sets.into_iter().filter(|(_, is_read)| *is_read);
+    let headers = looked_at.flat_map(|(set, _)| PARAMETERS["header"][set].as_array().into_iter().flatten());
+    headers.map(|said| described(said["name"].as_str().unwrap_or_default(), "header", said))
 }
 
 fn name(caller: Caller) -> &'static str {
@@ -123,26 +186,40 @@ mod tests {
     }
 
     #[test]
+    fn every_body_and_parameter_is_described() {
+        let rows = Endpoint::ALL.iter().filter(|row| row.route().listener == Listener::Admin);
+        for row in rows {
+            let route = row.route();
+            let is_json = |content| matches!(content, Content::Json | Content::MergePatch | Content::AnyPatch);
+            assert_eq!(route.request_schema.is_some(), is_json(route.request), "{row:?} takes");
+            assert_eq!(route.answer_schema.is_some(), is_json(route.answer), "{row:?} answers");
+            for name in route.query.names() {
+                assert!(parameter(name, "query")["description"].is_string(), "{row:?} {name}");
+            }
+        }
+    }
+
+    #[test]
     fn the_description_has_each_admin_route_and_no_agents_path() {
         let api = openapi("1");
         let get = &api["paths"]["/v1/nodes/{node}/traits/{trait}"];
         assert_eq!(get["put"]["operationId"], "AddNodeTrait");
         assert_eq!(get["put"]["x-callers"], json!(["operator", "admin"]));
         assert_eq!(get["parameters"][1]["name"], "trait");
+        let tried = &get["put"]["parameters"][1];
         assert_eq!(
-            get["put"]["parameters"][1],
-            json!({"name": "dry_run", "in": "query", "required": false, "schema": {"type": "string"}})
+            json!([tried["name"], tried["in"], tried["schema"]]),
+            json!(["dry_run", "query", {"type": "boolean"}])
         );
         let preferred = &get["put"]["responses"]["200"];
         assert!(get["put"]["responses"]["204"].is_object());
         assert_eq!(preferred["content"]["application/json"]["schema"]["$ref"], "#/components/schemas/Changed");
         assert!(preferred["headers"]["Preference-Applied"].is_object(), "{preferred}");
-        assert_eq!(
-            get["put"]["parameters"][2],
-            json!({"name": "Prefer", "in": "header", "required": false, "schema": {"type": "string"}})
-        );
+        let has_prefer = |operation: &Value| {
+            operation["parameters"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == "Prefer"))
+        };
         let blob = &api["paths"]["/v1/blobs/{hash}"]["put"];
-        assert!(blob["responses"]["200"].is_null() && blob["parameters"].is_null(), "it changes no object: {blob}");
+        assert!(has_prefer(&get["put"]) && !has_prefer(blob) && blob["responses"]["200"].is_null(), "{blob}");
         assert!(
             api["paths"]["/v1/nodes/{node}"]["patch"]["requestBody"]["content"]["application/apply-patch+json"]
                 .is_object()

@@ -2,7 +2,7 @@
 //! from the tables by which bodies are read.
 
 use serde_json::{Map, Value, json};
-use stemma_core::field::{Form, Part};
+use stemma_core::field::Part;
 use stemma_core::manifest::{KindFields, kinds, kinds_of_api, of_form};
 
 /// A reference to a schema.
@@ -16,21 +16,18 @@ pub(super) fn all() -> Map<String, Value> {
     for one in kinds().into_iter().chain(kinds_of_api()) {
         kind(&mut schemas, &one);
     }
-    for (name, schema) in [
-        ("Error", error()),
-        ("ApplyPatch", object(&[("labels", map()), ("annotations", map()), ("parameters", map())], &[])),
-        ("JsonPatch", json_patch()),
-        ("Apply", apply()),
-        ("Applied", applied()),
-        ("Changed", changed()),
-    ] {
-        schemas.insert(name.to_owned(), schema);
-    }
+    let others: Map<String, Value> =
+        serde_json::from_str(include_str!("schemas.json")).expect("schemas.json is a JSON object");
+    schemas.extend(others);
+    schemas.insert("Apply".to_owned(), apply());
     schemas
 }
 
 /// What the command alone reads of a manifest.
 const OF_THE_COMMAND: &[&str] = &["include", "reports"];
+
+/// Fields that are shown in another form than they are written in: a node's tags with those that its roles give.
+const SHOWN_OTHERWISE: &[(&str, &str)] = &[("Node", "tags")];
 
 /// The two schemas of a kind.
 fn kind(schemas: &mut Map<String, Value>, kind: &KindFields) {
@@ -40,20 +37,12 @@ fn kind(schemas: &mut Map<String, Value>, kind: &KindFields) {
     let mut properties: Map<String, Value> = taken.map(of_part).collect();
     let kept = json!({"description": "Taken, kept and shown, and given no meaning."});
     properties.extend(kind.kept.iter().map(|field| ((*field).to_owned(), kept.clone())));
+    let mut shown = properties.clone();
+    shown.retain(|field, _| !SHOWN_OTHERWISE.contains(&(name, field)));
+    shown.insert("uuid".to_owned(), json!({"type": "string", "format": "uuid"}));
+    shown.extend(["generation", "resource_version"].map(|field| (field.to_owned(), json!({"type": "integer"}))));
     schemas.insert(name.to_owned(), json!({"type": "object", "properties": properties}));
-    let shown = object(
-        &[
-            ("uuid", json!({"type": "string", "format": "uuid"})),
-            ("generation", json!({"type": "integer"})),
-            ("resource_version", json!({"type": "integer"})),
-        ],
-        &["uuid", "resource_version"],
-    );
-    schemas.insert(format!("Shown{name}"), json!({"allOf": [named(name), shown]}));
-}
-
-fn map() -> Value {
-    of_form("", Form::Map)
+    schemas.insert(format!("Shown{name}"), json!({"type": "object", "properties": shown}));
 }
 
 fn object(properties: &[(&str, Value)], required: &[&str]) -> Value {
@@ -62,82 +51,12 @@ fn object(properties: &[(&str, Value)], required: &[&str]) -> Value {
     json!({"type": "object", "required": required, "properties": properties})
 }
 
-fn error() -> Value {
-    let text = json!({"type": "string"});
-    let error = object(
-        &[
-            ("code", json!({"type": "integer"})),
-            ("type", text.clone()),
-            ("title", text.clone()),
-            ("message", text.clone()),
-            ("detail", text.clone()),
-            ("field", text.clone()),
-            ("request_id", text),
-        ],
-        &["code", "type", "title", "message"],
-    );
-    object(&[("error", error)], &["error"])
-}
-
-fn json_patch() -> Value {
-    let operation = object(
-        &[
-            ("op", json!({"enum": ["add", "remove", "replace"]})),
-            ("path", json!({"type": "string"})),
-            ("value", json!({})),
-        ],
-        &["op", "path"],
-    );
-    json!({"type": "array", "items": operation})
-}
-
 fn apply() -> Value {
     let kinds = kinds().map(|one| one.kind);
     let kind = json!({"type": "object", "required": ["kind"], "properties": {"kind": {"enum": kinds}}});
     let of_any = kinds.map(named);
     let objects = json!({"type": "array", "items": {"allOf": [kind, {"anyOf": of_any}]}});
     object(&[("objects", objects)], &["objects"])
-}
-
-fn applied() -> Value {
-    let text = json!({"type": "string"});
-    let row = object(
-        &[
-            ("kind", text.clone()),
-            ("name", text.clone()),
-            ("uuid", text.clone()),
-            ("action", text),
-            ("changes", changes()),
-        ],
-        &["kind", "name", "uuid", "action"],
-    );
-    let rows = json!({"type": "array", "items": row});
-    let findings = json!({"type": "array", "items": {"type": "object"}});
-    object(
-        &[
-            ("revision", json!({"type": "integer"})),
-            ("objects", rows),
-            ("lost_labels", lost_labels()),
-            ("findings", findings),
-        ],
-        &["revision", "objects", "lost_labels", "findings"],
-    )
-}
-
-/// What a write changes, where it answers with nothing else.
-fn changed() -> Value {
-    let hosts = json!({"type": "array", "items": {"type": "string", "format": "uuid"}});
-    let findings = json!({"type": "array", "items": {"type": "object"}});
-    object(&[("changes", changes()), ("lost_labels", lost_labels()), ("hosts", hosts), ("findings", findings)], &[])
-}
-
-fn changes() -> Value {
-    let field = json!({"type": "string"});
-    json!({"type": "array", "items": object(&[("field", field), ("old", json!({})), ("new", json!({}))], &["field"])})
-}
-
-fn lost_labels() -> Value {
-    json!({"type": "object", "additionalProperties": {"type": "integer"}})
 }
 
 #[cfg(test)]
