@@ -2,12 +2,11 @@
 //! sent with what it answered. What the controller decides otherwise is listed with the reason, and the failures must be exactly those.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use stemma_tests::fleet::Bound;
-use stemma_tests::program::{Running, succeed};
+use anyhow::{Result, ensure};
+use stemma_tests::plain::Plain;
+use stemma_tests::python::environment;
 use stemma_tests::shared;
 
 /// Requests that are answered otherwise: id, a tab, the reason.
@@ -15,32 +14,10 @@ const LISTED: &str = include_str!("../data/ironic_listed.txt");
 /// What is installed: the versions that the scripts were validated with.
 const CLIENTS: [&str; 2] = ["python-ironicclient==6.3.0", "openstacksdk==4.22.0"];
 
-/// An environment with the clients, made once below `target/`.
-fn environment() -> Result<PathBuf> {
-    let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ironic-client");
-    let done = venv.join("installed");
-    if std::fs::read_to_string(&done).is_ok_and(|installed| installed == CLIENTS.join("\n")) {
-        return Ok(venv);
-    }
-    let made = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv).output()?;
-    ensure!(made.status.success(), "python3 -m venv: {}", String::from_utf8_lossy(&made.stderr));
-    let mut pip = Command::new(venv.join("bin/python"));
-    let installed = pip.args(["-m", "pip", "install", "--quiet"]).args(CLIENTS).output()?;
-    ensure!(installed.status.success(), "pip install: {}", String::from_utf8_lossy(&installed.stderr));
-    std::fs::write(done, CLIENTS.join("\n"))?;
-    Ok(venv)
-}
-
 /// The steps of a script that failed against a fresh controller, by the first of their words where `by_id`.
 fn failures(script: impl FnOnce(&str) -> Command, by_id: bool) -> Result<BTreeSet<String>> {
-    let dir = tempfile::tempdir()?;
-    let data = dir.path().join("data");
-    let data = data.to_str().context("a temporary directory's name is text")?;
-    succeed("stemma-controller", ["init", "--data-dir", data])?;
-    let plain = ["run", "--data-dir", data, "--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
-    let controller = Running::start("stemma-controller", plain)?;
-    let bound: Bound = serde_json::from_str(&controller.line()?)?;
-    let output = script(&bound.admin).output()?;
+    let controller = Plain::start()?;
+    let output = script(&controller.bound.admin).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(text.contains(" passed, "), "{text}{}", String::from_utf8_lossy(&output.stderr));
     controller.stop()?;
@@ -52,7 +29,7 @@ fn failures(script: impl FnOnce(&str) -> Command, by_id: bool) -> Result<BTreeSe
 #[test]
 fn the_real_clients_work_unchanged() -> Result<()> {
     let Some(script) = shared::path("clients/baremetal/run.sh") else { return Ok(()) };
-    let venv = environment()?;
+    let venv = environment(env!("CARGO_TARGET_TMPDIR"), "ironic-client", &CLIENTS)?;
     let run = |admin: &str| {
         let mut command = Command::new("bash");
         command.arg(&script).arg(admin).env("VENV", &venv).env("FILTERS", "yes").env("PUTALL", "200");

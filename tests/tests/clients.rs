@@ -5,13 +5,12 @@
 //! it is listed fails the test too.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use stemma_tests::fleet::Bound;
-use stemma_tests::program::{Running, succeed};
+use anyhow::{Result, ensure};
+use stemma_tests::plain::Plain;
+use stemma_tests::python::environment;
 use stemma_tests::shared;
 
 /// What is installed: the versions that the scripts were validated with.
@@ -96,25 +95,6 @@ const METADEF_REPLAY: Script = Script {
     listed: include_str!("../data/metadef_listed.txt"),
 };
 
-/// The programs of an environment with the clients, made once below `target/`.
-fn environment() -> Result<PathBuf> {
-    let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
-    let (programs, done) = (venv.join("bin"), venv.join("installed"));
-    // Tests of several processes want it at once; the first makes it.
-    let turn = File::create(venv.with_extension("lock"))?;
-    turn.lock()?;
-    if std::fs::read_to_string(&done).is_ok_and(|installed| installed == CLIENTS.join("\n")) {
-        return Ok(programs);
-    }
-    let made = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv).output()?;
-    ensure!(made.status.success(), "python3 -m venv: {}", String::from_utf8_lossy(&made.stderr));
-    let mut pip = Command::new(programs.join("python"));
-    let installed = pip.args(["-m", "pip", "install", "--quiet"]).args(CLIENTS).output()?;
-    ensure!(installed.status.success(), "pip install: {}", String::from_utf8_lossy(&installed.stderr));
-    std::fs::write(done, CLIENTS.join("\n"))?;
-    Ok(programs)
-}
-
 /// The names of the steps that failed.
 fn failures(output: &str, name_ends: &str) -> BTreeSet<String> {
     let lines = output.lines().filter_map(|line| line.strip_prefix("FAIL "));
@@ -143,19 +123,13 @@ fn fails_only_where_listed(script: &Script) -> Result<()> {
         let Some(given) = given else { return Ok(()) };
         arguments.push(given);
     }
-    let programs = environment()?;
-    let dir = tempfile::tempdir()?;
-    let data = dir.path().join("data");
-    let data = data.to_str().context("a temporary directory's name is text")?;
-    succeed("stemma-controller", ["init", "--data-dir", data])?;
-    let plain = ["run", "--data-dir", data, "--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
-    let controller = Running::start("stemma-controller", plain)?;
-    let bound: Bound = serde_json::from_str(&controller.line()?)?;
+    let programs = environment(env!("CARGO_TARGET_TMPDIR"), "clients", &CLIENTS)?.join("bin");
+    let controller = Plain::start()?;
     let mut command = Command::new(programs.join("python"));
     for (variable, program) in script.programs {
         command.env(variable, programs.join(program));
     }
-    let output = command.arg(&file).arg(&bound.admin).args(&arguments).output()?;
+    let output = command.arg(&file).arg(&controller.bound.admin).args(&arguments).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let (failed, listed) = (failures(&text, script.name_ends), listed(script, &arguments)?);
     let came_to_its_end = text.contains(script.ends) || !failed.is_empty();

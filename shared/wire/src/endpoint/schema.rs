@@ -45,18 +45,12 @@ fn kind(schemas: &mut Map<String, Value>, kind: &KindFields) {
     schemas.insert(format!("Shown{name}"), json!({"type": "object", "properties": shown}));
 }
 
-fn object(properties: &[(&str, Value)], required: &[&str]) -> Value {
-    let properties: Map<String, Value> =
-        properties.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
-    json!({"type": "object", "required": required, "properties": properties})
-}
-
 fn apply() -> Value {
     let kinds = kinds().map(|one| one.kind);
     let kind = json!({"type": "object", "required": ["kind"], "properties": {"kind": {"enum": kinds}}});
     let of_any = kinds.map(named);
     let objects = json!({"type": "array", "items": {"allOf": [kind, {"anyOf": of_any}]}});
-    object(&[("objects", objects)], &["objects"])
+    json!({"type": "object", "required": ["objects"], "properties": {"objects": objects}})
 }
 
 #[cfg(test)]
