@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value};
 use stemma_core::digest::canonical_json;
+use stemma_core::manifest::MAX_DEPTH;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,15 @@ pub(crate) enum BadPatch {
         /// That of the one that was sent.
         expected: String,
     },
+    /// Copies make more of the object than a body may hold.
+    #[error("the patch copies more than {MOST_COPIED} bytes")]
+    TooLarge,
+    /// A value would be nested too deep.
+    #[error("{path} would be nested deeper than the {MAX_DEPTH} levels that an object may have")]
+    TooDeep {
+        /// The path, as it was sent.
+        path: String,
+    },
     /// A value would be moved into itself.
     #[error("{from} can't be moved to {path}, which is within it")]
     IntoItself {
@@ -104,6 +114,8 @@ pub(crate) enum BadPatch {
 }
 
 const MOST_OPERATIONS: usize = 512;
+/// What the copies and moves of one patch may write together, in bytes of JSON text.
+const MOST_COPIED: usize = 1024 * 1024;
 
 impl Operation {
     /// The path as text.
@@ -133,22 +145,9 @@ impl Operation {
         Ok(Self { verb, path: read_pointer(&path)?, value, from })
     }
 
-    /// What it comes to on this document in additions, removals and replacements.
-    fn written_out(self, document: &Value) -> Result<Vec<Self>, BadPatch> {
-        let there = document.pointer(&self.pointer());
-        match self.verb {
-            Verb::Add | Verb::Remove | Verb::Replace => Ok(vec![self]),
-            Verb::Test => self.test(there.ok_or_else(|| self.missing())?).map(|()| Vec::new()),
-            Verb::Copy | Verb::Move => {
-                let missing = || BadPatch::Missing { path: pointer(&self.from), done: self.done() };
-                let value = document.pointer(&pointer(&self.from)).ok_or_else(missing)?.clone();
-                self.put(value, document)
-            }
-        }
-    }
-
     /// Numbers are equal by what they are worth, and the order of an object's members means nothing.
-    fn test(&self, found: &Value) -> Result<(), BadPatch> {
+    fn test(&self, document: &Value) -> Result<(), BadPatch> {
+        let found = document.pointer(&self.pointer()).ok_or_else(|| self.missing())?;
         let expected = self.value.as_ref().unwrap_or(&Value::Null);
         if canonical_json(found) == canonical_json(expected) {
             return Ok(());
@@ -157,27 +156,44 @@ impl Operation {
         Err(BadPatch::Differs { path: self.pointer(), found, expected })
     }
 
-    /// A copy or a move, of this value.
-    fn put(self, value: Value, document: &Value) -> Result<Vec<Self>, BadPatch> {
+    /// The value that a copy or a move is of.
+    fn take(&self, document: &Value) -> Result<Value, BadPatch> {
+        let missing = || BadPatch::Missing { path: pointer(&self.from), done: self.done() };
+        document.pointer(&pointer(&self.from)).cloned().ok_or_else(missing)
+    }
+
+    /// Makes a copy or a move of a value, and gives what it comes to in removals, additions and replacements.
+    fn put(self, value: Value, document: &mut Value) -> Result<Vec<Self>, BadPatch> {
         let Self { verb, path, from, .. } = self;
-        if path.len() > from.len() && path.starts_with(&from) && verb == Verb::Move {
+        if path == from {
+            return Ok(Vec::new());
+        }
+        if path.starts_with(&from) && verb == Verb::Move {
             return Err(BadPatch::IntoItself { from: pointer(&from), path: pointer(&path) });
         }
-        let taken =
-            (verb == Verb::Move).then(|| Self { verb: Verb::Remove, path: from, value: None, from: Vec::new() });
-        let within = document.pointer(&pointer(&path[..path.len() - 1]));
+        let mut written = Vec::new();
+        if verb == Verb::Move {
+            let taken = Self { verb: Verb::Remove, path: from, value: None, from: Vec::new() };
+            taken.apply(document)?;
+            written.push(taken);
+        }
         // A member that is there is replaced, where an addition of Magnum's clients would be refused.
-        let is_there =
-            within.and_then(Value::as_object).is_some_and(|object| object.contains_key(&path[path.len() - 1]));
-        let stays = taken.as_ref().is_none_or(|taken| taken.path != path);
-        let verb = if is_there && stays { Verb::Replace } else { Verb::Add };
+        let (last, way) = path.split_last().expect("a pointer has at least one member");
+        let is_member =
+            document.pointer(&pointer(way)).is_some_and(|within| within.is_object() && within.get(last).is_some());
+        let verb = if is_member { Verb::Replace } else { Verb::Add };
         let put = Self { verb, path, value: Some(value), from: Vec::new() };
-        Ok(taken.into_iter().chain([put]).collect())
+        put.apply(document)?;
+        written.push(put);
+        Ok(written)
     }
 
     fn apply(&self, document: &mut Value) -> Result<(), BadPatch> {
         if self.path.first().is_some_and(|root| root == "uuid") {
             return Err(BadPatch::Fixed { path: self.pointer() });
+        }
+        if self.path.len() + self.value.as_ref().map_or(0, depth) > MAX_DEPTH {
+            return Err(BadPatch::TooDeep { path: self.pointer() });
         }
         let (last, way) = self.path.split_last().expect("a pointer has at least one member");
         if let Some(root) = way.first().filter(|_| self.verb == Verb::Add) {
@@ -259,11 +275,22 @@ impl Patch {
             return Ok(self);
         }
         let mut document = Value::Object(document());
-        let mut written = Vec::new();
+        let (mut written, mut copied) = (Vec::new(), 0);
         for operation in self.0 {
-            for one in operation.written_out(&document)? {
-                one.apply(&mut document)?;
-                written.push(one);
+            match operation.verb {
+                Verb::Add | Verb::Remove | Verb::Replace => {
+                    operation.apply(&mut document)?;
+                    written.push(operation);
+                }
+                Verb::Test => operation.test(&document)?,
+                Verb::Copy | Verb::Move => {
+                    let value = operation.take(&document)?;
+                    copied += value.to_string().len();
+                    if copied > MOST_COPIED {
+                        return Err(BadPatch::TooLarge);
+                    }
+                    written.extend(operation.put(value, &mut document)?);
+                }
             }
         }
         Ok(Self(written))
@@ -374,6 +401,15 @@ fn read_index(key: &str) -> Option<usize> {
     if is_index { key.parse().ok() } else { None }
 }
 
+/// How many lists and objects stand within each other in a value.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
 fn beginning(text: &str) -> String {
     text.chars().take(64).collect()
 }
@@ -442,6 +478,12 @@ mod tests {
                 json!({"x": {"a": 2}}),
             ),
             (json!({"x": 1}), json!([{"op": "move", "from": "/x", "path": "/x"}]), json!({"x": 1})),
+            // What stands behind a member that is taken away has moved up when it is put.
+            (
+                json!({"l": [9, {"x": 1}, {}]}),
+                json!([{"op": "move", "from": "/l/0", "path": "/l/1/x"}]),
+                json!({"l": [{"x": 1}, {"x": 9}]}),
+            ),
         ] {
             assert_eq!(patched(&before, patch.clone()).unwrap(), after, "{patch}");
         }
@@ -469,6 +511,28 @@ mod tests {
         ] {
             assert!(patched(&json!({"name": "n", "l": []}), patch.clone()).is_err(), "{patch}");
         }
+    }
+
+    #[test]
+    fn copies_are_bounded_in_bytes_and_in_depth() {
+        let doubled: Vec<Value> =
+            (0..40).map(|n| json!({"op": "copy", "from": "/extra", "path": format!("/extra/b{n}")})).collect();
+        let refused = patched(&json!({"extra": {"a": "x"}}), doubled.into()).unwrap_err();
+        assert_eq!(refused, BadPatch::TooLarge);
+        let nested: Vec<Value> = (0..200)
+            .map(|n| json!({"op": "copy", "from": "/extra", "path": format!("/extra{}", "/a".repeat(n.min(400) + 1))}))
+            .collect();
+        let refused = patched(&json!({"extra": {}}), nested.into()).unwrap_err();
+        assert!(matches!(refused, BadPatch::TooDeep { .. } | BadPatch::TooLarge), "{refused}");
+        let mut added = json!({});
+        for _ in 0..20 {
+            added = json!({"a": added});
+        }
+        let adds: Vec<Value> = (0..10)
+            .map(|n| json!({"op": "add", "path": format!("/extra{}", "/a".repeat(20 * n + 1)), "value": added}))
+            .collect();
+        let refused = patched(&json!({"extra": {}}), adds.into()).unwrap_err();
+        assert!(matches!(refused, BadPatch::TooDeep { .. }), "{refused}");
     }
 
     #[test]

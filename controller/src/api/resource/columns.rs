@@ -301,6 +301,16 @@ pub(super) fn is_known(name: &str) -> bool {
     COLUMNS.contains_key(name)
 }
 
+/// The version of Ironic's API from which on its clients know a column.
+pub(super) fn since_of(name: &str) -> Minor {
+    match name {
+        "traits" => since::TRAITS,
+        "resource_class" => since::RESOURCE_CLASS,
+        "allocation_uuid" => since::ALLOCATIONS,
+        _ => Minor(0),
+    }
+}
+
 /// The columns that a body has.
 #[derive(Clone)]
 pub(super) struct Chosen(Vec<(&'static str, &'static Column)>);
@@ -308,11 +318,7 @@ pub(super) struct Chosen(Vec<(&'static str, &'static Column)>);
 impl Chosen {
     /// All that a client's version of Ironic's API knows.
     pub(super) fn all(version: Minor) -> Self {
-        let known = |name: &str| match name {
-            "traits" => version >= since::TRAITS,
-            "resource_class" => version >= since::RESOURCE_CLASS,
-            _ => true,
-        };
+        let known = |name: &str| version >= since_of(name);
         Self(COLUMNS.iter().map(|(name, column)| (*name, column)).filter(|(name, _)| known(name)).collect())
     }
 

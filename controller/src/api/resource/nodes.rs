@@ -11,7 +11,7 @@ use stemma_wire::endpoint::{Endpoint, Minor, since};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::columns::{Chosen, Row, is_known};
+use super::columns::{Chosen, Row, is_known, since_of};
 use super::filter::Filter;
 use super::lists::{Detail, Rows};
 use super::objects::Shown;
@@ -138,13 +138,7 @@ fn read_fields(parameters: &Parameters, version: Minor) -> Result<Option<Vec<Str
                 "it is no field of a node that can be asked for",
             )));
         }
-        let since = match name.as_str() {
-            "traits" => since::TRAITS,
-            "resource_class" => since::RESOURCE_CLASS,
-            "allocation_uuid" => since::ALLOCATIONS,
-            _ => since::FIELDS,
-        };
-        if version < since {
+        if version < since_of(name) {
             return Err(too_old());
         }
     }

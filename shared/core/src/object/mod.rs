@@ -102,7 +102,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Release,
         Self::ReleaseTags,
         Self::ClusterTemplate,
@@ -115,6 +115,7 @@ impl Kind {
         Self::Revision,
         Self::Secret,
         Self::Expectation,
+        Self::Allocation,
     ];
 
     /// The name in `kind:` and in paths of findings.
@@ -293,3 +294,16 @@ pub type TraitSet = BTreeSet<Trait>;
 
 /// Who gave each top-level field of a spec that is no map of labels, by the field's name; owners sorted.
 pub type FieldOwners = BTreeMap<String, Arc<[Owner]>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{kinds, kinds_of_api};
+
+    #[test]
+    fn every_kind_that_has_fields_is_among_all() {
+        for fields in kinds().into_iter().chain(kinds_of_api()) {
+            assert!(Kind::ALL.iter().any(|kind| kind.name() == fields.kind), "{}", fields.kind);
+        }
+    }
+}
