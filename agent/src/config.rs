@@ -200,6 +200,7 @@ mod tests {
     fn a_configuration_says_what_is_wrong_with_it() {
         for (text, said) in [
             ("[host_label_map]\npath = \"etc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
+            ("[host_label_map]\npath = \"/proc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
             ("[schedule]\ndrift_seconds = 0", "schedule.drift_seconds in /etc/stemma/agent.toml is 0"),
             (
                 "[schedule]\nretry_seconds = 9000000000000000000",

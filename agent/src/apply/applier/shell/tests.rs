@@ -121,6 +121,7 @@ fn what_ran_and_could_not_be_written_down_is_not_run_again() {
 fn guards_say_whether_there_is_something_to_do() {
     let host = MemoryHost::new();
     host.put("/made", "");
+    host.put("/dev/vg0/data", "");
     host.on_run(|_, command| {
         let status = i32::from(command.argv[0] != "true");
         Finished { end: End::Status(status), output: String::new() }
@@ -128,6 +129,8 @@ fn guards_say_whether_there_is_something_to_do() {
     for (guard, so) in [
         (json!({"creates": "/made"}), true),
         (json!({"creates": "/missing"}), false),
+        (json!({"creates": "/dev/vg0/data"}), true),
+        (json!({"creates": "/sys/class/net/bond0"}), false),
         (json!({"unless": ["true"]}), true),
         (json!({"unless": ["false"]}), false),
         (json!({"only_if": ["true"]}), false),
