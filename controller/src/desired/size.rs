@@ -128,11 +128,11 @@ mod tests {
     use serde_json::{Value, json};
     use stemma_author::Reader;
     use stemma_core::fleet::{Change, Fleet};
-    use stemma_core::key::{LabelKey, LabelValue};
-    use stemma_core::labels::{LabelLayer, ParameterLayer, ParameterValue};
+    use stemma_core::key::{AnnotationKey, AnnotationValue, LabelKey, LabelValue};
+    use stemma_core::labels::{AnnotationLayer, LabelLayer, ParameterLayer, ParameterValue};
     use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
     use stemma_core::object::{
-        ClusterId, ClusterSpec, GroupId, Inherited, Meta, NodeGroupSpec, NodeId, NodeSpec, Object, Timestamp,
+        ClusterId, ClusterSpec, GroupId, Hold, Inherited, Meta, NodeGroupSpec, NodeId, NodeSpec, Object, Timestamp,
     };
     use stemma_core::ownership::{Intent, Manager, OwnedMap, Owner, Said};
     use stemma_core::release::compile;
@@ -155,8 +155,17 @@ mod tests {
         OwnedMap::made_by(&Owner::apply(&Manager::new("test").unwrap()), &intent)
     }
 
-    /// A node in places with the longest names, with such labels and parameters, and a task for each: one that reads it, or one that is left out.
-    fn answer(labels: &[String], parameters: &[Value]) -> Arc<Answer> {
+    fn annotated(texts: &[String]) -> AnnotationLayer {
+        let key = |at| AnnotationKey::new(&format!("a{at}")).unwrap();
+        let value = |text: &String| Said::Value(AnnotationValue::new(text).unwrap());
+        let intent: Intent<AnnotationKey, AnnotationValue> =
+            texts.iter().enumerate().map(|(at, text)| (key(at), value(text))).collect();
+        AnnotationLayer::merging(OwnedMap::made_by(&Owner::apply(&Manager::new("test").unwrap()), &intent))
+    }
+
+    /// A node in places with the longest names, held, with such labels, parameters and annotations, and a task for each of the first two: one
+    /// that is left out, or one that reads it.
+    fn answer(labels: &[String], parameters: &[Value], annotations: &[String], reason: &str) -> Arc<Answer> {
         let release: ReleaseRef = "site@1".parse().unwrap();
         let read = (0..parameters.len()).map(|at| {
             let template = format!("{{{{ params.p{at} }}}}");
@@ -182,12 +191,14 @@ mod tests {
         let inherited = Inherited {
             labels: LabelLayer::merging(owned(texts)),
             parameters: ParameterLayer::merging(owned(values)),
+            annotations: annotated(annotations),
             ..Inherited::default()
         };
         let roles = vec![Name::new("web").unwrap()];
         let spec = NodeGroupSpec { inherited, roles, ..NodeGroupSpec::new(ClusterId(cluster)) };
         fleet.apply(Change::NodeGroup(Arc::new(Object { meta: meta(2, object_name(&longest)), spec })));
-        let spec = NodeSpec { nodegroup: Some(GroupId(group)), ..NodeSpec::default() };
+        let hold = Some(Box::new(Hold { reason: reason.to_owned(), ..Hold::default() }));
+        let spec = NodeSpec { nodegroup: Some(GroupId(group)), hold, ..NodeSpec::default() };
         fleet.apply(Change::Node(Arc::new(Object { meta: meta(3, NodeName::new("n").ok()), spec })));
         fleet.set_loaded();
         let resolution = resolve_node(&fleet, &ResolveCache::new(), NodeId(node));
@@ -205,11 +216,18 @@ mod tests {
         fn the_bound_is_never_below_what_is_sent(
             labels in proptest::collection::vec("[a-z\"é]{0,100}", 0..20),
             parameters in proptest::collection::vec(value(), 0..20),
+            // Of some cases more than may be sent.
+            annotations in proptest::collection::vec((0..40_000_usize).prop_map(|n| "é\"".repeat(n)), 0..8),
+            reason in "[a-z\"é]{0,500}",
         ) {
-            let answer = answer(&labels, &parameters);
+            let answer = answer(&labels, &parameters, &annotations, &reason);
             prop_assert_eq!(answer.task_set().unwrap().left_out.len(), labels.len());
-            let (bytes, most) = (of_answer(&answer).unwrap(), at_most(&answer).unwrap());
-            prop_assert!(bytes <= most, "{} bytes are sent, and the bound is {}", bytes, most);
+            let (sent, most) = (of_answer(&answer), at_most(&answer).unwrap());
+            prop_assert_eq!(too_large(&answer).is_some(), sent.is_err(), "what is too large is told, and nothing else");
+            match sent {
+                Ok(bytes) => prop_assert!(bytes <= most, "{} bytes are sent, and the bound is {}", bytes, most),
+                Err(error) => prop_assert!(most >= MAX_DESIRED, "{}: the bound is {}", error, most),
+            }
         }
     }
 }
