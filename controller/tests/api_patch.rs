@@ -49,12 +49,20 @@ async fn what_a_patch_tests_copies_and_moves_are_fields_and_keys_alike() {
     assert_eq!(cluster["description"], "gold");
     let operations = json!([
         {"op": "test", "path": "/properties/memory_mb", "value": 64},
+        {"op": "test", "path": "/parked", "value": false},
+        {"op": "test", "path": "/roles", "value": []},
+        {"op": "test", "path": "/instance_info", "value": {}},
+        {"op": "test", "path": "/merge_labels", "value": false},
+        {"op": "add", "path": "/suppressed_traits/-", "value": "HW_CPU_X86_AVX"},
         {"op": "move", "from": "/properties/racks/0", "path": "/properties/racks/1"},
         {"op": "copy", "from": "/properties/racks/0", "path": "/properties/first"},
     ]);
     let (status, node) = patch(&served, "/v1/nodes/n1", &operations).await;
     assert_eq!(status, 200, "{node}");
     assert_eq!(node["properties"], json!({"racks": ["b", "a"], "first": "b", "memory_mb": 64}));
+    assert_eq!(node["suppressed_traits"], json!(["HW_CPU_X86_AVX"]));
+    let operations = json!([{"op": "test", "path": "/parked", "value": false}, {"op": "replace", "path": "/merge_labels", "value": true}]);
+    assert_eq!(patch(&served, "/v1/nodes/n1", &operations).await.0, 200);
 }
 
 #[tokio::test]

@@ -165,7 +165,9 @@ impl Operation {
     /// Makes a copy or a move of a value, and gives what it comes to in removals, additions and replacements.
     fn put(self, value: Value, document: &mut Value) -> Result<Vec<Self>, BadPatch> {
         let Self { verb, path, from, .. } = self;
-        if path == from {
+        let is_item =
+            from.split_last().is_some_and(|(_, way)| document.pointer(&pointer(way)).is_some_and(Value::is_array));
+        if path == from && !(is_item && verb == Verb::Copy) {
             return Ok(Vec::new());
         }
         if path.starts_with(&from) && verb == Verb::Move {
@@ -478,6 +480,7 @@ mod tests {
                 json!({"x": {"a": 2}}),
             ),
             (json!({"x": 1}), json!([{"op": "move", "from": "/x", "path": "/x"}]), json!({"x": 1})),
+            (json!({"l": [1, 2]}), json!([{"op": "copy", "from": "/l/0", "path": "/l/0"}]), json!({"l": [1, 1, 2]})),
             // What stands behind a member that is taken away has moved up when it is put.
             (
                 json!({"l": [9, {"x": 1}, {}]}),

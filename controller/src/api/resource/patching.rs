@@ -4,6 +4,7 @@
 use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
+use stemma_core::field::Form;
 use stemma_core::labels::{BodyShape, Layer, read_merge};
 use stemma_core::manifest::{Author, Fields, write};
 use stemma_core::object::{Inherited, Kind, Object};
@@ -152,10 +153,13 @@ fn json_patch<S: Shown>(
     let mut document = shown_fields(api, work, &object.spec);
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
-    // A field at its default is there, as a field that can be replaced.
-    let replaced = patch.0.iter().filter(|operation| operation.verb == Verb::Replace && operation.path.len() == 1);
-    for name in replaced.map(|operation| &operation.path[0]) {
-        if name == "merge_labels" || <S as Fields>::FIELDS.iter().any(|field| field.name == name) {
+    // A field at its default is there, as a field that can be replaced, and whose members and items can be added.
+    for operation in &patch.0 {
+        let name = &operation.path[0];
+        let field = <S as Fields>::FIELDS.iter().find(|field| field.name == name);
+        if operation.path.len() > 1 {
+            field.map(|field| document.entry(name.clone()).or_insert_with(|| default_of(field.form)));
+        } else if operation.verb == Verb::Replace && (name == "merge_labels" || field.is_some()) {
             document.entry(name.clone()).or_insert(Value::Null);
         }
     }
@@ -176,10 +180,25 @@ fn json_patch<S: Shown>(
     Ok(())
 }
 
-/// What a patch can test, copy and move: all fields, those at their default as `null`, and the maps as they are provided here.
+/// What a field of this form is where nobody set it, as a patch sees it.
+fn default_of(form: Form) -> Value {
+    match form {
+        Form::Flag => false.into(),
+        Form::Names | Form::Objects | Form::ListOf(_) | Form::TextOrList => json!([]),
+        Form::Map | Form::MapOf(_) | Form::Parameters | Form::MapOrList => json!({}),
+        Form::Text | Form::Count | Form::Number | Form::Object(_) | Form::Share | Form::OneOf(_) | Form::Any => {
+            Value::Null
+        }
+    }
+}
+
+/// What a patch can test, copy and move: all fields, and the maps as they are provided here.
 fn whole_document<S: Shown>(api: &Api, work: &Work<'_>, object: &Object<S>) -> Map<String, Value> {
-    let mut document: Map<String, Value> =
-        <S as Fields>::FIELDS.iter().map(|field| (field.name.to_owned(), Value::Null)).collect();
+    let defaults = <S as Fields>::FIELDS.iter().map(|field| (field.name.to_owned(), default_of(field.form)));
+    let mut document: Map<String, Value> = defaults.collect();
+    if let Some(inherited) = object.spec.inherited_ref() {
+        document.insert("merge_labels".into(), inherited.labels.merge.unwrap_or(false).into());
+    }
     document.extend(shown_fields(api, work, &object.spec));
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());

@@ -146,10 +146,14 @@ impl Expression {
         }
     }
 
-    /// How far a number is from the one that it is compared with; none where no numbers are compared.
+    /// How far a number is from the one that it is compared with; none where no numbers are compared. What cannot be counted (`inf`,
+    /// `nan`) is the largest number: an answer and a store have no other.
     pub(super) fn to_spare(&self, value: &Value<'_>) -> Option<f64> {
         match (&self.form, value) {
-            (Form::Number(_, wanted), Value::Text(text)) => number(text).map(|value| (value - wanted).abs()),
+            (Form::Number(_, wanted), Value::Text(text)) => number(text).map(|value| {
+                let apart = (value - wanted).abs();
+                if apart.is_finite() { apart } else { f64::MAX }
+            }),
             _ => None,
         }
     }
@@ -287,6 +291,22 @@ mod tests {
             ("s!= aes", &["aes"], true),
         ] {
             assert_eq!(Expression::new(text).unwrap().matches(&list(members)), matches, "{text} {members:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_to_spare_is_a_number_that_a_store_can_hold() {
+        for (text, value, spare) in [
+            (">= 1", "4", Some(3.0)),
+            ("<= 4", "1", Some(3.0)),
+            (">= 1", "inf", Some(f64::MAX)),
+            ("!= 3", "nan", Some(f64::MAX)),
+            (">= -1e308", "1e308", Some(f64::MAX)),
+            (">= 1", "many", None),
+            ("<in> 1", "1", None),
+        ] {
+            let found = Expression::new(text).unwrap().to_spare(&Value::Text(value.into()));
+            assert_eq!(found, spare, "{text} {value}");
         }
     }
 
