@@ -4,6 +4,10 @@ mod served;
 
 use serde_json::{Value, json};
 use served::Served;
+use tokio::sync::Mutex;
+
+/// One test at a time: what the whole process computes and holds is measured.
+static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Looks for a node of its own zone.
 fn looks_up(name: &str) -> String {
@@ -45,6 +49,7 @@ async fn list_while_health_is_asked_for(served: &Served) {
 
 #[tokio::test]
 async fn w10_05_many_conditions_cost_no_more_than_a_few_and_those_that_are_too_many_are_named() {
+    let _alone = ALONE.lock().await;
     // Each is counted for all nodes, and finds what it looks for at the first.
     let condition = |n| format!("nodes(tag='web').exists(n, n.labels.zone==labels.zone || n.name!='nobody-{n}')");
     let mut tasks: Vec<Value> = (0..64).map(|n| task(&format!("t-{n:02}"), &condition(n))).collect();
@@ -67,6 +72,7 @@ async fn w10_05_many_conditions_cost_no_more_than_a_few_and_those_that_are_too_m
 
 #[tokio::test]
 async fn w10_05_a_condition_over_many_nodes_is_bounded_for_all_of_them_and_health_does_not_wait() {
+    let _alone = ALONE.lock().await;
     let tasks = [task("zone", &looks_up("nobody")), task("many", "size(nodes(tag='web')) > 2")];
     let served = fleet(1000, &tasks).await;
     list_while_health_is_asked_for(&served).await;
@@ -81,7 +87,7 @@ async fn w10_05_a_condition_over_many_nodes_is_bounded_for_all_of_them_and_healt
     assert!(skipped.contains("zone") && !skipped.contains("many"), "what all nodes share is decided once: {resolved}");
 }
 
-/// The seconds that this process computed so far, and the most bytes that it held since the last call. Each test has a process of its own.
+/// The seconds that this process computed so far, and the most bytes that it held since the last call.
 fn spent() -> (f64, usize) {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("a process's figures");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -97,6 +103,7 @@ fn spent() -> (f64, usize) {
 #[tokio::test]
 async fn w10_05_large_texts_cost_a_try_neither_memory_nor_minutes() {
     const TEXT: usize = 60_000;
+    let _alone = ALONE.lock().await;
     let condition = |n: usize| format!("params.big != '' && node.name != 'q{n:03}'");
     let tasks: Vec<Value> = (0..100).map(|n| task(&format!("t-{n:03}"), &condition(n))).collect();
     let text = "x".repeat(TEXT);
