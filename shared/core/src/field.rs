@@ -45,6 +45,8 @@ pub enum Form {
 pub struct Help {
     /// What holds where it is left out, in words: empty where nothing does, [`REQUIRED`] where it cannot be left out.
     pub default: &'static str,
+    /// Whether the value of the level above holds before that.
+    pub inherited: bool,
     /// What it means, in a sentence.
     pub meaning: &'static str,
     /// A value, as JSON.
@@ -117,7 +119,17 @@ impl Form {
 impl Help {
     /// The three columns of a row.
     pub const fn new(default: &'static str, meaning: &'static str, example: &'static str) -> Self {
-        Self { default, meaning, example }
+        Self { default, inherited: false, meaning, example }
+    }
+
+    /// The same field on a level that has one above it, or none.
+    pub const fn inherited(self, inherited: bool) -> Self {
+        Self { inherited, ..self }
+    }
+
+    /// What holds where it is left out, in words.
+    pub fn default_text(&self) -> String {
+        format!("{}{}", if self.inherited { "the level's above, else " } else { "" }, self.default)
     }
 }
 

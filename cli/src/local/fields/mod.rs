@@ -73,7 +73,7 @@ fn say_field(kind: &str, path: &str, parts: &[Part]) -> Result<()> {
 fn say_part(shown: &str, within: &str, part: &Part) {
     say!("{shown}: {}\n  {}", part.form.words(), meaning(within, part));
     if !part.help.default.is_empty() {
-        say!("  default  {}", part.help.default);
+        say!("  default  {}", part.help.default_text());
     }
     if !part.aliases.is_empty() {
         say!("  also     {}", part.aliases.join(", "));
@@ -96,7 +96,7 @@ fn names(kind: &TaskType) -> Option<String> {
 fn say_parts(before: &str, parts: &[Part]) {
     let row = |part: &Part| {
         let meaning = meaning(&format!("{before}{}", part.name), part);
-        vec![part.name.to_owned(), part.form.words(), part.help.default.to_owned(), meaning]
+        vec![part.name.to_owned(), part.form.words(), part.help.default_text(), meaning]
     };
     say!("{}", table(&["field", "type", "default", "meaning"], parts.iter().map(row)));
 }

@@ -112,7 +112,8 @@ fn parameters(path: &str) -> Vec<Value> {
     names.map(|name| parameter(name, "path")).collect()
 }
 
-/// The parameters of paths, queries and headers, with what each may be; those of no entry of their own are as `*` says.
+/// The parameters of paths, queries and headers, with what each may be. Names in a path are as `*` says where they have no
+/// entry of their own.
 static PARAMETERS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("parameters.json")).expect("parameters.json is JSON"));
 
@@ -132,7 +133,7 @@ fn described(name: &str, place: &str, said: &Value) -> Value {
 /// The headers that a row looks at.
 fn headers(endpoint: Endpoint) -> impl Iterator<Item = Value> {
     let route = endpoint.route();
-    let is_write = route.method != Method::Get && route.request != Content::Bytes;
+    let is_write = endpoint.has_dry_run();
     let changes = is_write && route.method != Method::Post && route.path.contains('{');
     let sets = [
         ("version", route.path.starts_with("/v1")),

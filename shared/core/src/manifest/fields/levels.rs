@@ -24,21 +24,21 @@ const HOST_LABELS: Form = Form::Object(HostLabels::PARTS);
 
 impl Fields for ClusterTemplateSpec {
     leveled!(
-        top,
+        false,
         extra::TEMPLATE,
         &[name(r#""base""#)],
         &[LEVELED],
         [
             field!(Self, description: Form::Text, help::DESCRIPTION),
-            field!(Self, release: Form::Text, help::top::RELEASE),
-            field!(Self, host_labels: HOST_LABELS, help::top::HOST_LABELS, sound::host_labels),
+            field!(Self, release: Form::Text, help::RELEASE),
+            field!(Self, host_labels: HOST_LABELS, help::HOST_LABELS, sound::host_labels),
         ]
     );
 }
 
 impl Fields for ClusterSpec {
     leveled!(
-        below,
+        true,
         extra::CLUSTER,
         &[name(r#""prod""#)],
         &[LEVELED],
@@ -58,8 +58,8 @@ impl Fields for ClusterSpec {
                         .map_or(Value::Null, |id| shown(&names.template_name(id).unwrap_or(id.to_string())))
                 },
             },
-            field!(Self, release: Form::Text, help::below::RELEASE),
-            field!(Self, host_labels: HOST_LABELS, help::below::HOST_LABELS, sound::host_labels),
+            field!(Self, release: Form::Text, help::RELEASE.inherited(true)),
+            field!(Self, host_labels: HOST_LABELS, help::HOST_LABELS.inherited(true), sound::host_labels),
             field!(
                 Self,
                 tags: Form::MapOf(TagSpec::PARTS),
@@ -93,14 +93,14 @@ impl Fields for ClusterSpec {
 
 impl Fields for NodeGroupSpec {
     leveled!(
-        below,
+        true,
         extra::GROUP,
         parts::OF_GROUP,
         &[LEVELED],
         [
             field!(Self, description: Form::Text, help::DESCRIPTION),
-            field!(Self, release: Form::Text, help::below::RELEASE),
-            field!(Self, host_labels: HOST_LABELS, help::below::HOST_LABELS, sound::host_labels),
+            field!(Self, release: Form::Text, help::RELEASE.inherited(true)),
+            field!(Self, host_labels: HOST_LABELS, help::HOST_LABELS.inherited(true), sound::host_labels),
             field!(Self, roles: Form::Names, help::ROLES, sound::role_names),
             field!(
                 Self,

@@ -110,15 +110,16 @@ macro_rules! lifecycle {
     };
 }
 
-/// The fields of a kind whose maps go down the levels: its own, and the limits of the life cycle. A `top` level has none above it.
+/// The fields of a kind whose maps go down the levels: its own, and the limits of the life cycle. The first argument says whether
+/// there is a level above it.
 macro_rules! leveled {
-    ($level:ident, $extra:expr, $named_by:expr, $keyed:expr, [$($field:expr),+ $(,)?]) => {
+    ($inherited:literal, $extra:expr, $named_by:expr, $keyed:expr, [$($field:expr),+ $(,)?]) => {
         const FIELDS: &'static [Field<Self>] = &[
             $($field,)+
-            lifecycle!(Self, node_drain_timeout, NodeDrainTimeout, help::$level::DRAIN),
-            lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout, help::$level::VOLUMES),
-            lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout, help::$level::DELETION),
-            lifecycle!(Self, min_ready_seconds, MinReadySeconds, help::$level::READY),
+            lifecycle!(Self, node_drain_timeout, NodeDrainTimeout, help::DRAIN.inherited($inherited)),
+            lifecycle!(Self, node_volume_detach_timeout, NodeVolumeDetachTimeout, help::VOLUMES.inherited($inherited)),
+            lifecycle!(Self, node_deletion_timeout, NodeDeletionTimeout, help::DELETION.inherited($inherited)),
+            lifecycle!(Self, min_ready_seconds, MinReadySeconds, help::READY.inherited($inherited)),
         ];
         const KEYED: &'static [&'static [Part]] = $keyed;
         const NAMED_BY: &'static [Part] = $named_by;
@@ -149,52 +150,27 @@ mod help {
 
     pub(super) const DESCRIPTION: Help = Help::new("", "For people.", r#""Web servers""#);
     pub(super) const ROLES: Help = Help::new("[]", "Roles; a node has its own and its group's.", r#"["web"]"#);
-    pub(super) const MODE: Help = mode("apply");
-    pub(super) const MODE_OF_NODE: Help = mode("its group's, else apply");
-    pub(super) const PAUSED: Help = Help::new("false", "No new task set is given; labels flow.", "true");
-
-    const fn mode(default: &'static str) -> Help {
-        let meaning = "How far hosts go: observe, check (noop), or apply; a node's own goes before its group's.";
-        Help::new(default, meaning, r#""noop""#)
-    }
-
-    /// What the levels say alike, with what holds where one does not say it.
-    macro_rules! of_levels {
-        ($level:ident, $release:literal, $host_labels:literal, $forever:literal, $deletion:literal, $ready:literal) => {
-            pub(super) mod $level {
-                use crate::field::Help;
-
-                pub(in super::super) const RELEASE: Help = Help::new(
-                    $release,
-                    "What its hosts run: NAME@VERSION, or NAME of one without a version.",
-                    r#""site@2026.11""#,
-                );
-                pub(in super::super) const HOST_LABELS: Help = Help::new(
-                    $host_labels,
-                    "Which labels flow to the host label map; the nearest level's, as a whole.",
-                    r#"{"patterns": ["tier|zone"]}"#,
-                );
-                pub(in super::super) const DRAIN: Help =
-                    Help::new($forever, "Seconds for a node's drain; 0: no limit.", "600");
-                pub(in super::super) const VOLUMES: Help =
-                    Help::new($forever, "Seconds for the release of a node's volumes; 0: no limit.", "300");
-                pub(in super::super) const DELETION: Help =
-                    Help::new($deletion, "Seconds for the cleanup of a node that is deleted; 0: no limit.", "60");
-                pub(in super::super) const READY: Help =
-                    Help::new($ready, "Seconds that a node stays ready before it counts as available.", "30");
-            }
-        };
-    }
-
-    of_levels!(top, "none", "none", "no limit", "10", "0");
-    of_levels!(
-        below,
-        "the level's above, else none",
-        "the level's above, else none",
-        "the level's above, else no limit",
-        "the level's above, else 10",
-        "the level's above, else 0"
+    pub(super) const MODE: Help = Help::new(
+        "apply",
+        "How far hosts go: observe, check (noop), or apply; a node's own goes before its group's.",
+        r#""noop""#,
     );
+    pub(super) const PAUSED: Help = Help::new("false", "No new task set is given; labels flow.", "true");
+    // What the levels say alike.
+    pub(super) const RELEASE: Help =
+        Help::new("none", "What its hosts run: NAME@VERSION, or NAME of one without a version.", r#""site@2026.11""#);
+    pub(super) const HOST_LABELS: Help = Help::new(
+        "none",
+        "Which labels flow to the host label map; the nearest level's, as a whole.",
+        r#"{"patterns": ["tier|zone"]}"#,
+    );
+    pub(super) const DRAIN: Help = Help::new("no limit", "Seconds for a node's drain; 0: no limit.", "600");
+    pub(super) const VOLUMES: Help =
+        Help::new("no limit", "Seconds for the release of a node's volumes; 0: no limit.", "300");
+    pub(super) const DELETION: Help =
+        Help::new("10", "Seconds for the cleanup of a node that is deleted; 0: no limit.", "60");
+    pub(super) const READY: Help =
+        Help::new("0", "Seconds that a node stays ready before it counts as available.", "30");
 }
 
 /// A field's JSON; what stands at its default is `null`.
@@ -215,8 +191,8 @@ mod tests {
     use super::*;
     use crate::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec};
 
-    fn default_of<F: Fields>(name: &str) -> Option<&'static str> {
-        F::FIELDS.iter().find(|field| field.name == name).map(|field| field.help.default)
+    fn default_of<F: Fields>(name: &str) -> Option<String> {
+        F::FIELDS.iter().find(|field| field.name == name).map(|field| field.help.default_text())
     }
 
     #[test]
@@ -229,14 +205,14 @@ mod tests {
         ];
         for (field, default) in limits.into_iter().chain([("release", "none"), ("host_labels", "none")]) {
             let below = format!("the level's above, else {default}");
-            assert_eq!(default_of::<ClusterTemplateSpec>(field), Some(default), "{field}");
-            assert_eq!(default_of::<ClusterSpec>(field), Some(below.as_str()), "{field}");
-            assert_eq!(default_of::<NodeGroupSpec>(field), Some(below.as_str()), "{field}");
+            assert_eq!(default_of::<ClusterTemplateSpec>(field).as_deref(), Some(default), "{field}");
+            assert_eq!(default_of::<ClusterSpec>(field).as_deref(), Some(below.as_str()), "{field}");
+            assert_eq!(default_of::<NodeGroupSpec>(field).as_deref(), Some(below.as_str()), "{field}");
         }
-        for (field, default) in limits {
-            assert_eq!(default_of::<NodeSpec>(field), Some(format!("the level's above, else {default}").as_str()));
+        for (field, default) in limits.into_iter().chain([("mode", "apply")]) {
+            let below = format!("the level's above, else {default}");
+            assert_eq!(default_of::<NodeSpec>(field).as_deref(), Some(below.as_str()), "{field}");
         }
-        let modes = (default_of::<NodeGroupSpec>("mode"), default_of::<NodeSpec>("mode"));
-        assert_eq!(modes, (Some("apply"), Some("its group's, else apply")));
+        assert_eq!(default_of::<NodeGroupSpec>("mode").as_deref(), Some("apply"));
     }
 }

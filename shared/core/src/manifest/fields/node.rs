@@ -17,7 +17,7 @@ use crate::task::Mode;
 
 impl Fields for NodeSpec {
     leveled!(
-        below,
+        true,
         extra::NODE,
         IDENTITY_OF_NODE,
         &[LEVELED, OF_NODE],
@@ -57,7 +57,7 @@ impl Fields for NodeSpec {
                 instance_info: Form::Map,
                 Help::new("{}", "Ironic's: what the node is used for.", r#"{"display_name": "web"}"#)
             ),
-            field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE_OF_NODE),
+            field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE.inherited(true)),
             field!(
                 Self,
                 hold: Form::Object(Hold::PARTS),

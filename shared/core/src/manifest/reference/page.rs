@@ -63,7 +63,7 @@ fn rows(page: &mut String, path: &str, parts: &[Part]) {
         let names = names(part.name, part.aliases);
         let (form, help) = (part.form.words(), part.help);
         let (meaning, example) = (meaning(&below(path, part), part), help.example.replace('|', "\\|"));
-        let _ = writeln!(page, "| {names} | {form} | {} | {meaning} | `{example}` |", help.default);
+        let _ = writeln!(page, "| {names} | {form} | {} | {meaning} | `{example}` |", help.default_text());
     }
     for part in parts.iter().filter(|part| !part.form.parts().is_empty()) {
         let path = below(path, part);

@@ -88,7 +88,7 @@ fn described(path: &str, part: &Part) -> Value {
     let default = match part.help.default {
         "" => String::new(),
         _ if part.is_required() => " It is required.".to_owned(),
-        default => format!(" Default: {default}."),
+        _ => format!(" Default: {}.", part.help.default_text()),
     };
     let mut schema = of_form(path, part.form);
     schema["description"] = format!("{}{default}", meaning(path, part)).into();
