@@ -123,6 +123,7 @@ impl Help {
     }
 
     /// The same field on a level that has one above it, or none.
+    #[must_use]
     pub const fn inherited(self, inherited: bool) -> Self {
         Self { inherited, ..self }
     }
