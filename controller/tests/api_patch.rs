@@ -66,6 +66,24 @@ async fn what_a_patch_tests_copies_and_moves_are_fields_and_keys_alike() {
 }
 
 #[tokio::test]
+async fn what_nobody_set_can_be_added_to_and_returned_to_its_default() {
+    let served = Served::start().await;
+    site(&served).await;
+    for (operations, field, expected) in [
+        (json!([{"op": "add", "path": "/roles/-", "value": "web"}]), "roles", json!(["web"])),
+        (json!([{"op": "copy", "from": "/roles/0", "path": "/roles/0"}, {"op": "remove", "path": "/roles/1"}]), "roles", json!(["web"])),
+        (json!([{"op": "remove", "path": "/roles/0"}]), "roles", json!([])),
+        (json!([{"op": "replace", "path": "/merge_labels", "value": true}]), "merge_labels", json!(true)),
+        (json!([{"op": "test", "path": "/merge_labels", "value": true}, {"op": "remove", "path": "/merge_labels"}]), "merge_labels", json!(false)),
+    ] {
+        let (status, node) = patch(&served, "/v1/nodes/n1", &operations).await;
+        // A list at its default is not shown.
+        let found = node.get(field).cloned().unwrap_or(json!([]));
+        assert_eq!((status, found), (200, expected), "{operations}: {node}");
+    }
+}
+
+#[tokio::test]
 async fn a_patch_that_does_not_fit_changes_nothing_and_says_which_operation() {
     let served = Served::start().await;
     site(&served).await;
@@ -83,11 +101,21 @@ async fn a_patch_that_does_not_fit_changes_nothing_and_says_which_operation() {
         (json!({"op": "move", "path": "/labels/x"}), 400, "field.invalid", "\"from\" is missing"),
         (json!({"op": "move", "from": "/uuid", "path": "/labels/x"}), 400, "field.invalid", "no /uuid"),
         (json!({"op": "move", "from": "/parameters/web", "path": "/parameters/web/x"}), 400, "field.invalid", "within"),
+        // The key "" of the map, and never the map itself (RFC 6901).
+        (json!({"op": "remove", "path": "/labels/"}), 400, "field.invalid", "no /labels/,"),
+        (json!({"op": "replace", "path": "/labels/", "value": "x"}), 400, "field.invalid", "no /labels/,"),
+        (json!({"op": "add", "path": "/labels/", "value": "x"}), 400, "label.invalid", "label"),
+        (json!({"op": "add", "path": "/labels/x~2", "value": "x"}), 400, "field.invalid", "neither ~0 nor ~1"),
+        (json!({"op": "add", "path": "/labels/x", "value": null}), 400, "label.invalid", "null is not taken"),
+        (json!({"op": "replace", "path": "/labels", "value": 5}), 400, "field.invalid", "takes a map"),
+        (json!({"op": "replace", "path": "/name", "value": "us"}), 400, "field.invalid", "cannot change"),
+        (json!({"op": "add", "path": "/uuid", "value": "x"}), 400, "field.invalid", "never changes"),
     ] {
         let (found, body) = patch(&served, "/v1/clusters/eu", &json!([first, operation])).await;
         assert_eq!((found, body["error"]["type"].as_str()), (status, Some(kind)), "{operation}: {body}");
         let message = body["error"]["message"].as_str().expect("a message");
         assert!(message.contains(said), "{operation}: {message}");
+        assert!(message.ends_with("nothing was changed") || body["error"]["type"] == "label.invalid", "{operation}: {message}");
     }
     assert_eq!(served.get("/v1/clusters/eu").await, before);
 }

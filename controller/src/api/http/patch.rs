@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value};
 use stemma_core::digest::canonical_json;
-use stemma_core::manifest::MAX_DEPTH;
+
+use super::json::MAX_DEPTH;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub(crate) enum BadPatch {
         done: &'static str,
     },
     /// A test that does not hold.
-    #[error("{path} is {found} and not {expected}, as the patch's test asks; nothing was changed")]
+    #[error("{path} is {found} and not {expected}, as the patch's test asks")]
     Differs {
         /// The path, as it was sent.
         path: String,
@@ -114,6 +115,8 @@ pub(crate) enum BadPatch {
 }
 
 const MOST_OPERATIONS: usize = 512;
+/// The longest path, in bytes.
+const MAX_PATH: usize = 1024;
 /// What the copies and moves of one patch may write together, in bytes of JSON text.
 const MOST_COPIED: usize = 1024 * 1024;
 
@@ -390,11 +393,23 @@ impl PythonDict<'_> {
     }
 }
 
+/// Reads a JSON pointer (RFC 6901): an empty member is the key "", and the whole document has no path here.
 fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
-    let Some(inner) = text.strip_prefix('/').filter(|inner| !inner.is_empty() && text.len() <= 1024) else {
-        return Err(malformed(format!("the path {:?} does not begin with a slash and a name", beginning(text))));
+    let wrong = |why: String| malformed(format!("the path {:?} {why}", beginning(text)));
+    if text.len() > MAX_PATH {
+        return Err(wrong(format!("is longer than {MAX_PATH} bytes")));
+    }
+    let Some(inner) = text.strip_prefix('/').filter(|inner| !inner.is_empty()) else {
+        return Err(wrong("does not begin with a slash and a name".to_owned()));
     };
-    Ok(inner.trim_end_matches('/').split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect())
+    let members: Option<Vec<String>> = inner.split('/').map(unescaped).collect();
+    members.ok_or_else(|| wrong("has a ~ that is neither ~0 nor ~1".to_owned()))
+}
+
+/// A member of a pointer; nothing where an escape in it is none.
+fn unescaped(member: &str) -> Option<String> {
+    let mut escapes = member.split('~').skip(1);
+    escapes.all(|rest| rest.starts_with(['0', '1'])).then(|| member.replace("~1", "/").replace("~0", "~"))
 }
 
 /// A place in a list: digits without a zero before them (RFC 6901).
@@ -453,6 +468,12 @@ mod tests {
             (json!({"name": "a"}), json!([{"op": "replace", "path": "/name", "value": "b"}]), json!({"name": "b"})),
             (json!({"x": null}), json!([{"op": "add", "path": "/x/a~1b", "value": 1}]), json!({"x": {"a/b": 1}})),
             (json!({"x": 1}), json!([]), json!({"x": 1})),
+            // RFC 6901: what stands behind the last slash is a key, also where it is empty; ~01 is the text ~1.
+            (
+                json!({"x": {"": 1, "a": 2}}),
+                json!([{"op": "remove", "path": "/x/"}, {"op": "add", "path": "/x/~01", "value": 3}]),
+                json!({"x": {"a": 2, "~1": 3}}),
+            ),
             // The examples of RFC 6902's appendix, a level down where they are at the root of a list.
             (
                 json!({"foo": {"bar": "baz", "waldo": "fred"}, "qux": {"corge": "grault"}}),
@@ -506,6 +527,11 @@ mod tests {
             json!([{"op": "add", "path": "/l/00", "value": 1}]),
             json!([{"op": "add", "path": "/l/+0", "value": 1}]),
             json!([{"op": "add", "path": "name", "value": 1}]),
+            json!([{"op": "add", "path": "", "value": {}}]),
+            json!([{"op": "add", "path": "/a~2", "value": 1}]),
+            json!([{"op": "add", "path": "/a~", "value": 1}]),
+            json!([{"op": "remove", "path": "/name/"}]),
+            json!([{"op": "remove", "path": "/l/"}]),
             json!([{"op": "add", "path": "/name"}]),
             json!([{"op": "remove", "path": "/nope"}]),
             json!([{"op": "replace", "path": "/a/b", "value": 1}]),
@@ -527,6 +553,12 @@ mod tests {
             .collect();
         let refused = patched(&json!({"extra": {}}), nested.into()).unwrap_err();
         assert!(matches!(refused, BadPatch::TooDeep { .. } | BadPatch::TooLarge), "{refused}");
+        // As deep as a body may be, and one deeper.
+        let nested = |levels: usize| (0..levels).fold(json!(1), |within, _| json!([within]));
+        let add = |levels: usize| json!([{"op": "add", "path": "/extra/a", "value": nested(levels)}]);
+        assert!(patched(&json!({"extra": {}}), add(MAX_DEPTH - 2)).is_ok());
+        let refused = patched(&json!({"extra": {}}), add(MAX_DEPTH - 1)).unwrap_err();
+        assert!(matches!(refused, BadPatch::TooDeep { .. }), "{refused}");
         let mut added = json!({});
         for _ in 0..20 {
             added = json!({"a": added});

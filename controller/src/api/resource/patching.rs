@@ -23,6 +23,9 @@ use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
 
+/// Owned by nobody, and so no field of the tables.
+const MERGE_LABELS: &str = "merge_labels";
+
 /// `PATCH` of an object, in its three forms.
 ///
 /// # Errors
@@ -74,9 +77,9 @@ fn apply_maps<S: Shown>(
     caller: &Caller,
     force: bool,
 ) -> Result<(), ApiError> {
-    let is_merge = |name: &str| name == "merge_labels" && S::KIND != Kind::ClusterTemplate;
+    let is_merge = |name: &str| name == MERGE_LABELS && S::KIND != Kind::ClusterTemplate;
     if let Some(name) = maps.keys().find(|name| MapName::named(name).is_none() && !is_merge(name)) {
-        let message = format!("an apply of an object names labels, annotations and parameters, not {}", quote(name));
+        let message = format!("an apply of an object names labels, annotations and parameters, not {}; nothing was changed", quote(name));
         let advice = "other fields are applied with POST /v1/apply, or changed with a merge patch";
         return Err(ApiError::new(ErrorType::FieldUnknown, message).field(name.clone()).detail(advice));
     }
@@ -86,9 +89,9 @@ fn apply_maps<S: Shown>(
         let names = ModelNames::new(&work.model, &api.traits);
         return write(spec, &body, author, &names, work.now().0).map_err(bad_body::<S>);
     };
-    let sent = maps.get("merge_labels").map(|sent| read_merge(&raw(sent))).transpose().map_err(|e| {
+    let sent = maps.get(MERGE_LABELS).map(|sent| read_merge(&raw(sent))).transpose().map_err(|e| {
         let message = format!("Invalid input for {}: {e}", S::KIND.word());
-        ApiError::new(ErrorType::FieldInvalid, message).field("merge_labels")
+        ApiError::new(ErrorType::FieldInvalid, message).field(MERGE_LABELS)
     })?;
     for (name, map) in maps.iter().filter(|(_, map)| !map.is_null()) {
         if let Some(map_name) = MapName::named(name) {
@@ -159,20 +162,27 @@ fn json_patch<S: Shown>(
         let field = <S as Fields>::FIELDS.iter().find(|field| field.name == name);
         if operation.path.len() > 1 {
             field.map(|field| document.entry(name.clone()).or_insert_with(|| default_of(field.form)));
-        } else if operation.verb == Verb::Replace && (name == "merge_labels" || field.is_some()) {
+        } else if operation.verb == Verb::Replace && (name == MERGE_LABELS || field.is_some() || S::is_kept(name)) {
             document.entry(name.clone()).or_insert(Value::Null);
         }
     }
     if S::ADD_IS_NEW {
         refuse_existing(&document, &patch)?;
     }
+    if let Some(merge) = object.spec.inherited_ref().and_then(|own| own.labels.merge) {
+        document.insert(MERGE_LABELS.into(), merge.into());
+    }
     let patched = patch.apply(document.clone()).map_err(|e| bad_patch(&e))?;
     let removed = document.keys().filter(|key| !patched.contains_key(*key)).map(|key| (key.clone(), Value::Null));
     let mut changes: Map<String, Value> = removed.collect();
     changes.extend(patched.into_iter().filter(|(key, value)| document.get(key) != Some(value)));
+    // Without it a level cuts what it inherits.
+    if let Some(merge @ Value::Null) = changes.get_mut(MERGE_LABELS) {
+        *merge = false.into();
+    }
     let name = take_name::<S>(object, &mut changes)?;
     if S::KEEPS_NAME && name != object.meta.name {
-        let message = format!("cannot change {} property(ies) name.", S::KIND.word());
+        let message = format!("cannot change {} property(ies) name; nothing was changed", S::KIND.word());
         return Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"));
     }
     object.meta.name = name;
@@ -197,7 +207,7 @@ fn whole_document<S: Shown>(api: &Api, work: &Work<'_>, object: &Object<S>) -> M
     let defaults = <S as Fields>::FIELDS.iter().map(|field| (field.name.to_owned(), default_of(field.form)));
     let mut document: Map<String, Value> = defaults.collect();
     if let Some(inherited) = object.spec.inherited_ref() {
-        document.insert("merge_labels".into(), inherited.labels.merge.unwrap_or(false).into());
+        document.insert(MERGE_LABELS.into(), inherited.labels.merge.unwrap_or(false).into());
     }
     document.extend(shown_fields(api, work, &object.spec));
     kept::fill(S::EXTRA, &mut document);
@@ -267,7 +277,7 @@ fn whole_map(
                 _ => None,
             };
             let whole = whole.ok_or_else(|| {
-                let message = format!("{} takes a map, or the text of one, as {{'key': 'value'}}", operation.pointer());
+                let message = format!("{} takes a map, or the text of one, as {{'key': 'value'}}; nothing was changed", operation.pointer());
                 ApiError::new(ErrorType::FieldInvalid, message).field(map.name())
             })?;
             if let Some((key, _)) = whole.iter().find(|(_, value)| value.is_null()) {
@@ -280,7 +290,7 @@ fn whole_map(
 }
 
 fn null_in_patch(map: MapName, key: &str) -> ApiError {
-    let message = format!("{}.{}: null is not taken in a JSON patch, as in Magnum's", map.name(), quote(key));
+    let message = format!("{}.{}: null is not taken in a JSON patch, as in Magnum's; nothing was changed", map.name(), quote(key));
     let advice =
         format!("\"remove\" takes the key away here; POST …/{}/tombstones stops it from being inherited", map.name());
     ApiError::new(ErrorType::LabelInvalid, message).field(format!("{}.{key}", map.name())).detail(advice)
@@ -309,7 +319,8 @@ fn take_name<S: Shown>(before: &Object<S>, fields: &mut Map<String, Value>) -> R
 /// The refusal of a patch.
 pub(super) fn bad_patch(error: &BadPatch) -> ApiError {
     let is_test = matches!(error, BadPatch::Differs { .. });
-    ApiError::new(if is_test { ErrorType::PreconditionFailed } else { ErrorType::FieldInvalid }, error.to_string())
+    let kind = if is_test { ErrorType::PreconditionFailed } else { ErrorType::FieldInvalid };
+    ApiError::new(kind, format!("{error}; nothing was changed"))
 }
 
 #[cfg(test)]
