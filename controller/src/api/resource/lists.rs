@@ -137,7 +137,10 @@ fn cut<'m, S: Shown>(
         marker == &*object.meta.uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer())
     };
     let rows = page.cut(objects, is_marker, |object| keeps(object));
-    let missing = || not_found(S::KIND, page.marker.as_deref().unwrap_or_default());
+    let missing = || {
+        let refusal = not_found(S::KIND, page.marker.as_deref().unwrap_or_default()).field("marker");
+        refusal.detail("a marker is the uuid of the last row of the page before: where that is gone, begin without one")
+    };
     Ok(rows.ok_or_else(missing)?.into_iter().cloned().collect())
 }
 

@@ -74,12 +74,9 @@ impl<'a> Work<'a> {
     /// would stand.
     ///
     /// # Errors
-    /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host.
+    /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host; that nobody waits any more.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
-        if self.context.abandoned.is_set() {
-            let message = "nobody waits for the answer any more; nothing was changed";
-            return Err(ApiError::new(ErrorType::ServerStopping, message).into());
-        }
+        self.check_awaited()?;
         self.check_moved()?;
         self.forget()?;
         self.check_catalog()?;
@@ -88,7 +85,18 @@ impl<'a> Work<'a> {
         self.check_sizes()?;
         self.check_order()?;
         answer.hosts = self.is_dry_run().then(|| self.reach.dirty.nodes().count());
+        // Last, and so of all that was looked at: a look that ended early has found nothing of those behind it.
+        self.check_awaited()?;
         Ok(Decision { draft: self.draft, answer })
+    }
+
+    /// Refuses a decision that nobody waits for any more.
+    fn check_awaited(&self) -> Result<(), ApiError> {
+        if self.context.abandoned.is_set() {
+            let message = "nobody waits for the answer any more; nothing was changed";
+            return Err(ApiError::new(ErrorType::ServerStopping, message));
+        }
+        Ok(())
     }
 
     /// Requires that a mark is as it was when the write was decided.
@@ -247,6 +255,20 @@ fn exists(kind: Kind, name: &str, what: &str) -> ApiError {
 /// The refusal of a name that nothing has.
 pub fn not_found(kind: Kind, id: &str) -> ApiError {
     ApiError::new(ErrorType::ObjectNotFound, format!("{kind} {} could not be found.", quote(id)))
+}
+
+/// Checks what a request presumes of an object that is not there: 0 says that it is not.
+///
+/// # Errors
+/// That it was there.
+pub fn check_absent(presumed: Option<u64>) -> Result<(), ApiError> {
+    match presumed {
+        None | Some(0) => Ok(()),
+        Some(presumed) => {
+            let message = format!("the object is not there, the request presumes it at revision {presumed}; nothing was changed");
+            Err(ApiError::new(ErrorType::PreconditionFailed, message).detail("read it again, and decide again"))
+        }
+    }
 }
 
 /// Checks what a request presumes of an object's revision.

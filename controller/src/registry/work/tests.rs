@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use stemma_core::graph::ClusterGraph;
+use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::{Name, NodeName, ReleaseRef, TagName};
 use stemma_core::object::{ClusterSpec, GroupId, NodeGroupSpec, NodeSpec, ReleaseSpec, RoleChange};
-use stemma_core::ownership::{Manager, OwnedSet, Said};
+use stemma_core::ownership::{Manager, OwnedMap, OwnedSet, Said};
 use stemma_wire::clock::FixedClock;
 
 use super::*;
@@ -160,6 +161,68 @@ async fn w10_05_a_decision_that_nobody_waits_for_ends_and_changes_nothing() {
     let refused = site.registry.write(&caller, |context| add_ten(context, &reached)).await.unwrap_err();
     assert_eq!((refused.kind, reached.load(Ordering::Relaxed)), (ErrorType::ServerStopping, 0));
     assert_eq!(site.registry.cache().model().nodes.iter().count(), 0, "nothing was changed");
+}
+
+/// Of 200 new nodes the last has more labels than an agent takes. The client goes away at each of many moments of the decision: none of
+/// them is one at which the last node is not looked at and the others are committed.
+#[tokio::test]
+async fn a_decision_that_is_left_half_way_through_its_checks_commits_nothing() {
+    let site = Site::new().await;
+    let decide = |context: &Context<'_>| {
+        let mut work = Work::on(context);
+        (1..=200).try_for_each(|n| add(n, "a")(&mut work))?;
+        let key = |n: u32| LabelKey::new(&format!("key-{n:03}")).unwrap();
+        let value = LabelValue::new(&"x".repeat(1_000)).unwrap();
+        let many = (0..100).map(|n| (key(n), Said::Value(value.clone()))).collect();
+        let mut spec = NodeSpec { nodegroup: Some(group("a")), ..NodeSpec::default() };
+        spec.inherited.labels.provided = Some(OwnedMap::default().update(&caller().manager, &many));
+        work.create(Uuid::from_u128(u128::MAX), Some(NodeName::new("last").unwrap()), spec)?;
+        work.finish(Answer::empty(200))
+    };
+    let began = std::time::Instant::now();
+    let refused = site.registry.write(&caller(), decide).await.expect_err("it is too large");
+    let (whole, moments) = (began.elapsed(), 60_u32);
+    assert!(refused.message.contains("node last"), "{refused:?}");
+    let mut left = 0;
+    for moment in 0..moments {
+        let caller = caller();
+        let waiting = caller.abandoned.until_dropped();
+        let leaves = std::thread::spawn(move || {
+            std::thread::sleep(whole * moment / moments);
+            drop(waiting);
+        });
+        let refused = site.registry.write(&caller, decide).await.expect_err("nothing of it is committed");
+        left += usize::from(refused.kind == ErrorType::ServerStopping);
+        leaves.join().unwrap();
+    }
+    assert!(left > 0, "some left before its end");
+    assert_eq!(site.registry.cache().model().nodes.iter().count(), 0);
+}
+
+#[tokio::test]
+async fn a_node_is_put_into_a_group_before_its_host_was_heard_and_not_without_its_traits_after() {
+    let site = Site::new().await;
+    let wanting = |n: u128, traits: serde_json::Value| {
+        move |work: &mut Work<'_>| {
+            let mut spec = NodeSpec { nodegroup: Some(group("a")), ..NodeSpec::default() };
+            spec.instance_info.insert("traits".to_owned(), traits.clone());
+            work.create(Uuid::from_u128(n), None, spec).map(drop).map_err(Undecided::from)
+        }
+    };
+    site.write(wanting(1, json!(["HW_CPU_X86_AVX"]))).await.expect("what its host has is not known yet");
+    site.write(wanting(2, json!("AVX"))).await.expect_err("no host makes that a list");
+    site.write(edit(1, |spec| spec.nodegroup = None)).await.unwrap();
+    let heard = crate::records::reported::ObservationRecord {
+        at: stemma_core::object::Timestamp(0),
+        digest: stemma_wire::message::PartDigest([0; 32]),
+        observation: stemma_core::object::Observation::default(),
+        label_sources: std::collections::BTreeMap::new(),
+    };
+    let at = key::of_node(key::OBSERVATIONS, Uuid::from_u128(1));
+    let put = crate::store::Transaction::new().put(at, crate::records::codec::encode(&heard));
+    site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
+    let refused = site.write(move_to(1, "a")).await.expect_err("its host has it not");
+    assert!(refused.message.contains("is missing traits HW_CPU_X86_AVX; nothing was changed"), "{}", refused.message);
 }
 
 fn roles(text: &str) -> Vec<Name> {
