@@ -100,6 +100,35 @@ async fn a_namespace_is_one_object_with_a_tag_and_a_request_sent_again_is_made_o
 }
 
 #[tokio::test]
+async fn an_apply_presumes_of_each_object_the_revision_that_was_read() {
+    let served = Served::start().await;
+    let namespace = |revision: Value, title: &str| json!({"kind": "Namespace", "namespace": "Site", "display_name": title, "resource_version": revision});
+    let apply = async |objects: Value, status: u16| {
+        let answer = served.send("POST", "/v1/apply?force=true", &[], Some(&json!({"objects": objects}))).await;
+        assert_eq!(answer.status, status, "{objects}: {}", answer.body);
+        answer
+    };
+    let early = apply(json!([namespace(json!(7), "A")]), 412).await;
+    let message = early.body["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("the object is not there") && message.ends_with("nothing was changed"), "{message}");
+    let made = apply(json!([namespace(json!(0), "A")]), 200).await;
+    let revision = made.body["revision"].as_u64().expect("a revision");
+    apply(json!([namespace(json!(0), "B")]), 412).await;
+    // One object of several is another than it was read: none of them is written.
+    let other = json!({"kind": "Cluster", "name": "c"});
+    apply(json!([other, namespace(json!(revision + 1), "B")]), 412).await;
+    assert_eq!(served.send("GET", "/v1/clusters/c", &[], None).await.status, 404);
+    apply(json!([other, namespace(json!(revision), "B")]), 200).await;
+    apply(json!([namespace(json!(revision), "C")]), 412).await;
+    assert_eq!(served.get(&format!("{NAMESPACES}/Site")).await["display_name"], "B");
+    for wrong in [json!("7"), json!(-1), json!(1.5), json!([])] {
+        let refused = apply(json!([namespace(wrong.clone(), "C")]), 400).await;
+        assert_eq!(refused.body["error"]["field"], "objects[0].resource_version", "{wrong}");
+    }
+    apply(json!([namespace(Value::Null, "C")]), 200).await;
+}
+
+#[tokio::test]
 async fn values_and_requirements_are_those_that_the_catalogue_allows() {
     let served = Served::start().await;
     served.expect("POST", "/v1/nodes", &json!({"name": "old", "labels": {"tier": "iron"}}), 201).await;

@@ -125,6 +125,68 @@ fn an_import_changes_what_is_stored_when_it_is_asked_to() -> Result<()> {
     Ok(())
 }
 
+/// The names of a namespace's tags, as Glance shows them: the last one first.
+fn tags(fleet: &Fleet) -> Result<Vec<String>> {
+    let namespace: Value = serde_json::from_str(&fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "json"])?)?;
+    let tags = namespace["tags"].as_array().into_iter().flatten();
+    Ok(tags.filter_map(|tag| tag["name"].as_str().map(str::to_owned)).collect())
+}
+
+#[test]
+fn a_merge_and_a_manifest_keep_the_order_of_tags() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("site.json");
+    let path = file.to_string_lossy().into_owned();
+    let with = |tags: &[&str]| -> Result<Value> {
+        let mut namespace: Value = serde_json::from_str(SITE)?;
+        namespace["tags"] = tags.iter().map(|name| json!({"name": name})).collect();
+        Ok(namespace)
+    };
+    std::fs::write(&file, with(&["a", "b", "c"])?.to_string())?;
+    fleet.stemma(&["catalog", "import", &path])?;
+    assert_eq!(tags(&fleet)?, ["c", "b", "a"]);
+    std::fs::write(&file, with(&["b", "d"])?.to_string())?;
+    fleet.stemma(&["catalog", "import", &path, "--merge"])?;
+    assert_eq!(tags(&fleet)?, ["d", "c", "b", "a"]);
+    let again = fleet.stemma(&["catalog", "import", &path, "--merge"])?;
+    assert!(again.contains("unchanged"), "nothing is missing any more: {again}");
+    std::fs::write(&file, fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "manifest"])?)?;
+    let applied = fleet.stemma(&["apply", "-f", &path, "--force"])?;
+    assert!(applied.contains("Site::Labels  unchanged"), "{applied}");
+    assert_eq!(tags(&fleet)?, ["d", "c", "b", "a"]);
+    Ok(())
+}
+
+/// Of imports at the same time each that ended well is there: none was put over by another that had read before it.
+#[test]
+fn merges_at_the_same_time_lose_nothing() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = |name: &str| fleet.dir().join(format!("{name}.json")).to_string_lossy().into_owned();
+    std::fs::write(file("site"), SITE)?;
+    fleet.stemma(&["catalog", "import", &file("site")])?;
+    for round in 0..4 {
+        let names: Vec<String> = (0..4).map(|number| format!("p{round}-{number}")).collect();
+        for name in &names {
+            let properties = json!({name: {"title": "P", "type": "string"}});
+            std::fs::write(file(name), json!({"namespace": "Site::Labels", "properties": properties}).to_string())?;
+        }
+        let imports: Vec<_> = names
+            .iter()
+            .map(|name| fleet.begin(&["catalog", "import", &file(name), "--merge"]))
+            .collect::<Result<_>>()?;
+        let mut ended = Vec::new();
+        for import in imports {
+            ended.push(import.ended_with()?);
+        }
+        let stored: Value = serde_json::from_str(&fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "json"])?)?;
+        for (name, (is_well, said)) in names.iter().zip(ended) {
+            assert_eq!(!stored["properties"][name].is_null(), is_well, "{name}: {said}");
+            assert!(is_well || said.contains("nothing was changed"), "{said}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn what_comes_with_the_program_is_stored_when_it_is_asked_for_and_explained() -> Result<()> {
     let fleet = Fleet::start()?;

@@ -159,8 +159,7 @@ impl Api {
     /// # Errors
     /// [`Exit`] with the controller's own sentence.
     pub(crate) async fn get(&mut self, path: &str) -> Result<Value> {
-        let text = self.get_raw(path).await?;
-        serde_json::from_slice(&text).with_context(|| format!("the answer to GET {path} is no JSON"))
+        read(path, &self.get_raw(path).await?)
     }
 
     /// Reads a path as JSON; `None`: nothing is there.
@@ -168,10 +167,19 @@ impl Api {
     /// # Errors
     /// As [`Api::get`].
     pub(crate) async fn find(&mut self, path: &str) -> Result<Option<Value>> {
-        match self.get(path).await {
-            Err(error) if Exit::of(&error) == Exit::NotFound => Ok(None),
-            found => found.map(Some),
-        }
+        found(self.get(path).await)
+    }
+
+    /// The same, with the revision of the object that is there.
+    ///
+    /// # Errors
+    /// As [`Api::get`]; that the answer names no revision.
+    pub(crate) async fn find_tagged(&mut self, path: &str) -> Result<Option<(Value, u64)>> {
+        let Some(answer) = found(self.get_answer(path).await)? else { return Ok(None) };
+        let tag = answer.headers().get(header::ETAG).and_then(|tag| tag.to_str().ok());
+        let revision = tag.and_then(|tag| tag.trim_matches('"').parse().ok());
+        let revision = revision.with_context(|| format!("the answer to GET {path} names no revision"))?;
+        Ok(Some((read(path, answer.body())?, revision)))
     }
 
     /// Reads a path as it is.
@@ -179,12 +187,13 @@ impl Api {
     /// # Errors
     /// [`Exit`] with the controller's own sentence.
     pub(crate) async fn get_raw(&mut self, path: &str) -> Result<Bytes> {
+        Ok(self.get_answer(path).await?.into_body())
+    }
+
+    async fn get_answer(&mut self, path: &str) -> Result<Response<Bytes>> {
         let request = Request::get(path).header(header::ACCEPT, "application/json").body(Bytes::new())?;
         let answer = self.patiently(request).await.map_err(|error| self.unsent(&error))?;
-        if answer.status().is_success() {
-            return Ok(answer.into_body());
-        }
-        Err(Refusal::of(&answer, "GET", path).into())
+        if answer.status().is_success() { Ok(answer) } else { Err(Refusal::of(&answer, "GET", path).into()) }
     }
 
     /// Makes a write, once it is known how many hosts it reaches and that it may; its answer's JSON, or `null` where it has
@@ -350,6 +359,19 @@ impl Api {
             Ok(_) | Err(_) => Err(unknown(&error)),
         }
     }
+}
+
+/// What a GET found, where nothing may be there.
+fn found<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Err(error) if Exit::of(&error) == Exit::NotFound => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// The JSON that a GET of a path answered.
+fn read(path: &str, text: &[u8]) -> Result<Value> {
+    serde_json::from_slice(text).with_context(|| format!("the answer to GET {path} is no JSON"))
 }
 
 /// The answer that a write got, from the record of its request.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
-use stemma_core::catalog::{builtin, merged, without_read_only};
+use stemma_core::catalog::{as_written, builtin, merged, without_read_only};
 use stemma_core::manifest::{assemble, read_document};
 use stemma_core::ownership::Manager;
 use stemma_wire::endpoint::Endpoint;
@@ -53,16 +53,28 @@ pub(crate) async fn import(global: &Global, paths: &[PathBuf], with_builtin: boo
     let api = &mut Api::new(&global)?;
     let mut objects = Vec::new();
     for one in given {
-        match (api.find(&Kind::Namespace.path(&one.name)?).await?, mode) {
-            (Some(_), Mode::Keep) => {
-                let advice = "--diff shows what would change, --merge and --overwrite change it";
-                eprintln!("namespace {} is stored already and stays as it is: {advice}", one.name);
-            }
-            (Some(Value::Object(stored)), Mode::Merge) => objects.push(Value::Object(merged(stored, one.body))),
-            (_, Mode::Keep | Mode::Diff | Mode::Merge | Mode::Overwrite) => objects.push(Value::Object(one.body)),
-        }
+        objects.extend(to_send(api, one, mode).await?.map(Value::Object));
     }
     send(api, &global, objects, mode).await
+}
+
+/// What is sent of a namespace, if anything. What was decided by what is stored is refused where that was written meanwhile.
+async fn to_send(api: &mut Api, given: Given, mode: Mode) -> Result<Option<Map<String, Value>>> {
+    if matches!(mode, Mode::Diff | Mode::Overwrite) {
+        return Ok(Some(given.body));
+    }
+    let (mut body, revision) = match (api.find_tagged(&Kind::Namespace.path(&given.name)?).await?, mode) {
+        (Some((Value::Object(stored), revision)), Mode::Merge) => (merged(as_written(stored), given.body), revision),
+        (Some(_), _) => {
+            let advice = "--diff shows what would change, --merge and --overwrite change it";
+            eprintln!("namespace {} is stored already and stays as it is: {advice}", given.name);
+            return Ok(None);
+        }
+        (None, _) => (given.body, 0),
+    };
+    body.insert("kind".to_owned(), Kind::Namespace.manifest_name().into());
+    body.insert("resource_version".to_owned(), revision.into());
+    Ok(Some(body))
 }
 
 async fn send(api: &mut Api, global: &Global, objects: Vec<Value>, mode: Mode) -> Result<()> {

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
-use stemma_core::catalog::without_read_only;
+use stemma_core::catalog::as_written;
 use stemma_core::manifest::{Fields, Kept};
 use stemma_core::object::{
     AllocationSpec, ClusterSpec, ClusterTemplateSpec, NamespaceSpec, NodeGroupSpec, NodeSpec, ReleaseSpec,
@@ -91,8 +91,7 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
 
 /// Glance's body without what an answer adds to it.
 fn namespace(object: &Value) -> Map<String, Value> {
-    let mut to = object.as_object().cloned().unwrap_or_default();
-    without_read_only(&mut to);
+    let mut to = as_written(object.as_object().cloned().unwrap_or_default());
     let is_default = |name: &str, value: &Value| name == "visibility" && value == "private";
     to.retain(|name, value| is_said(value) && !is_default(name, value));
     to.insert("kind".to_owned(), Kind::Namespace.manifest_name().into());

@@ -21,12 +21,24 @@ use crate::api::http::request::{HandlerResult, Request};
 use crate::records::request::Answer;
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
-use crate::registry::work::Work;
+use crate::registry::work::{Work, check_absent, check_presumed};
 
 /// The most objects of one apply.
 const MOST_OBJECTS: usize = 2_000;
 /// The most objects that are refused at once; behind them no other is looked at.
 const MOST_REFUSED: usize = 50;
+/// What an object of an apply may be presumed to be at, as `If-Match` does for one.
+const REVISION: &str = "resource_version";
+
+/// An object of an apply.
+struct Given {
+    /// Its place in the body.
+    at: usize,
+    /// What it says.
+    document: Document,
+    /// The revision that it is presumed to be at; 0: it is not there yet.
+    presumed: Option<u64>,
+}
 
 /// An apply, object by object.
 struct Applying<'a> {
@@ -56,8 +68,8 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
     writes::commit(api, request, &caller, |work| {
         let before = work.model.clone();
         let mut applying = Applying::new(api, author);
-        for (at, document) in &documents {
-            applying.take(work, *at, document);
+        for given in &documents {
+            applying.take(work, given);
         }
         let Applying { changes, rows, refused, .. } = applying;
         refused.check()?;
@@ -75,7 +87,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
 }
 
 /// Reads the objects, and sorts them so that what is referred to comes first.
-fn read(mut body: Map<String, Value>) -> Result<Vec<(usize, Document)>, ApiError> {
+fn read(mut body: Map<String, Value>) -> Result<Vec<Given>, ApiError> {
     let objects = body.remove("objects");
     // The digest that a diff gave: whoever sends one wants to be refused when it no longer holds, and there is no diff yet.
     if let Some(other) = body.keys().next() {
@@ -97,46 +109,54 @@ fn read(mut body: Map<String, Value>) -> Result<Vec<(usize, Document)>, ApiError
     }
     let (mut documents, mut refused) = (Vec::new(), Refused::default());
     for (at, object) in objects.into_iter().enumerate() {
-        match read_one(at, &object, &documents) {
-            Ok(document) => documents.push((at, document)),
+        match read_one(at, object, &documents) {
+            Ok(given) => documents.push(given),
             Err(refusal) => refused.add(at, refusal),
         }
     }
     refused.check()?;
-    documents.sort_by_key(|(_, document)| document.key.kind());
+    documents.sort_by_key(|given| given.document.key.kind());
     sort_imports(&mut documents);
     Ok(documents)
 }
 
 /// Reads the object at a place; `before` are those that stand before it.
-fn read_one(at: usize, object: &Value, before: &[(usize, Document)]) -> Result<Document, ApiError> {
+fn read_one(at: usize, mut object: Value, before: &[Given]) -> Result<Given, ApiError> {
+    let presumed = object.as_object_mut().and_then(|fields| fields.remove(REVISION)).filter(|given| !given.is_null());
+    let presumed = presumed.map(|given| given.as_u64().ok_or_else(|| no_revision(at, &given))).transpose()?;
     let document = read_document(&object.to_string()).map_err(|e| {
         let error = bad_field(&Kind::Node.word(), &e);
         ApiError { message: format!("object {at}: {e}"), field: Some(format!("objects[{at}].{}", e.field)), ..error }
     })?;
-    match before.iter().find(|(_, other)| other.key == document.key) {
-        Some((before, _)) => {
+    match before.iter().find(|other| other.document.key == document.key) {
+        Some(Given { at: before, .. }) => {
             let key = &document.key;
             let message =
                 format!("{key} stands in this apply twice, as object {before} and object {at}; keep one of them");
             Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{at}]")))
         }
-        None => Ok(document),
+        None => Ok(Given { at, document, presumed }),
     }
+}
+
+fn no_revision(at: usize, given: &Value) -> ApiError {
+    let message = format!("object {at}: {REVISION} is a whole number, not {}; nothing was changed", quote(&given.to_string()));
+    ApiError::new(ErrorType::FieldInvalid, message).field(format!("objects[{at}].{REVISION}"))
 }
 
 /// A release comes after those of this apply that it imports. What stands in a cycle keeps its place, and is refused
 /// as an import that is not there.
-fn sort_imports(documents: &mut Vec<(usize, Document)>) {
-    let releases = documents.iter().take_while(|(_, d)| d.key.kind() == Kind::Release).count();
+fn sort_imports(documents: &mut Vec<Given>) {
+    let releases = documents.iter().take_while(|given| given.document.key.kind() == Kind::Release).count();
     let mut waiting: Vec<_> = documents.drain(..releases).collect();
-    let mut sorted: Vec<(usize, Document)> = Vec::new();
+    let mut sorted: Vec<Given> = Vec::new();
     while !waiting.is_empty() {
-        let waits = |document: &Document, waiting: &[(usize, Document)]| {
+        let waits = |document: &Document, waiting: &[Given]| {
             let imports = imports(document);
-            waiting.iter().any(|(_, other)| other.key != document.key && imports.contains(&other.key.to_string()))
+            let mut others = waiting.iter().map(|other| &other.document.key).filter(|key| **key != document.key);
+            others.any(|key| imports.contains(&key.to_string()))
         };
-        let next = waiting.iter().position(|(_, document)| !waits(document, &waiting)).unwrap_or(0);
+        let next = waiting.iter().position(|given| !waits(&given.document, &waiting)).unwrap_or(0);
         sorted.push(waiting.remove(next));
     }
     documents.splice(0..0, sorted);
@@ -157,7 +177,8 @@ impl<'a> Applying<'a> {
 
     /// Applies one object. Where it is refused, so is the apply, and the others are looked at all the same: a person mends a set of
     /// manifests, not one error a run.
-    fn take(&mut self, work: &mut Work<'_>, at: usize, document: &Document) {
+    fn take(&mut self, work: &mut Work<'_>, given: &Given) {
+        let Given { at, document, .. } = given;
         if self.refused.is_full() {
             return;
         }
@@ -165,18 +186,18 @@ impl<'a> Applying<'a> {
             self.absent.insert(document.key.to_string());
             return;
         }
-        match self.apply(work, document) {
+        match self.apply(work, given) {
             Ok(row) => self.rows.push(row),
-            Err(refusal) => self.refused.add(at, within(refusal, at, document)),
+            Err(refusal) => self.refused.add(*at, within(refusal, *at, document)),
         }
     }
 
     /// Applies one object, and gives its line of the answer.
-    fn apply(&mut self, work: &mut Work<'_>, document: &Document) -> Result<Value, ApiError> {
-        match &document.key {
-            Key::Release(name) => self.put(work, document, name.clone(), ReleaseSpec::default()),
-            Key::ClusterTemplate(name) => self.put(work, document, name.clone(), ClusterTemplateSpec::default()),
-            Key::Cluster(name) => self.put(work, document, name.clone(), ClusterSpec::default()),
+    fn apply(&mut self, work: &mut Work<'_>, given: &Given) -> Result<Value, ApiError> {
+        match &given.document.key {
+            Key::Release(name) => self.put(work, given, name.clone(), ReleaseSpec::default()),
+            Key::ClusterTemplate(name) => self.put(work, given, name.clone(), ClusterTemplateSpec::default()),
+            Key::Cluster(name) => self.put(work, given, name.clone(), ClusterSpec::default()),
             Key::NodeGroup { cluster, name } => {
                 let parent = work.model.clusters.find(None, cluster).cloned().ok_or_else(|| {
                     let message = format!("there is no cluster {}", quote(cluster));
@@ -184,10 +205,10 @@ impl<'a> Applying<'a> {
                         .field("cluster")
                         .detail("create the cluster first, or apply it together with this group")
                 })?;
-                self.put(work, document, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)))
+                self.put(work, given, name.clone(), NodeGroupSpec::new(ClusterId(parent.meta.uuid)))
             }
-            Key::Node(name) => self.put(work, document, Some(name.clone()), NodeSpec::default()),
-            Key::Namespace(name) => self.put(work, document, name.clone(), NamespaceSpec::default()),
+            Key::Node(name) => self.put(work, given, Some(name.clone()), NodeSpec::default()),
+            Key::Namespace(name) => self.put(work, given, name.clone(), NamespaceSpec::default()),
         }
     }
 
@@ -195,7 +216,7 @@ impl<'a> Applying<'a> {
     fn put<S: Shown>(
         &mut self,
         work: &mut Work<'_>,
-        document: &Document,
+        given: &Given,
         name: S::Name,
         new: S,
     ) -> Result<Value, ApiError> {
@@ -204,14 +225,14 @@ impl<'a> Applying<'a> {
             S::shelf(&work.model).named(new.scope(), &text).cloned()
         };
         let before = stored(work);
-        let put = self.write(work, document, before.as_ref(), name.clone(), new.clone());
+        let put = self.write(work, given, before.as_ref(), name.clone(), new.clone());
         if put.is_err() {
             let is_as_before = match (&before, stored(work)) {
                 (Some(before), Some(now)) => Arc::ptr_eq(before, &now),
                 (_, now) => now.is_none(),
             };
             if is_as_before {
-                self.absent.insert(document.key.to_string());
+                self.absent.insert(given.document.key.to_string());
             }
             if is_as_before && before.is_none() {
                 // Where even that is refused, it is so for the reason that is given already.
@@ -224,11 +245,15 @@ impl<'a> Applying<'a> {
     fn write<S: Shown>(
         &mut self,
         work: &mut Work<'_>,
-        document: &Document,
+        Given { document, presumed, .. }: &Given,
         before: Option<&Arc<Object<S>>>,
         name: S::Name,
         new: S,
     ) -> Result<Value, ApiError> {
+        match before {
+            Some(before) => check_presumed(before, *presumed)?,
+            None => check_absent(*presumed)?,
+        }
         if document.body.get("reports").is_some_and(|raw| raw.get() != "null") {
             let message = "reports stands in a manifest for `stemma resolve` without a controller; a controller takes them from hosts alone";
             return Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"));

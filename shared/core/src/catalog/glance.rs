@@ -150,10 +150,24 @@ pub fn without_read_only(body: &mut Map<String, Value>) {
     }
 }
 
-/// A stored namespace with what a given one has and it has not.
+/// Turns the tags of a namespace's body round: Glance shows the last one first.
+pub fn turn_tags(body: &mut Map<String, Value>) {
+    if let Some(Value::Array(tags)) = body.get_mut(NamespaceTag::LIST) {
+        tags.reverse();
+    }
+}
+
+/// A namespace as its author would write it, of one as it is shown.
+#[must_use]
+pub fn as_written(mut shown: Map<String, Value>) -> Map<String, Value> {
+    without_read_only(&mut shown);
+    turn_tags(&mut shown);
+    shown
+}
+
+/// A namespace, as its author wrote it, with what a given one has and it has not.
 #[must_use]
 pub fn merged(mut stored: Map<String, Value>, given: Map<String, Value>) -> Map<String, Value> {
-    without_read_only(&mut stored);
     for (name, value) in given {
         match (stored.get_mut(&name), value) {
             (Some(Value::Object(own)), Value::Object(other)) => {
@@ -209,6 +223,15 @@ mod tests {
         assert_eq!(object["properties"]["properties"]["additionalProperties"]["required"], json!(["title", "type"]));
         assert_eq!(object["properties"]["self"], json!({"type": "string", "readOnly": true}));
         assert!(schema("image").is_none());
+    }
+
+    #[test]
+    fn what_is_merged_keeps_its_order_and_gets_what_it_has_not() {
+        let fields = |value: Value| value.as_object().cloned().unwrap();
+        let shown = fields(json!({"namespace": "N", "self": "/v2", "tags": [{"name": "b", "created_at": "x"}, {"name": "a"}]}));
+        let given = fields(json!({"namespace": "N", "description": "D", "tags": [{"name": "c"}, {"name": "a"}]}));
+        let expected = json!({"namespace": "N", "description": "D", "tags": [{"name": "a"}, {"name": "b"}, {"name": "c"}]});
+        assert_eq!(Value::Object(merged(as_written(shown), given)), expected);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 pub use bind::{Binding, Bound, Catalog, NotAllowed, Sayings, Says};
 pub use builtin::builtin;
-pub use glance::{READ_ONLY, merged, prefix, prefixed, schema, without_read_only};
+pub use glance::{READ_ONLY, as_written, merged, prefix, prefixed, schema, turn_tags, without_read_only};
 
 use crate::name::near;
 

@@ -47,7 +47,10 @@ fn kind(schemas: &mut Map<String, Value>, kind: &KindFields) {
 
 fn apply() -> Value {
     let kinds = kinds().map(|one| one.kind);
-    let kind = json!({"type": "object", "required": ["kind"], "properties": {"kind": {"enum": kinds}}});
+    let presumed = "The revision that the object is at, as its ETag has it; 0: it is not there yet. Refused where it is another.";
+    let presumed = json!({"description": presumed, "type": ["integer", "null"], "minimum": 0});
+    let common = json!({"kind": {"enum": kinds}, "resource_version": presumed});
+    let kind = json!({"type": "object", "required": ["kind"], "properties": common});
     let of_any = kinds.map(named);
     let objects = json!({"type": "array", "items": {"allOf": [kind, {"anyOf": of_any}]}});
     json!({"type": "object", "required": ["objects"], "properties": {"objects": objects}})

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp as Instant;
 use serde_json::{Map, Value, json};
-use stemma_core::catalog::READ_ONLY;
+use stemma_core::catalog::{READ_ONLY, turn_tags};
 use stemma_core::object::{Association, Dates, Definition, Member, Namespace, NamespaceTag, Timestamp};
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -103,9 +103,7 @@ pub(super) fn row(namespace: &Namespace) -> Map<String, Value> {
 /// All of it, with the last tag first, as Glance lists them.
 pub(super) fn whole(namespace: &Namespace) -> Map<String, Value> {
     let mut body = made(namespace);
-    if let Some(Value::Array(tags)) = body.get_mut(NamespaceTag::LIST) {
-        tags.reverse();
-    }
+    turn_tags(&mut body);
     body
 }
 
