@@ -100,6 +100,48 @@ async fn a_namespace_is_one_object_with_a_tag_and_a_request_sent_again_is_made_o
 }
 
 #[tokio::test]
+async fn nothing_of_a_protected_namespace_goes_whatever_write_would_take_it() {
+    let served = Served::start().await;
+    let mut namespace = site();
+    for (field, value) in [
+        ("protected", json!(true)),
+        ("tags", json!([{"name": "a"}, {"name": "b"}])),
+        ("objects", json!([{"name": "o"}])),
+    ] {
+        namespace[field] = value;
+    }
+    served.expect("POST", NAMESPACES, &namespace, 201).await;
+    let of = |path: &str| format!("{NAMESPACES}/Site/{path}");
+    let before = served.get(&format!("{NAMESPACES}/Site")).await;
+    namespace["kind"] = "Namespace".into();
+    let without = |field: &str, value: Value| {
+        let mut less = namespace.clone();
+        less[field] = value;
+        json!({"objects": [less]})
+    };
+    for (method, path, body) in [
+        ("POST", of("tags"), json!({"tags": [{"name": "c"}]})),
+        ("POST", "/v1/apply?force=true".to_owned(), without("tags", json!([{"name": "a"}]))),
+        ("POST", "/v1/apply?force=true".to_owned(), without("objects", json!([]))),
+        ("POST", "/v1/apply?force=true".to_owned(), without("resource_type_associations", json!([]))),
+        ("POST", "/v1/apply?force=true".to_owned(), without("properties", json!({}))),
+        ("DELETE", of("tags/a"), Value::Null),
+        ("DELETE", of("properties/tier"), Value::Null),
+        ("DELETE", of("objects"), Value::Null),
+    ] {
+        let message = refused(&served, method, &path, body, 403, "object.protected").await;
+        assert!(message.contains("is protected and cannot be deleted"), "{message}");
+    }
+    assert_eq!(served.get(&format!("{NAMESPACES}/Site")).await, before);
+    // It can be added to and changed, also in its names.
+    served.expect("PUT", &of("tags/a"), &json!({"name": "z"}), 200).await;
+    served.expect("POST", &of("objects"), &json!({"name": "p"}), 201).await;
+    served.expect("POST", &of("tags"), &json!({"tags": [{"name": "z"}, {"name": "b"}, {"name": "c"}]}), 201).await;
+    served.expect("PUT", &format!("{NAMESPACES}/Site"), &json!({"namespace": "Site", "protected": false}), 200).await;
+    served.expect("POST", &of("tags"), &json!({"tags": [{"name": "c"}]}), 201).await;
+}
+
+#[tokio::test]
 async fn an_apply_presumes_of_each_object_the_revision_that_was_read() {
     let served = Served::start().await;
     let namespace = |revision: Value, title: &str| json!({"kind": "Namespace", "namespace": "Site", "display_name": title, "resource_version": revision});

@@ -23,7 +23,7 @@ use stemma_wire::message::Hash;
 use uuid::Uuid;
 
 pub use kinds::shelf::Shelf;
-pub use kinds::{Reference, Resource, content_fixed, ended_unassignments};
+pub use kinds::{Reference, Resource, content_fixed, ended_unassignments, protected};
 
 use crate::records::enrolled::TokenRecord;
 use crate::records::reported::{

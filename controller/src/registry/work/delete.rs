@@ -10,7 +10,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::Work;
-use crate::cache::model::{Reference, Resource};
+use crate::cache::model::{Reference, Resource, protected};
 use crate::records::enrolled::{self, AgentRecord};
 use crate::records::{codec, key};
 use crate::registry::{Draft, Undecided};
@@ -121,7 +121,7 @@ impl Work<'_> {
     /// # Errors
     /// That it is protected.
     pub fn delete_namespace(&mut self, namespace: &Arc<Object<NamespaceSpec>>) -> Result<(), Undecided> {
-        check_unprotected(namespace, "namespace", &namespace.meta.name)?;
+        check_unprotected(namespace)?;
         self.delete(namespace);
         Ok(())
     }
@@ -150,17 +150,13 @@ impl Work<'_> {
     }
 }
 
-/// Refuses while a namespace is protected, to delete it or something in it.
+/// Refuses while a namespace is protected, to delete it or all of a list in it.
 ///
 /// # Errors
 /// That it is.
-pub fn check_unprotected(namespace: &Object<NamespaceSpec>, what: &str, name: &str) -> Result<(), ApiError> {
-    if !namespace.spec.protected {
-        return Ok(());
-    }
-    let message = format!("Metadata definition {what} {name} is protected and cannot be deleted.");
-    let advice = format!("set `protected` of namespace {} to false first", quote(&namespace.meta.name));
-    Err(ApiError::new(ErrorType::ObjectProtected, message).detail(advice))
+pub fn check_unprotected(namespace: &Object<NamespaceSpec>) -> Result<(), ApiError> {
+    let name = &namespace.meta.name;
+    if namespace.spec.protected { Err(protected(name, "namespace", name)) } else { Ok(()) }
 }
 
 /// Refuses while somebody refers to an object, and lists up to ten.

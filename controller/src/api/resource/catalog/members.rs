@@ -119,7 +119,6 @@ pub(in super::super) async fn remove<M: Listed>(api: &Api, request: &Request) ->
     let (caller, name) = (request.caller()?, request.part(M::PART));
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         find::<M>(namespace, name)?;
-        check_unprotected(namespace, M::WORD, name)?;
         namespace.spec = edited::<M>(api, work, &namespace.spec, &caller, |all| all.retain(|one| one.name() != name))?;
         Ok(())
     };
@@ -130,7 +129,7 @@ pub(in super::super) async fn remove<M: Listed>(api: &Api, request: &Request) ->
 pub(in super::super) async fn clear<M: Listed>(api: &Api, request: &Request) -> HandlerResult {
     let caller = request.caller()?;
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
-        check_unprotected(namespace, "namespace", &namespace.meta.name)?;
+        check_unprotected(namespace)?;
         namespace.spec = edited::<M>(api, work, &namespace.spec, &caller, Vec::clear)?;
         Ok(())
     };

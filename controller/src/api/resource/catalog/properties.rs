@@ -139,7 +139,6 @@ pub(in super::super) async fn remove(api: &Api, request: &Request) -> HandlerRes
     let (caller, name) = (request.caller()?, request.part("property"));
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         find(namespace, name)?;
-        check_unprotected(namespace, "property", name)?;
         namespace.spec = edited(api, work, &namespace.spec, &caller, |all| drop(all.remove(name)))?;
         Ok(())
     };
@@ -150,7 +149,7 @@ pub(in super::super) async fn remove(api: &Api, request: &Request) -> HandlerRes
 pub(in super::super) async fn clear(api: &Api, request: &Request) -> HandlerResult {
     let caller = request.caller()?;
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
-        check_unprotected(namespace, "namespace", &namespace.meta.name)?;
+        check_unprotected(namespace)?;
         namespace.spec = edited(api, work, &namespace.spec, &caller, Properties::clear)?;
         Ok(())
     };

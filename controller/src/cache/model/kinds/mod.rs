@@ -59,6 +59,7 @@ use uuid::Uuid;
 
 pub use node::ended_unassignments;
 pub use release::content_fixed;
+pub use simple::protected;
 
 use super::{Model, Reach, StoredValue};
 use crate::records::codec::BadRecord;

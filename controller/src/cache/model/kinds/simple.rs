@@ -1,13 +1,15 @@
 //! The kinds of which one object is one change of the fleet and nothing has to be worked out: the levels above nodes, the tags
 //! beside releases, stored choices of primaries, and the namespaces of the catalogue.
 
+use std::collections::BTreeSet;
+
 use stemma_core::fleet::Change;
 use stemma_core::name::{Name, NamespaceName, ObjectName, TagName};
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, GroupId, Kind, NamespaceSpec, NodeGroupSpec, Object, PrimarySpec,
-    ReleaseTagsSpec, TemplateId,
+    Association, ClusterId, ClusterSpec, ClusterTemplateSpec, Definition, GroupId, Kind, Member, NamespaceSpec,
+    NamespaceTag, NodeGroupSpec, Object, PrimarySpec, ReleaseTagsSpec, TemplateId,
 };
-use stemma_wire::error::ApiError;
+use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::{Reference, Resource, release_exists};
@@ -22,9 +24,44 @@ impl Resource for ReleaseTagsSpec {
     }
 }
 
+fn names<M: Member>(spec: &NamespaceSpec) -> BTreeSet<String> {
+    M::all(spec).iter().map(|member| member.name().to_owned()).collect()
+}
+
+/// The first that is there no longer. One that is gone where one is new has another name now.
+fn gone(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Option<String> {
+    let mut gone = before.difference(after);
+    let first = gone.next()?;
+    let is_renamed = gone.next().is_none() && before.len() == after.len();
+    (!is_renamed).then(|| first.clone())
+}
+
+/// The refusal to delete something of a namespace that is protected, in Glance's words.
+pub fn protected(namespace: &NamespaceName, what: &str, name: &str) -> ApiError {
+    let message = format!("Metadata definition {what} {name} is protected and cannot be deleted.");
+    let advice = format!("nothing was changed; set `protected` of namespace {} to false first", quote(namespace));
+    ApiError::new(ErrorType::ObjectProtected, message).detail(advice)
+}
+
 impl Resource for NamespaceSpec {
     named_by!(NamespaceName);
     kept_in!(namespaces, Namespace);
+
+    /// While it is protected nothing in it goes, whatever write would take it away. What gets another name stays.
+    fn check_change(&self, next: &Self, name: &NamespaceName, _model: &Model) -> Result<(), ApiError> {
+        if !self.protected {
+            return Ok(());
+        }
+        let properties = |spec: &Self| spec.properties.keys().cloned().collect();
+        let lists = [
+            ("property", gone(&properties(self), &properties(next))),
+            (Association::WORD, gone(&names::<Association>(self), &names::<Association>(next))),
+            (Definition::WORD, gone(&names::<Definition>(self), &names::<Definition>(next))),
+            (NamespaceTag::WORD, gone(&names::<NamespaceTag>(self), &names::<NamespaceTag>(next))),
+        ];
+        let first = lists.into_iter().find_map(|(word, gone)| Some((word, gone?)));
+        first.map_or(Ok(()), |(word, gone)| Err(protected(name, word, &gone)))
+    }
 
     fn remove_change(object: &Object<Self>) -> Option<Change> {
         Some(Change::RemoveNamespace(object.meta.uuid))
