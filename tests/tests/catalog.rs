@@ -150,8 +150,9 @@ fn a_merge_and_a_manifest_keep_the_order_of_tags() -> Result<()> {
     assert_eq!(tags(&fleet)?, ["d", "c", "b", "a"]);
     let again = fleet.stemma(&["catalog", "import", &path, "--merge"])?;
     assert!(again.contains("unchanged"), "nothing is missing any more: {again}");
-    std::fs::write(&file, fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "manifest"])?)?;
-    let applied = fleet.stemma(&["apply", "-f", &path, "--force"])?;
+    let manifest = fleet.dir().join("site.yaml");
+    std::fs::write(&manifest, fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "manifest"])?)?;
+    let applied = fleet.stemma(&["apply", "-f", &manifest.to_string_lossy(), "--force"])?;
     assert!(applied.contains("Site::Labels  unchanged"), "{applied}");
     assert_eq!(tags(&fleet)?, ["d", "c", "b", "a"]);
     Ok(())
