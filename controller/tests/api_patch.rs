@@ -71,10 +71,18 @@ async fn what_nobody_set_can_be_added_to_and_returned_to_its_default() {
     site(&served).await;
     for (operations, field, expected) in [
         (json!([{"op": "add", "path": "/roles/-", "value": "web"}]), "roles", json!(["web"])),
-        (json!([{"op": "copy", "from": "/roles/0", "path": "/roles/0"}, {"op": "remove", "path": "/roles/1"}]), "roles", json!(["web"])),
+        (
+            json!([{"op": "copy", "from": "/roles/0", "path": "/roles/0"}, {"op": "remove", "path": "/roles/1"}]),
+            "roles",
+            json!(["web"]),
+        ),
         (json!([{"op": "remove", "path": "/roles/0"}]), "roles", json!([])),
         (json!([{"op": "replace", "path": "/merge_labels", "value": true}]), "merge_labels", json!(true)),
-        (json!([{"op": "test", "path": "/merge_labels", "value": true}, {"op": "remove", "path": "/merge_labels"}]), "merge_labels", json!(false)),
+        (
+            json!([{"op": "test", "path": "/merge_labels", "value": true}, {"op": "remove", "path": "/merge_labels"}]),
+            "merge_labels",
+            json!(false),
+        ),
     ] {
         let (status, node) = patch(&served, "/v1/nodes/n1", &operations).await;
         // A list at its default is not shown.
@@ -115,7 +123,10 @@ async fn a_patch_that_does_not_fit_changes_nothing_and_says_which_operation() {
         assert_eq!((found, body["error"]["type"].as_str()), (status, Some(kind)), "{operation}: {body}");
         let message = body["error"]["message"].as_str().expect("a message");
         assert!(message.contains(said), "{operation}: {message}");
-        assert!(message.ends_with("nothing was changed") || body["error"]["type"] == "label.invalid", "{operation}: {message}");
+        assert!(
+            message.ends_with("nothing was changed") || body["error"]["type"] == "label.invalid",
+            "{operation}: {message}"
+        );
     }
     assert_eq!(served.get("/v1/clusters/eu").await, before);
 }

@@ -179,7 +179,8 @@ fn merges_at_the_same_time_lose_nothing() -> Result<()> {
         for import in imports {
             ended.push(import.ended_with()?);
         }
-        let stored: Value = serde_json::from_str(&fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "json"])?)?;
+        let stored: Value =
+            serde_json::from_str(&fleet.stemma(&["get", "namespace", "Site::Labels", "-o", "json"])?)?;
         for (name, (is_well, said)) in names.iter().zip(ended) {
             assert_eq!(!stored["properties"][name].is_null(), is_well, "{name}: {said}");
             assert!(is_well || said.contains("nothing was changed"), "{said}");

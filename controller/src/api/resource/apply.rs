@@ -140,7 +140,8 @@ fn read_one(at: usize, mut object: Value, before: &[Given]) -> Result<Given, Api
 }
 
 fn no_revision(at: usize, given: &Value) -> ApiError {
-    let message = format!("object {at}: {REVISION} is a whole number, not {}; nothing was changed", quote(&given.to_string()));
+    let message =
+        format!("object {at}: {REVISION} is a whole number, not {}; nothing was changed", quote(&given.to_string()));
     ApiError::new(ErrorType::FieldInvalid, message).field(format!("objects[{at}].{REVISION}"))
 }
 
@@ -213,13 +214,7 @@ impl<'a> Applying<'a> {
     }
 
     /// Puts an object. A new one that is refused stands there without its fields: what refers to it is judged by itself.
-    fn put<S: Shown>(
-        &mut self,
-        work: &mut Work<'_>,
-        given: &Given,
-        name: S::Name,
-        new: S,
-    ) -> Result<Value, ApiError> {
+    fn put<S: Shown>(&mut self, work: &mut Work<'_>, given: &Given, name: S::Name, new: S) -> Result<Value, ApiError> {
         let stored = |work: &Work<'_>| {
             let text = S::name_text(&name)?;
             S::shelf(&work.model).named(new.scope(), &text).cloned()

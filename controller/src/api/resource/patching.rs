@@ -79,7 +79,10 @@ fn apply_maps<S: Shown>(
 ) -> Result<(), ApiError> {
     let is_merge = |name: &str| name == MERGE_LABELS && S::KIND != Kind::ClusterTemplate;
     if let Some(name) = maps.keys().find(|name| MapName::named(name).is_none() && !is_merge(name)) {
-        let message = format!("an apply of an object names labels, annotations and parameters, not {}; nothing was changed", quote(name));
+        let message = format!(
+            "an apply of an object names labels, annotations and parameters, not {}; nothing was changed",
+            quote(name)
+        );
         let advice = "other fields are applied with POST /v1/apply, or changed with a merge patch";
         return Err(ApiError::new(ErrorType::FieldUnknown, message).field(name.clone()).detail(advice));
     }
@@ -277,7 +280,10 @@ fn whole_map(
                 _ => None,
             };
             let whole = whole.ok_or_else(|| {
-                let message = format!("{} takes a map, or the text of one, as {{'key': 'value'}}; nothing was changed", operation.pointer());
+                let message = format!(
+                    "{} takes a map, or the text of one, as {{'key': 'value'}}; nothing was changed",
+                    operation.pointer()
+                );
                 ApiError::new(ErrorType::FieldInvalid, message).field(map.name())
             })?;
             if let Some((key, _)) = whole.iter().find(|(_, value)| value.is_null()) {
@@ -290,7 +296,11 @@ fn whole_map(
 }
 
 fn null_in_patch(map: MapName, key: &str) -> ApiError {
-    let message = format!("{}.{}: null is not taken in a JSON patch, as in Magnum's; nothing was changed", map.name(), quote(key));
+    let message = format!(
+        "{}.{}: null is not taken in a JSON patch, as in Magnum's; nothing was changed",
+        map.name(),
+        quote(key)
+    );
     let advice =
         format!("\"remove\" takes the key away here; POST …/{}/tombstones stops it from being inherited", map.name());
     ApiError::new(ErrorType::LabelInvalid, message).field(format!("{}.{key}", map.name())).detail(advice)

@@ -63,15 +63,16 @@ impl Work<'_> {
             }
             let checked = self.model.fleet.node_view(node.id()).map_or(Ok(()), |view| view.check_instance());
             let is_unknown = self.model.fleet.observation(node.id()).is_none();
-            checked.or_else(|lacks| match lacks {
-                InstanceTraits::Missing { .. } if is_unknown => Ok(()),
-                lacks => Err(lacks),
-            })
-            .map_err(|lacks| {
-                ApiError::new(ErrorType::ObjectInvalid, format!("{lacks}; nothing was changed"))
-                    .field("nodegroup")
-                    .extra("object", format!("node/{}", node.display_name()).into())
-            })?;
+            checked
+                .or_else(|lacks| match lacks {
+                    InstanceTraits::Missing { .. } if is_unknown => Ok(()),
+                    lacks => Err(lacks),
+                })
+                .map_err(|lacks| {
+                    ApiError::new(ErrorType::ObjectInvalid, format!("{lacks}; nothing was changed"))
+                        .field("nodegroup")
+                        .extra("object", format!("node/{}", node.display_name()).into())
+                })?;
         }
         Ok(())
     }

@@ -265,7 +265,8 @@ pub fn check_absent(presumed: Option<u64>) -> Result<(), ApiError> {
     match presumed {
         None | Some(0) => Ok(()),
         Some(presumed) => {
-            let message = format!("the object is not there, the request presumes it at revision {presumed}; nothing was changed");
+            let message =
+                format!("the object is not there, the request presumes it at revision {presumed}; nothing was changed");
             Err(ApiError::new(ErrorType::PreconditionFailed, message).detail("read it again, and decide again"))
         }
     }

@@ -228,9 +228,11 @@ mod tests {
     #[test]
     fn what_is_merged_keeps_its_order_and_gets_what_it_has_not() {
         let fields = |value: Value| value.as_object().cloned().unwrap();
-        let shown = fields(json!({"namespace": "N", "self": "/v2", "tags": [{"name": "b", "created_at": "x"}, {"name": "a"}]}));
+        let shown =
+            fields(json!({"namespace": "N", "self": "/v2", "tags": [{"name": "b", "created_at": "x"}, {"name": "a"}]}));
         let given = fields(json!({"namespace": "N", "description": "D", "tags": [{"name": "c"}, {"name": "a"}]}));
-        let expected = json!({"namespace": "N", "description": "D", "tags": [{"name": "a"}, {"name": "b"}, {"name": "c"}]});
+        let expected =
+            json!({"namespace": "N", "description": "D", "tags": [{"name": "a"}, {"name": "b"}, {"name": "c"}]});
         assert_eq!(Value::Object(merged(as_written(shown), given)), expected);
     }
 

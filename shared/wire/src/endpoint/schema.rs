@@ -47,7 +47,8 @@ fn kind(schemas: &mut Map<String, Value>, kind: &KindFields) {
 
 fn apply() -> Value {
     let kinds = kinds().map(|one| one.kind);
-    let presumed = "The revision that the object is at, as its ETag has it; 0: it is not there yet. Refused where it is another.";
+    let presumed =
+        "The revision that the object is at, as its ETag has it; 0: it is not there yet. Refused where it is another.";
     let presumed = json!({"description": presumed, "type": ["integer", "null"], "minimum": 0});
     let common = json!({"kind": {"enum": kinds}, "resource_version": presumed});
     let kind = json!({"type": "object", "required": ["kind"], "properties": common});
