@@ -13,7 +13,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use super::objects::{Shown, raw, read_body, shown_fields, update};
 use super::{kept, view, writes};
 use crate::api::Api;
-use crate::api::http::patch::{BadPatch, Operation, Patch, Verb, map_from_text};
+use crate::api::http::patch::{BadPatch, Operation, Patch, SentPatch, Verb, map_from_text};
 use crate::api::http::request::{HandlerResult, PatchKind, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
@@ -55,7 +55,7 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResu
 enum Intent {
     Apply(Map<String, Value>),
     Merge(Map<String, Value>),
-    Json(Patch),
+    Json(SentPatch),
 }
 
 impl Intent {
@@ -63,7 +63,7 @@ impl Intent {
         Ok(match kind {
             PatchKind::Apply => Self::Apply(request.object()?),
             PatchKind::Merge => Self::Merge(request.object()?),
-            PatchKind::Json => Self::Json(Patch::read(request.json()?).map_err(|e| bad_patch(&e))?),
+            PatchKind::Json => Self::Json(SentPatch::read(request.json()?).map_err(|e| bad_patch(&e))?),
         })
     }
 }
@@ -147,10 +147,10 @@ fn json_patch<S: Shown>(
     api: &Api,
     work: &Work<'_>,
     object: &mut Object<S>,
-    mut patch: Patch,
+    patch: SentPatch,
     caller: &Caller,
 ) -> Result<(), ApiError> {
-    patch = patch.written_out(|| whole_document(api, work, object)).map_err(|e| bad_patch(&e))?;
+    let mut patch = patch.written_out(|| whole_document(api, work, object)).map_err(|e| bad_patch(&e))?;
     for map in MapName::ALL {
         for operation in patch.split(map.name()) {
             map_operation::<S>(&mut object.spec, map, &operation, work, caller)?;

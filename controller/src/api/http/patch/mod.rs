@@ -1,13 +1,18 @@
 //! JSON patches (RFC 6902), with the rules of Ironic's and Magnum's clients where those are stricter.
 //!
 //! Labels are not part of the document that a patch edits: they have owners, so an operation on a label is an
-//! update by its caller. So what tests, copies or moves is first written out ([`Patch::written_out`]) as what it comes to in
+//! update by its caller. So what was sent is first written out ([`SentPatch::written_out`]) as what it comes to in
 //! additions, removals and replacements. [`Patch::split`] takes those of labels out, and the rest edits the object's other fields.
 
+mod python;
+mod sent;
+
 use serde_json::{Map, Value};
-use stemma_core::digest::canonical_json;
 
 use super::json::MAX_DEPTH;
+
+pub(crate) use python::map_from_text;
+pub(crate) use sent::SentPatch;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,22 +23,7 @@ pub(crate) enum Verb {
     Remove,
     /// Sets a member that is there.
     Replace,
-    /// Sets a member to what another one is.
-    Copy,
-    /// The same, and takes the other one away.
-    Move,
-    /// Changes nothing; the patch fits only where the member has this value.
-    Test,
 }
-
-const VERBS: [(&str, Verb); 6] = [
-    ("add", Verb::Add),
-    ("remove", Verb::Remove),
-    ("replace", Verb::Replace),
-    ("copy", Verb::Copy),
-    ("move", Verb::Move),
-    ("test", Verb::Test),
-];
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,10 +32,8 @@ pub(crate) struct Operation {
     pub verb: Verb,
     /// The members on the way, unescaped, at least one.
     pub path: Vec<String>,
-    /// What is set or expected; `None` for what takes no value.
+    /// What is set; `None` for a removal.
     pub value: Option<Value>,
-    /// Where a copy or a move finds its value; empty for the others.
-    from: Vec<String>,
 }
 
 /// A patch that cannot be read, or does not fit the object.
@@ -78,7 +66,7 @@ pub(crate) enum BadPatch {
         expected: String,
     },
     /// Copies make more of the object than a body may hold.
-    #[error("the patch copies more than {MOST_COPIED} bytes")]
+    #[error("the patch copies more than {} bytes", sent::MOST_COPIED)]
     TooLarge,
     /// A value would be nested too deep.
     #[error("{path} would be nested deeper than the {MAX_DEPTH} levels that an object may have")]
@@ -114,83 +102,10 @@ pub(crate) enum BadPatch {
     },
 }
 
-const MOST_OPERATIONS: usize = 512;
-/// The longest path, in bytes.
-const MAX_PATH: usize = 1024;
-/// What the copies and moves of one patch may write together, in bytes of JSON text.
-const MOST_COPIED: usize = 1024 * 1024;
-
 impl Operation {
     /// The path as text.
     pub(crate) fn pointer(&self) -> String {
         pointer(&self.path)
-    }
-
-    fn read(value: Value) -> Result<Self, BadPatch> {
-        let Value::Object(mut fields) = value else { return Err(malformed("an operation is an object")) };
-        let mut text = |name: &str| match fields.remove(name) {
-            Some(Value::String(text)) => Ok(text),
-            _ => Err(malformed(format!("{name:?} is missing or no text"))),
-        };
-        let (word, path) = (text("op")?, text("path")?);
-        let unknown = || malformed(format!("the operation {:?} is not taken", beginning(&word)));
-        let verb = VERBS.iter().find(|(name, _)| *name == word).map(|(_, verb)| *verb).ok_or_else(unknown)?;
-        let from = if matches!(verb, Verb::Copy | Verb::Move) { read_pointer(&text("from")?)? } else { Vec::new() };
-        let value = fields.remove("value");
-        if let Some(other) = fields.keys().next() {
-            return Err(malformed(format!("it has no field {other:?}")));
-        }
-        let value = match (verb, value) {
-            (Verb::Remove | Verb::Copy | Verb::Move, _) => None,
-            (_, Some(value)) => Some(value),
-            (_, None) => return Err(malformed(format!("the operation on {path:?} has no value"))),
-        };
-        Ok(Self { verb, path: read_pointer(&path)?, value, from })
-    }
-
-    /// Numbers are equal by what they are worth, and the order of an object's members means nothing.
-    fn test(&self, document: &Value) -> Result<(), BadPatch> {
-        let found = document.pointer(&self.pointer()).ok_or_else(|| self.missing())?;
-        let expected = self.value.as_ref().unwrap_or(&Value::Null);
-        if canonical_json(found) == canonical_json(expected) {
-            return Ok(());
-        }
-        let [found, expected] = [found, expected].map(|value| beginning(&value.to_string()));
-        Err(BadPatch::Differs { path: self.pointer(), found, expected })
-    }
-
-    /// The value that a copy or a move is of.
-    fn take(&self, document: &Value) -> Result<Value, BadPatch> {
-        let missing = || BadPatch::Missing { path: pointer(&self.from), done: self.done() };
-        document.pointer(&pointer(&self.from)).cloned().ok_or_else(missing)
-    }
-
-    /// Makes a copy or a move of a value, and gives what it comes to in removals, additions and replacements.
-    fn put(self, value: Value, document: &mut Value) -> Result<Vec<Self>, BadPatch> {
-        let Self { verb, path, from, .. } = self;
-        let is_item =
-            from.split_last().is_some_and(|(_, way)| document.pointer(&pointer(way)).is_some_and(Value::is_array));
-        if path == from && !(is_item && verb == Verb::Copy) {
-            return Ok(Vec::new());
-        }
-        if path.starts_with(&from) && verb == Verb::Move {
-            return Err(BadPatch::IntoItself { from: pointer(&from), path: pointer(&path) });
-        }
-        let mut written = Vec::new();
-        if verb == Verb::Move {
-            let taken = Self { verb: Verb::Remove, path: from, value: None, from: Vec::new() };
-            taken.apply(document)?;
-            written.push(taken);
-        }
-        // A member that is there is replaced, where an addition of Magnum's clients would be refused.
-        let (last, way) = path.split_last().expect("a pointer has at least one member");
-        let is_member =
-            document.pointer(&pointer(way)).is_some_and(|within| within.is_object() && within.get(last).is_some());
-        let verb = if is_member { Verb::Replace } else { Verb::Add };
-        let put = Self { verb, path, value: Some(value), from: Vec::new() };
-        put.apply(document)?;
-        written.push(put);
-        Ok(written)
     }
 
     fn apply(&self, document: &mut Value) -> Result<(), BadPatch> {
@@ -238,18 +153,9 @@ impl Operation {
         Ok(())
     }
 
-    fn done(&self) -> &'static str {
-        match self.verb {
-            Verb::Add | Verb::Replace => "replaced",
-            Verb::Remove => "removed",
-            Verb::Copy => "copied",
-            Verb::Move => "moved",
-            Verb::Test => "tested",
-        }
-    }
-
     fn missing(&self) -> BadPatch {
-        BadPatch::Missing { path: self.pointer(), done: self.done() }
+        let done = if self.verb == Verb::Remove { "removed" } else { "replaced" };
+        BadPatch::Missing { path: self.pointer(), done }
     }
 }
 
@@ -258,49 +164,6 @@ impl Operation {
 pub(crate) struct Patch(pub Vec<Operation>);
 
 impl Patch {
-    /// Reads a body.
-    ///
-    /// # Errors
-    /// [`BadPatch::Malformed`].
-    pub(crate) fn read(body: Value) -> Result<Self, BadPatch> {
-        let Value::Array(operations) = body else { return Err(malformed("this is no list")) };
-        if operations.len() > MOST_OPERATIONS {
-            return Err(malformed(format!("at most {MOST_OPERATIONS} operations are taken at once")));
-        }
-        operations.into_iter().map(Operation::read).collect::<Result<_, _>>().map(Self)
-    }
-
-    /// What the patch comes to on a document in additions, removals and replacements. The document is asked for only where an
-    /// operation looks at it.
-    ///
-    /// # Errors
-    /// [`BadPatch`], of the first operation that does not fit.
-    pub(crate) fn written_out(self, document: impl FnOnce() -> Map<String, Value>) -> Result<Self, BadPatch> {
-        if self.0.iter().all(|operation| matches!(operation.verb, Verb::Add | Verb::Remove | Verb::Replace)) {
-            return Ok(self);
-        }
-        let mut document = Value::Object(document());
-        let (mut written, mut copied) = (Vec::new(), 0);
-        for operation in self.0 {
-            match operation.verb {
-                Verb::Add | Verb::Remove | Verb::Replace => {
-                    operation.apply(&mut document)?;
-                    written.push(operation);
-                }
-                Verb::Test => operation.test(&document)?,
-                Verb::Copy | Verb::Move => {
-                    let value = operation.take(&document)?;
-                    copied += value.to_string().len();
-                    if copied > MOST_COPIED {
-                        return Err(BadPatch::TooLarge);
-                    }
-                    written.extend(operation.put(value, &mut document)?);
-                }
-            }
-        }
-        Ok(Self(written))
-    }
-
     /// Takes out the operations on one root attribute.
     pub(crate) fn split(&mut self, root: &str) -> Vec<Operation> {
         let (taken, kept) = std::mem::take(&mut self.0).into_iter().partition(|o| o.path[0] == root);
@@ -319,99 +182,6 @@ impl Patch {
     }
 }
 
-/// Reads a whole map that came as text: JSON, or Python's form of a dictionary, which is what Magnum's
-/// command line makes of `replace labels=a=1,b=2`. Only strings, numbers and booleans stand in it.
-pub(crate) fn map_from_text(text: &str) -> Option<Map<String, Value>> {
-    if let Ok(Value::Object(map)) = super::json::parse(format!("{{\"labels\":{text}}}").as_bytes())
-        && let Some(Value::Object(labels)) = map.get("labels")
-    {
-        return Some(labels.clone());
-    }
-    PythonDict { rest: text.trim() }.read()
-}
-
-struct PythonDict<'a> {
-    rest: &'a str,
-}
-
-impl PythonDict<'_> {
-    fn read(mut self) -> Option<Map<String, Value>> {
-        let mut map = Map::new();
-        self.token("{")?;
-        while !self.rest.starts_with('}') {
-            let key = self.quoted()?;
-            self.token(":")?;
-            let value = if self.rest.starts_with(['\'', '"']) { self.quoted()? } else { self.bare()? };
-            if map.insert(key, Value::String(value)).is_some() {
-                return None;
-            }
-            if self.token(",").is_none() {
-                break;
-            }
-        }
-        self.token("}")?;
-        self.rest.is_empty().then_some(map)
-    }
-
-    fn token(&mut self, token: &str) -> Option<()> {
-        self.rest = self.rest.strip_prefix(token)?.trim_start();
-        Some(())
-    }
-
-    fn quoted(&mut self) -> Option<String> {
-        let quote = self.rest.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
-        let mut text = String::new();
-        let mut chars = self.rest[1..].char_indices();
-        while let Some((at, c)) = chars.next() {
-            match c {
-                c if c == quote => {
-                    self.rest = self.rest[at + 2..].trim_start();
-                    return Some(text);
-                }
-                '\\' => text.push(match chars.next()?.1 {
-                    'n' => '\n',
-                    't' => '\t',
-                    c @ ('\\' | '\'' | '"') => c,
-                    _ => return None,
-                }),
-                c => text.push(c),
-            }
-        }
-        None
-    }
-
-    fn bare(&mut self) -> Option<String> {
-        let end = self.rest.find([',', '}'])?;
-        let (word, rest) = self.rest.split_at(end);
-        self.rest = rest;
-        let word = word.trim_end();
-        match word {
-            "True" => Some("true".to_owned()),
-            "False" => Some("false".to_owned()),
-            _ => word.parse::<f64>().is_ok_and(f64::is_finite).then(|| word.to_owned()),
-        }
-    }
-}
-
-/// Reads a JSON pointer (RFC 6901): an empty member is the key "", and the whole document has no path here.
-fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
-    let wrong = |why: String| malformed(format!("the path {:?} {why}", beginning(text)));
-    if text.len() > MAX_PATH {
-        return Err(wrong(format!("is longer than {MAX_PATH} bytes")));
-    }
-    let Some(inner) = text.strip_prefix('/').filter(|inner| !inner.is_empty()) else {
-        return Err(wrong("does not begin with a slash and a name".to_owned()));
-    };
-    let members: Option<Vec<String>> = inner.split('/').map(unescaped).collect();
-    members.ok_or_else(|| wrong("has a ~ that is neither ~0 nor ~1".to_owned()))
-}
-
-/// A member of a pointer; nothing where an escape in it is none.
-fn unescaped(member: &str) -> Option<String> {
-    let mut escapes = member.split('~').skip(1);
-    escapes.all(|rest| rest.starts_with(['0', '1'])).then(|| member.replace("~1", "/").replace("~0", "~"))
-}
-
 /// A place in a list: digits without a zero before them (RFC 6901).
 fn read_index(key: &str) -> Option<usize> {
     let is_index = key == "0" || !key.starts_with('0') && key.bytes().all(|byte| byte.is_ascii_digit());
@@ -427,18 +197,10 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-fn beginning(text: &str) -> String {
-    text.chars().take(64).collect()
-}
-
 /// The text of a JSON pointer (RFC 6901).
 fn pointer(path: &[String]) -> String {
     let escaped = path.iter().map(|part| part.replace('~', "~0").replace('/', "~1"));
     escaped.fold(String::new(), |text, part| text + "/" + &part)
-}
-
-fn malformed(what: impl Into<String>) -> BadPatch {
-    BadPatch::Malformed { what: what.into() }
 }
 
 #[cfg(test)]
@@ -448,7 +210,7 @@ mod tests {
 
     fn patched(document: &Value, patch: Value) -> Result<Value, BadPatch> {
         let document = document.as_object().unwrap();
-        Patch::read(patch)?.written_out(|| document.clone())?.apply(document.clone()).map(Value::Object)
+        SentPatch::read(patch)?.written_out(|| document.clone())?.apply(document.clone()).map(Value::Object)
     }
 
     #[test]
@@ -568,25 +330,5 @@ mod tests {
             .collect();
         let refused = patched(&json!({"extra": {}}), adds.into()).unwrap_err();
         assert!(matches!(refused, BadPatch::TooDeep { .. }), "{refused}");
-    }
-
-    #[test]
-    fn a_map_comes_as_json_or_as_python_writes_it() {
-        for (text, expected) in [
-            ("{'a': '7'}", Some(json!({"a": "7"}))),
-            (r#"{"y": "2"}"#, Some(json!({"y": "2"}))),
-            (r#"{"y": 1.50}"#, Some(json!({"y": "1.50"}))),
-            (
-                r#"{'a': "it's", 'b': 'q\'x', 'c': 1, 'd': True, }"#,
-                Some(json!({"a": "it's", "b": "q'x", "c": "1", "d": "true"})),
-            ),
-            ("{}", Some(json!({}))),
-            ("notadict", None),
-            ("{'a': ['x']}", None),
-            ("{'a': '1'} x", None),
-            ("{'a': None}", None),
-        ] {
-            assert_eq!(map_from_text(text).map(Value::Object), expected, "{text}");
-        }
     }
 }

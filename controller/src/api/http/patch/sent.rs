@@ -1,0 +1,189 @@
+//! A patch as it was sent, with all operations of RFC 6902, and what it comes to.
+
+use serde_json::{Map, Value};
+use stemma_core::digest::canonical_json;
+
+use super::{BadPatch, Operation, Patch, Verb, pointer};
+
+const MOST_OPERATIONS: usize = 512;
+/// The longest path, in bytes.
+const MAX_PATH: usize = 1024;
+/// What the copies and moves of one patch may write together, in bytes of JSON text.
+pub(super) const MOST_COPIED: usize = 1024 * 1024;
+
+/// A patch as it was sent.
+#[derive(Clone, Debug)]
+pub(crate) struct SentPatch(Vec<Sent>);
+
+#[derive(Clone, Debug)]
+enum Sent {
+    Edit(Operation),
+    /// The patch fits only where the member has this value.
+    Test {
+        path: Vec<String>,
+        value: Value,
+    },
+    /// Sets a member to what another one is.
+    Copy {
+        from: Vec<String>,
+        path: Vec<String>,
+    },
+    /// The same, and takes the other one away.
+    Move {
+        from: Vec<String>,
+        path: Vec<String>,
+    },
+}
+
+impl SentPatch {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`BadPatch::Malformed`].
+    pub(crate) fn read(body: Value) -> Result<Self, BadPatch> {
+        let Value::Array(operations) = body else { return Err(malformed("this is no list")) };
+        if operations.len() > MOST_OPERATIONS {
+            return Err(malformed(format!("at most {MOST_OPERATIONS} operations are taken at once")));
+        }
+        operations.into_iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// What the patch comes to on a document. That is asked for only where an operation looks at it.
+    ///
+    /// # Errors
+    /// [`BadPatch`], of the first operation that does not fit.
+    pub(crate) fn written_out(self, document: impl FnOnce() -> Map<String, Value>) -> Result<Patch, BadPatch> {
+        if self.0.iter().all(|sent| matches!(sent, Sent::Edit(_))) {
+            let edits =
+                self.0.into_iter().filter_map(|sent| if let Sent::Edit(edit) = sent { Some(edit) } else { None });
+            return Ok(Patch(edits.collect()));
+        }
+        let mut written = Written { document: Value::Object(document()), operations: Vec::new(), copied: 0 };
+        self.0.into_iter().try_for_each(|sent| written.take(sent))?;
+        Ok(Patch(written.operations))
+    }
+}
+
+/// A document as far as a patch was written out on it.
+struct Written {
+    document: Value,
+    operations: Vec<Operation>,
+    /// The bytes that were copied.
+    copied: usize,
+}
+
+impl Written {
+    fn take(&mut self, sent: Sent) -> Result<(), BadPatch> {
+        match sent {
+            Sent::Edit(edit) => self.edit(edit),
+            Sent::Test { path, value } => self.test(&path, &value),
+            Sent::Copy { from, path } => {
+                let value = self.copied(&from, "copied")?;
+                if path == from && !self.is_item(&from) { Ok(()) } else { self.put(path, value) }
+            }
+            Sent::Move { from, path } => {
+                let value = self.copied(&from, "moved")?;
+                if path == from {
+                    return Ok(());
+                }
+                if path.starts_with(&from) {
+                    return Err(BadPatch::IntoItself { from: pointer(&from), path: pointer(&path) });
+                }
+                self.edit(Operation { verb: Verb::Remove, path: from, value: None })?;
+                self.put(path, value)
+            }
+        }
+    }
+
+    fn edit(&mut self, edit: Operation) -> Result<(), BadPatch> {
+        edit.apply(&mut self.document)?;
+        self.operations.push(edit);
+        Ok(())
+    }
+
+    /// Numbers are equal by what they are worth, and the order of an object's members means nothing.
+    fn test(&self, path: &[String], expected: &Value) -> Result<(), BadPatch> {
+        let found = self.find(path, "tested")?;
+        if canonical_json(found) == canonical_json(expected) {
+            return Ok(());
+        }
+        let [found, expected] = [found, expected].map(|value| beginning(&value.to_string()));
+        Err(BadPatch::Differs { path: pointer(path), found, expected })
+    }
+
+    /// What stands at a path.
+    fn find(&self, path: &[String], done: &'static str) -> Result<&Value, BadPatch> {
+        self.document.pointer(&pointer(path)).ok_or_else(|| BadPatch::Missing { path: pointer(path), done })
+    }
+
+    /// The value that a copy or a move is of.
+    fn copied(&mut self, from: &[String], done: &'static str) -> Result<Value, BadPatch> {
+        let value = self.find(from, done)?.clone();
+        self.copied += value.to_string().len();
+        if self.copied > MOST_COPIED { Err(BadPatch::TooLarge) } else { Ok(value) }
+    }
+
+    fn is_item(&self, path: &[String]) -> bool {
+        path.split_last().is_some_and(|(_, way)| self.document.pointer(&pointer(way)).is_some_and(Value::is_array))
+    }
+
+    /// Puts what was copied. A member that is there is replaced, where an addition of Magnum's clients would be refused.
+    fn put(&mut self, path: Vec<String>, value: Value) -> Result<(), BadPatch> {
+        let is_there = !self.is_item(&path) && self.document.pointer(&pointer(&path)).is_some();
+        let verb = if is_there { Verb::Replace } else { Verb::Add };
+        self.edit(Operation { verb, path, value: Some(value) })
+    }
+}
+
+fn read(value: Value) -> Result<Sent, BadPatch> {
+    let Value::Object(mut fields) = value else { return Err(malformed("an operation is an object")) };
+    let mut text = |name: &str| match fields.remove(name) {
+        Some(Value::String(text)) => Ok(text),
+        _ => Err(malformed(format!("{name:?} is missing or no text"))),
+    };
+    let (word, path) = (text("op")?, text("path")?);
+    let from = if matches!(&*word, "copy" | "move") { read_pointer(&text("from")?)? } else { Vec::new() };
+    let value = fields.remove("value");
+    if let Some(other) = fields.keys().next() {
+        return Err(malformed(format!("it has no field {other:?}")));
+    }
+    let valued = || value.ok_or_else(|| malformed(format!("the operation on {path:?} has no value")));
+    let value = if matches!(&*word, "add" | "replace" | "test") { valued()? } else { Value::Null };
+    let path = read_pointer(&path)?;
+    Ok(match &*word {
+        "add" => Sent::Edit(Operation { verb: Verb::Add, value: Some(value), path }),
+        "replace" => Sent::Edit(Operation { verb: Verb::Replace, value: Some(value), path }),
+        "remove" => Sent::Edit(Operation { verb: Verb::Remove, value: None, path }),
+        "test" => Sent::Test { path, value },
+        "copy" => Sent::Copy { from, path },
+        "move" => Sent::Move { from, path },
+        _ => return Err(malformed(format!("the operation {:?} is not taken", beginning(&word)))),
+    })
+}
+
+/// Reads a JSON pointer (RFC 6901): an empty member is the key "", and the whole document has no path here.
+fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
+    let wrong = |why: String| malformed(format!("the path {:?} {why}", beginning(text)));
+    if text.len() > MAX_PATH {
+        return Err(wrong(format!("is longer than {MAX_PATH} bytes")));
+    }
+    let Some(inner) = text.strip_prefix('/').filter(|inner| !inner.is_empty()) else {
+        return Err(wrong("does not begin with a slash and a name".to_owned()));
+    };
+    let members: Option<Vec<String>> = inner.split('/').map(unescaped).collect();
+    members.ok_or_else(|| wrong("has a ~ that is neither ~0 nor ~1".to_owned()))
+}
+
+/// A member of a pointer; nothing where an escape in it is none.
+fn unescaped(member: &str) -> Option<String> {
+    let mut escapes = member.split('~').skip(1);
+    escapes.all(|rest| rest.starts_with(['0', '1'])).then(|| member.replace("~1", "/").replace("~0", "~"))
+}
+
+fn beginning(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+fn malformed(what: impl Into<String>) -> BadPatch {
+    BadPatch::Malformed { what: what.into() }
+}
