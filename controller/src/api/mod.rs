@@ -16,6 +16,7 @@ use stemma_wire::serve::{BoxError, Peer, Rejected};
 
 pub use http::body::{AnswerBody, Readers};
 pub use http::serve::{Answering, Guarding};
+pub use http::writers::Writers;
 
 use crate::blobs::Blobs;
 use crate::cache::Cache;
@@ -43,6 +44,8 @@ pub struct Api {
     pub traits: TraitNames,
     /// Who is sent an answer in pieces.
     pub readers: Readers,
+    /// Whose write is worked on.
+    pub writers: Writers,
     /// The port at which agents are served, with which a new token's answer says where to join.
     pub agents_port: u16,
     /// Which requests the listener takes.

@@ -7,7 +7,7 @@ use stemma_core::traits::TraitNames;
 use stemma_wire::serve::{Peer, RequestBody};
 
 use super::Parts;
-use crate::api::{Answering, Api, Guarding, Readers};
+use crate::api::{Answering, Api, Guarding, Readers, Writers};
 use crate::config::{AdminListen, Config};
 
 /// What answers operators.
@@ -30,6 +30,7 @@ pub(super) fn handler(
         rejected: Arc::clone(&parts.rejected),
         traits,
         readers: Readers::default(),
+        writers: Writers::default(),
         agents_port,
         guarding,
     };

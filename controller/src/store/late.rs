@@ -10,25 +10,30 @@ use super::{
     StoreError, Transaction, Watch, WatchError,
 };
 
-const LATE: Duration = Duration::from_millis(5);
+/// How late.
+pub(crate) const LATE: Duration = Duration::from_millis(5);
 
-/// An engine whose answers are late.
-pub(crate) struct LateStore(Arc<dyn Store>);
+/// An engine whose answers are late, those to commits as late as is wanted.
+pub(crate) struct LateStore(Arc<dyn Store>, Duration);
 
 struct LateSnapshot(Box<dyn Snapshot>);
 
 struct LateChanges(Weak<dyn Store>);
 
 impl LateStore {
-    pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
-        Self(inner)
+    pub(crate) fn new(inner: Arc<dyn Store>, commits: Duration) -> Self {
+        Self(inner, commits)
     }
 }
 
 fn late<'a, T: Send + 'a>(answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
+    late_by(LATE, answer)
+}
+
+fn late_by<'a, T: Send + 'a>(by: Duration, answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
     Box::pin(async move {
         let answer = answer.await;
-        tokio::time::sleep(LATE).await;
+        tokio::time::sleep(by).await;
         answer
     })
 }
@@ -47,7 +52,7 @@ impl Store for LateStore {
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        late(self.0.commit(transaction))
+        late_by(self.1, self.0.commit(transaction))
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Snapshot>, StoreError>> {

@@ -6,13 +6,14 @@
 mod late;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use late::LateStore;
 use serde_json::Value;
-use stemma_controller::api::{Api, Guarding, Readers, answer};
+use stemma_controller::api::{Api, Guarding, Readers, Writers, answer};
 use stemma_controller::blobs::Blobs;
 use stemma_controller::cache::Cache;
 use stemma_controller::registry::Registry;
@@ -76,12 +77,17 @@ fn is_late() -> bool {
 impl Served {
     /// Starts over an empty store.
     pub(crate) async fn start() -> Self {
+        Self::start_over(is_late().then_some(late::LATE)).await
+    }
+
+    /// Starts over an empty store whose engine, where it is late, answers commits that late.
+    pub(crate) async fn start_over(late: Option<Duration>) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
         let store = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default())
             .expect("a new store");
         let store: Arc<dyn Store> = Arc::new(store);
-        let store = if is_late() { Arc::new(LateStore::new(store)) } else { store };
+        let store = late.map_or(Arc::clone(&store), |late| Arc::new(LateStore::new(store, late)));
         let cache = Arc::new(Cache::load(store.as_ref()).await.expect("an empty store is read"));
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
         tokio::spawn(async move { following.follow(followed.as_ref()).await });
@@ -94,6 +100,7 @@ impl Served {
             rejected: Arc::default(),
             traits: TraitNames::default(),
             readers: Readers::default(),
+            writers: Writers::default(),
             agents_port: 9444,
             guarding: Guarding::Loopback,
         };

@@ -8,3 +8,4 @@ pub(crate) mod query;
 pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod version;
+pub(crate) mod writers;

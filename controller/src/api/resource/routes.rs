@@ -232,11 +232,14 @@ impl Operations for Api {
                 }
             }
             Handler::Write(write) => {
+                let turn = self.writers.turn().await?;
                 // Dropped where it waits when nobody waits for the answer any more; a decision ends at the next node that it looks at.
                 let _asking = request.abandoned.until_dropped();
                 let (_waiting, gone) = oneshot::channel::<Infallible>();
                 let runtime = Handle::current();
                 let writing = move || {
+                    // Its thread is what it has a turn for.
+                    let _turn = turn;
                     runtime.block_on(async {
                         tokio::select! {
                             answer = write(&self, &request) => answer,

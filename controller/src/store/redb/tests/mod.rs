@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::testing::{Files, Memory};
 use crate::store::conformance::{Bounds, Engine, conform, is_like_a_map};
-use crate::store::late::LateStore;
+use crate::store::late::{LATE, LateStore};
 use crate::store::{CreateOptions, Store};
 
 /// The same stores behind answers that are late.
@@ -16,11 +16,11 @@ struct Late(Files);
 
 impl Engine for Late {
     fn create(&self, create: &CreateOptions, bounds: &Bounds) -> Arc<dyn Store> {
-        Arc::new(LateStore::new(self.0.create(create, bounds)))
+        Arc::new(LateStore::new(self.0.create(create, bounds), LATE))
     }
 
     fn reopen(&self, bounds: &Bounds) -> Arc<dyn Store> {
-        Arc::new(LateStore::new(self.0.reopen(bounds)))
+        Arc::new(LateStore::new(self.0.reopen(bounds), LATE))
     }
 }
 
