@@ -1,8 +1,8 @@
 //! Where each node stands now, as one value that can be watched.
 //!
-//! Whoever waits for nodes would else ask for all of them again and again. Here each change of a node's state or liveness has a number
-//! in one sequence, and the last changes are kept: who was away for a while reads what it missed, and who was away for too long is told
-//! so and reads everything. Nothing here is stored; a restarted controller finds it out again.
+//! A client that waits for nodes need not read all of them again and again. Each change of a node's state or liveness has a number
+//! in one sequence, and the last changes are kept: who was away for a while reads what it missed, and who was away for too long, or
+//! since before a restart, is told so and reads everything. Nothing here is stored; a restarted controller finds it out again.
 //!
 //! Whether a node's agent is there stands here alone, and every answer takes it from here. A node's word follows from it and from the
 //! model, by the one function of `stemma_core::status`. This table notes the word of the reconciler's last pass. An answer works it out
@@ -27,10 +27,20 @@ pub struct NodeStatus {
     pub liveness: Liveness,
 }
 
+/// A place in the sequence of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{sequence} of {epoch}")]
+pub struct Position {
+    /// Which start of a controller counts: each begins with 1.
+    pub epoch: Uuid,
+    /// The number of a change; each has the next one. 0: before the first.
+    pub sequence: u64,
+}
+
 /// One change of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusChange {
-    /// Its number; each change has the next one.
+    /// Its number.
     pub sequence: u64,
     /// The node.
     pub node: Uuid,
@@ -38,16 +48,16 @@ pub struct StatusChange {
     pub now: Option<NodeStatus>,
 }
 
-/// Changes after that number are no longer kept: everything is to be read again.
+/// Changes after that place are no longer kept, or another start of the controller counted them: everything is to be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the changes since {0} are no longer kept")]
-pub struct Missed(pub u64);
+pub struct Missed(pub Position);
 
 /// Where all nodes stand.
 #[derive(Debug)]
 pub struct StatusTable {
     inner: Mutex<Inner>,
-    sequence: watch::Sender<u64>,
+    last: watch::Sender<Position>,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +68,8 @@ struct Inner {
 
 impl Default for StatusTable {
     fn default() -> Self {
-        Self { inner: Mutex::default(), sequence: watch::Sender::new(0) }
+        let start = Position { epoch: Uuid::new_v4(), sequence: 0 };
+        Self { inner: Mutex::default(), last: watch::Sender::new(start) }
     }
 }
 
@@ -110,22 +121,23 @@ impl StatusTable {
         counted(self.lock().facts.values())
     }
 
-    /// The number of the last change, to be watched.
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.sequence.subscribe()
+    /// The place of the last change, to be watched.
+    pub fn subscribe(&self) -> watch::Receiver<Position> {
+        self.last.subscribe()
     }
 
-    /// The changes after that number, in order.
+    /// The changes after that place, in order.
     ///
     /// # Errors
     /// [`Missed`].
-    pub fn since(&self, sequence: u64) -> Result<Vec<StatusChange>, Missed> {
+    pub fn since(&self, from: Position) -> Result<Vec<StatusChange>, Missed> {
         let inner = self.lock();
-        let first = inner.changes.front().map_or(*self.sequence.borrow() + 1, |change| change.sequence);
-        if sequence + 1 < first {
-            return Err(Missed(sequence));
+        let last = *self.last.borrow();
+        let first = inner.changes.front().map_or(last.sequence + 1, |change| change.sequence);
+        if from.epoch != last.epoch || from.sequence + 1 < first {
+            return Err(Missed(from));
         }
-        Ok(inner.changes.iter().filter(|change| change.sequence > sequence).copied().collect())
+        Ok(inner.changes.iter().filter(|change| change.sequence > from.sequence).copied().collect())
     }
 
     fn change(&self, node: Uuid, change: impl FnOnce(Facts) -> Facts) {
@@ -144,13 +156,14 @@ impl StatusTable {
     }
 
     fn note(&self, inner: &mut Inner, node: Uuid, now: Option<NodeStatus>) {
-        let sequence = *self.sequence.borrow() + 1;
+        let last = *self.last.borrow();
+        let sequence = last.sequence + 1;
         if inner.changes.len() == KEPT {
             inner.changes.pop_front();
         }
         inner.changes.push_back(StatusChange { sequence, node, now });
         // Under the lock, so that numbers are given one after the other.
-        self.sequence.send_replace(sequence);
+        self.last.send_replace(Position { sequence, ..last });
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -182,6 +195,7 @@ mod tests {
     fn a_change_has_the_next_number_and_what_is_equal_has_none() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         let watched = table.subscribe();
+        let at = |sequence| Position { sequence, ..*watched.borrow() };
         let is_connected = || Liveness::Connected;
         table.set_facts(node, Facts::default(), is_connected);
         table.set_facts(node, placed(Tasks::Incomplete), is_connected);
@@ -192,17 +206,17 @@ mod tests {
         assert_eq!(table.count_all(), BTreeMap::from([(State::Silent, 1)]));
         table.remove(node);
         table.remove(node);
-        let changes = table.since(0).unwrap();
+        let changes = table.since(at(0)).unwrap();
         let states: Vec<_> = changes.iter().map(|change| change.now.map(|now| now.status.state)).collect();
         let states_expected = [State::Unplaced, State::Changing, State::Converged, State::Silent].map(Some);
         assert_eq!(states, [&states_expected[..], &[None]].concat());
         assert!(changes.iter().zip(1..).all(|(change, number)| change.sequence == number));
-        assert_eq!(*watched.borrow(), 5);
-        assert_eq!(table.since(3).unwrap().len(), 2);
-        assert_eq!(table.since(5), Ok(Vec::new()));
+        assert_eq!(watched.borrow().sequence, 5);
+        assert_eq!(table.since(at(3)).unwrap().len(), 2);
+        assert_eq!(table.since(at(5)), Ok(Vec::new()));
         table.set_liveness(node, is_connected);
         table.set_tasks(node, Tasks::Succeeded);
-        assert_eq!(*watched.borrow(), 5, "who is gone does not come back with its last check-in");
+        assert_eq!(watched.borrow().sequence, 5, "who is gone does not come back with its last check-in");
         assert_eq!(table.liveness(node), Liveness::Absent);
     }
 
@@ -213,7 +227,23 @@ mod tests {
             let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
             table.set_facts(node, Facts::default(), || liveness);
         }
-        assert_eq!(table.since(1), Err(Missed(1)));
-        assert_eq!(table.since(2).unwrap().len(), KEPT);
+        let at = |sequence| Position { sequence, ..*table.subscribe().borrow() };
+        assert_eq!(table.since(at(1)), Err(Missed(at(1))));
+        assert_eq!(table.since(at(2)).unwrap().len(), KEPT);
+    }
+
+    #[test]
+    fn a_number_of_before_a_restart_is_told_to_read_everything() {
+        let (before, after, node) = (StatusTable::default(), StatusTable::default(), Uuid::from_u128(1));
+        for (table, changes) in [(&before, 3), (&after, 1)] {
+            for n in 0..changes {
+                let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
+                table.set_facts(node, Facts::default(), || liveness);
+            }
+        }
+        for sequence in 0..=3 {
+            let of_before = Position { sequence, ..*before.subscribe().borrow() };
+            assert_eq!(after.since(of_before), Err(Missed(of_before)));
+        }
     }
 }
