@@ -10,13 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
 use serde::de::DeserializeOwned;
-use stemma_core::manifest::BodyError;
+use stemma_core::manifest::{BodyError, MAX_DEPTH};
 
 /// The most values that one file may have, aliases expanded.
 pub(crate) const MAX_NODES: usize = 1_000_000;
-/// The deepest nesting.
-pub(crate) const MAX_DEPTH: usize = 64;
-
 /// The types of YAML's core schema.
 const CORE_TYPES: [&str; 7] = ["str", "int", "float", "bool", "null", "seq", "map"];
 

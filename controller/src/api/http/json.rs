@@ -7,10 +7,7 @@
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use stemma_core::json;
-
-/// How deep arrays and objects may stand in each other. The deepest thing that an author writes is a
-/// parameter (depth 16) in a task in a release in an apply.
-pub(crate) const MAX_DEPTH: usize = 24;
+use stemma_core::manifest::MAX_DEPTH;
 
 /// The maps whose values are text, where they stand directly in an object's body.
 const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];

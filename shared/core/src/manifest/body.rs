@@ -76,7 +76,7 @@ mod tests {
         for (json, says) in [
             (r#"{"a": 1, "a": 2}"#, "a: stands there twice: keep one of them"),
             ("[1]", "no JSON object: it is another value"),
-            (&"[".repeat(70), "nested deeper than 64 levels"),
+            (&"[".repeat(25), "nested deeper than 24 levels"),
         ] {
             assert_eq!(Body::parse(json).unwrap_err().to_string(), says);
         }

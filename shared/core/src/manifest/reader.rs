@@ -16,8 +16,9 @@ use super::error::{BodyError, BodyErrorKind, no_field};
 use crate::json;
 use crate::name::{cut, near, suggest};
 
-/// The deepest nesting of a body.
-pub const MAX_DEPTH: usize = 64;
+/// How deep lists and maps of a body may stand in each other, wherever it is read: by the command, by the API, after a patch. The deepest
+/// thing that an author writes is a parameter (depth 16) in a task in a release in an apply.
+pub const MAX_DEPTH: usize = 24;
 
 /// Reads a value of a known form. The error names the place within it.
 ///

@@ -8,8 +8,7 @@ mod python;
 mod sent;
 
 use serde_json::{Map, Value};
-
-use super::json::MAX_DEPTH;
+use stemma_core::manifest::MAX_DEPTH;
 
 pub(crate) use python::map_from_text;
 pub(crate) use sent::SentPatch;
