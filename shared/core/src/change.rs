@@ -1,12 +1,10 @@
 //! In place, or rolled out: the class of every field of every kind, in one place.
 //!
 //! What changes only what is *known* about a host flows at once; what changes what a host *runs* goes through the
-//! budget of its group. The fleet asks here whom a change reaches, and `diff` shows what it says. The table takes each
-//! spec apart by name, so that a new field does not compile until somebody has said which it is.
+//! budget of its group. The fleet asks here whom a change reaches. The table takes each spec apart by name, so that a new
+//! field does not compile until somebody has said which it is.
 
 use std::collections::BTreeMap;
-
-use serde::Serialize;
 
 use crate::labels::Layer;
 use crate::name::TagName;
@@ -19,9 +17,7 @@ use crate::task::Mode;
 use crate::traits::Trait;
 
 /// How a change of a field reaches hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, derive_more::Display)]
-#[display("{}", self.reason())]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// No host is told: it is for people, or decides in the controller alone.
     Nowhere,
@@ -38,13 +34,16 @@ pub enum Class {
 }
 
 /// A field that differs, and how that reaches hosts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldChange {
     /// The field, as manifests name it.
     pub field: &'static str,
     /// How it reaches hosts.
     pub class: Class,
 }
+
+/// What differs between two contents of a release, of which the fleet knows the compiled form alone: the class of all that counts there.
+pub(crate) const OF_RELEASE: &[FieldChange] = &[FieldChange { field: "tasks", class: Class::RolledOut }];
 
 /// What operators or a host say, each field classified.
 pub trait Classified {
@@ -82,17 +81,6 @@ const fn of_name(kind: Kind) -> Class {
 }
 
 impl Class {
-    /// The reason, in words, as `diff` shows it.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Nowhere => "no host is told",
-            Self::InPlace | Self::InPlaceByKey => "in place: on every host below at once, starts no task by itself",
-            Self::InPlaceAndRolledOut => "labels at once, tasks where the digest changes",
-            Self::RolledOut => "rolled out where the digest changes",
-            Self::RolledOutWithoutDigest => "rolled out, though no digest changes",
-        }
-    }
-
     /// Whether every host below is told, whatever it says itself.
     pub const fn reaches_all(self) -> bool {
         match self {
@@ -286,8 +274,11 @@ impl Differences {
 
     /// Towards noop or observe a mode is in place, towards apply it takes a lease.
     fn mode(&mut self, old: Option<Mode>, new: Option<Mode>) {
-        let in_force = |mode: Option<Mode>| mode.unwrap_or(Mode::Apply);
-        let class = if in_force(new) > in_force(old) { Class::RolledOutWithoutDigest } else { Class::InPlace };
+        let class = if new.unwrap_or_default() > old.unwrap_or_default() {
+            Class::RolledOutWithoutDigest
+        } else {
+            Class::InPlace
+        };
         self.field("mode", &old, &new, class);
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use stemma_author::Reader;
 use stemma_core::change::{Class, Classified, FieldChange, changes};
@@ -11,12 +12,13 @@ use stemma_core::host_labels::HostLabels;
 use stemma_core::key::{AnnotationKey, AnnotationValue, LabelKey, LabelValue};
 use stemma_core::labels::{Layer, ParameterValue};
 use stemma_core::manifest::{Objects, assemble, read_document};
-use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef, TagName};
+use stemma_core::name::{Name, NamespaceName, NodeName, ObjectName, ReleaseRef, TagName};
 use stemma_core::object::{
-    Cluster, ClusterId, ClusterSpec, ClusterTemplateSpec, ExtensionUse, FactMap, FieldOwners, Hold, Meta, Node,
-    NodeGroupSpec, NodeId, NodeSpec, NotTaken, Object, Observation, PrimaryMatching, PrimarySpec, ProvisionState,
-    ReleaseSpec, ReleaseTagsSpec, ReportedLabel, RoleChange, Rollout, SaidOnHost, Spec, Strategy, TagSpec, TemplateId,
-    Timestamp,
+    AllocationDecision, AllocationSpec, Association, Cluster, ClusterId, ClusterSpec, ClusterTemplateSpec, Dates,
+    ExtensionUse, FactMap, FieldOwners, GroupId, Hold, Meta, NamespaceSpec, Node, NodeGroupSpec, NodeId, NodeSpec,
+    NotTaken, Object, Observation, PrimaryMatching, PrimarySpec, Properties, ProvisionState, ReleaseSpec,
+    ReleaseTagsSpec, ReportedLabel, RoleChange, Rollout, SaidOnHost, Spec, Strategy, TagSpec, TemplateId, Timestamp,
+    Visibility,
 };
 use stemma_core::ownership::{Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 use stemma_core::release::compile_set;
@@ -568,6 +570,66 @@ fn a_choice_of_a_primary() {
         let below = if field == "cluster" { &[][..] } else { ALL };
         check(&format!("Primary {field}"), class, below, &reached, &before, &site.answers());
     }
+}
+
+#[test]
+fn a_namespace() {
+    let rows: &[Row<NamespaceSpec>] = &[
+        ("display_name", Class::Nowhere, |spec| spec.display_name = Some("x".into())),
+        ("description", Class::Nowhere, |spec| spec.description = Some("x".into())),
+        ("visibility", Class::Nowhere, |spec| spec.visibility = Visibility::Public),
+        ("protected", Class::Nowhere, |spec| spec.protected = true),
+        ("owner", Class::Nowhere, |spec| spec.owner = Some("x".into())),
+        ("labels", Class::Nowhere, |spec| drop(spec.labels.insert("x".into(), "1".into()))),
+        ("resource_type_associations", Class::Nowhere, |spec| spec.resource_type_associations = bound().0),
+        ("properties", Class::Nowhere, |spec| spec.properties = bound().1),
+        ("objects", Class::Nowhere, |spec| spec.objects = listed(&json!([{"name": "x"}]))),
+        ("tags", Class::Nowhere, |spec| spec.tags = listed(&json!([{"name": "x"}]))),
+        ("dates", Class::Nowhere, |spec| spec.dates = [("tags/x".into(), Dates::default())].into()),
+        ("owners", Class::Nowhere, |spec| spec.owners = owners()),
+    ];
+    let meta = Meta::new(Uuid::from_u128(8), NamespaceName::new("Site").expect("a name"), Timestamp(0));
+    // It binds a label that hosts have and that tasks read.
+    let (resource_type_associations, properties) = bound();
+    let whole = NamespaceSpec { resource_type_associations, properties, ..NamespaceSpec::default() };
+    for old in [NamespaceSpec::default(), whole] {
+        for (field, class, spec) in each(&NamespaceSpec::default(), rows) {
+            let mut site = Site::new();
+            site.apply(Change::Namespace(Arc::new(Object { meta: meta.clone(), spec: old.clone() })));
+            let before = site.answers();
+            let reached = site.apply(Change::Namespace(Arc::new(Object { meta: meta.clone(), spec })));
+            check(&format!("Namespace {field}"), class, &[], &reached, &before, &site.answers());
+        }
+    }
+}
+
+/// What binds label `read` to a value that nobody has.
+fn bound() -> (Vec<Association>, Properties) {
+    let property = json!({"read": {"title": "x", "type": "string", "enum": ["no"]}});
+    (listed(&json!([{"name": "Stemma::Label"}])), serde_json::from_value(property).expect("properties of the test"))
+}
+
+fn listed<T: DeserializeOwned>(list: &Value) -> Vec<T> {
+    serde_json::from_value(list.clone()).expect("a list of the test")
+}
+
+/// The fleet knows no allocation: what one decides it writes on a node, whose fields have classes of their own.
+#[test]
+fn an_allocation() {
+    let rows: &[Row<AllocationSpec>] = &[
+        ("resource_class", Class::Nowhere, |spec| spec.resource_class = "x".into()),
+        ("traits", Class::Nowhere, |spec| spec.traits.push(Trait::new("CUSTOM_FREE").expect("a trait"))),
+        ("requirements", Class::Nowhere, |spec| {
+            spec.requirements = Requirements::parse(["property:memory >= 3"]).expect("a requirement");
+        }),
+        ("candidate_nodes", Class::Nowhere, |spec| spec.candidate_nodes.push(NodeId(Uuid::from_u128(1)))),
+        ("nodegroup", Class::Nowhere, |spec| spec.nodegroup = Some(GroupId(Uuid::from_u128(1)))),
+        ("owner", Class::Nowhere, |spec| spec.owner = Some("x".into())),
+        ("decision", Class::Nowhere, |spec| spec.decision = Some(AllocationDecision::Failed { reason: "x".into() })),
+        ("extra", Class::Nowhere, |spec| spec.extra = extra()),
+        ("owners", Class::Nowhere, |spec| spec.owners = owners()),
+    ];
+    assert_eq!(each(&AllocationSpec::default(), rows).len(), AllocationSpec::FIELDS.len());
 }
 
 #[test]

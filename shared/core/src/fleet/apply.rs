@@ -48,7 +48,7 @@ impl Fleet {
             Change::Release(release) => self.put_release(release, dirty),
             Change::RemoveRelease(name) => {
                 self.releases.remove(&name);
-                self.refold_users(&name, dirty);
+                self.refold_users(&name, change::OF_RELEASE, dirty);
             }
             Change::ReleaseTags(tags) => {
                 let name = tags.meta.name.clone();
@@ -97,7 +97,7 @@ impl Fleet {
             return;
         }
         self.releases.insert(name.clone(), release);
-        self.refold_users(&name, dirty);
+        self.refold_users(&name, change::OF_RELEASE, dirty);
     }
 
     fn put_template(&mut self, id: TemplateId, template: Option<Arc<ClusterTemplate>>, dirty: &mut Dirty) {
@@ -309,19 +309,19 @@ impl Fleet {
         }
     }
 
-    /// Folds the groups anew that use a release, or wait for it.
-    fn refold_users(&mut self, name: &ReleaseRef, dirty: &mut Dirty) {
+    /// Folds the groups again that use a release, or wait for it.
+    fn refold_users(&mut self, name: &ReleaseRef, changes: &[FieldChange], dirty: &mut Dirty) {
         let uses = |entry: &GroupEntry| match &entry.fold {
             Ok(fold) => fold.release.as_ref().is_some_and(|release| release.value.name == *name),
             Err(missing) => missing.iter().any(|one| matches!(one, Missing::Release(wanted) if wanted == name)),
         };
         let users: Vec<GroupId> = self.groups.iter().filter(|(_, entry)| uses(entry)).map(|(id, _)| *id).collect();
         for group in users {
-            self.refold(group, &[], dirty);
+            self.refold(group, changes, dirty);
         }
     }
 
-    /// Folds the groups anew that use a release of that name, after a change of the tags beside it.
+    /// Folds the groups again that use a release of that name, after a change of the tags beside it.
     fn refold_beside(&mut self, name: &Name, changes: &[FieldChange], dirty: &mut Dirty) {
         let uses = |entry: &GroupEntry| {
             let release = entry.fold.as_ref().ok().and_then(|fold| fold.release.as_ref());
@@ -333,8 +333,7 @@ impl Fleet {
         }
     }
 
-    /// Folds a group anew after changes above it or of its own, and reaches those of its nodes for whom they make a
-    /// difference.
+    /// Folds a group again after changes above it or of its own, and reaches those of its nodes for whom they make a difference.
     fn refold(&mut self, id: GroupId, changes: &[FieldChange], dirty: &mut Dirty) {
         let Some(entry) = self.groups.get(&id) else { return };
         let nodes: Vec<NodeId> = entry.nodes.iter().copied().collect();
@@ -400,7 +399,7 @@ impl Fleet {
     }
 }
 
-/// What differs between two forms of an object; nothing where it is new or gone, since then its groups' folds tell.
+/// What differs between two forms of an object; nothing where it is new or gone: then a group below it was incomplete, or is.
 fn differences<S: Spec + Classified>(old: Option<&Arc<Object<S>>>, new: Option<&Arc<Object<S>>>) -> Vec<FieldChange> {
     old.zip(new).map(|(old, new)| change::changes(old, new)).unwrap_or_default()
 }

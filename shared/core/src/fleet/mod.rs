@@ -249,8 +249,8 @@ impl Fleet {
     /// Whether barriers wait for a node: it is parked neither by its spec nor on its host, and is to apply.
     pub fn takes_part(&self, id: NodeId) -> bool {
         let Some(entry) = self.nodes.get(&id).filter(|entry| !self.is_set_aside(entry)) else { return false };
-        let of_group = || self.group(entry.node.spec.nodegroup?)?.spec.mode;
-        entry.node.spec.mode.or_else(of_group).unwrap_or(Mode::Apply) == Mode::Apply
+        let group = entry.node.spec.nodegroup.and_then(|group| self.group(group));
+        entry.mode(group.map(|group| &**group)).value == Mode::Apply
     }
 
     /// Whether a node is out of budgets, barriers and primaries, by its spec or by what was said on its host.

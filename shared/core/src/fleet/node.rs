@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::GroupFold;
 use crate::labels::{Annotations, Fill, Labels, Parameters};
 use crate::name::Name;
-use crate::object::{Node, Observation, TraitSet};
-use crate::origin::{Level, Origin};
+use crate::object::{Node, NodeGroup, Observation, TraitSet};
+use crate::origin::{Level, Origin, Resolved, nearest};
 use crate::release::Profile;
+use crate::task::Mode;
 use crate::traits::{InstanceTraits, RuledTraits, TraitInputs, check_instance};
 
 /// A node with what follows for it.
@@ -65,6 +66,15 @@ impl NodeEntry {
     pub(crate) fn check_instance(&self) -> Result<(), InstanceTraits> {
         let traits = self.traits();
         check_instance(self.node.meta.uuid, &self.node.spec.instance_info, |name| traits.has(name))
+    }
+
+    /// The mode's ceiling: the node's own, else its group's, else `apply`.
+    pub(crate) fn mode(&self, group: Option<&NodeGroup>) -> Resolved<Mode> {
+        let said = [(Level::NodeGroup, group.and_then(|group| group.spec.mode)), (Level::Node, self.node.spec.mode)];
+        nearest(said.into_iter().filter_map(|(level, mode)| Some((level, mode?)))).map_or_else(
+            || Resolved { value: Mode::default(), origin: Origin::Default },
+            |said| Resolved { value: said.value, origin: Origin::Level(said.origin) },
+        )
     }
 
     /// The plain roles: the group's and the node's own together.

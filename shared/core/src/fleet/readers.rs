@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Dirty, Fleet, GroupFold};
-use crate::change::FieldChange;
+use crate::change::{Class, FieldChange};
 use crate::condition::{Condition, steps_for_each, steps_together};
 use crate::input::{Read, Reference};
 use crate::key::LabelKey;
@@ -14,7 +14,7 @@ use crate::labels::Folded;
 use crate::object::{ClusterId, GroupId, NodeId};
 
 impl Fleet {
-    /// Reaches those nodes of a group who are told something else under its fold than before, by these changes.
+    /// Reaches those nodes of a group for whom changes above them make a difference: whom, the class of each change says.
     pub(super) fn reach_below(
         &self,
         id: GroupId,
@@ -23,23 +23,43 @@ impl Fleet {
         changes: &[FieldChange],
         dirty: &mut Dirty,
     ) {
-        let is_untasked = before.roles != after.roles && after.release.is_none();
-        // Another of the same content places nodes alike, and what is released to them is recorded under its name.
-        let name = |fold: &GroupFold| fold.release.as_ref().map(|release| release.value.name.clone());
-        if is_untasked
-            || name(before) != name(after)
-            || changes.iter().any(|one| one.class.reaches_all())
-            || !changed(&before.annotations, &after.annotations).is_empty()
-            || !before.probes_like(after)
-        {
-            self.nodes_of(id).for_each(|node| dirty.add(node));
+        let classes: BTreeSet<Class> = changes.iter().map(|one| one.class).collect();
+        for class in classes {
+            match class {
+                Class::Nowhere => {}
+                Class::InPlace | Class::InPlaceAndRolledOut | Class::RolledOutWithoutDigest => {
+                    self.reach_group(id, dirty);
+                }
+                Class::InPlaceByKey => self.reach_by_key(id, before, after, dirty),
+                Class::RolledOut => self.reach_by_tasks(id, before, after, dirty),
+            }
+        }
+    }
+
+    fn reach_group(&self, id: GroupId, dirty: &mut Dirty) {
+        self.nodes_of(id).for_each(|node| dirty.add(node));
+    }
+
+    /// Reaches the nodes whose own label or annotation is another.
+    fn reach_by_key(&self, id: GroupId, before: &GroupFold, after: &GroupFold, dirty: &mut Dirty) {
+        if !changed(&before.annotations, &after.annotations).is_empty() {
+            self.reach_group(id, dirty);
             return;
         }
         let labels = changed(&before.labels, &after.labels);
-        if !labels.is_empty() {
-            for node in self.nodes_of(id).filter(|node| self.inherits_label(*node, after, &labels)) {
-                dirty.add(node);
-            }
+        for node in self.nodes_of(id).filter(|node| self.inherits_label(*node, after, &labels)) {
+            dirty.add(node);
+        }
+    }
+
+    /// Reaches the nodes whose tasks may be others, but for those that are placed otherwise.
+    fn reach_by_tasks(&self, id: GroupId, before: &GroupFold, after: &GroupFold, dirty: &mut Dirty) {
+        let is_untasked = before.roles != after.roles && after.release.is_none();
+        // Another release of the same content places nodes alike, and what is released to them is recorded under its name.
+        let name = |fold: &GroupFold| fold.release.as_ref().map(|release| release.value.name.clone());
+        if is_untasked || name(before) != name(after) || !before.probes_like(after) {
+            self.reach_group(id, dirty);
+            return;
         }
         let parameters = changed(&before.parameters, &after.parameters);
         if !parameters.is_empty() {

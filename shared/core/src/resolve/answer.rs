@@ -17,7 +17,7 @@ use crate::labels::{Annotations, Labels, Parameters};
 use crate::lifecycle::Limits;
 use crate::name::{Name, TagName};
 use crate::object::{Hold, Node, NodeId, Observation, SaidOnHost};
-use crate::origin::{Level, Origin, Resolved};
+use crate::origin::{Level, Resolved};
 use crate::release::{CompiledRelease, Profile, TaskIx};
 use crate::task::Mode;
 use crate::traits::{InstanceTraits, NodeTraits};
@@ -266,11 +266,7 @@ impl Answer {
 
     /// The mode's ceiling: the node's own, else its group's, else `apply`.
     pub fn mode(&self) -> Resolved<Mode> {
-        let said = |level, mode: Option<Mode>| mode.map(|value| Resolved { value, origin: Origin::Level(level) });
-        let group = self.fold.as_ref().and_then(|fold| fold.group.spec.mode);
-        said(Level::Node, self.entry.node.spec.mode)
-            .or_else(|| said(Level::NodeGroup, group))
-            .unwrap_or(Resolved { value: Mode::Apply, origin: Origin::Default })
+        self.entry.mode(self.fold.as_ref().map(|fold| &*fold.group))
     }
 
     /// Over how many seconds the host spreads what it does at a change.
