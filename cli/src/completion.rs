@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(1);
 
 /// What stands at a place of the command line.
 #[derive(Clone, Copy)]
-enum Place {
+enum Argument {
     /// A kind, or one object of it as `KIND/NAME`.
     Subject,
     /// A name of the kind that stands before it.
@@ -49,31 +49,31 @@ pub(crate) fn completing(command: Command) -> Command {
 }
 
 fn completing_one(verb: &str, arg: Arg) -> Arg {
-    let place = match (verb, arg.get_id().as_str()) {
+    let argument = match (verb, arg.get_id().as_str()) {
         ("render", _) => return arg,
-        (_, "subject") => Place::Subject,
+        (_, "subject") => Argument::Subject,
         ("get" | "delete" | "pause" | "resume", "names") | ("describe" | "explain", "name") | ("label", "words") => {
-            Place::Name
+            Argument::Name
         }
-        (_, "names" | "words" | "node" | "candidate_node") => Place::Of(Kind::Node),
-        (_, "nodegroup") => Place::Of(Kind::Nodegroup),
-        (_, "cluster") => Place::Of(Kind::Cluster),
-        (_, "cluster_template") => Place::Of(Kind::Clustertemplate),
-        (_, "release") => Place::Of(Kind::Release),
-        ("delete", "id") => Place::Of(Kind::Token),
+        (_, "names" | "words" | "node" | "candidate_node") => Argument::Of(Kind::Node),
+        (_, "nodegroup") => Argument::Of(Kind::Nodegroup),
+        (_, "cluster") => Argument::Of(Kind::Cluster),
+        (_, "cluster_template") => Argument::Of(Kind::Clustertemplate),
+        (_, "release") => Argument::Of(Kind::Release),
+        ("delete", "id") => Argument::Of(Kind::Token),
         _ => return arg,
     };
-    arg.add(ArgValueCompleter::new(move |begun: &OsStr| proposals(place, &begun.to_string_lossy())))
+    arg.add(ArgValueCompleter::new(move |begun: &OsStr| proposals(argument, &begun.to_string_lossy())))
 }
 
 /// What may stand there and begins so.
-fn proposals(place: Place, begun: &str) -> Vec<CompletionCandidate> {
+fn proposals(argument: Argument, begun: &str) -> Vec<CompletionCandidate> {
     let kinds = || Kind::value_variants().iter().copied();
-    let all: Vec<String> = match (place, begun.split_once('/')) {
-        (Place::Subject, None) => kinds().map(|kind| kind.name().to_owned()).collect(),
-        (Place::Subject, Some((kind, _))) => Kind::named(kind).map(with_kind).unwrap_or_default(),
-        (Place::Of(kind), _) => names(kind),
-        (Place::Name, _) => match words().iter().find_map(|word| word.parse::<Subject>().ok()) {
+    let all: Vec<String> = match (argument, begun.split_once('/')) {
+        (Argument::Subject, None) => kinds().map(|kind| kind.name().to_owned()).collect(),
+        (Argument::Subject, Some((kind, _))) => Kind::named(kind).map(with_kind).unwrap_or_default(),
+        (Argument::Of(kind), _) => names(kind),
+        (Argument::Name, _) => match words().iter().find_map(|word| word.parse::<Subject>().ok()) {
             Some(Subject { kind, name: None }) => names(kind),
             Some(Subject { kind, name: Some(_) }) => with_kind(kind),
             None => Vec::new(),

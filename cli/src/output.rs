@@ -7,7 +7,7 @@ use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Deserialize as _;
 use serde_json::Value;
-use stemma_core::input::shell::{self, Place};
+use stemma_core::input::shell::{self, Quoting};
 use stemma_wire::error::is_formatting;
 use stemma_wire::message::observed::Outcome;
 
@@ -73,7 +73,7 @@ pub(crate) fn printable_lines(text: &str) -> String {
 #[must_use]
 pub(crate) fn shell_word(word: &str) -> String {
     let is_plain = !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c));
-    if is_plain { word.to_owned() } else { shell::quote(word, Place::Open).unwrap_or_default() }
+    if is_plain { word.to_owned() } else { shell::quote(word, Quoting::Open).unwrap_or_default() }
 }
 
 /// A value in a table's cell.

@@ -214,7 +214,7 @@ fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(),
     let chain: String = issued.chain.iter().map(ca::pem).collect();
     files::write(&layout.admin().join("admin.pem"), Holds::Secret, chain.as_bytes())?;
     files::write(&layout.admin().join("admin.key"), Holds::Secret, ca::key_pem(key).as_bytes())?;
-    // `run` writes it anew with what it binds; until then it says where one listens by default.
+    // `run` writes it again with what it binds; until then it says where one listens by default.
     write_context(layout, DEFAULT_URL)?;
     Ok(())
 }

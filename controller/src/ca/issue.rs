@@ -22,7 +22,7 @@ pub const BACKDATED_SECONDS: u64 = 300;
 pub const NODE_SECONDS: u64 = DAY_S;
 /// A signer's: 30 days (docs/trust.md, rule 6).
 pub const SIGNER_SECONDS: u64 = 30 * DAY_S;
-/// The controller's own as a server: made anew at every start, and while it runs.
+/// The controller's own as a server: made at every start, and renewed while it runs.
 pub const SERVER_SECONDS: u64 = 90 * DAY_S;
 /// The admin's that `init` writes.
 pub const ADMIN_SECONDS: u64 = 365 * DAY_S;

@@ -1,8 +1,8 @@
 //! Whether one host speaks for a node, or two: a disk or container that was copied has its identity too.
 //!
-//! Each of the two takes the other's place at every check-in. One host never goes back and forth: a start anew names another boot id
-//! and never the one before again, and whoever connects anew does so from one address. So the signs are returns: of a boot id, or of
-//! an address of the same boot that takes a held check-in's place without news, after another one in between. Two that share both, as
+//! Each of the two takes the other's place at every check-in. One host never goes back and forth: each boot has its own boot id, which
+//! never returns, and a new connection comes from the same address. So the signs are returns: of a boot id, or of an address of the same
+//! boot that takes a held check-in's place without news, after another one in between. Two that share both, as
 //! two agents of one machine, are told by how often they do that: each answers the other within a minute, and one host takes its own
 //! check-in's place without news when it has a new certificate, or its connection broke unseen. It is no news where a host says again what
 //! was said before the last words (pause, hold, park): a copy that was paused and its original contradict each other at each turn. One host

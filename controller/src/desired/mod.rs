@@ -97,7 +97,7 @@ pub enum Change {
 pub struct Batch {
     /// The snapshot's revision: all nodes, also those not named here, are resolved as of it.
     pub revision: Revision,
-    /// Nodes whose answer was computed anew.
+    /// Nodes that were resolved again.
     pub changes: Vec<(Uuid, Change)>,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Turn(u64);
 pub(crate) struct Slot {
     node: Uuid,
     wake: Notify,
-    /// Held by whoever stores what of this node is only a state: two writes of it would pass each other.
+    /// Held while a record of this node is stored, so that an older one never overwrites a newer one.
     writing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
@@ -206,10 +206,10 @@ impl Slot {
         self.node
     }
 
-    /// A check-in has come: the one before it, if it is parked, is let go. What is stored of the node's words is asked of `ask` once.
+    /// Begins a check-in; one that is parked is answered. `ask` reads what is stored of the node, once for each start of the controller.
     ///
-    /// All that is to be known at once is said at once, in one lock: a check-in in which nothing changed takes two. What it says is
-    /// noted when it is stored ([`Slot::note_said`]): a connection may break before.
+    /// Everything that a check-in decides is decided under one lock; a check-in in which nothing changed takes the lock twice. What the
+    /// agent says is noted only when it is stored ([`Slot::note_said`]), since a connection may break before.
     pub(crate) fn begin(&self, now: Instant, opening: &Opening<'_>, ask: impl FnOnce() -> Stored) -> Begun {
         let mut state = lock(&self.state);
         let before = state.liveness(now);
@@ -351,13 +351,13 @@ impl Slot {
         }
     }
 
-    /// The right to store what of this node is only a state, one after the other.
+    /// Waits until nobody else stores a record of this node, and keeps others from it.
     pub(crate) async fn writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().await
     }
 
-    /// Whether this is to be stored: it is the latest that the node says, and other than what is stored. From then on nobody knows what
-    /// is, until [`Slot::note_said`].
+    /// Whether this is to be stored: it is the latest that the node says, and differs from what is stored. If so, what is stored counts as
+    /// unknown until [`Slot::note_said`].
     pub(crate) fn begin_said(&self, turn: Turn, said: &Said) -> bool {
         let mut state = lock(&self.state);
         let is_news = state.turn == turn.0 && state.said.as_deref() != Some(said);

@@ -262,7 +262,7 @@ impl Registry {
     }
 }
 
-/// Adds to a decision's commit what every commit holds: its audit event, if it changes anything, and, for a marked request, its record.
+/// The commit of a decision, with its audit event if it changes anything, and with the record of a marked request.
 fn with_record(caller: &Caller, unmade: Option<Precondition>, now: Timestamp, decision: &Decision) -> Transaction {
     let draft = decision.draft.clone();
     let event = (!draft.is_empty()).then(|| caller.event(now, draft.touched().to_vec()));
@@ -273,7 +273,7 @@ fn with_record(caller: &Caller, unmade: Option<Precondition>, now: Timestamp, de
     if let (Some(mark), Some(unmade)) = (&caller.mark, unmade) {
         let at = key::request(&caller.principal, mark.id);
         let record = RequestRecord { at: now, hash: mark.hash.clone(), answer: decision.answer.clone() };
-        // Where another was faster, its answer is found next time round.
+        // If the same request was made meanwhile, this commit fails, and the next attempt finds that answer.
         transaction = transaction.put(at, codec::encode(&record)).require(unmade);
     }
     transaction

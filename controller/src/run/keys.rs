@@ -1,4 +1,4 @@
-//! The controller's own certificates: as a server and as a signer, made at the start, made anew while it runs.
+//! The controller's own certificates: as a server and as a signer, made at the start, renewed while it runs.
 //!
 //! Their keys are made with them and never written: what is not on a disk cannot be copied from it, and the issuers' keys, which
 //! are, make new ones at any time. So nothing has to be renewed in time for the next start.

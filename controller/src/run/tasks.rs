@@ -74,7 +74,7 @@ impl Tasks {
     }
 }
 
-/// Ends a while after the store takes no writes any more. Only opening it anew clears that, and whoever started the controller
+/// Ends a while after the store takes no writes any more. Only opening it again clears that, and whoever started the controller
 /// does so when it fails; to go on would be to tell a fleet the same for ever.
 async fn outlive_store(store: Arc<dyn Store>) -> String {
     let mut ticks = interval(LOOK_AT_STORE);
@@ -138,7 +138,7 @@ fn take_identity(parts: &Parts, node: uuid::Uuid, record: &record::AgentRecord, 
     }
 }
 
-/// Makes our own certificates anew before they are old.
+/// Renews our own certificates before they expire.
 async fn renew_keys(parts: Arc<Parts>, keys: Keys, sides: Arc<Sides>) -> String {
     let now_s = || parts.clock.unix_seconds();
     let mut signer = Renewed { what: "signer", after_s: SIGNER_AGE_S, since_s: now_s() };

@@ -59,7 +59,7 @@ pub enum StoreError {
 /// Why a watch ended.
 #[derive(Debug, Clone, Error)]
 pub enum WatchError {
-    /// The changes asked for are no longer kept: list anew and watch from there.
+    /// The changes asked for are no longer kept: list again and watch from there.
     #[error("revision {from} was compacted, the oldest that can be watched from is {oldest}")]
     Compacted {
         /// Where the watch stood.

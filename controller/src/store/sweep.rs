@@ -1,7 +1,7 @@
-//! Dropping entries that are over.
+//! Deletes entries that have expired.
 //!
-//! A sweep is bounded in what it reads at once and in what one commit drops. It writes nothing when there is nothing to drop, and it
-//! drops nothing that changed since it looked.
+//! A sweep reads a bounded number of entries at once, and a commit deletes a bounded number. It commits nothing when nothing has expired,
+//! and deletes no entry that changed since it was read.
 
 use super::{Entry, KeyRange, Op, Precondition, Query, Store, StoreError, Transaction};
 

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-use stemma_core::input::shell::{Place, Shell, quote};
+use stemma_core::input::shell::{Quoting, Shell, quote};
 
 use crate::error::{Cause, RenderError};
 
@@ -53,7 +53,7 @@ impl Aside {
             let value = part.parse::<usize>().ok().and_then(|number| values.get(number));
             let value = value.filter(|value| !self.is_marked(value));
             let place = match shell.place() {
-                Place::Nowhere(place) => return Err(RenderError::new(line, Cause::Unquotable { place })),
+                Quoting::Nowhere(place) => return Err(RenderError::new(line, Cause::Unquotable { place })),
                 place => place,
             };
             let quoted = value.and_then(|value| quote(value, place));

@@ -239,7 +239,7 @@ impl CheckIns {
         if !(over || stopping || asks || is_to_wait || talk.stored_something || desired.is_some() || grants_are_new) {
             return Ok(None);
         }
-        // A state that was signed anew has its grants signed with it.
+        // A state that was signed again has its grants signed with it.
         let grants = if desired.is_some() { talk.slot.grants() } else { grants };
         if grants_are_new {
             talk.slot.told(peer);

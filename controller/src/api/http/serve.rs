@@ -346,7 +346,7 @@ fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
 fn retry_after_s(kind: ErrorType) -> Option<&'static str> {
     match kind {
         ErrorType::ServerBusy => Some("1"),
-        // By then the service is started anew.
+        // By then the service has been restarted.
         ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some("10"),
         _ => None,
     }

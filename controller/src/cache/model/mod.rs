@@ -105,7 +105,7 @@ pub struct Reach {
     pub moved: BTreeMap<Uuid, BTreeSet<String>>,
     /// Nodes that are gone.
     pub gone: BTreeSet<Uuid>,
-    /// Nobody knows what was touched: the store was read anew.
+    /// What was touched is unknown: the whole store was read again.
     pub everything: bool,
 }
 

@@ -32,10 +32,10 @@ pub(super) struct Pace {
 }
 
 /// The nodes that have not all of their Reports at once.
-type Nodes = HashMap<Uuid, Place>;
+type Nodes = HashMap<Uuid, Budget>;
 
-/// A node's place: how many may still be written at once, and the one that waits.
-struct Place {
+/// What a node may write: how many Reports may still be written at once, and the one that waits.
+struct Budget {
     left: u32,
     waiting: Option<ReportRecord>,
 }
@@ -67,7 +67,7 @@ impl Pace {
                 place.get_mut().left -= 1;
                 return Turn::Now(record);
             }
-            Entry::Vacant(free) => drop(free.insert(Place { left: AT_ONCE - 1, waiting: None })),
+            Entry::Vacant(free) => drop(free.insert(Budget { left: AT_ONCE - 1, waiting: None })),
         }
         tokio::spawn(follow(node, Arc::clone(&self.nodes), Arc::clone(&self.write)));
         Turn::Now(record)

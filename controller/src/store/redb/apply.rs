@@ -13,7 +13,7 @@ use crate::store::entry::Revision;
 use crate::store::transaction::{Op, Precondition, Transaction, Unmet};
 use crate::store::watch::{Change, Event, EventKind};
 
-/// So many times as much as else is kept for a follower that has not read it yet. One that falls behind that twice loads anew.
+/// So many times as much as else is kept for a follower that has not read it yet. One that falls behind that twice loads everything again.
 const HELD_BACK: u64 = 4;
 
 /// What became of one transaction, should the batch that it is in become durable.
@@ -168,7 +168,7 @@ impl<'t> Tables<'t> {
 
     /// Up to where changes are dropped: by their number, and by the bytes of what they superseded. A host that reports much and often
     /// would else fill the disk with its last words but one. Many hosts that report at once supersede as much before a follower has
-    /// read it, and one that had to load anew each time would never be done: so the bytes wait for it, up to a bound.
+    /// read it, and one that had to load everything each time would never be done: so the bytes wait for it, up to a bound.
     fn to_compact(&self, options: &RedbOptions, window: Window, followed: Option<Revision>) -> (Revision, Window) {
         let kept = options.kept_changes;
         let by_number = Revision::new(self.head.get().saturating_sub(kept));

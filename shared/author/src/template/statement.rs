@@ -4,7 +4,7 @@ use minijinja::machinery::Span;
 use minijinja::machinery::ast::{EmitExpr, Expr, ForLoop, IfCond, Macro, SetBlock, Spanned, Stmt, WithBlock};
 use stemma_core::condition::AuthorError;
 use stemma_core::input::Read;
-use stemma_core::input::shell::{Place, Shell};
+use stemma_core::input::shell::{Quoting, Shell};
 
 use super::Walker;
 use super::expression::whole;
@@ -105,7 +105,7 @@ impl<'a> Walker<'a> {
             self.raw.push(self.source.position(filter.span().start_offset as usize));
             return self.data(value);
         }
-        if let Place::Nowhere(place) = shell.place() {
+        if let Quoting::Nowhere(place) = shell.place() {
             return Err(self.refuse(
                 whole(&emit.expr),
                 format!("a value cannot be quoted {place}"),

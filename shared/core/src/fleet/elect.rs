@@ -14,7 +14,7 @@ impl Fleet {
         open.map(|(tag, node)| (tag.clone(), *node)).collect()
     }
 
-    /// Chooses the holder of a tag anew; gives the nodes whose place it changes.
+    /// Chooses the holder of a tag again; returns the nodes whose place it changes.
     pub(super) fn elect(&mut self, id: ClusterId, tag: &TagName) -> Vec<NodeId> {
         let elected = self.elected(id, tag);
         let Some(entry) = self.clusters.get_mut(&id) else { return Vec::new() };

@@ -24,13 +24,13 @@ use crate::role::natural_cmp;
 pub(super) struct LookUp {
     /// Whose tasks make it: the profiles, by the groups whose nodes have them.
     pub(super) readers: OrdSet<(GroupId, ProfileHash)>,
-    found: Arc<Found>,
+    found: Arc<LookUpResult>,
 }
 
 /// What a look-up finds while nothing that it sees changes; worked out once, when it is first read. Clones of a fleet
 /// share it.
 #[derive(Default)]
-struct Found(OnceLock<Input>);
+struct LookUpResult(OnceLock<Input>);
 
 impl Fleet {
     /// What a look-up finds in a cluster: one value for all that read it.

@@ -13,7 +13,7 @@ use crate::release::{Place, Profile, ProfileHash};
 use crate::role::MatchNames;
 
 impl Fleet {
-    /// Places nodes anew after something that decides their tags has changed.
+    /// Places nodes again after something that decides their tags has changed.
     pub(super) fn replace(&mut self, ids: &[NodeId], dirty: &mut Dirty) {
         let mut open: BTreeSet<(ClusterId, TagName)> = BTreeSet::new();
         for id in ids {

@@ -7,7 +7,7 @@
 
 /// Where a value would stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Quoting {
     /// In the open, as a word or a part of one.
     Open,
     /// Inside `"…"`.
@@ -91,36 +91,38 @@ impl Shell {
     }
 
     /// Where a value would stand now.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> Quoting {
         if let Some(why) = self.lost {
-            return Place::Nowhere(why);
+            return Quoting::Nowhere(why);
         }
         if self.escape {
-            return Place::Nowhere("right after a backslash");
+            return Quoting::Nowhere("right after a backslash");
         }
         if self.last == Last::Dollar {
-            return Place::Nowhere("right after a `$`");
+            return Quoting::Nowhere("right after a `$`");
         }
         if self.delimiter.is_some() || matches!(self.last, Last::LessLess) {
-            return Place::Nowhere("in the name of a here-document's end");
+            return Quoting::Nowhere("in the name of a here-document's end");
         }
         for frame in &self.frames {
             match frame {
-                Frame::Backquote => return Place::Nowhere("inside backquotes; write `$(…)` instead"),
+                Frame::Backquote => return Quoting::Nowhere("inside backquotes; write `$(…)` instead"),
                 Frame::Arithmetic(_) => {
-                    return Place::Nowhere("inside an arithmetic expression, which sh would evaluate");
+                    return Quoting::Nowhere("inside an arithmetic expression, which sh would evaluate");
                 }
-                Frame::Parameter => return Place::Nowhere("inside `${…}`"),
-                Frame::Comment => return Place::Nowhere("in a comment, which a line break would end"),
-                Frame::HereDocument => return Place::Nowhere("in a here-document; use a task of type file, or printf"),
-                Frame::Dollar => return Place::Nowhere("inside `$'…'`"),
+                Frame::Parameter => return Quoting::Nowhere("inside `${…}`"),
+                Frame::Comment => return Quoting::Nowhere("in a comment, which a line break would end"),
+                Frame::HereDocument => {
+                    return Quoting::Nowhere("in a here-document; use a task of type file, or printf");
+                }
+                Frame::Dollar => return Quoting::Nowhere("inside `$'…'`"),
                 Frame::Command | Frame::Paren | Frame::Double | Frame::Single => {}
             }
         }
         match self.frames.last() {
-            Some(Frame::Double) => Place::DoubleQuoted,
-            Some(Frame::Single) => Place::SingleQuoted,
-            _ => Place::Open,
+            Some(Frame::Double) => Quoting::DoubleQuoted,
+            Some(Frame::Single) => Quoting::SingleQuoted,
+            _ => Quoting::Open,
         }
     }
 
@@ -351,11 +353,11 @@ impl Shell {
 }
 
 /// A value as one word, or as a part of the quotes that it stands in; `None` where it cannot stand.
-pub fn quote(value: &str, place: Place) -> Option<String> {
+pub fn quote(value: &str, place: Quoting) -> Option<String> {
     match place {
-        Place::Open => Some(format!("'{}'", value.replace('\'', r"'\''"))),
-        Place::SingleQuoted => Some(value.replace('\'', r"'\''")),
-        Place::DoubleQuoted => {
+        Quoting::Open => Some(format!("'{}'", value.replace('\'', r"'\''"))),
+        Quoting::SingleQuoted => Some(value.replace('\'', r"'\''")),
+        Quoting::DoubleQuoted => {
             let mut out = String::with_capacity(value.len());
             for c in value.chars() {
                 if matches!(c, '\\' | '"' | '$' | '`') {
@@ -365,16 +367,16 @@ pub fn quote(value: &str, place: Place) -> Option<String> {
             }
             Some(out)
         }
-        Place::Nowhere(_) => None,
+        Quoting::Nowhere(_) => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Place::{DoubleQuoted, Nowhere, Open, SingleQuoted};
+    use Quoting::{DoubleQuoted, Nowhere, Open, SingleQuoted};
 
-    fn place_after(script: &str) -> Place {
+    fn place_after(script: &str) -> Quoting {
         let mut shell = Shell::new();
         shell.read(script);
         shell.place()

@@ -151,7 +151,7 @@ impl<K, V> Default for OwnedMap<K, V> {
 }
 
 impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
-    /// A map that one author makes anew.
+    /// A new map of one author.
     pub fn made_by(owner: &Owner, intent: &Intent<K, V>) -> Self {
         let entries = intent.iter().map(|(key, said)| (key.clone(), Entry::new(said.clone(), owner.clone()))).collect();
         Self { entries }

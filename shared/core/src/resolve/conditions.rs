@@ -36,7 +36,7 @@ pub(super) struct Outcomes {
 /// Outcomes, and about how many bytes they take.
 #[derive(Debug, Default)]
 struct Kept {
-    outcomes: BTreeMap<OutcomeKey, Outcome>,
+    outcomes: BTreeMap<OutcomeKey, Evaluated>,
     bytes: usize,
 }
 
@@ -45,7 +45,7 @@ pub(super) type OutcomeKey = ([u8; 32], [u8; 32]);
 
 /// What is known of a condition over some inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct Evaluated {
     /// The steps that it takes.
     pub(super) steps: usize,
     /// What it gives.
@@ -87,11 +87,11 @@ impl Scope {
 }
 
 impl Outcomes {
-    pub(super) fn get(&self, scope: Scope, key: &OutcomeKey) -> Option<Outcome> {
+    pub(super) fn get(&self, scope: Scope, key: &OutcomeKey) -> Option<Evaluated> {
         self.of(scope).lock().unwrap_or_else(PoisonError::into_inner).outcomes.get(key).cloned()
     }
 
-    pub(super) fn insert(&self, scope: Scope, key: OutcomeKey, outcome: Outcome) {
+    pub(super) fn insert(&self, scope: Scope, key: OutcomeKey, outcome: Evaluated) {
         self.of(scope).lock().unwrap_or_else(PoisonError::into_inner).insert(key, outcome);
     }
 
@@ -104,9 +104,9 @@ impl Outcomes {
 }
 
 impl Kept {
-    fn insert(&mut self, key: OutcomeKey, outcome: Outcome) {
+    fn insert(&mut self, key: OutcomeKey, outcome: Evaluated) {
         let bytes = outcome.bytes();
-        self.bytes -= self.outcomes.get(&key).map_or(0, Outcome::bytes);
+        self.bytes -= self.outcomes.get(&key).map_or(0, Evaluated::bytes);
         if self.bytes + bytes > MAX_OUTCOME_BYTES {
             self.outcomes.clear();
             self.bytes = 0;
@@ -116,7 +116,7 @@ impl Kept {
     }
 }
 
-impl Outcome {
+impl Evaluated {
     /// What an entry takes, about.
     fn bytes(&self) -> usize {
         let said = match &self.result {
@@ -171,14 +171,15 @@ mod tests {
     #[test]
     fn outcomes_are_bounded_by_their_bytes() {
         let mut kept = Kept::default();
-        let long = |len| Outcome { steps: 0, result: Evaluation::LeftOut(LeftOut::Failed { reason: "x".repeat(len) }) };
+        let long =
+            |len| Evaluated { steps: 0, result: Evaluation::LeftOut(LeftOut::Failed { reason: "x".repeat(len) }) };
         for number in 0..100_000_u64 {
             let key = ([0; 32], crate::digest::sha256(&number.to_be_bytes()));
             kept.insert(key, long(usize::try_from(number % 4_096).unwrap()));
             kept.insert(key, long(1));
             assert!(kept.bytes <= MAX_OUTCOME_BYTES, "{}", kept.bytes);
         }
-        assert_eq!(kept.bytes, kept.outcomes.values().map(Outcome::bytes).sum::<usize>());
+        assert_eq!(kept.bytes, kept.outcomes.values().map(Evaluated::bytes).sum::<usize>());
         assert!(kept.outcomes.len() > 1_000);
     }
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::answer::{LeftOut, TaskSet, task_digest};
-use super::conditions::{Account, Evaluation, Outcome, Outcomes, Scope, unevaluated};
+use super::conditions::{Account, Evaluated, Evaluation, Outcomes, Scope, unevaluated};
 use crate::condition::{Condition, MAX_STEPS, share_of};
 use crate::digest::{DigestVersion, sha256};
 use crate::finding::{Finding, rule};
@@ -257,13 +257,13 @@ impl Base {
     }
 
     /// What a condition costs. One that cannot be evaluated costs nothing.
-    fn weigh(&self, condition: &dyn Condition, reads: &TaskReads, values: &Values<'_>, most: usize) -> Outcome {
+    fn weigh(&self, condition: &dyn Condition, reads: &TaskReads, values: &Values<'_>, most: usize) -> Evaluated {
         let steps = self
             .collect(&reads.condition, values)
             .and_then(|inputs| condition.weigh(&inputs, most).map_err(|reason| unevaluated(&reason)));
         match steps {
-            Ok(steps) => Outcome { steps, result: Evaluation::Pending },
-            Err(why) => Outcome { steps: 0, result: Evaluation::LeftOut(why) },
+            Ok(steps) => Evaluated { steps, result: Evaluation::Pending },
+            Err(why) => Evaluated { steps: 0, result: Evaluation::LeftOut(why) },
         }
     }
 

@@ -100,7 +100,7 @@ pub enum LeaseKind {
     Reboot,
 }
 
-/// A store came back from a backup: revisions begin anew in another epoch.
+/// A store came back from a backup: revisions begin again in another epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochChange {
     /// The epoch that ends.
