@@ -17,8 +17,10 @@ async fn a_change_and_a_read_cost_the_same_in_a_cluster_of_any_size() {
     let large = cluster.costs().await;
     for ((what, small), large) in MEASURED.into_iter().zip(small).zip(large) {
         let (reconcile, process) = large.times(small);
-        // 30 times as many nodes: a cost for each of them shows in the ratio.
-        assert!(reconcile < 3.0 && process < 2.5, "{what}: {reconcile:.1} and {process:.1} times: {small:?} {large:?}");
+        // A cost for each node would show as the ratio of the sizes.
+        let (most_of_reconcile, most) = if what == MEASURED[0] { (2.0, 2.0) } else { (3.0, 2.5) };
+        let is_within = reconcile < most_of_reconcile && process < most;
+        assert!(is_within, "{what}: {reconcile:.1} and {process:.1} times: {small:?} {large:?}");
     }
     let [.., names, details, _] = large;
     let (_, times) = details.times(names);

@@ -24,11 +24,12 @@ const IN_ROUND: u32 = 8;
 const ROUNDS: u32 = 8;
 
 /// What is measured: changes, then reads.
-pub(crate) const MEASURED: [&str; 7] = [
+pub(crate) const MEASURED: [&str; 8] = [
     "label of one node",
     "result of one node",
     "node that is applied",
     "host that joins with a token",
+    "100 nodes as listed",
     "100 nodes by name",
     "100 nodes in detail",
     "resolved of one node",
@@ -101,6 +102,7 @@ impl Cluster {
             self.result().await,
             self.apply().await,
             self.enrol().await,
+            self.read("/v1/nodes?limit=100").await,
             self.read("/v1/nodes?fields=name,uuid&limit=100").await,
             self.read("/v1/nodes/detail?limit=100").await,
             self.read("/v1/nodes/n2/resolved").await,
