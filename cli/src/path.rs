@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum as _;
+use stemma_core::object;
 use stemma_wire::endpoint::{Endpoint, Method, escape};
 
 use crate::api::Write;
@@ -19,22 +20,24 @@ struct Row {
     list: Endpoint,
 }
 
-const fn kind(name: &'static str, manifest: &'static str, show: Endpoint, list: Endpoint) -> Row {
-    Row { name, manifest, show, list }
+/// A kind of the model, whose names stand in the model's table.
+const fn kind(of: object::Kind, show: Endpoint, list: Endpoint) -> Row {
+    Row { name: of.word(), manifest: of.name(), show, list }
 }
 
 impl Kind {
     const fn table(self) -> Row {
         use Endpoint as E;
+        use object::Kind as Of;
         match self {
-            Self::Allocation => kind("allocation", "Allocation", E::GetAllocation, E::ListAllocations),
-            Self::Node => kind("node", "Node", E::GetNode, E::ListNodesDetail),
-            Self::Nodegroup => kind("nodegroup", "NodeGroup", E::GetGroup, E::ListGroups),
-            Self::Cluster => kind("cluster", "Cluster", E::GetCluster, E::ListClustersDetail),
-            Self::Clustertemplate => kind("clustertemplate", "ClusterTemplate", E::GetTemplate, E::ListTemplates),
-            Self::Release => kind("release", "Release", E::GetRelease, E::ListReleases),
-            Self::Namespace => kind("namespace", "Namespace", E::GetNamespace, E::ListNamespaces),
-            Self::Token => kind("token", "JoinToken", E::GetToken, E::ListTokens),
+            Self::Allocation => kind(Of::Allocation, E::GetAllocation, E::ListAllocations),
+            Self::Node => kind(Of::Node, E::GetNode, E::ListNodesDetail),
+            Self::Nodegroup => kind(Of::NodeGroup, E::GetGroup, E::ListGroups),
+            Self::Cluster => kind(Of::Cluster, E::GetCluster, E::ListClustersDetail),
+            Self::Clustertemplate => kind(Of::ClusterTemplate, E::GetTemplate, E::ListTemplates),
+            Self::Release => kind(Of::Release, E::GetRelease, E::ListReleases),
+            Self::Namespace => kind(Of::Namespace, E::GetNamespace, E::ListNamespaces),
+            Self::Token => Row { name: "token", manifest: "JoinToken", show: E::GetToken, list: E::ListTokens },
         }
     }
 

@@ -117,43 +117,70 @@ async fn a_task_set_is_released_at_the_end_of_a_hold_without_another_change() {
 #[tokio::test]
 async fn a_profile_or_an_explanation_that_alone_is_another_releases_nothing() {
     let fleet = Fleet::start_with(|own| *own = options()).await;
-    let site = |tier: &str, condition: &str, after: &[&str]| {
-        let task =
-            |id: &str, tag: &str| json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
-        let mut never = task("never", "common");
-        never["condition"] = condition.into();
-        let mut first = task("first", "db");
-        first["cross_depended_by"] = after.iter().map(|id| json!({"name": id, "tags": ["common"]})).collect();
-        json!([
-            {"kind": "Release", "name": "site", "roles": {"all": {"tags": ["common"]}, "db": {"tags": ["db"]}},
-                "tags": {"common": {}, "db": {}}, "tasks": [task("ntp", "common"), task("log", "common"), never, first]},
-            {"kind": "Cluster", "name": "c", "release": "site", "labels": {"tier": tier}},
-            {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
-        ])
-    };
-    fleet.apply(site("a", "false", &["ntp"])).await;
+    fleet.apply(ordered("a", "false", &["ntp"])).await;
     let mut host = fleet.join_group("c/g", "n").await;
     let first = told(&mut host).await.1.unwrap();
     assert!(first.left_out["never"].contains("false"));
     let released = fleet.read("/v1/nodes/n/resolved").await["released"].clone();
     for (tier, condition, after) in [("b", "1 > 2", &["ntp"][..]), ("c", "1 > 2", &["ntp", "log"]), ("d", "false", &[])]
     {
-        fleet.apply(site(tier, condition, after)).await;
+        fleet.apply(ordered(tier, condition, after)).await;
         let (known, task_set) = told(&mut host).await;
         assert_eq!(known.unwrap().labels["tier"].value, tier);
         assert_eq!(task_set, None, "{tier}");
         assert_eq!(fleet.read("/v1/nodes/n/resolved").await["released"], released, "{tier}");
     }
     // The host has the first order, in which ntp waits; nobody demands that any more, so it waits no longer.
-    let open = |news: &stemma_wire::message::checkin::News| match &news.grants.first()?.grant {
-        Grant::Barriers { open, .. } => Some(open.iter().map(|one| one.task.clone()).collect::<Vec<_>>()),
-        Grant::Lease { .. } => None,
-    };
-    host.held = None;
-    let news = host.news(0).await;
-    let open = open(&news).expect("barriers are granted");
+    let open = open(&mut host).await;
     assert!(open.contains(&"first".to_owned()), "{open:?}");
     fleet.controller.stop().await;
+}
+
+/// A held host can end what it was given, also where the present order lacks a barrier of that.
+#[tokio::test]
+async fn a_held_host_does_not_wait_at_a_barrier_that_the_order_no_longer_has() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(ordered("a", "false", &["ntp"])).await;
+    let dbs = json!({"kind": "NodeGroup", "cluster": "c", "name": "dbs", "roles": ["db"]});
+    fleet.apply(json!([dbs, {"kind": "Node", "name": "db", "nodegroup": "c/dbs"}])).await;
+    let mut host = fleet.join_group("c/g", "n").await;
+    assert!(told(&mut host).await.1.is_some());
+    assert_eq!(open(&mut host).await, Vec::<String>::new(), "ntp waits for the database");
+    hold(&fleet, "").await;
+    told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
+    fleet.apply(ordered("b", "true", &[])).await;
+    let (known, task_set) = told(&mut host).await;
+    assert_eq!(known.unwrap().labels["tier"].value, "b");
+    assert_eq!(task_set, None, "it keeps the task set in which ntp waits");
+    assert_eq!(open(&mut host).await, ["first"], "nobody demands that it waits");
+    fleet.controller.stop().await;
+}
+
+/// The tasks of the barriers that are open for a host which holds nothing.
+async fn open(host: &mut Host) -> Vec<String> {
+    host.held = None;
+    let news = host.news(0).await;
+    let open = news.grants.iter().find_map(|one| match &one.grant {
+        Grant::Barriers { open, .. } => Some(open.iter().map(|one| one.task.clone()).collect()),
+        Grant::Lease { .. } => None,
+    });
+    open.unwrap_or_default()
+}
+
+/// Tasks of which those that `after` names wait for `first` on the databases; `never` has a condition.
+fn ordered(tier: &str, condition: &str, after: &[&str]) -> Value {
+    let task =
+        |id: &str, tag: &str| json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+    let mut never = task("never", "common");
+    never["condition"] = condition.into();
+    let mut first = task("first", "db");
+    first["cross_depended_by"] = after.iter().map(|id| json!({"name": id, "tags": ["common"]})).collect();
+    json!([
+        {"kind": "Release", "name": "site", "roles": {"all": {"tags": ["common"]}, "db": {"tags": ["db"]}},
+            "tags": {"common": {}, "db": {}}, "tasks": [task("ntp", "common"), task("log", "common"), never, first]},
+        {"kind": "Cluster", "name": "c", "release": "site", "labels": {"tier": tier}},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
+    ])
 }
 
 /// Two releases of the same content share what they make of a node, and neither answers for the other.

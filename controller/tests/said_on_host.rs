@@ -5,13 +5,15 @@
 
 mod fleet;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use fleet::{Fleet, Host, call, check_in, config};
+use fleet::{Fleet, Host, Moving, call, check_in, config};
 use hyper::Method;
 use serde_json::{Value, json};
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_controller::store::Query;
+use stemma_wire::clock::Clock as _;
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::observed::{LocalState, Observation, Outcome, ReportedLabel, TaskResult};
 use stemma_wire::message::signed::Grant;
@@ -95,6 +97,38 @@ async fn w08_explain_of_a_task_behind_a_shut_barrier_names_what_it_waits_for() {
         assert_eq!(waits, json!([{"here": "b", "task": "a", "selector": "tags x", "count": 1, "waits_for": why}]));
     }
     assert_eq!(fleet.read("/v1/nodes/n1/explain?task=a").await["waits"], json!([]));
+}
+
+/// A hold that is over keeps nothing, and nothing tells of it.
+#[tokio::test]
+async fn a_hold_that_is_over_is_told_neither_by_explain_nor_by_the_findings() {
+    let clock = Arc::new(Moving::default());
+    let own = Arc::clone(&clock);
+    let fleet = Fleet::start_with(|all| *all = Options { clock: own, ..options() }).await;
+    fleet.apply(site()).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    host.news(0).await;
+    let end = clock.unix_seconds() + 3600;
+    let until_then = jiff::Timestamp::from_second(end.try_into().unwrap()).unwrap().to_string();
+    let held =
+        json!({"kind": "Node", "name": "n1", "nodegroup": "c/gx", "hold": {"until": until_then, "reason": "a disk"}});
+    fleet.apply(json!([held])).await;
+    host.local = LocalState { hold: Some((end, "a fan".to_owned())), ..LocalState::default() };
+    host.news(0).await;
+    let path = "/v1/nodes/n1/explain?task=a";
+    let told = until(&fleet, path, |body| body["set_aside"].as_array().unwrap().len() == 2).await["set_aside"].clone();
+    let sentence = |held: &str| format!("it is {held}: it keeps the task set that it has");
+    assert_eq!(told, json!([sentence("held (a disk)"), sentence("held on its host (a fan)")]));
+    let finding = "it is held on its host (a fan)";
+    for read in ["/v1/nodes/n1", "/v1/nodes/n1/resolved", "/v1/clusters/c/validate"] {
+        assert!(fleet.read(read).await["findings"].to_string().contains(finding), "{read}");
+    }
+    clock.forward(3600);
+    assert_eq!(fleet.read(path).await["set_aside"], json!([]));
+    for read in ["/v1/nodes/n1", "/v1/nodes/n1/resolved", "/v1/clusters/c/validate"] {
+        assert!(!fleet.read(read).await["findings"].to_string().contains("is held"), "{read}");
+    }
+    fleet.controller.stop().await;
 }
 
 #[tokio::test]

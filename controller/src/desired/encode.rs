@@ -1,16 +1,15 @@
 //! From an answer to the parts of a desired state, and to the profile that nodes alike share.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::digest::{DigestVersion, canonical_json};
 use stemma_core::lifecycle::Limit;
-use stemma_core::object::Timestamp;
 use stemma_core::origin::{Level, Origin};
 use stemma_core::release::{CompiledTask, Profile, ProfileHash};
 use stemma_core::resolve::Answer;
-use stemma_core::task::Policy;
+use stemma_core::rollout::dropped_barriers;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{self, Barrier, Known, KnownLabel, ProfileTask, TaskSet};
 
@@ -52,12 +51,13 @@ impl Profiles {
         }
     }
 
-    /// The barriers of a profile as it was sent before that the one of today no longer has. One that cannot be read has none.
+    /// The barriers of a profile as it was sent before that the one of today no longer has, worked out once for each pair. A profile
+    /// that cannot be read has none.
     pub(crate) fn dropped_barriers(&mut self, before: &Encoded<Hash>, today: &Encoded<Hash>) -> Arc<[Barrier]> {
         let read = |profile: &Encoded<Hash>| postcard::from_bytes::<desired::Profile>(&profile.bytes).ok();
         remembered(&mut self.dropped, (before.name, today.name), || {
             let (Some(before), Some(today)) = (read(before), read(today)) else { return Arc::default() };
-            barriers(&before).difference(&barriers(&today)).map(|barrier| (*barrier).clone()).collect()
+            dropped_barriers(barriers(&before), barriers(&today))
         })
     }
 }
@@ -98,7 +98,7 @@ pub(crate) fn known(answer: &Answer) -> Known {
         lifecycle: lifecycle(answer),
         ceiling: answer.mode().value,
         splay_s: answer.splay_seconds(),
-        hold: answer.hold().map(|hold| (until(&hold.until), hold.reason.clone())),
+        hold: answer.hold().map(|hold| (hold.end().map_or(u64::MAX, |end| end.0 / 1000), hold.reason.clone())),
         parked: answer.is_parked(),
         paused: answer.is_paused(),
         ready: answer
@@ -130,16 +130,12 @@ pub(crate) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVe
 
 /// The text by which both ends name a barrier.
 pub(crate) fn barrier(profile: &Profile, barrier: &stemma_core::release::Barrier) -> Barrier {
-    let any = match barrier.policy {
-        Policy::All => "",
-        Policy::Any => "any of ",
-    };
-    Barrier { task: profile.release.id(barrier.task).to_owned(), selector: format!("{any}{}", barrier.source) }
+    Barrier { task: profile.release.id(barrier.task).to_owned(), selector: barrier.to_string() }
 }
 
 /// The names of a profile's barriers.
-fn barriers(profile: &desired::Profile) -> BTreeSet<&Barrier> {
-    profile.tasks.iter().flat_map(|task| &task.barriers).collect()
+fn barriers(profile: &desired::Profile) -> impl Iterator<Item = &Barrier> {
+    profile.tasks.iter().flat_map(|task| &task.barriers)
 }
 
 fn sent(profile: &Profile) -> desired::Profile {
@@ -220,17 +216,6 @@ fn origin(answer: &Answer, origin: &Origin) -> String {
     }
 }
 
-/// Seconds since 1970; a hold without an end, or with one that is no date, holds until it is taken back.
-fn until(text: &str) -> u64 {
-    hold_end(text).map_or(u64::MAX, |end| end.0 / 1000)
-}
-
-/// The end of an operator's hold; `None`: it has none, or one that is no date.
-pub(crate) fn hold_end(text: &str) -> Option<Timestamp> {
-    let end: jiff::Timestamp = text.parse().ok()?;
-    u64::try_from(end.as_millisecond()).ok().map(Timestamp)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,17 +234,5 @@ mod tests {
         assert_eq!(*dropped, [barrier("a")]);
         assert!(Arc::ptr_eq(&dropped, &profiles.dropped_barriers(&before, &today)));
         assert!(profiles.dropped_barriers(&today, &before).is_empty());
-    }
-
-    #[test]
-    fn a_hold_ends_at_its_date_and_without_one_when_it_is_taken_back() {
-        for (text, end) in [
-            ("2001-09-09T01:46:40Z", Some(1_000_000_000_000)),
-            ("2001-09-09T03:46:41+02:00", Some(1_000_000_001_000)),
-            ("", None),
-            ("some day", None),
-        ] {
-            assert_eq!(hold_end(text), end.map(Timestamp), "{text}");
-        }
     }
 }

@@ -3,6 +3,7 @@
 
 use stemma_core::digest::DigestVersion;
 use stemma_core::finding::{Finding, rule};
+use stemma_core::object::Timestamp;
 use stemma_core::resolve::Answer;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{Known, MAX_DESIRED, MAX_ENTRIES, MAX_LISTED, TaskSet};
@@ -115,9 +116,9 @@ pub(crate) fn too_large(answer: &Answer) -> Option<Finding> {
     Some(Finding::of(rule::DESIRED_TOO_LARGE, object, message))
 }
 
-/// All findings about a node: those of its answer, and that it is too large to be sent.
-pub(crate) fn findings(answer: &Answer) -> Vec<Finding> {
-    too_large(answer).into_iter().chain(answer.findings()).collect()
+/// All findings about a node at that time: those of its answer, what was said on its host, and that it is too large to be sent.
+pub(crate) fn findings(answer: &Answer, now: Timestamp) -> Vec<Finding> {
+    too_large(answer).into_iter().chain(answer.findings()).chain(answer.findings_of_host(now)).collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
-//! What decides a node's state, read from the model.
+//! What the model says of a node, for the decisions of `stemma_core::status`.
+
+use std::sync::Arc;
 
 use stemma_core::object::Node;
 use stemma_core::resolve::Answer;
-use stemma_core::status::{Facts, Liveness, Side, Tasks};
+use stemma_core::status::{Facts, Liveness, Side, TaskNews, Tasks};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::records::reported::ReleasedRecord;
+use crate::records::reported::{ReleasedRecord, TaskOutcome};
 
-/// What the model says of the state of a node. Whether its agent is there, and once, stands in the table of statuses.
+/// What the model says of the state of a node. The table of statuses adds whether its agent is there, and whether two hosts have its identity.
 pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_error: bool) -> Facts {
     let said = model.said.get(&node.meta.uuid);
     let is_paused = answer.is_some_and(Answer::is_paused);
@@ -30,15 +32,23 @@ pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl I
 
 /// What became of the tasks that were released to a node.
 pub(crate) fn tasks(model: &Model, node: Uuid) -> Tasks {
-    let Some(released) = model.released.get(&node) else { return Tasks::NotReleased };
-    let mut runs = runs(model, released);
-    let Some(results) = model.results.get(&node) else {
-        return if runs.next().is_none() { Tasks::NothingToRun } else { Tasks::Unreported };
+    let results = model.results.get(&node);
+    let outcomes = |released| {
+        let digest = ReleasedRecord::digest(released);
+        let outcome = move |task: &str| Some(results?.of(digest, task)?.result.outcome.of_node());
+        runs(model, released).map(outcome)
     };
-    let digest = released.digest();
-    let present = |task: &str| {
-        let result = &results.tasks.get(task)?.result;
-        (result.task_set == digest).then(|| result.outcome.of_node())
-    };
-    Tasks::of_outcomes(runs.map(present))
+    Tasks::of(model.released.get(&node).map(Arc::as_ref).map(outcomes), results.is_some())
+}
+
+/// What is known of the tasks that were released to a node, in their order.
+pub(crate) fn news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskNews<'_>> {
+    let known = model.released.get(&node).zip(model.results.get(&node));
+    known.into_iter().flat_map(|(released, results)| {
+        let digest = released.digest();
+        runs(model, released).filter_map(move |task| {
+            let TaskOutcome { at, result } = results.of(digest, task)?;
+            Some(TaskNews { task, outcome: result.outcome.of_node(), message: &result.message, since: *at })
+        })
+    })
 }

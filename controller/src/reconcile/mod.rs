@@ -132,13 +132,13 @@ impl Reconciler {
         self.publish(&model, dirty, moved, now).await;
     }
 
-    /// Everything again; to find something is a fault of the dirty set, and is counted.
+    /// Resolves everything. What differs then was missed by an earlier pass, and is counted.
     async fn full(&self) {
         let now = self.registry.now();
         self.pass().await;
         // A result that never reached a wave is found here.
         self.waves().forget();
-        // What was touched since that pass is no find, nor is a hold that is over by now: the time is that of before it.
+        // Not counted: what was touched since that pass. A hold that ended since then is not either, as `now` is from before the pass.
         let (model, reach) = self.cache.take_changes();
         let expected: BTreeSet<Uuid> = touched(&model, &reach).chain(self.memory().left.iter().copied()).collect();
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).chain(reach.gone.iter().copied()).collect();
@@ -173,7 +173,7 @@ impl Reconciler {
         ended.into_iter().map(|node| node.0).collect()
     }
 
-    /// Resolves nodes, stores what is released, and publishes. Gives the nodes that are told something else than before.
+    /// Resolves nodes, stores what is released, and publishes. Returns the nodes whose desired state changed.
     async fn publish(
         &self,
         model: &Model,
@@ -220,7 +220,9 @@ impl Reconciler {
             match model.resolve(uuid) {
                 Resolution::Complete(answer) => answers.push(answer),
                 Resolution::Incomplete(_) if model.nodes.get(uuid).is_none() => {
-                    self.memory().untold.remove(&uuid);
+                    let mut memory = self.memory();
+                    memory.untold.remove(&uuid);
+                    memory.hold_ends.remove(&NodeId(uuid));
                     gone.push(uuid);
                 }
                 Resolution::Incomplete(missing) => {

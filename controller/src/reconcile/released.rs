@@ -10,7 +10,7 @@ use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Kind, Timestamp};
 use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::Answer;
-use stemma_core::rollout::{Candidate, Content, Held, Standing};
+use stemma_core::rollout::{Candidate, Content, Standing};
 use stemma_wire::message::desired::{Barrier, TaskSet};
 use stemma_wire::message::{self, Hash};
 use uuid::Uuid;
@@ -24,15 +24,15 @@ use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
 use crate::store::{Precondition, Query, Revision, Store, StoreError, Transaction};
 
-/// Nodes to a commit: with a profile each and the marks of their releases below every engine's limit of operations.
+/// How many nodes one commit releases. With a profile and the marks of a release for each, that is below every engine's limit of operations.
 const NODES: usize = 30;
-/// Nodes that are gone to a commit: each has up to ten images and six records.
+/// How many deleted nodes one commit forgets: each has up to ten images and six records.
 const GONE: usize = 5;
 
 /// What one node is told from now on.
 pub(super) struct Decision {
     pub(super) released: Released,
-    /// Barriers of the profile that it keeps, which the present order no longer has.
+    /// Barriers of the profile that it keeps, which the present order no longer has: nobody waits for them.
     pub(super) dropped: Arc<[Barrier]>,
     /// What has to be stored first; `None`: it is stored already.
     record: Option<NewRecord>,
@@ -58,30 +58,14 @@ pub(super) type Untranslated = BTreeMap<Hash, BTreeSet<String>>;
 
 /// A node as its releases are planned.
 pub(super) fn candidate(model: &Model, answer: &Answer, known: &mut Untranslated) -> Candidate {
-    let present = model.released.get(&answer.id().0).map(|record| &record.task_set);
+    let released = model.released.get(&answer.id().0);
+    let present = released.map(|record| &record.task_set);
     // Under the definition that it was released with: a newer one releases nothing.
     let version =
         present.and_then(|present| DigestVersion::of(present.digest_version)).unwrap_or(DigestVersion::NEWEST);
-    let by_operator = answer.hold().map(|hold| encode::hold_end(&hold.until));
-    let on_host = answer.said().and_then(|said| said.hold.as_ref());
-    let on_host = on_host.map(|(until_s, _)| (*until_s < u64::MAX).then(|| Timestamp(until_s.saturating_mul(1000))));
-    let held = |end: Option<Timestamp>| end.map_or(Held::UntilTakenBack, Held::Until);
-    Candidate {
-        node: answer.id(),
-        present: present.map(|present| content(model, present, version, known)),
-        next: Content::of(answer, version),
-        has_unmet: !answer.unmet().is_empty() || (present.is_none() && answer.check_instance().is_err()),
-        has_undecided: has_undecided(model, answer),
-        holds: by_operator.into_iter().chain(on_host).map(held).collect(),
-        is_paused: answer.is_paused(),
-    }
-}
-
-/// Whether a node runs a task whose condition takes more steps than it may now.
-fn has_undecided(model: &Model, answer: &Answer) -> bool {
-    let undecided: BTreeSet<&str> = answer.task_set().into_iter().flat_map(|set| set.undecided_ids()).collect();
-    let released = model.released.get(&answer.id().0).filter(|_| !undecided.is_empty());
-    released.is_some_and(|released| facts::runs(model, released).any(|id| undecided.contains(id)))
+    let runs = released.into_iter().flat_map(|released| facts::runs(model, released));
+    let content = present.map(|present| content(model, present, version, known));
+    Candidate::of(answer, content, version, runs)
 }
 
 /// What of a released task set decides whether another one is released.
@@ -146,9 +130,7 @@ impl Resolved<'_> {
             _ => today.clone().filter(|_| is_today),
         };
         let dropped = match (&kept, &today) {
-            (Some(kept), Some(today)) if !is_today && standing == Standing::Current => {
-                profiles.dropped_barriers(&kept.encoded, &today.encoded)
-            }
+            (Some(kept), Some(today)) if !is_today => profiles.dropped_barriers(&kept.encoded, &today.encoded),
             _ => Arc::default(),
         };
         let released = self.told(&record.task_set, kept.as_ref())?;

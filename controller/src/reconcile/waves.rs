@@ -34,8 +34,8 @@ impl TaskResults for Results<'_> {
         let Some((_, task_set)) = self.table.digests(node.0) else { return false };
         let is_left_out =
             self.model.released.get(&node.0).is_some_and(|record| record.task_set.left_out.contains_key(task));
-        let outcome = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
-        is_left_out || outcome.is_some_and(|one| one.result.task_set == task_set && one.result.outcome.is_success())
+        let outcome = self.model.results.get(&node.0).and_then(|record| record.of(task_set, task));
+        is_left_out || outcome.is_some_and(|one| one.result.outcome.is_success())
     }
 }
 
@@ -51,10 +51,10 @@ pub(super) struct Touched<'a> {
 #[derive(Default)]
 pub(super) struct Waves {
     of: HashMap<ClusterId, Wave>,
-    /// The cluster in whose wave each node was put last. A pass that could not store ended before it came to the waves, so what it
-    /// knew of a node does not say that.
+    /// The cluster whose wave has each node. The model of the last pass does not say this: a pass whose commit failed ended before it
+    /// updated the waves.
     put_in: HashMap<Uuid, ClusterId>,
-    /// Barriers of the profile that a node has, which the present order no longer has: nobody waits for them any more.
+    /// Barriers of the profile that a node keeps and the present order no longer has. They are open.
     dropped: HashMap<Uuid, Arc<[desired::Barrier]>>,
     /// The revision that the last pass was for.
     followed: Revision,

@@ -35,6 +35,13 @@ pub struct ResultsRecord {
     pub tasks: BTreeMap<String, TaskOutcome>,
 }
 
+impl ResultsRecord {
+    /// The last result of a task, where it is of this task set: one of an earlier set says nothing of what runs now.
+    pub fn of(&self, task_set: PartDigest, task: &str) -> Option<&TaskOutcome> {
+        self.tasks.get(task).filter(|outcome| outcome.result.task_set == task_set)
+    }
+}
+
 /// The last result of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskOutcome {

@@ -7,7 +7,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 /// The refusal of a body.
 pub fn bad_body<S: Spec>(error: WriteError) -> ApiError {
     match error {
-        WriteError::Body(error) => bad_field(&S::KIND.word(), &error),
+        WriteError::Body(error) => bad_field(S::KIND.word(), &error),
         WriteError::Conflicts(ref conflicts) => {
             let list: Vec<_> = conflicts.iter().map(conflict).collect();
             ApiError::new(ErrorType::LabelConflict, error.to_string()).extra("conflicts", list.into())

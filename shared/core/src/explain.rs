@@ -8,12 +8,12 @@ use crate::input::Read;
 use crate::key::LabelValue;
 use crate::labels::{Effect, Line};
 use crate::name::{Name, PRIMARY_PREFIX};
-use crate::object::{NodeId, Timestamp};
+use crate::object::{NodeId, SaidOnHost, Timestamp};
 use crate::origin::{Level, Origin};
 use crate::resolve::{Answer, Resolution};
 use crate::role::TagOrigin;
 use crate::task::Mode;
-use crate::traits::{TraitNames, TraitSource};
+use crate::traits::TraitNames;
 
 /// The fleet, and how its nodes are resolved.
 #[derive(Clone, Copy)]
@@ -157,18 +157,19 @@ fn holder(Fleetwide { fleet, resolve }: Fleetwide<'_>, answer: &Answer, tag: &st
     holder.or_else(|| holds(answer).then(|| answer.node().display_name()))
 }
 
-/// What keeps a host from running what it was told to, or from being told more, a sentence each.
-fn set_aside(answer: &Answer) -> Vec<String> {
+/// What keeps a host at that time from running what it was told to, or from being told more, a sentence each.
+fn set_aside(answer: &Answer, now: Timestamp) -> Vec<String> {
     let because = |reason: &str| if reason.is_empty() { String::new() } else { format!(" ({reason})") };
     let mut said = Vec::new();
     let on_host = answer.said();
     if on_host.is_some_and(|said| said.paused) {
         said.push("it is paused on its host, which applies nothing until it is resumed there".to_owned());
     }
-    if let Some(hold) = answer.hold() {
+    if let Some(hold) = answer.hold().filter(|hold| hold.held().is_in_force(now)) {
         said.push(format!("it is held{}: it keeps the task set that it has", because(&hold.reason)));
     }
-    if let Some((_, reason)) = on_host.and_then(|said| said.hold.as_ref()) {
+    let on_host_hold = on_host.and_then(SaidOnHost::held).filter(|(held, _)| held.is_in_force(now));
+    if let Some((_, reason)) = on_host_hold {
         said.push(format!("it is held on its host{}: it keeps the task set that it has", because(reason)));
     }
     if answer.is_parked() {
@@ -188,8 +189,8 @@ fn set_aside(answer: &Answer) -> Vec<String> {
     said
 }
 
-/// Why a task falls to a node, or does not; `None` where the node's release has no such task.
-pub fn task(answer: &Answer, id: &str) -> Option<Value> {
+/// Why a task falls to a node, or does not, and what keeps it at that time; `None` where the node's release has no such task.
+pub fn task(answer: &Answer, id: &str, now: Timestamp) -> Option<Value> {
     let Some(set) = answer.task_set() else {
         return Some(json!({"task": id, "runs": false, "why": "the node is unplaced, or no level names a release"}));
     };
@@ -208,25 +209,15 @@ pub fn task(answer: &Answer, id: &str) -> Option<Value> {
     let references: Vec<String> = release.task(ix).references.iter().map(ToString::to_string).collect();
     Some(json!({
         "task": id, "release": named, "runs": falls && left_out.is_none(), "why": why, "reads": references,
-        "set_aside": set_aside(answer),
+        "set_aside": set_aside(answer, now),
     }))
 }
 
 /// Why a node has a trait, or has not; `known` are the traits that an operator may give.
 pub fn trait_name(answer: &Answer, name: &str, known: &TraitNames) -> Value {
-    let traits = answer.traits();
-    let mut sources: Vec<String> = traits
-        .sources()
-        .iter()
-        .filter(|(own, _)| ***own == *name)
-        .flat_map(|(_, sources)| sources.iter().map(ToString::to_string))
-        .collect();
-    let suppressed = answer.node().spec.suppressed_traits.iter().any(|own| **own == *name);
-    let detected = answer.observation().is_some_and(|seen| seen.traits.iter().any(|own| **own == *name));
-    if suppressed && sources.is_empty() && detected {
-        sources.push(TraitSource::Detected.to_string());
-    }
-    let has = traits.has(name);
+    let given = answer.entry.traits();
+    let sources: Vec<String> = given.sources_of(name).iter().map(ToString::to_string).collect();
+    let (suppressed, has) = (given.suppressed.contains(name), given.has(name));
     let change = if suppressed { Some("unsuppress") } else { (!has && known.parse(name).is_ok()).then_some("add") };
     json!({"trait": name, "has": has, "sources": sources, "suppressed": suppressed, "change": change})
 }

@@ -402,7 +402,7 @@ fn a_node_parked_on_its_host_holds_no_primary_and_takes_no_part() {
     assert!(made.plain("db-2").primary_tags.is_empty());
     assert_eq!(made.plain("db-10").primary_tags.len(), 1);
     assert!(!made.fleet.takes_part(id) && !made.answer("db-2").is_parked(), "its spec says nothing");
-    let found = made.answer("db-2").findings();
+    let found = made.answer("db-2").findings_of_host(Timestamp(0));
     assert_eq!(
         found.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["info host.parked node/db-2: it is parked on its host (re\\npair): barriers and primaries pass it over"]
@@ -414,7 +414,7 @@ fn a_node_parked_on_its_host_holds_no_primary_and_takes_no_part() {
     assert_eq!(made.plain("db-2").primary_tags.len(), 1);
     let dirty = made.fleet.apply(Change::Said(id, None));
     assert_eq!(made.names(&dirty), ["db-2"], "who holds the tag stays as it is");
-    assert!(made.answer("db-2").findings().is_empty());
+    assert!(made.answer("db-2").findings_of_host(Timestamp(0)).is_empty());
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn read_one(at: usize, mut object: Value, before: &[Given]) -> Result<Given, Api
     let presumed = object.as_object_mut().and_then(|fields| fields.remove(REVISION)).filter(|given| !given.is_null());
     let presumed = presumed.map(|given| given.as_u64().ok_or_else(|| no_revision(at, &given))).transpose()?;
     let document = read_document(&object.to_string()).map_err(|e| {
-        let error = bad_field(&Kind::Node.word(), &e);
+        let error = bad_field(Kind::Node.word(), &e);
         ApiError { message: format!("object {at}: {e}"), field: Some(format!("objects[{at}].{}", e.field)), ..error }
     })?;
     match before.iter().find(|other| other.document.key == document.key) {

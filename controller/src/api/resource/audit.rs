@@ -86,7 +86,7 @@ impl<'a> Named<'a> {
         let rule = "it is KIND/NAME, as node/web-1 or nodegroup/CLUSTER/GROUP, or a uuid";
         let refused = || BadQuery::value("object", text, rule);
         let (word, name) = text.split_once('/').ok_or_else(refused)?;
-        let kind = Kind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(refused)?;
+        let kind = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(refused)?;
         let group = name.split_once('/').filter(|_| kind == Kind::NodeGroup);
         let found = group.and_then(|(cluster, group)| {
             let cluster = model.clusters.find(None, cluster)?;

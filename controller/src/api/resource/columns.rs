@@ -91,7 +91,8 @@ impl<'a> Row<'a> {
     fn findings(&self) -> &[Finding] {
         self.findings.get_or_init(|| match self.outcome() {
             Resolution::Complete(answer) => {
-                size::findings(answer).into_iter().chain(state::doubled(self.api, self.node)).collect()
+                let found = size::findings(answer, self.api.registry.now());
+                found.into_iter().chain(state::doubled(self.api, self.node)).collect()
             }
             Resolution::Incomplete(_) => Vec::new(),
         })
@@ -218,7 +219,6 @@ const UNDRIVEN: &[&str] = &[
     "target_provision_state",
     "provision_updated_at",
     "reservation",
-    "last_error",
     "fault",
     "inspection_finished_at",
     "inspection_started_at",
@@ -351,5 +351,17 @@ impl Chosen {
             column.write(row, Cell { name, text });
         }
         text.push(b'}');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nothing_drives_is_made_nowhere() {
+        for (name, _) in MADE {
+            assert!(!UNDRIVEN.contains(name), "{name}");
+        }
     }
 }

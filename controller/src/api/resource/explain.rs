@@ -42,7 +42,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
 /// A task's account, with what became of it on the host.
 fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiError> {
     let unknown = || ApiError::new(ErrorType::ObjectNotFound, format!("the node's release has no task {}", quote(id)));
-    let mut body = explain::task(answer, id).ok_or_else(unknown)?;
+    let mut body = explain::task(answer, id, api.registry.now()).ok_or_else(unknown)?;
     if answer.task_set().is_none() {
         return Ok(body);
     }
@@ -50,9 +50,10 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
     let released = model.released.get(&node);
     body["released"] =
         released.is_some_and(|released| crate::reconcile::facts::runs(model, released).any(|task| task == id)).into();
-    let last = model.results.get(&node).and_then(|results| results.tasks.get(id));
-    let present = released.map(|released| released.digest());
-    let is_done = last.is_some_and(|last| Some(last.result.task_set) == present && !last.result.outcome.is_failure());
+    let results = model.results.get(&node);
+    let last = results.and_then(|results| results.tasks.get(id));
+    let present = released.zip(results).and_then(|(released, results)| results.of(released.digest(), id));
+    let is_done = present.is_some_and(|present| !present.result.outcome.is_failure());
     body["waits"] = if is_done { json!([]) } else { waits(api, model, answer, id).into() };
     body["last"] = json!(last.map(
         |last| json!({"at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message, "output": last.result.output})

@@ -70,16 +70,12 @@ impl Gravest {
 pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
     let mut findings = Gravest::default();
-    let written: BTreeSet<Uuid> = work.written().map(|(_, uuid)| uuid).collect();
     let mut unset = Unset::default();
     for node in work.reached() {
         clusters.extend(work.model.cluster_of(node.0));
         if let Resolution::Complete(answer) = work.model.resolve(node.0) {
-            findings.extend_of(size::findings(&answer).into_iter().map(|finding| (finding, Some(node))));
+            findings.extend_of(size::findings(&answer, work.now()).into_iter().map(|finding| (finding, Some(node))));
             unset.add(&answer);
-            if written.contains(&node.0) {
-                findings.extend(answer.findings());
-            }
         }
     }
     findings.extend_of(unset.found());
@@ -217,6 +213,8 @@ pub(super) fn of_cluster(api: &Api, model: &Model, cluster: ClusterId) -> Vec<Fi
     let mut findings = Gravest::default();
     let answer = resolve_cluster(&model.fleet, &model.memo, cluster);
     findings.extend(answer.findings);
+    let now = api.registry.now();
+    findings.extend(answer.nodes.iter().flat_map(|answer| answer.findings_of_host(now)));
     findings.extend(answer.nodes.iter().filter_map(|answer| size::too_large(answer)));
     findings.extend(answer.nodes.iter().filter_map(|answer| state::doubled(api, answer.node())));
     for (node, missing) in answer.incomplete {

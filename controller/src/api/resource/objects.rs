@@ -183,7 +183,7 @@ pub(super) fn body<S: Shown>(
 pub(super) fn read_body<S: Shown>(mut body: Map<String, Value>) -> Result<Body, ApiError> {
     S::adapt(&mut body)?;
     kept::check(S::EXTRA, &mut body)?;
-    Body::parse(&Value::Object(body).to_string()).map_err(|e| bad_field(&S::KIND.word(), &e))
+    Body::parse(&Value::Object(body).to_string()).map_err(|e| bad_field(S::KIND.word(), &e))
 }
 
 /// Lays a body over a spec, as a plain write.

@@ -10,7 +10,7 @@ use stemma_core::fleet::Missing;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::labels::Folded;
 use stemma_core::lifecycle;
-use stemma_core::object::{ClusterId, ClusterSpec, NodeId, NodeSpec};
+use stemma_core::object::{ClusterId, ClusterSpec, NodeId, NodeSpec, Timestamp};
 use stemma_core::resolve::{Answer, PlainAnswer, Resolution};
 use stemma_wire::error::{ApiError, ErrorType};
 
@@ -29,7 +29,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     let node = NodeSpec::locate(&model, request)?;
     match model.resolve(node.meta.uuid) {
         Resolution::Complete(answer) => {
-            let mut body = body(&model, &answer);
+            let mut body = body(&model, &answer, api.registry.now());
             body["waits"] = waits(api, &model, answer.id()).into();
             Ok(Reply::ok(body))
         }
@@ -46,7 +46,7 @@ pub(super) fn incomplete(missing: &[Missing]) -> ApiError {
     )
 }
 
-fn body(model: &Model, answer: &Answer) -> Value {
+fn body(model: &Model, answer: &Answer, now: Timestamp) -> Value {
     let mut body = json!(PlainAnswer::of(answer));
     body["node"] = answer.node().display_name().into();
     body["uuid"] = answer.node().meta.uuid.to_string().into();
@@ -60,7 +60,7 @@ fn body(model: &Model, answer: &Answer) -> Value {
     body["host_labels"] = json!(answer.host_labels().decide(&answer.labels()).flows);
     body["unmet"] =
         answer.unmet().iter().map(|unmet| json!({"key": unmet.key, "expression": unmet.expression})).collect();
-    body["findings"] = json!(size::findings(answer));
+    body["findings"] = json!(size::findings(answer, now));
     let release = answer.fold().and_then(|fold| fold.release.as_ref());
     body["release"] = json!(
         release.map(|release| json!({"name": release.value.name.to_string(), "origin": release.origin.to_string()}))
@@ -81,7 +81,7 @@ pub(super) fn waits(api: &Api, model: &Model, node: NodeId) -> Vec<Value> {
     let shut = api.reconciler.as_ref().map(|reconciler| reconciler.shut(model, node)).unwrap_or_default();
     let of = |one: &waves::Shut, id: &NodeId| {
         let name = model.nodes.get(id.0).map(|node| node.display_name()).unwrap_or_default();
-        json!({"node": name, "why": state::why_not_done(model, id.0, &one.barrier.task)})
+        json!({"node": name, "why": state::why_not_done(api, model, id.0, &one.barrier.task)})
     };
     let row = |one: &waves::Shut| {
         let nodes: Vec<Value> = one.nodes.iter().map(|id| of(one, id)).collect();

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use stemma_core::finding::{Finding, Severity, rule};
-use stemma_core::object::{Node, NodeId, Timestamp};
+use stemma_core::object::{Held, Node, NodeId, Timestamp};
 use stemma_core::resolve::Resolution;
-use stemma_core::status::{Facts, Liveness, Status};
+use stemma_core::status::{self, Facts, Liveness, Status};
 use stemma_core::traits::{NodeTraits, TraitSource};
 use uuid::Uuid;
 
@@ -15,7 +15,6 @@ use super::view;
 use crate::api::Api;
 use crate::cache::Model;
 use crate::reconcile::facts;
-use crate::records::reported::TaskOutcome;
 
 /// A node's traits with their sources.
 pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
@@ -38,13 +37,13 @@ pub(super) fn reported(model: &Model, node: &Node) -> BTreeMap<String, String> {
 /// What was said on the host itself, kept apart from what operators say of it; `null`: nothing.
 pub(super) fn said(model: &Model, node: &Node) -> Value {
     let Some(said) = model.said.get(&node.meta.uuid) else { return Value::Null };
-    let until = |seconds: u64| match seconds {
-        u64::MAX => Value::Null,
-        seconds => view::time(Timestamp(seconds.saturating_mul(1000))).into(),
+    let until = |held| match held {
+        Held::UntilTakenBack => Value::Null,
+        Held::Until(end) => view::time(end).into(),
     };
     json!({
         "paused": said.paused,
-        "hold": said.hold.as_ref().map(|(seconds, reason)| json!({"until": until(*seconds), "reason": **reason})),
+        "hold": said.held().map(|(held, reason)| json!({"until": until(held), "reason": reason})),
         "parked": said.parked.as_ref().map(|reason| json!({"reason": **reason})),
     })
 }
@@ -91,44 +90,21 @@ pub(super) fn doubled(api: &Api, node: &Node) -> Option<Finding> {
 }
 
 /// Why a node has not succeeded in a task (so far).
-pub(super) fn why_not_done(model: &Model, node: Uuid, task: &str) -> String {
-    if model.said.get(&node).is_some_and(|said| said.paused) {
-        return "it was paused on its host".to_owned();
-    }
-    if model.seen.get(&node).is_some_and(|seen| seen.lost) {
-        return "it is silent".to_owned();
-    }
-    let present = model.released.get(&node).map(|released| released.digest());
-    let outcome = model.results.get(&node).and_then(|results| results.tasks.get(task));
-    match outcome.filter(|outcome| Some(outcome.result.task_set) == present) {
-        Some(outcome) if outcome.result.outcome.is_failure() => format!("{task} failed there"),
-        Some(_) | None => format!("{task} has not succeeded there"),
-    }
+pub(super) fn why_not_done(api: &Api, model: &Model, node: Uuid, task: &str) -> String {
+    let is_paused = model.said.get(&node).is_some_and(|said| said.paused);
+    let outcome = facts::news(model, node).find(|news| news.task == task).map(|news| news.outcome);
+    status::why_not_done(task, is_paused, liveness(api, node), outcome)
 }
 
 /// The first task that failed, of those that were released: the task, its sentence and since when.
 pub(super) fn last_error(model: &Model, node: &Node) -> Option<String> {
-    let id = node.meta.uuid;
-    let (released, results) = (model.released.get(&id)?, model.results.get(&id)?);
-    let digest = released.digest();
-    let failed = facts::runs(model, released).find_map(|task| {
-        let outcome = results.tasks.get(task)?;
-        let counts = outcome.result.task_set == digest && outcome.result.outcome.is_failure();
-        counts.then_some(outcome)
-    })?;
-    let said = if failed.result.message.is_empty() { "no reason was given" } else { failed.result.message.as_str() };
-    Some(format!("task {}: {said} (since {})", failed.result.task, view::time(failed.at)))
+    status::last_error(facts::news(model, node.meta.uuid), view::time)
 }
 
 /// What a host said, and what became of its tasks.
 pub(super) fn report(model: &Model, node: &Node) -> Value {
     let id = node.meta.uuid;
-    let present = model.released.get(&id);
-    let present = present.map(|released| (released.digest(), facts::runs(model, released).collect::<BTreeSet<_>>()));
-    let is_current = |task: &TaskOutcome| {
-        let result = &task.result;
-        present.as_ref().is_some_and(|(digest, runs)| *digest == result.task_set && runs.contains(result.task.as_str()))
-    };
+    let current: BTreeSet<&str> = facts::news(model, id).map(|news| news.task).collect();
     // Each fact is the text of a JSON value.
     let fact =
         |(path, text): (&str, &str)| (path.to_owned(), serde_json::from_str(text).unwrap_or_else(|_| json!(text)));
@@ -141,7 +117,7 @@ pub(super) fn report(model: &Model, node: &Node) -> Value {
         "report": model.reports.get(&id).map(|record| json!({"at": view::time(record.at), "report": record.report})),
         "results": model.results.get(&id).map(|record| record.tasks.values().map(|task| json!({
             "at": view::time(task.at), "task": task.result.task, "outcome": task.result.outcome, "message": task.result.message,
-            "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms, "is_current": is_current(task),
+            "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms, "is_current": current.contains(task.result.task.as_str()),
         })).collect::<Vec<_>>()),
     })
 }

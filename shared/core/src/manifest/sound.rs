@@ -14,7 +14,7 @@ use super::reader::read;
 use super::task::read_tasks;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName, cut};
-use crate::object::{Definition, Member, RoleChange, RoleSpec, TagSpec, TraitSet};
+use crate::object::{Definition, Hold, Member, RoleChange, RoleSpec, TagSpec, TraitSet};
 use crate::requirement::Requirements;
 use crate::task::Task;
 
@@ -93,6 +93,18 @@ pub(super) fn tasks(to: &mut Vec<Task>, raw: &RawValue, _: &dyn Names) -> Result
     Ok(())
 }
 
+/// A hold, whose end is a time where there is one: any other text would hold for ever.
+pub(super) fn hold(to: &mut Option<Box<Hold>>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
+    match to {
+        Some(hold) if !hold.until.is_empty() && hold.end().is_none() => {
+            let why = format!("{:?} is no time since 1970: write one as 2026-12-31T00:00:00Z", cut(&hold.until));
+            Err(BodyError::new("until", why))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The roles of a group or node, sorted.
 pub(super) fn role_names(to: &mut Vec<Name>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     *to = value::<BTreeSet<Name>>(raw)?.into_iter().collect();
@@ -165,6 +177,26 @@ pub(super) fn suppressed_traits(to: &mut TraitSet, raw: &RawValue, names: &dyn N
 mod tests {
     use super::super::testing::Anybody;
     use super::*;
+
+    #[test]
+    fn a_hold_ends_at_a_time_or_when_it_is_taken_back() {
+        let read = |until: &str| {
+            let mut read = None;
+            let body = raw(&serde_json::json!({"until": until, "reason": "x"}).to_string());
+            hold(&mut read, &body, &Anybody::default()).map(|()| read.and_then(|hold| hold.end()).map(|end| end.0))
+        };
+        for (until, end) in [
+            ("2001-09-09T01:46:40Z", Some(1_000_000_000_000)),
+            ("2001-09-09T03:46:41+02:00", Some(1_000_000_001_000)),
+            ("", None),
+        ] {
+            assert_eq!(read(until).unwrap(), end, "{until}");
+        }
+        for until in ["soon", "2026-12-31", "1969-12-31T00:00:00Z", "2026-12-31T00:00:00"] {
+            let refused = read(until).unwrap_err().to_string();
+            assert!(refused.contains("write one as 2026-12-31T00:00:00Z"), "{until}: {refused}");
+        }
+    }
 
     fn raw(json: &str) -> Box<RawValue> {
         RawValue::from_string(json.to_owned()).unwrap()

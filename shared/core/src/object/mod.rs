@@ -10,6 +10,7 @@
 
 mod allocation;
 mod cluster;
+mod hold;
 mod namespace;
 mod node;
 mod placement;
@@ -29,13 +30,14 @@ pub use cluster::{
     ClusterSpec, ClusterTemplateSpec, FreezeUntil, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange, Rollout,
     Strategy, StrategyType,
 };
+pub use hold::{Held, Hold, SaidOnHost};
 pub use namespace::{
     Association, Dates, DefaultText, Definition, Items, Member, NamespaceSpec, NamespaceTag, Properties, Property,
     PropertyType, Visibility,
 };
 pub use node::{
-    FactMap, Hold, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation, ProvisionState,
-    RefusedTraits, ReportedLabel, ReportedLabels, SaidOnHost,
+    FactMap, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation, ProvisionState,
+    RefusedTraits, ReportedLabel, ReportedLabels,
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
@@ -69,78 +71,62 @@ ids! {
     NodeId,
 }
 
-/// The kinds of objects, those of later issues included, so that each has its place from the first store on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
-pub enum Kind {
-    /// A versioned library of roles, tags and tasks.
-    Release,
-    /// User-defined tags beside a release, for all its versions.
-    ReleaseTags,
-    /// Defaults for clusters.
-    ClusterTemplate,
-    /// A cluster.
-    Cluster,
-    /// The nodes of a cluster that are alike.
-    NodeGroup,
-    /// One host.
-    Node,
-    /// Which node holds a tag as primary: a stored choice.
-    Primary,
-    /// The catalogue's namespace.
-    Namespace,
-    /// Conditions over reported facts, and what they set.
-    InspectionRule,
-    /// A numbered snapshot of what a group's hosts run.
-    Revision,
-    /// A secret value, written and never read.
-    Secret,
-    /// What a repository of manifests is held to.
-    Expectation,
-    /// Which node is used for what was asked for.
-    Allocation,
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident $word:literal,)+) => {
+        /// The kinds of objects, those of later issues included, so that each has its place from the first store on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl Kind {
+            /// All of them, in their order.
+            pub const ALL: &[Self] = &[$(Self::$kind,)+];
+
+            /// The name in `kind:`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => stringify!($kind),)+
+                }
+            }
+
+            /// The word in findings, answers, stored keys and on the command line.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $word,)+
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// All of them, in their order.
-    pub const ALL: [Self; 13] = [
-        Self::Release,
-        Self::ReleaseTags,
-        Self::ClusterTemplate,
-        Self::Cluster,
-        Self::NodeGroup,
-        Self::Node,
-        Self::Primary,
-        Self::Namespace,
-        Self::InspectionRule,
-        Self::Revision,
-        Self::Secret,
-        Self::Expectation,
-        Self::Allocation,
-    ];
-
-    /// The name in `kind:` and in paths of findings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Release => "Release",
-            Self::ReleaseTags => "ReleaseTags",
-            Self::ClusterTemplate => "ClusterTemplate",
-            Self::Cluster => "Cluster",
-            Self::NodeGroup => "NodeGroup",
-            Self::Node => "Node",
-            Self::Primary => "Primary",
-            Self::Namespace => "Namespace",
-            Self::InspectionRule => "InspectionRule",
-            Self::Revision => "Revision",
-            Self::Secret => "Secret",
-            Self::Expectation => "Expectation",
-            Self::Allocation => "Allocation",
-        }
-    }
-
-    /// The word in findings, answers and on the command line, as `nodegroup`.
-    pub fn word(self) -> String {
-        self.name().to_ascii_lowercase()
-    }
+kinds! {
+    /// A versioned library of roles, tags and tasks.
+    Release "release",
+    /// User-defined tags beside a release, for all its versions.
+    ReleaseTags "releasetags",
+    /// Defaults for clusters.
+    ClusterTemplate "clustertemplate",
+    /// A cluster.
+    Cluster "cluster",
+    /// The nodes of a cluster that are alike.
+    NodeGroup "nodegroup",
+    /// One host.
+    Node "node",
+    /// Which node holds a tag as primary: a stored choice.
+    Primary "primary",
+    /// The catalogue's namespace.
+    Namespace "namespace",
+    /// Conditions over reported facts, and what they set.
+    InspectionRule "inspectionrule",
+    /// A numbered snapshot of what a group's hosts run.
+    Revision "revision",
+    /// A secret value, written and never read.
+    Secret "secret",
+    /// What a repository of manifests is held to.
+    Expectation "expectation",
+    /// Which node is used for what was asked for.
+    Allocation "allocation",
 }
 
 /// What every object has beside its spec.

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::{Extra, FieldOwners, GroupId, Inherited, TraitSet};
+use super::{Extra, FieldOwners, GroupId, Hold, Inherited, TraitSet};
 use crate::digest::canonical_json;
-use crate::field::{Form, described};
 use crate::input::{MAX_DEPTH, Path};
 use crate::json;
 use crate::name::{Name, TagName};
@@ -124,20 +123,6 @@ impl NodeTags {
     }
 }
 
-described! {
-    /// Why, and until when, a node keeps its task set.
-    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
-    pub struct Hold {
-        /// Until this date the node keeps its task set.
-        #[serde(skip_serializing_if = "String::is_empty")]
-        pub until: String = Form::Text, "until it is taken back", r#""2026-12-31T00:00:00Z""#;
-        /// Why.
-        #[serde(skip_serializing_if = "String::is_empty")]
-        pub reason: String = Form::Text, "", r#""a disk is changed""#;
-    }
-}
-
 /// What a host reported and the model reads: stable facts, detected traits, its own labels.
 ///
 /// Versioned and an input of resolve; other facts, task results and outputs are a report, never an input.
@@ -184,22 +169,6 @@ pub struct RefusedTraits {
     pub unknown_count: usize,
     /// How many good ones were left off, being more than one source may give.
     pub surplus: usize,
-}
-
-/// What was said on the host itself: `stemma-agent pause`, a hold, a park. Kept apart from what operators say of it; a
-/// state of now, without history.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SaidOnHost {
-    /// It applies nothing until it is resumed there.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub paused: bool,
-    /// It keeps its task set until then (seconds since 1970), for that reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hold: Option<(u64, Arc<str>)>,
-    /// Out of budgets, barriers and primaries, for that reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub parked: Option<Arc<str>>,
 }
 
 /// A label as the host's own files say it.

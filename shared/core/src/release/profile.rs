@@ -65,8 +65,9 @@ pub struct Profile {
     pub cycle: Option<Box<[TaskIx]>>,
 }
 
-/// A point that opens when each node that it means has succeeded in a task.
-#[derive(Clone, Debug)]
+/// A point that opens when each node that it means has succeeded in a task. Its text, beside the id of the task, names it at both ends.
+#[derive(Clone, Debug, derive_more::Display)]
+#[display("{}{source}", match policy { Policy::All => "", Policy::Any => "any of " })]
 pub struct Barrier {
     /// The task.
     pub task: TaskIx,

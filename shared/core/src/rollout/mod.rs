@@ -4,7 +4,9 @@
 //! at any time. Budgets, windows and leases belong here too: they are further reasons for which a node that is due waits.
 
 mod barriers;
+mod dropped;
 mod release;
 
 pub use barriers::{Affected, TaskResults, Wave};
-pub use release::{Action, Candidate, Content, Held, Plan, Standing, plan_releases};
+pub use dropped::dropped_barriers;
+pub use release::{Action, Candidate, Content, Plan, Standing, plan_releases};

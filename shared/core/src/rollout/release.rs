@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::digest::{DigestVersion, TaskDigest};
-use crate::object::{NodeId, Timestamp};
+use crate::object::{Held, Hold, NodeId, SaidOnHost, Timestamp};
 use crate::resolve::Answer;
 use crate::task::Mode;
 
@@ -19,15 +19,6 @@ pub struct Content {
     pub tasks: Option<TaskDigest>,
     /// Which tasks are placed and never started, by id; under a version of the digest that holds it, none is listed.
     pub untranslated: BTreeSet<String>,
-}
-
-/// Until when a node keeps its task set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Held {
-    /// Until then.
-    Until(Timestamp),
-    /// Until the hold is taken back.
-    UntilTakenBack,
 }
 
 /// A node as its releases are planned.
@@ -94,9 +85,29 @@ impl Content {
 }
 
 impl Candidate {
+    /// A node by its answer and by what was released to it: what of that decides, and which of its tasks run.
+    pub fn of<'a>(
+        answer: &Answer,
+        present: Option<Content>,
+        version: DigestVersion,
+        mut runs: impl Iterator<Item = &'a str>,
+    ) -> Self {
+        let undecided: BTreeSet<&str> = answer.task_set().into_iter().flat_map(|set| set.undecided_ids()).collect();
+        let by_operator = answer.hold().map(Hold::held);
+        let on_host = answer.said().and_then(SaidOnHost::held).map(|(held, _)| held);
+        Self {
+            node: answer.id(),
+            next: Content::of(answer, version),
+            has_unmet: !answer.unmet().is_empty() || (present.is_none() && answer.check_instance().is_err()),
+            has_undecided: !undecided.is_empty() && runs.any(|id| undecided.contains(id)),
+            holds: by_operator.into_iter().chain(on_host).collect(),
+            is_paused: answer.is_paused(),
+            present,
+        }
+    }
+
     /// Where the node stands at that time.
     pub fn standing(&self, now: Timestamp) -> Standing {
-        let is_in_force = |held: &Held| *held > Held::Until(now);
         if self.present.as_ref() == Some(&self.next) {
             Standing::Current
         } else if self.has_unmet {
@@ -105,7 +116,7 @@ impl Candidate {
             Standing::Undecided
         } else if self.is_paused {
             Standing::Paused
-        } else if let Some(held) = self.holds.iter().copied().filter(is_in_force).max() {
+        } else if let Some(held) = self.holds.iter().copied().filter(|held| held.is_in_force(now)).max() {
             Standing::Held(held)
         } else {
             Standing::Due

@@ -7,7 +7,7 @@ mod tasks;
 
 use serde::Serialize;
 
-pub use tasks::{TaskOutcome, Tasks};
+pub use tasks::{TaskNews, TaskOutcome, Tasks, last_error, why_not_done};
 
 /// Where a node stands. The first that applies, in this order, is its state; docs/concepts.md describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize)]

@@ -1,6 +1,7 @@
 //! What became of all tasks of a node together.
 
 use super::{Liveness, State, Status};
+use crate::object::Timestamp;
 
 /// What became of one task in the task set that is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +39,19 @@ pub enum Tasks {
 }
 
 impl Tasks {
-    /// The tasks of a node that has reported results, by the outcome of each; `None`: not known yet.
-    pub fn of_outcomes(outcomes: impl IntoIterator<Item = Option<TaskOutcome>>) -> Self {
+    /// What became of the tasks that run of what was released to a node (`None`: nothing was), by the outcome of each (`None`: not known
+    /// yet). `has_reported`: whether the node ever sent a result.
+    pub fn of(released: Option<impl IntoIterator<Item = Option<TaskOutcome>>>, has_reported: bool) -> Self {
+        let Some(outcomes) = released else { return Self::NotReleased };
+        let mut outcomes = outcomes.into_iter().peekable();
+        match outcomes.peek() {
+            None => Self::NothingToRun,
+            Some(_) if !has_reported => Self::Unreported,
+            Some(_) => Self::gravest(outcomes),
+        }
+    }
+
+    fn gravest(outcomes: impl Iterator<Item = Option<TaskOutcome>>) -> Self {
         let mut worst = Self::Succeeded;
         for outcome in outcomes {
             worst = match (worst, outcome) {
@@ -70,16 +82,91 @@ impl Tasks {
     }
 }
 
+/// What is known of one task of a node.
+#[derive(Clone, Debug)]
+pub struct TaskNews<'a> {
+    /// The task.
+    pub task: &'a str,
+    /// What became of it.
+    pub outcome: TaskOutcome,
+    /// What the host said of that.
+    pub message: &'a str,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// The first failure among what is known of tasks, in the order in which they run: the task, what the host said, and since when.
+pub fn last_error<'a>(news: impl IntoIterator<Item = TaskNews<'a>>, time: fn(Timestamp) -> String) -> Option<String> {
+    let failed = news.into_iter().find(|one| one.outcome == TaskOutcome::Failed)?;
+    let said = if failed.message.is_empty() { "no reason was given" } else { failed.message };
+    Some(format!("task {}: {said} (since {})", failed.task, time(failed.since)))
+}
+
+/// Why a node that others wait for has not succeeded in a task yet.
+pub fn why_not_done(task: &str, paused_on_host: bool, liveness: Liveness, outcome: Option<TaskOutcome>) -> String {
+    match (paused_on_host, liveness, outcome) {
+        (true, _, _) => "it was paused on its host".to_owned(),
+        (false, Liveness::Silent, _) => "it is silent".to_owned(),
+        (false, _, Some(TaskOutcome::Failed)) => format!("{task} failed there"),
+        (false, _, _) => format!("{task} has not succeeded there"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn why_others_wait_names_what_keeps_the_node_first() {
+        use Liveness::{Connected, Silent};
+        for (paused, liveness, outcome, why) in [
+            (true, Silent, Some(TaskOutcome::Failed), "it was paused on its host"),
+            (false, Silent, Some(TaskOutcome::Failed), "it is silent"),
+            (false, Connected, Some(TaskOutcome::Failed), "a failed there"),
+            (false, Connected, Some(TaskOutcome::Drifted), "a has not succeeded there"),
+            (false, Connected, None, "a has not succeeded there"),
+        ] {
+            assert_eq!(why_not_done("a", paused, liveness, outcome), why);
+        }
+    }
+
+    #[test]
+    fn the_last_error_is_that_of_the_first_task_that_failed() {
+        let news = |task, outcome, message| TaskNews { task, outcome, message, since: Timestamp(1) };
+        let time = |at: Timestamp| at.0.to_string();
+        let (good, bad) = (TaskOutcome::Drifted, TaskOutcome::Failed);
+        for (told, error) in [
+            (vec![], None),
+            (vec![news("a", good, "x")], None),
+            (
+                vec![news("a", good, "x"), news("b", bad, "no disk"), news("c", bad, "y")],
+                Some("task b: no disk (since 1)"),
+            ),
+            (vec![news("b", bad, "")], Some("task b: no reason was given (since 1)")),
+        ] {
+            assert_eq!(last_error(told, time).as_deref(), error);
+        }
+    }
+
+    #[test]
+    fn a_node_without_tasks_has_nothing_to_run_whatever_it_has_reported() {
+        let one = [Some(TaskOutcome::Succeeded)];
+        for (released, has_reported, tasks) in [
+            (None, true, Tasks::NotReleased),
+            (Some(&[][..]), false, Tasks::NothingToRun),
+            (Some(&[][..]), true, Tasks::NothingToRun),
+            (Some(&one[..]), false, Tasks::Unreported),
+            (Some(&one[..]), true, Tasks::Succeeded),
+        ] {
+            assert_eq!(Tasks::of(released.map(|all| all.iter().copied()), has_reported), tasks, "{released:?}");
+        }
+    }
+
+    #[test]
     fn the_gravest_outcome_decides() {
         use TaskOutcome::{Drifted, Failed, Succeeded, WouldChange};
         for (outcomes, tasks) in [
-            (&[][..], Tasks::Succeeded),
-            (&[Some(Succeeded), Some(Succeeded)], Tasks::Succeeded),
+            (&[Some(Succeeded), Some(Succeeded)][..], Tasks::Succeeded),
             (&[Some(Succeeded), None], Tasks::Incomplete),
             (&[None, Some(WouldChange)], Tasks::Incomplete),
             (&[Some(WouldChange), Some(Succeeded)], Tasks::WouldChange),
@@ -88,7 +175,7 @@ mod tests {
             (&[None, Some(Drifted)], Tasks::Drifted),
             (&[Some(Drifted), Some(Failed)], Tasks::Failed),
         ] {
-            assert_eq!(Tasks::of_outcomes(outcomes.iter().copied()), tasks, "{outcomes:?}");
+            assert_eq!(Tasks::of(Some(outcomes.iter().copied()), true), tasks, "{outcomes:?}");
         }
     }
 }

@@ -175,6 +175,13 @@ impl TraitInputs<'_> {
         self.operators.get(name).is_some() || (is_given && !self.suppressed.contains(name))
     }
 
+    /// Who gives a trait; where it does not count, since an operator suppressed it, who gives it all the same.
+    pub fn sources_of(&self, name: &str) -> Vec<TraitSource> {
+        let none = BTreeSet::new();
+        let suppressed = if self.has(name) { self.suppressed } else { &none };
+        TraitInputs { suppressed, ..*self }.resolve().sources.remove(name).unwrap_or_default()
+    }
+
     /// The names that [`Self::resolve`] gives, each once, in no order.
     pub fn names(&self) -> impl Iterator<Item = &Trait> {
         let counts = |name: &&Trait| self.operators.get(*name).is_none() && !self.suppressed.contains(*name);
@@ -294,6 +301,17 @@ mod tests {
         let mut names: Vec<&Trait> = inputs.names().collect();
         names.sort();
         assert!(names.into_iter().eq(traits.names()));
+        let suppressed = BTreeSet::from([name("CUSTOM_C"), name("HW_CPU_X86_AVX"), name("CUSTOM_B")]);
+        let inputs = TraitInputs { suppressed: &suppressed, ..inputs };
+        for (name, given) in [
+            ("CUSTOM_B", &["operator"][..]),
+            ("CUSTOM_C", &["rule gpu", "rule numa"]),
+            ("HW_CPU_X86_AVX", &["detected"]),
+            ("CUSTOM_NONE", &[]),
+        ] {
+            let sources: Vec<String> = inputs.sources_of(name).iter().map(ToString::to_string).collect();
+            assert_eq!(sources, given, "{name}");
+        }
         assert_eq!(traits.removal("CUSTOM_B"), Removal::Possible);
         assert_eq!(traits.removal("HW_CPU_X86_AVX2"), Removal::GivenByOthers(&[TraitSource::Detected]));
         assert_eq!(traits.removal("HW_CPU_X86_AVX"), Removal::Absent);

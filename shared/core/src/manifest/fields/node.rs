@@ -65,7 +65,8 @@ impl Fields for NodeSpec {
                     "none",
                     "The node keeps its task set while labels flow.",
                     r#"{"reason": "a disk is changed"}"#
-                )
+                ),
+                sound::hold
             ),
             field!(
                 Self,

@@ -6,12 +6,12 @@ use crate::input::MAX_DEPTH;
 use crate::key::MAX_VALUE;
 use crate::labels::MAX_EFFECTIVE;
 use crate::name::cut;
-use crate::object::{MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NotTaken, RefusedTraits, SaidOnHost};
+use crate::object::{MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NotTaken, RefusedTraits, SaidOnHost, Timestamp};
 use crate::resolve::Answer;
 use crate::traits::{MAX_TRAIT, MAX_TRAITS};
 
 impl Answer {
-    /// All findings about the node: odd labels, conditions that failed, requirements that are not met.
+    /// The findings about the node that hold at any time: odd labels, conditions that failed, requirements that are not met.
     pub fn findings(&self) -> Vec<Finding> {
         let object = format!("node/{}", self.entry.node.display_name());
         let mut findings = Vec::new();
@@ -30,7 +30,6 @@ impl Answer {
                 .into_iter()
                 .flat_map(|one| not_taken(&object, one)),
         );
-        findings.extend(self.said().into_iter().flat_map(|said| said_findings(&object, said)));
         for unmet in self.unmet() {
             findings.push(Finding::of(rule::REQUIREMENT_UNMET, object.as_str(), unmet.to_string()));
         }
@@ -40,6 +39,12 @@ impl Answer {
         let of_tasks = self.task_set.iter().flat_map(|set| &*set.findings);
         findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one.clone() }));
         findings
+    }
+
+    /// What was said on the host itself and is in force at that time.
+    pub fn findings_of_host(&self, now: Timestamp) -> Vec<Finding> {
+        let found = |said| said_findings(&format!("node/{}", self.entry.node.display_name()), said, now);
+        self.said().map(found).unwrap_or_default()
     }
 }
 
@@ -84,7 +89,7 @@ fn refused_traits(object: &str, refused: &RefusedTraits) -> Finding {
     Finding::of(rule::TRAIT_REFUSED, object, message)
 }
 
-fn said_findings(object: &str, said: &SaidOnHost) -> Vec<Finding> {
+fn said_findings(object: &str, said: &SaidOnHost, now: Timestamp) -> Vec<Finding> {
     let because =
         |reason: &str| if reason.is_empty() { String::new() } else { format!(" ({})", cut(reason).escape_debug()) };
     let mut findings = Vec::new();
@@ -92,7 +97,7 @@ fn said_findings(object: &str, said: &SaidOnHost) -> Vec<Finding> {
         let message = "it was paused on its host: nothing is applied there, and barriers wait for it, until `stemma-agent resume`";
         findings.push(Finding::of(rule::HOST_PAUSED, object, message));
     }
-    if let Some((_, reason)) = &said.hold {
+    if let Some((_, reason)) = said.held().filter(|(held, _)| held.is_in_force(now)) {
         let message = format!("it is held on its host{}: it keeps its task set", because(reason));
         findings.push(Finding::of(rule::HOST_HELD, object, message));
     }
@@ -106,6 +111,17 @@ fn said_findings(object: &str, said: &SaidOnHost) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hold_on_the_host_is_told_until_it_is_over() {
+        let held = |until_s| SaidOnHost { hold: Some((until_s, "a disk".into())), ..SaidOnHost::default() };
+        for (until_s, now_ms, is_told) in
+            [(5, 4_999, true), (5, 5_000, false), (5, 9_000, false), (u64::MAX, 9_000, true)]
+        {
+            let found = said_findings("node/n", &held(until_s), Timestamp(now_ms));
+            assert_eq!(!found.is_empty(), is_told, "{until_s} s at {now_ms} ms");
+        }
+    }
 
     #[test]
     fn refused_traits_are_told_by_what_is_wrong_with_them() {
