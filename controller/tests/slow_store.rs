@@ -3,14 +3,14 @@
 mod served;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use served::Served;
 use tokio::task::JoinSet;
 
-/// How late the store answers a commit.
-const LATE: Duration = Duration::from_secs(4);
+/// How late the store answers a commit: later than a read is answered on any machine.
+const LATE: Duration = Duration::from_secs(30);
 
 /// More than the threads that the runtime has for what may compute.
 const WRITES: usize = 600;
@@ -25,13 +25,11 @@ async fn who_reads_does_not_wait_for_the_store_behind_those_who_write() {
             served.send("POST", "/v1/nodes", &[], Some(&json!({"name": format!("n{n}")}))).await.status
         });
     }
-    // All of them have asked, and none is answered yet.
-    tokio::time::sleep(LATE / 4).await;
-    let asked = Instant::now();
+    // All of them ask meanwhile.
+    tokio::time::sleep(LATE / 20).await;
     served.get("/v1/nodes").await;
-    let took = asked.elapsed();
-    assert!(took < LATE / 2, "a read waited {took:?} beside writes");
-    while let Some(status) = writes.join_next().await {
-        assert_eq!(status.expect("it ends"), 201, "who waited for its turn writes all the same");
-    }
+    assert!(
+        writes.try_join_next().is_none(),
+        "the read was answered after a write, for whose commit the store takes {LATE:?}"
+    );
 }
