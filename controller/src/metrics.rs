@@ -7,15 +7,18 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use stemma_core::object::ClusterId;
 use stemma_core::status::State;
 use stemma_wire::serve::{Connections, Rejected};
+use uuid::Uuid;
 
+use crate::cache::{Cache, Model};
 use crate::desired::DesiredTable;
 use crate::store::{Health, Store};
 
@@ -42,6 +45,8 @@ pub struct Metrics {
     counters: Arc<Counters>,
     listeners: Arc<Listeners>,
     store: Arc<dyn Store>,
+    desired: Arc<DesiredTable>,
+    cache: Arc<Cache>,
 }
 
 /// The connections of the two listeners, once they are bound.
@@ -57,6 +62,7 @@ impl Metrics {
         store: Arc<dyn Store>,
         rejected: Arc<Rejected>,
         desired: Arc<DesiredTable>,
+        cache: Arc<Cache>,
         counters: Arc<Counters>,
     ) -> Self {
         let mut registry = Registry::default();
@@ -78,9 +84,14 @@ impl Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
-        let parts = Parts { store: Arc::clone(&store), rejected, desired, listeners: Arc::clone(&listeners) };
+        let parts = Parts {
+            store: Arc::clone(&store),
+            rejected,
+            desired: Arc::clone(&desired),
+            listeners: Arc::clone(&listeners),
+        };
         registry.register_collector(Box::new(parts));
-        Self { registry, counters, listeners, store }
+        Self { registry, counters, listeners, store, desired, cache }
     }
 
     /// What is counted here.
@@ -95,8 +106,18 @@ impl Metrics {
 
     /// The text of `/metrics`, as `application/openmetrics-text; version=1.0.0; charset=utf-8`.
     pub fn text(&self) -> String {
+        self.text_within(None)
+    }
+
+    /// The same for who is bound to a cluster: of objects, what stands there alone is counted and named.
+    pub fn text_within(&self, within: Option<ClusterId>) -> String {
+        let mut of_objects = Registry::default();
+        let model = self.cache.model().seen_within(within);
+        of_objects.register_collector(Box::new(Objects { model, desired: Arc::clone(&self.desired) }));
         let mut text = String::new();
-        encode(&mut text, &self.registry).expect("a string takes all text");
+        let registries = [&self.registry, &of_objects].map(|registry| encode_registry(&mut text, registry));
+        let whole = registries.into_iter().collect::<fmt::Result>().and_then(|()| encode_eof(&mut text));
+        whole.expect("a string takes all text");
         text
     }
 
@@ -140,19 +161,11 @@ impl Collector for Parts {
             ("stemma_store_revision", "The store's last durable revision", self.store.stats().revision()),
             ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
             ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
-            ("stemma_nodes_doubled", "Nodes with whose identity two hosts check in", self.desired.doubled() as u64),
             ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),
             ("stemma_admin_connections", "Open connections of the admin listener", count(&self.listeners.admin)),
         ] {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
-        }
-        let states = self.desired.status().count_all();
-        let mut family = to.encode_descriptor("stemma_nodes", "Nodes, by where they stand", None, MetricType::Gauge)?;
-        for state in State::ALL {
-            let nodes = states.get(&state).copied().unwrap_or_default();
-            let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
-            gauge.encode(family.encode_family(&[("state", state.name())])?)?;
         }
         let mut family =
             to.encode_descriptor("stemma_rejected", "What was refused, by reason", None, MetricType::Counter)?;
@@ -160,6 +173,64 @@ impl Collector for Parts {
             ConstCounter::new(count).encode(family.encode_family(&[("reason", reason)])?)?;
         }
         Ok(())
+    }
+}
+
+/// What is told of objects, as somebody sees them.
+struct Objects {
+    model: Arc<Model>,
+    desired: Arc<DesiredTable>,
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Objects").finish_non_exhaustive()
+    }
+}
+
+impl Objects {
+    /// The nodes that are seen, where these are not all.
+    fn nodes(&self) -> Option<Vec<Uuid>> {
+        let cluster = self.model.within?;
+        Some(self.model.fleet.nodes_of_cluster(cluster).map(|node| node.0).collect())
+    }
+
+    fn encode_ends(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (name, help) = ("stemma_credential_end_seconds", "When what a principal is known by ends, since 1970");
+        let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for principal in self.model.principals.iter() {
+            let spec = &principal.spec;
+            let good = spec.certificates.iter().filter(|one| one.revoked_at.is_none());
+            let certificates = good.map(|one| ("certificate", &one.serial, one.ends_at));
+            let tokens = spec.tokens.iter().map(|one| ("token", &one.id, one.ends_at));
+            for (kind, id, ends_at) in certificates.chain(tokens) {
+                let labels = [("principal", &*principal.meta.name), ("kind", kind), ("id", id.as_str())];
+                let gauge = ConstGauge::new(i64::try_from(ends_at.0 / 1000).unwrap_or(i64::MAX));
+                gauge.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Objects {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let (nodes, status) = (self.nodes(), self.desired.status());
+        let doubled = match &nodes {
+            None => self.desired.doubled(),
+            Some(nodes) => nodes.iter().filter(|node| self.desired.two_hosts(**node).is_some()).count(),
+        };
+        let (name, help) = ("stemma_nodes_doubled", "Nodes with whose identity two hosts check in");
+        let gauge = ConstGauge::new(i64::try_from(doubled).unwrap_or(i64::MAX));
+        gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        let states = nodes.map_or_else(|| status.count_all(), |nodes| status.count(nodes));
+        let mut family = to.encode_descriptor("stemma_nodes", "Nodes, by where they stand", None, MetricType::Gauge)?;
+        for state in State::ALL {
+            let nodes = states.get(&state).copied().unwrap_or_default();
+            let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
+            gauge.encode(family.encode_family(&[("state", state.name())])?)?;
+        }
+        self.encode_ends(&mut to)
     }
 }
 

@@ -50,6 +50,7 @@ fn writes() -> Vec<(&'static str, String, Value)> {
     ];
     all.extend(uses());
     all.extend(catalogued());
+    all.extend(let_in());
     let levels = [
         ("/v1/releases/site@1", false),
         ("/v1/clustertemplates/base", true),
@@ -90,6 +91,28 @@ fn uses() -> Vec<(&'static str, String, Value)> {
         ("PUT", "/v1/nodes/web-1/states/provision".into(), json!({"target": "active"})),
     ]
 }
+
+/// A principal with a certificate and a token.
+fn let_in() -> Vec<(&'static str, String, Value)> {
+    vec![
+        ("POST", "/v1/principals".into(), json!({"name": "ada", "role": "viewer"})),
+        ("PATCH", "/v1/principals/ada".into(), json!({"role": "operator", "cluster": "prod"})),
+        ("POST", "/v1/certificates".into(), json!({"principal": "ada", "csr": CSR})),
+        ("POST", "/v1/principals/ada/tokens".into(), json!({})),
+        ("POST", "/v1/principals".into(), json!({"name": "bob", "role": "viewer"})),
+        ("DELETE", "/v1/principals/bob".into(), Value::Null),
+        ("PATCH", "/v1/principals/ada".into(), json!({"cluster": null})),
+    ]
+}
+
+/// A request for a certificate, of a key that nobody has.
+const CSR: &str = "-----BEGIN CERTIFICATE REQUEST-----
+MIG5MGICAQAwADBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABJcRfpksiRc38wZp
+mak8CX3v5olPic+W6ttv1PmBhBK23ptuLgodka4rlMuSSX8v2BXDGSfmJHhkDirp
+9TJZxsOgADAKBggqhkjOPQQDAgNHADBEAiEAg2duJzsv/i1V8+EcpOn0iKKBPUn/
+B6QGCxCS7Vk/z0QCH1b6m4tRot1J48RC+IDycO4H2FIgm8C4MySAWiBOUys=
+-----END CERTIFICATE REQUEST-----
+";
 
 /// A namespace of the catalogue with all that can stand in one.
 fn catalogued() -> Vec<(&'static str, String, Value)> {
@@ -168,14 +191,15 @@ fn w15_01_w15_02_each_write_verb_leaves_object_image_audit_event_and_request_rec
         let write = Write { method, path, body, key: Uuid::from_u128(number) };
         made.push(one(&mut operator, write)?);
     }
-    let token = made.iter().find_map(|(write, ..)| (write.path == "/v1/join-tokens").then_some(write.key));
-    let (_, record) = operator.get(&format!("/v1/requests/{}", token.context("a token was made")?))?;
-    let location = record["location"].as_str().with_context(|| record.to_string())?.to_owned();
-    seen.insert(endpoint("DELETE", &location)?.name());
-    made.push(one(
-        &mut operator,
-        Write { method: "DELETE", path: location, body: Value::Null, key: Uuid::from_u128(1000) },
-    )?);
+    // What was made and is named by its answer alone.
+    for (number, place) in (1000..).zip(["/v1/join-tokens", "/v1/certificates", "/v1/principals/ada/tokens"]) {
+        let key = made.iter().find_map(|(write, ..)| (write.path == place).then_some(write.key));
+        let (_, record) = operator.get(&format!("/v1/requests/{}", key.with_context(|| place)?))?;
+        let path = record["location"].as_str().with_context(|| record.to_string())?.to_owned();
+        seen.insert(endpoint("DELETE", &path)?.name());
+        let write = Write { method: "DELETE", path, body: Value::Null, key: Uuid::from_u128(number) };
+        made.push(one(&mut operator, write)?);
+    }
     // A file body lies beside the store, under its own name; who owns a release's labels is never handed over, and no cluster resized.
     seen.extend([Endpoint::PutBlob.name(), Endpoint::OwnersRelease.name(), Endpoint::ResizeCluster.name()]);
 
@@ -275,6 +299,7 @@ const CHANGES: &[(&str, &str)] = &[
         "DELETE /v1/nodes/web-1/maintenance",
         r#"[{"field": "maintenance_reason", "old": "a disk is changed"}, {"field": "parked", "old": true}]"#,
     ),
+    ("DELETE /v1/principals/bob", r#"[{"field": "role", "old": "viewer"}]"#),
     ("PUT /v1/nodes/web-1/states/provision", r#"[{"field": "provision_state", "new": "active"}]"#),
     ("DELETE /v1/nodes/web-2", r#"[{"field": "name", "old": "web-2"}]"#),
     (
@@ -304,7 +329,7 @@ const CHANGES: &[(&str, &str)] = &[
 ];
 
 /// What a write changes, as its answer is to list it; none for one that makes something.
-fn changes(method: &str, path: &str) -> Result<Option<Value>> {
+fn changes(method: &str, path: &str, body: &Value) -> Result<Option<Value>> {
     let made = [
         "/v1/apply",
         "/v1/join-tokens",
@@ -314,10 +339,21 @@ fn changes(method: &str, path: &str) -> Result<Option<Value>> {
         "/nodegroups",
         "/nodes",
         "/allocations",
+        "/principals",
+        "/certificates",
+        "/tokens",
     ];
     // The catalogue answers with Glance's bodies, which have no such member.
     if path.starts_with("/v2/") || method == "POST" && made.iter().any(|end| path.ends_with(end)) {
         return Ok(None);
+    }
+    if (method, path) == ("PATCH", "/v1/principals/ada") {
+        return Ok(Some(match body.get("role") {
+            Some(_) => {
+                json!([{"field": "cluster", "new": "prod"}, {"field": "role", "old": "viewer", "new": "operator"}])
+            }
+            None => json!([{"field": "cluster", "old": "prod"}]),
+        }));
     }
     // A node has had no label before, and a release hands none on.
     let replaced = if path.starts_with("/v1/nodes") {
@@ -356,7 +392,7 @@ fn w06_every_write_says_what_it_changes_with_old_and_new_value_also_where_it_is_
         let write = Write { method, path, body, key: Uuid::from_u128(number) };
         let (status, made) = operator.write_with(&write, &prefer)?;
         ensure!((200..300).contains(&status), "{what}: {status} {made}");
-        let expected = changes(method, &write.path)?;
+        let expected = changes(method, &write.path, &write.body)?;
         ensure!(made.get("changes") == expected.as_ref(), "{what}: {} is not {expected:?}", made["changes"]);
         ensure!(tried.get("changes") == expected.as_ref(), "{what}, tried: {} is not {expected:?}", tried["changes"]);
     }

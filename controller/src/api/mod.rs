@@ -1,16 +1,18 @@
 //! The operators' side over HTTP.
 //!
 //! It has two floors. [`http`] is the protocol: it opens a request, finds its row of `stemma_wire::endpoint`, and renders the
-//! answer. [`resource`] gives each row what it does, by an exhaustive match. A resource uses the protocol; the protocol knows no
+//! answer. [`principal`] says who asks. [`resource`] gives each row what it does, by an exhaustive match. A resource uses the protocol; the protocol knows no
 //! resource. Handlers read the cache and write through the registry: none of them sees the store, a socket or a clock.
 
 mod http;
+mod principal;
 mod resource;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::{Request, Response, body::Body};
+use stemma_core::object::{ClusterId, PrincipalSpec};
 use stemma_core::traits::TraitNames;
 use stemma_wire::serve::{BoxError, Peer, Rejected};
 
@@ -19,8 +21,10 @@ pub use http::serve::{Answering, Guarding};
 pub use http::writers::Writers;
 
 use crate::blobs::Blobs;
-use crate::cache::Cache;
+use crate::ca::Authority;
+use crate::cache::{Cache, Model};
 use crate::desired::DesiredTable;
+use crate::enrol::Guesses;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconciler;
 use crate::registry::Registry;
@@ -50,10 +54,23 @@ pub struct Api {
     pub agents_port: u16,
     /// Which requests the listener takes.
     pub guarding: Guarding,
+    /// Who makes certificates; none in a test without agents.
+    pub authority: Option<Arc<Authority>>,
+    /// Who was wrong about a token.
+    pub guesses: Arc<Guesses>,
+    /// Who is stored with the first principal of a fleet of before there were any; none in a test.
+    pub first_admin: Option<Arc<PrincipalSpec>>,
+    /// The cluster to which whoever asks is bound.
+    pub within: Option<ClusterId>,
 }
 
 impl Api {
-    /// Reads.
+    /// The fleet as whoever asks sees it.
+    fn model(&self) -> Arc<Model> {
+        self.cache().model().seen_within(self.within)
+    }
+
+    /// What all reads come from.
     pub fn cache(&self) -> &Arc<Cache> {
         self.registry.cache()
     }

@@ -88,6 +88,22 @@ impl Authority {
         leaf.with_key(&new_key()?, &self.admin)
     }
 
+    /// A principal's certificate for the key that it asked with.
+    ///
+    /// # Errors
+    /// [`IssueError`].
+    pub fn issue_principal(
+        &self,
+        name: Name,
+        request: &Request,
+        now_s: u64,
+        seconds: u64,
+    ) -> Result<Issued, IssueError> {
+        let mut leaf = self.leaf(Class::Admin(name), now_s, seconds)?;
+        leaf.params.extended_key_usages = vec![Extended::ClientAuth];
+        leaf.signed_by(&request.public_key, &self.admin)
+    }
+
     /// A controller's certificate for signing desired states, Ed25519, with a key of its own.
     ///
     /// # Errors

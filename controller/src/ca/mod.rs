@@ -119,6 +119,9 @@ impl Authority {
     }
 }
 
+/// The name of the first admin, as their certificate has it.
+pub const FIRST_ADMIN: &str = "admin";
+
 /// Random bytes of the system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], Unspecified> {
     let mut bytes = [0; N];

@@ -33,8 +33,8 @@ impl Default for GuessLimits {
 const MOST_NETWORKS: usize = 10_000;
 
 /// Who was wrong how often.
-#[derive(Debug)]
-pub(super) struct Guesses {
+#[derive(Debug, Default)]
+pub struct Guesses {
     limits: GuessLimits,
     wrong: Mutex<Wrong>,
 }
@@ -72,12 +72,13 @@ impl Bucket {
 }
 
 impl Guesses {
-    pub(super) fn new(limits: GuessLimits) -> Self {
+    /// Nobody was wrong yet.
+    pub fn new(limits: GuessLimits) -> Self {
         Self { limits, wrong: Mutex::default() }
     }
 
     /// Whether a token from this address is looked at now.
-    pub(super) fn allowed(&self, from: IpAddr, now_s: u64) -> bool {
+    pub(crate) fn allowed(&self, from: IpAddr, now_s: u64) -> bool {
         let mut wrong = self.lock();
         let level = wrong.by_network.get_mut(&network(from)).map_or(0, |bucket| {
             bucket.drain(now_s, self.limits.refill_s);
@@ -94,7 +95,7 @@ impl Guesses {
     }
 
     /// Notes a wrong one. Whether it may be told that it is wrong: not where too many were lately.
-    pub(super) fn note(&self, from: IpAddr, now_s: u64) -> bool {
+    pub(crate) fn note(&self, from: IpAddr, now_s: u64) -> bool {
         let GuessLimits { of_one_network, of_all, refill_s } = self.limits;
         let mut wrong = self.lock();
         wrong.all.drain(now_s, refill_s);

@@ -13,6 +13,7 @@ pub mod token;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use stemma_core::access::Rights;
 use stemma_core::object::Timestamp;
 use stemma_core::ownership::Manager;
 use stemma_wire::clock::Clock;
@@ -28,9 +29,8 @@ use crate::records::enrolled::{CertificateRecord, Hex};
 use crate::records::{codec, enrolled};
 use crate::registry::{Abandoned, Caller, Context, Decision, Registry, Undecided};
 use crate::store::{Query, Revision, Snapshot, StoreError};
-use guess::Guesses;
 
-pub use guess::GuessLimits;
+pub use guess::{GuessLimits, Guesses};
 
 /// Gives agents their certificates.
 pub struct Enrolment {
@@ -129,6 +129,7 @@ pub(crate) fn decode<T: serde::de::DeserializeOwned>(key: &[u8], value: &[u8]) -
 /// Who writes, where an agent or a token does.
 fn caller(principal: String, address: std::net::SocketAddr, reason: &str) -> Caller {
     Caller {
+        rights: Rights::ALL,
         manager: Manager::new(&principal).expect("a short text without control characters"),
         principal,
         address: address.to_string(),

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use stemma_core::access::Place;
 use stemma_core::manifest::read_value;
 use stemma_core::object::{GroupId, Timestamp};
 use stemma_core::task::Mode;
@@ -13,6 +14,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use subtle::ConstantTimeEq;
 
 use crate::cache::Model;
+use crate::cache::model::Entry;
 use crate::records::codec;
 use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
 use crate::records::request::Answer;
@@ -86,6 +88,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
                 created_at: context.now,
                 created_by: caller.principal.clone(),
             };
+            context.check_place(place(context.model, record.bound), || "the token".to_owned())?;
             let mut work = Work::on(context);
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
@@ -100,7 +103,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
 }
 
 /// Adds the secret that was made here. Only what the registry keeps of an answer is without it.
-fn with_secret(mut answer: Answer, caller: &Caller, id: &str, secret: &str) -> Answer {
+pub(crate) fn with_secret(mut answer: Answer, caller: &Caller, id: &str, secret: &str) -> Answer {
     let Value::Object(body) = &mut answer.body else { return answer };
     match body.get("id").and_then(Value::as_str).map(str::to_owned) {
         _ if caller.dry_run => {}
@@ -116,7 +119,8 @@ fn with_secret(mut answer: Answer, caller: &Caller, id: &str, secret: &str) -> A
 
 /// All tokens that are still on record, the newest last: `{"tokens": […]}`.
 pub fn list(model: &Model) -> Value {
-    let mut tokens: Vec<&TokenRecord> = model.tokens.values().map(|token| &token.record).collect();
+    let tokens = model.tokens.values().map(|token| &token.record);
+    let mut tokens: Vec<&TokenRecord> = tokens.filter(|token| model.sees(place(model, token.bound))).collect();
     tokens.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
     json!({"tokens": tokens.iter().map(|token| view(model, token)).collect::<Vec<_>>()})
 }
@@ -126,8 +130,7 @@ pub fn list(model: &Model) -> Value {
 /// # Errors
 /// That there is none of this id.
 pub fn get(model: &Model, id: &str) -> Result<Value, ApiError> {
-    let token = model.tokens.get(id).ok_or_else(|| not_found(id))?;
-    Ok(view(model, &token.record))
+    Ok(view(model, &seen(model, id)?.record))
 }
 
 /// Takes a token back; `answer` says what is answered, of what a list shows of it.
@@ -142,7 +145,8 @@ pub async fn delete(
 ) -> Result<Answer, ApiError> {
     registry
         .write(caller, |context| {
-            let token = context.model.tokens.get(id).ok_or_else(|| not_found(id))?;
+            let token = seen(context.model, id)?;
+            context.check_place(place(context.model, token.record.bound), || "the token".to_owned())?;
             let mut work = Work::on(context);
             work.draft().require(Precondition::unchanged(token_key(id), token.written));
             work.draft().entry(Op::Delete { key: token_key(id).into() });
@@ -152,8 +156,21 @@ pub async fn delete(
         .await
 }
 
-fn not_found(id: &str) -> ApiError {
-    ApiError::new(ErrorType::ObjectNotFound, format!("there is no join token {}", quote(id)))
+/// The token of an id, where it is seen.
+fn seen<'m>(model: &'m Model, id: &str) -> Result<&'m Entry<TokenRecord>, ApiError> {
+    let token = model.tokens.get(id).filter(|token| model.sees(place(model, token.record.bound)));
+    let missing = || ApiError::new(ErrorType::ObjectNotFound, format!("there is no join token {}", quote(id)));
+    token.map(|token| &**token).ok_or_else(missing)
+}
+
+/// Where the hosts will stand that join with a token.
+fn place(model: &Model, bound: Bound) -> Place {
+    let cluster = match bound {
+        Bound::Fleet => None,
+        Bound::Group(uuid) => model.groups.get(uuid).map(|group| group.spec.cluster),
+        Bound::Node(uuid) => model.cluster_of(uuid),
+    };
+    cluster.map_or(Place::Nowhere, Place::Cluster)
 }
 
 fn check_bounds(field: &str, value: u64, most: u64) -> Result<(), ApiError> {

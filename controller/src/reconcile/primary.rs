@@ -3,12 +3,11 @@
 
 use stemma_core::fleet::Fleet;
 use stemma_core::object::ClusterId;
-use stemma_core::ownership::Manager;
 use stemma_wire::error::ApiError;
 
 use crate::records::request::Answer;
 use crate::registry::work::Work;
-use crate::registry::{Abandoned, Caller, Context, Decision, Registry, Undecided};
+use crate::registry::{Caller, Context, Decision, Registry, Undecided};
 
 /// Stores the choices that are open. One cluster's that cannot be stored keeps no other's from it.
 ///
@@ -19,7 +18,7 @@ pub(super) async fn choose(registry: &Registry, fleet: &Fleet) -> Result<(), Api
     let mut outcome = Ok(());
     for cluster in clusters {
         if !fleet.unstored_holders(cluster).is_empty() {
-            let stored = registry.write(&caller(), |context| decide(context, cluster)).await;
+            let stored = registry.write(&Caller::controller("elected"), |context| decide(context, cluster)).await;
             outcome = stored.map(drop).and(outcome);
         }
     }
@@ -33,19 +32,4 @@ fn decide(context: &Context<'_>, cluster: ClusterId) -> Result<Decision, Undecid
         work.elect(cluster, &tag, node)?;
     }
     work.finish(Answer::empty(204))
-}
-
-/// The controller's own name in the audit.
-fn caller() -> Caller {
-    let manager = Manager::new("stemma-controller").expect("a plain word is a manager's name");
-    Caller {
-        principal: "stemma-controller".to_owned(),
-        manager,
-        address: String::new(),
-        reason: Some("elected".to_owned()),
-        request_id: String::new(),
-        mark: None,
-        dry_run: false,
-        abandoned: Abandoned::default(),
-    }
 }

@@ -2,8 +2,10 @@
 //!
 //! An event is written by the commit that it tells of, so neither can be missing or left over.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
-use stemma_core::object::{Kind, Timestamp};
+use stemma_core::object::{ClusterId, Kind, Timestamp};
 use uuid::Uuid;
 
 /// An audit event. Its revision is in its key.
@@ -82,4 +84,7 @@ pub struct AuditedObject {
     pub action: Action,
     /// The revision of its image before; `None` for a new one.
     pub before: Option<u64>,
+    /// The clusters that it stood in, before and after: whoever is bound to one of them is shown it, also when it is gone.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub clusters: BTreeSet<ClusterId>,
 }

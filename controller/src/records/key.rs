@@ -45,7 +45,10 @@ pub const TOKENS: &str = "token/";
 pub const RESOURCE_TYPES: &str = "resource-type/";
 
 /// Marks: entries without a value, of which only counts which revision wrote them.
-pub const MARKS: [&str; 5] = ["referred/", "order/", "placed/", "fixed/", "allocated/"];
+pub const MARKS: [&str; 6] = ["referred/", "order/", "placed/", "fixed/", "allocated/", ADMINS];
+
+/// Written by whoever takes an admin away, and required unchanged by it: so that no two take the last two away.
+pub const ADMINS: &str = "admins/";
 
 /// The prefixes of entries by node that go with their node: what it said and what it was told.
 const OF_NODE: [&str; 6] = [OBSERVATIONS, SAID, RELEASED, RESULTS, REPORTS, SEEN];
@@ -204,6 +207,7 @@ mod tests {
             "placed/",
             "fixed/",
             "allocated/",
+            ADMINS,
         ];
         for one in all {
             assert_eq!(all.iter().filter(|other| other.starts_with(one)).count(), 1, "{one}");

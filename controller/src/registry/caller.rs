@@ -3,17 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use stemma_core::access::Rights;
 use stemma_core::object::Timestamp;
 use stemma_core::ownership::Manager;
 use uuid::Uuid;
 
 use crate::records::audit::{AuditEvent, AuditedObject};
 
+/// What the controller itself is called.
+const CONTROLLER: &str = "stemma-controller";
+
 /// Who asks.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// The principal's name.
     pub principal: String,
+    /// What it may.
+    pub rights: Rights,
     /// The name under which fields and keys are owned: the principal's unless the request says another.
     pub manager: Manager,
     /// From where, as `127.0.0.1:4711`; empty for the controller itself.
@@ -66,6 +72,21 @@ impl Drop for Waiting {
 }
 
 impl Caller {
+    /// The controller itself, by its own name in the audit.
+    pub fn controller(reason: &str) -> Self {
+        Self {
+            principal: CONTROLLER.to_owned(),
+            rights: Rights::ALL,
+            manager: Manager::new(CONTROLLER).expect("a plain word is a manager's name"),
+            address: String::new(),
+            reason: Some(reason.to_owned()),
+            request_id: String::new(),
+            mark: None,
+            dry_run: false,
+            abandoned: Abandoned::default(),
+        }
+    }
+
     /// The audit event of a commit that this caller makes.
     pub(super) fn event(&self, at: Timestamp, objects: Vec<AuditedObject>) -> AuditEvent {
         AuditEvent {

@@ -8,8 +8,9 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use stemma_core::access::{Act, Place, Rights, Verdict};
 use stemma_core::object::{Kind, Timestamp};
-use stemma_wire::error::ApiError;
+use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::{Abandoned, Undecided, damaged, store_error};
 use crate::cache::Model;
@@ -18,8 +19,10 @@ use crate::store::{Entry, Query, Revision, Store};
 
 /// What a decision rests on.
 pub struct Context<'a> {
-    /// The fleet, as of one revision.
+    /// The fleet, as of one revision, and as whoever asks for the write sees it.
     pub model: &'a Model,
+    /// What whoever asks may.
+    pub rights: Rights,
     /// When the write is made.
     pub now: Timestamp,
     /// Whether the write is only tried out.
@@ -63,6 +66,25 @@ impl Reads {
 }
 
 impl Context<'_> {
+    /// Refuses a write of something that stands there for want of rights.
+    ///
+    /// # Errors
+    /// [`ErrorType::AuthForbidden`].
+    pub fn check_place(&self, place: Place, what: impl FnOnce() -> String) -> Result<(), ApiError> {
+        if self.rights.judge(Act::Write, place) == Verdict::Allowed {
+            return Ok(());
+        }
+        let message = match self.rights.within.and_then(|own| self.model.clusters.get(own.0)) {
+            Some(own) => format!(
+                "{} stands outside of cluster {}, to which you are bound; nothing was changed",
+                what(),
+                quote(&own.meta.name)
+            ),
+            None => format!("{}: a viewer writes nothing; nothing was changed", what()),
+        };
+        Err(ApiError::new(ErrorType::AuthForbidden, message))
+    }
+
     /// When a mark was last written; `None`: never.
     pub(super) fn marked(&self, mark: &str) -> Option<Revision> {
         self.model.marks.get(mark).copied()

@@ -33,6 +33,11 @@ impl Draft {
         &self.touched
     }
 
+    /// The same, to say where they stood.
+    pub(super) fn touched_mut(&mut self) -> &mut [AuditedObject] {
+        &mut self.touched
+    }
+
     /// Writes an object: a new one, or in the place of `before`.
     pub fn put<S: Resource>(&mut self, before: Option<&Object<S>>, after: &Object<S>) {
         let (uuid, at) = (after.meta.uuid, key::object(S::KIND, after.meta.uuid));
@@ -130,7 +135,8 @@ impl Draft {
     fn touch<S: Resource>(&mut self, object: &Object<S>, action: Action, before: Option<&Object<S>>) {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
         let before = before.map(|o| o.meta.resource_version);
-        self.touched.push(AuditedObject { kind: S::KIND, uuid: object.meta.uuid, name, action, before });
+        let (kind, uuid, clusters) = (S::KIND, object.meta.uuid, BTreeSet::new());
+        self.touched.push(AuditedObject { kind, uuid, name, action, before, clusters });
     }
 }
 

@@ -179,11 +179,12 @@ impl Registry {
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
         let now = self.now();
-        let model = self.cache.model();
+        let model = self.cache.model().seen_within(caller.rights.within);
         let dry_run = caller.dry_run;
         let mut reads = Reads::default();
         let mut decision = loop {
-            match decide(&Context { model: &model, now, dry_run, abandoned: &caller.abandoned, reads: &reads }) {
+            let abandoned = &caller.abandoned;
+            match decide(&Context { model: &model, rights: caller.rights, now, dry_run, abandoned, reads: &reads }) {
                 Ok(decision) => break decision,
                 Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),
                 Err(Undecided::Unread(wanted)) => reads.read(self.store.as_ref(), wanted).await?,

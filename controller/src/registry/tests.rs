@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::json;
+use stemma_core::access::Rights;
 use stemma_core::ownership::Manager;
 use stemma_wire::clock::FixedClock;
 
@@ -10,6 +11,7 @@ use crate::store::{CreateOptions, Epoch, Op, Query, RedbOptions, RedbStore};
 
 fn marked(id: Uuid) -> Caller {
     Caller {
+        rights: Rights::ALL,
         principal: "admin/test".to_owned(),
         manager: Manager::new("test").unwrap(),
         address: "127.0.0.1".to_owned(),

@@ -1,27 +1,30 @@
-//! The admin listener's side: what is served there.
+//! The operators' side: what is served there, on the listener and on the socket of root, and who is cut off.
 
 use std::sync::Arc;
 
-use hyper::Request;
 use stemma_core::traits::TraitNames;
-use stemma_wire::serve::{Peer, RequestBody};
+use stemma_wire::net::UnixListen;
+use stemma_wire::serve::{Connections, Limits, Server};
 
 use super::Parts;
-use crate::api::{Answering, Api, Guarding, Readers, Writers};
+use crate::api::{Api, Guarding, Readers, Writers, handler};
 use crate::config::{AdminListen, Config};
+use crate::enrol::{GuessLimits, Guesses};
+use crate::init::first;
 
 /// What answers operators.
-pub(super) fn handler(
+pub(super) fn api(
     parts: &Arc<Parts>,
     config: &Config,
+    guesses: GuessLimits,
     traits: TraitNames,
     agents_port: u16,
-) -> impl Fn(&Arc<Peer>, Request<RequestBody>) -> Answering + Send + Sync + 'static {
+) -> Arc<Api> {
     let guarding = match config.admin {
         AdminListen::Tls(_) => Guarding::Certificates,
         AdminListen::Plain(_) => Guarding::Loopback,
     };
-    let api = Api {
+    Arc::new(Api {
         registry: Arc::clone(&parts.registry),
         blobs: Arc::clone(&parts.blobs),
         desired: Some(Arc::clone(&parts.desired)),
@@ -33,6 +36,47 @@ pub(super) fn handler(
         writers: Writers::default(),
         agents_port,
         guarding,
-    };
-    crate::api::handler(Arc::new(api))
+        authority: Some(Arc::clone(&parts.authority)),
+        guesses: Arc::new(Guesses::new(guesses)),
+        first_admin: Some(Arc::new(first::admin(&parts.layout))),
+        within: None,
+    })
+}
+
+/// Serves root on a socket in the data directory, for as long as it is polled: how a fleet is reached whose last admin lost what they
+/// were known by. Where there can be none, the rest is served all the same.
+pub(super) fn socket(
+    parts: &Arc<Parts>,
+    api: &Arc<Api>,
+    limits: Limits,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> impl Future<Output = String> + Send + 'static {
+    let (path, rejected) = (parts.layout.socket(), Arc::clone(&parts.rejected));
+    let refused = Arc::clone(&rejected);
+    let socket = UnixListen::bind(&path, move |_| refused.refuse("socket_not_root", None));
+    let socket = socket.inspect_err(|error| {
+        log::warn!(path:% = path.display(), error:% = error; "root is not served on a socket");
+    });
+    let api = Arc::new(Api { guarding: Guarding::Root, ..Api::clone(api) });
+    let clock = Arc::clone(&parts.clock);
+    async move {
+        if let Ok(socket) = socket {
+            Server::new(socket, None, limits, clock, rejected).run(handler(api), stop).await;
+        }
+        std::future::pending().await
+    }
+}
+
+/// Cuts the connections of those whose certificate was revoked, or whose principal is gone, at once.
+pub(super) async fn cut_revoked(api: Arc<Api>, connections: Connections) -> String {
+    let mut principals = Vec::new();
+    loop {
+        let model = api.cache().model();
+        let known: Vec<_> = model.principals.iter().map(|one| (one.meta.uuid, one.meta.resource_version)).collect();
+        if known != principals {
+            principals = known;
+            connections.cut(|peer| peer.identity.as_ref().is_some_and(|identity| api.is_revoked(identity)));
+        }
+        api.cache().reached(model.revision.next()).await;
+    }
 }

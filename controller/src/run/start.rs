@@ -8,7 +8,7 @@ use stemma_core::traits::{Trait, TraitNames};
 use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::message::Epoch;
 use stemma_wire::net::{Listen, TcpListen};
-use stemma_wire::serve::{Connections, Limits, Rejected, RequestBody, Server};
+use stemma_wire::serve::{Connections, Limits, Rejected, RequestBody, Server, TlsSource};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 
@@ -194,7 +194,13 @@ async fn build(
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
         intake: Arc::new(HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone())),
-        metrics: Arc::new(Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), counters)),
+        metrics: Arc::new(Metrics::new(
+            store,
+            Arc::clone(&rejected),
+            Arc::clone(&desired),
+            Arc::clone(&cache),
+            counters,
+        )),
         enrolment: Arc::new(enrolment),
         layout,
         registry,
@@ -226,25 +232,21 @@ impl Serving {
         let agents_server = AgentsThread {
             address: config.agents,
             tls: Arc::clone(&sides),
-            limits: options.agent_limits,
+            limits: options.agent_limits.clone(),
             parts: Arc::clone(&parts),
             stopped: stopped.clone(),
         };
         let (agents_thread, agents_ended, bound) = agents_server.start().await?;
         let Bound { address: agents, connections: agent_connections } = bound;
         write_context(&parts.layout, &config.admin.url(admin).to_string())?;
-        let tls = match config.admin {
-            AdminListen::Tls(_) => Some(sides.admin()),
-            AdminListen::Plain(_) => {
-                log::warn!(address:% = admin; "operators are served without TLS and without a name: for development and tests only");
-                None
-            }
-        };
+        let tls = admin_side(config.admin, admin, &sides);
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
-        let server = Server::new(admin_socket, tls, options.admin_limits, clock, rejected);
-        parts.metrics.watch_connections(agent_connections.clone(), server.connections());
-        let handler = admin::handler(&parts, &config, traits, agents.port());
-        let admin_task = tokio::spawn(server.run(handler, until(stopped.clone())));
+        let server = Server::new(admin_socket, tls, options.admin_limits.clone(), clock, rejected);
+        let admin_connections = server.connections();
+        parts.metrics.watch_connections(agent_connections.clone(), admin_connections.clone());
+        let api = admin::api(&parts, &config, options.guesses, traits, agents.port());
+        let by_root = admin::socket(&parts, &api, options.admin_limits, until(stopped.clone()));
+        let admin_task = tokio::spawn(server.run(crate::api::handler(Arc::clone(&api)), until(stopped.clone())));
         let refusals = refusals::watch(&parts.rejected, Arc::clone(&parts.clock));
         let mut tasks = Tasks::begin(&parts, keys, sides, from);
         let store = Arc::clone(parts.registry.store());
@@ -253,6 +255,8 @@ impl Serving {
             "nobody tells of refusals any more".to_owned()
         });
         tasks.spawn(agents_ended.wait());
+        tasks.spawn(admin::cut_revoked(api, admin_connections));
+        tasks.spawn(by_root);
         let mut threads = vec![agents_thread];
         if options.publishing == Publishing::Reconciled {
             let (thread, ended) = start_reconciler(&parts, stopped).map_err(StartError::Thread)?;
@@ -260,6 +264,17 @@ impl Serving {
             tasks.spawn(ended.wait());
         }
         Ok(Controller { parts, config, admin, agents, agent_connections, stop, threads, admin_task, tasks })
+    }
+}
+
+/// What operators are spoken to with; `None`: plain HTTP.
+fn admin_side(listen: AdminListen, bound: SocketAddr, sides: &Arc<Sides>) -> Option<TlsSource> {
+    match listen {
+        AdminListen::Tls(_) => Some(sides.admin()),
+        AdminListen::Plain(_) => {
+            log::warn!(address:% = bound; "operators are served without TLS and without a name: for development and tests only");
+            None
+        }
     }
 }
 

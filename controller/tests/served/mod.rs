@@ -103,6 +103,10 @@ impl Served {
             writers: Writers::default(),
             agents_port: 9444,
             guarding: Guarding::Loopback,
+            authority: None,
+            guesses: Arc::default(),
+            first_admin: None,
+            within: None,
         };
         Self { api: Arc::new(api), _directory: directory }
     }

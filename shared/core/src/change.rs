@@ -76,7 +76,8 @@ const fn of_name(kind: Kind) -> Class {
         | Kind::Revision
         | Kind::Secret
         | Kind::Expectation
-        | Kind::Allocation => Class::Nowhere,
+        | Kind::Allocation
+        | Kind::Principal => Class::Nowhere,
     }
 }
 
@@ -226,6 +227,7 @@ classified! {
         candidate_nodes: Nowhere,
         nodegroup: Nowhere,
         owner: Nowhere,
+        within: Nowhere,
         decision: Nowhere,
         extra: Nowhere,
         owners: by owners,

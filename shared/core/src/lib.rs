@@ -4,6 +4,7 @@
 //! `clippy.toml` see to. So the controller, the operator's command and a test get the same answer from the
 //! same objects, and an answer can be asked again later.
 
+pub mod access;
 pub mod allocate;
 pub mod catalog;
 pub mod change;

@@ -5,9 +5,11 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// What is given to one customer or site as a whole: an IPv4 address, or an IPv6 network of 64 bits.
 pub fn network(from: IpAddr) -> IpAddr {
@@ -84,16 +86,72 @@ impl Listen for TcpListen {
     }
 }
 
-/// Connects over TCP, to the first address of the host that answers.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TcpConnect;
+/// Who is at the other end of a socket of this machine's file system, which has no address.
+pub const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-impl Connect for TcpConnect {
-    type Stream = TcpStream;
+/// Listens on a socket of the file system, for root and for the user that it runs as. Nobody else is heard (S61).
+pub struct UnixListen {
+    listener: UnixListener,
+    own: u32,
+    refused: Box<dyn Fn(u32) + Send>,
+}
 
-    async fn connect(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
+impl UnixListen {
+    /// Binds a path, in the place of a socket that nobody listens on any more; the file is its user's alone. `refused` is told the user
+    /// who is not let in.
+    ///
+    /// # Errors
+    /// What the system said: above all that the path is too long, which is so beyond 107 bytes.
+    pub fn bind(path: &Path, refused: impl Fn(u32) + Send + 'static) -> io::Result<Self> {
+        if std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            std::fs::remove_file(path)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Self { listener, own: rustix::process::geteuid().as_raw(), refused: Box::new(refused) })
+    }
+}
+
+impl Listen for UnixListen {
+    type Stream = UnixStream;
+
+    async fn accept(&mut self) -> io::Result<(UnixStream, SocketAddr)> {
+        loop {
+            let (stream, _) = self.listener.accept().await?;
+            match stream.peer_cred()?.uid() {
+                0 => return Ok((stream, LOCAL)),
+                own if own == self.own => return Ok((stream, LOCAL)),
+                other => (self.refused)(other),
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(LOCAL)
+    }
+}
+
+/// Connects over TCP, to the first address of the host that answers, or to a socket of this machine's file system.
+#[derive(Clone, Debug, Default)]
+pub enum Dial {
+    /// Over TCP.
+    #[default]
+    Tcp,
+    /// To this socket, whatever host is named.
+    Unix(PathBuf),
+}
+
+impl Connect for Dial {
+    type Stream = Box<dyn Stream>;
+
+    async fn connect(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Tcp => {
+                let stream = TcpStream::connect((host, port)).await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(stream))
+            }
+            Self::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        }
     }
 }

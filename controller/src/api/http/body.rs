@@ -19,7 +19,7 @@ use tokio::task::spawn_blocking;
 pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The pieces of a body, in order.
-pub(crate) type Pieces = Box<dyn Iterator<Item = Bytes> + Send>;
+pub(crate) type Pieces = Box<dyn Iterator<Item = Result<Bytes, BoxError>> + Send>;
 
 /// How many answers may be sent in pieces at the same time.
 const MOST_READERS: usize = 64;
@@ -48,6 +48,12 @@ impl Readers {
     }
 }
 
+/// The same pieces for as long as who asked may have them; then the body is cut.
+pub(crate) fn while_good(pieces: Pieces, is_good: impl Fn() -> bool + Send + 'static) -> Pieces {
+    let refused = || Err("who asked may no longer".into());
+    Box::new(pieces.map(move |piece| if is_good() { piece } else { refused() }))
+}
+
 /// A body that is there.
 pub(crate) fn whole(bytes: Bytes) -> AnswerBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
@@ -57,7 +63,7 @@ pub(crate) fn whole(bytes: Bytes) -> AnswerBody {
 pub(crate) fn streamed(pieces: Pieces) -> AnswerBody {
     let frames = try_unfold(pieces, async |mut pieces| {
         let (piece, pieces) = spawn_blocking(move || (pieces.next(), pieces)).await?;
-        Ok(piece.map(|piece| (Frame::data(piece), pieces)))
+        Ok(piece.transpose()?.map(|piece| (Frame::data(piece), pieces)))
     });
     StreamBody::new(frames).boxed_unsync()
 }
@@ -74,7 +80,7 @@ mod tests {
         let counted = Arc::clone(&made);
         let endless = std::iter::repeat_with(move || {
             counted.fetch_add(1, Ordering::SeqCst);
-            Bytes::from_static(b"row")
+            Ok(Bytes::from_static(b"row"))
         });
         let mut body = streamed(Box::new(endless));
         for taken in 1..=5 {
@@ -87,11 +93,26 @@ mod tests {
 
     #[tokio::test]
     async fn pieces_end_and_a_panic_cuts_the_body() {
-        let body = streamed(Box::new(["a", "b"].into_iter().map(|text| Bytes::from_static(text.as_bytes()))));
+        let body = streamed(Box::new(["a", "b"].into_iter().map(|text| Ok(Bytes::from_static(text.as_bytes())))));
         assert_eq!(body.collect().await.expect("a whole body").to_bytes(), "ab");
-        let broken = std::iter::from_fn(|| -> Option<Bytes> { panic!("a row cannot be written") });
+        let broken = std::iter::from_fn(|| -> Option<Result<Bytes, BoxError>> { panic!("a row cannot be written") });
         let mut body = streamed(Box::new(broken));
         assert!(body.frame().await.is_some_and(|frame| frame.is_err()));
         assert!(body.frame().await.is_none(), "a body that was cut has ended, however often it is asked");
+    }
+
+    #[tokio::test]
+    async fn a_body_is_cut_when_who_asked_may_no_longer() {
+        let left = Arc::new(AtomicUsize::new(2));
+        let endless: Pieces = Box::new(std::iter::repeat_with(|| Ok(Bytes::from_static(b"row"))));
+        let counted = Arc::clone(&left);
+        let is_good =
+            move || counted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+        let mut body = streamed(while_good(endless, is_good));
+        for _ in 0..2 {
+            assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
+        }
+        assert!(body.frame().await.is_some_and(|frame| frame.is_err()), "it is no whole body");
+        assert!(body.frame().await.is_none());
     }
 }

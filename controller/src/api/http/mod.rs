@@ -8,4 +8,5 @@ pub(crate) mod query;
 pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod version;
+pub(crate) mod who;
 pub(crate) mod writers;

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use stemma_core::ownership::Manager;
 use stemma_wire::endpoint::Minor;
 use stemma_wire::error::{ApiError, ErrorType, quote};
+use stemma_wire::net::LOCAL;
 use stemma_wire::serve::Peer;
-use stemma_wire::tls::Class;
 use uuid::Uuid;
 
 use super::body::Pieces;
@@ -18,6 +18,7 @@ use super::json;
 use super::prefer;
 use super::query::Parameters;
 use super::version::{IRONIC_VERSION, Negotiated, OPENSTACK_VERSION};
+use super::who::Who;
 use crate::records::request::Answer;
 use crate::registry::{Abandoned, Caller, Mark};
 
@@ -48,8 +49,10 @@ pub(crate) struct Request {
     pub body: Bytes,
     /// The versions that it asks for.
     pub versions: Negotiated,
-    /// Who is at the other end.
+    /// What is at the other end.
     pub peer: Option<Arc<Peer>>,
+    /// Who asks.
+    pub who: Who,
     /// What it is called in answer and journal.
     pub id: String,
     /// The server's address as the client wrote it, as `https://host:port`, for links.
@@ -94,7 +97,7 @@ impl Reply {
         let (first, second) = (pieces.next().unwrap_or_default(), pieces.next());
         let body = match second {
             None => Body::Written(first, JSON),
-            Some(second) => Body::Pieces(Box::new([first, second].into_iter().chain(pieces))),
+            Some(second) => Body::Pieces(Box::new([first, second].into_iter().chain(pieces).map(Ok))),
         };
         Self { status: StatusCode::OK, headers: HeaderMap::new(), body }
     }
@@ -323,28 +326,34 @@ impl Request {
     /// # Errors
     /// A manager, or an `Idempotency-Key`, that is none.
     pub(crate) fn caller(&self) -> Result<Caller, ApiError> {
-        let principal = self.principal();
+        let principal = self.principal().to_owned();
         let manager = Manager::new(self.query.one("manager")?.unwrap_or(&principal))
             .map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
         Ok(Caller {
             manager,
-            address: self.peer.as_ref().map(|peer| peer.address.to_string()).unwrap_or_default(),
+            address: self.address(),
             reason: self.text("stemma-reason").map(|reason| reason.chars().take(512).collect()),
             request_id: self.id.clone(),
             mark: if self.dry_run { None } else { self.mark()? },
             dry_run: self.dry_run,
             abandoned: self.abandoned.clone(),
+            rights: self.who.rights,
             principal,
         })
     }
 
-    /// The name of who asks: the admin's certificate, or the plain listener's standing admin.
-    pub(crate) fn principal(&self) -> String {
-        let identity = self.peer.as_ref().and_then(|peer| peer.identity.as_ref());
-        match identity.map(|identity| &identity.class) {
-            Some(Class::Admin(name)) => name.as_str().to_owned(),
-            _ => "admin".to_owned(),
+    /// From where it comes.
+    fn address(&self) -> String {
+        match self.peer.as_ref().map(|peer| peer.address) {
+            None => String::new(),
+            Some(address) if address == LOCAL => "unix".to_owned(),
+            Some(address) => address.to_string(),
         }
+    }
+
+    /// The name of who asks.
+    pub(crate) fn principal(&self) -> &str {
+        &self.who.name
     }
 
     fn mark(&self) -> Result<Option<Mark>, ApiError> {

@@ -13,16 +13,16 @@ use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, S
 use log::error;
 use percent_encoding::percent_decode_str;
 use serde_json::json;
-use stemma_wire::endpoint::{Caller, Content, Endpoint, Found, Listener, find};
+use stemma_wire::endpoint::{Content, Endpoint, Found, Listener, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, Rejected};
-use stemma_wire::tls::Class;
 use uuid::Uuid;
 
 use super::body::{self, AnswerBody};
 use super::query::{Parameters, without_dry_run};
 use super::request::{Body, HandlerResult, JSON, MOST_BODY_BYTES, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
+use super::who::{Unknown, Who, admitted};
 use crate::blobs;
 use crate::registry::Abandoned;
 
@@ -34,6 +34,8 @@ pub enum Guarding {
     /// Plain HTTP on a loopback address, for development and tests: whoever reaches it is admin, so nothing that a browser
     /// was lured into sending is taken (`Host` a loopback name, `Origin` absent or equal).
     Loopback,
+    /// A socket of this machine's file system on which root alone is let in: whoever comes is admin.
+    Root,
 }
 
 /// What stands behind a listener.
@@ -42,6 +44,8 @@ pub(crate) trait Operations: Send + Sync {
     fn guarding(&self) -> Guarding;
     /// Where refusals are counted.
     fn rejected(&self) -> &Rejected;
+    /// Who asks; `None`: nobody.
+    fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown>;
     /// Does what a row of the endpoint table is for.
     fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> impl Future<Output = HandlerResult> + Send;
 }
@@ -59,17 +63,22 @@ where
     let versions = negotiate(parts.uri.path(), &parts.headers);
     let is_head = parts.method == HttpMethod::HEAD;
     let method = if is_head { HttpMethod::GET } else { parts.method };
+    let who = api.who(peer.as_deref(), &parts.headers);
+    let name = match &who {
+        Ok(who) => who.as_ref().map(|who| who.name.clone()),
+        Err(unknown) => Some(unknown.name.clone()),
+    };
     let outcome = match &versions {
         Err(refused) => Err(not_acceptable(refused)),
         Ok(versions) => {
             let opened =
                 Opened { id: &id, method: &method, uri: &parts.uri, headers: &parts.headers, versions: *versions };
-            opened.answer(&api, peer.clone(), body).await
+            opened.answer(&api, who, peer.clone(), body).await
         }
     };
     let outcome = outcome.map_err(|refusal| as_of_path(refusal, parts.uri.path()));
     if let Err(refusal) = &outcome {
-        note_refusal(&*api, peer.as_deref(), parts.uri.path(), refusal);
+        note_refusal(&*api, peer.as_deref(), name.as_deref(), parts.uri.path(), refusal);
     }
     let mut response = render(outcome, &id, service);
     match &versions {
@@ -98,22 +107,19 @@ fn as_of_path(refusal: ApiError, path: &str) -> ApiError {
     ApiError { message: format!("{status}: {}", refusal.message), ..refusal }
 }
 
-/// Counts what is refused, and tells of it where who asks is known: on the plain listener that is whoever is let in.
-fn note_refusal(api: &impl Operations, peer: Option<&Peer>, path: &str, refusal: &ApiError) {
+/// Counts what is refused, and tells of it where who asks is known.
+fn note_refusal(api: &impl Operations, peer: Option<&Peer>, name: Option<&str>, path: &str, refusal: &ApiError) {
     let is_refusal = refusal.kind.is_refusal() || (refusal.status() < 500 && has_odd_segment(path));
     if !is_refusal {
         return;
     }
     let reason = refusal.kind.name();
-    match peer {
-        Some(peer) if api.guarding() == Guarding::Loopback => {
-            api.rejected().refuse(reason, Some(peer.address.ip()));
-            if !matches!(refusal.kind, ErrorType::RequestHost | ErrorType::RequestOrigin) {
-                api.rejected().tell(reason, "admin", peer.address);
-            }
-        }
-        Some(peer) => api.rejected().refuse_peer(reason, peer),
-        None => api.rejected().refuse(reason, None),
+    api.rejected().refuse(reason, peer.map(|peer| peer.address.ip()));
+    // On the plain listener a browser may have been lured into it, by whomever.
+    let is_anybodys = matches!(refusal.kind, ErrorType::RequestHost | ErrorType::RequestOrigin);
+    let name = name.filter(|_| api.guarding() != Guarding::Loopback || !is_anybodys);
+    if let (Some(peer), Some(name)) = (peer, name) {
+        api.rejected().tell(reason, name, peer.address);
     }
 }
 
@@ -133,22 +139,25 @@ struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    async fn answer<A, B>(&self, api: &Arc<A>, peer: Option<Arc<Peer>>, body: B) -> HandlerResult
+    async fn answer<A, B>(
+        &self,
+        api: &Arc<A>,
+        who: Result<Option<Who>, Unknown>,
+        peer: Option<Arc<Peer>>,
+        body: B,
+    ) -> HandlerResult
     where
         A: Operations,
         B: HttpBody<Data = Bytes> + Send,
         B::Error: Into<BoxError>,
     {
         let host = self.host()?;
-        let caller = self.caller(&**api, peer.as_deref(), &host)?;
+        self.check_guarded(api.guarding(), &host)?;
         let (endpoint, path) = self.route()?;
         if self.versions.service == Some(Service::Baremetal) {
             self.check_accept()?;
         }
-        if !endpoint.allows(caller) {
-            let kind = if caller == Caller::Nobody { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
-            return Err(kind.into());
-        }
+        let who = admitted(endpoint, who)?;
         let route = endpoint.route();
         if let Some(since) = route.since.filter(|since| self.versions.is_before(since)) {
             return Err(since.refuse());
@@ -166,8 +175,9 @@ impl Opened<'_> {
             body: read(body, most).await?,
             versions: self.versions,
             peer,
+            who,
             id: self.id.to_owned(),
-            base: format!("{}://{host}", if api.guarding() == Guarding::Loopback { "http" } else { "https" }),
+            base: format!("{}://{host}", if api.guarding() == Guarding::Certificates { "https" } else { "http" }),
             abandoned: Abandoned::default(),
         };
         Box::pin(Arc::clone(api).call(endpoint, request)).await
@@ -179,19 +189,14 @@ impl Opened<'_> {
         host.map(str::to_owned).ok_or_else(|| ApiError::new(ErrorType::RequestHost, ErrorType::RequestHost.title()))
     }
 
-    /// The class of who asks.
-    fn caller(&self, api: &impl Operations, peer: Option<&Peer>, host: &str) -> Result<Caller, ApiError> {
-        if api.guarding() == Guarding::Loopback {
-            self.check_loopback(host)?;
-            return Ok(Caller::Admin);
+    /// Refuses what a page of another site may have sent.
+    fn check_guarded(&self, guarding: Guarding, host: &str) -> Result<(), ApiError> {
+        match guarding {
+            Guarding::Loopback => self.check_loopback(host),
+            Guarding::Certificates if !self.is_read() && *self.method != HttpMethod::OPTIONS => self.check_site(host),
+            // No page reaches a file's socket.
+            Guarding::Certificates | Guarding::Root => Ok(()),
         }
-        if !self.is_read() && *self.method != HttpMethod::OPTIONS {
-            self.check_site(host)?;
-        }
-        Ok(match peer.and_then(|peer| peer.identity.as_ref()).map(|identity| &identity.class) {
-            Some(Class::Admin(_)) => Caller::Admin,
-            Some(Class::Node(_) | Class::Controller(_) | Class::Signer(_)) | None => Caller::Nobody,
-        })
     }
 
     /// A name that only this machine has, and no page of another origin (S55, S56, S75).

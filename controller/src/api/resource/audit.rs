@@ -1,6 +1,7 @@
 //! `GET /v1/audit`: what was done and what was refused, by whom and when.
 
 use serde_json::{Value, json};
+use stemma_core::access::Place;
 use stemma_core::object::{GroupId, Kind, Timestamp};
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
@@ -17,7 +18,7 @@ use crate::store::{Order, Revision};
 
 /// `GET /v1/audit`, in the order of revisions.
 pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let filter = Filter::read(&model, &request.query)?;
     let page = Page::read(&request.query)?;
     if let Some(key) = page.sort_key.as_deref().filter(|key| *key != "id") {
@@ -29,8 +30,9 @@ pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
     });
     let order = if page.descending { Order::Descending } else { Order::Ascending };
     let asked = AuditPage { limit: page.limit, marker: marker.transpose()?, order };
-    let audited = api.registry.audit(asked, |record| filter.keeps(record)).await?;
-    let rows: Vec<Value> = audited.entries.iter().map(|(revision, record)| row(&model, *revision, record)).collect();
+    let seen = Seen { model: &model, asks: request.principal() };
+    let audited = api.registry.audit(asked, |record| filter.keeps(&seen, record)).await?;
+    let rows: Vec<Value> = audited.entries.iter().map(|(revision, record)| row(&seen, *revision, record)).collect();
     let last = audited.next.map(|revision| revision.to_string());
     let mut body = json!({"audit": rows});
     if let Some(next) = page.next(&request.url(), &request.query, page.limit, last) {
@@ -59,16 +61,22 @@ impl<'a> Filter<'a> {
         })
     }
 
-    fn keeps(&self, record: &AuditRecord) -> bool {
+    fn keeps(&self, seen: &Seen<'_>, record: &AuditRecord) -> bool {
         let (at, principal, objects) = match record {
             AuditRecord::Commit(event) => (event.at, &event.principal, &*event.objects),
             AuditRecord::Refusal(refusal) => (refusal.at, &refusal.principal, &[][..]),
         };
-        self.principal.is_none_or(|wanted| wanted == principal)
+        let is_seen =
+            if objects.is_empty() { seen.knows(principal) } else { objects.iter().any(|one| seen.shows(one)) };
+        is_seen
+            && self.principal.is_none_or(|wanted| wanted == principal)
             && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
             && self.refused.is_none_or(|refused| refused == matches!(record, AuditRecord::Refusal(_)))
-            && self.object.as_ref().is_none_or(|named| objects.iter().any(|object| named.is(object)))
+            && self
+                .object
+                .as_ref()
+                .is_none_or(|named| objects.iter().any(|object| named.is(object) && seen.shows(object)))
     }
 }
 
@@ -112,12 +120,43 @@ fn time(query: &Parameters, name: &'static str) -> Result<Option<Timestamp>, Bad
     at.map(|at| Some(Timestamp(at))).ok_or_else(|| BadQuery::value(name, text, rule))
 }
 
-fn row(model: &Model, revision: Revision, record: &AuditRecord) -> Value {
+/// What of the audit whoever asks sees: all, or what one cluster's objects and principals did and had done to them.
+struct Seen<'a> {
+    model: &'a Model,
+    asks: &'a str,
+}
+
+impl Seen<'_> {
+    fn shows(&self, object: &AuditedObject) -> bool {
+        let Some(own) = self.model.within else { return true };
+        let is_shared = matches!(
+            object.kind,
+            Kind::Release | Kind::ReleaseTags | Kind::ClusterTemplate | Kind::Namespace | Kind::InspectionRule
+        );
+        // Entries that were written before clusters stood in them.
+        let stands_here = || self.model.place_of(object.kind, object.uuid) == Some(Place::Cluster(own));
+        is_shared || object.clusters.contains(&own) || (object.clusters.is_empty() && stands_here())
+    }
+
+    /// Whether it is told what somebody did that has no object.
+    fn knows(&self, principal: &str) -> bool {
+        let is_node = || {
+            let uuid = principal.strip_prefix("node/").and_then(|id| id.parse().ok());
+            uuid.is_some_and(|uuid| self.model.nodes.get(uuid).is_some())
+        };
+        self.model.within.is_none()
+            || principal == self.asks
+            || self.model.principals.named(None, principal).is_some()
+            || is_node()
+    }
+}
+
+fn row(seen: &Seen<'_>, revision: Revision, record: &AuditRecord) -> Value {
     match record {
         AuditRecord::Commit(event) => json!({
             "revision": revision.get(), "at": view::time(event.at), "principal": event.principal, "manager": event.manager,
             "address": event.address, "reason": event.reason, "request_id": event.request_id, "refused": null,
-            "objects": event.objects.iter().map(|object| shown(model, object)).collect::<Vec<_>>(),
+            "objects": event.objects.iter().filter(|one| seen.shows(one)).map(|one| shown(seen.model, one)).collect::<Vec<_>>(),
         }),
         AuditRecord::Refusal(refusal) => json!({
             "revision": revision.get(), "at": view::time(refusal.at), "principal": refusal.principal,

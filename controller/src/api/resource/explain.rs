@@ -16,7 +16,7 @@ use crate::desired::encode;
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.
 pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     let parameters = &request.query;
-    let model = api.cache().model();
+    let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
     let answer = match model.resolve(node.meta.uuid) {
         Resolution::Complete(answer) => answer,

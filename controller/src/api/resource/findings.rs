@@ -172,7 +172,8 @@ fn of_object(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
         | Kind::Revision
         | Kind::Secret
         | Kind::Expectation
-        | Kind::Allocation => Vec::new(),
+        | Kind::Allocation
+        | Kind::Principal => Vec::new(),
     }
 }
 
@@ -191,7 +192,8 @@ fn of_catalog(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
         | Kind::Revision
         | Kind::Secret
         | Kind::Expectation
-        | Kind::Allocation => return Vec::new(),
+        | Kind::Allocation
+        | Kind::Principal => return Vec::new(),
     };
     catalog_findings_of(&model.fleet, id)
 }

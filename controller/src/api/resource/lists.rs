@@ -47,7 +47,7 @@ pub(super) fn list<S: Shown<Name: Send + Sync> + Send + Sync>(
     request: &Request,
     detail: Detail,
 ) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let filter = S::filter(&model, request)?;
     let selector = selector(&request.query)?;
     let selected = |object: &Object<S>| selector.as_ref().is_none_or(|s| s.matches(&S::labels(&model, object), &()));

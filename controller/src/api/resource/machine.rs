@@ -80,7 +80,7 @@ pub(super) fn alive(_api: &Api, _request: &Request) -> Reply {
 
 /// `GET /metrics`.
 pub(super) fn metrics(api: &Api, _request: &Request) -> Reply {
-    Reply::ok(api.metrics.as_ref().map(|metrics| metrics.text()).unwrap_or_default().into())
+    Reply::ok(api.metrics.as_ref().map(|metrics| metrics.text_within(api.within)).unwrap_or_default().into())
 }
 
 /// `GET /openapi.json`.
@@ -102,7 +102,7 @@ pub(super) async fn request(api: &Api, request: &Request) -> HandlerResult {
             .detail("nothing was written; it can be sent again under the same key")
     };
     let uuid: Uuid = id.parse().map_err(|_| missing())?;
-    let found = api.registry.request(&request.principal(), uuid).await?;
+    let found = api.registry.request(request.principal(), uuid).await?;
     let (record, revision) = found.ok_or_else(missing)?;
     let answer = record.answer.at(revision.get());
     Ok(Reply::ok(json!({

@@ -148,7 +148,7 @@ fn read_fields(parameters: &Parameters, version: Minor) -> Result<Option<Vec<Str
 /// `GET /v1/nodes` and `GET /v1/nodes/detail`.
 pub(super) fn list(api: &Api, request: &Request, detail: Detail) -> HandlerResult {
     let parameters = &request.query;
-    let model = api.cache().model();
+    let model = api.model();
     let columns = columns(request, detail == Detail::Whole)?;
     check_marker(&Page::read(parameters)?)?;
     let filter = Filter::read(api, &model, request.ironic(), parameters)?;
@@ -197,7 +197,7 @@ fn check_marker(page: &Page) -> Result<(), ApiError> {
 
 /// `GET /v1/nodes/{node}`.
 pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let fields = read_fields(&request.query, request.ironic())?;
     let node = NodeSpec::locate(&model, request)?;
     let chosen = |fields: Vec<String>| Chosen::all(request.ironic()).only(fields.iter().map(String::as_str));
@@ -241,7 +241,7 @@ fn new_name(fields: &mut Map<String, Value>) -> Result<Option<NodeName>, ApiErro
 
 /// `GET /v1/nodes/{node}/report`: what the host said, and what became of its tasks.
 pub(super) fn report(api: &Api, request: &Request) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(Reply::ok(state::report(&model, &node)))
 }

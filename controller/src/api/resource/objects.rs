@@ -210,7 +210,7 @@ pub(super) fn update<S: Shown>(
 /// # Errors
 /// That there is none.
 pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let object = S::locate(&model, request)?;
     Ok(Reply::ok(S::show(api, &model, &object, &request.base).into()).tagged(object.meta.resource_version))
 }

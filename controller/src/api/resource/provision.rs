@@ -75,7 +75,7 @@ pub(super) fn validate_named(api: &Api, request: &Request) -> HandlerResult {
 }
 
 fn validated(api: &Api, request: &Request, name: &str) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let node = nodes::locate(&model, name, request.ironic())?;
     let mut body: Map<String, Value> =
         INTERFACES.iter().map(|name| ((*name).to_owned(), json!({"result": true}))).collect();
@@ -87,7 +87,7 @@ fn validated(api: &Api, request: &Request, name: &str) -> HandlerResult {
 
 /// `GET /v1/nodes/{node}/states`.
 pub(super) fn states(api: &Api, request: &Request) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
     let columns = Chosen::all(request.ironic()).only(STATES.iter().copied());
     Ok(Reply::ok(columns.body(&Row::new(api, &model, &node, &request.base)).into()))

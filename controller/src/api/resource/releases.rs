@@ -116,7 +116,7 @@ fn name_of(fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
 
 /// `GET /v1/releases/{release}/tasks`.
 pub(super) fn tasks(api: &Api, request: &Request) -> HandlerResult {
-    let release = ReleaseSpec::locate(&api.cache().model(), request)?;
+    let release = ReleaseSpec::locate(&api.model(), request)?;
     Ok(Reply::ok(json!({"tasks": release.spec.tasks})).tagged(release.meta.resource_version))
 }
 

@@ -25,7 +25,7 @@ use crate::reconcile::waves;
 
 /// `GET /v1/nodes/{node}/resolved`.
 pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
     match model.resolve(node.meta.uuid) {
         Resolution::Complete(answer) => {
@@ -130,7 +130,7 @@ fn limits(answer: &Answer) -> Value {
 
 /// `GET /v1/clusters/{cluster}/validate`: the pre-flight check.
 pub(super) fn validate_cluster(api: &Api, request: &Request) -> request::HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let cluster = ClusterSpec::locate(&model, request)?;
     let findings = super::findings::of_cluster(api, &model, ClusterId(cluster.meta.uuid));
     let order = ClusterGraph::of(&model.fleet, ClusterId(cluster.meta.uuid)).check();

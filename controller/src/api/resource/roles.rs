@@ -19,7 +19,7 @@ use crate::registry::work::Work;
 
 /// `GET /v1/nodes/{node}/roles`.
 pub(super) fn roles(api: &Api, request: &Request) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(Reply::ok(shown_roles(&model, &node)))
 }
@@ -120,7 +120,7 @@ fn not_its_own(model: &Model, node: &Node, role: &Name) -> ApiError {
 
 /// `GET /v1/clusters/{cluster}/roles`.
 pub(super) fn cluster_roles(api: &Api, request: &Request) -> HandlerResult {
-    let cluster = ClusterSpec::locate(&api.cache().model(), request)?;
+    let cluster = ClusterSpec::locate(&api.model(), request)?;
     Ok(Reply::ok(json!({"roles": cluster.spec.roles})).tagged(cluster.meta.resource_version))
 }
 

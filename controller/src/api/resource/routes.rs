@@ -6,13 +6,14 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use hyper::HeaderMap;
 use stemma_core::object::{
     AllocationSpec, Association, ClusterSpec, ClusterTemplateSpec, Definition, NamespaceSpec, NamespaceTag,
     NodeGroupSpec, NodeSpec, ReleaseSpec,
 };
 use stemma_wire::endpoint::{Delivery, Endpoint};
 use stemma_wire::error::{ApiError, ErrorType, quote};
-use stemma_wire::serve::Rejected;
+use stemma_wire::serve::{Peer, Rejected};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -24,12 +25,14 @@ use super::roles::RoleCall;
 use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
-    actions, apply, audit, blobs, explain, lists, machine, maps, nodes, objects, patching, provision, releases,
-    resolved, roles, tags, tokens, traits, writes,
+    actions, apply, audit, blobs, credentials, explain, lists, machine, maps, nodes, objects, patching, principals,
+    provision, releases, resolved, roles, tags, tokens, traits, writes,
 };
 use crate::api::Api;
+use crate::api::http::body::while_good;
 use crate::api::http::request::{Body, HandlerResult, Reply, Request};
 use crate::api::http::serve::{Guarding, Operations};
+use crate::api::http::who::{Unknown, Who};
 use crate::registry::store_error;
 use crate::store::Revision;
 
@@ -204,6 +207,16 @@ handlers! {
     CreateToken => write tokens::create;
     GetToken => read tokens::get;
     DeleteToken => write tokens::delete;
+    ListPrincipals => answer principals::list;
+    CreatePrincipal => write principals::create;
+    GetPrincipal => read principals::get;
+    PatchPrincipal => write principals::patch;
+    DeletePrincipal => write principals::delete;
+    CreateBearerToken => write credentials::create_token;
+    RevokeBearerToken => write credentials::revoke_token;
+    ListCertificates => answer credentials::certificates;
+    IssueCertificate => write credentials::issue;
+    RevokeCertificate => write credentials::revoke;
 }
 
 impl Operations for Api {
@@ -215,18 +228,25 @@ impl Operations for Api {
         &self.rejected
     }
 
+    fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown> {
+        self.who(peer, headers)
+    }
+
     /// Handlers run where threads may compute: each may resolve much of the fleet, and the thread that serves connections also follows
     /// the store. Whoever asks for the health of the process waits for none of them.
     async fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> HandlerResult {
-        wait_at_least(&self, &request).await?;
+        let this = self.seen_by(&request.who);
+        wait_at_least(&this, &request).await?;
         match handler(endpoint) {
-            Handler::Read(read) if matches!(endpoint, Endpoint::Healthz | Endpoint::Readyz) => read(&self, &request),
+            Handler::Read(read) if matches!(endpoint, Endpoint::Healthz | Endpoint::Readyz) => read(&this, &request),
             Handler::Read(read) => {
-                let readers = self.readers.clone();
-                let reply = aside(move || read(&self, &request).map(Reply::written_out)).await?;
+                let (readers, asked) = (this.readers.clone(), (Arc::clone(&this), request.who.clone()));
+                let reply = aside(move || read(&this, &request).map(Reply::written_out)).await?;
                 match (endpoint.route().delivery, reply.body) {
                     (Delivery::Streamed, Body::Pieces(pieces)) => {
-                        Ok(Reply { body: Body::Pieces(readers.admit(pieces)?), ..reply })
+                        let (api, who) = asked;
+                        let pieces = readers.admit(while_good(pieces, move || api.is_still(&who)))?;
+                        Ok(Reply { body: Body::Pieces(pieces), ..reply })
                     }
                     (_, body) => Ok(Reply { body, ..reply }),
                 }
@@ -242,7 +262,7 @@ impl Operations for Api {
                     let _turn = turn;
                     runtime.block_on(async {
                         tokio::select! {
-                            answer = write(&self, &request) => answer,
+                            answer = write(&this, &request) => answer,
                             _ = gone => Err(ErrorType::ServerStopping.into()),
                         }
                     })

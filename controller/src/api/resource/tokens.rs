@@ -12,7 +12,7 @@ use crate::registry::work::Work;
 
 /// `GET /v1/join-tokens`.
 pub(super) fn list(api: &Api, _request: &Request) -> Reply {
-    Reply::ok(token::list(&api.cache().model()))
+    Reply::ok(token::list(&api.model()))
 }
 
 /// `POST /v1/join-tokens`. The answer also says where agents join: at the name by which this controller was reached.
@@ -26,7 +26,7 @@ pub(super) async fn create(api: &Api, request: &Request) -> HandlerResult {
 
 /// `GET /v1/join-tokens/{token}`.
 pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
-    Ok(Reply::ok(token::get(&api.cache().model(), request.part("token"))?))
+    Ok(Reply::ok(token::get(&api.model(), request.part("token"))?))
 }
 
 /// `DELETE /v1/join-tokens/{token}`. Each of its fields goes.

@@ -18,7 +18,7 @@ use crate::registry::work::Work;
 
 /// `GET /v1/nodes/{node}/traits`: the union of the sources, less what is suppressed.
 pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
     let traits = state::traits(&model, &node);
     let mut body = json!({"traits": traits.names().collect::<Vec<_>>()});

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use serde::de::DeserializeOwned;
+use stemma_core::access::{Place, Rights};
 use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
     AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeId, NodeSpec,
-    Object, PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Timestamp,
+    Object, PrimarySpec, PrincipalRole, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Timestamp,
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
@@ -63,6 +64,10 @@ pub struct Model {
     pub allocations: Shelf<AllocationSpec>,
     /// Primaries, each named by its tag within its cluster.
     pub primaries: Shelf<PrimarySpec>,
+    /// Who may ask.
+    pub principals: Shelf<PrincipalSpec>,
+    /// The cluster to which whoever looks at this is bound: the shelves show nothing of others.
+    pub within: Option<ClusterId>,
     /// Namespaces of the catalogue.
     pub namespaces: Shelf<NamespaceSpec>,
     /// When each resource type was first named by a namespace.
@@ -132,6 +137,36 @@ pub struct StoredValue<'a> {
 }
 
 impl Model {
+    /// The same as a principal sees it that is bound to a cluster: what stands elsewhere is on no shelf. The fleet is whole, since what
+    /// the nodes of the cluster are to be may rest on all of it.
+    ///
+    /// What is put on a shelf of it is seen from then on, so that a decision sees what it did; whether it may is asked by who decides.
+    #[must_use]
+    pub fn seen_within(self: &Arc<Self>, within: Option<ClusterId>) -> Arc<Self> {
+        let Some(cluster) = within else { return Arc::clone(self) };
+        let mut seen = Self { within, ..Self::clone(self) };
+        for row in &KINDS {
+            (row.hide)(&mut seen, self, cluster);
+        }
+        Arc::new(seen)
+    }
+
+    fn hide<S: Resource>(&mut self, whole: &Arc<Self>, cluster: ClusterId) {
+        let (whole, rights) = (Arc::clone(whole), Rights { role: PrincipalRole::Viewer, within: Some(cluster) });
+        let seen = move |uuid| S::shelf(&whole).get(uuid).is_none_or(|object| rights.sees(S::place(&whole, object)));
+        S::shelf_mut(self).see_only(seen);
+    }
+
+    /// Whether what stands there is seen.
+    pub fn sees(&self, place: Place) -> bool {
+        Rights { role: PrincipalRole::Viewer, within: self.within }.sees(place)
+    }
+
+    /// Where an object stands; `None` for one that is not seen.
+    pub fn place_of(&self, kind: Kind, uuid: Uuid) -> Option<Place> {
+        (kinds::row(kind.name())?.place)(self, uuid)
+    }
+
     /// What a node is to be.
     pub fn resolve(&self, node: Uuid) -> Resolution {
         resolve_node(&self.fleet, &self.memo, NodeId(node))

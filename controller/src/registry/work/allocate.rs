@@ -36,7 +36,7 @@ impl Work<'_> {
     /// # Errors
     /// As [`Work::update`].
     pub fn delete_allocation(&mut self, allocation: &Arc<Allocation>) -> Result<(), Undecided> {
-        self.delete(allocation);
+        self.delete(allocation)?;
         let taken = allocation.spec.node().and_then(|node| self.model.nodes.get(node.0)).cloned();
         if let Some(before) = taken.filter(|node| is_instance(node, allocation)) {
             let mut spec: NodeSpec = before.spec.clone();

@@ -76,7 +76,8 @@ fn sayings(model: &Model, kind: Kind, uuid: Uuid) -> Option<Sayings<'_>> {
         | Kind::InspectionRule
         | Kind::Revision
         | Kind::Secret
-        | Kind::Expectation => None,
+        | Kind::Expectation
+        | Kind::Principal => None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec, Object, PrimarySpec,
-    ReleaseSpec,
+    PrincipalSpec, ReleaseSpec,
 };
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
@@ -28,7 +28,7 @@ impl Work<'_> {
         self.check_not_allocated(node)?;
         let held: Vec<_> = self.model.primaries.iter().filter(|p| p.spec.node.0 == node.meta.uuid).cloned().collect();
         for primary in held {
-            self.delete::<PrimarySpec>(&primary);
+            self.delete::<PrimarySpec>(&primary)?;
         }
         self.retire_agent(node.meta.uuid)?;
         for at in key::all_of_node(node.meta.uuid) {
@@ -37,8 +37,7 @@ impl Work<'_> {
         for image in self.context.keys_below(&key::observed(node.meta.uuid))? {
             self.draft.entry(Op::Delete { key: image.clone() });
         }
-        self.delete(node);
-        Ok(())
+        Ok(self.delete(node)?)
     }
 
     /// Deletes a group that no node stands in.
@@ -48,8 +47,7 @@ impl Work<'_> {
     pub fn delete_group(&mut self, group: &Arc<Object<NodeGroupSpec>>) -> Result<(), Undecided> {
         let nodes = self.model.nodes.iter().filter(|n| n.spec.nodegroup.is_some_and(|g| g.0 == group.meta.uuid));
         unused(Kind::NodeGroup, &group.meta.name, nodes.map(|n| format!("node {}", n.display_name())))?;
-        self.delete(group);
-        Ok(())
+        Ok(self.delete(group)?)
     }
 
     /// Deletes a cluster whose groups have no nodes, with its groups.
@@ -63,18 +61,19 @@ impl Work<'_> {
             node.spec.nodegroup.is_some_and(|id| groups.iter().any(|group| group.meta.uuid == id.0))
         };
         let nodes = self.model.nodes.iter().filter(stands_here).map(|n| format!("node {}", n.display_name()));
-        unused(Kind::Cluster, &cluster.meta.name, nodes)?;
+        let bound = self.model.principals.iter().filter(|p| p.spec.cluster.is_some_and(|c| c.0 == cluster.meta.uuid));
+        let bound = bound.map(|p| format!("principal {}", p.meta.name));
+        unused(Kind::Cluster, &cluster.meta.name, nodes.chain(bound))?;
         let primaries: Vec<_> =
             self.model.primaries.iter().filter(|p| p.spec.cluster.0 == cluster.meta.uuid).cloned().collect();
         for primary in primaries {
-            self.delete::<PrimarySpec>(&primary);
+            self.delete::<PrimarySpec>(&primary)?;
         }
         for group in &groups {
-            self.delete(group);
+            self.delete(group)?;
         }
         self.unmark(ClusterId(cluster.meta.uuid));
-        self.delete(cluster);
-        Ok(())
+        Ok(self.delete(cluster)?)
     }
 
     /// Deletes a template that no cluster is made from.
@@ -85,8 +84,7 @@ impl Work<'_> {
         let clusters =
             self.model.clusters.iter().filter(|c| c.spec.cluster_template.is_some_and(|t| t.0 == template.meta.uuid));
         unused(Kind::ClusterTemplate, &template.meta.name, clusters.map(|c| format!("cluster {}", c.meta.name)))?;
-        self.delete(template);
-        Ok(())
+        Ok(self.delete(template)?)
     }
 
     /// Deletes a release that nothing names.
@@ -112,8 +110,7 @@ impl Work<'_> {
             model.releases.iter().filter(|o| refers(o.spec.references())).map(|o| format!("release {}", o.meta.name)),
         );
         unused(Kind::Release, &id, users)?;
-        self.delete(release);
-        Ok(())
+        Ok(self.delete(release)?)
     }
 
     /// Deletes a namespace of the catalogue with all that is in it.
@@ -122,8 +119,7 @@ impl Work<'_> {
     /// That it is protected.
     pub fn delete_namespace(&mut self, namespace: &Arc<Object<NamespaceSpec>>) -> Result<(), Undecided> {
         check_unprotected(namespace)?;
-        self.delete(namespace);
-        Ok(())
+        Ok(self.delete(namespace)?)
     }
 
     /// Makes every certificate of a node's agent worthless from now on (S26).
@@ -140,13 +136,23 @@ impl Work<'_> {
         Ok(())
     }
 
-    pub(super) fn delete<S: Resource>(&mut self, object: &Arc<Object<S>>) {
+    /// Deletes a principal: whatever it is known by is worth nothing from then on.
+    ///
+    /// # Errors
+    /// That it is not the caller's to delete.
+    pub fn delete_principal(&mut self, principal: &Arc<Object<PrincipalSpec>>) -> Result<(), Undecided> {
+        Ok(self.delete(principal)?)
+    }
+
+    pub(super) fn delete<S: Resource>(&mut self, object: &Arc<Object<S>>) -> Result<(), ApiError> {
+        self.check_rights(object)?;
         let referred = self.context.referred(S::KIND, &Draft::id_of(object));
         self.draft.delete(object, referred);
         self.note_elected(S::KIND, S::cluster(&self.model, object));
         if let Some((_, reach)) = self.model.remove::<S>(object.meta.uuid) {
             self.reach.extend(reach);
         }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 //! sees what the steps before it did, and what holds of the whole can be asked of the copy before anything is
 //! committed. The copy is free: the maps are persistent.
 
+mod admins;
 mod allocate;
 mod catalog;
 mod delete;
@@ -77,6 +78,7 @@ impl<'a> Work<'a> {
     /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host; that nobody waits any more.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.check_awaited()?;
+        self.check_admins()?;
         self.check_moved()?;
         self.forget()?;
         self.check_catalog()?;
@@ -84,6 +86,7 @@ impl<'a> Work<'a> {
         self.check_releases()?;
         self.check_sizes()?;
         self.check_order()?;
+        self.note_clusters();
         answer.hosts = self.is_dry_run().then(|| self.reach.dirty.nodes().count());
         // Last, and so of all that was looked at: a look that ended early has found nothing of those behind it.
         self.check_awaited()?;
@@ -140,13 +143,16 @@ impl<'a> Work<'a> {
     /// # Errors
     /// That its name or uuid is taken.
     pub fn create<S: Resource>(&mut self, uuid: Uuid, name: S::Name, spec: S) -> Result<Written<S>, ApiError> {
-        if S::shelf(&self.model).get(uuid).is_some() {
-            return Err(exists(S::KIND, &uuid.to_string(), "UUID"));
-        }
-        self.check_name::<S>(uuid, &name, &spec)?;
-        spec.check(&self.model)?;
+        let checked = spec.check(&self.model);
         let spec = spec.settled(uuid, self.context.model, &self.model);
         let object = Arc::new(Object { meta: Meta::new(uuid, name, self.context.now), spec });
+        // Before it is told whether the name is taken, also by what is not seen.
+        self.check_rights(&object)?;
+        if S::shelf(&self.model).holds(uuid) {
+            return Err(exists(S::KIND, &uuid.to_string(), "UUID"));
+        }
+        self.check_name(uuid, &object.meta.name, &object.spec)?;
+        checked?;
         self.put(u64::MAX, None, &object)?;
         self.draft.put(None, &object);
         Ok(Written { object, action: Action::Created })
@@ -171,11 +177,13 @@ impl<'a> Work<'a> {
         }
         spec.check(&self.model)?;
         before.spec.check_change(&spec, &name, &self.model)?;
+        self.check_rights(before)?;
         let mut object = Object::clone(before);
         object.meta.name = name;
         object.meta.generation += u64::from(object.spec != spec);
         object.meta.updated_at = self.context.now;
         object.spec = spec;
+        self.check_rights(&object)?;
         let object = Arc::new(object);
         self.put(S::shelf(&self.model).made(object.meta.uuid), Some(&before.spec), &object)?;
         self.draft.put(Some(before), &object);
@@ -194,10 +202,16 @@ impl<'a> Work<'a> {
 
     fn check_name<S: Resource>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
         let Some(text) = S::name_text(name) else { return Ok(()) };
-        match S::shelf(&self.model).named(spec.scope(), &text) {
-            Some(other) if other.meta.uuid != uuid => Err(exists(S::KIND, &text, "name")),
+        match S::shelf(&self.model).holder(spec.scope(), &text) {
+            Some(other) if other != uuid => Err(exists(S::KIND, &text, "name")),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses a write of an object for want of rights, before it is made and after.
+    pub(super) fn check_rights<S: Resource>(&self, object: &Object<S>) -> Result<(), ApiError> {
+        let name = || S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
+        self.context.check_place(S::place(&self.model, object), || format!("{} {}", S::KIND.word(), quote(&name())))
     }
 
     /// Stores who holds a tag of a cluster as primary from now on. It is another epoch where another held it.

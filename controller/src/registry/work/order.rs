@@ -126,7 +126,8 @@ impl Work<'_> {
                 | Kind::Revision
                 | Kind::Secret
                 | Kind::Expectation
-                | Kind::Allocation => {}
+                | Kind::Allocation
+                | Kind::Principal => {}
             }
         }
         clusters

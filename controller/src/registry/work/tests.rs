@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
+use stemma_core::access::Rights;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::{Name, NodeName, ReleaseRef, TagName};
@@ -38,6 +39,7 @@ fn group(role: &str) -> GroupId {
 
 fn caller() -> Caller {
     Caller {
+        rights: Rights::ALL,
         principal: "test".to_owned(),
         manager: Manager::new("test").unwrap(),
         address: String::new(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Extra, FieldOwners, GroupId, NodeId};
+use super::{ClusterId, Extra, FieldOwners, GroupId, NodeId};
 use crate::requirement::Requirements;
 use crate::traits::Trait;
 
@@ -29,6 +29,9 @@ pub struct AllocationSpec {
     /// Who owns the node, or leases it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The cluster to which whoever asked is bound: no other node is taken, and who is bound to another does not see it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<ClusterId>,
     /// What was decided; `None` before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<AllocationDecision>,

@@ -14,6 +14,7 @@ mod hold;
 mod namespace;
 mod node;
 mod placement;
+mod principal;
 mod release;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +41,7 @@ pub use node::{
     RefusedTraits, ReportedLabel, ReportedLabels,
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
+pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 
 use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef};
@@ -127,6 +129,8 @@ kinds! {
     Expectation "expectation",
     /// Which node is used for what was asked for.
     Allocation "allocation",
+    /// Who may ask, and as what.
+    Principal "principal",
 }
 
 /// What every object has beside its spec.
@@ -185,6 +189,8 @@ pub type NodeGroup = Object<NodeGroupSpec>;
 pub type Node = Object<NodeSpec>;
 /// Which node is used for what was asked for.
 pub type Allocation = Object<AllocationSpec>;
+/// Who may ask, and as what.
+pub type Principal = Object<PrincipalSpec>;
 /// A stored choice of a primary.
 pub type Primary = Object<PrimarySpec>;
 /// A namespace of the catalogue.
@@ -194,6 +200,11 @@ impl Spec for AllocationSpec {
     /// One without a name is named by its uuid.
     type Name = Option<ObjectName>;
     const KIND: Kind = Kind::Allocation;
+}
+
+impl Spec for PrincipalSpec {
+    type Name = ObjectName;
+    const KIND: Kind = Kind::Principal;
 }
 
 impl Spec for ReleaseSpec {

@@ -21,7 +21,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
-use crate::net::{Connect, Stream, TcpConnect};
+use crate::net::{Connect, Dial, Stream};
 use crate::tls::{Identity, Refusal, server_identity};
 
 pub use error::{ClientError, RequestOutcome};
@@ -53,7 +53,7 @@ impl Default for ClientLimits {
 }
 
 /// A client of one controller.
-pub struct Client<C: Connect = TcpConnect> {
+pub struct Client<C: Connect = Dial> {
     connect: C,
     target: Target,
     host_header: HeaderValue,
@@ -74,10 +74,11 @@ impl Drop for Open {
     }
 }
 
-impl Client<TcpConnect> {
-    /// A client over TCP. `tls` is of [`crate::tls::client_config`], and needed where the target is `https`.
+impl Client<Dial> {
+    /// A client over TCP, or to the socket that the target names. `tls` is of [`crate::tls::client_config`], and needed where the target is `https`.
     pub fn new(target: Target, tls: Option<Arc<ClientConfig>>, limits: ClientLimits) -> Self {
-        Self::over(TcpConnect, target, tls, limits)
+        let dial = target.socket.clone().map_or(Dial::Tcp, Dial::Unix);
+        Self::over(dial, target, tls, limits)
     }
 }
 

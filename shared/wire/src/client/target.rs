@@ -1,24 +1,30 @@
-//! Where a controller is, as a person writes it: `https://HOST:PORT`.
+//! Where a controller is, as a person writes it: `https://HOST:PORT`, or `unix:PATH`.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use rustls::pki_types::ServerName;
 
-/// Where a controller is: `https://HOST:PORT`, or `http://LOOPBACK:PORT`.
+/// Where a controller is: `https://HOST:PORT`, `http://LOOPBACK:PORT`, or `unix:PATH` for root on its own machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Whether TLS is spoken.
     pub tls: bool,
     /// A DNS name or an IP address, without brackets.
     pub host: String,
-    /// The port.
+    /// The port; 0 at a socket.
     pub port: u16,
+    /// The socket of the file system that is dialled in place of host and port.
+    pub socket: Option<PathBuf>,
 }
 
 /// A text that is no controller's address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
-    /// Neither `https://` nor `http://`.
+    /// `unix:` without an absolute path.
+    #[error("{0:?} is no socket of a controller: write unix:/PATH, with the whole path")]
+    Socket(String),
+    /// None of `https://`, `http://` and `unix:`.
     #[error("{0:?} is no address of a controller: write https://HOST:PORT")]
     Scheme(String),
     /// No host, a path behind it, or no number as the port.
@@ -34,7 +40,9 @@ pub enum BadTarget {
 impl Target {
     /// `HOST:PORT`, with an IPv6 address in brackets.
     pub fn authority(&self) -> String {
-        if self.host.contains(':') {
+        if self.socket.is_some() {
+            self.host.clone()
+        } else if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
         } else {
             format!("{}:{}", self.host, self.port)
@@ -48,7 +56,10 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+        match &self.socket {
+            Some(path) => write!(f, "unix:{}", path.display()),
+            None => write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority()),
+        }
     }
 }
 
@@ -56,6 +67,11 @@ impl std::str::FromStr for Target {
     type Err = BadTarget;
 
     fn from_str(text: &str) -> Result<Self, BadTarget> {
+        if let Some(path) = text.strip_prefix("unix:").map(Path::new) {
+            let socket = Some(path.to_owned()).filter(|path| path.is_absolute());
+            let socket = Some(socket.ok_or_else(|| BadTarget::Socket(text.to_owned()))?);
+            return Ok(Self { tls: false, host: "localhost".to_owned(), port: 0, socket });
+        }
         let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
             (None, Some(rest)) => (false, rest),
@@ -68,7 +84,7 @@ impl std::str::FromStr for Target {
             None if tls => 443,
             None => 80,
         };
-        let target = Self { tls, host: host.to_owned(), port };
+        let target = Self { tls, host: host.to_owned(), port, socket: None };
         if !tls && !target.is_loopback() {
             return Err(BadTarget::PlainRemote(text.to_owned()));
         }
@@ -106,9 +122,12 @@ mod tests {
             ("http://[::1]:9", false, "::1", 9, "http://[::1]:9"),
         ] {
             let target: Target = text.parse().expect("a good address");
-            assert_eq!(target, Target { tls, host: host.to_owned(), port });
+            assert_eq!(target, Target { tls, host: host.to_owned(), port, socket: None });
             assert_eq!(target.to_string(), again);
         }
+        let target: Target = "unix:/var/lib/stemma-controller/admin.sock".parse().expect("a good address");
+        assert_eq!(target.to_string(), "unix:/var/lib/stemma-controller/admin.sock");
+        assert_eq!(target.authority(), "localhost");
     }
 
     #[test]
@@ -116,6 +135,7 @@ mod tests {
         for (text, part) in [
             ("ctl.example:8443", "write https://HOST:PORT"),
             ("ftp://x", "write https://HOST:PORT"),
+            ("unix:admin.sock", "with the whole path"),
             ("https://", "HOST:PORT and nothing else"),
             ("https://a:b", "HOST:PORT and nothing else"),
             ("https://a:70000", "HOST:PORT and nothing else"),

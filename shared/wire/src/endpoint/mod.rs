@@ -100,6 +100,14 @@ pub enum Scope {
     Release,
     /// The namespace of the catalogue that the path names.
     Namespace,
+    /// The allocation that the path names.
+    Allocation,
+    /// The join token that the path names.
+    JoinToken,
+    /// The principal that the path names.
+    Principal,
+    /// The principal's certificate that the path names.
+    Certificate,
     /// The objects that the body names.
     Body,
 }
@@ -114,6 +122,26 @@ impl Scope {
             Self::Template => Some("{template}"),
             Self::Release => Some("{release}"),
             Self::Namespace => Some("{namespace}"),
+            Self::Allocation => Some("{allocation}"),
+            Self::JoinToken => Some("{token}"),
+            Self::Principal => Some("{principal}"),
+            Self::Certificate => Some("{certificate}"),
+        }
+    }
+
+    /// Whether it stands in no cluster: a principal that is bound to one reads there what is for all, and writes nothing. Everywhere
+    /// else it is what the request names that has a place.
+    pub const fn is_shared(self) -> bool {
+        match self {
+            Self::Fleet | Self::Template | Self::Release | Self::Namespace => true,
+            Self::Itself
+            | Self::Cluster
+            | Self::Node
+            | Self::Allocation
+            | Self::JoinToken
+            | Self::Principal
+            | Self::Certificate
+            | Self::Body => false,
         }
     }
 }
@@ -498,7 +526,17 @@ mod tests {
     fn a_rows_scope_is_what_its_path_names() {
         for row in Endpoint::ALL {
             let route = row.route();
-            let named = [Scope::Cluster, Scope::Node, Scope::Template, Scope::Release, Scope::Namespace];
+            let named = [
+                Scope::Cluster,
+                Scope::Node,
+                Scope::Template,
+                Scope::Release,
+                Scope::Namespace,
+                Scope::Allocation,
+                Scope::Principal,
+                Scope::JoinToken,
+                Scope::Certificate,
+            ];
             let found = named.into_iter().find(|scope| scope.parameter().is_some_and(|part| route.path.contains(part)));
             assert_eq!(route.scope.parameter(), found.and_then(Scope::parameter), "{row:?}");
             // An action of Ironic's is accepted without a body.

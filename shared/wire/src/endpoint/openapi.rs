@@ -21,7 +21,16 @@ pub fn openapi(version: &str) -> Value {
         "openapi": "3.1.0",
         "info": {"title": "Stemma", "version": version},
         "paths": paths,
-        "components": {"schemas": schema::all(), "responses": errors()}
+        "components": {"schemas": schema::all(), "responses": errors(), "securitySchemes": security_schemes()}
+    })
+}
+
+/// The ways in which who asks is shown. Any one of them does; `Callers` says which classes may.
+fn security_schemes() -> Value {
+    json!({
+        "certificate": {"type": "mutualTLS", "description": "A client certificate of the fleet's admin issuer."},
+        "bearer": {"type": "http", "scheme": "bearer", "description": "A principal's token, as ID.SECRET."},
+        "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token", "description": "The same, as OpenStack's clients send it."},
     })
 }
 
@@ -36,6 +45,7 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
         "operationId": endpoint.name(),
         "summary": route.summary,
         "x-callers": callers,
+        "security": if endpoint.allows(Caller::Nobody) { json!([]) } else { json!([{"certificate": []}, {"bearer": []}, {"token": []}]) },
         "responses": responses,
     });
     let queried = route.query.names().chain(endpoint.has_dry_run().then_some("dry_run"));

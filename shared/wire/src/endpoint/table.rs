@@ -259,10 +259,10 @@ endpoints! {
         OwnersGroup Post "/v1/clusters/{cluster}/nodegroups/{group}/{map}/owners" WRITE Cluster BY Json(NewOwner) -> OK Json(ShownNodeGroup) Whole: "Hands keys of such a map to another manager.";
 
         ListAllocations Get "/v1/allocations" READ Fleet ALLOCATIONS Nothing -> OK Json(AllocationList) Streamed since ALLOCATIONS_THERE: "Lists allocations.";
-        CreateAllocation Post "/v1/allocations" WRITE Fleet BY Json(Allocation) -> CREATED Json(ShownAllocation) Whole since ALLOCATIONS_MADE: "Allocates a node that has what is asked for, at once; `state` says whether one was found.";
-        GetAllocation Get "/v1/allocations/{allocation}" READ Fleet READ_ONE Nothing -> OK Json(ShownAllocation) Whole since ALLOCATIONS_THERE: "Shows an allocation, and why its node was chosen.";
-        PatchAllocation Patch "/v1/allocations/{allocation}" WRITE Fleet PATCH AnyPatch(Allocation) -> OK Json(ShownAllocation) Whole since ALLOCATIONS_THERE: "Changes an allocation's name or notes.";
-        DeleteAllocation Delete "/v1/allocations/{allocation}" WRITE Fleet BY Nothing -> EMPTY Nothing Whole since ALLOCATIONS_THERE: "Deletes an allocation, and gives its node back.";
+        CreateAllocation Post "/v1/allocations" WRITE Body BY Json(Allocation) -> CREATED Json(ShownAllocation) Whole since ALLOCATIONS_MADE: "Allocates a node that has what is asked for, at once; `state` says whether one was found.";
+        GetAllocation Get "/v1/allocations/{allocation}" READ Allocation READ_ONE Nothing -> OK Json(ShownAllocation) Whole since ALLOCATIONS_THERE: "Shows an allocation, and why its node was chosen.";
+        PatchAllocation Patch "/v1/allocations/{allocation}" WRITE Allocation PATCH AnyPatch(Allocation) -> OK Json(ShownAllocation) Whole since ALLOCATIONS_THERE: "Changes an allocation's name or notes.";
+        DeleteAllocation Delete "/v1/allocations/{allocation}" WRITE Allocation BY Nothing -> EMPTY Nothing Whole since ALLOCATIONS_THERE: "Deletes an allocation, and gives its node back.";
         NodeAllocation Get "/v1/nodes/{node}/allocation" READ Node READ_ONE Nothing -> OK Json(ShownAllocation) Whole since ALLOCATIONS_THERE: "Shows the allocation that has a node.";
         DeleteNodeAllocation Delete "/v1/nodes/{node}/allocation" WRITE Node BY Nothing -> EMPTY Nothing Whole since ALLOCATIONS_THERE: "Deletes the allocation that has a node.";
 
@@ -317,8 +317,19 @@ endpoints! {
         ListAudit Get "/v1/audit" READ Fleet AUDIT Nothing -> OK Json(AuditList) Whole: "Lists what was done and what was refused, in the order of revisions: whose, of which object, since when and until when.";
         GetRequest Get "/v1/requests/{request}" READ Fleet NONE Nothing -> OK Json(RequestRecord) Whole: "Says what became of a write.";
         ListTokens Get "/v1/join-tokens" READ Fleet NONE Nothing -> OK Json(TokenList) Whole: "Lists join tokens, without their secrets.";
-        CreateToken Post "/v1/join-tokens" WRITE Fleet BY Json(NewToken) -> CREATED Json(MadeToken) Whole: "Makes a join token; its secret is told this once.";
-        GetToken Get "/v1/join-tokens/{token}" READ Fleet NONE Nothing -> OK Json(Token) Whole: "Shows a join token, without its secret.";
-        DeleteToken Delete "/v1/join-tokens/{token}" WRITE Fleet BY Nothing -> EMPTY Nothing Whole: "Takes a join token back.";
+        CreateToken Post "/v1/join-tokens" WRITE Body BY Json(NewToken) -> CREATED Json(MadeToken) Whole: "Makes a join token; its secret is told this once.";
+        GetToken Get "/v1/join-tokens/{token}" READ JoinToken NONE Nothing -> OK Json(Token) Whole: "Shows a join token, without its secret.";
+        DeleteToken Delete "/v1/join-tokens/{token}" WRITE JoinToken BY Nothing -> EMPTY Nothing Whole: "Takes a join token back.";
+
+        ListPrincipals Get "/v1/principals" READ Fleet NONE Nothing -> OK Json(PrincipalList) Whole: "Lists principals, with what each is known by and until when.";
+        CreatePrincipal Post "/v1/principals" ADMIN Body BY Json(Principal) -> CREATED Json(ShownPrincipal) Whole: "Makes a principal; it is known by nothing yet.";
+        GetPrincipal Get "/v1/principals/{principal}" READ Principal NONE Nothing -> OK Json(ShownPrincipal) Whole: "Shows a principal, without secrets.";
+        PatchPrincipal Patch "/v1/principals/{principal}" ADMIN Principal BY MergePatch(PrincipalChange) -> OK Json(ShownPrincipal) Whole: "Changes a principal's role, cluster or description.";
+        DeletePrincipal Delete "/v1/principals/{principal}" ADMIN Principal BY Nothing -> EMPTY Nothing Whole: "Deletes a principal: its certificates and tokens are worth nothing from then on.";
+        CreateBearerToken Post "/v1/principals/{principal}/tokens" ADMIN Principal BY Json(NewBearerToken) -> CREATED Json(MadeBearerToken) Whole: "Makes a bearer token for a principal; its secret is told this once.";
+        RevokeBearerToken Delete "/v1/principals/{principal}/tokens/{token}" ADMIN Principal BY Nothing -> EMPTY Nothing Whole: "Takes a bearer token back.";
+        ListCertificates Get "/v1/certificates" READ Fleet NONE Nothing -> OK Json(CertificateList) Whole: "Lists the certificates of principals that have not ended.";
+        IssueCertificate Post "/v1/certificates" WRITE Body BY Json(NewCertificate) -> CREATED Json(MadeCertificate) Whole: "Issues a certificate for a key: to oneself, or by an admin to any principal.";
+        RevokeCertificate Delete "/v1/certificates/{certificate}" ADMIN Certificate BY Nothing -> EMPTY Nothing Whole: "Takes a principal's certificate back, by its serial number.";
     }
 }

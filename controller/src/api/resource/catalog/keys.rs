@@ -19,7 +19,7 @@ pub(in super::super) fn explain(api: &Api, request: &Request) -> HandlerResult {
         return Err(ApiError::new(ErrorType::RequestQuery, message));
     };
     let (bound, key) = asked?;
-    let model = api.cache().model();
+    let model = api.model();
     let catalog = model.fleet.catalog();
     let bindings = catalog
         .bindings(bound, key)

@@ -89,7 +89,7 @@ async fn add<M: Listed>(api: &Api, request: &Request, member: M) -> HandlerResul
 
 /// `GET` of one.
 pub(in super::super) fn get<M: Listed>(api: &Api, request: &Request) -> HandlerResult {
-    let namespace = NamespaceSpec::locate(&api.cache().model(), request)?;
+    let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let member = find::<M>(&namespace, request.part(M::PART))?;
     Ok(Reply::ok(member.shown(&namespace).into()).tagged(namespace.meta.resource_version))
 }
@@ -183,7 +183,7 @@ fn read_tags(request: &Request) -> Result<Vec<NamespaceTag>, ApiError> {
 
 /// `GET` of a namespace's tags: a page of their names.
 pub(in super::super) fn list_tags(api: &Api, request: &Request) -> HandlerResult {
-    let namespace = NamespaceSpec::locate(&api.cache().model(), request)?;
+    let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let page = Page::read(&request.query, "name")?;
     let of = |tag: &NamespaceTag| (tag.name.clone(), namespace.spec.dates_of::<NamespaceTag>(&tag.name));
     let tags = page.cut(namespace.spec.tags.clone(), Kind::Namespace, of)?;
@@ -195,7 +195,7 @@ pub(in super::super) fn list_definitions(api: &Api, request: &Request) -> Handle
     if limit(&request.query)? == Some(0) {
         return Err(BadQuery::value("limit", "0", "it is a whole number from 1 on").into());
     }
-    let namespace = NamespaceSpec::locate(&api.cache().model(), request)?;
+    let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let objects: Vec<Value> = namespace.spec.objects.iter().map(|object| object.shown(&namespace).into()).collect();
     let body = json!({"objects": objects, "schema": "v2/schemas/metadefs/objects"});
     Ok(Reply::ok(body).tagged(namespace.meta.resource_version))
@@ -203,7 +203,7 @@ pub(in super::super) fn list_definitions(api: &Api, request: &Request) -> Handle
 
 /// `GET` of what a namespace applies to.
 pub(in super::super) fn list_associations(api: &Api, request: &Request) -> HandlerResult {
-    let namespace = NamespaceSpec::locate(&api.cache().model(), request)?;
+    let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let associations = namespace.spec.resource_type_associations.iter();
     let associations: Vec<Value> = associations.map(|one: &Association| one.shown(&namespace).into()).collect();
     let body = json!({"resource_type_associations": associations});
@@ -212,7 +212,7 @@ pub(in super::super) fn list_associations(api: &Api, request: &Request) -> Handl
 
 /// `GET /v2/metadefs/resource_types`: those that a namespace applies to, or once did.
 pub(in super::super) fn list_resource_types(api: &Api, _request: &Request) -> Reply {
-    let model = api.cache().model();
+    let model = api.model();
     let row = |(name, made): (&String, &Arc<Timestamp>)| json!({"name": name, "created_at": time(**made), "updated_at": time(**made)});
     let types: Vec<Value> = model.resource_types.iter().map(row).collect();
     Reply::ok(json!({"resource_types": types}))

@@ -105,7 +105,7 @@ pub(in super::super) fn list(api: &Api, request: &Request) -> HandlerResult {
         visibility.is_none_or(|wanted| wanted == namespace.spec.visibility)
             && types.as_ref().is_none_or(|types| types.iter().any(applies))
     };
-    let model = api.cache().model();
+    let model = api.model();
     let kept = model.namespaces.iter().filter(|namespace| keeps(namespace)).collect();
     let of = |one: &&Arc<Namespace>| {
         let meta = &one.meta;
@@ -140,7 +140,7 @@ pub(in super::super) async fn create(api: &Api, request: &Request) -> HandlerRes
 
 /// `GET` of one, with its properties named as on the resource type that is asked for.
 pub(in super::super) fn get(api: &Api, request: &Request) -> HandlerResult {
-    let namespace = NamespaceSpec::locate(&api.cache().model(), request)?;
+    let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let shown = match request.query.one("resource_type")? {
         None => body::whole(&namespace),
         Some(name) => {

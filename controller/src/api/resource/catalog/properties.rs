@@ -81,14 +81,14 @@ fn one(status: u16, namespace: &Namespace, name: &str) -> Answer {
 
 /// `GET` of all, by name.
 pub(in super::super) fn list(api: &Api, request: &Request) -> HandlerResult {
-    let namespace = NamespaceSpec::locate(&api.cache().model(), request)?;
+    let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let body = json!({"properties": namespace.spec.properties});
     Ok(Reply::ok(body).tagged(namespace.meta.resource_version))
 }
 
 /// `GET` of one, by its name as on the resource type that is asked for.
 pub(in super::super) fn get(api: &Api, request: &Request) -> HandlerResult {
-    let namespace = NamespaceSpec::locate(&api.cache().model(), request)?;
+    let namespace = NamespaceSpec::locate(&api.model(), request)?;
     let asked = request.part("property");
     let prefix = request.query.one("resource_type")?.map_or("", |name| prefix(&namespace.spec, name));
     let name = asked.strip_prefix(prefix).ok_or_else(|| {

@@ -18,7 +18,7 @@ use crate::registry::work::Work;
 
 /// The tags that are visible in the cluster that a path names, each as it is shown.
 fn shown(api: &Api, request: &Request) -> Result<BTreeMap<TagName, Value>, ApiError> {
-    let model = api.cache().model();
+    let model = api.model();
     let cluster = ClusterSpec::locate(&model, request)?;
     let shown = visible(&table_of_cluster(&model, &cluster)).into_iter().map(|(name, tag)| {
         let row = shown_tag(&name, &tag, declared(&model, &cluster, &name));

@@ -20,7 +20,7 @@ use crate::registry::work::Work;
 
 /// `GET /v1/nodes/{node}/tags`: each with its origin; those that are unassigned too.
 pub(crate) fn tags(api: &Api, request: &Request) -> HandlerResult {
-    let model = api.cache().model();
+    let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
     Ok(Reply::ok(shown_tags(&model, &node)))
 }

@@ -27,7 +27,7 @@ fn beside<'a>(model: &'a Model, release: &Release) -> Option<&'a Arc<ReleaseTags
 
 /// The tags of the release that a path names, each as it is shown.
 fn shown(api: &Api, request: &Request) -> Result<BTreeMap<TagName, Value>, ApiError> {
-    let model = api.cache().model();
+    let model = api.model();
     let release = ReleaseSpec::locate(&model, request)?;
     let beside = beside(&model, &release).into_iter().flat_map(|beside| &beside.spec.tags);
     let shown = beside.map(|tag| (tag, false)).chain(release.spec.tags.iter().map(|tag| (tag, true)));

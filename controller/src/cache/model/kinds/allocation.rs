@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use stemma_core::access::Place;
 use stemma_core::allocate::allocate;
 use stemma_core::fleet::Change;
 use stemma_core::name::ObjectName;
@@ -37,6 +38,12 @@ impl Resource for AllocationSpec {
         None
     }
 
+    /// The cluster of its node, or that of who asked.
+    fn place(model: &Model, object: &Object<Self>) -> Place {
+        let cluster = object.spec.node().and_then(|node| model.cluster_of(node.0));
+        cluster.or(object.spec.within).map_or(Place::Nowhere, Place::Cluster)
+    }
+
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
         if self.resource_class.is_empty() || self.resource_class.chars().count() > 80 {
             let message = "resource_class is needed: a text of 1 to 80 characters, as the nodes have it";
@@ -59,7 +66,10 @@ impl Resource for AllocationSpec {
     fn settled(self, _uuid: Uuid, _before: &Model, after: &Model) -> Self {
         match self.decision {
             Some(_) => self,
-            None => Self { decision: Some(allocate(&after.fleet, &self, None)), ..self },
+            None => {
+                let decision = Some(allocate(&after.fleet, &self, after.within));
+                Self { decision, within: after.within, ..self }
+            }
         }
     }
 }

@@ -39,19 +39,30 @@ macro_rules! kept_in {
     };
 }
 
+/// What stands in no cluster and is read by all.
+macro_rules! shared {
+    () => {
+        fn place(_model: &Model, _object: &Object<Self>) -> stemma_core::access::Place {
+            stemma_core::access::Place::Shared
+        }
+    };
+}
+
 mod allocation;
 mod node;
+mod principal;
 mod release;
 pub(super) mod shelf;
 mod simple;
 
 use std::sync::Arc;
 
+use stemma_core::access::Place;
 use stemma_core::fleet::Change;
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
     AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec, Object,
-    PrimarySpec, ReleaseSpec, ReleaseTagsSpec, Spec,
+    PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, Spec,
 };
 use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -131,6 +142,11 @@ pub trait Resource: Spec {
         None
     }
 
+    /// Where an object stands, for the rights of who asks.
+    fn place(model: &Model, object: &Object<Self>) -> Place {
+        Self::cluster(model, object).map_or(Place::Nowhere, Place::Cluster)
+    }
+
     /// Checks what only the whole fleet can tell.
     ///
     /// # Errors
@@ -169,6 +185,10 @@ pub(super) struct Row {
     pub(super) take: fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<Reach, BadRecord>,
     /// [`Resource::load_changes`].
     pub(super) load_changes: fn(&mut Model) -> Vec<Change>,
+    /// [`Resource::place`], where the object is there.
+    pub(super) place: fn(&Model, Uuid) -> Option<Place>,
+    /// Hides from a model what a principal that is bound to a cluster does not see of the whole one.
+    pub(super) hide: fn(&mut Model, &Arc<Model>, ClusterId),
 }
 
 impl Row {
@@ -178,12 +198,14 @@ impl Row {
             read: Model::read_object::<S>,
             take: Model::take_object::<S>,
             load_changes: S::load_changes,
+            place: |model, uuid| Some(S::place(model, S::shelf(model).get(uuid)?)),
+            hide: Model::hide::<S>,
         }
     }
 }
 
 /// Every kind that is stored, in the order in which the fleet takes them in.
-pub(super) static KINDS: [Row; 9] = [
+pub(super) static KINDS: [Row; 10] = [
     Row::of::<NamespaceSpec>(),
     Row::of::<ReleaseSpec>(),
     Row::of::<ReleaseTagsSpec>(),
@@ -193,6 +215,7 @@ pub(super) static KINDS: [Row; 9] = [
     Row::of::<PrimarySpec>(),
     Row::of::<NodeSpec>(),
     Row::of::<AllocationSpec>(),
+    Row::of::<PrincipalSpec>(),
 ];
 
 /// The row of a kind's word; `None` for a kind of a later program's, in a store that this one may still open.

@@ -21,6 +21,7 @@ impl Resource for ReleaseSpec {
     }
 
     kept_in!(releases);
+    shared!();
 
     fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
         compiled(model, object)

@@ -15,6 +15,8 @@ pub struct Shelf<S: Resource> {
     by_uuid: OrdMap<Uuid, Held<S>>,
     by_name: OrdMap<(Option<Uuid>, String), Uuid>,
     in_order: OrdMap<(u64, Uuid), ()>,
+    /// Which of them are seen; `None`: all.
+    seen: Option<Arc<dyn Fn(Uuid) -> bool + Send + Sync>>,
 }
 
 /// An object with the revision that made it, which is its place in a list.
@@ -26,14 +28,30 @@ struct Held<S: Resource> {
 
 impl<S: Resource> Default for Shelf<S> {
     fn default() -> Self {
-        Self { by_uuid: OrdMap::new(), by_name: OrdMap::new(), in_order: OrdMap::new() }
+        Self { by_uuid: OrdMap::new(), by_name: OrdMap::new(), in_order: OrdMap::new(), seen: None }
     }
 }
 
 impl<S: Resource> Shelf<S> {
     /// The object of a uuid.
     pub fn get(&self, uuid: Uuid) -> Option<&Arc<Object<S>>> {
-        self.by_uuid.get(&uuid).map(|held| &held.object)
+        let held = self.by_uuid.get(&uuid)?;
+        self.seen.as_ref().is_none_or(|seen| seen(uuid)).then_some(&held.object)
+    }
+
+    /// Whether a uuid is taken, by one that is not seen too.
+    pub fn holds(&self, uuid: Uuid) -> bool {
+        self.by_uuid.contains_key(&uuid)
+    }
+
+    /// Who has a name within its scope, seen or not.
+    pub fn holder(&self, scope: Option<Uuid>, name: &str) -> Option<Uuid> {
+        self.by_name.get(&(scope, name.to_owned())).copied()
+    }
+
+    /// From now on only these are seen.
+    pub(in crate::cache::model) fn see_only(&mut self, seen: impl Fn(Uuid) -> bool + Send + Sync + 'static) {
+        self.seen = Some(Arc::new(seen));
     }
 
     /// The object of a name, within its scope.
@@ -57,14 +75,14 @@ impl<S: Resource> Shelf<S> {
         self.by_uuid.get(&uuid).map_or(u64::MAX, |held| held.made)
     }
 
-    /// How many there are.
+    /// How many are seen.
     pub fn len(&self) -> usize {
-        self.by_uuid.len()
+        if self.seen.is_some() { self.iter().count() } else { self.by_uuid.len() }
     }
 
-    /// Whether there are none.
+    /// Whether none is seen.
     pub fn is_empty(&self) -> bool {
-        self.by_uuid.is_empty()
+        self.iter().next().is_none()
     }
 
     /// Puts an object here, made at that revision; answers the one whose place it takes.

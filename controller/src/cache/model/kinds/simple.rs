@@ -18,6 +18,7 @@ use crate::cache::model::Model;
 impl Resource for ReleaseTagsSpec {
     named_by!(Name);
     kept_in!(release_tags, ReleaseTags);
+    shared!();
 
     fn remove_change(object: &Object<Self>) -> Option<Change> {
         Some(Change::RemoveReleaseTags(object.meta.name.clone()))
@@ -46,6 +47,7 @@ pub fn protected(namespace: &NamespaceName, what: &str, name: &str) -> ApiError 
 impl Resource for NamespaceSpec {
     named_by!(NamespaceName);
     kept_in!(namespaces, Namespace);
+    shared!();
 
     /// While it is protected nothing in it goes, whatever write would take it away. What gets another name stays.
     fn check_change(&self, next: &Self, name: &NamespaceName, _model: &Model) -> Result<(), ApiError> {
@@ -71,6 +73,7 @@ impl Resource for NamespaceSpec {
 impl Resource for ClusterTemplateSpec {
     named_by!(ObjectName);
     kept_in!(templates, Template);
+    shared!();
 
     fn references(&self) -> Vec<Reference> {
         self.release.iter().map(Reference::release).collect()

@@ -3,22 +3,23 @@
 //! `init` alone creates. `run` opens and never makes, so that a mount that is missing or a path that is mistyped is an error and
 //! not an empty fleet that orders every host to forget what it is.
 
+pub mod first;
+
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ring::error::Unspecified;
 use serde::Serialize;
 use stemma_core::digest::Hex;
+use stemma_wire::clock::FixedClock;
 use stemma_wire::tls::Fleet;
 
 use crate::ca::files::{self, FileError, Holds};
-use crate::ca::{self, Authority, BadServerName, CaError, ServerName, random};
+use crate::ca::{self, Authority, BadServerName, CaError, FIRST_ADMIN, ServerName, random};
 use crate::records::fleet::FleetRecord;
-use crate::store::{CreateOptions, Epoch, OpenError, RedbOptions, RedbStore, Revision};
-
-/// The name of the first admin, as their certificate has it.
-pub const FIRST_ADMIN: &str = "admin";
+use crate::store::{CreateOptions, Epoch, OpenError, RedbOptions, RedbStore, Revision, Store};
 
 /// Where operators are served by default, dialled from the same machine.
 const DEFAULT_URL: &str = "https://127.0.0.1:9443";
@@ -58,6 +59,16 @@ impl Layout {
     /// The first admin's certificate, key and context.
     pub fn admin(&self) -> PathBuf {
         self.directory.join("admin")
+    }
+
+    /// The first admin's certificate.
+    pub fn admin_certificate(&self) -> PathBuf {
+        self.admin().join("admin.pem")
+    }
+
+    /// The socket on which root is served.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join("admin.sock")
     }
 
     /// The admin's context file for the command line.
@@ -149,6 +160,9 @@ pub enum InitError {
     /// The store could not be made.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The first admin could not be stored.
+    #[error("the first admin could not be stored: {0}")]
+    First(String),
     /// A file could not be written.
     #[error(transparent)]
     File(#[from] FileError),
@@ -194,17 +208,18 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
         controller: uuid::Builder::from_random_bytes(random().map_err(InitError::Randomness)?).into_uuid(),
         names: names.iter().map(ToString::to_string).collect(),
     };
-    create_store(&layout, &record)?;
+    create_store(&layout, &record, now_s)?;
     let hash = stemma_wire::tls::spki_sha256(authority.root()).expect("the root was just made");
     Ok(Made { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
 }
 
-fn create_store(layout: &Layout, record: &FleetRecord) -> Result<(), InitError> {
+fn create_store(layout: &Layout, record: &FleetRecord, now_s: u64) -> Result<(), InitError> {
     let fleet = Bytes::from(serde_json::to_vec(record).expect("a record of text"));
     let options =
         CreateOptions { epoch: Epoch::new(random().map_err(InitError::Randomness)?), base: Revision::ZERO, fleet };
-    RedbStore::create(&layout.store(), &options, RedbOptions::default())?;
-    Ok(())
+    let store = RedbStore::create(&layout.store(), &options, RedbOptions::default())?;
+    let store: Arc<dyn Store> = Arc::new(store);
+    first::store_in(&store, layout, Arc::new(FixedClock(now_s))).map_err(|error| InitError::First(error.message))
 }
 
 fn write_admin(layout: &Layout, authority: &Authority, now_s: u64) -> Result<(), InitError> {

@@ -1,0 +1,144 @@
+//! Who asks: by certificate, by token, or by the way in, and whether that is still so.
+//!
+//! Each request is looked at, not each connection, and an answer in pieces at each piece: what is revoked ends at once.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hyper::HeaderMap;
+use sha2::{Digest, Sha256};
+use stemma_core::access::Rights;
+use stemma_core::digest::Hex;
+use stemma_core::object::{BearerToken, Principal};
+use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::serve::Peer;
+use stemma_wire::tls::{Class, Identity};
+use subtle::ConstantTimeEq as _;
+
+use super::Api;
+use super::http::serve::Guarding;
+use super::http::who::{NOBODY, Shown, Unknown, Who, token};
+use crate::ca::FIRST_ADMIN;
+use crate::cache::Model;
+
+/// The name of who comes in by the socket.
+const ROOT: &str = "root";
+
+impl Api {
+    /// Who asks; `None`: nobody, who showed nothing.
+    ///
+    /// # Errors
+    /// [`Unknown`], for what is shown and is no good.
+    pub(super) fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown> {
+        let model = self.cache().model();
+        let by_way = |name: &str| Who { name: name.to_owned(), rights: Rights::ALL, shown: Shown::Way };
+        match (self.guarding, token(headers)) {
+            (Guarding::Root, _) => Ok(Some(by_way(ROOT))),
+            (Guarding::Loopback, shown) => {
+                let known = shown.and_then(|text| self.by_token(&model, text).ok());
+                Ok(Some(known.unwrap_or_else(|| by_way(FIRST_ADMIN))))
+            }
+            (Guarding::Certificates, Some(text)) => self.by_token(&model, text).map(Some).map_err(|unknown| {
+                let from = peer.map(|peer| peer.address.ip()).filter(|_| unknown.is_guess);
+                let busy = from.is_some_and(|from| !self.may_guess(from));
+                let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
+                let message = "the token is unknown, has ended or was revoked";
+                Unknown { refusal: ApiError::new(kind, message), name: unknown.name }
+            }),
+            (Guarding::Certificates, None) => match peer.and_then(|peer| peer.identity.as_ref()) {
+                Some(identity) => self.by_certificate(&model, identity),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// The API as a principal sees it.
+    pub(super) fn seen_by(self: Arc<Self>, who: &Who) -> Arc<Self> {
+        match who.rights.within {
+            None => self,
+            within => Arc::new(Self { within, ..Self::clone(&self) }),
+        }
+    }
+
+    /// Whether a principal is still what it was, and by the same.
+    pub(super) fn is_still(&self, who: &Who) -> bool {
+        let model = self.cache().model();
+        let principal = || model.principals.named(None, &who.name).filter(|one| rights(one) == who.rights);
+        match &who.shown {
+            Shown::Way => true,
+            Shown::Certificate(serial) => match principal() {
+                Some(principal) => principal.spec.takes_certificate(serial),
+                None => model.principals.is_empty(),
+            },
+            Shown::Token(id) => {
+                let is_it = |one: &&BearerToken| one.id == *id && one.ends_at > self.registry.now();
+                principal().is_some_and(|principal| principal.spec.tokens.iter().any(|one| is_it(&one)))
+            }
+        }
+    }
+
+    /// Whether the holder of a certificate is to be cut off: it was revoked, or its principal is gone.
+    pub fn is_revoked(&self, identity: &Identity) -> bool {
+        self.by_certificate(&self.cache().model(), identity).is_err()
+    }
+
+    fn by_certificate(&self, model: &Model, identity: &Identity) -> Result<Option<Who>, Unknown> {
+        let Class::Admin(name) = &identity.class else { return Ok(None) };
+        let refused = |kind, message: &str| Unknown { refusal: ApiError::new(kind, message), name: name.to_string() };
+        if identity.expired_at(self.registry.now().0 / 1000) {
+            return Err(refused(ErrorType::AuthRequired, "the certificate has ended; another is needed"));
+        }
+        let serial = Hex(&identity.serial).to_string();
+        let shown = Shown::Certificate(serial.clone());
+        match model.principals.named(None, name.as_str()) {
+            Some(principal) if principal.spec.takes_certificate(&serial) => {
+                Ok(Some(Who { name: name.to_string(), rights: rights(principal), shown }))
+            }
+            // A fleet of before there were principals: its admin is stored with the first.
+            None if model.principals.is_empty() && name.as_str() == FIRST_ADMIN => {
+                Ok(Some(Who { name: name.to_string(), rights: Rights::ALL, shown }))
+            }
+            _ => Err(refused(ErrorType::AuthRevoked, ErrorType::AuthRevoked.title())),
+        }
+    }
+
+    /// The principal of a token. What is wrong takes as long as what is right.
+    fn by_token(&self, model: &Model, text: &str) -> Result<Who, WrongToken> {
+        let (id, secret) = text.split_once('.').unwrap_or((text, ""));
+        let shown = Hex(&Sha256::digest(secret.as_bytes())).to_string();
+        let of = |one: &Arc<Principal>| one.spec.tokens.iter().find(|token| token.id == id).cloned();
+        let found = model.principals.iter().find_map(|one| Some((one, of(one)?)));
+        let expected = found.as_ref().map_or_else(|| "0".repeat(64), |(_, token)| token.secret_sha256.clone());
+        let is_equal = bool::from(shown.as_bytes().ct_eq(expected.as_bytes()));
+        match found {
+            Some((one, token)) if is_equal && token.ends_at > self.registry.now() => {
+                Ok(Who { name: one.meta.name.to_string(), rights: rights(one), shown: Shown::Token(token.id) })
+            }
+            Some((one, _)) if is_equal => Err(WrongToken { name: one.meta.name.to_string(), is_guess: false }),
+            Some((_, token)) => Err(WrongToken { name: format!("token/{}", token.id), is_guess: true }),
+            None => Err(WrongToken { name: NOBODY.to_owned(), is_guess: true }),
+        }
+    }
+
+    /// Notes a wrong token; whether it is told so. Whoever was wrong too often is told to come back later instead.
+    fn may_guess(&self, from: IpAddr) -> bool {
+        let now_s = self.registry.now().0 / 1000;
+        let is_allowed = self.guesses.allowed(from, now_s);
+        let is_told = self.guesses.note(from, now_s) && is_allowed;
+        if !is_told {
+            self.rejected.refuse("token_guesses", Some(from));
+        }
+        is_told
+    }
+}
+
+/// Why a token is none.
+struct WrongToken {
+    name: String,
+    is_guess: bool,
+}
+
+/// What a principal may.
+fn rights(principal: &Principal) -> Rights {
+    Rights { role: principal.spec.role, within: principal.spec.cluster }
+}

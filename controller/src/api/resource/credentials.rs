@@ -1,0 +1,229 @@
+//! By what principals are known: certificates and bearer tokens. Both stand on the principal, so that it goes with them in one commit.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rustls_pki_types::CertificateSigningRequestDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use stemma_core::digest::Hex;
+use stemma_core::manifest::read_value;
+use stemma_core::object::{BearerToken, Principal, PrincipalCertificate, PrincipalRole, PrincipalSpec, Timestamp};
+use stemma_wire::endpoint::Endpoint;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+
+use super::changes::LostLabels;
+use super::principals::{commit, keep_first, named};
+use super::view;
+use super::writes::tell;
+use crate::api::Api;
+use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::ca::csr::{self, Request as Asked};
+use crate::ca::{Authority, Issued, pem, random};
+use crate::enrol::token::with_secret;
+use crate::records::enrolled::Hex as Stored;
+use crate::records::request::Answer;
+use crate::registry::admit::bad_field;
+use crate::registry::work::Work;
+
+/// For how long a certificate or token is good, unless said otherwise: 90 days.
+const DEFAULT_TTL_S: u64 = 90 * 24 * 3600;
+/// The longest that one is good for: a year.
+const LONGEST_TTL_S: u64 = 366 * 24 * 3600;
+/// How many of each a principal may have that have not ended.
+const MOST: usize = 64;
+
+/// The body of `POST /v1/certificates`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WantedCertificate {
+    /// For whom; oneself unless said.
+    principal: Option<String>,
+    /// A PKCS#10 request in PEM, of which only the key is taken.
+    csr: String,
+    ttl_seconds: Option<u64>,
+}
+
+/// The body of `POST /v1/principals/{principal}/tokens`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct WantedToken {
+    ttl_seconds: Option<u64>,
+    /// SHA-256 of a secret that the client made and keeps: then no answer, and nothing that is kept of one, holds it.
+    secret_sha256: Option<Stored<32>>,
+}
+
+/// `GET /v1/certificates`.
+pub(super) fn certificates(api: &Api, _request: &Request) -> Reply {
+    let model = api.model();
+    let of = |principal: &Arc<Principal>| -> Vec<Value> {
+        let name = principal.meta.name.to_string();
+        principal.spec.certificates.iter().map(|one| shown(&name, one)).collect()
+    };
+    Reply::ok(json!({"certificates": model.principals.iter().flat_map(of).collect::<Vec<_>>()}))
+}
+
+/// `POST /v1/certificates`. Whoever is no admin asks for itself.
+pub(super) async fn issue(api: &Api, request: &Request) -> HandlerResult {
+    let caller = request.caller()?;
+    let wanted: WantedCertificate =
+        read_value(&request.json()?).map_err(|error| bad_field("certificate request", &error))?;
+    let name = wanted.principal.as_deref().unwrap_or(request.principal());
+    if caller.rights.role != PrincipalRole::Admin && name != request.principal() {
+        let message = "an admin alone asks for another's certificate; nothing was changed";
+        return Err(ApiError::new(ErrorType::AuthForbidden, message));
+    }
+    let (asked, ttl_s) = (read_request(&wanted.csr)?, bounded(wanted.ttl_seconds)?);
+    let authority = api.authority.as_ref().ok_or(ErrorType::ServerInternal)?;
+    commit(api, request, &caller, |work| {
+        let before = named(&work.model, name)?;
+        let issued = issued(authority, &before, &asked, work.now(), ttl_s)?;
+        let certificate = PrincipalCertificate {
+            serial: Hex(&issued.serial).to_string(),
+            issued_at: work.now(),
+            ends_at: Timestamp(issued.not_after_s.saturating_mul(1000)),
+            revoked_at: None,
+        };
+        let mut body = shown(&before.meta.name, &certificate);
+        body["certificate"] = issued.chain.iter().map(pem).collect::<String>().into();
+        body["ca"] = pem(authority.root()).into();
+        let location = Some(Endpoint::RevokeCertificate.path(&[&certificate.serial]));
+        change(work, &before, |spec| push(&mut spec.certificates, certificate))?;
+        Ok(Answer { location, ..Answer::json(201, body) })
+    })
+    .await
+}
+
+/// `DELETE /v1/certificates/{certificate}`: it stays listed until its end, as revoked.
+pub(super) async fn revoke(api: &Api, request: &Request) -> HandlerResult {
+    let serial = request.part("certificate");
+    commit(api, request, &request.caller()?, |work| {
+        let has = |one: &&Arc<Principal>| one.spec.certificates.iter().any(|listed| listed.serial == serial);
+        let before = work.model.principals.iter().find(has).cloned().ok_or_else(|| missing("certificate", serial))?;
+        let now = work.now();
+        change(work, &before, |spec| {
+            for one in spec.certificates.iter_mut().filter(|one| one.serial == serial) {
+                one.revoked_at.get_or_insert(now);
+            }
+            Ok(())
+        })?;
+        Ok(gone(&format!("certificates.{serial}"), request, work))
+    })
+    .await
+}
+
+/// `POST /v1/principals/{principal}/tokens`.
+pub(super) async fn create_token(api: &Api, request: &Request) -> HandlerResult {
+    let caller = request.caller()?;
+    let wanted: WantedToken = read_value(&request.json()?).map_err(|error| bad_field("token", &error))?;
+    let ttl_s = bounded(wanted.ttl_seconds)?;
+    let no_random = |_| ApiError::new(ErrorType::ServerInternal, "the system gave no random bytes");
+    let id = Hex(&random::<8>().map_err(no_random)?).to_string();
+    let secret = URL_SAFE_NO_PAD.encode(random::<32>().map_err(no_random)?);
+    let hash = wanted.secret_sha256.map_or_else(|| Sha256::digest(secret.as_bytes()).into(), |hash| hash.0);
+    let answer = api.registry.write(&caller, |context| {
+        let mut work = Work::on(context);
+        keep_first(api, &mut work)?;
+        let before = named(&work.model, request.part("principal"))?;
+        let ends_at = Timestamp(context.now.0.saturating_add(ttl_s * 1000));
+        let token =
+            BearerToken { id: id.clone(), secret_sha256: Hex(&hash).to_string(), issued_at: context.now, ends_at };
+        change(&mut work, &before, |spec| push(&mut spec.tokens, token))?;
+        let body = json!({"id": id, "principal": before.meta.name.to_string(), "ends_at": view::time(ends_at)});
+        let location = Some(Endpoint::RevokeBearerToken.path(&[&before.meta.name, &id]));
+        work.finish(Answer { location, ..Answer::json(201, body) })
+    });
+    let answer = answer.await?;
+    let answer = if wanted.secret_sha256.is_some() { answer } else { with_secret(answer, &caller, &id, &secret) };
+    Ok(Reply::written(answer, &request.base))
+}
+
+/// `DELETE /v1/principals/{principal}/tokens/{token}`.
+pub(super) async fn revoke_token(api: &Api, request: &Request) -> HandlerResult {
+    let id = request.part("token");
+    commit(api, request, &request.caller()?, |work| {
+        let before = named(&work.model, request.part("principal"))?;
+        if !before.spec.tokens.iter().any(|token| token.id == id) {
+            return Err(missing("token", id).into());
+        }
+        change(work, &before, |spec| {
+            spec.tokens.retain(|token| token.id != id);
+            Ok(())
+        })?;
+        Ok(gone(&format!("tokens.{id}"), request, work))
+    })
+    .await
+}
+
+/// The answer to what takes something back.
+fn gone(field: &str, request: &Request, work: &Work<'_>) -> Answer {
+    let changes = json!([{"field": field, "old": "good"}]);
+    tell(Answer::empty(204), request, changes, &LostLabels::default(), work)
+}
+
+/// Changes what a principal is known by; what has ended is dropped with it.
+fn change(
+    work: &mut Work<'_>,
+    before: &Arc<Principal>,
+    edit: impl FnOnce(&mut PrincipalSpec) -> Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    let mut spec = before.spec.clone().without_ended(work.now());
+    edit(&mut spec)?;
+    work.update(before, before.meta.name.clone(), spec).map(drop)
+}
+
+fn push<T>(all: &mut Vec<T>, one: T) -> Result<(), ApiError> {
+    if all.len() >= MOST {
+        let message =
+            format!("the principal has {MOST} that have not ended, and is given no more; nothing was changed");
+        return Err(ApiError::new(ErrorType::CertificateTooMany, message));
+    }
+    all.push(one);
+    Ok(())
+}
+
+fn issued(
+    authority: &Authority,
+    principal: &Principal,
+    asked: &Asked,
+    now: Timestamp,
+    ttl_s: u64,
+) -> Result<Issued, ApiError> {
+    let name = principal.meta.name.parse().map_err(|_| ErrorType::ServerInternal)?;
+    authority.issue_principal(name, asked, now.0 / 1000, ttl_s).map_err(|error| {
+        log::error!(error = stemma_wire::log::chain(&error); "certificate could not be made");
+        ErrorType::ServerInternal.into()
+    })
+}
+
+/// Reads a request for a certificate.
+fn read_request(text: &str) -> Result<Asked, ApiError> {
+    let refused = |message: String| ApiError::new(ErrorType::CsrInvalid, message).field("csr");
+    let der = CertificateSigningRequestDer::from_pem_slice(text.as_bytes())
+        .map_err(|_| refused("the certificate request is no PEM text of a CERTIFICATE REQUEST".to_owned()))?;
+    csr::check(&der).map_err(|error| refused(format!("the certificate request is refused: {error}")))
+}
+
+fn bounded(ttl_s: Option<u64>) -> Result<u64, ApiError> {
+    match ttl_s.unwrap_or(DEFAULT_TTL_S) {
+        ttl_s if (1..=LONGEST_TTL_S).contains(&ttl_s) => Ok(ttl_s),
+        other => {
+            let message = format!("ttl_seconds is {other}, and may be 1 to {LONGEST_TTL_S}");
+            Err(ApiError::new(ErrorType::FieldInvalid, message).field("ttl_seconds"))
+        }
+    }
+}
+
+fn missing(what: &str, id: &str) -> ApiError {
+    ApiError::new(ErrorType::ObjectNotFound, format!("there is no {what} {} of a principal", quote(id)))
+}
+
+fn shown(principal: &str, one: &PrincipalCertificate) -> Value {
+    json!({
+        "serial": one.serial, "principal": principal, "issued_at": view::time(one.issued_at), "ends_at": view::time(one.ends_at),
+        "revoked_at": one.revoked_at.map(view::time),
+    })
+}

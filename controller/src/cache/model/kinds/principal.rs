@@ -1,0 +1,51 @@
+//! Principals: no part of the fleet; the listener asks for them.
+
+use std::sync::Arc;
+
+use stemma_core::access::Place;
+use stemma_core::fleet::Change;
+use stemma_core::name::ObjectName;
+use stemma_core::object::{Kind, Object, PrincipalSpec};
+use stemma_core::release::ReleaseError;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+use stemma_wire::tls::Name;
+
+use super::{Reference, Resource, bad_name};
+use crate::cache::model::Model;
+
+/// Names that stand in the audit for others: the socket of root, the controller itself, who showed nothing, and those beyond counting.
+const RESERVED: [&str; 4] = ["root", "stemma-controller", "nobody", "others"];
+
+impl Resource for PrincipalSpec {
+    fn name_text(name: &ObjectName) -> Option<String> {
+        Some(name.to_string())
+    }
+
+    /// A name that a certificate can have too.
+    fn parse_name(text: &str) -> Result<ObjectName, ApiError> {
+        let refused = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("name");
+        text.parse::<Name>().map_err(|e| refused(e.to_string()))?;
+        if RESERVED.contains(&text) {
+            return Err(refused(format!("no principal is called {}: the audit says so of others", quote(text))));
+        }
+        ObjectName::new(text).map_err(|e| bad_name(&e))
+    }
+
+    fn references(&self) -> Vec<Reference> {
+        self.cluster.map(|id| Reference::uuid(Kind::Cluster, id.0)).into_iter().collect()
+    }
+
+    kept_in!(principals);
+
+    fn put_changes(_model: &Model, _object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
+        Ok(Vec::new())
+    }
+
+    fn remove_change(_object: &Object<Self>) -> Option<Change> {
+        None
+    }
+
+    fn place(_model: &Model, object: &Object<Self>) -> Place {
+        object.spec.cluster.map_or(Place::Nowhere, Place::Cluster)
+    }
+}
