@@ -9,6 +9,9 @@ use stemma_wire::config::{self, ConfigError, Holds};
 
 use crate::args::Global;
 
+/// What the URL of root's socket begins with.
+const SOCKET: &str = "unix:";
+
 /// A context as its file says it; paths are relative to the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +27,9 @@ pub(crate) struct Context {
     /// Its key, PEM.
     #[serde(default)]
     pub(crate) key: Option<PathBuf>,
+    /// A bearer token, in place of both.
+    #[serde(default)]
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 impl Context {
@@ -32,12 +38,13 @@ impl Context {
     /// # Errors
     /// When no file is there, or it can't be read as a context.
     pub(crate) fn load(global: &Global) -> Result<Self> {
-        let plain = global.server.as_deref().filter(|url| url.starts_with("http://"));
+        let needs_nothing = |url: &&str| url.starts_with("http://") || url.starts_with(SOCKET);
+        let plain = global.server.as_deref().filter(needs_nothing);
         if let Some(url) = &global.server {
             url.parse::<Target>()?;
         }
         if let Some(url) = plain {
-            return Ok(Self { url: url.to_owned(), ca: None, cert: None, key: None });
+            return Ok(Self { url: url.to_owned(), ca: None, cert: None, key: None, token_file: None });
         }
         let file = file(global.context.as_deref().unwrap_or("default"))?;
         let mut context = Self::read(&file)?;
@@ -45,6 +52,26 @@ impl Context {
             context.url.clone_from(url);
         }
         Ok(context)
+    }
+
+    /// Of root's socket, the context of the first admin that stands beside it: it says how the controller is reached by others.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn beside_socket(self) -> Result<Self> {
+        match self.url.strip_prefix(SOCKET).and_then(|path| Path::new(path).parent()) {
+            Some(directory) => Self::read(&directory.join("admin/context.toml")),
+            None => Ok(self),
+        }
+    }
+
+    /// The bearer token, where the context names one.
+    ///
+    /// # Errors
+    /// When its file can't be read, or others may.
+    pub(crate) fn token(&self) -> Result<Option<String>> {
+        let text = self.token_file.as_deref().map(|file| config::read(file, Holds::Secret)).transpose()?;
+        Ok(text.map(|text| text.trim().to_owned()))
     }
 
     fn read(file: &Path) -> Result<Self> {
@@ -58,7 +85,8 @@ impl Context {
         })?;
         let mut context: Self = toml::from_str(&text).with_context(|| format!("{} is no context", file.display()))?;
         let dir = file.parent().unwrap_or(Path::new("."));
-        for path in [&mut context.ca, &mut context.cert, &mut context.key].into_iter().flatten() {
+        let Self { ca, cert, key, token_file, .. } = &mut context;
+        for path in [ca, cert, key, token_file].into_iter().flatten() {
             *path = dir.join(&*path);
         }
         Ok(context)

@@ -12,6 +12,7 @@ mod completion;
 mod context;
 mod exit;
 mod explain;
+mod handover;
 mod local;
 mod manifest;
 mod path;
@@ -31,7 +32,7 @@ use api::Api;
 use args::{Args, Catalog, Command, Explained, Kind, Mode, Named, Release, Subject, Token};
 use command::each::Objects;
 use command::import::Import;
-use command::{apply, describe, label, node, question, token, watch, write};
+use command::{access, apply, describe, label, node, question, token, watch, write};
 use exit::Exit;
 
 /// The commands that write nothing.
@@ -49,6 +50,8 @@ const QUESTIONS: &[&[&str]] = &[
     &["tag", "list"],
     &["token", "list"],
     &["token", "ca-hash"],
+    &["principal", "list"],
+    &["cert", "list"],
 ];
 
 /// The options that mean something to writes alone.
@@ -159,6 +162,8 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
         Command::Trait(what) => node::traits(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
         Command::Token(what) => token::token(api, global, what).await,
+        Command::Principal(what) => access::principal(api, global, what).await,
+        Command::Cert(what) => access::cert(api, global, what).await,
         _ => unreachable!("clap gives `get` a kind or --raw, and what needs no controller was done before"),
     }
 }
@@ -195,6 +200,8 @@ async fn change(api: &mut Api, global: &args::Global, command: Command) -> Resul
         Command::Role(what) => node::role(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
         Command::Token(what) => token::token(api, global, what).await,
+        Command::Principal(what) => access::principal(api, global, what).await,
+        Command::Cert(what) => access::cert(api, global, what).await,
         _ => unreachable!("what imports was done before, and other commands write nothing"),
     }
 }

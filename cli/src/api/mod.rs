@@ -119,6 +119,7 @@ impl fmt::Display for Write {
 pub(crate) struct Api {
     client: Client,
     manager: Option<String>,
+    token: Option<header::HeaderValue>,
     reason: Option<header::HeaderValue>,
     radius: Radius,
     /// The writes that were made so far, each in a word.
@@ -134,10 +135,12 @@ impl Api {
         let context = Context::load(global)?;
         let target: Target = context.url.parse()?;
         let tls = if target.tls { Some(Arc::new(trust::tls(&context)?)) } else { None };
+        let token = context.token()?.map(|token| header::HeaderValue::from_str(&format!("Bearer {token}")));
         let reason = global.reason.as_ref().map(|reason| header::HeaderValue::from_bytes(reason.as_bytes()));
         Ok(Self {
             client: Client::new(target, tls, ClientLimits::default()),
             manager: global.manager.clone(),
+            token: token.transpose().context("the context's token is one line of text")?,
             reason: reason.transpose().context("--reason takes one line of text")?,
             radius: Radius::of(global),
             made: Vec::new(),
@@ -300,10 +303,18 @@ impl Api {
     async fn patiently(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
         let mut patience = Patience::default();
         loop {
-            let answer = self.client.send(request.clone()).await?;
+            let answer = self.once(request.clone()).await?;
             let Some(wait) = patience.wait(&answer) else { return Ok(answer) };
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Sends a request as the context's principal.
+    async fn once(&mut self, mut request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
+        if let Some(token) = &self.token {
+            request.headers_mut().insert(header::AUTHORIZATION, token.clone());
+        }
+        self.client.send(request).await
     }
 
     /// Why nothing came of a request, and what to look at.
@@ -351,7 +362,7 @@ impl Api {
             ))
         };
         let request = Request::get(&asked).body(Bytes::new())?;
-        match self.client.send(request).await {
+        match self.once(request).await {
             Ok(answer) if answer.status() == StatusCode::OK => recorded(answer.body()).ok_or_else(|| unknown(&error)),
             Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
                 self.patiently(self.request(write, path, Some(key))?).await.map_err(|error| unknown(&error))

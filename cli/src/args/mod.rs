@@ -1,5 +1,6 @@
 //! The command line, in the habits of kubectl.
 
+mod access;
 mod catalog;
 mod node;
 mod object;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+pub(crate) use access::{Cert, Handover, Principal, PrincipalRole, PrincipalToken};
 pub(crate) use catalog::{Catalog, Explained, Mode};
 pub(crate) use node::{
     NodeVerb, Nodes, NodesAndNames, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,
@@ -190,6 +192,12 @@ pub(crate) enum Command {
     /// Join tokens.
     #[command(subcommand)]
     Token(Token),
+    /// Who may ask: viewers, operators and admins, of the fleet or of one cluster.
+    #[command(subcommand)]
+    Principal(Principal),
+    /// Certificates of principals.
+    #[command(subcommand)]
+    Cert(Cert),
     /// The catalogue: which keys there are, what their values may be, and which operators they take.
     #[command(subcommand)]
     Catalog(Catalog),
@@ -212,6 +220,8 @@ impl Command {
             Self::Trait(what) => !matches!(what, Trait::List { .. }),
             Self::Tag(what) => !matches!(what, Tag::List { .. }),
             Self::Token(what) => !matches!(what, Token::List | Token::CaHash),
+            Self::Principal(what) => what.writes(),
+            Self::Cert(what) => what.writes(),
             Self::Resolve(_)
             | Self::Render { .. }
             | Self::Validate { .. }
