@@ -3,11 +3,9 @@
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-
-use crate::context::Context;
 
 /// By what the other is known.
 pub(crate) enum Secret<'a> {
@@ -22,42 +20,63 @@ pub(crate) enum Secret<'a> {
     Token(&'a str),
 }
 
-/// Checks that a directory can be made there, before anything is asked for that would go into it.
-///
-/// # Errors
-/// That something is there.
-pub(crate) fn check(directory: &Path) -> Result<()> {
-    if std::fs::symlink_metadata(directory).is_ok() {
-        anyhow::bail!("{}: something is there already; name a new directory", directory.display());
-    }
-    Ok(())
+/// A new directory that waits for what is to go into it. It goes again where nothing comes.
+pub(crate) struct Place {
+    directory: PathBuf,
+    is_written: bool,
 }
 
-/// Writes the directory. It must not be there yet.
-///
-/// # Errors
-/// What the system said.
-pub(crate) fn write(directory: &Path, own: &Context, url: Option<&str>, secret: &Secret<'_>) -> Result<()> {
-    let ca = own.ca.as_ref().map(|ca| std::fs::read_to_string(ca).with_context(|| ca.display().to_string()));
-    let ca = ca.transpose()?;
-    DirBuilder::new().mode(0o700).create(directory).with_context(|| directory.display().to_string())?;
-    let mut context = toml::Table::new();
-    context.insert("url".to_owned(), url.unwrap_or(&own.url).into());
-    let mut put = |field: &str, file: &str, text: &str| -> Result<()> {
-        context.insert(field.to_owned(), file.into());
-        write_file(&directory.join(file), text)
-    };
-    if let Some(ca) = &ca {
-        put("ca", "ca.pem", ca)?;
-    }
-    match secret {
-        Secret::Certificate { chain, key } => {
-            put("cert", "cert.pem", chain)?;
-            put("key", "key.pem", key)?;
+impl Place {
+    /// Makes the directory; of one that is only tried out it is looked whether it could be made.
+    ///
+    /// # Errors
+    /// That something is there; what the system said.
+    pub(crate) fn take(directory: &Path, is_dry: bool) -> Result<Self> {
+        if std::fs::symlink_metadata(directory).is_ok() {
+            anyhow::bail!("{}: something is there already; name a new directory", directory.display());
         }
-        Secret::Token(token) => put("token_file", "token", token)?,
+        let directory = directory.to_owned();
+        if is_dry {
+            return Ok(Self { directory, is_written: true });
+        }
+        DirBuilder::new().mode(0o700).create(&directory).with_context(|| directory.display().to_string())?;
+        Ok(Self { directory, is_written: false })
     }
-    write_file(&directory.join("context.toml"), &toml::to_string(&context)?)
+
+    /// Writes a context there, and gives the directory.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub(crate) fn write(mut self, url: &str, ca: Option<&str>, secret: &Secret<'_>) -> Result<PathBuf> {
+        self.is_written = true;
+        let mut context = toml::Table::new();
+        context.insert("url".to_owned(), url.into());
+        let mut put = |field: &str, file: &str, text: &str| -> Result<()> {
+            context.insert(field.to_owned(), file.into());
+            write_file(&self.directory.join(file), text)
+        };
+        if let Some(ca) = ca {
+            put("ca", "ca.pem", ca)?;
+        }
+        match secret {
+            Secret::Certificate { chain, key } => {
+                put("cert", "cert.pem", chain)?;
+                put("key", "key.pem", key)?;
+            }
+            Secret::Token(token) => put("token_file", "token", token)?,
+        }
+        write_file(&self.directory.join("context.toml"), &toml::to_string(&context)?)?;
+        Ok(self.directory.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.is_written {
+            // It is empty; where it stays, it is told so the next time.
+            let _stays = std::fs::remove_dir(&self.directory);
+        }
+    }
 }
 
 fn write_file(path: &Path, text: &str) -> Result<()> {

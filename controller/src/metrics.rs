@@ -109,15 +109,16 @@ impl Metrics {
         self.text_within(None)
     }
 
-    /// The same for who is bound to a cluster: of objects, what stands there alone is counted and named.
+    /// The same for who is bound to a cluster: of objects, what stands there alone is counted and named, and nothing of the controller, which
+    /// counts what all clusters do.
     pub fn text_within(&self, within: Option<ClusterId>) -> String {
         let mut of_objects = Registry::default();
         let model = self.cache.model().seen_within(within);
         of_objects.register_collector(Box::new(Objects { model, desired: Arc::clone(&self.desired) }));
         let mut text = String::new();
-        let registries = [&self.registry, &of_objects].map(|registry| encode_registry(&mut text, registry));
-        let whole = registries.into_iter().collect::<fmt::Result>().and_then(|()| encode_eof(&mut text));
-        whole.expect("a string takes all text");
+        let mut registries = within.is_none().then_some(&self.registry).into_iter().chain([&of_objects]);
+        let written = registries.try_for_each(|registry| encode_registry(&mut text, registry));
+        written.and_then(|()| encode_eof(&mut text)).expect("a string takes all text");
         text
     }
 

@@ -55,9 +55,6 @@ fn a_second_person_gets_a_context_of_their_own_in_one_command() -> Result<()> {
     ensure!(refused.status.code() == Some(1) && said(&refused).contains("may not do this"), "{}", said(&refused));
     let audit = fleet.stemma(&["audit", "node/prod-1"])?;
     ensure!(audit.contains("alice"), "{audit}");
-    let again = fleet.cli(&["principal", "create", "bob", "--role", "viewer", "--to", &to])?;
-    ensure!(said(&again).contains("something is there already"), "{}", said(&again));
-    ensure!(!fleet.stemma(&["principal", "list"])?.contains("bob"), "nobody was made");
     done(&stemma(&as_alice, &["cert", "renew", "--ttl", "30d"])?)?;
     done(&stemma(&as_alice, &["get", "nodes"])?)?;
     let certificates: Value = serde_json::from_str(&fleet.stemma(&["cert", "list", "-o", "json"])?)?;
@@ -70,8 +67,30 @@ fn a_second_person_gets_a_context_of_their_own_in_one_command() -> Result<()> {
     let metrics = fleet.stemma(&["get", "--raw", "/metrics"])?;
     let ends = metrics.lines().filter(|line| line.starts_with("stemma_credential_end_seconds{")).collect::<Vec<_>>();
     ensure!(ends.len() == 1 && ends[0].contains("principal=\"admin\""), "{ends:?}");
+    Ok(())
+}
+
+#[test]
+fn where_a_context_can_not_be_written_nobody_is_made() -> Result<()> {
+    let fleet = Fleet::start()?;
     let last = fleet.cli(&["principal", "delete", "admin"])?;
     ensure!(last.status.code() == Some(4) && said(&last).contains("the last admin"), "{}", said(&last));
+    let there =
+        fleet.cli(&["principal", "create", "bob", "--role", "viewer", "--to", &fleet.data().to_string_lossy()])?;
+    ensure!(said(&there).contains("something is there already"), "{}", said(&there));
+    let deep = fleet.dir().join("not/there").to_string_lossy().into_owned();
+    let refused = fleet.cli(&["principal", "create", "bob", "--role", "viewer", "--to", &deep])?;
+    ensure!(!refused.status.success() && said(&refused).contains(&deep), "{}", said(&refused));
+    let fresh = fleet.dir().join("bob");
+    let to = fresh.to_string_lossy().into_owned();
+    let refused = fleet.cli(&["principal", "create", "bob", "--role", "viewer", "--to", &to, "--url", "ftp://x"])?;
+    ensure!(!refused.status.success() && said(&refused).contains("ftp://x"), "{}", said(&refused));
+    ensure!(!fleet.stemma(&["principal", "list"])?.contains("bob"), "nobody was made");
+    // What was taken for it is given back where the controller refuses.
+    let refused = fleet.cli(&["cert", "create", "nobody-there", "--to", &to])?;
+    ensure!(!refused.status.success() && !fresh.exists(), "{}", said(&refused));
+    let tried = fleet.stemma(&["--dry-run", "cert", "create", "admin", "--to", &to])?;
+    ensure!(tried.contains("(dry run)") && !fresh.exists(), "{tried}");
     Ok(())
 }
 

@@ -40,43 +40,51 @@ pub(crate) struct Handover {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Principal {
     /// Make a principal; with --to also a certificate and a context of its own.
-    Create {
-        name: String,
-        /// What it may do at most.
-        #[arg(long, value_enum)]
-        role: PrincipalRole,
-        /// The one cluster in which it may; the whole fleet unless said.
-        #[arg(long)]
-        cluster: Option<String>,
-        /// Who that is.
-        #[arg(long, value_name = "TEXT")]
-        description: Option<String>,
-        #[command(flatten)]
-        handover: Handover,
-        #[command(flatten)]
-        lifetime: Lifetime,
-    },
+    Create(NewPrincipal),
     /// Who there is, with what each is known by and until when.
     List,
     /// Change a principal.
-    Update {
-        name: String,
-        #[arg(long, value_enum)]
-        role: Option<PrincipalRole>,
-        /// The one cluster in which it may.
-        #[arg(long, conflicts_with = "fleet")]
-        cluster: Option<String>,
-        /// It may in the whole fleet.
-        #[arg(long)]
-        fleet: bool,
-        #[arg(long, value_name = "TEXT")]
-        description: Option<String>,
-    },
+    Update(PrincipalChange),
     /// Delete a principal: its certificates and tokens are worth nothing from then on.
     Delete { name: String },
     /// Bearer tokens, for clients that show no certificate.
     #[command(subcommand)]
     Token(PrincipalToken),
+}
+
+/// `principal create`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct NewPrincipal {
+    pub(crate) name: String,
+    /// What it may do at most.
+    #[arg(long, value_enum)]
+    pub(crate) role: PrincipalRole,
+    /// The one cluster in which it may; the whole fleet unless said.
+    #[arg(long)]
+    pub(crate) cluster: Option<String>,
+    /// Who that is.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) description: Option<String>,
+    #[command(flatten)]
+    pub(crate) handover: Handover,
+    #[command(flatten)]
+    pub(crate) lifetime: Lifetime,
+}
+
+/// `principal update`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PrincipalChange {
+    pub(crate) name: String,
+    #[arg(long, value_enum)]
+    pub(crate) role: Option<PrincipalRole>,
+    /// The one cluster in which it may.
+    #[arg(long, conflicts_with = "fleet")]
+    pub(crate) cluster: Option<String>,
+    /// It may in the whole fleet.
+    #[arg(long)]
+    pub(crate) fleet: bool,
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) description: Option<String>,
 }
 
 /// `principal token`.
@@ -118,10 +126,11 @@ pub(crate) enum Cert {
     },
     /// The certificates that have not ended.
     List,
-    /// Put a new certificate for the same key in the place of your context's.
+    /// Put a new certificate for the same key in the place of your context's; the old one ends an hour later.
     Renew {
-        #[command(flatten)]
-        lifetime: Lifetime,
+        /// For how long it is good, as `30d`: 90 days unless said, and who is no admin no longer than the one before.
+        #[arg(long, value_name = "TIME", value_parser = seconds)]
+        ttl: Option<u64>,
     },
     /// Take a certificate back, by its serial number.
     Revoke { serial: String },

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(crate) use access::{Cert, Handover, Principal, PrincipalRole, PrincipalToken};
+pub(crate) use access::{Cert, Handover, NewPrincipal, Principal, PrincipalChange, PrincipalRole, PrincipalToken};
 pub(crate) use catalog::{Catalog, Explained, Mode};
 pub(crate) use node::{
     NodeVerb, Nodes, NodesAndNames, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,

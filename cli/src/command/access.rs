@@ -8,48 +8,33 @@ use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA25
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
+use stemma_wire::client::Target as ServerUrl;
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::{Api, Write, random};
-use crate::args::{Cert, Global, Handover, Output, Principal, PrincipalRole, PrincipalToken};
+use crate::args::{
+    Cert, Global, Handover, NewPrincipal, Output, Principal, PrincipalChange, PrincipalRole, PrincipalToken,
+};
 use crate::command::done::{Done, note_dry_run};
 use crate::command::question;
 use crate::context::Context;
-use crate::handover::{self, Secret};
+use crate::handover::{self, Place, Secret};
 use crate::output::{cell, since, table};
 
 /// `principal`.
 pub(crate) async fn principal(api: &mut Api, global: &Global, what: Principal) -> Result<()> {
-    let output = global.output;
     match what {
-        Principal::Create { name, role, cluster, description, handover, lifetime } => {
-            let body = json!({"name": name, "role": word(role), "cluster": cluster, "description": description});
-            let target =
-                handover.to.as_deref().map(|to| Target::new(global, to, handover.url.as_deref())).transpose()?;
-            let answer = api.send(Write::to(Endpoint::CreatePrincipal, &[]).json(&said(body))).await?;
-            if let Some(target) = target.filter(|_| !api.is_dry()) {
-                certify(api, &name, &target, lifetime.ttl).await?;
-            }
-            let sentence = format!("principal {name} created");
-            Done { kind: "principal", name: &name, sentence, answer }.say(api, output).await
-        }
+        Principal::Create(new) => create(api, global, new).await,
         Principal::List => {
             let list = api.get(&Endpoint::ListPrincipals.path(&[])).await?;
-            print(&list, "principals", &["name", "role", "cluster", "known by", "description"], principal_row, output)
+            let head = ["name", "role", "cluster", "known by", "description"];
+            print(&list, "principals", &head, principal_row, global.output)
         }
-        Principal::Update { name, role, cluster, fleet, description } => {
-            let mut body = said(json!({"role": role.map(word), "cluster": cluster, "description": description}));
-            if fleet {
-                body["cluster"] = Value::Null;
-            }
-            let answer = api.send(Write::to(Endpoint::PatchPrincipal, &[&name]).json(&body)).await?;
-            let sentence = format!("principal {name} changed");
-            Done { kind: "principal", name: &name, sentence, answer }.say(api, output).await
-        }
+        Principal::Update(change) => update(api, global, change).await,
         Principal::Delete { name } => {
             let answer = api.send(Write::to(Endpoint::DeletePrincipal, &[&name])).await?;
             let sentence = format!("principal {name} deleted");
-            Done { kind: "principal", name: &name, sentence, answer }.say(api, output).await
+            Done { kind: "principal", name: &name, sentence, answer }.say(api, global.output).await
         }
         Principal::Token(PrincipalToken::Create { name, handover, lifetime }) => {
             token(api, global, &name, &handover, lifetime.ttl).await
@@ -62,18 +47,41 @@ pub(crate) async fn principal(api: &mut Api, global: &Global, what: Principal) -
     }
 }
 
+async fn create(api: &mut Api, global: &Global, new: NewPrincipal) -> Result<()> {
+    let NewPrincipal { name, role, cluster, description, handover, lifetime } = new;
+    let target = Target::of(api, global, &handover)?;
+    let body = said(json!({"name": name, "role": word(role), "cluster": cluster, "description": description}));
+    let answer = api.send(Write::to(Endpoint::CreatePrincipal, &[]).json(&body)).await?;
+    if let Some(target) = target.filter(|_| !api.is_dry()) {
+        certify(api, &name, target, lifetime.ttl).await?;
+    }
+    let sentence = format!("principal {name} created");
+    Done { kind: "principal", name: &name, sentence, answer }.say(api, global.output).await
+}
+
+async fn update(api: &mut Api, global: &Global, change: PrincipalChange) -> Result<()> {
+    let PrincipalChange { name, role, cluster, fleet, description } = change;
+    let mut body = said(json!({"role": role.map(word), "cluster": cluster, "description": description}));
+    if fleet {
+        body["cluster"] = Value::Null;
+    }
+    let answer = api.send(Write::to(Endpoint::PatchPrincipal, &[&name]).json(&body)).await?;
+    let sentence = format!("principal {name} changed");
+    Done { kind: "principal", name: &name, sentence, answer }.say(api, global.output).await
+}
+
 /// `cert`.
 pub(crate) async fn cert(api: &mut Api, global: &Global, what: Cert) -> Result<()> {
     match what {
         Cert::Create { name, to, url, lifetime } => {
-            let target = Target::new(global, &to, url.as_deref())?;
-            certify(api, &name, &target, lifetime.ttl).await
+            let target = Target::new(api, global, &to, url.as_deref())?;
+            certify(api, &name, target, lifetime.ttl).await
         }
         Cert::List => {
             let list = api.get(&Endpoint::ListCertificates.path(&[])).await?;
             print(&list, "certificates", &["serial", "principal", "ends", "revoked"], certificate_row, global.output)
         }
-        Cert::Renew { lifetime } => renew(api, global, lifetime.ttl).await,
+        Cert::Renew { ttl } => renew(api, global, ttl).await,
         Cert::Revoke { serial } => {
             api.send(Write::to(Endpoint::RevokeCertificate, &[&serial])).await?;
             tell(api, &format!("certificate {serial} revoked"));
@@ -83,28 +91,35 @@ pub(crate) async fn cert(api: &mut Api, global: &Global, what: Cert) -> Result<(
 }
 
 /// Where another's context goes, and what it takes over of one's own.
-struct Target<'a> {
-    directory: &'a Path,
-    own: Context,
-    url: Option<&'a str>,
+struct Target {
+    place: Place,
+    url: String,
+    ca: Option<String>,
 }
 
-impl<'a> Target<'a> {
-    fn new(global: &Global, directory: &'a Path, url: Option<&'a str>) -> Result<Self> {
-        handover::check(directory)?;
-        let own = Context::load(global)?.beside_socket()?;
-        Ok(Self { directory, own, url })
+impl Target {
+    fn of(api: &Api, global: &Global, handover: &Handover) -> Result<Option<Self>> {
+        handover.to.as_deref().map(|to| Self::new(api, global, to, handover.url.as_deref())).transpose()
     }
 
-    fn write(&self, secret: &Secret<'_>) -> Result<()> {
-        handover::write(self.directory, &self.own, self.url, secret)?;
-        eprintln!("use it:  stemma --context {}/context.toml get nodes", self.directory.display());
+    /// All that can fail here is done before anything is asked for that would be lost.
+    fn new(api: &Api, global: &Global, directory: &Path, url: Option<&str>) -> Result<Self> {
+        let own = Context::load(global)?.beside_socket()?;
+        let url = url.unwrap_or(&own.url).to_owned();
+        let _is_one: ServerUrl = url.parse().with_context(|| format!("--url {url}"))?;
+        let ca = own.ca.as_ref().map(|ca| std::fs::read_to_string(ca).with_context(|| ca.display().to_string()));
+        Ok(Self { ca: ca.transpose()?, place: Place::take(directory, api.is_dry())?, url })
+    }
+
+    fn write(self, secret: &Secret<'_>) -> Result<()> {
+        let directory = self.place.write(&self.url, self.ca.as_deref(), secret)?;
+        eprintln!("use it:  stemma --context {}/context.toml get nodes", directory.display());
         Ok(())
     }
 }
 
 /// Makes a key, has it certified, and writes a context with both.
-async fn certify(api: &mut Api, name: &str, target: &Target<'_>, ttl_s: u64) -> Result<()> {
+async fn certify(api: &mut Api, name: &str, target: Target, ttl_s: u64) -> Result<()> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let body = json!({"principal": name, "csr": signing_request(&key)?, "ttl_seconds": ttl_s});
     let made = api.send(Write::to(Endpoint::IssueCertificate, &[]).json(&body)).await?;
@@ -116,15 +131,15 @@ async fn certify(api: &mut Api, name: &str, target: &Target<'_>, ttl_s: u64) -> 
     target.write(&Secret::Certificate { chain, key: &key.serialize_pem() })
 }
 
-/// Has the key of the context certified again. Until the file is replaced the old certificate is there, and good.
-async fn renew(api: &mut Api, global: &Global, ttl_s: u64) -> Result<()> {
+/// Has the key of the context certified again. The old certificate is good for another hour, so an answer that is lost is asked for again.
+async fn renew(api: &mut Api, global: &Global, ttl_s: Option<u64>) -> Result<()> {
     let own = Context::load(global)?;
     let (Some(cert), Some(key)) = (&own.cert, &own.key) else {
         anyhow::bail!("the context names no certificate; make one with: stemma cert create NAME --to DIR");
     };
     let text = std::fs::read_to_string(key).with_context(|| key.display().to_string())?;
     let pair = KeyPair::from_pem(&text).with_context(|| format!("{} is no key", key.display()))?;
-    let body = json!({"csr": signing_request(&pair)?, "ttl_seconds": ttl_s});
+    let body = said(json!({"csr": signing_request(&pair)?, "ttl_seconds": ttl_s}));
     let made = api.send(Write::to(Endpoint::IssueCertificate, &[]).json(&body)).await?;
     if !api.is_dry() {
         let chain = made.get("certificate").and_then(Value::as_str).context("the answer holds no certificate")?;
@@ -136,7 +151,7 @@ async fn renew(api: &mut Api, global: &Global, ttl_s: u64) -> Result<()> {
 }
 
 async fn token(api: &mut Api, global: &Global, name: &str, handover: &Handover, ttl_s: u64) -> Result<()> {
-    let target = handover.to.as_deref().map(|to| Target::new(global, to, handover.url.as_deref())).transpose()?;
+    let target = Target::of(api, global, handover)?;
     let secret = Hex(&random::<32>()?).to_string();
     let hash = Hex(&Sha256::digest(secret.as_bytes())).to_string();
     let body = json!({"secret_sha256": hash, "ttl_seconds": ttl_s});
@@ -165,7 +180,9 @@ fn signing_request(key: &KeyPair) -> Result<String> {
 }
 
 fn told(what: &str, made: &Value, id: &str, name: &str) -> String {
-    format!("{what} {} of principal {name}, good until {}", cell(made.get(id)), since(made.get("ends_at")))
+    // One that is only tried out has no number.
+    let id = made.get(id).and_then(Value::as_str).map(|id| format!(" {id}")).unwrap_or_default();
+    format!("{what}{id} of principal {name}, good until {}", since(made.get("ends_at")))
 }
 
 fn tell(api: &Api, sentence: &str) {

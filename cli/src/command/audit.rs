@@ -62,7 +62,12 @@ fn what(entry: &Value) -> String {
     }
     let objects: Vec<&Value> = entry.get("objects").and_then(Value::as_array).into_iter().flatten().collect();
     let text = |object: &Value, field: &str| cell(object.get(field));
-    let one = |object: &&Value| format!("{} {}/{}", text(object, "action"), text(object, "kind"), text(object, "name"));
+    let part = |object: &Value| {
+        object.get("part").and_then(Value::as_str).map(|part| format!(" ({part})")).unwrap_or_default()
+    };
+    let one = |object: &&Value| {
+        format!("{} {}/{}{}", text(object, "action"), text(object, "kind"), text(object, "name"), part(object))
+    };
     let mut said: Vec<String> = objects.iter().take(FEW).map(one).collect();
     if objects.len() > FEW {
         said.push(format!("and {} more", objects.len() - FEW));
@@ -81,6 +86,10 @@ mod tests {
         let object = |name: &str| json!({"action": "updated", "kind": "node", "name": name});
         for (entry, expected) in [
             (json!({"refused": null, "objects": [object("a")]}), "updated node/a"),
+            (
+                json!({"objects": [{"action": "updated", "kind": "principal", "name": "ada", "part": "tokens.07"}]}),
+                "updated principal/ada (tokens.07)",
+            ),
             (
                 json!({"objects": [object("a"), object("b"), object("c"), object("d")]}),
                 "updated node/a, updated node/b, updated node/c, and 1 more",

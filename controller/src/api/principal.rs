@@ -7,19 +7,20 @@ use std::sync::Arc;
 
 use hyper::HeaderMap;
 use sha2::{Digest, Sha256};
-use stemma_core::access::Rights;
 use stemma_core::digest::Hex;
-use stemma_core::object::{BearerToken, Principal};
+use stemma_core::object::Principal;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::Peer;
-use stemma_wire::tls::{Class, Identity};
+use stemma_wire::tls::Identity;
 use subtle::ConstantTimeEq as _;
 
 use super::Api;
 use super::http::serve::Guarding;
-use super::http::who::{NOBODY, Shown, Unknown, Who, token};
+use super::http::who::{NOBODY, Unknown, token};
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
+use crate::cache::model::token_key;
+use crate::registry::{Shown, Who, rights};
 
 /// The name of who comes in by the socket.
 const ROOT: &str = "root";
@@ -31,12 +32,11 @@ impl Api {
     /// [`Unknown`], for what is shown and is no good.
     pub(super) fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown> {
         let model = self.cache().model();
-        let by_way = |name: &str| Who { name: name.to_owned(), rights: Rights::ALL, shown: Shown::Way };
         match (self.guarding, token(headers)) {
-            (Guarding::Root, _) => Ok(Some(by_way(ROOT))),
+            (Guarding::Root, _) => Ok(Some(Who::by_way(ROOT))),
             (Guarding::Loopback, shown) => {
                 let known = shown.and_then(|text| self.by_token(&model, text).ok());
-                Ok(Some(known.unwrap_or_else(|| by_way(FIRST_ADMIN))))
+                Ok(Some(known.unwrap_or_else(|| Who::by_way(FIRST_ADMIN))))
             }
             (Guarding::Certificates, Some(text)) => self.by_token(&model, text).map(Some).map_err(|unknown| {
                 let from = peer.map(|peer| peer.address.ip()).filter(|_| unknown.is_guess);
@@ -60,21 +60,12 @@ impl Api {
         }
     }
 
-    /// Whether a principal is still what it was, and by the same.
-    pub(super) fn is_still(&self, who: &Who) -> bool {
-        let model = self.cache().model();
-        let principal = || model.principals.named(None, &who.name).filter(|one| rights(one) == who.rights);
-        match &who.shown {
-            Shown::Way => true,
-            Shown::Certificate(serial) => match principal() {
-                Some(principal) => principal.spec.takes_certificate(serial),
-                None => model.principals.is_empty(),
-            },
-            Shown::Token(id) => {
-                let is_it = |one: &&BearerToken| one.id == *id && one.ends_at > self.registry.now();
-                principal().is_some_and(|principal| principal.spec.tokens.iter().any(|one| is_it(&one)))
-            }
-        }
+    /// Refuses who is no longer what it was, or by the same.
+    ///
+    /// # Errors
+    /// As [`Who::check_still`].
+    pub(super) fn check_still(&self, who: &Who) -> Result<(), ApiError> {
+        who.check_still(&self.cache().model(), self.registry.now())
     }
 
     /// Whether the holder of a certificate is to be cut off: it was revoked, or its principal is gone.
@@ -83,36 +74,36 @@ impl Api {
     }
 
     fn by_certificate(&self, model: &Model, identity: &Identity) -> Result<Option<Who>, Unknown> {
-        let Class::Admin(name) = &identity.class else { return Ok(None) };
-        let refused = |kind, message: &str| Unknown { refusal: ApiError::new(kind, message), name: name.to_string() };
-        if identity.expired_at(self.registry.now().0 / 1000) {
-            return Err(refused(ErrorType::AuthRequired, "the certificate has ended; another is needed"));
+        let Some(name) = identity.class.operator().map(ToString::to_string) else { return Ok(None) };
+        let unknown = |refusal| Unknown { refusal, name: name.clone() };
+        let now = self.registry.now();
+        if identity.expired_at(now.0 / 1000) {
+            let message = "the certificate has ended; another is needed";
+            return Err(unknown(ApiError::new(ErrorType::AuthRequired, message)));
         }
-        let serial = Hex(&identity.serial).to_string();
-        let shown = Shown::Certificate(serial.clone());
-        match model.principals.named(None, name.as_str()) {
-            Some(principal) if principal.spec.takes_certificate(&serial) => {
-                Ok(Some(Who { name: name.to_string(), rights: rights(principal), shown }))
-            }
+        let shown = Shown::Certificate(Hex(&identity.serial).to_string());
+        let who = match model.principals.named(None, &name) {
+            Some(principal) => Who { name: name.clone(), rights: rights(&principal.spec), shown },
             // A fleet of before there were principals: its admin is stored with the first.
-            None if model.principals.is_empty() && name.as_str() == FIRST_ADMIN => {
-                Ok(Some(Who { name: name.to_string(), rights: Rights::ALL, shown }))
-            }
-            _ => Err(refused(ErrorType::AuthRevoked, ErrorType::AuthRevoked.title())),
-        }
+            None if name == FIRST_ADMIN => Who { shown, ..Who::by_way(name.clone()) },
+            None => return Err(unknown(ErrorType::AuthRevoked.into())),
+        };
+        who.check_still(model, now).map_err(unknown)?;
+        Ok(Some(who))
     }
 
     /// The principal of a token. What is wrong takes as long as what is right.
     fn by_token(&self, model: &Model, text: &str) -> Result<Who, WrongToken> {
         let (id, secret) = text.split_once('.').unwrap_or((text, ""));
         let shown = Hex(&Sha256::digest(secret.as_bytes())).to_string();
-        let of = |one: &Arc<Principal>| one.spec.tokens.iter().find(|token| token.id == id).cloned();
-        let found = model.principals.iter().find_map(|one| Some((one, of(one)?)));
+        let of = |one: &Principal| one.spec.tokens.iter().find(|token| token.id == id).cloned();
+        let found = model.principals.keyed(&token_key(id)).and_then(|one| Some((one, of(one)?)));
         let expected = found.as_ref().map_or_else(|| "0".repeat(64), |(_, token)| token.secret_sha256.clone());
-        let is_equal = bool::from(shown.as_bytes().ct_eq(expected.as_bytes()));
+        // Whose secret is empty has none.
+        let is_equal = bool::from(shown.as_bytes().ct_eq(expected.as_bytes())) && !secret.is_empty();
         match found {
             Some((one, token)) if is_equal && token.ends_at > self.registry.now() => {
-                Ok(Who { name: one.meta.name.to_string(), rights: rights(one), shown: Shown::Token(token.id) })
+                Ok(Who { name: one.meta.name.to_string(), rights: rights(&one.spec), shown: Shown::Token(token.id) })
             }
             Some((one, _)) if is_equal => Err(WrongToken { name: one.meta.name.to_string(), is_guess: false }),
             Some((_, token)) => Err(WrongToken { name: format!("token/{}", token.id), is_guess: true }),
@@ -136,9 +127,4 @@ impl Api {
 struct WrongToken {
     name: String,
     is_guess: bool,
-}
-
-/// What a principal may.
-fn rights(principal: &Principal) -> Rights {
-    Rights { role: principal.spec.role, within: principal.spec.cluster }
 }

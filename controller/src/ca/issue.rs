@@ -99,7 +99,7 @@ impl Authority {
         now_s: u64,
         seconds: u64,
     ) -> Result<Issued, IssueError> {
-        let mut leaf = self.leaf(Class::Admin(name), now_s, seconds)?;
+        let mut leaf = self.leaf(Class::Principal(name), now_s, seconds)?;
         leaf.params.extended_key_usages = vec![Extended::ClientAuth];
         leaf.signed_by(&request.public_key, &self.admin)
     }

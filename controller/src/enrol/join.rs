@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use stemma_core::access::Place;
 use stemma_core::name::NodeName;
 use stemma_core::object::{GroupId, Kind, Node, NodeSpec, Timestamp};
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -119,6 +120,7 @@ impl Enrolment {
             token.map(|token| token.as_ref().clone()).ok_or(ApiError::from(ErrorType::TokenInvalid))?;
         // Read before anything is made, so that a decision that has to wait for it has cost nothing.
         let place = place(context, &token, &join.name)?;
+        check_within(context, &token)?;
         let mut work = Work::on(context);
         let (node, earlier) = match place {
             Some((node, earlier)) => {
@@ -143,6 +145,17 @@ impl Enrolment {
         record_join(&mut work, node, &record, earlier.map(|(_, revision)| revision));
         consume(&mut work, token, written);
         Ok((work.finish(Answer::empty(201))?, Made { node, chain, record }))
+    }
+}
+
+/// Refuses where hosts would join by a token in another cluster than that to which its maker was bound: a node may have been moved.
+fn check_within(context: &Context<'_>, token: &TokenRecord) -> Result<(), ApiError> {
+    match token.within {
+        Some(own) if context.model.place_of_bound(token.bound) != Place::Cluster(own) => {
+            let message = "what the token is bound to stands no longer in the cluster of who made it";
+            Err(ApiError::new(ErrorType::TokenInvalid, message).detail("the token was not used up; have another made"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -13,7 +13,6 @@ pub mod token;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stemma_core::access::Rights;
 use stemma_core::object::Timestamp;
 use stemma_core::ownership::Manager;
 use stemma_wire::clock::Clock;
@@ -27,7 +26,7 @@ use crate::identity::Identities;
 use crate::metrics::Counters;
 use crate::records::enrolled::{CertificateRecord, Hex};
 use crate::records::{codec, enrolled};
-use crate::registry::{Abandoned, Caller, Context, Decision, Registry, Undecided};
+use crate::registry::{Abandoned, Caller, Context, Decision, Registry, Undecided, Who};
 use crate::store::{Query, Revision, Snapshot, StoreError};
 
 pub use guess::{GuessLimits, Guesses};
@@ -129,9 +128,8 @@ pub(crate) fn decode<T: serde::de::DeserializeOwned>(key: &[u8], value: &[u8]) -
 /// Who writes, where an agent or a token does.
 fn caller(principal: String, address: std::net::SocketAddr, reason: &str) -> Caller {
     Caller {
-        rights: Rights::ALL,
         manager: Manager::new(&principal).expect("a short text without control characters"),
-        principal,
+        who: Who::by_way(principal),
         address: address.to_string(),
         reason: Some(reason.to_owned()),
         request_id: String::new(),

@@ -5,7 +5,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use stemma_core::access::Place;
 use stemma_core::manifest::read_value;
 use stemma_core::object::{GroupId, Timestamp};
 use stemma_core::task::Mode;
@@ -21,7 +20,7 @@ use crate::records::request::Answer;
 use crate::registry::admit::bad_field;
 use crate::registry::names::{group_at, group_path};
 use crate::registry::work::Work;
-use crate::registry::{Caller, Registry};
+use crate::registry::{Caller, Context, Registry};
 use crate::store::{Op, Precondition};
 
 /// How often a token may be used, unless said otherwise.
@@ -86,9 +85,10 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
                 bound: bound(context.model, &wanted)?,
                 mode: wanted.mode,
                 created_at: context.now,
-                created_by: caller.principal.clone(),
+                created_by: caller.who.name.clone(),
+                within: caller.who.rights.within,
             };
-            context.check_place(place(context.model, record.bound), || "the token".to_owned())?;
+            check_place(context, record.bound)?;
             let mut work = Work::on(context);
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
@@ -120,7 +120,7 @@ pub(crate) fn with_secret(mut answer: Answer, caller: &Caller, id: &str, secret:
 /// All tokens that are still on record, the newest last: `{"tokens": […]}`.
 pub fn list(model: &Model) -> Value {
     let tokens = model.tokens.values().map(|token| &token.record);
-    let mut tokens: Vec<&TokenRecord> = tokens.filter(|token| model.sees(place(model, token.bound))).collect();
+    let mut tokens: Vec<&TokenRecord> = tokens.filter(|token| model.sees(model.place_of_bound(token.bound))).collect();
     tokens.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
     json!({"tokens": tokens.iter().map(|token| view(model, token)).collect::<Vec<_>>()})
 }
@@ -146,7 +146,7 @@ pub async fn delete(
     registry
         .write(caller, |context| {
             let token = seen(context.model, id)?;
-            context.check_place(place(context.model, token.record.bound), || "the token".to_owned())?;
+            check_place(context, token.record.bound)?;
             let mut work = Work::on(context);
             work.draft().require(Precondition::unchanged(token_key(id), token.written));
             work.draft().entry(Op::Delete { key: token_key(id).into() });
@@ -158,19 +158,15 @@ pub async fn delete(
 
 /// The token of an id, where it is seen.
 fn seen<'m>(model: &'m Model, id: &str) -> Result<&'m Entry<TokenRecord>, ApiError> {
-    let token = model.tokens.get(id).filter(|token| model.sees(place(model, token.record.bound)));
+    let token = model.tokens.get(id).filter(|token| model.sees(model.place_of_bound(token.record.bound)));
     let missing = || ApiError::new(ErrorType::ObjectNotFound, format!("there is no join token {}", quote(id)));
     token.map(|token| &**token).ok_or_else(missing)
 }
 
-/// Where the hosts will stand that join with a token.
-fn place(model: &Model, bound: Bound) -> Place {
-    let cluster = match bound {
-        Bound::Fleet => None,
-        Bound::Group(uuid) => model.groups.get(uuid).map(|group| group.spec.cluster),
-        Bound::Node(uuid) => model.cluster_of(uuid),
-    };
-    cluster.map_or(Place::Nowhere, Place::Cluster)
+/// Refuses to write a token by which hosts would join where who asks may not.
+fn check_place(context: &Context<'_>, bound: Bound) -> Result<(), ApiError> {
+    let place = context.model.place_of_bound(bound);
+    context.check_place(Some(Endpoint::CreateToken), place, || "the token".to_owned())
 }
 
 fn check_bounds(field: &str, value: u64, most: u64) -> Result<(), ApiError> {

@@ -87,4 +87,7 @@ pub struct AuditedObject {
     /// The clusters that it stood in, before and after: whoever is bound to one of them is shown it, also when it is gone.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub clusters: BTreeSet<ClusterId>,
+    /// Which part of it was made or taken back, as `certificates.SERIAL` or `tokens.ID` of a principal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<String>,
 }

@@ -7,7 +7,7 @@
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stemma_core::object::Timestamp;
+use stemma_core::object::{ClusterId, Timestamp};
 use stemma_core::task::Mode;
 use stemma_wire::tls::RENEW_GRACE_SECONDS;
 use uuid::Uuid;
@@ -137,6 +137,9 @@ pub struct TokenRecord {
     pub created_at: Timestamp,
     /// By whom.
     pub created_by: String,
+    /// The cluster to which its maker was bound: no host joins by it in another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<ClusterId>,
 }
 
 /// For whom a token is.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use stemma_core::access::Rights;
 use stemma_core::object::Timestamp;
 use stemma_core::ownership::Manager;
 use uuid::Uuid;
 
+use super::who::Who;
 use crate::records::audit::{AuditEvent, AuditedObject};
 
 /// What the controller itself is called.
@@ -16,10 +16,8 @@ const CONTROLLER: &str = "stemma-controller";
 /// Who asks.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The principal's name.
-    pub principal: String,
-    /// What it may.
-    pub rights: Rights,
+    /// The principal, and what it may.
+    pub who: Who,
     /// The name under which fields and keys are owned: the principal's unless the request says another.
     pub manager: Manager,
     /// From where, as `127.0.0.1:4711`; empty for the controller itself.
@@ -75,8 +73,7 @@ impl Caller {
     /// The controller itself, by its own name in the audit.
     pub fn controller(reason: &str) -> Self {
         Self {
-            principal: CONTROLLER.to_owned(),
-            rights: Rights::ALL,
+            who: Who::by_way(CONTROLLER),
             manager: Manager::new(CONTROLLER).expect("a plain word is a manager's name"),
             address: String::new(),
             reason: Some(reason.to_owned()),
@@ -91,7 +88,7 @@ impl Caller {
     pub(super) fn event(&self, at: Timestamp, objects: Vec<AuditedObject>) -> AuditEvent {
         AuditEvent {
             at,
-            principal: self.principal.clone(),
+            principal: self.who.name.clone(),
             manager: self.manager.to_string(),
             address: self.address.clone(),
             reason: self.reason.clone(),

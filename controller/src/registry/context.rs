@@ -10,9 +10,10 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use stemma_core::access::{Act, Place, Rights, Verdict};
 use stemma_core::object::{Kind, Timestamp};
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::{Abandoned, Undecided, damaged, store_error};
+use super::{Caller, Undecided, damaged, store_error};
 use crate::cache::Model;
 use crate::records::{codec, key};
 use crate::store::{Entry, Query, Revision, Store};
@@ -21,13 +22,12 @@ use crate::store::{Entry, Query, Revision, Store};
 pub struct Context<'a> {
     /// The fleet, as of one revision, and as whoever asks for the write sees it.
     pub model: &'a Model,
-    /// What whoever asks may.
-    pub rights: Rights,
+    /// The same fleet as it is: what holds of the whole is asked of it, whoever asks.
+    pub whole: &'a Model,
+    /// Who asks.
+    pub caller: &'a Caller,
     /// When the write is made.
     pub now: Timestamp,
-    /// Whether the write is only tried out.
-    pub dry_run: bool,
-    pub(super) abandoned: &'a Abandoned,
     pub(super) reads: &'a Reads,
 }
 
@@ -65,29 +65,43 @@ impl Reads {
     }
 }
 
+/// Whether what stands there may be written: by its role as the row of the endpoint table says that makes one, and where it stands.
+pub(super) fn may_write(rights: Rights, row: Option<Endpoint>, place: Place) -> bool {
+    row.is_some_and(|row| row.allows(rights.role.into())) && rights.judge(Act::Write, place) == Verdict::Allowed
+}
+
 impl Context<'_> {
-    /// Refuses a write of something that stands there for want of rights.
+    /// Refuses a write of something that stands there for want of rights: `row` is the row of the endpoint table that makes one.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`].
-    pub fn check_place(&self, place: Place, what: impl FnOnce() -> String) -> Result<(), ApiError> {
-        if self.rights.judge(Act::Write, place) == Verdict::Allowed {
+    pub fn check_place(
+        &self,
+        row: Option<Endpoint>,
+        place: Place,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), ApiError> {
+        let rights = self.caller.who.rights;
+        if may_write(rights, row, place) {
             return Ok(());
         }
-        let message = match self.rights.within.and_then(|own| self.model.clusters.get(own.0)) {
-            Some(own) => format!(
-                "{} stands outside of cluster {}, to which you are bound; nothing was changed",
-                what(),
-                quote(&own.meta.name)
-            ),
-            None => format!("{}: a viewer writes nothing; nothing was changed", what()),
+        let has_role = row.is_some_and(|row| row.allows(rights.role.into()));
+        let own = rights.within.and_then(|own| self.whole.clusters.get(own.0)).filter(|_| has_role);
+        let message = match own {
+            Some(own) => {
+                let own = quote(&own.meta.name);
+                format!("{} stands outside of cluster {own}, to which you are bound; nothing was changed", what())
+            }
+            None => {
+                format!("{} is not written by one with the role {}; nothing was changed", what(), rights.role.name())
+            }
         };
         Err(ApiError::new(ErrorType::AuthForbidden, message))
     }
 
     /// When a mark was last written; `None`: never.
     pub(super) fn marked(&self, mark: &str) -> Option<Revision> {
-        self.model.marks.get(mark).copied()
+        self.whole.marks.get(mark).copied()
     }
 
     /// The mark of references to an object, as [`super::Draft::delete`] needs it: nobody in the model who refers to it is missing.

@@ -38,6 +38,13 @@ impl Draft {
         &mut self.touched
     }
 
+    /// Says of the object that was written last which part of it was made or taken back.
+    pub fn name_part(&mut self, part: String) {
+        if let Some(last) = self.touched.last_mut() {
+            last.part = Some(part);
+        }
+    }
+
     /// Writes an object: a new one, or in the place of `before`.
     pub fn put<S: Resource>(&mut self, before: Option<&Object<S>>, after: &Object<S>) {
         let (uuid, at) = (after.meta.uuid, key::object(S::KIND, after.meta.uuid));
@@ -136,7 +143,7 @@ impl Draft {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
         let before = before.map(|o| o.meta.resource_version);
         let (kind, uuid, clusters) = (S::KIND, object.meta.uuid, BTreeSet::new());
-        self.touched.push(AuditedObject { kind, uuid, name, action, before, clusters });
+        self.touched.push(AuditedObject { kind, uuid, name, action, before, clusters, part: None });
     }
 }
 

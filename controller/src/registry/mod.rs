@@ -16,6 +16,7 @@ pub mod intake;
 pub mod maps;
 pub mod names;
 pub mod refusals;
+mod who;
 pub mod work;
 
 use std::collections::BTreeSet;
@@ -34,6 +35,7 @@ use contended::Contended;
 use context::Reads;
 pub use context::{Context, Wanted};
 pub use draft::Draft;
+pub use who::{Shown, Who, rights};
 
 use crate::cache::Cache;
 use crate::records::audit::AuditRecord;
@@ -83,6 +85,15 @@ impl From<ApiError> for Undecided {
     fn from(refusal: ApiError) -> Self {
         Self::Refused(Box::new(refusal))
     }
+}
+
+/// A decision, and what it was made on.
+struct Decided {
+    decision: Decision,
+    revision: Revision,
+    now: Timestamp,
+    /// What must still be so of who asked when it is committed.
+    still: Option<Precondition>,
 }
 
 /// What became of a request before.
@@ -148,9 +159,10 @@ impl Registry {
         for _ in 0..MOST_ATTEMPTS {
             // Only the waiting is given up: a commit that is under way is waited for.
             let Ok(_turn) = timeout_at(until, self.contended.turn(&entries)).await else { break };
+            caller.who.check_still(&self.cache.model(), self.now())?;
             let unmade = match &caller.mark {
                 None => None,
-                Some(mark) => match self.earlier(&caller.principal, mark).await? {
+                Some(mark) => match self.earlier(&caller.who.name, mark).await? {
                     Earlier::Answered(answer, revision) => return Ok((answer, revision)),
                     Earlier::Unmade(precondition) => Some(precondition),
                 },
@@ -178,25 +190,12 @@ impl Registry {
     where
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
-        let now = self.now();
-        let model = self.cache.model().seen_within(caller.rights.within);
-        let dry_run = caller.dry_run;
-        let mut reads = Reads::default();
-        let mut decision = loop {
-            let abandoned = &caller.abandoned;
-            match decide(&Context { model: &model, rights: caller.rights, now, dry_run, abandoned, reads: &reads }) {
-                Ok(decision) => break decision,
-                Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),
-                Err(Undecided::Unread(wanted)) => reads.read(self.store.as_ref(), wanted).await?,
-            }
-        };
-        decision.answer.unchanged = decision.draft.is_empty();
-        let revision = model.revision;
-        drop(model);
-        if dry_run || (decision.draft.is_empty() && unmade.is_none()) {
+        let Decided { decision, revision, now, still } = self.decide(caller, decide).await?;
+        if caller.dry_run || (decision.draft.is_empty() && unmade.is_none()) {
             return Ok((decision.answer.at(revision.get()), revision));
         }
         let transaction = with_record(caller, unmade, now, &decision);
+        let transaction = still.into_iter().fold(transaction, Transaction::require);
         // Others wait to write these entries. A commit now would make them lose again.
         let met = self.contended.met(&transaction);
         if !met.is_subset(queued) {
@@ -212,6 +211,26 @@ impl Registry {
             }
             Err(error) => Err(store_error(&error).into()),
         }
+    }
+
+    /// Decides a write on the fleet as it is now.
+    async fn decide<F>(&self, caller: &Caller, decide: &F) -> Result<Decided, Failed>
+    where
+        F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
+    {
+        let (whole, now) = (self.cache.model(), self.now());
+        caller.who.check_still(&whole, now)?;
+        let model = whole.seen_within(caller.who.rights.within);
+        let mut reads = Reads::default();
+        let mut decision = loop {
+            match decide(&Context { model: &model, whole: &whole, caller, now, reads: &reads }) {
+                Ok(decision) => break decision,
+                Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),
+                Err(Undecided::Unread(wanted)) => reads.read(self.store.as_ref(), wanted).await?,
+            }
+        };
+        decision.answer.unchanged = decision.draft.is_empty();
+        Ok(Decided { decision, revision: whole.revision, now, still: caller.who.unchanged(&whole) })
     }
 
     /// What became of a request before.
@@ -272,7 +291,7 @@ fn with_record(caller: &Caller, unmade: Option<Precondition>, now: Timestamp, de
         transaction = transaction.put_at_revision(key::AUDIT, codec::encode(&AuditRecord::Commit(event)));
     }
     if let (Some(mark), Some(unmade)) = (&caller.mark, unmade) {
-        let at = key::request(&caller.principal, mark.id);
+        let at = key::request(&caller.who.name, mark.id);
         let record = RequestRecord { at: now, hash: mark.hash.clone(), answer: decision.answer.clone() };
         // If the same request was made meanwhile, this commit fails, and the next attempt finds that answer.
         transaction = transaction.put(at, codec::encode(&record)).require(unmade);

@@ -2,17 +2,18 @@
 
 use bytes::Bytes;
 use serde_json::json;
-use stemma_core::access::Rights;
+use stemma_core::name::ObjectName;
+use stemma_core::object::{BearerToken, Kind, PrincipalRole, PrincipalSpec};
 use stemma_core::ownership::Manager;
 use stemma_wire::clock::FixedClock;
 
+use super::work::Work;
 use super::*;
 use crate::store::{CreateOptions, Epoch, Op, Query, RedbOptions, RedbStore};
 
 fn marked(id: Uuid) -> Caller {
     Caller {
-        rights: Rights::ALL,
-        principal: "admin/test".to_owned(),
+        who: Who::by_way("admin/test"),
         manager: Manager::new("test").unwrap(),
         address: "127.0.0.1".to_owned(),
         reason: None,
@@ -103,4 +104,48 @@ async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
     assert_eq!(at(147).forget_requests().await.unwrap(), 0);
     assert_eq!(at(148).forget_requests().await.unwrap(), 1);
     assert!(request(&at(148), id).await > second, "made anew after the sweep");
+}
+
+/// An operator with a token, stored, and a caller that is it.
+async fn operator(registry: &Registry) -> Caller {
+    let (issued_at, ends_at) = (Timestamp(0), Timestamp(u64::MAX));
+    let token = BearerToken { id: "t".to_owned(), secret_sha256: String::new(), issued_at, ends_at };
+    let spec = PrincipalSpec { role: PrincipalRole::Operator, tokens: vec![token], ..PrincipalSpec::default() };
+    let create = |context: &Context<'_>| {
+        let mut work = Work::on(context);
+        work.create(Uuid::from_u128(7), ObjectName::new("otto").unwrap(), spec.clone())?;
+        work.finish(Answer::empty(201))
+    };
+    registry.write(&Caller { mark: None, ..marked(Uuid::nil()) }, create).await.unwrap();
+    let who = Who { name: "otto".to_owned(), rights: rights(&spec), shown: Shown::Token("t".to_owned()) };
+    Caller { who, mark: None, ..marked(Uuid::nil()) }
+}
+
+#[tokio::test]
+async fn a_write_does_not_outlive_what_its_principal_may() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, cache) = followed(&directory).await;
+    let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(3600)));
+    let caller = operator(&registry).await;
+    // Between the decision and its commit, where nothing but the commit's own conditions can tell.
+    let demote = || {
+        let mut otto = cache.model().principals.named(None, "otto").unwrap().as_ref().clone();
+        otto.spec.role = PrincipalRole::Viewer;
+        let demoted = Transaction::new().put(key::object(Kind::Principal, otto.meta.uuid), codec::encode(&otto));
+        let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let commit = || runtime().block_on(store.commit(demoted)).unwrap();
+        std::thread::scope(|scope| scope.spawn(commit).join().unwrap());
+    };
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let decide = |_: &Context<'_>| {
+        if asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+            demote();
+        }
+        let mut draft = Draft::default();
+        draft.entry(Op::Put { key: "test/1".into(), value: "{}".into() });
+        Ok(Decision { draft, answer: Answer::empty(204) })
+    };
+    assert_eq!(registry.write(&caller, decide).await.unwrap_err().kind, ErrorType::AuthForbidden);
+    assert_eq!(asked.into_inner(), 1, "it is not decided again");
+    assert!(store.snapshot().await.unwrap().get(b"test/1").await.unwrap().is_none(), "nothing was written");
 }

@@ -170,37 +170,21 @@ async fn build(
     options: &Options,
 ) -> Result<(Arc<Parts>, Revision), StartError> {
     let clock = Arc::clone(&options.clock);
-    let identities = Arc::new(Identities::default());
-    let snapshot = store.snapshot().await?;
-    load_identities(snapshot.as_ref(), &identities).await?;
-    let from = snapshot.revision();
-    drop(snapshot);
+    let (identities, from) = identities(store.as_ref()).await?;
     let cache = Arc::new(Cache::load(store.as_ref()).await?);
     let registry = Arc::new(Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&clock)));
     let desired = Arc::new(DesiredTable::new(Epoch(*store.identity().epoch.as_bytes()), keys.signer()?));
     let (rejected, counters) = (Arc::new(Rejected::default()), Arc::new(Counters::default()));
     let blobs = Arc::new(Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()));
-    let enrolment = Enrolment::new(
-        Arc::clone(&registry),
-        Arc::clone(&authority),
-        Arc::clone(&identities),
-        Arc::clone(&clock),
-        Arc::clone(&rejected),
-        Arc::clone(&counters),
-        options.guesses,
-    );
+    let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
+    let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone());
+    let metrics = Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), cache, counters);
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
-        intake: Arc::new(HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone())),
-        metrics: Arc::new(Metrics::new(
-            store,
-            Arc::clone(&rejected),
-            Arc::clone(&desired),
-            Arc::clone(&cache),
-            counters,
-        )),
+        intake: Arc::new(intake),
+        metrics: Arc::new(metrics),
         enrolment: Arc::new(enrolment),
         layout,
         registry,
@@ -212,6 +196,32 @@ async fn build(
         clock,
     };
     Ok((Arc::new(parts), from))
+}
+
+fn enrolment(
+    keys: &Keys,
+    registry: &Arc<Registry>,
+    identities: &Arc<Identities>,
+    (rejected, counters): (&Arc<Rejected>, &Arc<Counters>),
+    guesses: GuessLimits,
+) -> Enrolment {
+    Enrolment::new(
+        Arc::clone(registry),
+        Arc::clone(&keys.authority),
+        Arc::clone(identities),
+        Arc::clone(&keys.clock),
+        Arc::clone(rejected),
+        Arc::clone(counters),
+        guesses,
+    )
+}
+
+/// The agents that a store knows, as of which revision.
+async fn identities(store: &dyn Store) -> Result<(Arc<Identities>, Revision), StartError> {
+    let identities = Arc::new(Identities::default());
+    let snapshot = store.snapshot().await?;
+    load_identities(snapshot.as_ref(), &identities).await?;
+    Ok((identities, snapshot.revision()))
 }
 
 /// What is needed to begin serving.
@@ -247,13 +257,8 @@ impl Serving {
         let api = admin::api(&parts, &config, options.guesses, traits, agents.port());
         let by_root = admin::socket(&parts, &api, options.admin_limits, until(stopped.clone()));
         let admin_task = tokio::spawn(server.run(crate::api::handler(Arc::clone(&api)), until(stopped.clone())));
-        let refusals = refusals::watch(&parts.rejected, Arc::clone(&parts.clock));
         let mut tasks = Tasks::begin(&parts, keys, sides, from);
-        let store = Arc::clone(parts.registry.store());
-        tasks.spawn(async move {
-            refusals.write(store).await;
-            "nobody tells of refusals any more".to_owned()
-        });
+        tell_of_refusals(&parts, &mut tasks);
         tasks.spawn(agents_ended.wait());
         tasks.spawn(admin::cut_revoked(api, admin_connections));
         tasks.spawn(by_root);
@@ -265,6 +270,16 @@ impl Serving {
         }
         Ok(Controller { parts, config, admin, agents, agent_connections, stop, threads, admin_task, tasks })
     }
+}
+
+/// Begins to write what is refused into the audit.
+fn tell_of_refusals(parts: &Parts, tasks: &mut Tasks) {
+    let refusals = refusals::watch(&parts.rejected, Arc::clone(&parts.clock));
+    let store = Arc::clone(parts.registry.store());
+    tasks.spawn(async move {
+        refusals.write(store).await;
+        "nobody tells of refusals any more".to_owned()
+    });
 }
 
 /// What operators are spoken to with; `None`: plain HTTP.

@@ -26,9 +26,8 @@ use stemma_controller::desired::{Batch, Change, Encoded, Released};
 use stemma_controller::enrol::token;
 use stemma_controller::init::init;
 use stemma_controller::records::request::Answer;
-use stemma_controller::registry::{Abandoned, Caller};
+use stemma_controller::registry::{Abandoned, Caller, Who};
 use stemma_controller::run::{Controller, Options, Parts, Publishing, start};
-use stemma_core::access::Rights;
 use stemma_core::ownership::Manager;
 use stemma_core::task::Mode;
 use stemma_wire::client::{Client, ClientLimits, Target};
@@ -269,8 +268,7 @@ pub(crate) fn target(at: SocketAddr) -> Target {
 /// Who makes tokens.
 pub(crate) fn admin() -> Caller {
     Caller {
-        rights: Rights::ALL,
-        principal: "admin".into(),
+        who: Who::by_way("admin"),
         manager: Manager::new("admin").unwrap(),
         address: String::new(),
         reason: None,

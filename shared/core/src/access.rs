@@ -46,7 +46,60 @@ pub struct Rights {
     pub within: Option<ClusterId>,
 }
 
+/// Why somebody is given no certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoCertificate {
+    /// It is for another.
+    #[error("an admin alone asks for another's certificate")]
+    Others,
+    /// It is for who showed none.
+    #[error("who is known by a token is given no certificate but by an admin")]
+    NoneShown,
+    /// It would be good for longer than the one that was shown.
+    #[error(
+        "the certificate would be good for longer than the one that asks for it, which is good for {most_s} seconds in all"
+    )]
+    TooLong {
+        /// The longest, in seconds.
+        most_s: u64,
+    },
+}
+
+/// For whom a certificate is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForWhom {
+    /// For who asks; of the certificate that was shown, for how long it is good in all, in seconds.
+    Oneself {
+        /// `None`: none was shown.
+        shown_s: Option<u64>,
+    },
+    /// For somebody else.
+    Another,
+}
+
 impl Rights {
+    /// For how long at most a certificate is good that it asks for; `None`: for as long as any may be. An admin may give what it likes;
+    /// who is none keeps what it has, since a certificate that was stolen must not make one that outlives it by far.
+    fn longest_certificate(self, whose: ForWhom) -> Result<Option<u64>, NoCertificate> {
+        match whose {
+            _ if self.role == PrincipalRole::Admin => Ok(None),
+            ForWhom::Another => Err(NoCertificate::Others),
+            ForWhom::Oneself { shown_s } => shown_s.map(Some).ok_or(NoCertificate::NoneShown),
+        }
+    }
+
+    /// For how long a certificate is good that it asks for, in seconds: `asked`, or `usual` where it does not say.
+    ///
+    /// # Errors
+    /// [`NoCertificate`].
+    pub fn certificate_seconds(self, whose: ForWhom, asked: Option<u64>, usual: u64) -> Result<u64, NoCertificate> {
+        match self.longest_certificate(whose)? {
+            None => Ok(asked.unwrap_or(usual)),
+            Some(most_s) if asked.is_some_and(|asked| asked > most_s) => Err(NoCertificate::TooLong { most_s }),
+            Some(most_s) => Ok(asked.unwrap_or(usual.min(most_s))),
+        }
+    }
+
     /// Of an admin of the fleet, and of the controller itself.
     pub const ALL: Self = Self { role: PrincipalRole::Admin, within: None };
 
@@ -97,6 +150,26 @@ mod tests {
             let rights = Rights { role, within };
             assert_eq!(places.map(|place| rights.judge(Act::Read, place)), reads, "{rights:?} reads");
             assert_eq!(places.map(|place| rights.judge(Act::Write, place)), writes, "{rights:?} writes");
+        }
+    }
+
+    #[test]
+    fn who_is_no_admin_is_given_no_certificate_that_is_better_than_its_own() {
+        use PrincipalRole::{Admin, Operator};
+        let certified = ForWhom::Oneself { shown_s: Some(3600) };
+        let by_token = ForWhom::Oneself { shown_s: None };
+        for (role, whose, asked, given) in [
+            (Operator, certified, Some(3600), Ok(3600)),
+            (Operator, certified, Some(3601), Err(NoCertificate::TooLong { most_s: 3600 })),
+            (Operator, certified, None, Ok(3600)),
+            (Operator, by_token, Some(1), Err(NoCertificate::NoneShown)),
+            (Operator, ForWhom::Another, Some(1), Err(NoCertificate::Others)),
+            (Admin, certified, Some(9000), Ok(9000)),
+            (Admin, by_token, None, Ok(7200)),
+            (Admin, ForWhom::Another, None, Ok(7200)),
+        ] {
+            let rights = Rights { role, within: None };
+            assert_eq!(rights.certificate_seconds(whose, asked, 7200), given, "{rights:?} {whose:?} {asked:?}");
         }
     }
 }

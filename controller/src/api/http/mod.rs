@@ -5,6 +5,7 @@ pub(crate) mod json;
 pub(crate) mod patch;
 mod prefer;
 pub(crate) mod query;
+mod render;
 pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod version;

@@ -18,9 +18,8 @@ use super::json;
 use super::prefer;
 use super::query::Parameters;
 use super::version::{IRONIC_VERSION, Negotiated, OPENSTACK_VERSION};
-use super::who::Who;
 use crate::records::request::Answer;
-use crate::registry::{Abandoned, Caller, Mark};
+use crate::registry::{Abandoned, Caller, Mark, Who};
 
 /// The largest body of everything but a blob: a release with all of its tasks in it.
 pub(crate) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
@@ -326,8 +325,7 @@ impl Request {
     /// # Errors
     /// A manager, or an `Idempotency-Key`, that is none.
     pub(crate) fn caller(&self) -> Result<Caller, ApiError> {
-        let principal = self.principal().to_owned();
-        let manager = Manager::new(self.query.one("manager")?.unwrap_or(&principal))
+        let manager = Manager::new(self.query.one("manager")?.unwrap_or(self.principal()))
             .map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
         Ok(Caller {
             manager,
@@ -337,8 +335,7 @@ impl Request {
             mark: if self.dry_run { None } else { self.mark()? },
             dry_run: self.dry_run,
             abandoned: self.abandoned.clone(),
-            rights: self.who.rights,
-            principal,
+            who: self.who.clone(),
         })
     }
 

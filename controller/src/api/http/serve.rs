@@ -10,9 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Body as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, StatusCode, Uri, header};
-use log::error;
 use percent_encoding::percent_decode_str;
-use serde_json::json;
 use stemma_wire::endpoint::{Content, Endpoint, Found, Listener, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, Rejected};
@@ -20,11 +18,12 @@ use uuid::Uuid;
 
 use super::body::{self, AnswerBody};
 use super::query::{Parameters, without_dry_run};
-use super::request::{Body, HandlerResult, JSON, MOST_BODY_BYTES, Reply, Request};
+use super::render::render;
+use super::request::{HandlerResult, MOST_BODY_BYTES, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
-use super::who::{Unknown, Who, admitted};
+use super::who::{Unknown, admitted};
 use crate::blobs;
-use crate::registry::Abandoned;
+use crate::registry::{Abandoned, Who};
 
 /// Which requests a listener takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +45,8 @@ pub(crate) trait Operations: Send + Sync {
     fn rejected(&self) -> &Rejected;
     /// Who asks; `None`: nobody.
     fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown>;
+    /// Refuses who asks where it is no longer what it was when its request began.
+    fn check_still(&self, who: &Who) -> Result<(), ApiError>;
     /// Does what a row of the endpoint table is for.
     fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> impl Future<Output = HandlerResult> + Send;
 }
@@ -162,25 +163,40 @@ impl Opened<'_> {
         if let Some(since) = route.since.filter(|since| self.versions.is_before(since)) {
             return Err(since.refuse());
         }
+        let base = format!("{}://{host}", if api.guarding() == Guarding::Certificates { "https" } else { "http" });
+        let mut request = self.request(endpoint, path, (who, peer), base)?;
+        let most = if route.request == Content::Bytes { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
+        request.body = read(body, most).await?;
+        // A body takes as long as its client likes.
+        api.check_still(&request.who)?;
+        Box::pin(Arc::clone(api).call(endpoint, request)).await
+    }
+
+    /// The request, before its body is read.
+    fn request(
+        &self,
+        endpoint: Endpoint,
+        path: Vec<(String, String)>,
+        (who, peer): (Who, Option<Arc<Peer>>),
+        base: String,
+    ) -> Result<Request, ApiError> {
         let (uri, dry_run) =
             if endpoint.has_dry_run() { without_dry_run(self.uri)? } else { (self.uri.clone(), false) };
-        let most = if route.request == Content::Bytes { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
-        let request = Request {
+        Ok(Request {
             method: self.method.clone(),
-            query: Parameters::read(&uri, route.query)?,
+            query: Parameters::read(&uri, endpoint.route().query)?,
             uri,
             dry_run,
             path,
             headers: self.headers.clone(),
-            body: read(body, most).await?,
+            body: Bytes::new(),
             versions: self.versions,
             peer,
             who,
             id: self.id.to_owned(),
-            base: format!("{}://{host}", if api.guarding() == Guarding::Certificates { "https" } else { "http" }),
+            base,
             abandoned: Abandoned::default(),
-        };
-        Box::pin(Arc::clone(api).call(endpoint, request)).await
+        })
     }
 
     fn host(&self) -> Result<String, ApiError> {
@@ -303,80 +319,12 @@ fn not_acceptable(refused: &NotAcceptable) -> ApiError {
     ApiError::new(ErrorType::RequestNotAcceptable, refused.to_string())
 }
 
-/// An outcome as it goes over the wire.
-fn render(outcome: HandlerResult, id: &str, service: Option<Service>) -> Response<AnswerBody> {
-    let reply = outcome.unwrap_or_else(|refusal| refused(refusal, id, service)).written_out();
-    let (body, media_type) = match reply.body {
-        Body::Written(text, media_type) => (body::whole(text), Some(media_type)),
-        Body::Pieces(pieces) => (body::streamed(pieces), Some(JSON)),
-        Body::Nothing | Body::Value(_) => (body::whole(Bytes::new()), None),
-    };
-    let mut response = Response::new(body);
-    *response.status_mut() = reply.status;
-    *response.headers_mut() = reply.headers;
-    if let Some(media_type) = media_type {
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    }
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if let Ok(id) = HeaderValue::from_str(id) {
-        response.headers_mut().insert("x-openstack-request-id", id);
-    }
-    response
-}
-
-fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
-    refusal.request_id = Some(id.to_owned());
-    if refusal.status() >= 500 {
-        error!(request = id, reason = refusal.kind.name(), error = refusal.message; "request failed");
-    }
-    if service == Some(Service::Baremetal) {
-        // A string that holds JSON: what Ironic's clients read.
-        let fault = if refusal.status() >= 500 { "Server" } else { "Client" };
-        let inner = json!({"faultcode": fault, "faultstring": refusal.message, "debuginfo": null});
-        refusal = refusal.extra("error_message", inner.to_string().into());
-    }
-    let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut reply = Reply { status, ..Reply::ok(refusal.body()) };
-    if let Some(allow) = &refusal.allow {
-        reply.set(header::ALLOW, allow);
-    }
-    if let Some(seconds) = retry_after_s(refusal.kind) {
-        reply.headers.insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
-    }
-    reply
-}
-
-/// After how many seconds a request can be sent again as it is; `None` where that would be of no use, or is not known to be
-/// of none the first time.
-fn retry_after_s(kind: ErrorType) -> Option<&'static str> {
-    match kind {
-        ErrorType::ServerBusy => Some("1"),
-        // By then the service has been restarted.
-        ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some("10"),
-        _ => None,
-    }
-}
-
 /// An answer to come.
 pub type Answering = Pin<Box<dyn Future<Output = Response<AnswerBody>> + Send>>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_is_not_served_now_is_told_when_to_ask_again() {
-        for (kind, seconds) in [
-            (ErrorType::ServerBusy, Some("1")),
-            (ErrorType::StoreReadOnly, Some("10")),
-            (ErrorType::OutcomeUnknown, None),
-            (ErrorType::LabelConflict, None),
-        ] {
-            let response = render(Err(ApiError::new(kind, "x")), "req-1", None);
-            let told = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
-            assert_eq!(told, seconds, "{}", kind.name());
-        }
-    }
 
     #[test]
     fn segments_are_decoded_once_and_bounded() {

@@ -6,33 +6,13 @@ use stemma_core::object::PrincipalRole;
 use stemma_wire::endpoint::{Caller, Endpoint, Method};
 use stemma_wire::error::{ApiError, ErrorType};
 
+use crate::registry::Who;
+
 /// The header of `OpenStack`'s clients that holds a token.
 const AUTH_TOKEN: &str = "x-auth-token";
 
 /// What somebody is called who showed nothing that is known.
 pub(crate) const NOBODY: &str = "nobody";
-
-/// A principal that asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Who {
-    /// Its name.
-    pub name: String,
-    /// What it may.
-    pub rights: Rights,
-    /// By what it is known.
-    pub shown: Shown,
-}
-
-/// By what a principal is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
-    /// By how it came in: on the socket of root, or on the plain listener for development.
-    Way,
-    /// A certificate, by its serial number.
-    Certificate(String),
-    /// A token, by its id.
-    Token(String),
-}
 
 /// Who showed something that is no good.
 #[derive(Clone, Debug)]
@@ -43,21 +23,9 @@ pub(crate) struct Unknown {
     pub name: String,
 }
 
-impl Who {
-    /// Nobody in particular, at a row that is open to all.
-    pub(crate) fn nobody() -> Self {
-        let rights = Rights { role: PrincipalRole::Viewer, within: None };
-        Self { name: NOBODY.to_owned(), rights, shown: Shown::Way }
-    }
-
-    /// Its class in the endpoint table.
-    pub(crate) fn class(&self) -> Caller {
-        match self.rights.role {
-            PrincipalRole::Viewer => Caller::Viewer,
-            PrincipalRole::Operator => Caller::Operator,
-            PrincipalRole::Admin => Caller::Admin,
-        }
-    }
+/// Nobody in particular, at a row that is open to all.
+fn nobody() -> Who {
+    Who { rights: Rights { role: PrincipalRole::Viewer, within: None }, ..Who::by_way(NOBODY) }
 }
 
 /// The token that a request shows: `Authorization: Bearer TOKEN`, or `X-Auth-Token`.
@@ -79,13 +47,13 @@ pub(crate) fn admitted(endpoint: Endpoint, who: Result<Option<Who>, Unknown>) ->
         Err(_) if endpoint.allows(Caller::Nobody) => None,
         who => who.map_err(|unknown| unknown.refusal)?,
     };
-    let class = who.as_ref().map_or(Caller::Nobody, Who::class);
+    let class = who.as_ref().map_or(Caller::Nobody, |who| who.rights.role.into());
     if !endpoint.allows(class) {
         return Err(if who.is_none() { ErrorType::AuthRequired } else { ErrorType::AuthForbidden }.into());
     }
     let route = endpoint.route();
     let act = if route.method == Method::Get { Act::Read } else { Act::Write };
-    let who = who.unwrap_or_else(Who::nobody);
+    let who = who.unwrap_or_else(nobody);
     // What stands elsewhere is not on the shelves that the handler is given.
     if route.scope.is_shared() && who.rights.judge(act, Place::Shared) != Verdict::Allowed {
         let message = "who is bound to a cluster writes what stands in it alone; nothing was changed";

@@ -18,6 +18,18 @@ use crate::cache::Model;
 use crate::registry::Undecided;
 use crate::registry::work::{Work, not_found};
 
+/// Leaves out what whoever is bound to a cluster does not see: nodes elsewhere that it might have had and, where the whole fleet was asked,
+/// how many there were.
+fn hide_others(model: &Model, spec: &AllocationSpec, body: &mut Map<String, Value>) {
+    if body.contains_key("candidate_nodes") {
+        let seen = spec.candidate_nodes.iter().filter(|node| model.nodes.get(node.0).is_some());
+        body.insert("candidate_nodes".into(), json!(seen.collect::<Vec<_>>()));
+    }
+    if let Some(Value::Object(because)) = body.get_mut("explanation").filter(|_| spec.within != model.within) {
+        because.remove("candidates");
+    }
+}
+
 impl Shown for AllocationSpec {
     const LEVEL: Option<Level> = None;
     const LIST: &'static str = "allocations";
@@ -69,7 +81,7 @@ impl Shown for AllocationSpec {
         Endpoint::GetAllocation.path(&[&object.meta.uuid.to_string()])
     }
 
-    fn complete(_api: &Api, _model: &Model, object: &Allocation, body: &mut Map<String, Value>) {
+    fn complete(_api: &Api, model: &Model, object: &Allocation, body: &mut Map<String, Value>) {
         let spec = &object.spec;
         body.insert("state".into(), spec.state().into());
         body.insert("node_uuid".into(), json!(spec.node()));
@@ -82,6 +94,9 @@ impl Shown for AllocationSpec {
         };
         body.insert("last_error".into(), json!(error));
         body.insert("explanation".into(), json!(because));
+        if model.within.is_some() {
+            hide_others(model, spec, body);
+        }
         for (field, empty) in [("traits", json!([])), ("candidate_nodes", json!([])), ("owner", Value::Null)] {
             body.entry(field).or_insert(empty);
         }

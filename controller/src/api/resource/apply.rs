@@ -75,7 +75,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         refused.check()?;
         // With what the write ends on nodes that it does not name.
         work.forget()?;
-        let lost = changes.lost_labels(&before, &work.model, work.reach().dirty.nodes()).to_json();
+        let lost = changes.lost_labels(&before, &work.model, work.told_hosts()).to_json();
         let findings = super::findings::of_write(work);
         if let Some(counted) = strictly(&findings).filter(|_| strict) {
             let message = format!("a strict apply, and {counted}; nothing was changed");

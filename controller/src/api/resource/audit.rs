@@ -129,13 +129,9 @@ struct Seen<'a> {
 impl Seen<'_> {
     fn shows(&self, object: &AuditedObject) -> bool {
         let Some(own) = self.model.within else { return true };
-        let is_shared = matches!(
-            object.kind,
-            Kind::Release | Kind::ReleaseTags | Kind::ClusterTemplate | Kind::Namespace | Kind::InspectionRule
-        );
         // Entries that were written before clusters stood in them.
         let stands_here = || self.model.place_of(object.kind, object.uuid) == Some(Place::Cluster(own));
-        is_shared || object.clusters.contains(&own) || (object.clusters.is_empty() && stands_here())
+        Model::is_shared(object.kind) || object.clusters.contains(&own) || (object.clusters.is_empty() && stands_here())
     }
 
     /// Whether it is told what somebody did that has no object.
@@ -169,6 +165,6 @@ fn shown(model: &Model, object: &AuditedObject) -> Value {
     let group = model.groups.get(object.uuid).and_then(|group| group_path(model, GroupId(group.meta.uuid)));
     json!({
         "kind": object.kind.word(), "uuid": object.uuid, "name": group.unwrap_or_else(|| object.name.clone()),
-        "action": object.action, "before": object.before,
+        "action": object.action, "before": object.before, "part": object.part,
     })
 }

@@ -9,9 +9,10 @@ use rustls_pki_types::pem::PemObject as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use stemma_core::access::ForWhom;
 use stemma_core::digest::Hex;
 use stemma_core::manifest::read_value;
-use stemma_core::object::{BearerToken, Principal, PrincipalCertificate, PrincipalRole, PrincipalSpec, Timestamp};
+use stemma_core::object::{BearerToken, Principal, PrincipalCertificate, PrincipalSpec, Timestamp, TooMany};
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -23,24 +24,25 @@ use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::ca::csr::{self, Request as Asked};
 use crate::ca::{Authority, Issued, pem, random};
+use crate::cache::Model;
+use crate::cache::model::certificate_key;
 use crate::enrol::token::with_secret;
 use crate::records::enrolled::Hex as Stored;
 use crate::records::request::Answer;
 use crate::registry::admit::bad_field;
 use crate::registry::work::Work;
+use crate::registry::{Caller, Shown};
 
 /// For how long a certificate or token is good, unless said otherwise: 90 days.
 const DEFAULT_TTL_S: u64 = 90 * 24 * 3600;
 /// The longest that one is good for: a year.
 const LONGEST_TTL_S: u64 = 366 * 24 * 3600;
-/// How many of each a principal may have that have not ended.
-const MOST: usize = 64;
 
 /// The body of `POST /v1/certificates`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WantedCertificate {
-    /// For whom; oneself unless said.
+    /// For whom. Unless said, for oneself, in the place of the certificate that is shown.
     principal: Option<String>,
     /// A PKCS#10 request in PEM, of which only the key is taken.
     csr: String,
@@ -71,40 +73,85 @@ pub(super) async fn issue(api: &Api, request: &Request) -> HandlerResult {
     let caller = request.caller()?;
     let wanted: WantedCertificate =
         read_value(&request.json()?).map_err(|error| bad_field("certificate request", &error))?;
-    let name = wanted.principal.as_deref().unwrap_or(request.principal());
-    if caller.rights.role != PrincipalRole::Admin && name != request.principal() {
-        let message = "an admin alone asks for another's certificate; nothing was changed";
-        return Err(ApiError::new(ErrorType::AuthForbidden, message));
-    }
-    let (asked, ttl_s) = (read_request(&wanted.csr)?, bounded(wanted.ttl_seconds)?);
+    let asked = read_request(&wanted.csr)?;
     let authority = api.authority.as_ref().ok_or(ErrorType::ServerInternal)?;
     commit(api, request, &caller, |work| {
+        let name = wanted.principal.as_deref().unwrap_or(request.principal());
+        let ttl_s = permitted(&caller, &work.model, name, wanted.ttl_seconds)?;
         let before = named(&work.model, name)?;
-        let issued = issued(authority, &before, &asked, work.now(), ttl_s)?;
         let certificate = PrincipalCertificate {
-            serial: Hex(&issued.serial).to_string(),
+            serial: String::new(),
             issued_at: work.now(),
-            ends_at: Timestamp(issued.not_after_s.saturating_mul(1000)),
+            ends_at: Timestamp(work.now().0.saturating_add(ttl_s * 1000)),
             revoked_at: None,
         };
+        // One that is only tried out is not made: it would be good for whoever has the key.
+        if work.is_dry_run() {
+            let body = shown(&before.meta.name, &certificate);
+            list(work, &before, certificate, renewed(&caller, &wanted))?;
+            return Ok(Answer::json(201, body));
+        }
+        let issued = issued(authority, &before, &asked, work.now(), ttl_s)?;
+        let certificate = PrincipalCertificate { serial: Hex(&issued.serial).to_string(), ..certificate };
         let mut body = shown(&before.meta.name, &certificate);
         body["certificate"] = issued.chain.iter().map(pem).collect::<String>().into();
         body["ca"] = pem(authority.root()).into();
         let location = Some(Endpoint::RevokeCertificate.path(&[&certificate.serial]));
-        change(work, &before, |spec| push(&mut spec.certificates, certificate))?;
+        list(work, &before, certificate, renewed(&caller, &wanted))?;
         Ok(Answer { location, ..Answer::json(201, body) })
     })
     .await
+}
+
+/// Lists a certificate on its principal, in the place of the one that is renewed by it.
+fn list(
+    work: &mut Work<'_>,
+    before: &Arc<Principal>,
+    certificate: PrincipalCertificate,
+    renewed: Option<&str>,
+) -> Result<(), ApiError> {
+    change(work, before, format!("certificates.{}", certificate.serial), |spec| {
+        if let Some(serial) = renewed {
+            spec.end_renewed(serial, certificate.issued_at);
+        }
+        spec.add_certificate(certificate).map_err(too_many)
+    })
+}
+
+/// For how long a certificate will be good, where whoever asks may have it.
+fn permitted(caller: &Caller, model: &Model, name: &str, asked: Option<u64>) -> Result<u64, ApiError> {
+    let who = &caller.who;
+    let usual = bounded(asked)?;
+    let whose = match &who.shown {
+        _ if name != who.name => ForWhom::Another,
+        Shown::Certificate(serial) => {
+            let listed = who.principal(model).and_then(|one| one.spec.certificate(serial));
+            ForWhom::Oneself { shown_s: listed.map(PrincipalCertificate::seconds) }
+        }
+        Shown::Token(_) | Shown::Way => ForWhom::Oneself { shown_s: None },
+    };
+    who.rights.certificate_seconds(whose, asked, usual).map_err(|refused| {
+        let message = format!("{refused}; nothing was changed");
+        ApiError::new(ErrorType::AuthForbidden, message)
+            .detail("an admin may make one: stemma cert create NAME --to DIR")
+    })
+}
+
+/// The serial number of the certificate in whose place another is asked for.
+fn renewed<'a>(caller: &'a Caller, wanted: &WantedCertificate) -> Option<&'a str> {
+    match &caller.who.shown {
+        Shown::Certificate(serial) if wanted.principal.is_none() => Some(serial),
+        _ => None,
+    }
 }
 
 /// `DELETE /v1/certificates/{certificate}`: it stays listed until its end, as revoked.
 pub(super) async fn revoke(api: &Api, request: &Request) -> HandlerResult {
     let serial = request.part("certificate");
     commit(api, request, &request.caller()?, |work| {
-        let has = |one: &&Arc<Principal>| one.spec.certificates.iter().any(|listed| listed.serial == serial);
-        let before = work.model.principals.iter().find(has).cloned().ok_or_else(|| missing("certificate", serial))?;
-        let now = work.now();
-        change(work, &before, |spec| {
+        let found = work.model.principals.keyed(&certificate_key(serial)).cloned();
+        let (before, now) = (found.ok_or_else(|| missing("certificate", serial))?, work.now());
+        change(work, &before, format!("certificates.{serial}"), |spec| {
             for one in spec.certificates.iter_mut().filter(|one| one.serial == serial) {
                 one.revoked_at.get_or_insert(now);
             }
@@ -124,6 +171,10 @@ pub(super) async fn create_token(api: &Api, request: &Request) -> HandlerResult 
     let id = Hex(&random::<8>().map_err(no_random)?).to_string();
     let secret = URL_SAFE_NO_PAD.encode(random::<32>().map_err(no_random)?);
     let hash = wanted.secret_sha256.map_or_else(|| Sha256::digest(secret.as_bytes()).into(), |hash| hash.0);
+    if hash == <[u8; 32]>::from(Sha256::digest(b"")) {
+        let message = "secret_sha256 is the hash of no secret at all; nothing was changed";
+        return Err(ApiError::new(ErrorType::FieldInvalid, message).field("secret_sha256"));
+    }
     let answer = api.registry.write(&caller, |context| {
         let mut work = Work::on(context);
         keep_first(api, &mut work)?;
@@ -131,7 +182,7 @@ pub(super) async fn create_token(api: &Api, request: &Request) -> HandlerResult 
         let ends_at = Timestamp(context.now.0.saturating_add(ttl_s * 1000));
         let token =
             BearerToken { id: id.clone(), secret_sha256: Hex(&hash).to_string(), issued_at: context.now, ends_at };
-        change(&mut work, &before, |spec| push(&mut spec.tokens, token))?;
+        change(&mut work, &before, format!("tokens.{id}"), |spec| spec.add_token(token).map_err(too_many))?;
         let body = json!({"id": id, "principal": before.meta.name.to_string(), "ends_at": view::time(ends_at)});
         let location = Some(Endpoint::RevokeBearerToken.path(&[&before.meta.name, &id]));
         work.finish(Answer { location, ..Answer::json(201, body) })
@@ -149,7 +200,7 @@ pub(super) async fn revoke_token(api: &Api, request: &Request) -> HandlerResult 
         if !before.spec.tokens.iter().any(|token| token.id == id) {
             return Err(missing("token", id).into());
         }
-        change(work, &before, |spec| {
+        change(work, &before, format!("tokens.{id}"), |spec| {
             spec.tokens.retain(|token| token.id != id);
             Ok(())
         })?;
@@ -168,21 +219,16 @@ fn gone(field: &str, request: &Request, work: &Work<'_>) -> Answer {
 fn change(
     work: &mut Work<'_>,
     before: &Arc<Principal>,
+    part: String,
     edit: impl FnOnce(&mut PrincipalSpec) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
     let mut spec = before.spec.clone().without_ended(work.now());
     edit(&mut spec)?;
-    work.update(before, before.meta.name.clone(), spec).map(drop)
+    work.change_known_by(before, spec, part)
 }
 
-fn push<T>(all: &mut Vec<T>, one: T) -> Result<(), ApiError> {
-    if all.len() >= MOST {
-        let message =
-            format!("the principal has {MOST} that have not ended, and is given no more; nothing was changed");
-        return Err(ApiError::new(ErrorType::CertificateTooMany, message));
-    }
-    all.push(one);
-    Ok(())
+fn too_many(refused: TooMany) -> ApiError {
+    ApiError::new(ErrorType::CertificateTooMany, format!("{refused}; nothing was changed"))
 }
 
 fn issued(
@@ -223,7 +269,7 @@ fn missing(what: &str, id: &str) -> ApiError {
 
 fn shown(principal: &str, one: &PrincipalCertificate) -> Value {
     json!({
-        "serial": one.serial, "principal": principal, "issued_at": view::time(one.issued_at), "ends_at": view::time(one.ends_at),
+        "serial": Some(&one.serial).filter(|serial| !serial.is_empty()), "principal": principal, "issued_at": view::time(one.issued_at), "ends_at": view::time(one.ends_at),
         "revoked_at": one.revoked_at.map(view::time),
     })
 }

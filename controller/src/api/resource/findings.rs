@@ -71,7 +71,7 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
     let mut findings = Gravest::default();
     let mut unset = Unset::default();
-    for node in work.reached() {
+    for node in work.told_hosts() {
         clusters.extend(work.model.cluster_of(node.0));
         if let Resolution::Complete(answer) = work.model.resolve(node.0) {
             findings.extend_of(size::findings(&answer, work.now()).into_iter().map(|finding| (finding, Some(node))));
@@ -99,7 +99,7 @@ fn by(work: &Work<'_>, finding: Finding, host: NodeId) -> Finding {
 /// What is so by a write and was not before it: what hosts lack, and roles of its objects that nothing declares.
 pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
     let (before, after) = (&work.before().fleet, &work.model.fleet);
-    let mut found = newly_unset(before, after, &work.model.memo, work.reached());
+    let mut found = newly_unset(before, after, &work.model.memo, work.told_hosts());
     for (kind, uuid) in work.written() {
         let known = undeclared(before, kind, uuid);
         found.extend(undeclared(after, kind, uuid).into_iter().filter(|finding| !known.contains(finding)));

@@ -11,7 +11,7 @@ use stemma_core::object::{
     AllocationSpec, Association, ClusterSpec, ClusterTemplateSpec, Definition, NamespaceSpec, NamespaceTag,
     NodeGroupSpec, NodeSpec, ReleaseSpec,
 };
-use stemma_wire::endpoint::{Delivery, Endpoint};
+use stemma_wire::endpoint::{Delivery, Endpoint, Method};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::serve::{Peer, Rejected};
 use tokio::runtime::Handle;
@@ -32,8 +32,8 @@ use crate::api::Api;
 use crate::api::http::body::while_good;
 use crate::api::http::request::{Body, HandlerResult, Reply, Request};
 use crate::api::http::serve::{Guarding, Operations};
-use crate::api::http::who::{Unknown, Who};
-use crate::registry::store_error;
+use crate::api::http::who::Unknown;
+use crate::registry::{Who, store_error};
 use crate::store::Revision;
 
 /// An answer that is waited for.
@@ -232,45 +232,57 @@ impl Operations for Api {
         self.who(peer, headers)
     }
 
+    fn check_still(&self, who: &Who) -> Result<(), ApiError> {
+        self.check_still(who)
+    }
+
     /// Handlers run where threads may compute: each may resolve much of the fleet, and the thread that serves connections also follows
     /// the store. Whoever asks for the health of the process waits for none of them.
     async fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> HandlerResult {
         let this = self.seen_by(&request.who);
         wait_at_least(&this, &request).await?;
-        match handler(endpoint) {
-            Handler::Read(read) if matches!(endpoint, Endpoint::Healthz | Endpoint::Readyz) => read(&this, &request),
-            Handler::Read(read) => {
-                let (readers, asked) = (this.readers.clone(), (Arc::clone(&this), request.who.clone()));
-                let reply = aside(move || read(&this, &request).map(Reply::written_out)).await?;
-                match (endpoint.route().delivery, reply.body) {
-                    (Delivery::Streamed, Body::Pieces(pieces)) => {
-                        let (api, who) = asked;
-                        let pieces = readers.admit(while_good(pieces, move || api.is_still(&who)))?;
-                        Ok(Reply { body: Body::Pieces(pieces), ..reply })
-                    }
-                    (_, body) => Ok(Reply { body, ..reply }),
-                }
+        let (api, who, readers) = (Arc::clone(&this), request.who.clone(), this.readers.clone());
+        let reply = match handler(endpoint) {
+            Handler::Read(read) if matches!(endpoint, Endpoint::Healthz | Endpoint::Readyz) => read(&this, &request)?,
+            Handler::Read(read) => aside(move || read(&this, &request).map(Reply::written_out)).await?,
+            Handler::Write(write) => written(this, write, request).await?,
+        };
+        // A write asked in its decision. A read may have waited.
+        if endpoint.route().method == Method::Get {
+            api.check_still(&who)?;
+        }
+        match (endpoint.route().delivery, reply.body) {
+            (Delivery::Streamed, Body::Pieces(pieces)) => {
+                let pieces = readers.admit(while_good(pieces, move || api.check_still(&who).is_ok()))?;
+                Ok(Reply { body: Body::Pieces(pieces), ..reply })
             }
-            Handler::Write(write) => {
-                let turn = self.writers.turn().await?;
-                // Dropped where it waits when nobody waits for the answer any more; a decision ends at the next node that it looks at.
-                let _asking = request.abandoned.until_dropped();
-                let (_waiting, gone) = oneshot::channel::<Infallible>();
-                let runtime = Handle::current();
-                let writing = move || {
-                    // Its thread is what it has a turn for.
-                    let _turn = turn;
-                    runtime.block_on(async {
-                        tokio::select! {
-                            answer = write(&this, &request) => answer,
-                            _ = gone => Err(ErrorType::ServerStopping.into()),
-                        }
-                    })
-                };
-                aside(writing).await
-            }
+            (_, body) => Ok(Reply { body, ..reply }),
         }
     }
+}
+
+/// Runs a handler that waits. It is dropped where it waits when nobody waits for the answer any more; a decision ends at the next node
+/// that it looks at.
+async fn written(
+    api: Arc<Api>,
+    write: for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>,
+    request: Request,
+) -> HandlerResult {
+    let turn = api.writers.turn().await?;
+    let _asking = request.abandoned.until_dropped();
+    let (_waiting, gone) = oneshot::channel::<Infallible>();
+    let runtime = Handle::current();
+    let writing = move || {
+        // Its thread is what it has a turn for.
+        let _turn = turn;
+        runtime.block_on(async {
+            tokio::select! {
+                answer = write(&api, &request) => answer,
+                _ = gone => Err(ErrorType::ServerStopping.into()),
+            }
+        })
+    };
+    aside(writing).await
 }
 
 /// Runs a handler on a thread of its own. A panic goes on where its answer is waited for.

@@ -88,7 +88,7 @@ pub(super) async fn change<S: Shown>(
         let written = work.update(&before, next.meta.name, next.spec)?;
         let mut changes = Changes::default();
         let listed = changes.of(api, (&model, &before), (&work.model, &written.object));
-        let lost = changes.lost_labels(&model, &work.model, work.reach().dirty.nodes());
+        let lost = changes.lost_labels(&model, &work.model, work.told_hosts());
         let found = newly_found(work);
         // Whoever asks for a body has them there, by name.
         let inherited = lost.inherited(&before).filter(|_| !request.prefers_body() || request.is_of_openstack());
@@ -112,7 +112,7 @@ pub(super) fn tell(answer: Answer, request: &Request, changes: Value, lost: &Los
         body.insert("changes".to_owned(), changes);
         body.insert("lost_labels".to_owned(), lost.to_json());
         if work.is_dry_run() {
-            let hosts: Vec<String> = work.reach().dirty.nodes().map(|node| node.to_string()).collect();
+            let hosts: Vec<String> = work.told_hosts().map(|node| node.to_string()).collect();
             body.insert("hosts".to_owned(), json!(hosts));
         }
     }

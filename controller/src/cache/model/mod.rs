@@ -24,9 +24,9 @@ use stemma_wire::message::Hash;
 use uuid::Uuid;
 
 pub use kinds::shelf::Shelf;
-pub use kinds::{Reference, Resource, content_fixed, ended_unassignments, protected};
+pub use kinds::{Reference, Resource, certificate_key, content_fixed, ended_unassignments, protected, token_key};
 
-use crate::records::enrolled::TokenRecord;
+use crate::records::enrolled::{Bound, TokenRecord};
 use crate::records::reported::{
     ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, TaskOutcome,
 };
@@ -153,8 +153,18 @@ impl Model {
 
     fn hide<S: Resource>(&mut self, whole: &Arc<Self>, cluster: ClusterId) {
         let (whole, rights) = (Arc::clone(whole), Rights { role: PrincipalRole::Viewer, within: Some(cluster) });
+        let standing = Arc::clone(&whole);
         let seen = move |uuid| S::shelf(&whole).get(uuid).is_none_or(|object| rights.sees(S::place(&whole, object)));
-        S::shelf_mut(self).see_only(seen);
+        let few = move |most| S::standing_in(&standing, cluster, most);
+        S::shelf_mut(self).see_only(seen, few);
+    }
+
+    /// Shows everything again, also what whoever looks at this does not see.
+    pub fn show_all(&mut self) {
+        self.within = None;
+        for row in &KINDS {
+            (row.show_all)(self);
+        }
     }
 
     /// Whether what stands there is seen.
@@ -165,6 +175,21 @@ impl Model {
     /// Where an object stands; `None` for one that is not seen.
     pub fn place_of(&self, kind: Kind, uuid: Uuid) -> Option<Place> {
         (kinds::row(kind.name())?.place)(self, uuid)
+    }
+
+    /// Whether all objects of a kind stand in no cluster and are read by all.
+    pub fn is_shared(kind: Kind) -> bool {
+        kinds::row(kind.name()).is_some_and(|row| row.is_shared)
+    }
+
+    /// Where hosts will stand that join with a token.
+    pub fn place_of_bound(&self, bound: Bound) -> Place {
+        let cluster = match bound {
+            Bound::Fleet => None,
+            Bound::Group(uuid) => self.groups.get(uuid).map(|group| group.spec.cluster),
+            Bound::Node(uuid) => self.cluster_of(uuid),
+        };
+        cluster.map_or(Place::Nowhere, Place::Cluster)
     }
 
     /// What a node is to be.

@@ -57,7 +57,7 @@ impl Work<'_> {
     pub(super) fn check_moved(&self) -> Result<(), ApiError> {
         let written = self.written().filter(|(kind, _)| *kind == Kind::Node);
         for node in written.filter_map(|(_, uuid)| self.model.nodes.get(uuid)) {
-            let before = self.context.model.nodes.get(node.meta.uuid).and_then(|before| before.spec.nodegroup);
+            let before = self.context.whole.nodes.get(node.meta.uuid).and_then(|before| before.spec.nodegroup);
             if node.spec.nodegroup.is_none() || node.spec.nodegroup == before {
                 continue;
             }

@@ -26,7 +26,7 @@ impl Work<'_> {
         for touched in self.draft.touched() {
             let (kind, uuid) = (touched.kind, touched.uuid);
             let (field, wrong) = match self.model.fleet.catalog().check_said(
-                sayings(self.context.model, kind, uuid).unwrap_or_default(),
+                sayings(self.context.whole, kind, uuid).unwrap_or_default(),
                 sayings(&self.model, kind, uuid).unwrap_or_default(),
             ) {
                 Ok(()) => continue,

@@ -26,7 +26,7 @@ impl Work<'_> {
         }
         for node in nodes {
             let Some(before) = self.model.nodes.get(node.0).cloned() else { continue };
-            if let Some(tags) = ended_unassignments(self.context.model, &self.model, node.0, &before.spec) {
+            if let Some(tags) = ended_unassignments(self.context.whole, &self.model, node.0, &before.spec) {
                 let spec = NodeSpec { tags, ..before.spec.clone() };
                 self.update(&before, before.meta.name.clone(), spec)?;
             }
@@ -37,7 +37,7 @@ impl Work<'_> {
     /// The groups below what was written whose roles, or what these produce, are others now.
     fn changed_groups(&self) -> Vec<GroupId> {
         let fleet = &self.model.fleet;
-        let changed = |group: &GroupId| match (self.context.model.fleet.fold(*group), fleet.fold(*group)) {
+        let changed = |group: &GroupId| match (self.context.whole.fleet.fold(*group), fleet.fold(*group)) {
             (Ok(before), Ok(after)) => {
                 !Arc::ptr_eq(before, after) && (before.table != after.table || before.roles != after.roles)
             }

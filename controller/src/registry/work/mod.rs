@@ -26,6 +26,7 @@ use serde_json::json;
 use stemma_core::name::TagName;
 use stemma_core::object::{ClusterId, Kind, Meta, NodeId, Object, Primary, PrimarySpec};
 use stemma_core::release::ReleaseError;
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
@@ -78,7 +79,10 @@ impl<'a> Work<'a> {
     /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host; that nobody waits any more.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.check_awaited()?;
+        // What follows holds of the whole fleet, whatever of it is shown to who asks.
+        self.model.show_all();
         self.check_admins()?;
+        self.end_join_tokens();
         self.check_moved()?;
         self.forget()?;
         self.check_catalog()?;
@@ -87,7 +91,7 @@ impl<'a> Work<'a> {
         self.check_sizes()?;
         self.check_order()?;
         self.note_clusters();
-        answer.hosts = self.is_dry_run().then(|| self.reach.dirty.nodes().count());
+        answer.hosts = self.is_dry_run().then(|| self.told_hosts().count());
         // Last, and so of all that was looked at: a look that ended early has found nothing of those behind it.
         self.check_awaited()?;
         Ok(Decision { draft: self.draft, answer })
@@ -95,7 +99,7 @@ impl<'a> Work<'a> {
 
     /// Refuses a decision that nobody waits for any more.
     fn check_awaited(&self) -> Result<(), ApiError> {
-        if self.context.abandoned.is_set() {
+        if self.context.caller.abandoned.is_set() {
             let message = "nobody waits for the answer any more; nothing was changed";
             return Err(ApiError::new(ErrorType::ServerStopping, message));
         }
@@ -114,18 +118,24 @@ impl<'a> Work<'a> {
 
     /// Whether the write is only tried out.
     pub fn is_dry_run(&self) -> bool {
-        self.context.dry_run
-    }
-
-    /// Whom the decision reaches so far.
-    pub fn reach(&self) -> &Reach {
-        &self.reach
+        self.context.caller.dry_run
     }
 
     /// The nodes that the decision reaches so far, to be resolved one by one. They end where nobody waits for the answer any more;
     /// [`Self::finish`] refuses the write then.
-    pub fn reached(&self) -> impl Iterator<Item = NodeId> {
-        self.reach.dirty.nodes().take_while(|_| !self.context.abandoned.is_set())
+    pub(super) fn reached(&self) -> impl Iterator<Item = NodeId> {
+        self.reach.dirty.nodes().take_while(|_| !self.context.caller.abandoned.is_set())
+    }
+
+    /// Those of them of which whoever asks is told.
+    pub fn told_hosts(&self) -> impl Iterator<Item = NodeId> {
+        self.reached().filter(|node| self.is_told_of(*node))
+    }
+
+    /// Whether a node stands, or stood, where whoever asks sees it.
+    fn is_told_of(&self, node: NodeId) -> bool {
+        let Some(own) = self.context.caller.who.rights.within else { return true };
+        [self.context.whole, &self.model].into_iter().any(|model| model.cluster_of(node.0) == Some(own))
     }
 
     /// What was written so far: each object's kind and uuid.
@@ -178,13 +188,22 @@ impl<'a> Work<'a> {
         spec.check(&self.model)?;
         before.spec.check_change(&spec, &name, &self.model)?;
         self.check_rights(before)?;
+        let next = self.next(before, name, spec);
+        self.check_rights(&next)?;
+        self.replace(before, next)
+    }
+
+    fn next<S: Resource>(&self, before: &Object<S>, name: S::Name, spec: S) -> Object<S> {
         let mut object = Object::clone(before);
         object.meta.name = name;
         object.meta.generation += u64::from(object.spec != spec);
         object.meta.updated_at = self.context.now;
         object.spec = spec;
-        self.check_rights(&object)?;
-        let object = Arc::new(object);
+        object
+    }
+
+    fn replace<S: Resource>(&mut self, before: &Object<S>, next: Object<S>) -> Result<Written<S>, ApiError> {
+        let object = Arc::new(next);
         self.put(S::shelf(&self.model).made(object.meta.uuid), Some(&before.spec), &object)?;
         self.draft.put(Some(before), &object);
         Ok(Written { object, action: Action::Updated })
@@ -211,7 +230,8 @@ impl<'a> Work<'a> {
     /// Refuses a write of an object for want of rights, before it is made and after.
     pub(super) fn check_rights<S: Resource>(&self, object: &Object<S>) -> Result<(), ApiError> {
         let name = || S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
-        self.context.check_place(S::place(&self.model, object), || format!("{} {}", S::KIND.word(), quote(&name())))
+        let what = || format!("{} {}", S::KIND.word(), quote(&name()));
+        self.context.check_place(Endpoint::creating(S::KIND), S::place(&self.model, object), what)
     }
 
     /// Stores who holds a tag of a cluster as primary from now on. It is another epoch where another held it.

@@ -45,7 +45,7 @@ impl Work<'_> {
     /// The cycle, spelled out.
     pub(super) fn check_order(&mut self) -> Result<(), ApiError> {
         for (cluster, placement) in self.placements() {
-            let before = &self.context.model.fleet;
+            let before = &self.context.whole.fleet;
             let elects = self.elected.contains(&cluster) || !have_same_holders(before, &self.model.fleet, cluster);
             let is_new = placement.has_stages || self.closes(cluster, &placement.profiles);
             if (placement.profiles.is_empty() && !elects && !is_new) || self.model.clusters.get(cluster.0).is_none() {
@@ -69,7 +69,7 @@ impl Work<'_> {
     /// that is new to its cluster can, and one with a task that waits for itself on other nodes, when there come to be any.
     fn closes(&self, cluster: ClusterId, profiles: &BTreeSet<ProfileHash>) -> bool {
         let mut known: BTreeMap<ProfileHash, usize> = BTreeMap::new();
-        for (profile, nodes) in self.context.model.fleet.placed_in(cluster) {
+        for (profile, nodes) in self.context.whole.fleet.placed_in(cluster) {
             *known.entry(profile.hash).or_default() += nodes.len();
         }
         let waits_for_itself = |hash: &ProfileHash| {
@@ -87,14 +87,14 @@ impl Work<'_> {
         let mut clusters: BTreeMap<ClusterId, Placement> =
             self.elected.iter().map(|cluster| (*cluster, Placement::default())).collect();
         for cluster in self.regrouped() {
-            let before = staged(&self.context.model.fleet, cluster);
+            let before = staged(&self.context.whole.fleet, cluster);
             if !staged(&self.model.fleet, cluster).is_subset(&before) {
                 clusters.entry(cluster).or_default().has_stages = true;
             }
         }
         let hash = |fleet: &Fleet, node: NodeId| fleet.profile(node).map(|profile| profile.hash);
         for node in self.reach.dirty.nodes() {
-            let before = (self.context.model.cluster_of(node.0), hash(&self.context.model.fleet, node));
+            let before = (self.context.whole.cluster_of(node.0), hash(&self.context.whole.fleet, node));
             let after = (self.model.cluster_of(node.0), hash(&self.model.fleet, node));
             if before == after {
                 continue;

@@ -49,7 +49,7 @@ impl Work<'_> {
             if self.draft.touched().iter().any(|one| one.kind == Kind::Release && one.name == id) {
                 continue;
             }
-            let Some(object) = self.context.model.releases.named(None, &id) else { continue };
+            let Some(object) = self.context.whole.releases.named(None, &id) else { continue };
             let written = Revision::new(object.meta.resource_version);
             self.draft.require(Precondition::unchanged(key::object(Kind::Release, object.meta.uuid), written));
             self.draft.refer(&Reference { kind: Kind::Release, id });
@@ -58,7 +58,7 @@ impl Work<'_> {
 
     /// Refuses another content of a version that hosts were told of, now or once.
     fn check_fixed(&mut self, name: &str) -> Result<(), ApiError> {
-        let is_same = match (self.context.model.releases.named(None, name), self.model.releases.named(None, name)) {
+        let is_same = match (self.context.whole.releases.named(None, name), self.model.releases.named(None, name)) {
             (Some(before), Some(after)) => has_same_content(&before.spec, &after.spec),
             _ => true,
         };

@@ -62,7 +62,7 @@ impl Work<'_> {
             Some(folded(&Labels::default(), Level::ClusterTemplate, &template.spec.inherited))
         };
         let level = || Subject::of(Kind::ClusterTemplate, name);
-        check_labels(level, || labels(self.context.model), labels(&self.model))
+        check_labels(level, || labels(self.context.whole), labels(&self.model))
     }
 
     fn check_cluster(&self, uuid: Uuid, name: &str) -> Result<(), ApiError> {
@@ -75,7 +75,7 @@ impl Work<'_> {
             Some(folded(&above, Level::Cluster, &cluster.spec.inherited))
         };
         let level = || Subject::of(Kind::Cluster, name);
-        check_labels(level, || labels(self.context.model), labels(&self.model))
+        check_labels(level, || labels(self.context.whole), labels(&self.model))
     }
 
     fn check_groups(&self) -> Result<(), ApiError> {
@@ -87,7 +87,7 @@ impl Work<'_> {
                 let written = cluster.and_then(|cluster| self.deepest_in(cluster));
                 Subject { written, ..Subject::of(Kind::NodeGroup, name) }
             };
-            check_labels(level, || labels(self.context.model), labels(&self.model))?;
+            check_labels(level, || labels(self.context.whole), labels(&self.model))?;
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Work<'_> {
                 continue;
             }
             let Resolution::Complete(answer) = self.model.resolve(node.0) else { continue };
-            let before = || self.context.model.resolve(node.0);
+            let before = || self.context.whole.resolve(node.0);
             let level =
                 || Subject { written: self.nearest_to_node(node), ..Subject::of(Kind::Node, object.display_name()) };
             check_labels(level, || before().answer().map(|before| before.labels()), Some(answer.labels()))?;

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
-use stemma_core::access::Rights;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::{Name, NodeName, ReleaseRef, TagName};
@@ -14,7 +13,7 @@ use stemma_wire::clock::FixedClock;
 use super::*;
 use crate::cache::Cache;
 use crate::records::key;
-use crate::registry::{Abandoned, Caller, Registry};
+use crate::registry::{Abandoned, Caller, Registry, Who};
 use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store};
 
 type Write = Box<dyn Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync>;
@@ -39,8 +38,7 @@ fn group(role: &str) -> GroupId {
 
 fn caller() -> Caller {
     Caller {
-        rights: Rights::ALL,
-        principal: "test".to_owned(),
+        who: Who::by_way("test"),
         manager: Manager::new("test").unwrap(),
         address: String::new(),
         reason: None,

@@ -41,7 +41,7 @@ pub use node::{
     RefusedTraits, ReportedLabel, ReportedLabels,
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
-pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec};
+pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec, TooMany};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 
 use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef};

@@ -6,6 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClusterId, Timestamp};
 
+/// How many certificates, and how many tokens, a principal may have that are good.
+const MOST_KNOWN_BY: usize = 64;
+/// For how long a certificate is good after it was renewed: an hour, as long as its own client may ask for the lost answer.
+const RENEWED_MS: u64 = 3600 * 1000;
+
+/// A principal has as many certificates or tokens as it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the principal has {MOST_KNOWN_BY} that are good, and is given no more")]
+pub struct TooMany;
+
 /// What a principal may do at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -70,6 +80,18 @@ pub struct BearerToken {
     pub ends_at: Timestamp,
 }
 
+impl PrincipalCertificate {
+    /// Whether it can be shown at this time.
+    pub fn is_good(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.ends_at > now
+    }
+
+    /// For how long it is good in all, in seconds.
+    pub fn seconds(&self) -> u64 {
+        self.ends_at.0.saturating_sub(self.issued_at.0) / 1000
+    }
+}
+
 impl PrincipalRole {
     /// All of them, the least first.
     pub const ALL: [Self; 3] = [Self::Viewer, Self::Operator, Self::Admin];
@@ -95,11 +117,65 @@ impl PrincipalSpec {
         self.role == PrincipalRole::Admin && self.cluster.is_none()
     }
 
-    /// Whether the certificate of this serial number is good, as far as the principal says; its own end stands in itself.
-    pub fn takes_certificate(&self, serial: &str) -> bool {
-        match self.certificates.iter().find(|listed| listed.serial == serial) {
-            Some(listed) => listed.revoked_at.is_none(),
+    /// Whether the certificate of this serial number is good at this time, as far as the principal says.
+    pub fn takes_certificate(&self, serial: &str, now: Timestamp) -> bool {
+        match self.certificate(serial) {
+            Some(listed) => listed.is_good(now),
             None => self.takes_unlisted,
+        }
+    }
+
+    /// Whether the token of this id is good at this time.
+    pub fn takes_token(&self, id: &str, now: Timestamp) -> bool {
+        self.tokens.iter().any(|token| token.id == id && token.ends_at > now)
+    }
+
+    /// Whether it is known by anything at all at this time.
+    pub fn is_known(&self, now: Timestamp) -> bool {
+        let by_certificate = self.certificates.iter().any(|one| one.is_good(now));
+        by_certificate || self.takes_unlisted || self.tokens.iter().any(|token| token.ends_at > now)
+    }
+
+    /// The certificate of a serial number, where it is listed.
+    pub fn certificate(&self, serial: &str) -> Option<&PrincipalCertificate> {
+        self.certificates.iter().find(|listed| listed.serial == serial)
+    }
+
+    /// Lists another certificate. One that was revoked takes nobody's room.
+    ///
+    /// # Errors
+    /// That it has as many as it may have.
+    pub fn add_certificate(&mut self, one: PrincipalCertificate) -> Result<(), TooMany> {
+        if self.certificates.iter().filter(|listed| listed.is_good(one.issued_at)).count() >= MOST_KNOWN_BY {
+            return Err(TooMany);
+        }
+        self.certificates.push(one);
+        Ok(())
+    }
+
+    /// Lists another token.
+    ///
+    /// # Errors
+    /// That it has as many as it may have.
+    pub fn add_token(&mut self, one: BearerToken) -> Result<(), TooMany> {
+        if self.tokens.len() >= MOST_KNOWN_BY {
+            return Err(TooMany);
+        }
+        self.tokens.push(one);
+        Ok(())
+    }
+
+    /// Ends the certificate that was renewed, an hour from now: the answer that brings the new one may be lost, and is asked for again
+    /// with the old one. One that was not listed is from then on, and no other that is not listed is good any more.
+    pub fn end_renewed(&mut self, serial: &str, now: Timestamp) {
+        let ends_at = Timestamp(now.0.saturating_add(RENEWED_MS));
+        match self.certificates.iter_mut().find(|listed| listed.serial == serial) {
+            Some(listed) => listed.ends_at = listed.ends_at.min(ends_at),
+            None => {
+                let serial = serial.to_owned();
+                self.certificates.push(PrincipalCertificate { serial, issued_at: now, ends_at, revoked_at: None });
+                self.takes_unlisted = false;
+            }
         }
     }
 
@@ -133,10 +209,40 @@ mod tests {
         };
         let first_admin = PrincipalSpec { takes_unlisted: true, ..listed.clone() };
         for (serial, of_listed, of_first_admin) in [("01", true, true), ("02", false, false), ("03", false, true)] {
-            let taken = [&listed, &first_admin].map(|spec| spec.takes_certificate(serial));
+            let taken = [&listed, &first_admin].map(|spec| spec.takes_certificate(serial, Timestamp(9)));
             assert_eq!(taken, [of_listed, of_first_admin], "{serial}");
         }
+        assert!(!listed.takes_certificate("01", Timestamp(10)), "it has ended");
+        assert!(listed.is_known(Timestamp(9)) && !listed.is_known(Timestamp(10)));
         let later = listed.without_ended(Timestamp(10));
         assert_eq!(later.certificates, [certificate("02", 20, Some(5))]);
+    }
+
+    #[test]
+    fn what_was_revoked_takes_nobodys_room() {
+        let good = |n: usize| certificate(&format!("{n:02}"), 10, None);
+        let mut spec = PrincipalSpec {
+            certificates: (0..MOST_KNOWN_BY).map(|n| certificate(&format!("r{n}"), 10, Some(1))).collect(),
+            ..PrincipalSpec::default()
+        };
+        for n in 0..MOST_KNOWN_BY {
+            assert_eq!(spec.add_certificate(good(n)), Ok(()), "{n}");
+        }
+        assert_eq!(spec.add_certificate(good(MOST_KNOWN_BY)), Err(TooMany));
+    }
+
+    #[test]
+    fn a_renewed_certificate_ends_within_the_hour() {
+        let day = 24 * 3_600_000;
+        let mut spec = PrincipalSpec { certificates: vec![certificate("01", day, None)], ..PrincipalSpec::default() };
+        spec.end_renewed("01", Timestamp(1000));
+        assert_eq!(spec.certificates, [certificate("01", 3_601_000, None)]);
+        spec.end_renewed("01", Timestamp(2000));
+        assert_eq!(spec.certificates, [certificate("01", 3_601_000, None)], "and is not given more");
+        let mut first_admin = PrincipalSpec { takes_unlisted: true, ..PrincipalSpec::default() };
+        first_admin.end_renewed("07", Timestamp(0));
+        assert!(first_admin.takes_certificate("07", Timestamp(0)));
+        assert!(!first_admin.takes_certificate("07", Timestamp(3_600_000)));
+        assert!(!first_admin.takes_certificate("08", Timestamp(0)), "it is known by what is listed from then on");
     }
 }

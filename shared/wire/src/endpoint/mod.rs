@@ -5,6 +5,7 @@
 //! are chosen by an exhaustive match, so neither does a route without a handler. The two listeners are separate sockets, and a path of
 //! one does not exist on the other.
 
+mod kinds;
 mod openapi;
 mod schema;
 mod table;
@@ -296,7 +297,7 @@ impl Caller {
             None => Self::Joining,
             Some(Class::Node(_)) => Self::Agent,
             // The verifier of that listener takes no other class; whoever came by it all the same is nobody.
-            Some(Class::Controller(_) | Class::Admin(_) | Class::Signer(_)) => Self::Nobody,
+            Some(Class::Controller(_) | Class::Admin(_) | Class::Principal(_) | Class::Signer(_)) => Self::Nobody,
         }
     }
 }

@@ -14,10 +14,10 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// What who asks is called in the audit: an admin's own name, `node/UUID`; `None` where nothing was shown.
+    /// What who asks is called in the audit: a principal's own name, `node/UUID`; `None` where nothing was shown.
     pub fn principal(&self) -> Option<String> {
         Some(match &self.identity.as_ref()?.class {
-            Class::Admin(name) => name.as_str().to_owned(),
+            Class::Admin(name) | Class::Principal(name) => name.as_str().to_owned(),
             Class::Node(uuid) => format!("node/{uuid}"),
             Class::Controller(uuid) => format!("controller/{uuid}"),
             Class::Signer(uuid) => format!("signer/{uuid}"),

@@ -88,7 +88,9 @@ impl Verifier {
         let (id, key) = check_signer(chain, &self.anchors, KeyUsage::required(CODE_SIGNING), &self.fleet, now)?;
         match id {
             SpiffeId { class: Class::Signer(_), .. } => Ok(key),
-            SpiffeId { class: Class::Node(_) | Class::Controller(_) | Class::Admin(_), .. } => Err(Refusal::WrongClass),
+            SpiffeId {
+                class: Class::Node(_) | Class::Controller(_) | Class::Admin(_) | Class::Principal(_), ..
+            } => Err(Refusal::WrongClass),
         }
     }
 }

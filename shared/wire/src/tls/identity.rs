@@ -15,7 +15,7 @@ const MAX_NAME: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct Fleet(Arc<str>);
 
-/// An admin principal's name: letters, digits, `.`, `-`, `_`, at most 64 bytes, not `.` or `..`.
+/// A principal's name: letters, digits, `.`, `-`, `_`, at most 64 bytes, not `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct Name(Arc<str>);
 
@@ -26,8 +26,10 @@ pub enum Class {
     Node(Uuid),
     /// A controller, as a server.
     Controller(Uuid),
-    /// A person or program on the admin listener.
+    /// The first admin of a fleet, as `init` has always named it. Programs of before there were principals take every such certificate for an admin's.
     Admin(Name),
+    /// A person or program on the admin listener, with the rights of its principal. Programs of before refuse it.
+    Principal(Name),
     /// A controller's signing key for desired states.
     Signer(Uuid),
 }
@@ -69,13 +71,13 @@ pub enum NotAnIdentity {
     /// The trust domain has characters or a length that it may not have.
     #[error("a fleet's name has 1 to 255 of a-z, 0-9, '.', '-', '_'")]
     Fleet,
-    /// Not one of node, controller, admin, signer.
-    #[error("the class is none of node, controller, admin, signer")]
+    /// Not one of node, controller, admin, principal, signer.
+    #[error("the class is none of node, controller, admin, principal, signer")]
     Class,
     /// Not a uuid in its one canonical spelling (lower case, hyphens), or the nil uuid.
     #[error("the id is no uuid in lower case with hyphens")]
     Uuid,
-    /// An admin's name has characters or a length that it may not have.
+    /// A principal's name has characters or a length that it may not have.
     #[error("a principal's name has 1 to 64 of A-Z, a-z, 0-9, '.', '-', '_' and is not '.' or '..'")]
     Name,
 }
@@ -90,7 +92,7 @@ impl Identity {
     pub fn node(&self) -> Option<Uuid> {
         match self.class {
             Class::Node(uuid) => Some(uuid),
-            Class::Controller(_) | Class::Admin(_) | Class::Signer(_) => None,
+            Class::Controller(_) | Class::Admin(_) | Class::Principal(_) | Class::Signer(_) => None,
         }
     }
 }
@@ -102,7 +104,16 @@ impl Class {
             Self::Node(_) => "node",
             Self::Controller(_) => "controller",
             Self::Admin(_) => "admin",
+            Self::Principal(_) => "principal",
             Self::Signer(_) => "signer",
+        }
+    }
+
+    /// The name of an operator; `None` where it is none.
+    pub fn operator(&self) -> Option<&Name> {
+        match self {
+            Self::Admin(name) | Self::Principal(name) => Some(name),
+            Self::Node(_) | Self::Controller(_) | Self::Signer(_) => None,
         }
     }
 }
@@ -163,6 +174,7 @@ impl FromStr for SpiffeId {
             "controller" => Class::Controller(canonical_uuid(id)?),
             "signer" => Class::Signer(canonical_uuid(id)?),
             "admin" => Class::Admin(id.parse()?),
+            "principal" => Class::Principal(id.parse()?),
             _ => return Err(NotAnIdentity::Class),
         };
         Ok(Self { fleet, class })
@@ -185,7 +197,7 @@ impl fmt::Display for Class {
         f.write_str("/")?;
         match self {
             Self::Node(uuid) | Self::Controller(uuid) | Self::Signer(uuid) => fmt::Display::fmt(uuid, f),
-            Self::Admin(name) => fmt::Display::fmt(name, f),
+            Self::Admin(name) | Self::Principal(name) => fmt::Display::fmt(name, f),
         }
     }
 }
@@ -203,6 +215,7 @@ mod tests {
             format!("spiffe://f/controller/{ID}"),
             format!("spiffe://f_1-a/signer/{ID}"),
             "spiffe://prod/admin/Ada.L-1_x".to_owned(),
+            "spiffe://prod/principal/Ada.L-1_x".to_owned(),
         ] {
             let id: SpiffeId = text.parse().expect("a good identity");
             assert_eq!(id.to_string(), text);
@@ -236,6 +249,8 @@ mod tests {
             ("spiffe://f/node/*".to_owned(), Uuid),
             ("spiffe://f/node/00000000-0000-0000-0000-000000000000".to_owned(), Uuid),
             ("spiffe://f/admin/".to_owned(), Name),
+            ("spiffe://f/principal/..".to_owned(), Name),
+            ("spiffe://f/principals/ada".to_owned(), Class),
             ("spiffe://f/admin/..".to_owned(), Name),
             ("spiffe://f/admin/a b".to_owned(), Name),
             ("spiffe://f/admin/аda".to_owned(), Name),

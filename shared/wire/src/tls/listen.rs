@@ -142,7 +142,7 @@ impl ClientVerifier {
         let id = certificate.client_id(&self.fleet)?;
         match self.accepts {
             Accepts::Agents { .. } => require_class(&id, |class| matches!(class, Class::Node(_))),
-            Accepts::Admins => require_class(&id, |class| matches!(class, Class::Admin(_))),
+            Accepts::Admins => require_class(&id, |class| class.operator().is_some()),
         }
     }
 }

@@ -15,7 +15,8 @@
 //! | admin issuer | root | yes, 0 | clientAuth, serverAuth | none |
 //! | signers issuer | root | yes, 0 | codeSigning | none |
 //! | node | agents issuer | no | clientAuth | `spiffe://<fleet>/node/<uuid>` |
-//! | admin | admin issuer | no | clientAuth | `spiffe://<fleet>/admin/<name>` |
+//! | first admin | admin issuer | no | clientAuth | `spiffe://<fleet>/admin/<name>` |
+//! | principal | admin issuer | no | clientAuth | `spiffe://<fleet>/principal/<name>` |
 //! | controller | admin issuer | no | serverAuth | `spiffe://<fleet>/controller/<uuid>`, DNS names, IP addresses |
 //! | signer | signers issuer | no | codeSigning | `spiffe://<fleet>/signer/<uuid>` |
 //!

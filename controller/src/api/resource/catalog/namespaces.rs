@@ -157,7 +157,7 @@ pub(in super::super) async fn put(api: &Api, request: &Request) -> HandlerResult
     let mut fields = request.object()?;
     check_written(&fields)?;
     let name = take_name(&mut fields)?;
-    fields.entry("owner").or_insert_with(|| caller.principal.clone().into());
+    fields.entry("owner").or_insert_with(|| caller.who.name.clone().into());
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         let within = read_body::<NamespaceSpec>(fields.clone())?;
         update(api, work, &NamespaceSpec::default(), &within, &caller, BodyShape::Own)?;

@@ -42,9 +42,7 @@ macro_rules! kept_in {
 /// What stands in no cluster and is read by all.
 macro_rules! shared {
     () => {
-        fn place(_model: &Model, _object: &Object<Self>) -> stemma_core::access::Place {
-            stemma_core::access::Place::Shared
-        }
+        const IS_SHARED: bool = true;
     };
 }
 
@@ -69,6 +67,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 pub use node::ended_unassignments;
+pub use principal::{certificate_key, token_key};
 pub use release::content_fixed;
 pub use simple::protected;
 
@@ -97,6 +96,9 @@ impl Reference {
 
 /// A kind as the controller keeps it.
 pub trait Resource: Spec {
+    /// Whether its objects stand in no cluster and are read by all.
+    const IS_SHARED: bool = false;
+
     /// The name as text; `None` for a node without one.
     fn name_text(name: &Self::Name) -> Option<String>;
 
@@ -144,7 +146,20 @@ pub trait Resource: Spec {
 
     /// Where an object stands, for the rights of who asks.
     fn place(model: &Model, object: &Object<Self>) -> Place {
+        if Self::IS_SHARED {
+            return Place::Shared;
+        }
         Self::cluster(model, object).map_or(Place::Nowhere, Place::Cluster)
+    }
+
+    /// The objects that stand in a cluster, where they are no more than so many, and the fleet knows them without a look at all.
+    fn standing_in(_model: &Model, _cluster: ClusterId, _most: usize) -> Option<Vec<Uuid>> {
+        None
+    }
+
+    /// Further keys by which an object is found.
+    fn keys(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Checks what only the whole fleet can tell.
@@ -187,8 +202,12 @@ pub(super) struct Row {
     pub(super) load_changes: fn(&mut Model) -> Vec<Change>,
     /// [`Resource::place`], where the object is there.
     pub(super) place: fn(&Model, Uuid) -> Option<Place>,
+    /// [`Resource::IS_SHARED`].
+    pub(super) is_shared: bool,
     /// Hides from a model what a principal that is bound to a cluster does not see of the whole one.
     pub(super) hide: fn(&mut Model, &Arc<Model>, ClusterId),
+    /// Shows it again.
+    pub(super) show_all: fn(&mut Model),
 }
 
 impl Row {
@@ -199,7 +218,9 @@ impl Row {
             take: Model::take_object::<S>,
             load_changes: S::load_changes,
             place: |model, uuid| Some(S::place(model, S::shelf(model).get(uuid)?)),
+            is_shared: S::IS_SHARED,
             hide: Model::hide::<S>,
+            show_all: |model| S::shelf_mut(model).see_all(),
         }
     }
 }

@@ -39,6 +39,12 @@ impl Resource for NodeSpec {
         Some(model.groups.get(object.spec.nodegroup?.0)?.spec.cluster)
     }
 
+    fn standing_in(model: &Model, cluster: ClusterId, most: usize) -> Option<Vec<Uuid>> {
+        let some: Vec<Uuid> =
+            model.fleet.nodes_of_cluster(cluster).take(most.saturating_add(1)).map(|node| node.0).collect();
+        (some.len() <= most).then_some(some)
+    }
+
     fn check(&self, _model: &Model) -> Result<(), ApiError> {
         if self.traits.len() > MAX_TRAITS {
             let message = format!(

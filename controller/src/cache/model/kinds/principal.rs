@@ -45,7 +45,22 @@ impl Resource for PrincipalSpec {
         None
     }
 
+    fn keys(&self) -> Vec<String> {
+        let certificates = self.certificates.iter().map(|one| certificate_key(&one.serial));
+        certificates.chain(self.tokens.iter().map(|one| token_key(&one.id))).collect()
+    }
+
     fn place(_model: &Model, object: &Object<Self>) -> Place {
         object.spec.cluster.map_or(Place::Nowhere, Place::Cluster)
     }
+}
+
+/// By which a principal is found that has the certificate of a serial number.
+pub fn certificate_key(serial: &str) -> String {
+    format!("certificate/{serial}")
+}
+
+/// By which a principal is found that has the bearer token of an id.
+pub fn token_key(id: &str) -> String {
+    format!("token/{id}")
 }

@@ -1,6 +1,7 @@
 //! One kind's objects on persistent maps: a snapshot is a clone of three roots, a change copies a few nodes of
 //! each. Objects are shared, so the fleet that resolve reads holds the same ones.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -14,10 +15,22 @@ use super::Resource;
 pub struct Shelf<S: Resource> {
     by_uuid: OrdMap<Uuid, Held<S>>,
     by_name: OrdMap<(Option<Uuid>, String), Uuid>,
+    by_key: OrdMap<String, Uuid>,
     in_order: OrdMap<(u64, Uuid), ()>,
     /// Which of them are seen; `None`: all.
-    seen: Option<Arc<dyn Fn(Uuid) -> bool + Send + Sync>>,
+    seen: Option<Seen>,
 }
+
+/// Which objects of a kind are seen by who is bound to a cluster.
+#[derive(Clone)]
+struct Seen {
+    is_seen: Arc<dyn Fn(Uuid) -> bool + Send + Sync>,
+    /// Those that stand in the cluster, where they are no more than so many, and known without a look at all.
+    few: Arc<dyn Fn(usize) -> Option<Vec<Uuid>> + Send + Sync>,
+}
+
+/// A cluster that holds less than one in so many objects is listed by itself, and not among all.
+const FEW: usize = 8;
 
 /// An object with the revision that made it, which is its place in a list.
 #[derive(Clone)]
@@ -28,7 +41,13 @@ struct Held<S: Resource> {
 
 impl<S: Resource> Default for Shelf<S> {
     fn default() -> Self {
-        Self { by_uuid: OrdMap::new(), by_name: OrdMap::new(), in_order: OrdMap::new(), seen: None }
+        Self {
+            by_uuid: OrdMap::new(),
+            by_name: OrdMap::new(),
+            by_key: OrdMap::new(),
+            in_order: OrdMap::new(),
+            seen: None,
+        }
     }
 }
 
@@ -36,7 +55,7 @@ impl<S: Resource> Shelf<S> {
     /// The object of a uuid.
     pub fn get(&self, uuid: Uuid) -> Option<&Arc<Object<S>>> {
         let held = self.by_uuid.get(&uuid)?;
-        self.seen.as_ref().is_none_or(|seen| seen(uuid)).then_some(&held.object)
+        self.seen.as_ref().is_none_or(|seen| (seen.is_seen)(uuid)).then_some(&held.object)
     }
 
     /// Whether a uuid is taken, by one that is not seen too.
@@ -49,9 +68,23 @@ impl<S: Resource> Shelf<S> {
         self.by_name.get(&(scope, name.to_owned())).copied()
     }
 
-    /// From now on only these are seen.
-    pub(in crate::cache::model) fn see_only(&mut self, seen: impl Fn(Uuid) -> bool + Send + Sync + 'static) {
-        self.seen = Some(Arc::new(seen));
+    /// From now on only these are seen; `few` lists them, where they are no more than so many, and known without a look at all.
+    pub(in crate::cache::model) fn see_only(
+        &mut self,
+        is_seen: impl Fn(Uuid) -> bool + Send + Sync + 'static,
+        few: impl Fn(usize) -> Option<Vec<Uuid>> + Send + Sync + 'static,
+    ) {
+        self.seen = Some(Seen { is_seen: Arc::new(is_seen), few: Arc::new(few) });
+    }
+
+    /// From now on all are seen.
+    pub(in crate::cache::model) fn see_all(&mut self) {
+        self.seen = None;
+    }
+
+    /// The object that has a key ([`Resource::keys`]).
+    pub fn keyed(&self, key: &str) -> Option<&Arc<Object<S>>> {
+        self.by_key.get(key).and_then(|uuid| self.get(*uuid))
     }
 
     /// The object of a name, within its scope.
@@ -67,7 +100,20 @@ impl<S: Resource> Shelf<S> {
 
     /// All objects, in the order in which they were made.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Object<S>>> {
-        self.in_order.keys().filter_map(|(_, uuid)| self.get(*uuid))
+        let (few, all) = match self.few() {
+            Some(few) => (few, None),
+            None => (Vec::new(), Some(self.in_order.keys().map(|(_, uuid)| *uuid))),
+        };
+        few.into_iter().chain(all.into_iter().flatten()).filter_map(|uuid| self.get(uuid))
+    }
+
+    /// Those that may be seen, in the same order, where they are few among all: with what was put here since.
+    fn few(&self) -> Option<Vec<Uuid>> {
+        let few = (self.seen.as_ref()?.few)(self.by_uuid.len() / FEW)?;
+        let known = few.into_iter().filter_map(|uuid| Some((self.by_uuid.get(&uuid)?.made, uuid)));
+        let new = self.in_order.range((u64::MAX, Uuid::nil())..).map(|(at, ())| *at);
+        let in_order: BTreeSet<(u64, Uuid)> = known.chain(new).collect();
+        Some(in_order.into_iter().map(|(_, uuid)| uuid).collect())
     }
 
     /// The revision that made an object; the last there is for one that is not here yet.
@@ -92,6 +138,9 @@ impl<S: Resource> Shelf<S> {
         if let Some(name) = S::name_text(&object.meta.name) {
             self.by_name.insert((object.spec.scope(), name), uuid);
         }
+        for key in object.spec.keys() {
+            self.by_key.insert(key, uuid);
+        }
         self.in_order.insert((made, uuid), ());
         self.by_uuid.insert(uuid, Held { made, object });
         before
@@ -101,6 +150,9 @@ impl<S: Resource> Shelf<S> {
     pub fn take(&mut self, uuid: Uuid) -> Option<Arc<Object<S>>> {
         let held = self.by_uuid.remove(&uuid)?;
         self.in_order.remove(&(held.made, uuid));
+        for key in held.object.spec.keys() {
+            self.by_key.remove(&key);
+        }
         if let Some(name) = S::name_text(&held.object.meta.name) {
             let at = (held.object.spec.scope(), name);
             // Within one commit another object may have taken the name before this one is seen to give it up.

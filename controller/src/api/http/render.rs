@@ -1,0 +1,85 @@
+//! An outcome as it goes over the wire: the body in the form of its upstream, and the headers that say what to do about it.
+
+use bytes::Bytes;
+use hyper::header::HeaderValue;
+use hyper::{Response, StatusCode, header};
+use log::error;
+use serde_json::json;
+use stemma_wire::error::{ApiError, ErrorType};
+
+use super::body::{self, AnswerBody};
+use super::request::{Body, HandlerResult, JSON, Reply};
+use super::version::Service;
+
+/// An outcome as it goes over the wire.
+pub(crate) fn render(outcome: HandlerResult, id: &str, service: Option<Service>) -> Response<AnswerBody> {
+    let reply = outcome.unwrap_or_else(|refusal| refused(refusal, id, service)).written_out();
+    let (body, media_type) = match reply.body {
+        Body::Written(text, media_type) => (body::whole(text), Some(media_type)),
+        Body::Pieces(pieces) => (body::streamed(pieces), Some(JSON)),
+        Body::Nothing | Body::Value(_) => (body::whole(Bytes::new()), None),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply.headers;
+    if let Some(media_type) = media_type {
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    }
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Ok(id) = HeaderValue::from_str(id) {
+        response.headers_mut().insert("x-openstack-request-id", id);
+    }
+    response
+}
+
+fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
+    refusal.request_id = Some(id.to_owned());
+    if refusal.status() >= 500 {
+        error!(request = id, reason = refusal.kind.name(), error = refusal.message; "request failed");
+    }
+    if service == Some(Service::Baremetal) {
+        // A string that holds JSON: what Ironic's clients read.
+        let fault = if refusal.status() >= 500 { "Server" } else { "Client" };
+        let inner = json!({"faultcode": fault, "faultstring": refusal.message, "debuginfo": null});
+        refusal = refusal.extra("error_message", inner.to_string().into());
+    }
+    let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut reply = Reply { status, ..Reply::ok(refusal.body()) };
+    if let Some(allow) = &refusal.allow {
+        reply.set(header::ALLOW, allow);
+    }
+    if let Some(seconds) = retry_after_s(refusal.kind) {
+        reply.headers.insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
+    }
+    reply
+}
+
+/// After how many seconds a request can be sent again as it is; `None` where that would be of no use, or is not known to be
+/// of none the first time.
+fn retry_after_s(kind: ErrorType) -> Option<&'static str> {
+    match kind {
+        ErrorType::ServerBusy => Some("1"),
+        // By then the service has been restarted.
+        ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some("10"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_served_now_is_told_when_to_ask_again() {
+        for (kind, seconds) in [
+            (ErrorType::ServerBusy, Some("1")),
+            (ErrorType::StoreReadOnly, Some("10")),
+            (ErrorType::OutcomeUnknown, None),
+            (ErrorType::LabelConflict, None),
+        ] {
+            let response = render(Err(ApiError::new(kind, "x")), "req-1", None);
+            let told = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
+            assert_eq!(told, seconds, "{}", kind.name());
+        }
+    }
+}

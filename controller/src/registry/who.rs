@@ -1,0 +1,88 @@
+//! Who asks, and whether they still may.
+//!
+//! A request takes as long as its body, and a write is decided again when others were faster. So it is asked when the request begins,
+//! when its body is there, and in each decision, on the very fleet that is decided on; the commit holds only while the principal stays as
+//! it was. What is revoked while a write is on its way ends with it.
+
+use stemma_core::access::Rights;
+use stemma_core::object::{Kind, Principal, PrincipalSpec, Timestamp};
+use stemma_wire::error::{ApiError, ErrorType};
+
+use crate::cache::Model;
+use crate::records::key;
+use crate::store::{Precondition, Revision};
+
+/// A principal that asks, or whoever else is let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// Its name.
+    pub name: String,
+    /// What it may.
+    pub rights: Rights,
+    /// By what it is known.
+    pub shown: Shown,
+}
+
+/// By what a principal is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// By how it came in: on the socket of root, on the plain listener for development, or as the controller itself.
+    Way,
+    /// A certificate, by its serial number.
+    Certificate(String),
+    /// A token, by its id.
+    Token(String),
+}
+
+/// What a principal may.
+pub fn rights(spec: &PrincipalSpec) -> Rights {
+    Rights { role: spec.role, within: spec.cluster }
+}
+
+impl Who {
+    /// Somebody who may do everything, by how they came in.
+    pub fn by_way(name: impl Into<String>) -> Self {
+        Self { name: name.into(), rights: Rights::ALL, shown: Shown::Way }
+    }
+
+    /// Refuses where this is no longer so in a fleet: what was shown is worth nothing, or what it may is something else.
+    ///
+    /// # Errors
+    /// [`ErrorType::AuthRevoked`], [`ErrorType::AuthRequired`] or [`ErrorType::AuthForbidden`].
+    pub fn check_still(&self, model: &Model, now: Timestamp) -> Result<(), ApiError> {
+        let principal = self.principal(model);
+        match (&self.shown, principal) {
+            (Shown::Way, _) => return Ok(()),
+            (Shown::Certificate(serial), Some(one)) if one.spec.takes_certificate(serial, now) => {}
+            // A fleet of before there were principals.
+            (Shown::Certificate(_), None) if model.principals.is_empty() => {}
+            (Shown::Certificate(_), _) => return Err(ErrorType::AuthRevoked.into()),
+            (Shown::Token(id), Some(one)) if one.spec.takes_token(id, now) => {}
+            (Shown::Token(_), _) => {
+                return Err(ApiError::new(ErrorType::AuthRequired, "the token has ended or was revoked meanwhile"));
+            }
+        }
+        if principal.is_some_and(|one| rights(&one.spec) != self.rights) {
+            let message = "what you may do was changed while this was asked; nothing was changed by it";
+            return Err(ApiError::new(ErrorType::AuthForbidden, message).detail("ask again"));
+        }
+        Ok(())
+    }
+
+    /// What a commit requires for it to be still so.
+    pub(super) fn unchanged(&self, model: &Model) -> Option<Precondition> {
+        match (&self.shown, self.principal(model)) {
+            (Shown::Way, _) => None,
+            (_, Some(one)) => {
+                let at = key::object(Kind::Principal, one.meta.uuid);
+                Some(Precondition::unchanged(at, Revision::new(one.meta.resource_version)))
+            }
+            (_, None) => Some(Precondition::absent(key::name(Kind::Principal, None, &self.name))),
+        }
+    }
+
+    /// Its principal; `None` for who is none, and in a fleet of before there were any.
+    pub fn principal<'m>(&self, model: &'m Model) -> Option<&'m Principal> {
+        model.principals.named(None, &self.name).map(|one| &**one)
+    }
+}
