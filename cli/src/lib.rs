@@ -42,6 +42,8 @@ const QUESTIONS: &[&[&str]] = &[
     &["validate"],
     &["fields"],
     &["audit"],
+    &["events"],
+    &["wait"],
     &["completion"],
     &["get"],
     &["describe"],
@@ -150,6 +152,11 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
             describe::describe(api, kind, kind.bare(name), output).await
         }
         Command::Audit(asked) => command::audit::audit(api, &asked, output).await,
+        Command::Events(asked) => command::events::events(api, &asked, output).await,
+        Command::Wait(waited) => {
+            let (kind, names) = of_one_kind(&waited.subject, waited.names.clone())?;
+            command::events::wait(api, kind, &names, &waited).await
+        }
         Command::Explain { kind: Explained::Object(kind), name, question, about } => {
             question::explain(api, kind, &name, question.zip(about.as_deref()), output).await
         }

@@ -105,6 +105,11 @@ impl StatusTable {
         }
     }
 
+    /// Where a node stands; `None`: nothing is known of it yet.
+    pub fn get(&self, node: Uuid) -> Option<NodeStatus> {
+        self.lock().facts.get(&node).copied().map(NodeStatus::of)
+    }
+
     /// Whether a node's agent is there.
     pub fn liveness(&self, node: Uuid) -> Liveness {
         self.lock().facts.get(&node).map_or(Liveness::Absent, |facts| facts.liveness)

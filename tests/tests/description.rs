@@ -80,6 +80,8 @@ fn each_request_that_the_description_allows_is_answered_as_it_says() -> Result<(
     let mut tool = Command::new(programs.join("schemathesis"));
     tool.arg("--config-file").arg(&configuration).args(["run", &format!("{admin}/openapi.json"), "--url", &admin]);
     tool.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "20", "--max-time", SECONDS]);
+    // Its answer ends with the client.
+    tool.args(["--exclude-path", "/v1/events"]);
     tool.args(["--checks", CHECKS, "--continue-on-failure", "--no-color", "--warnings", "off"]);
     let output = tool.current_dir(dir.path()).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));

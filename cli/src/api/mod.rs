@@ -1,5 +1,6 @@
 //! The controller's HTTP API as the command uses it: one connection, JSON, an idempotency key on each write.
 
+mod events;
 mod network;
 mod patience;
 mod refusal;
@@ -13,11 +14,13 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use hyper::{Request, Response, StatusCode, header};
+use rustls::ClientConfig;
 use serde_json::Value;
 use stemma_wire::client::{Client, ClientError, ClientLimits, RequestOutcome, Target};
 use stemma_wire::endpoint::{Content, Endpoint, escape};
 use uuid::Uuid;
 
+pub(crate) use events::{Event, Told};
 use patience::Patience;
 pub(crate) use refusal::Refusal;
 pub(crate) use trust::ca_hash;
@@ -118,6 +121,7 @@ impl fmt::Display for Write {
 /// A connection to a controller.
 pub(crate) struct Api {
     client: Client,
+    tls: Option<Arc<ClientConfig>>,
     manager: Option<String>,
     token: Option<header::HeaderValue>,
     reason: Option<header::HeaderValue>,
@@ -138,7 +142,8 @@ impl Api {
         let token = context.token()?.map(|token| header::HeaderValue::from_str(&format!("Bearer {token}")));
         let reason = global.reason.as_ref().map(|reason| header::HeaderValue::from_bytes(reason.as_bytes()));
         Ok(Self {
-            client: Client::new(target, tls, ClientLimits::default()),
+            client: Client::new(target, tls.clone(), ClientLimits::default()),
+            tls,
             manager: global.manager.clone(),
             token: token.transpose().context("the context's token is one line of text")?,
             reason: reason.transpose().context("--reason takes one line of text")?,

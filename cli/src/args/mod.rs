@@ -2,6 +2,7 @@
 
 mod access;
 mod catalog;
+mod events;
 mod node;
 mod object;
 
@@ -11,6 +12,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub(crate) use access::{Cert, Handover, NewPrincipal, Principal, PrincipalChange, PrincipalRole, PrincipalToken};
 pub(crate) use catalog::{Catalog, Explained, Mode};
+pub(crate) use events::{EventClass, EventsAsked, Waited};
 pub(crate) use node::{
     NodeVerb, Nodes, NodesAndNames, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,
 };
@@ -143,6 +145,10 @@ pub(crate) enum Command {
     },
     /// Who did what and what was refused, the last first.
     Audit(Audit),
+    /// What changes, as it happens, until Ctrl-C.
+    Events(EventsAsked),
+    /// Wait until objects are as they should be.
+    Wait(Waited),
     /// Make an object.
     #[command(subcommand)]
     Create(Create),
@@ -230,6 +236,8 @@ impl Command {
             | Self::Get { .. }
             | Self::Describe { .. }
             | Self::Audit(_)
+            | Self::Events(_)
+            | Self::Wait(_)
             | Self::Explain { .. } => false,
         }
     }

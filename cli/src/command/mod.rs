@@ -7,6 +7,7 @@ pub(crate) mod catalog;
 pub(crate) mod describe;
 pub(crate) mod done;
 pub(crate) mod each;
+pub(crate) mod events;
 pub(crate) mod import;
 pub(crate) mod label;
 pub(crate) mod node;

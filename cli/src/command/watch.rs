@@ -1,7 +1,7 @@
 //! `get --watch`: the list, then what changes of it, each with the time in UTC at which that was seen.
 //!
-//! The list is asked for again and compared, object by object: a node's state is no part of its revision, and a person who
-//! watches a node waits for its state. A controller that is away for a while is said once and asked again.
+//! An event says that something changed; the list is then asked for again and compared, object by object, since what an object
+//! inherits changes without it. A controller that is away for a while is said once and asked again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,14 +9,19 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use stemma_wire::endpoint::Endpoint;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::{sleep, timeout};
 
 use crate::api::Api;
 use crate::args::{Filter, Kind, Output};
 use crate::command::question::{self, fields, name, objects};
 use crate::output::printable;
 
-/// How long after an answer the list is asked for again.
-const PAUSE: Duration = Duration::from_secs(2);
+/// So long it is waited for more of what changes together.
+const TOGETHER: Duration = Duration::from_millis(500);
+/// The list is asked for after so long at the latest: not everything that it shows has events.
+const AT_LEAST: Duration = Duration::from_secs(30);
 
 /// What is watched, and how it is shown.
 pub(crate) struct Watched<'a> {
@@ -38,6 +43,15 @@ pub(crate) async fn watch(api: &mut Api, watched: Watched<'_>) -> Result<()> {
 }
 
 async fn follow(api: &mut Api, watched: &Watched<'_>) -> Result<()> {
+    let (notify, mut noticed) = unbounded_channel();
+    let mut events = api.events(Endpoint::WatchEvents.path(&[]));
+    tokio::select! {
+        Err(error) = events.follow(move |_| Ok(notify.send(())?)) => Err(error),
+        ended = lists(api, watched, &mut noticed) => ended,
+    }
+}
+
+async fn lists(api: &mut Api, watched: &Watched<'_>, noticed: &mut UnboundedReceiver<()>) -> Result<()> {
     let Watched { kind, names, filter, output } = *watched;
     let mut known: BTreeMap<String, Value> = BTreeMap::new();
     let mut is_first = true;
@@ -63,7 +77,9 @@ async fn follow(api: &mut Api, watched: &Watched<'_>) -> Result<()> {
                 is_away = true;
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        let _something_happened = timeout(AT_LEAST, noticed.recv()).await;
+        sleep(TOGETHER).await;
+        while noticed.try_recv().is_ok() {}
     }
 }
 

@@ -19,6 +19,7 @@ use stemma_wire::serve::{BoxError, Peer, Rejected};
 pub use http::body::{AnswerBody, Readers};
 pub use http::serve::{Answering, Guarding};
 pub use http::writers::Writers;
+pub use resource::Streams;
 
 use crate::blobs::Blobs;
 use crate::ca::Authority;
@@ -50,6 +51,8 @@ pub struct Api {
     pub readers: Readers,
     /// Whose write is worked on.
     pub writers: Writers,
+    /// Who is told of events.
+    pub streams: Streams,
     /// The port at which agents are served, with which a new token's answer says where to join.
     pub agents_port: u16,
     /// Which requests the listener takes.

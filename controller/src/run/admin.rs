@@ -7,7 +7,7 @@ use stemma_wire::net::UnixListen;
 use stemma_wire::serve::{Connections, Limits, Server};
 
 use super::Parts;
-use crate::api::{Api, Guarding, Readers, Writers, handler};
+use crate::api::{Api, Guarding, Readers, Streams, Writers, handler};
 use crate::config::{AdminListen, Config};
 use crate::enrol::{GuessLimits, Guesses};
 use crate::init::first;
@@ -34,6 +34,7 @@ pub(super) fn api(
         traits,
         readers: Readers::default(),
         writers: Writers::default(),
+        streams: Streams::default(),
         agents_port,
         guarding,
         authority: Some(Arc::clone(&parts.authority)),

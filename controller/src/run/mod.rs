@@ -27,6 +27,7 @@ use stemma_wire::serve::{Connections, Rejected};
 use stemma_wire::tls::Fleet;
 use tokio::sync::watch;
 
+use crate::api::Streams;
 use crate::blobs::Blobs;
 use crate::ca::files::FileError;
 use crate::ca::{Authority, CaError};
@@ -158,6 +159,7 @@ pub struct Controller {
     agents: SocketAddr,
     agent_connections: Connections,
     stop: watch::Sender<bool>,
+    streams: Streams,
     threads: Vec<thread::Worker>,
     admin_task: tokio::task::JoinHandle<()>,
     tasks: tasks::Tasks,
@@ -214,6 +216,7 @@ impl Controller {
     /// Stops: no new connections, parked check-ins answered, requests in hand ended, then everything else.
     pub async fn stop(self) {
         self.parts.desired.stop();
+        self.streams.end();
         let _nobody_may_listen = self.stop.send(true);
         if self.admin_task.await.is_err() {
             log::error!("the admin listener did not end by itself");

@@ -70,8 +70,9 @@ impl Default for Options {
             agent_limits: Limits::default(),
             // One address, or IPv6 network of 64 bits, has half of the places at the most, and a tenth of them before it has shown a certificate.
             admin_limits: Limits {
-                connections: 1000,
-                connections_of_one_address: 500,
+                // As many as there may be streams of events, and as many again for requests.
+                connections: 2000,
+                connections_of_one_address: 1000,
                 handshakes_of_one_address: 100,
                 strangers_of_one_address: 100,
                 networks_are_addresses: true,
@@ -255,6 +256,7 @@ impl Serving {
         let admin_connections = server.connections();
         parts.metrics.watch_connections(agent_connections.clone(), admin_connections.clone());
         let api = admin::api(&parts, &config, options.guesses, traits, agents.port());
+        let streams = api.streams.clone();
         let by_root = admin::socket(&parts, &api, options.admin_limits, until(stopped.clone()));
         let admin_task = tokio::spawn(server.run(crate::api::handler(Arc::clone(&api)), until(stopped.clone())));
         let mut tasks = Tasks::begin(&parts, keys, sides, from);
@@ -268,7 +270,7 @@ impl Serving {
             threads.push(thread);
             tasks.spawn(ended.wait());
         }
-        Ok(Controller { parts, config, admin, agents, agent_connections, stop, threads, admin_task, tasks })
+        Ok(Controller { parts, config, admin, agents, agent_connections, stop, streams, threads, admin_task, tasks })
     }
 }
 

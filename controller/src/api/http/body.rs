@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::stream::try_unfold;
+use futures_util::stream::{try_unfold, unfold};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::BoxError;
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::Receiver;
 use tokio::task::spawn_blocking;
 
 /// The body of an answer.
@@ -65,6 +66,12 @@ pub(crate) fn streamed(pieces: Pieces) -> AnswerBody {
         let (piece, pieces) = spawn_blocking(move || (pieces.next(), pieces)).await?;
         Ok(piece.transpose()?.map(|piece| (Frame::data(piece), pieces)))
     });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// A body of what is told as it comes, until nobody tells any more.
+pub(crate) fn told(events: Receiver<Bytes>) -> AnswerBody {
+    let frames = unfold(events, async |mut events| Some((Ok(Frame::data(events.recv().await?)), events)));
     StreamBody::new(frames).boxed_unsync()
 }
 

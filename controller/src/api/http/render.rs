@@ -5,6 +5,7 @@ use hyper::header::HeaderValue;
 use hyper::{Response, StatusCode, header};
 use log::error;
 use serde_json::json;
+use stemma_wire::endpoint::Content;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::body::{self, AnswerBody};
@@ -17,6 +18,7 @@ pub(crate) fn render(outcome: HandlerResult, id: &str, service: Option<Service>)
     let (body, media_type) = match reply.body {
         Body::Written(text, media_type) => (body::whole(text), Some(media_type)),
         Body::Pieces(pieces) => (body::streamed(pieces), Some(JSON)),
+        Body::Events(events) => (body::told(events), Content::Events.media_types().first().copied()),
         Body::Nothing | Body::Value(_) => (body::whole(Bytes::new()), None),
     };
     let mut response = Response::new(body);

@@ -11,6 +11,7 @@ use stemma_wire::endpoint::Minor;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::net::LOCAL;
 use stemma_wire::serve::Peer;
+use tokio::sync::mpsc::Receiver;
 use uuid::Uuid;
 
 use super::body::Pieces;
@@ -80,6 +81,8 @@ pub(crate) enum Body {
     Written(Bytes, &'static str),
     /// JSON in pieces.
     Pieces(Pieces),
+    /// Server-sent events, as they come.
+    Events(Receiver<Bytes>),
 }
 
 /// What a handler answers.
@@ -107,9 +110,14 @@ impl Reply {
         let body = match self.body {
             Body::Value(Value::String(text)) => Body::Written(text.into(), "text/plain; charset=utf-8"),
             Body::Value(value) => Body::Written(value.to_string().into(), JSON),
-            other @ (Body::Nothing | Body::Written(..) | Body::Pieces(_)) => other,
+            other @ (Body::Nothing | Body::Written(..) | Body::Pieces(_) | Body::Events(_)) => other,
         };
         Self { body, ..self }
+    }
+
+    /// Events as they come, with status 200.
+    pub(crate) fn events(events: Receiver<Bytes>) -> Self {
+        Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Body::Events(events) }
     }
 
     /// No body.

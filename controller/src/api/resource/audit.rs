@@ -30,7 +30,7 @@ pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
     });
     let order = if page.descending { Order::Descending } else { Order::Ascending };
     let asked = AuditPage { limit: page.limit, marker: marker.transpose()?, order };
-    let seen = Seen { model: &model, asks: request.principal() };
+    let seen = Seen::of(&model, request.principal());
     let audited = api.registry.audit(asked, |record| filter.keeps(&seen, record)).await?;
     let rows: Vec<Value> = audited.entries.iter().map(|(revision, record)| row(&seen, *revision, record)).collect();
     let last = audited.next.map(|revision| revision.to_string());
@@ -121,13 +121,19 @@ fn time(query: &Parameters, name: &'static str) -> Result<Option<Timestamp>, Bad
 }
 
 /// What of the audit whoever asks sees: all, or what one cluster's objects and principals did and had done to them.
-struct Seen<'a> {
+pub(super) struct Seen<'a> {
     model: &'a Model,
     asks: &'a str,
 }
 
-impl Seen<'_> {
-    fn shows(&self, object: &AuditedObject) -> bool {
+impl<'a> Seen<'a> {
+    /// What is shown of objects.
+    pub(super) fn of(model: &'a Model, asks: &'a str) -> Self {
+        Self { model, asks }
+    }
+
+    /// Whether what became of an object is shown.
+    pub(super) fn shows(&self, object: &AuditedObject) -> bool {
         let Some(own) = self.model.within else { return true };
         // Entries that were written before clusters stood in them.
         let stands_here = || self.model.place_of(object.kind, object.uuid) == Some(Place::Cluster(own));

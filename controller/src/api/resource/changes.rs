@@ -155,7 +155,7 @@ fn lost_keys(old: &Labels, new: &Labels) -> Vec<LabelKey> {
 }
 
 /// What an object's authors said of it, in the form of a manifest, and a node's effective tags.
-fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
+pub(super) fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
     let mut said = fields_of(&object.spec, &ModelNames::new(model, &api.traits), &|_| true);
     said.insert("name".to_owned(), json!(S::name_text(&object.meta.name)));
     if let Some(own) = object.spec.inherited_ref() {

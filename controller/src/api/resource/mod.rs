@@ -10,6 +10,7 @@ mod changes;
 mod clusters;
 mod columns;
 mod credentials;
+mod events;
 mod explain;
 mod filter;
 mod findings;
@@ -35,3 +36,5 @@ mod tokens;
 mod traits;
 mod view;
 mod writes;
+
+pub use events::Streams;

@@ -25,8 +25,8 @@ use super::roles::RoleCall;
 use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
-    actions, apply, audit, blobs, credentials, explain, lists, machine, maps, nodes, objects, patching, principals,
-    provision, releases, resolved, roles, tags, tokens, traits, writes,
+    actions, apply, audit, blobs, credentials, events, explain, lists, machine, maps, nodes, objects, patching,
+    principals, provision, releases, resolved, roles, tags, tokens, traits, writes,
 };
 use crate::api::Api;
 use crate::api::http::body::while_good;
@@ -201,6 +201,7 @@ handlers! {
     ExplainKey => read keys::explain;
     Apply => write apply::post;
     PutBlob => write blobs::put;
+    WatchEvents => write events::watch;
     ListAudit => write audit::list;
     GetRequest => write machine::request;
     ListTokens => answer tokens::list;

@@ -61,6 +61,8 @@ pub enum Content {
     Bytes,
     /// Plain text.
     Text,
+    /// Server-sent events, for as long as the client stays.
+    Events,
 }
 
 /// A class of callers.
@@ -361,6 +363,7 @@ impl Content {
             ],
             Self::Bytes => &["application/octet-stream"],
             Self::Text => &["text/plain"],
+            Self::Events => &["text/event-stream"],
         }
     }
 }

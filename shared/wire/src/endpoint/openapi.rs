@@ -87,6 +87,9 @@ fn refusals(endpoint: Endpoint) -> BTreeSet<u16> {
     if route.query.names().any(|name| name == "at_least") {
         statuses.insert(ErrorType::RevisionAhead.status());
     }
+    if route.answer == Content::Events {
+        statuses.extend([ErrorType::RevisionAhead, ErrorType::EventsCompacted].map(ErrorType::status));
+    }
     statuses
 }
 
@@ -150,6 +153,7 @@ fn headers(endpoint: Endpoint) -> impl Iterator<Item = Value> {
         ("write", is_write),
         ("object", changes),
         ("preferred", endpoint.preferred_status().is_some()),
+        ("resumed", route.answer == Content::Events),
     ];
     let looked_at = sets.into_iter().filter(|(_, is_read)| *is_read);
     let headers = looked_at.flat_map(|(set, _)| PARAMETERS["header"][set].as_array().into_iter().flatten());

@@ -40,6 +40,8 @@ const NAMED_NODE: Query = Query::Of(&[&["node", "node_uuid"], AT_LEAST]);
 const EXPLAIN: Query = Query::Of(&[&["label", "tag", "task", "trait"], AT_LEAST]);
 /// The audit.
 const AUDIT: Query = Query::Of(&[PAGE, &["principal", "object", "since", "until", "refused"], AT_LEAST]);
+/// What is told of what changes.
+const EVENTS: Query = Query::Of(&[&["from", "class", "kind", "selector"]]);
 /// An explanation of one key of the catalogue.
 const EXPLAIN_KEY: Query = Query::Of(&[&["label", "parameter", "property", "fact"], AT_LEAST]);
 /// A write: who makes it.
@@ -314,6 +316,7 @@ endpoints! {
         ExplainKey Get "/v1/explain" READ Fleet EXPLAIN_KEY Nothing -> OK Json(KeyExplanation) Whole: "Says what the catalogue says of a label's, parameter's, property's or fact's key.";
         Apply Post "/v1/apply" WRITE Body APPLY Json(Apply) -> OK Json(Applied) Whole: "Applies several objects at once, all or none.";
         PutBlob Put "/v1/blobs/{hash}" WRITE Fleet UNREAD Bytes -> EMPTY Nothing Whole: "Takes a file body, before the manifest that names it.";
+        WatchEvents Get "/v1/events" READ Fleet EVENTS Nothing -> OK Events Streamed: "Tells what changes from a revision on, and where nodes stand.";
         ListAudit Get "/v1/audit" READ Fleet AUDIT Nothing -> OK Json(AuditList) Whole: "Lists what was done and what was refused, in the order of revisions: whose, of which object, since when and until when.";
         GetRequest Get "/v1/requests/{request}" READ Fleet NONE Nothing -> OK Json(RequestRecord) Whole: "Says what became of a write.";
         ListTokens Get "/v1/join-tokens" READ Fleet NONE Nothing -> OK Json(TokenList) Whole: "Lists join tokens, without their secrets.";

@@ -92,6 +92,8 @@ error_types! {
     ReferenceDangling "reference.dangling" 400 answer "The object refers to one that does not exist.";
     PreconditionFailed "precondition.failed" 412 answer "The object is no longer as the request presumes.";
     RevisionAhead "revision.ahead" 409 answer "The revision that was named is ahead of the store's.";
+    EventsCompacted "events.compacted" 410 answer "The events after that revision are no longer kept: read everything again.";
+    EventsSlow "events.slow" 503 answer "The client did not take its events in time.";
     DigestChanged "digest.changed" 409 answer "What would be applied is no longer what was shown.";
     LabelInvalid "label.invalid" 400 answer "A label's key or value is not of the allowed form.";
     LabelConflict "label.conflict" 409 answer "Another manager owns one of the keys that were applied.";

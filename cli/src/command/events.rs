@@ -1,0 +1,176 @@
+//! `events`: what changes, as it happens; `wait`: until something is so.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use stemma_wire::endpoint::{Endpoint, escape};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::api::{Api, Event, Told};
+use crate::args::{EventClass, EventsAsked, Filter, Kind, Output, Waited};
+use crate::command::question::{self, objects};
+use crate::exit::Exit;
+use crate::output::{cell, printable};
+
+/// So long it is waited for more of what changes together.
+const TOGETHER: Duration = Duration::from_millis(200);
+
+/// Prints events until Ctrl-C, which ends it well.
+///
+/// # Errors
+/// Why there are none.
+pub(crate) async fn events(api: &mut Api, asked: &EventsAsked, output: Output) -> Result<()> {
+    let mut events = api.events(path(asked));
+    let following = events.follow(|told| match told {
+        Told::Begins => Ok(()),
+        Told::Event(event) => say(&event, output),
+    });
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+        Err(error) = following => Err(error),
+    }
+}
+
+fn path(asked: &EventsAsked) -> String {
+    let class = match asked.class {
+        EventClass::Object => Some("object"),
+        EventClass::Status => Some("status"),
+        EventClass::All => None,
+    };
+    let kinds = asked.kind.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(",");
+    let given = [
+        ("class", class.map(str::to_owned)),
+        ("kind", Some(kinds).filter(|kinds| !kinds.is_empty())),
+        ("selector", asked.selector.clone()),
+        ("from", asked.from.map(|from| from.to_string())),
+    ];
+    let terms: Vec<String> =
+        given.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", escape(&value?)))).collect();
+    format!("{}?{}", Endpoint::WatchEvents.path(&[]), terms.join("&"))
+}
+
+fn say(event: &Event, output: Output) -> Result<()> {
+    let told = || {
+        let mut told = json!({"event": event.class});
+        if let (Some(told), Some(data)) = (told.as_object_mut(), event.data.as_object()) {
+            told.extend(data.clone());
+        }
+        told
+    };
+    match output {
+        Output::Json => say!("{}", told()),
+        Output::Yaml | Output::Manifest => {
+            say!("---");
+            question::print(&told(), Output::Yaml)?;
+        }
+        Output::Name => say!("{}", subject(&event.data)),
+        Output::Table | Output::Wide => say!("{} {}", Timestamp::now().strftime("%H:%M:%S"), line(event)),
+    }
+    Ok(())
+}
+
+fn subject(data: &Value) -> String {
+    let text = |field: &str| cell(data.get(field));
+    match data.get("cluster").and_then(Value::as_str).filter(|_| text("kind") == "nodegroup") {
+        Some(cluster) => format!("{}/{}/{}", text("kind"), printable(cluster), text("name")),
+        None => format!("{}/{}", text("kind"), text("name")),
+    }
+}
+
+fn line(event: &Event) -> String {
+    let text = |field: &str| cell(event.data.get(field));
+    let what = subject(&event.data);
+    if event.class == "status" {
+        return format!("{what} {} ({}), {}", text("state"), text("state_reason"), text("connection"));
+    }
+    format!("{what} {} at revision {}", text("action"), text("revision"))
+}
+
+/// Waits until objects are as they should be.
+///
+/// # Errors
+/// With status 1 when the time is over, naming those that are not; with 3 for one that is not there.
+pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &Waited) -> Result<()> {
+    if names.is_empty() {
+        return Err(Exit::Usage.because(format!("which {}? name one or more", kind.name())));
+    }
+    let (notify, mut noticed) = mpsc::unbounded_channel();
+    let mut events = api.events(format!("{}?kind={}", Endpoint::WatchEvents.path(&[]), kind.name()));
+    let following = events.follow(move |_| Ok(notify.send(())?));
+    let until = Instant::now() + Duration::from_secs(waited.timeout);
+    let mut left: Vec<(String, String)> = Vec::new();
+    let looking = async {
+        let mut names = names.to_vec();
+        loop {
+            // Of what happens from the beginning of the stream on nothing is missed.
+            if noticed.recv().await.is_none() {
+                std::future::pending::<()>().await;
+            }
+            sleep(TOGETHER).await;
+            while noticed.try_recv().is_ok() {}
+            left = look(api, kind, &names, waited).await?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            names = left.iter().map(|(name, _)| name.clone()).collect();
+        }
+    };
+    let waiting = async {
+        tokio::select! {
+            done = looking => done,
+            Err(error) = following => Err(error),
+        }
+    };
+    match timeout_at(until, waiting).await {
+        Ok(done) => done,
+        Err(_) => {
+            let still: Vec<String> =
+                left.iter().map(|(name, now)| format!("{}/{} {now}", kind.name(), printable(name))).collect();
+            let sentence = format!("not so after {} s: {}", waited.timeout, still.join(", "));
+            Err(Exit::Error.because(sentence))
+        }
+    }
+}
+
+/// Those that are not yet as they should be, each with what it is; those that are so now are said.
+async fn look(api: &mut Api, kind: Kind, names: &[String], waited: &Waited) -> Result<Vec<(String, String)>> {
+    let mut left = Vec::new();
+    for name in names {
+        let found = match objects(api, kind, std::slice::from_ref(name), &Filter::default()).await {
+            Ok(mut found) => found.pop(),
+            Err(error) if Exit::of(&error) == Exit::NotFound && waited.wanted.is_deleted() => None,
+            Err(error) => return Err(error),
+        };
+        match waited.wanted.missing(found.as_ref()) {
+            Some(now) => left.push((name.clone(), now)),
+            None => say!("{}/{} {}", kind.name(), printable(name), waited.wanted),
+        }
+    }
+    Ok(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line() {
+        for (class, data, expected) in [
+            (
+                "object",
+                json!({"kind": "nodegroup", "name": "web", "cluster": "prod", "action": "updated", "revision": 7}),
+                "nodegroup/prod/web updated at revision 7",
+            ),
+            (
+                "status",
+                json!({"kind": "node", "name": "n1", "cluster": "prod", "state": "failed", "state_reason": "task a failed", "connection": "connected"}),
+                "node/n1 failed (task a failed), connected",
+            ),
+        ] {
+            assert_eq!(line(&Event { class: class.to_owned(), data }), expected);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! One client's stream: a position in the changes of the store and in those of where nodes stand, and a short queue of what is told.
+
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use stemma_wire::error::{ApiError, ErrorType};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender, channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use uuid::Uuid;
+
+use super::{Filter, lost, told};
+use crate::api::Api;
+use crate::api::http::who::Who;
+use crate::store::{Change, Watch};
+
+/// How many streams there may be at the same time.
+const MOST_STREAMS: usize = 1_000;
+/// How many texts wait for a client that takes them one by one.
+const QUEUED: usize = 8;
+/// How long it may take over one of them.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often something is said, so that both ends know of each other.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Of how many nodes one text tells where they stand.
+const NODES_AT_ONCE: usize = 256;
+
+/// Who is told of events. A stream stays for as long as its client does, so streams have places of their own beside requests.
+#[derive(Clone)]
+pub struct Streams {
+    places: Arc<Semaphore>,
+    over: Arc<watch::Sender<bool>>,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self { places: Arc::new(Semaphore::new(MOST_STREAMS)), over: Arc::new(watch::Sender::new(false)) }
+    }
+}
+
+impl Streams {
+    /// Ends all streams.
+    pub fn end(&self) {
+        self.over.send_replace(true);
+    }
+
+    /// A place for one stream.
+    ///
+    /// # Errors
+    /// [`ErrorType::ServerBusy`] when there are as many as may be.
+    pub(super) fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            let message = format!("{MOST_STREAMS} clients are told of events already");
+            ApiError::new(ErrorType::ServerBusy, message)
+        })
+    }
+}
+
+/// Why a stream ends.
+enum End {
+    /// The client went away.
+    Left,
+    /// The client is told why.
+    Cut(ApiError),
+}
+
+/// What a client asked for, and who it is.
+pub(super) struct Asked {
+    pub(super) api: Api,
+    pub(super) who: Who,
+    pub(super) filter: Arc<Filter>,
+}
+
+/// A stream.
+pub(super) struct Stream {
+    asked: Asked,
+    /// The first change, which was looked at before the client was answered.
+    begun: Option<Arc<Change>>,
+    changes: Watch,
+    /// The number of the last change of a state that was told.
+    status: u64,
+    events: Sender<Bytes>,
+    last_word: OwnedPermit<Bytes>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Stream {
+    /// A stream, and what it will tell.
+    pub(super) fn new(
+        asked: Asked,
+        begun: Option<Arc<Change>>,
+        changes: Watch,
+        place: OwnedSemaphorePermit,
+    ) -> (Self, Receiver<Bytes>) {
+        let (events, told) = channel(QUEUED + 1);
+        let last_word = events.clone().try_reserve_owned().expect("a new queue is empty");
+        (Self { asked, begun, changes, status: 0, events, last_word, _place: place }, told)
+    }
+
+    /// Tells what changes until the client goes away or is cut off.
+    pub(super) async fn run(mut self) {
+        let mut over = self.asked.api.streams.over.subscribe();
+        let end = tokio::select! {
+            Err(end) = self.tell() => end,
+            () = async { drop(over.wait_for(|is_over| *is_over).await) } => End::Cut(ErrorType::ServerStopping.into()),
+        };
+        if let End::Cut(reason) = end {
+            self.last_word.send(format!("event: end\ndata: {}\n\n", reason.body()).into());
+        }
+    }
+
+    async fn tell(&mut self) -> Result<Infallible, End> {
+        self.send(Bytes::from_static(b": begins\n\n")).await?;
+        let mut statuses = self.asked.statuses();
+        if self.asked.filter.statuses {
+            self.tell_all_statuses().await?;
+        }
+        if let Some(change) = self.begun.take() {
+            self.tell_change(change).await?;
+        }
+        let mut alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
+        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                change = self.changes.next() => self.tell_change(change.map_err(|error| End::Cut(lost(error)))?).await?,
+                () = changed(&mut statuses) => self.tell_statuses().await?,
+                _ = alive.tick() => {
+                    self.check()?;
+                    self.send(Bytes::from_static(b": keep-alive\n\n")).await?;
+                }
+                () = self.events.closed() => return Err(End::Left),
+            }
+        }
+    }
+
+    /// Who was told until now may be told no more.
+    fn check(&self) -> Result<(), End> {
+        let Asked { api, who, .. } = &self.asked;
+        if api.is_still(who) { Ok(()) } else { Err(End::Cut(ErrorType::AuthRevoked.into())) }
+    }
+
+    async fn tell_change(&mut self, change: Arc<Change>) -> Result<(), End> {
+        let Asked { api, filter, .. } = &self.asked;
+        api.cache().reached(change.revision).await;
+        self.check()?;
+        if !filter.objects || !told::is_commit(&change) {
+            return Ok(());
+        }
+        let telling = told::objects(api.clone(), Arc::clone(filter), change);
+        let text = aside(telling).await?;
+        self.send(text?).await
+    }
+
+    /// Tells what became of nodes since it was told last.
+    async fn tell_statuses(&mut self) -> Result<(), End> {
+        let Some(desired) = self.asked.api.desired.clone() else { return Ok(()) };
+        match desired.status().since(self.status) {
+            Ok(changes) => {
+                self.status = changes.last().map_or(self.status, |change| change.sequence);
+                // Of a node that changed twice the last one counts.
+                let nodes: std::collections::BTreeSet<Uuid> = changes.iter().map(|change| change.node).collect();
+                self.tell_statuses_of(nodes.into_iter().collect()).await
+            }
+            // The client fell behind what is kept.
+            Err(_missed) => self.tell_all_statuses().await,
+        }
+    }
+
+    async fn tell_all_statuses(&mut self) -> Result<(), End> {
+        let Some(desired) = self.asked.api.desired.clone() else { return Ok(()) };
+        self.status = *desired.status().subscribe().borrow();
+        let nodes = self.asked.api.model().nodes.iter().map(|node| node.meta.uuid).collect();
+        self.tell_statuses_of(nodes).await
+    }
+
+    async fn tell_statuses_of(&mut self, nodes: Vec<Uuid>) -> Result<(), End> {
+        for some in nodes.chunks(NODES_AT_ONCE) {
+            self.check()?;
+            let (api, filter, some) = (self.asked.api.clone(), Arc::clone(&self.asked.filter), some.to_vec());
+            let text = aside(async move { told::statuses(&api, &filter, &some) }).await?;
+            self.send(text).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives a text to the client, which may take its time, but not all of it.
+    async fn send(&self, text: impl Into<Bytes>) -> Result<(), End> {
+        let text = text.into();
+        if text.is_empty() {
+            return Ok(());
+        }
+        match timeout(PATIENCE, self.events.send(text)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::Left),
+            Err(_) => Err(End::Cut(ErrorType::EventsSlow.into())),
+        }
+    }
+}
+
+impl Asked {
+    /// The number of the last change of a state, where that is asked for.
+    fn statuses(&self) -> Option<watch::Receiver<u64>> {
+        let desired = self.api.desired.as_ref().filter(|_| self.filter.statuses);
+        desired.map(|desired| desired.status().subscribe())
+    }
+}
+
+impl From<ApiError> for End {
+    fn from(error: ApiError) -> Self {
+        Self::Cut(error)
+    }
+}
+
+async fn changed(statuses: &mut Option<watch::Receiver<u64>>) {
+    let is_changed = match statuses {
+        Some(statuses) => statuses.changed().await.is_ok(),
+        None => false,
+    };
+    if !is_changed {
+        pending().await
+    }
+}
+
+/// Works something out on a thread that may compute.
+async fn aside<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, End> {
+    let runtime = Handle::current();
+    let done = spawn_blocking(move || runtime.block_on(work)).await;
+    done.map_err(|_| End::Cut(ErrorType::ServerInternal.into()))
+}

@@ -1,0 +1,182 @@
+//! Server-sent events: changes of objects by revision, where nodes stand, and who is told what.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod served;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
+use serde_json::{Value, json};
+use served::Served;
+use stemma_controller::api::{AnswerBody, Api, answer};
+use tokio::time::timeout;
+
+/// How long an event may take: ten times what is promised of a write that is waited for.
+const SOON: Duration = Duration::from_secs(10);
+
+/// One event: its id, its class and what it tells.
+type Told = (Option<String>, String, Value);
+
+struct Stream {
+    body: AnswerBody,
+    text: String,
+}
+
+impl Stream {
+    async fn open(api: Arc<Api>, path: &str, last: Option<u64>) -> Self {
+        let mut request = Request::get(path).header("host", "localhost");
+        if let Some(last) = last {
+            request = request.header("last-event-id", last.to_string());
+        }
+        let response = answer(api, None, request.body(Full::new(Bytes::new())).unwrap()).await;
+        assert_eq!(response.status().as_u16(), 200, "GET {path}");
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self { body: response.into_body(), text: String::new() }
+    }
+
+    /// The next event; `None` where the stream ends.
+    async fn next(&mut self) -> Option<Told> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.text = rest;
+                let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+                let Some(data) = field("data") else { continue };
+                let class = field("event").unwrap().to_owned();
+                return Some((field("id").map(str::to_owned), class, serde_json::from_str(data).unwrap()));
+            }
+            let frame = timeout(SOON, self.body.frame()).await.expect("an event in time")?;
+            self.text.push_str(std::str::from_utf8(&frame.unwrap().into_data().unwrap()).unwrap());
+        }
+    }
+
+    /// The next change of an object: its id, and `ACTION KIND/NAME in CLUSTER`.
+    async fn change(&mut self) -> (Option<u64>, String) {
+        let (id, class, data) = self.next().await.unwrap();
+        assert_eq!(class, "object", "{data}");
+        let text = |field: &str| data[field].as_str().unwrap_or("-").to_owned();
+        let what = format!("{} {}/{} in {}", text("action"), text("kind"), text("name"), text("cluster"));
+        (id.map(|id| id.parse().unwrap()), what)
+    }
+}
+
+async fn site() -> Served {
+    let served = Served::start().await;
+    let objects = json!({"objects": [
+        {"kind": "Cluster", "name": "prod", "labels": {"tier": "gold"}},
+        {"kind": "NodeGroup", "cluster": "prod", "name": "web"},
+        {"kind": "Node", "name": "n1", "nodegroup": "prod/web"},
+        {"kind": "Node", "name": "loose"},
+    ]});
+    served.expect("POST", "/v1/apply", &objects, 200).await;
+    served
+}
+
+#[tokio::test]
+async fn a_revision_is_told_whole_and_its_last_event_has_the_id() {
+    let served = site().await;
+    let mut stream = Stream::open(served.api(), "/v1/events?class=object&from=1", None).await;
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        told.push(stream.change().await);
+    }
+    let names: Vec<&str> = told.iter().map(|(_, what)| what.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "created cluster/prod in prod",
+            "created nodegroup/web in prod",
+            "created node/n1 in prod",
+            "created node/loose in -"
+        ]
+    );
+    let ids: Vec<Option<u64>> = told.iter().map(|(id, _)| *id).collect();
+    assert!(ids[..3].iter().all(Option::is_none), "{ids:?}");
+    let last = ids[3].unwrap();
+    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/a", "value": "b"}]), 200).await;
+    let (id, class, data) = stream.next().await.unwrap();
+    assert_eq!((class.as_str(), &data["object"]["labels"]), ("object", &json!({"a": "b"})));
+    assert_eq!(data["object"]["resource_version"], data["revision"]);
+    assert_eq!(id.unwrap(), data["revision"].to_string());
+    served.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
+    let (_, _, gone) = stream.next().await.unwrap();
+    assert_eq!(
+        json!([gone["action"], gone["name"], gone["object"]]),
+        json!(["deleted", "loose", null]),
+        "of what is gone its name is told"
+    );
+    // Whoever was cut off goes on behind what it has seen.
+    let mut again = Stream::open(served.api(), "/v1/events?class=object", Some(last)).await;
+    assert_eq!(again.change().await.1, "updated node/n1 in prod");
+    assert_eq!(again.change().await.1, "deleted node/loose in -");
+}
+
+#[tokio::test]
+async fn kinds_and_labels_exclude_and_what_leaves_a_selection_is_told() {
+    let served = site().await;
+    let mut nodes = Stream::open(served.api(), "/v1/events?class=object&kind=node&from=1", None).await;
+    let mut gold =
+        Stream::open(served.api(), "/v1/events?class=object&kind=node&selector=tier%3Dgold&from=1", None).await;
+    assert_eq!(nodes.change().await.1, "created node/n1 in prod");
+    assert_eq!(nodes.change().await.1, "created node/loose in -");
+    assert_eq!(gold.change().await.1, "created node/n1 in prod", "its label is the cluster's");
+    served
+        .expect("PATCH", "/v1/nodes/loose", &json!([{"op": "add", "path": "/labels/tier", "value": "silver"}]), 200)
+        .await;
+    served
+        .expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/tier", "value": "silver"}]), 200)
+        .await;
+    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/other", "value": "x"}]), 200).await;
+    served.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
+    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "remove", "path": "/labels/tier"}]), 200).await;
+    assert_eq!(gold.change().await.1, "updated node/n1 in prod", "it had the label before");
+    let (_, _, back) = gold.next().await.unwrap();
+    assert!(back["object"]["labels"].get("tier").is_none(), "what came between was another's: {back}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_is_refused() {
+    let served = site().await;
+    for (path, status, kind) in [
+        ("/v1/events?from=1000000", 409, "revision.ahead"),
+        ("/v1/events?from=x", 400, "request.query"),
+        ("/v1/events?class=none", 400, "request.query"),
+        ("/v1/events?kind=nodes", 400, "request.query"),
+        ("/v1/events?selector=%2C%2C", 400, "selector.invalid"),
+        ("/v1/events?since=1", 400, "request.query"),
+    ] {
+        let refused = served.send("GET", path, &[], None).await;
+        assert_eq!((refused.status, &refused.body["error"]["type"]), (status, &json!(kind)), "{path}");
+    }
+    let refused = served.send("GET", "/v1/events", &[("last-event-id", "x")], None).await;
+    assert_eq!(refused.status, 400);
+}
+
+#[tokio::test]
+async fn streams_have_places_of_their_own_and_end_with_a_word() {
+    let served = site().await;
+    let mut streams = Vec::new();
+    for _ in 0..1_000 {
+        streams.push(Stream::open(served.api(), "/v1/events", None).await);
+    }
+    assert_eq!(served.send("GET", "/v1/events", &[], None).await.status, 503);
+    served.get("/v1/nodes").await;
+    drop(streams.pop());
+    // A place is free once the stream has noticed.
+    timeout(SOON, async {
+        while served.send("GET", "/v1/events?from=x", &[], None).await.status == 503 {}
+        tokio::task::yield_now().await;
+    })
+    .await
+    .unwrap();
+    served.api().streams.end();
+    for stream in &mut streams {
+        let (_, class, data) = stream.next().await.unwrap();
+        assert_eq!((class.as_str(), &data["error"]["type"]), ("end", &json!("server.stopping")));
+        assert!(stream.next().await.is_none());
+    }
+}
