@@ -142,7 +142,8 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
         Command::Get { subject: Some(subject), names, filter, watch, .. } => {
             let (kind, names) = of_one_kind(&subject, names)?;
             if watch {
-                return watch::watch(api, watch::Watched { kind, names: &names, filter: &filter, output }).await;
+                let watched = watch::Watched { kind, names: &names, filter: &filter, output };
+                return Box::pin(watch::watch(api, watched)).await;
             }
             question::get(api, kind, &names, &filter, output).await
         }
@@ -152,10 +153,10 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
             describe::describe(api, kind, kind.bare(name), output).await
         }
         Command::Audit(asked) => command::audit::audit(api, &asked, output).await,
-        Command::Events(asked) => command::events::events(api, &asked, output).await,
+        Command::Events(asked) => Box::pin(command::events::events(api, &asked, output)).await,
         Command::Wait(waited) => {
             let (kind, names) = of_one_kind(&waited.subject, waited.names.clone())?;
-            command::events::wait(api, kind, &names, &waited).await
+            Box::pin(command::events::wait(api, kind, &names, &waited)).await
         }
         Command::Explain { kind: Explained::Object(kind), name, question, about } => {
             question::explain(api, kind, &name, question.zip(about.as_deref()), output).await

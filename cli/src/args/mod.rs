@@ -12,7 +12,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 pub(crate) use access::{Cert, Handover, NewPrincipal, Principal, PrincipalChange, PrincipalRole, PrincipalToken};
 pub(crate) use catalog::{Catalog, Explained, Mode};
-pub(crate) use events::{EventClass, EventsAsked, Waited};
+pub(crate) use events::{Condition, EventClass, EventsAsked, Waited};
 pub(crate) use node::{
     NodeVerb, Nodes, NodesAndNames, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,
 };

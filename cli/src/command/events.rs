@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::api::{Api, Event, Told};
-use crate::args::{EventClass, EventsAsked, Filter, Kind, Output, Waited};
+use crate::args::{Condition, EventClass, EventsAsked, Filter, Kind, Output, Waited};
 use crate::command::question::{self, objects};
 use crate::exit::Exit;
 use crate::output::{cell, printable};
@@ -124,7 +124,7 @@ pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &W
             Err(error) = following => Err(error),
         }
     };
-    match timeout_at(until, waiting).await {
+    match Box::pin(timeout_at(until, waiting)).await {
         Ok(done) => done,
         Err(_) => {
             let still: Vec<String> =
@@ -141,10 +141,10 @@ async fn look(api: &mut Api, kind: Kind, names: &[String], waited: &Waited) -> R
     for name in names {
         let found = match objects(api, kind, std::slice::from_ref(name), &Filter::default()).await {
             Ok(mut found) => found.pop(),
-            Err(error) if Exit::of(&error) == Exit::NotFound && waited.wanted.is_deleted() => None,
+            Err(error) if Exit::of(&error) == Exit::NotFound && waited.wanted == Condition::Deleted => None,
             Err(error) => return Err(error),
         };
-        match waited.wanted.missing(found.as_ref()) {
+        match missing(&waited.wanted, found.as_ref()) {
             Some(now) => left.push((name.clone(), now)),
             None => say!("{}/{} {}", kind.name(), printable(name), waited.wanted),
         }
@@ -152,9 +152,40 @@ async fn look(api: &mut Api, kind: Kind, names: &[String], waited: &Waited) -> R
     Ok(left)
 }
 
+/// What an object is that is not yet as it should be; `None`: it is.
+fn missing(wanted: &Condition, object: Option<&Value>) -> Option<String> {
+    match (wanted, object) {
+        (Condition::Deleted, object) => object.map(|_| "is there".to_owned()),
+        (Condition::Field { path, .. }, None) => Some(format!("has no {path}")),
+        (Condition::Field { path, value }, Some(object)) => {
+            // A label's key may have dots of its own.
+            let found = path.splitn(2, '.').try_fold(object, |found, part| found.get(part));
+            let now = cell(found);
+            (now != *value).then(|| format!("has {path}={now}"))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_condition_is_met_or_it_is_said_what_is_so() {
+        let node = json!({"state": "failed", "labels": {"example.org/tier": "gold"}});
+        for (condition, object, expected) in [
+            ("state=failed", Some(&node), None),
+            ("state=converged", Some(&node), Some("has state=failed")),
+            ("labels.example.org/tier=gold", Some(&node), None),
+            ("labels.tier=gold", Some(&node), Some("has labels.tier=-")),
+            ("state=failed", None, Some("has no state")),
+            ("deleted", None, None),
+            ("deleted", Some(&node), Some("is there")),
+        ] {
+            let wanted: Condition = condition.parse().unwrap();
+            assert_eq!(missing(&wanted, object).as_deref(), expected, "{condition}");
+        }
+    }
 
     #[test]
     fn an_event_is_one_line() {

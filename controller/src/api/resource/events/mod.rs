@@ -84,7 +84,7 @@ struct Filter {
 impl Filter {
     fn read(query: &Parameters) -> Result<Self, ApiError> {
         let classes = query.list("class")?;
-        for class in classes.iter().flatten().filter(|class| !["object", "status"].contains(*class)) {
+        if let Some(class) = classes.iter().flatten().find(|class| !["object", "status"].contains(*class)) {
             return Err(BadQuery::value("class", class, "it is object or status").into());
         }
         let kinds = query.list("kind")?.map(|words| words.into_iter().map(kind).collect::<Result<Vec<_>, _>>());

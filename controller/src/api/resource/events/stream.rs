@@ -24,7 +24,7 @@ const MOST_STREAMS: usize = 1_000;
 /// How many texts wait for a client that takes them one by one.
 const QUEUED: usize = 8;
 /// How long it may take over one of them.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// How often something is said, so that both ends know of each other.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Of how many nodes one text tells where they stand.
@@ -222,7 +222,7 @@ async fn changed(statuses: &mut Option<watch::Receiver<u64>>) {
         None => false,
     };
     if !is_changed {
-        pending().await
+        pending::<()>().await;
     }
 }
 
