@@ -5,6 +5,7 @@
 //! are chosen by an exhaustive match, so neither does a route without a handler. The two listeners are separate sockets, and a path of
 //! one does not exist on the other.
 
+pub mod examples;
 mod kinds;
 mod openapi;
 mod schema;

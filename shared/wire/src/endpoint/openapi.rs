@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
+use super::examples::{Example, examples};
 use super::{Caller, Content, Endpoint, Listener, Method, Route, schema};
 use crate::error::ErrorType;
 
@@ -40,6 +41,7 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
     let statuses = route.statuses.iter().map(|status| (status.to_string(), done.clone()));
     let statuses = statuses.chain(preferred(endpoint));
     let refused = |status: u16| (status.to_string(), json!({"$ref": format!("#/components/responses/{status}")}));
+    let examples = || examples().iter().filter(|example| example.endpoint == endpoint);
     let responses: Map<String, Value> = statuses.chain(refusals(endpoint).into_iter().map(refused)).collect();
     let mut operation = json!({
         "operationId": endpoint.name(),
@@ -51,13 +53,37 @@ fn operation(endpoint: Endpoint, route: &Route) -> Value {
     let queried = route.query.names().chain(endpoint.has_dry_run().then_some("dry_run"));
     let queried = queried.map(|name| parameter(name, "query"));
     let parameters: Vec<Value> = queried.chain(headers(endpoint)).collect();
+    let requests = examples()
+        .map(|example| json!({"request": format!("{} {}", example.method, example.path), "status": example.status}));
+    operation["x-examples"] = requests.collect();
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
     if route.request != Content::Nothing {
-        operation["requestBody"] = json!({"content": content(route.request, route.request_schema)});
+        let mut taken = content(route.request, route.request_schema);
+        for example in examples() {
+            exemplify(&mut taken, example);
+        }
+        operation["requestBody"] = json!({"content": taken});
     }
     operation
+}
+
+/// Shows an example's body with its media type, where it is JSON.
+fn exemplify(content: &mut Value, example: &Example) {
+    let named = example.headers.iter().find(|(name, _)| *name == "Content-Type").map(|(_, value)| *value);
+    if let Some(taken) = content.get_mut(named.unwrap_or("application/json"))
+        && let Ok(body) = serde_json::from_str::<Value>(example.body)
+    {
+        taken["example"] = body;
+    }
+}
+
+/// The statuses with which a row may answer.
+#[cfg(test)]
+pub(super) fn statuses(endpoint: Endpoint) -> BTreeSet<u16> {
+    let done = endpoint.route().statuses.iter().copied().chain(endpoint.preferred_status());
+    done.chain(refusals(endpoint)).collect()
 }
 
 /// The answer to a request that prefers a body, of a row that has none else.
