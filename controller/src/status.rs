@@ -142,7 +142,8 @@ impl StatusTable {
         if from.epoch != last.epoch || from.sequence + 1 < first {
             return Err(Missed(from));
         }
-        Ok(inner.changes.iter().filter(|change| change.sequence > from.sequence).copied().collect())
+        let known = usize::try_from(from.sequence + 1 - first).unwrap_or(usize::MAX).min(inner.changes.len());
+        Ok(inner.changes.range(known..).copied().collect())
     }
 
     fn change(&self, node: Uuid, change: impl FnOnce(Facts) -> Facts) {

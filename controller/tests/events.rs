@@ -13,6 +13,8 @@ use hyper::Request;
 use serde_json::{Value, json};
 use served::Served;
 use stemma_controller::api::{AnswerBody, Api, answer};
+use stemma_controller::store::RedbOptions;
+use stemma_core::object::ClusterId;
 use tokio::time::timeout;
 
 /// How long an event may take: ten times what is promised of a write that is waited for.
@@ -156,6 +158,68 @@ async fn what_cannot_be_told_is_refused() {
     assert_eq!(refused.status, 400);
 }
 
+async fn is_admitted(served: &Served) -> bool {
+    let request = Request::get("/v1/events").header("host", "localhost").body(Full::new(Bytes::new())).unwrap();
+    answer(served.api(), None, request).await.status() == 200
+}
+
+#[tokio::test]
+async fn a_client_that_is_told_nothing_goes_on_behind_what_was_looked_at() {
+    let served = site().await;
+    let mut stream = Stream::open(served.api(), "/v1/events?kind=release", None).await;
+    let frame = timeout(SOON, stream.body.frame()).await.unwrap().unwrap().unwrap().into_data().unwrap();
+    let head = served.api().cache().model().revision;
+    assert_eq!(frame, format!(": begins\nid: {head}\n\n"), "the id of what is not told, without an event");
+}
+
+#[tokio::test]
+async fn what_is_no_longer_kept_is_refused() {
+    let few = RedbOptions { kept_changes: 8, recent_changes: 8, ..RedbOptions::default() };
+    let served = Served::start_over(None, few).await;
+    for n in 0..32 {
+        served.expect("POST", "/v1/clusters", &json!({"name": format!("c{n}")}), 202).await;
+    }
+    let refused = served.send("GET", "/v1/events?from=1", &[], None).await;
+    assert_eq!((refused.status, &refused.body["error"]["type"]), (410, &json!("events.compacted")));
+    let detail = refused.body["error"]["detail"].as_str().unwrap();
+    assert!(detail.contains("read everything again"), "{detail}");
+}
+
+#[tokio::test]
+async fn who_is_bound_to_a_cluster_is_not_told_what_was_or_comes_to_be_elsewhere() {
+    let served = site().await;
+    served.expect("POST", "/v1/clusters", &json!({"name": "far"}), 202).await;
+    served.expect("POST", "/v1/clusters/far/nodegroups", &json!({"name": "web"}), 202).await;
+    let place = |group: Option<&str>| json!([{"op": "add", "path": "/nodegroup", "value": group}]);
+    let secret = json!([{"op": "add", "path": "/labels/secret", "value": "far"}]);
+    // In turn in no cluster, in this one, in another.
+    served.expect("PATCH", "/v1/nodes/loose", &secret, 200).await;
+    served.expect("PATCH", "/v1/nodes/loose", &place(Some("prod/web")), 200).await;
+    served.expect("PATCH", "/v1/nodes/loose", &place(Some("far/web")), 200).await;
+    served
+        .expect("PATCH", "/v1/nodes/loose", &json!([{"op": "add", "path": "/labels/secret", "value": "more"}]), 200)
+        .await;
+    served
+        .expect("PATCH", "/v1/clusters/prod", &json!([{"op": "add", "path": "/labels/last", "value": "x"}]), 202)
+        .await;
+    let model = served.api().cache().model();
+    let within = model.clusters.find(None, "prod").unwrap().meta.uuid;
+    let bound = Api { within: Some(ClusterId(within)), ..Api::clone(&served.api()) };
+    let mut stream = Stream::open(Arc::new(bound), "/v1/events?class=object&from=1", None).await;
+    let mut loose = Vec::new();
+    loop {
+        let (_, _, data) = stream.next().await.unwrap();
+        if data["name"] == "loose" {
+            loose.push((data["cluster"].clone(), data["object"]["labels"]["secret"].clone()));
+        }
+        assert_ne!(data["name"], "far", "{data}");
+        if data["object"]["labels"]["last"] == "x" {
+            break;
+        }
+    }
+    assert_eq!(loose, [(json!("prod"), json!("far")), (json!("prod"), Value::Null)], "it came, and it went");
+}
+
 #[tokio::test]
 async fn streams_have_places_of_their_own_and_end_with_a_word() {
     let served = site().await;
@@ -168,8 +232,9 @@ async fn streams_have_places_of_their_own_and_end_with_a_word() {
     drop(streams.pop());
     // A place is free once the stream has noticed.
     timeout(SOON, async {
-        while served.send("GET", "/v1/events?from=x", &[], None).await.status == 503 {}
-        tokio::task::yield_now().await;
+        while !is_admitted(&served).await {
+            tokio::task::yield_now().await;
+        }
     })
     .await
     .unwrap();

@@ -17,7 +17,7 @@ const WRITES: usize = 600;
 
 #[tokio::test]
 async fn who_reads_does_not_wait_for_the_store_behind_those_who_write() {
-    let served = Arc::new(Served::start_over(Some(LATE)).await);
+    let served = Arc::new(Served::start_over(Some(LATE), RedbOptions::default()).await);
     let mut writes = JoinSet::new();
     for n in 0..WRITES {
         let served = Arc::clone(&served);

@@ -37,27 +37,35 @@ pub(crate) struct Events {
     path: String,
     /// The last id that was seen.
     last: Option<String>,
+    /// Whether it is said that the controller is away.
+    warns: bool,
 }
 
 /// What is said once the stream is there, and then of each event.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Told {
-    /// The stream is there, or there again; what came before it may have been missed.
+    /// The stream is there, or there again.
     Begins,
     /// An event.
     Event(Event),
 }
 
 impl Api {
-    /// The events at a path. Nothing is sent yet.
-    pub(crate) fn events(&self, path: String) -> Events {
+    /// The events at a path, from a revision on or from now on. Nothing is sent yet.
+    pub(crate) fn events(&self, path: String, from: Option<u64>) -> Events {
         let limits = ClientLimits { body: SILENCE, body_bytes: u64::MAX, ..ClientLimits::default() };
         let client = Client::new(self.client.target().clone(), self.tls.clone(), limits);
-        Events { client, token: self.token.clone(), path, last: None }
+        let last = from.map(|from| from.saturating_sub(1).to_string());
+        Events { client, token: self.token.clone(), path, last, warns: true }
     }
 }
 
 impl Events {
+    /// The same, for who says by itself that the controller is away.
+    pub(crate) fn quietly(self) -> Self {
+        Self { warns: false, ..self }
+    }
+
     /// Gives what is told to `sink` until that fails. A stream that breaks is opened again, behind the last event that was seen.
     ///
     /// # Errors
@@ -70,18 +78,24 @@ impl Events {
             is_away &= !is_open;
             match broken {
                 Broken::ForGood(error) => return Err(error),
-                Broken::ForNow(error) if !was_open => return Err(error),
-                Broken::Missed(error) if !was_open => return Err(error),
-                Broken::ForNow(error) if !is_away => eprintln!("warning: {error:#}"),
-                Broken::ForNow(_) => {}
+                Broken::ForNow(error) | Broken::Missed(error) if !was_open => return Err(error),
                 Broken::Missed(error) => {
-                    eprintln!("warning: events were missed: {error:#}");
                     self.last = None;
-                    continue;
+                    self.warn(&error.context("events were missed"));
                 }
+                Broken::ForNow(error) | Broken::Busy(error) if !is_away => self.warn(&error),
+                Broken::ForNow(_) | Broken::Busy(_) => {}
             }
             is_away = true;
-            tokio::time::sleep(PAUSE).await;
+            // Not all clients of a controller that was away come back at once.
+            let spread = super::random::<1>().map_or(0, |[byte]| u64::from(byte) * 4);
+            tokio::time::sleep(PAUSE + Duration::from_millis(spread)).await;
+        }
+    }
+
+    fn warn(&self, error: &Error) {
+        if self.warns {
+            eprintln!("warning: {error:#}");
         }
     }
 
@@ -119,7 +133,7 @@ impl Events {
                 let error = Error::from(Refusal::of(&answer, "GET", &self.path));
                 match answer.status() {
                     StatusCode::GONE => Broken::Missed(error),
-                    status if status.is_server_error() => Broken::ForNow(error),
+                    status if status.is_server_error() => Broken::Busy(error),
                     _ => Broken::ForGood(error),
                 }
             }
@@ -143,6 +157,8 @@ impl Events {
 enum Broken {
     /// It can be opened again.
     ForNow(Error),
+    /// The controller is there, and has no room.
+    Busy(Error),
     /// The same, but for what came in between.
     Missed(Error),
     /// It is not to be opened again.
@@ -177,6 +193,8 @@ impl Ended {
 #[derive(Default)]
 struct Parser {
     text: Vec<u8>,
+    /// How much of it has no end of an event.
+    searched: usize,
 }
 
 impl Parser {
@@ -187,20 +205,24 @@ impl Parser {
         sink: &mut impl FnMut(Told) -> Result<()>,
     ) -> Result<()> {
         self.text.extend_from_slice(piece);
-        while let Some(end) = self.text.windows(2).position(|two| two == b"\n\n") {
-            let block: Vec<u8> = self.text.drain(..end + 2).collect();
+        while let Some(end) = self.text[self.searched..].windows(2).position(|two| two == b"\n\n") {
+            let block: Vec<u8> = self.text.drain(..self.searched + end + 2).collect();
+            self.searched = 0;
             let block = String::from_utf8_lossy(&block);
             let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-            let Some(data) = field("data") else { continue };
+            let id = field("id").map(str::to_owned);
+            let Some(data) = field("data") else {
+                *last = id.or(last.take());
+                continue;
+            };
             let (class, data) = (field("event").unwrap_or_default(), serde_json::from_str(data)?);
             if class == "end" {
                 return Err(Ended::of(&data).into());
             }
             sink(Told::Event(Event { class: class.to_owned(), data }))?;
-            if let Some(id) = field("id") {
-                *last = Some(id.to_owned());
-            }
+            *last = id.or(last.take());
         }
+        self.searched = self.text.len().saturating_sub(1);
         if self.text.len() > MOST_BYTES {
             return Err(Exit::Error.because(format!("an event is larger than {MOST_BYTES} bytes")));
         }
@@ -216,7 +238,7 @@ mod tests {
 
     #[test]
     fn events_are_read_however_they_are_cut() {
-        let text = b": begins\n\nevent: status\ndata: {\"state\":\"failed\"}\n\nid: 7\nevent: object\ndata: {\"a\":1}\n\n: keep-alive\n\nevent: end\ndata: {\"error\":{\"type\":\"events.slow\",\"message\":\"m\"}}\n\n";
+        let text = b": begins\nid: 3\n\nevent: status\ndata: {\"state\":\"failed\"}\n\nid: 7\nevent: object\ndata: {\"a\":1}\n\n: keep-alive\n\nevent: end\ndata: {\"error\":{\"type\":\"events.slow\",\"message\":\"m\"}}\n\n";
         for size in 1..text.len() {
             let (mut parser, mut last, mut told) = (Parser::default(), None, Vec::new());
             let mut ended = None;

@@ -40,7 +40,7 @@ pub(crate) struct Waited {
     #[arg(value_name = "KIND[/NAME]")]
     pub(crate) subject: Subject,
     pub(crate) names: Vec<String>,
-    /// Until it is gone, or a field has this value: deleted, or FIELD=VALUE, as state=converged.
+    /// Until it is gone, or a field has this value: deleted, or FIELD=VALUE, as state=converged or labels.tier=gold.
     #[arg(long = "for", value_name = "deleted|FIELD=VALUE")]
     pub(crate) wanted: Condition,
     /// At most so long, as 30s, 10m or 2h.
@@ -53,7 +53,7 @@ pub(crate) struct Waited {
 pub(crate) enum Condition {
     /// Not there.
     Deleted,
-    /// With this value in a field; members of a map after dots.
+    /// With this value in a field, or behind a dot in a member of one.
     Field { path: String, value: String },
 }
 

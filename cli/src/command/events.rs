@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use stemma_wire::endpoint::{Endpoint, escape};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::api::{Api, Event, Told};
+use crate::api::{Api, Event, Refusal, Told};
 use crate::args::{Condition, EventClass, EventsAsked, Filter, Kind, Output, Waited};
 use crate::command::question::{self, objects};
 use crate::exit::Exit;
@@ -17,13 +17,15 @@ use crate::output::{cell, printable};
 
 /// So long it is waited for more of what changes together.
 const TOGETHER: Duration = Duration::from_millis(200);
+/// It is looked again after so long at the latest.
+const AT_LEAST: Duration = Duration::from_secs(5);
 
 /// Prints events until Ctrl-C, which ends it well.
 ///
 /// # Errors
 /// Why there are none.
 pub(crate) async fn events(api: &mut Api, asked: &EventsAsked, output: Output) -> Result<()> {
-    let mut events = api.events(path(asked));
+    let mut events = api.events(path(asked), asked.from);
     let following = events.follow(|told| match told {
         Told::Begins => Ok(()),
         Told::Event(event) => say(&event, output),
@@ -45,7 +47,6 @@ fn path(asked: &EventsAsked) -> String {
         ("class", class.map(str::to_owned)),
         ("kind", Some(kinds).filter(|kinds| !kinds.is_empty())),
         ("selector", asked.selector.clone()),
-        ("from", asked.from.map(|from| from.to_string())),
     ];
     let terms: Vec<String> =
         given.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", escape(&value?)))).collect();
@@ -98,24 +99,27 @@ pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &W
         return Err(Exit::Usage.because(format!("which {}? name one or more", kind.name())));
     }
     let (notify, mut noticed) = mpsc::unbounded_channel();
-    let mut events = api.events(format!("{}?kind={}", Endpoint::WatchEvents.path(&[]), kind.name()));
+    let mut events = api.events(Endpoint::WatchEvents.path(&[]), None).quietly();
     let following = events.follow(move |_| Ok(notify.send(())?));
     let until = Instant::now() + Duration::from_secs(waited.timeout);
     let mut left: Vec<(String, String)> = Vec::new();
     let looking = async {
         let mut names = names.to_vec();
         loop {
-            // Of what happens from the beginning of the stream on nothing is missed.
-            if noticed.recv().await.is_none() {
-                std::future::pending::<()>().await;
+            match look(api, kind, &names, waited).await {
+                Ok(found) => left = found,
+                // A controller that was there comes back.
+                Err(error) if left.is_empty() || error.is::<Refusal>() => return Err(error),
+                Err(_) => {}
             }
-            sleep(TOGETHER).await;
-            while noticed.try_recv().is_ok() {}
-            left = look(api, kind, &names, waited).await?;
             if left.is_empty() {
                 return Ok(());
             }
             names = left.iter().map(|(name, _)| name.clone()).collect();
+            // What an object inherits changes without an event of its own.
+            let _something_happened = timeout(AT_LEAST, noticed.recv()).await;
+            sleep(TOGETHER).await;
+            while noticed.try_recv().is_ok() {}
         }
     };
     let waiting = async {
@@ -160,8 +164,13 @@ fn missing(wanted: &Condition, object: Option<&Value>) -> Option<String> {
         (Condition::Field { path, value }, Some(object)) => {
             // A label's key may have dots of its own.
             let found = path.splitn(2, '.').try_fold(object, |found, part| found.get(part));
-            let now = cell(found);
-            (now != *value).then(|| format!("has {path}={now}"))
+            match found.filter(|found| !found.is_null()) {
+                None => Some(format!("has no {path}")),
+                Some(found) => {
+                    let now = cell(Some(found));
+                    (now != *value).then(|| format!("has {path}={now}"))
+                }
+            }
         }
     }
 }
@@ -177,7 +186,7 @@ mod tests {
             ("state=failed", Some(&node), None),
             ("state=converged", Some(&node), Some("has state=failed")),
             ("labels.example.org/tier=gold", Some(&node), None),
-            ("labels.tier=gold", Some(&node), Some("has labels.tier=-")),
+            ("labels.tier=gold", Some(&node), Some("has no labels.tier")),
             ("state=failed", None, Some("has no state")),
             ("deleted", None, None),
             ("deleted", Some(&node), Some("is there")),

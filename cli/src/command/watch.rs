@@ -4,6 +4,7 @@
 //! inherits changes without it. A controller that is away for a while is said once and asked again.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -19,9 +20,9 @@ use crate::command::question::{self, fields, name, objects};
 use crate::output::printable;
 
 /// So long it is waited for more of what changes together.
-const TOGETHER: Duration = Duration::from_millis(500);
+const TOGETHER: Duration = Duration::from_secs(1);
 /// The list is asked for after so long at the latest: not everything that it shows has events.
-const AT_LEAST: Duration = Duration::from_secs(30);
+const AT_LEAST: Duration = Duration::from_secs(5);
 
 /// What is watched, and how it is shown.
 pub(crate) struct Watched<'a> {
@@ -44,10 +45,16 @@ pub(crate) async fn watch(api: &mut Api, watched: Watched<'_>) -> Result<()> {
 
 async fn follow(api: &mut Api, watched: &Watched<'_>) -> Result<()> {
     let (notify, mut noticed) = unbounded_channel();
-    let mut events = api.events(Endpoint::WatchEvents.path(&[]));
+    let class = if watched.kind == Kind::Node { "" } else { "?class=object" };
+    let mut events = api.events(format!("{}{class}", Endpoint::WatchEvents.path(&[])), None).quietly();
+    // Where there are none the list is asked for all the same.
+    let following = async {
+        drop(events.follow(move |_| Ok(notify.send(())?)).await);
+        pending().await
+    };
     tokio::select! {
-        Err(error) = events.follow(move |_| Ok(notify.send(())?)) => Err(error),
         ended = lists(api, watched, &mut noticed) => ended,
+        ended = following => ended,
     }
 }
 
@@ -77,7 +84,9 @@ async fn lists(api: &mut Api, watched: &Watched<'_>, noticed: &mut UnboundedRece
                 is_away = true;
             }
         }
-        let _something_happened = timeout(AT_LEAST, noticed.recv()).await;
+        if matches!(timeout(AT_LEAST, noticed.recv()).await, Ok(None)) {
+            sleep(TOGETHER).await;
+        }
         sleep(TOGETHER).await;
         while noticed.try_recv().is_ok() {}
     }

@@ -319,7 +319,7 @@ pub fn store_error(error: &StoreError) -> ApiError {
     }
 }
 
-fn damaged(error: &codec::BadRecord) -> ApiError {
+pub(crate) fn damaged(error: &codec::BadRecord) -> ApiError {
     ApiError::new(ErrorType::ServerInternal, format!("a record in the store can't be read: {error}"))
 }
 

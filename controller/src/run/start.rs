@@ -68,11 +68,11 @@ impl Default for Options {
         Self {
             clock: Arc::new(SystemClock),
             agent_limits: Limits::default(),
-            // One address, or IPv6 network of 64 bits, has half of the places at the most, and a tenth of them before it has shown a certificate.
+            // As many as there may be streams of events, and as many again for requests. One address, or IPv6 network of 64 bits, has
+            // three quarters of the places at the most, and a twentieth of them before it has shown a certificate.
             admin_limits: Limits {
-                // As many as there may be streams of events, and as many again for requests.
                 connections: 2000,
-                connections_of_one_address: 1000,
+                connections_of_one_address: 1500,
                 handshakes_of_one_address: 100,
                 strangers_of_one_address: 100,
                 networks_are_addresses: true,

@@ -77,15 +77,14 @@ fn is_late() -> bool {
 impl Served {
     /// Starts over an empty store.
     pub(crate) async fn start() -> Self {
-        Self::start_over(is_late().then_some(late::LATE)).await
+        Self::start_over(is_late().then_some(late::LATE), RedbOptions::default()).await
     }
 
-    /// Starts over an empty store whose engine, where it is late, answers commits that late.
-    pub(crate) async fn start_over(late: Option<Duration>) -> Self {
+    /// Starts over an empty store with these options, whose engine, where it is late, answers commits that late.
+    pub(crate) async fn start_over(late: Option<Duration>, options: RedbOptions) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
-        let store = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default())
-            .expect("a new store");
+        let store = RedbStore::create(&directory.path().join("store.redb"), &create, options).expect("a new store");
         let store: Arc<dyn Store> = Arc::new(store);
         let store = late.map_or(Arc::clone(&store), |late| Arc::new(LateStore::new(store, late)));
         let cache = Arc::new(Cache::load(store.as_ref()).await.expect("an empty store is read"));

@@ -12,8 +12,8 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::BoxError;
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 /// The body of an answer.
@@ -69,9 +69,29 @@ pub(crate) fn streamed(pieces: Pieces) -> AnswerBody {
     StreamBody::new(frames).boxed_unsync()
 }
 
+/// A text that waits to be told.
+#[derive(Debug)]
+pub(crate) struct Event {
+    /// The text.
+    pub(crate) text: Bytes,
+    /// Its share of what may wait for all clients together; none for a last word.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+}
+
+impl Event {
+    /// A text that counts for nothing.
+    pub(crate) fn new(text: String) -> Self {
+        Self { text: text.into(), place: None }
+    }
+}
+
 /// A body of what is told as it comes, until nobody tells any more.
-pub(crate) fn told(events: Receiver<Bytes>) -> AnswerBody {
-    let frames = unfold(events, async |mut events| Some((Ok(Frame::data(events.recv().await?)), events)));
+pub(crate) fn told(events: Receiver<Event>) -> AnswerBody {
+    let frames = unfold(events, async |mut events| {
+        let Event { text, place } = events.recv().await?;
+        drop(place);
+        Some((Ok(Frame::data(text)), events))
+    });
     StreamBody::new(frames).boxed_unsync()
 }
 

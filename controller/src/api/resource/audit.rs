@@ -132,12 +132,19 @@ impl<'a> Seen<'a> {
         Self { model, asks }
     }
 
-    /// Whether what became of an object is shown.
-    pub(super) fn shows(&self, object: &AuditedObject) -> bool {
+    /// Whether what became of an object is shown, by where it stood then.
+    pub(super) fn showed(&self, object: &AuditedObject) -> bool {
         let Some(own) = self.model.within else { return true };
-        // Entries that were written before clusters stood in them.
-        let stands_here = || self.model.place_of(object.kind, object.uuid) == Some(Place::Cluster(own));
-        Model::is_shared(object.kind) || object.clusters.contains(&own) || (object.clusters.is_empty() && stands_here())
+        Model::is_shared(object.kind) || object.clusters.contains(&own)
+    }
+
+    /// The same, and of what stands here now also entries that were written before clusters stood in them.
+    fn shows(&self, object: &AuditedObject) -> bool {
+        let stands_here = || {
+            let here = self.model.within.map(Place::Cluster);
+            here.is_some() && self.model.place_of(object.kind, object.uuid) == here
+        };
+        self.showed(object) || (object.clusters.is_empty() && stands_here())
     }
 
     /// Whether it is told what somebody did that has no object.

@@ -41,8 +41,9 @@ pub(super) async fn watch(api: &Api, request: &Request) -> HandlerResult {
     // What is no longer kept is refused by its status, and not by a stream that ends at once.
     let begun = if from <= head { Some(changes.next().await.map_err(lost)?) } else { None };
     let asked = Asked { api: api.clone(), who: request.who.clone(), filter };
-    let (stream, events) = Stream::new(asked, begun, changes, place);
-    tokio::spawn(stream.run());
+    let behind = Revision::new(from.get().saturating_sub(1));
+    let (stream, events) = Stream::new(asked, behind, place);
+    tokio::spawn(stream.run(begun, changes));
     Ok(Reply::events(events))
 }
 

@@ -1,32 +1,41 @@
 //! One client's stream: a position in the changes of the store and in those of where nodes stand, and a short queue of what is told.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use stemma_wire::error::{ApiError, ErrorType};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use uuid::Uuid;
 
-use super::{Filter, lost, told};
+use super::{Filter, told};
 use crate::api::Api;
+use crate::api::http::body::Event;
 use crate::api::http::who::Who;
-use crate::store::{Change, Watch};
+use crate::store::{Change, Revision, Watch, WatchError};
 
 /// How many streams there may be at the same time.
 const MOST_STREAMS: usize = 1_000;
 /// How many texts wait for a client that takes them one by one.
 const QUEUED: usize = 8;
 /// How long it may take over one of them.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How often something is said, so that both ends know of each other.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Changes of states within this time are told together.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// How many changes behind the last a stream is caught up on a thread of its own, since they may have to be read from the disk.
+const FAR_BEHIND: u64 = 1_024;
+/// How many streams are told of a commit at the same time, of the threads that requests have as well.
+const TOLD_AT_ONCE: usize = 4;
+/// How much may wait for all clients together, in KiB.
+const MOST_WAITING: u32 = 64 * 1024;
 /// Of how many nodes one text tells where they stand.
 const NODES_AT_ONCE: usize = 256;
 
@@ -34,12 +43,20 @@ const NODES_AT_ONCE: usize = 256;
 #[derive(Clone)]
 pub struct Streams {
     places: Arc<Semaphore>,
+    threads: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
     over: Arc<watch::Sender<bool>>,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        Self { places: Arc::new(Semaphore::new(MOST_STREAMS)), over: Arc::new(watch::Sender::new(false)) }
+        let of = |places| Arc::new(Semaphore::new(places));
+        Self {
+            places: of(MOST_STREAMS),
+            threads: of(TOLD_AT_ONCE),
+            waiting: of(MOST_WAITING as usize),
+            over: Arc::new(watch::Sender::new(false)),
+        }
     }
 }
 
@@ -79,63 +96,77 @@ pub(super) struct Asked {
 /// A stream.
 pub(super) struct Stream {
     asked: Asked,
-    /// The first change, which was looked at before the client was answered.
-    begun: Option<Arc<Change>>,
-    changes: Watch,
+    /// The last revision that was looked at.
+    revision: Revision,
     /// The number of the last change of a state that was told.
     status: u64,
-    events: Sender<Bytes>,
-    last_word: OwnedPermit<Bytes>,
+    events: Sender<Event>,
+    last_word: OwnedPermit<Event>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Stream {
-    /// A stream, and what it will tell.
-    pub(super) fn new(
-        asked: Asked,
-        begun: Option<Arc<Change>>,
-        changes: Watch,
-        place: OwnedSemaphorePermit,
-    ) -> (Self, Receiver<Bytes>) {
+    /// A stream behind a revision, and what it will tell.
+    pub(super) fn new(asked: Asked, revision: Revision, place: OwnedSemaphorePermit) -> (Self, Receiver<Event>) {
         let (events, told) = channel(QUEUED + 1);
         let last_word = events.clone().try_reserve_owned().expect("a new queue is empty");
-        (Self { asked, begun, changes, status: 0, events, last_word, _place: place }, told)
+        (Self { asked, revision, status: 0, events, last_word, _place: place }, told)
     }
 
-    /// Tells what changes until the client goes away or is cut off.
-    pub(super) async fn run(mut self) {
+    /// Tells what changes until the client goes away or is cut off. The first change was looked at before the client was answered.
+    pub(super) async fn run(mut self, begun: Option<Arc<Change>>, changes: Watch) {
         let mut over = self.asked.api.streams.over.subscribe();
         let end = tokio::select! {
-            Err(end) = self.tell() => end,
+            Err(end) = self.tell(begun, changes) => end,
             () = async { drop(over.wait_for(|is_over| *is_over).await) } => End::Cut(ErrorType::ServerStopping.into()),
         };
         if let End::Cut(reason) = end {
-            self.last_word.send(format!("event: end\ndata: {}\n\n", reason.body()).into());
+            self.last_word.send(Event::new(format!("event: end\ndata: {}\n\n", reason.body())));
         }
     }
 
-    async fn tell(&mut self) -> Result<Infallible, End> {
-        self.send(Bytes::from_static(b": begins\n\n")).await?;
+    async fn tell(&mut self, begun: Option<Arc<Change>>, changes: Watch) -> Result<Infallible, End> {
+        self.say("begins").await?;
         let mut statuses = self.asked.statuses();
         if self.asked.filter.statuses {
             self.tell_all_statuses().await?;
         }
-        if let Some(change) = self.begun.take() {
+        if let Some(change) = begun {
             self.tell_change(change).await?;
         }
+        let mut changes = self.catch_up(changes).await?;
         let mut alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                change = self.changes.next() => self.tell_change(change.map_err(|error| End::Cut(lost(error)))?).await?,
-                () = changed(&mut statuses) => self.tell_statuses().await?,
+                change = changes.next() => self.tell_change(change.map_err(lost)?).await?,
+                () = changed(&mut statuses) => {
+                    sleep(TOGETHER).await;
+                    self.tell_statuses().await?;
+                }
                 _ = alive.tick() => {
                     self.check()?;
-                    self.send(Bytes::from_static(b": keep-alive\n\n")).await?;
+                    self.say("keep-alive").await?;
                 }
                 () = self.events.closed() => return Err(End::Left),
             }
         }
+    }
+
+    /// Goes on until little is left to be told.
+    async fn catch_up(&mut self, mut changes: Watch) -> Result<Watch, End> {
+        while self.revision.get() + FAR_BEHIND < self.asked.api.cache().model().revision.get() {
+            let next = async move { (changes.next().await, changes) };
+            let (change, behind) = self.aside(next).await?;
+            changes = behind;
+            self.tell_change(change.map_err(lost)?).await?;
+        }
+        Ok(changes)
+    }
+
+    /// Says that the stream is there, and behind which revision a client goes on that was told nothing since.
+    async fn say(&self, what: &str) -> Result<(), End> {
+        self.send(format!(": {what}\nid: {}\n\n", self.revision)).await
     }
 
     /// Who was told until now may be told no more.
@@ -148,12 +179,13 @@ impl Stream {
         let Asked { api, filter, .. } = &self.asked;
         api.cache().reached(change.revision).await;
         self.check()?;
-        if !filter.objects || !told::is_commit(&change) {
-            return Ok(());
+        let revision = change.revision;
+        if filter.objects && told::is_commit(&change) {
+            let text = self.aside(told::objects(api.clone(), Arc::clone(filter), change)).await?;
+            self.send(text?).await?;
         }
-        let telling = told::objects(api.clone(), Arc::clone(filter), change);
-        let text = aside(telling).await?;
-        self.send(text?).await
+        self.revision = revision;
+        Ok(())
     }
 
     /// Tells what became of nodes since it was told last.
@@ -163,7 +195,7 @@ impl Stream {
             Ok(changes) => {
                 self.status = changes.last().map_or(self.status, |change| change.sequence);
                 // Of a node that changed twice the last one counts.
-                let nodes: std::collections::BTreeSet<Uuid> = changes.iter().map(|change| change.node).collect();
+                let nodes: BTreeSet<Uuid> = changes.iter().map(|change| change.node).collect();
                 self.tell_statuses_of(nodes.into_iter().collect()).await
             }
             // The client fell behind what is kept.
@@ -182,23 +214,40 @@ impl Stream {
         for some in nodes.chunks(NODES_AT_ONCE) {
             self.check()?;
             let (api, filter, some) = (self.asked.api.clone(), Arc::clone(&self.asked.filter), some.to_vec());
-            let text = aside(async move { told::statuses(&api, &filter, &some) }).await?;
+            let text = self.aside(async move { told::statuses(&api, &filter, &some) }).await?;
             self.send(text).await?;
         }
         Ok(())
     }
 
     /// Gives a text to the client, which may take its time, but not all of it.
-    async fn send(&self, text: impl Into<Bytes>) -> Result<(), End> {
-        let text = text.into();
+    async fn send(&self, text: String) -> Result<(), End> {
         if text.is_empty() {
             return Ok(());
         }
-        match timeout(PATIENCE, self.events.send(text)).await {
+        let bytes = u32::try_from(text.len()).unwrap_or(u32::MAX);
+        let waiting = Arc::clone(&self.asked.api.streams.waiting);
+        let sent = async {
+            let place = waiting.acquire_many_owned(bytes.div_ceil(1024).min(MOST_WAITING)).await.ok();
+            self.events.send(Event { text: text.into(), place }).await
+        };
+        match timeout(PATIENCE, sent).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Left),
             Err(_) => Err(End::Cut(ErrorType::EventsSlow.into())),
         }
+    }
+
+    /// Works something out on a thread that may compute. Of those there are few for all streams.
+    async fn aside<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T, End> {
+        let threads = Arc::clone(&self.asked.api.streams.threads);
+        let place = threads.acquire_owned().await;
+        let runtime = Handle::current();
+        let done = spawn_blocking(move || {
+            let _until_it_is_done = place;
+            runtime.block_on(work)
+        });
+        done.await.map_err(|_| End::Cut(ErrorType::ServerInternal.into()))
     }
 }
 
@@ -216,6 +265,10 @@ impl From<ApiError> for End {
     }
 }
 
+fn lost(error: WatchError) -> End {
+    End::Cut(super::lost(error))
+}
+
 async fn changed(statuses: &mut Option<watch::Receiver<u64>>) {
     let is_changed = match statuses {
         Some(statuses) => statuses.changed().await.is_ok(),
@@ -224,11 +277,4 @@ async fn changed(statuses: &mut Option<watch::Receiver<u64>>) {
     if !is_changed {
         pending::<()>().await;
     }
-}
-
-/// Works something out on a thread that may compute.
-async fn aside<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T, End> {
-    let runtime = Handle::current();
-    let done = spawn_blocking(move || runtime.block_on(work)).await;
-    done.map_err(|_| End::Cut(ErrorType::ServerInternal.into()))
 }

@@ -19,10 +19,10 @@ use super::super::{changes, view};
 use super::Filter;
 use crate::api::Api;
 use crate::cache::Model;
-use crate::cache::model::Resource;
+use crate::cache::model::Resource as _;
 use crate::records::audit::{Action, AuditEvent, AuditRecord, AuditedObject};
 use crate::records::{codec, key};
-use crate::registry::store_error;
+use crate::registry::{damaged, store_error};
 use crate::store::{Change, EventKind, Revision};
 
 /// Whether somebody made it: what hosts say has no audit event.
@@ -35,21 +35,28 @@ pub(super) fn is_commit(change: &Change) -> bool {
 /// # Errors
 /// What the store says.
 pub(super) async fn objects(api: Api, filter: Arc<Filter>, change: Arc<Change>) -> Result<String, ApiError> {
-    let Some(commit) = commit(&change) else { return Ok(String::new()) };
-    let model = api.model();
-    let seen = Seen::of(&model, "");
+    let Some(commit) = commit(&change)? else { return Ok(String::new()) };
+    let reader = Reader { model: api.model(), whole: api.cache().model(), api: &api };
+    let seen = Seen::of(&reader.model, "");
     let mut told = Vec::new();
     for one in commit.objects.iter().filter(|one| one.action != Action::Unchanged) {
-        if !filter.takes(one.kind) || !seen.shows(one) {
+        if !filter.takes(one.kind) || !seen.showed(one) {
             continue;
         }
-        let image = stored(&change, one).and_then(|value| image(&api, &model, one.kind, value, change.revision));
-        if selects(&api, &model, &filter, one, image.as_ref()).await? {
-            told.push(json!({
-                "revision": change.revision.get(), "kind": one.kind.word(), "uuid": one.uuid, "name": one.name,
-                "cluster": cluster(&model, one), "action": one.action, "object": image.map(|image| image.body),
-            }));
+        let image = match stored(&change, one) {
+            Some(value) => reader.image(one.kind, value, change.revision)?,
+            None => None,
+        };
+        if !selects(&reader, &filter, one, image.as_ref()).await? {
+            continue;
         }
+        // What went out of sight is told without what it is now.
+        let image = image.filter(|image| reader.model.sees(image.place));
+        told.push(json!({
+            "revision": change.revision.get(), "kind": one.kind.word(), "uuid": one.uuid, "name": one.name,
+            "cluster": cluster(&reader.model, one, image.as_ref()), "action": one.action,
+            "object": image.map(|image| image.body),
+        }));
     }
     let mut text = String::new();
     for (n, data) in told.iter().enumerate() {
@@ -84,12 +91,12 @@ pub(super) fn statuses(api: &Api, filter: &Filter, nodes: &[Uuid]) -> String {
     text
 }
 
-fn commit(change: &Change) -> Option<AuditEvent> {
-    let audit = change.events.iter().find(|event| event.key.starts_with(key::AUDIT.as_bytes()))?;
-    let EventKind::Put { value, .. } = &audit.kind else { return None };
-    match codec::decode(value) {
-        Ok(AuditRecord::Commit(event)) => Some(event),
-        Ok(AuditRecord::Refusal(_)) | Err(_) => None,
+fn commit(change: &Change) -> Result<Option<AuditEvent>, ApiError> {
+    let audit = change.events.iter().find(|event| event.key.starts_with(key::AUDIT.as_bytes()));
+    let Some(EventKind::Put { value, .. }) = audit.map(|event| &event.kind) else { return Ok(None) };
+    match codec::decode(value).map_err(|error| damaged(&error))? {
+        AuditRecord::Commit(event) => Ok(Some(event)),
+        AuditRecord::Refusal(_) => Ok(None),
     }
 }
 
@@ -104,31 +111,29 @@ fn stored<'a>(change: &'a Change, one: &AuditedObject) -> Option<&'a [u8]> {
 
 /// Whether an object is selected by its labels: by those that it has, or by those that it had. So whoever watches hears that it goes.
 async fn selects(
-    api: &Api,
-    model: &Model,
+    reader: &Reader<'_>,
     filter: &Filter,
     one: &AuditedObject,
     now: Option<&Image>,
 ) -> Result<bool, ApiError> {
     let Some(selector) = &filter.selector else { return Ok(true) };
-    let is_selected = |image: &Image| image.labels.as_ref().is_some_and(|labels| selector.matches(labels, &()));
+    let is_selected = |image: &Image| selector.matches(&image.labels, &());
     if now.is_some_and(is_selected) {
         return Ok(true);
     }
     let Some(before) = one.before.map(Revision::new) else { return Ok(false) };
     let key = [key::history(one.kind, one.uuid).as_bytes(), &before.to_key()].concat();
-    let snapshot = api.registry.store().snapshot().await.map_err(|error| store_error(&error))?;
-    let entry = snapshot.get(&key).await.map_err(|error| store_error(&error))?;
-    let before = entry.and_then(|entry| image(api, model, one.kind, &entry.value, before));
-    Ok(before.as_ref().is_some_and(is_selected))
+    let snapshot = reader.api.registry.store().snapshot().await.map_err(|error| store_error(&error))?;
+    let Some(entry) = snapshot.get(&key).await.map_err(|error| store_error(&error))? else { return Ok(false) };
+    Ok(reader.image(one.kind, &entry.value, before)?.as_ref().is_some_and(is_selected))
 }
 
-/// The name of the cluster that an object stands in, or stood in.
-fn cluster(model: &Model, one: &AuditedObject) -> Option<String> {
-    let id = match model.place_of(one.kind, one.uuid) {
+/// The name of the cluster that an object stands in as of its image, or stood in before it was taken away.
+fn cluster(model: &Model, one: &AuditedObject, image: Option<&Image>) -> Option<String> {
+    let id = match image.map(|image| image.place) {
         Some(Place::Cluster(cluster)) => Some(cluster),
         Some(Place::Shared | Place::Nowhere) => None,
-        None => one.clusters.first().copied(),
+        None => one.clusters.iter().copied().find(|cluster| model.sees(Place::Cluster(*cluster))),
     };
     let gone = || (one.kind == Kind::Cluster).then(|| one.name.clone());
     name_of(model, id?).or_else(gone)
@@ -141,28 +146,46 @@ fn name_of(model: &Model, cluster: ClusterId) -> Option<String> {
 /// An object as its authors said it at one revision.
 struct Image {
     body: Value,
-    /// The labels by which it is selected, which are inherited as of now; none of a kind without labels.
-    labels: Option<BTreeMap<String, String>>,
+    /// Where it stood.
+    place: Place,
+    /// The labels by which it is selected, which are inherited as of now.
+    labels: BTreeMap<String, String>,
 }
 
-fn image(api: &Api, model: &Model, kind: Kind, value: &[u8], written: Revision) -> Option<Image> {
-    match kind {
-        Kind::Release => read::<ReleaseSpec>(api, model, value, written),
-        Kind::ClusterTemplate => read::<ClusterTemplateSpec>(api, model, value, written),
-        Kind::Cluster => read::<ClusterSpec>(api, model, value, written),
-        Kind::NodeGroup => read::<NodeGroupSpec>(api, model, value, written),
-        Kind::Node => read::<NodeSpec>(api, model, value, written),
-        Kind::Allocation => read::<AllocationSpec>(api, model, value, written),
-        Kind::Namespace => read::<NamespaceSpec>(api, model, value, written),
-        // They have no body of their own, or one that not everyone reads.
-        _ => None,
+/// What reads objects as they were.
+struct Reader<'a> {
+    api: &'a Api,
+    /// The fleet as whoever asks sees it.
+    model: Arc<Model>,
+    /// All of it.
+    whole: Arc<Model>,
+}
+
+impl Reader<'_> {
+    /// An object of this kind; none of a kind that has no body of its own, or one that not everyone reads.
+    fn image(&self, kind: Kind, value: &[u8], written: Revision) -> Result<Option<Image>, ApiError> {
+        match kind {
+            Kind::Release => self.read::<ReleaseSpec>(value, written).map(Some),
+            Kind::ClusterTemplate => self.read::<ClusterTemplateSpec>(value, written).map(Some),
+            Kind::Cluster => self.read::<ClusterSpec>(value, written).map(Some),
+            Kind::NodeGroup => self.read::<NodeGroupSpec>(value, written).map(Some),
+            Kind::Node => self.read::<NodeSpec>(value, written).map(Some),
+            Kind::Allocation => self.read::<AllocationSpec>(value, written).map(Some),
+            Kind::Namespace => self.read::<NamespaceSpec>(value, written).map(Some),
+            _ => Ok(None),
+        }
     }
-}
 
-fn read<S: Shown>(api: &Api, model: &Model, value: &[u8], written: Revision) -> Option<Image> {
-    let mut object: Object<S> = codec::decode(value).ok()?;
-    object.meta.resource_version = written.get();
-    let mut body = changes::said(api, model, &object);
-    view::meta(body.as_object_mut()?, &object.meta);
-    Some(Image { body, labels: S::LEVEL.map(|_| S::labels(model, &object)) })
+    fn read<S: Shown>(&self, value: &[u8], written: Revision) -> Result<Image, ApiError> {
+        let mut object: Object<S> = codec::decode(value).map_err(|error| damaged(&error))?;
+        object.meta.resource_version = written.get();
+        let mut body = changes::said(self.api, &self.model, &object);
+        if let Some(body) = body.as_object_mut() {
+            view::meta(body, &object.meta);
+        }
+        // Those that roles give are of today.
+        body.pointer_mut("/tags").and_then(Value::as_object_mut).and_then(|tags| tags.remove("effective"));
+        let labels = S::labels(&self.whole, &object);
+        Ok(Image { body, place: S::place(&self.whole, &object), labels })
+    }
 }
