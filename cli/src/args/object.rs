@@ -157,8 +157,8 @@ impl Filter {
 /// Labels of a new object.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct NewLabels {
-    /// `KEY=VALUE`, repeated or joined with commas.
-    #[arg(long, value_name = "K=V,…", value_delimiter = ',')]
+    /// `KEY=VALUE`, repeated; where it is given once, several can be joined with commas.
+    #[arg(long, value_name = "K=V,…")]
     pub(crate) labels: Vec<String>,
     /// Whether they are added to what is inherited: they are, unless this is `false` (`--override-labels` is Magnum's spec's name
     /// for it).

@@ -137,6 +137,28 @@ pub(crate) fn patch(changes: &[String], not_inherited: &[String]) -> Result<Map<
     Ok(patch)
 }
 
+/// Labels of a new object, by the rule of Magnum's command: one option with several `=` holds several labels, joined by commas or
+/// semicolons, and of several options each is one label. A key that stands twice has both values, joined by a comma.
+pub(crate) fn of_new(options: &[String]) -> Result<Map<String, Value>> {
+    let pieces: Vec<&str> = match options {
+        [one] if one.matches('=').count() > 1 => one.split([',', ';']).collect(),
+        all => all.iter().map(String::as_str).collect(),
+    };
+    let mut labels: BTreeMap<&str, String> = BTreeMap::new();
+    for piece in pieces {
+        let (key, value) = piece.split_once('=').with_context(|| {
+            let stops =
+                piece.strip_suffix('-').map(|key| format!("; `stemma label … --not-inherited {key}` stops one"));
+            format!("labels must be a list of KEY=VALUE not {piece}{}", stops.unwrap_or_default())
+        })?;
+        labels
+            .entry(key)
+            .and_modify(|values| *values = format!("{values},{value}"))
+            .or_insert_with(|| value.to_owned());
+    }
+    Ok(labels.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect())
+}
+
 /// The keys that are to be taken away and are not there.
 fn absent<'a>(patch: &'a Map<String, Value>, provided: &Map<String, Value>) -> Vec<&'a str> {
     let is_absent = |(key, value): &(&String, &Value)| value.is_null() && !provided.contains_key(*key);

@@ -1,6 +1,6 @@
 //! Writes: create, delete, pause and resume, tags.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde_json::{Value, json};
 use stemma_wire::endpoint::{Endpoint, Method};
 
@@ -98,13 +98,7 @@ pub(crate) async fn pause(api: &mut Api, what: &Pausing, paused: bool, output: O
 /// Labels of a new object, which merge as a manifest's do; nothing stands above a template.
 fn add_labels(body: &mut Value, kind: &str, labels: &NewLabels) -> Result<()> {
     if !labels.labels.is_empty() {
-        let given = label::patch(&labels.labels, &[])?;
-        if let Some((key, _)) = given.iter().find(|(_, value)| value.is_null()) {
-            bail!(
-                "--labels sets KEY=VALUE, and {key:?} has no value: `stemma label … --not-inherited {key}` stops one"
-            );
-        }
-        body["labels"] = Value::Object(given);
+        body["labels"] = Value::Object(label::of_new(&labels.labels)?);
     }
     let merges = !labels.labels.is_empty() && kind != "clustertemplate";
     if let Some(merge) = labels.merge_labels.or(merges.then_some(true)) {
