@@ -50,7 +50,8 @@ fn labels_of_new_objects_are_read_as_magnums_command_reads_them() -> Result<()> 
         } else {
             let said = String::from_utf8_lossy(&output.stderr);
             let error = &result["error"];
-            error["type"] == "argparse" || error["message"].as_str().is_some_and(|message| said.contains(message.trim_end()))
+            error["type"] == "argparse"
+                || error["message"].as_str().is_some_and(|message| said.contains(message.trim_end()))
         };
         if is_met == OTHERWISE.iter().any(|(other, _)| *other == id) {
             wrong.push(format!("{id}: {}", String::from_utf8_lossy(&output.stderr)));

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::{Filter, told};
 use crate::api::Api;
 use crate::api::http::body::Event;
-use crate::api::http::who::Who;
+use crate::registry::Who;
 use crate::store::{Change, Revision, Watch, WatchError};
 
 /// How many streams there may be at the same time.
@@ -172,7 +172,7 @@ impl Stream {
     /// Who was told until now may be told no more.
     fn check(&self) -> Result<(), End> {
         let Asked { api, who, .. } = &self.asked;
-        if api.is_still(who) { Ok(()) } else { Err(End::Cut(ErrorType::AuthRevoked.into())) }
+        api.check_still(who).map_err(End::Cut)
     }
 
     async fn tell_change(&mut self, change: Arc<Change>) -> Result<(), End> {
