@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use served::Served;
+use stemma_controller::store::RedbOptions;
 use tokio::task::JoinSet;
 
 /// How late the store answers a commit: later than a read is answered on any machine.

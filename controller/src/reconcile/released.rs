@@ -130,7 +130,10 @@ impl Resolved<'_> {
             _ => today.clone().filter(|_| is_today),
         };
         let dropped = match (&kept, &today) {
-            (Some(kept), Some(today)) if !is_today => profiles.dropped_barriers(&kept.encoded, &today.encoded),
+            // Of a node that is not to have the present order others may still run what it waits for.
+            (Some(kept), Some(today)) if !is_today && standing == Standing::Current => {
+                profiles.dropped_barriers(&kept.encoded, &today.encoded)
+            }
             _ => Arc::default(),
         };
         let released = self.told(&record.task_set, kept.as_ref())?;

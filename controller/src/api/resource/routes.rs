@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use hyper::HeaderMap;
+use hyper::{HeaderMap, Method as HttpMethod};
 use stemma_core::object::{
     AllocationSpec, Association, ClusterSpec, ClusterTemplateSpec, Definition, NamespaceSpec, NamespaceTag,
     NodeGroupSpec, NodeSpec, ReleaseSpec,
@@ -269,7 +269,8 @@ async fn written(
     write: for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>,
     request: Request,
 ) -> HandlerResult {
-    let turn = api.writers.turn().await?;
+    // A read that asks the store holds a thread for no commit.
+    let turn = if request.method == HttpMethod::GET { None } else { Some(api.writers.turn().await?) };
     let _asking = request.abandoned.until_dropped();
     let (_waiting, gone) = oneshot::channel::<Infallible>();
     let runtime = Handle::current();

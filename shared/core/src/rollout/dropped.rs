@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// The barriers of a task set that its node keeps, held or not, which the present order no longer has. Nobody waits for them any more,
-/// so they are open: else what the node runs could never end.
+/// The barriers of a task set that its node keeps, though it may have another, which the present order no longer has. Nobody waits for
+/// them any more, so they are open: else what the node runs could never end.
 pub fn dropped_barriers<'a, B: Ord + Clone + 'a, All: FromIterator<B>>(
     kept: impl Iterator<Item = &'a B>,
     present: impl Iterator<Item = &'a B>,

@@ -105,6 +105,6 @@ impl Filter {
 }
 
 fn kind(word: &str) -> Result<Kind, BadQuery> {
-    let known = Kind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(word));
+    let known = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word));
     known.ok_or_else(|| BadQuery::value("kind", word, "it is a kind of object, as node or nodegroup"))
 }

@@ -18,6 +18,7 @@ use super::{Filter, told};
 use crate::api::Api;
 use crate::api::http::body::Event;
 use crate::registry::Who;
+use crate::status::Position;
 use crate::store::{Change, Revision, Watch, WatchError};
 
 /// How many streams there may be at the same time.
@@ -98,8 +99,8 @@ pub(super) struct Stream {
     asked: Asked,
     /// The last revision that was looked at.
     revision: Revision,
-    /// The number of the last change of a state that was told.
-    status: u64,
+    /// The place of the last change of a state that was told; `None`: nothing was told yet.
+    status: Option<Position>,
     events: Sender<Event>,
     last_word: OwnedPermit<Event>,
     _place: OwnedSemaphorePermit,
@@ -110,7 +111,7 @@ impl Stream {
     pub(super) fn new(asked: Asked, revision: Revision, place: OwnedSemaphorePermit) -> (Self, Receiver<Event>) {
         let (events, told) = channel(QUEUED + 1);
         let last_word = events.clone().try_reserve_owned().expect("a new queue is empty");
-        (Self { asked, revision, status: 0, events, last_word, _place: place }, told)
+        (Self { asked, revision, status: None, events, last_word, _place: place }, told)
     }
 
     /// Tells what changes until the client goes away or is cut off. The first change was looked at before the client was answered.
@@ -191,9 +192,11 @@ impl Stream {
     /// Tells what became of nodes since it was told last.
     async fn tell_statuses(&mut self) -> Result<(), End> {
         let Some(desired) = self.asked.api.desired.clone() else { return Ok(()) };
-        match desired.status().since(self.status) {
+        let Some(status) = self.status else { return Ok(()) };
+        match desired.status().since(status) {
             Ok(changes) => {
-                self.status = changes.last().map_or(self.status, |change| change.sequence);
+                let sequence = changes.last().map_or(status.sequence, |change| change.sequence);
+                self.status = Some(Position { sequence, ..status });
                 // Of a node that changed twice the last one counts.
                 let nodes: BTreeSet<Uuid> = changes.iter().map(|change| change.node).collect();
                 self.tell_statuses_of(nodes.into_iter().collect()).await
@@ -205,7 +208,7 @@ impl Stream {
 
     async fn tell_all_statuses(&mut self) -> Result<(), End> {
         let Some(desired) = self.asked.api.desired.clone() else { return Ok(()) };
-        self.status = *desired.status().subscribe().borrow();
+        self.status = Some(*desired.status().subscribe().borrow());
         let nodes = self.asked.api.model().nodes.iter().map(|node| node.meta.uuid).collect();
         self.tell_statuses_of(nodes).await
     }
@@ -253,7 +256,7 @@ impl Stream {
 
 impl Asked {
     /// The number of the last change of a state, where that is asked for.
-    fn statuses(&self) -> Option<watch::Receiver<u64>> {
+    fn statuses(&self) -> Option<watch::Receiver<Position>> {
         let desired = self.api.desired.as_ref().filter(|_| self.filter.statuses);
         desired.map(|desired| desired.status().subscribe())
     }
@@ -269,7 +272,7 @@ fn lost(error: WatchError) -> End {
     End::Cut(super::lost(error))
 }
 
-async fn changed(statuses: &mut Option<watch::Receiver<u64>>) {
+async fn changed(statuses: &mut Option<watch::Receiver<Position>>) {
     let is_changed = match statuses {
         Some(statuses) => statuses.changed().await.is_ok(),
         None => false,
