@@ -74,6 +74,23 @@ async fn each_write_is_found_by_object_manager_and_time() {
 }
 
 #[tokio::test]
+async fn a_group_is_found_by_its_cluster_after_both_are_gone() {
+    let served = filled().await;
+    served.send("DELETE", "/v1/clusters/eu", &[], None).await;
+    let found = served.get("/v1/audit?object=nodegroup/eu/web").await;
+    let first = ["created cluster/eu", "created nodegroup/eu/web"];
+    assert_eq!(said(&found), [first[0], first[1], "deleted nodegroup/eu/web", "deleted cluster/eu"]);
+    // One that is made anew under both names has the history of these names.
+    let objects = json!([{"kind": "Cluster", "name": "eu"}, {"kind": "NodeGroup", "cluster": "eu", "name": "web"}]);
+    served.expect("POST", "/v1/apply", &json!({"objects": objects}), 200).await;
+    let again = served.get("/v1/audit?object=nodegroup/eu/web").await;
+    assert_eq!(said(&again)[4..], first);
+    let other = served.get("/v1/audit?object=nodegroup/us/web").await;
+    assert_eq!(said(&other), ["created cluster/us", "created nodegroup/us/web"]);
+    assert_eq!(said(&served.get("/v1/audit?object=nodegroup/xx/web").await), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn pages_give_each_entry_once_in_either_direction() {
     let served = filled().await;
     for (direction, expected) in [("asc", [1, 2, 3, 4, 5]), ("desc", [5, 4, 3, 2, 1])] {

@@ -80,6 +80,9 @@ pub struct AuditedObject {
     pub uuid: Uuid,
     /// Its name at the time.
     pub name: String,
+    /// Of a group: the name of its cluster at the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
     /// What became of it.
     pub action: Action,
     /// The revision of its image before; `None` for a new one.

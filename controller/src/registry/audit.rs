@@ -8,8 +8,11 @@ use super::{ApiError, Registry, damaged, store_error};
 
 /// How many entries one request looks at: one whose filter few entries meet goes on where it stopped.
 const MOST_LOOKED_AT: usize = 20_000;
-/// How many are read at once.
-const CHUNK: usize = 1_000;
+/// How many are read at once, at first and at most: more the smaller they are.
+const CHUNKS: (usize, usize) = (16, 1_000);
+/// A page ends where its entries have so many bytes together as they are stored, and so many are read at once: the entry of a write that
+/// reached much is as large as what it reached.
+const MOST_BYTES: usize = 4 * 1024 * 1024;
 
 /// Which part of the audit.
 #[derive(Clone, Copy, Debug)]
@@ -32,26 +35,32 @@ pub struct Audited {
 }
 
 impl Registry {
-    /// The entries that `keeps` takes.
+    /// The entries that `keeps` takes, no more than `page` asks for or than are sent at once, and one at least.
     ///
     /// # Errors
     /// What the store says; an entry that cannot be read.
     pub async fn audit(&self, page: AuditPage, keeps: impl Fn(&AuditRecord) -> bool) -> Result<Audited, ApiError> {
         let snapshot = self.store.snapshot().await.map_err(|e| store_error(&e))?;
-        let mut query = Query { range: KeyRange::prefix(key::AUDIT), limit: Some(CHUNK), order: page.order };
+        let mut query = Query { range: KeyRange::prefix(key::AUDIT), limit: None, order: page.order };
         let mut audited = Audited { entries: Vec::new(), next: page.marker };
-        for _ in 0..MOST_LOOKED_AT / CHUNK {
+        let (mut looked_at, mut chunk, mut bytes) = (0, CHUNKS.0, 0);
+        while looked_at < MOST_LOOKED_AT {
+            query.limit = Some(chunk);
             if let Some(last) = audited.next {
                 query.range = behind(query.range, page.order, &key::audit(last));
             }
             let list = snapshot.list(&query).await.map_err(|e| store_error(&e))?;
+            looked_at += list.entries.len();
+            let read: usize = list.entries.iter().map(|entry| entry.value.len()).sum();
+            chunk = (chunk * MOST_BYTES / read.max(1)).clamp(1, chunk * 2).min(CHUNKS.1);
             for entry in list.entries {
-                if audited.entries.len() == page.limit {
+                if audited.entries.len() == page.limit || bytes >= MOST_BYTES {
                     return Ok(audited);
                 }
                 let record: AuditRecord = codec::decode(&entry.value).map_err(|e| damaged(&e))?;
                 audited.next = Some(entry.mod_revision);
                 if keeps(&record) {
+                    bytes += entry.value.len();
                     audited.entries.push((entry.mod_revision, record));
                 }
             }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use stemma_core::object::{Kind, Object, Spec};
+use uuid::Uuid;
 
 use crate::cache::model::{Reference, Resource};
 use crate::records::audit::{Action, AuditedObject};
@@ -79,6 +80,13 @@ impl Draft {
         self.touch(before, Action::Deleted, Some(before));
     }
 
+    /// Says of which cluster each group is, by its uuid: a group's name is good within its cluster alone, which may be gone when it is asked for.
+    pub(super) fn place_groups(&mut self, cluster_of: impl Fn(Uuid) -> Option<String>) {
+        for group in self.touched.iter_mut().filter(|one| one.kind == Kind::NodeGroup) {
+            group.cluster = cluster_of(group.uuid);
+        }
+    }
+
     /// Adds an entry that is no object, under its own key.
     pub fn entry(&mut self, op: Op) {
         self.ops.push(op);
@@ -143,7 +151,7 @@ impl Draft {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
         let before = before.map(|o| o.meta.resource_version);
         let (kind, uuid, clusters) = (S::KIND, object.meta.uuid, BTreeSet::new());
-        self.touched.push(AuditedObject { kind, uuid, name, action, before, clusters, part: None });
+        self.touched.push(AuditedObject { kind, uuid, name, cluster: None, action, before, clusters, part: None });
     }
 }
 

@@ -90,6 +90,39 @@ async fn more_records_than_are_read_at_once_are_all_forgotten() {
 }
 
 #[tokio::test]
+async fn a_page_of_the_audit_ends_by_its_bytes_and_gives_each_entry_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, cache) = followed(&directory).await;
+    let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
+    // Many small ones, some that are large, one that is larger than a page.
+    let sizes = [vec![10; 100], vec![1 << 20; 30], vec![10; 30], vec![6 << 20], vec![10; 2]].concat();
+    for (number, size) in sizes.iter().enumerate() {
+        let event = marked(Uuid::nil()).event(Timestamp(number as u64), Vec::new());
+        let record = AuditRecord::Commit(crate::records::audit::AuditEvent { reason: Some("x".repeat(*size)), ..event });
+        store.commit(Transaction::new().put_at_revision(key::AUDIT, codec::encode(&record))).await.unwrap();
+    }
+    for order in [crate::store::Order::Ascending, crate::store::Order::Descending] {
+        let (mut found, mut marker, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let page = audit::AuditPage { limit: 1_000, marker, order };
+            let audited = registry.audit(page, |_| true).await.unwrap();
+            let bytes: usize = audited.entries.iter().map(|(_, record)| codec::encode(record).len()).sum();
+            assert!(bytes <= 6 << 20 || audited.entries.len() == 1, "{bytes} bytes in a page");
+            found.extend(audited.entries.iter().map(|(revision, _)| revision.get()));
+            (marker, pages) = (audited.next, pages + 1);
+            if marker.is_none() {
+                break;
+            }
+        }
+        if order == crate::store::Order::Descending {
+            found.reverse();
+        }
+        assert_eq!(found, (1..=sizes.len() as u64).collect::<Vec<_>>());
+        assert!((8..=12).contains(&pages), "{pages} pages of 36 MiB");
+    }
+}
+
+#[tokio::test]
 async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
     let directory = tempfile::tempdir().unwrap();
     let (store, cache) = followed(&directory).await;

@@ -84,6 +84,8 @@ impl<'a> Filter<'a> {
 enum Named<'a> {
     Uuid(Uuid),
     Name(Kind, &'a str),
+    /// A group of the cluster that has or had this name.
+    Group { there: Option<Uuid>, cluster: &'a str, name: &'a str },
 }
 
 impl<'a> Named<'a> {
@@ -95,20 +97,26 @@ impl<'a> Named<'a> {
         let refused = || BadQuery::value("object", text, rule);
         let (word, name) = text.split_once('/').ok_or_else(refused)?;
         let kind = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(refused)?;
-        let group = name.split_once('/').filter(|_| kind == Kind::NodeGroup);
-        let found = group.and_then(|(cluster, group)| {
-            let cluster = model.clusters.find(None, cluster)?;
-            model.groups.find(Some(cluster.meta.uuid), group)
-        });
-        // Without its cluster a group's name may be that of several, and the audit knows no cluster's name of one that is gone.
-        let bare = group.map_or(name, |(_, group)| group);
-        Ok(found.map_or(Self::Name(kind, bare), |group| Self::Uuid(group.meta.uuid)))
+        let Some((cluster, name)) = name.split_once('/').filter(|_| kind == Kind::NodeGroup) else {
+            return Ok(Self::Name(kind, name));
+        };
+        let found = model.clusters.find(None, cluster);
+        let found = found.and_then(|cluster| model.groups.find(Some(cluster.meta.uuid), name));
+        Ok(Self::Group { there: found.map(|group| group.meta.uuid), cluster, name })
     }
 
     fn is(&self, object: &AuditedObject) -> bool {
         match self {
             Self::Uuid(uuid) => object.uuid == *uuid,
             Self::Name(kind, name) => object.kind == *kind && object.name == *name,
+            Self::Group { there, cluster, name } => {
+                // An entry of an earlier version does not say of which cluster a group was: where it is gone, it may be any.
+                let is_its = match &object.cluster {
+                    Some(own) => own == cluster,
+                    None => there.is_none(),
+                };
+                *there == Some(object.uuid) || (object.kind == Kind::NodeGroup && object.name == *name && is_its)
+            }
         }
     }
 }
@@ -175,9 +183,10 @@ fn row(seen: &Seen<'_>, revision: Revision, record: &AuditRecord) -> Value {
 }
 
 fn shown(model: &Model, object: &AuditedObject) -> Value {
-    let group = model.groups.get(object.uuid).and_then(|group| group_path(model, GroupId(group.meta.uuid)));
+    let now = model.groups.get(object.uuid).and_then(|group| group_path(model, GroupId(group.meta.uuid)));
+    let then = || object.cluster.as_ref().map(|cluster| format!("{cluster}/{}", object.name));
     json!({
-        "kind": object.kind.word(), "uuid": object.uuid, "name": group.unwrap_or_else(|| object.name.clone()),
+        "kind": object.kind.word(), "uuid": object.uuid, "name": now.or_else(then).unwrap_or_else(|| object.name.clone()),
         "action": object.action, "before": object.before, "part": object.part,
     })
 }

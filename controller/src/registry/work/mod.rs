@@ -90,6 +90,12 @@ impl<'a> Work<'a> {
         self.check_releases()?;
         self.check_sizes()?;
         self.check_order()?;
+        self.draft.place_groups(|group| {
+            [&self.model, self.context.model].into_iter().find_map(|model| {
+                let cluster = model.groups.get(group)?.spec.cluster;
+                Some(model.clusters.get(cluster.0)?.meta.name.to_string())
+            })
+        });
         self.note_clusters();
         answer.hosts = self.is_dry_run().then(|| self.told_hosts().count());
         // Last, and so of all that was looked at: a look that ended early has found nothing of those behind it.
@@ -99,11 +105,11 @@ impl<'a> Work<'a> {
 
     /// Refuses a decision that nobody waits for any more.
     fn check_awaited(&self) -> Result<(), ApiError> {
-        if self.context.caller.abandoned.is_set() {
-            let message = "nobody waits for the answer any more; nothing was changed";
-            return Err(ApiError::new(ErrorType::ServerStopping, message));
+        if self.is_awaited() {
+            return Ok(());
         }
-        Ok(())
+        let message = "nobody waits for the answer any more; nothing was changed";
+        Err(ApiError::new(ErrorType::ServerStopping, message))
     }
 
     /// Requires that a mark is as it was when the write was decided.
@@ -124,7 +130,13 @@ impl<'a> Work<'a> {
     /// The nodes that the decision reaches so far, to be resolved one by one. They end where nobody waits for the answer any more;
     /// [`Self::finish`] refuses the write then.
     pub(super) fn reached(&self) -> impl Iterator<Item = NodeId> {
-        self.reach.dirty.nodes().take_while(|_| !self.context.caller.abandoned.is_set())
+        self.reach.dirty.nodes().take_while(|_| self.is_awaited())
+    }
+
+    /// Whether somebody waits for the answer still. Who looks at many objects asks before each; [`Self::finish`] refuses the write where
+    /// nobody does.
+    pub fn is_awaited(&self) -> bool {
+        !self.context.caller.abandoned.is_set()
     }
 
     /// Those of them of which whoever asks is told.
