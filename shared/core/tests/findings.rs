@@ -306,3 +306,26 @@ fn a_task_that_waits_for_itself_on_others_waits_for_nobody_where_there_is_one_no
     let refused = resolve_fleet(&fleet(&documents), &ResolveCache::new()).map(drop).unwrap_err();
     assert!(refused[0].to_string().contains("tasks wait for each other: n1/t -> n2/t -> n1/t"), "{refused:?}");
 }
+
+#[test]
+fn the_catalogue_is_made_once_for_all_snapshots_until_a_namespace_changes() {
+    let namespace = |pattern: &str| {
+        let document = json!({
+            "kind": "Namespace", "namespace": "Site", "resource_type_associations": [{"name": "Stemma::Label"}],
+            "properties": {"tier": {"title": "T", "type": "string", "pattern": pattern}},
+        });
+        let document = read_document(&document.to_string()).unwrap();
+        let mut objects = assemble(&[document], &Manager::new("test").unwrap()).unwrap();
+        Change::Namespace(Arc::new(objects.namespaces.remove(0)))
+    };
+    let mut fleet = site(&[], json!({}), &[json!({"tier": "gold"})]);
+    fleet.apply_all([namespace("^[a-z]+$")]);
+    let before = fleet.clone();
+    fleet.apply_all(site(&[], json!({}), &[json!({"tier": "9"})]).nodes().cloned().map(Change::Node));
+    assert!(std::ptr::eq(fleet.catalog(), before.catalog()), "no pattern is compiled anew for a node");
+    let value = json!("9");
+    let checked = |fleet: &Fleet| fleet.catalog().check_value(stemma_core::catalog::Bound::Label, "tier", &value).is_ok();
+    assert!(!checked(&fleet));
+    fleet.apply_all([namespace("^[0-9]+$")]);
+    assert!(checked(&fleet) && !checked(&before), "another catalogue is another");
+}

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use stemma_core::catalog::Meant;
 use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::{Fleet, GroupFold, Missing};
 use stemma_core::idle::{self, Idle};
@@ -82,9 +83,9 @@ pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
     for (kind, uuid) in work.written() {
         clusters.extend(cluster_of(&work.model, kind, uuid));
         findings.extend(of_object(&work.model, kind, uuid));
-        findings.extend(of_catalog(&work.model, kind, uuid));
     }
-    for cluster in clusters {
+    of_catalog(work, &mut findings);
+    for cluster in clusters.into_iter().take_while(|_| work.is_awaited()) {
         findings.extend(cluster_findings(&work.model.fleet, cluster));
         findings.extend(unset_in_empty(&work.model.fleet, work.model.fleet.groups_of(cluster)));
     }
@@ -177,10 +178,23 @@ fn of_object(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
     }
 }
 
-/// Where an object of a write and the catalogue do not agree; of a namespace every object that is concerned.
-fn of_catalog(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
-    let id = match kind {
-        Kind::Namespace => return all_catalog_findings(&model.fleet),
+/// Where the objects of a write and the catalogue do not agree; where it writes a namespace, all objects. It ends at the next one where
+/// nobody waits any more.
+fn of_catalog(work: &Work<'_>, findings: &mut Gravest) {
+    let (fleet, meant) = (&work.model.fleet, Meant::default());
+    let mut written = work.written();
+    if written.any(|(kind, _)| kind == Kind::Namespace) {
+        let all = all_catalog_findings(fleet, &meant).take_while(|_| work.is_awaited());
+        all.for_each(|found| findings.extend(found));
+    } else {
+        let objects = work.written().filter_map(|(kind, uuid)| says_of_keys(kind, uuid));
+        objects.for_each(|id| findings.extend(catalog_findings_of(fleet, &meant, id)));
+    }
+}
+
+/// An object whose kind says something of keys.
+fn says_of_keys(kind: Kind, uuid: Uuid) -> Option<ObjectId> {
+    Some(match kind {
         Kind::ClusterTemplate => ObjectId::Template(TemplateId(uuid)),
         Kind::Cluster => ObjectId::Cluster(ClusterId(uuid)),
         Kind::NodeGroup => ObjectId::Group(GroupId(uuid)),
@@ -188,14 +202,14 @@ fn of_catalog(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
         Kind::Release
         | Kind::ReleaseTags
         | Kind::Primary
+        | Kind::Namespace
         | Kind::InspectionRule
         | Kind::Revision
         | Kind::Secret
         | Kind::Expectation
         | Kind::Allocation
-        | Kind::Principal => return Vec::new(),
-    };
-    catalog_findings_of(&model.fleet, id)
+        | Kind::Principal => return None,
+    })
 }
 
 fn idle_fields<S: Resource + Idle>(object: Option<&Arc<Object<S>>>) -> Vec<Finding> {

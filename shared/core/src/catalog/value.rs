@@ -1,13 +1,21 @@
 //! Whether a value is one that a property may have.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
-use regex_lite::Regex;
+use regex_lite::{Regex, RegexBuilder};
 use serde_json::Value;
 
+use crate::digest::canonical_json;
 use crate::name::{cut, near, suggest};
 use crate::object::{Items, Property, PropertyType};
+
+/// The longest pattern that is looked at, in bytes, and what its compiled form may take.
+const MAX_PATTERN: usize = 512;
+const MAX_COMPILED: usize = 32 * 1024;
+/// The longest text that is compared with a pattern, in bytes: what that costs grows with the product of both.
+const MAX_TEXT: usize = 4096;
 
 /// How many values a sentence lists.
 const MOST_LISTED: usize = 10;
@@ -21,17 +29,51 @@ pub(super) enum Written {
     Json,
 }
 
-/// Says why a value is none of a property's; nothing where it is.
-pub(super) fn unfit(property: &Property, value: &Value, written: Written) -> Option<String> {
-    let Some(value) = typed(property.kind, value, written) else {
-        return Some(format!("{} is no {}", shown(value), words(property.kind)));
-    };
-    match &*value {
-        Value::Array(items) => of_list(property, items),
-        Value::Number(number) => of_number(property, number.as_f64().unwrap_or_default())
-            .or_else(|| listed(property.values.as_deref(), &value)),
-        Value::String(text) => of_text(property, text).or_else(|| listed(property.values.as_deref(), &value)),
-        Value::Null | Value::Bool(_) | Value::Object(_) => listed(property.values.as_deref(), &value),
+/// A property, ready to be asked of many values.
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    /// The property.
+    pub(super) property: Property,
+    /// Its pattern. What Python takes and this does not is kept in the property, and says nothing.
+    pattern: Option<Regex>,
+}
+
+impl Rule {
+    /// The rule of a property.
+    pub(super) fn of(property: &Property) -> Self {
+        let written = property.pattern.as_deref().filter(|pattern| pattern.len() <= MAX_PATTERN);
+        let pattern = written.and_then(|pattern| RegexBuilder::new(pattern).size_limit(MAX_COMPILED).build().ok());
+        Self { property: property.clone(), pattern }
+    }
+
+    /// Says why a value is none of the property's; nothing where it is.
+    pub(super) fn unfit(&self, value: &Value, written: Written) -> Option<String> {
+        let property = &self.property;
+        let Some(value) = typed(property.kind, value, written) else {
+            return Some(format!("{} is no {}", shown(value), words(property.kind)));
+        };
+        match &*value {
+            Value::Array(items) => of_list(property, items),
+            Value::Number(number) => of_number(property, number.as_f64().unwrap_or_default())
+                .or_else(|| listed(property.values.as_deref(), &value)),
+            Value::String(text) => self.of_text(text).or_else(|| listed(property.values.as_deref(), &value)),
+            Value::Null | Value::Bool(_) | Value::Object(_) => listed(property.values.as_deref(), &value),
+        }
+    }
+
+    fn of_text(&self, text: &str) -> Option<String> {
+        let length = text.chars().count() as u64;
+        if let Some(least) = self.property.min_length.filter(|least| length < *least) {
+            return Some(format!("{:?} has fewer than {least} characters", cut(text)));
+        }
+        if let Some(most) = self.property.max_length.filter(|most| length > *most) {
+            return Some(format!("{:?} has more than {most} characters", cut(text)));
+        }
+        let pattern = self.pattern.as_ref()?;
+        if text.len() > MAX_TEXT {
+            return Some(format!("{:?} has more than the {MAX_TEXT} bytes that a text with a pattern may have", cut(text)));
+        }
+        (!pattern.is_match(text)).then(|| format!("{:?} has not the pattern {pattern}", cut(text)))
     }
 }
 
@@ -78,19 +120,6 @@ fn of_number(property: &Property, number: f64) -> Option<String> {
     most.map(|(most, _)| format!("{number} is greater than {most}"))
 }
 
-fn of_text(property: &Property, text: &str) -> Option<String> {
-    let length = text.chars().count() as u64;
-    if let Some(least) = property.min_length.filter(|least| length < *least) {
-        return Some(format!("{:?} has fewer than {least} characters", cut(text)));
-    }
-    if let Some(most) = property.max_length.filter(|most| length > *most) {
-        return Some(format!("{:?} has more than {most} characters", cut(text)));
-    }
-    // What Python takes and this does not is kept, and says nothing.
-    let pattern = property.pattern.as_deref().and_then(|pattern| Regex::new(pattern).ok())?;
-    (!pattern.is_match(text)).then(|| format!("{:?} has not the pattern {pattern}", cut(text)))
-}
-
 fn of_list(property: &Property, items: &[Value]) -> Option<String> {
     let count = items.len() as u64;
     if let Some(least) = property.min_items.filter(|least| count < *least) {
@@ -99,8 +128,9 @@ fn of_list(property: &Property, items: &[Value]) -> Option<String> {
     if let Some(most) = property.max_items.filter(|most| count > *most) {
         return Some(format!("it has more than {most} items"));
     }
-    let twice = || items.iter().enumerate().find(|(at, item)| items[..*at].contains(item));
-    if let Some((_, item)) = property.unique_items.filter(|unique| *unique).and_then(|_| twice()) {
+    let mut seen = BTreeSet::new();
+    let mut twice = || items.iter().find(|item| !seen.insert(canonical_json(item)));
+    if let Some(item) = property.unique_items.filter(|unique| *unique).and_then(|_| twice()) {
         return Some(format!("{} stands there twice", shown(item)));
     }
     let Items { kind, values } = property.items.as_ref()?;
@@ -197,18 +227,34 @@ mod tests {
             (json!({"type": "array", "maxItems": 1}), json!("a,b"), Some("it has more than 1 items")),
             (json!({"type": "object"}), json!("{}"), None),
         ] {
-            let found = unfit(&property(schema.clone()), &value, Written::Text);
+            let found = Rule::of(&property(schema.clone())).unfit(&value, Written::Text);
             assert_eq!(found.as_deref(), expected, "{schema} {value}");
         }
     }
 
     #[test]
     fn a_parameter_is_of_its_type_as_it_stands() {
-        let integer = property(json!({"type": "integer"}));
-        assert_eq!(unfit(&integer, &json!(5), Written::Json), None);
-        assert_eq!(unfit(&integer, &json!("5"), Written::Json).as_deref(), Some("\"5\" is no whole number"));
-        let text = property(json!({"type": "string"}));
-        assert_eq!(unfit(&text, &json!(5), Written::Json).as_deref(), Some("5 is no text"));
+        for (kind, value, expected) in [
+            ("integer", json!(5), None),
+            ("integer", json!("5"), Some("\"5\" is no whole number")),
+            ("string", json!(5), Some("5 is no text")),
+        ] {
+            let found = Rule::of(&property(json!({"type": kind}))).unfit(&value, Written::Json);
+            assert_eq!(found.as_deref(), expected, "{kind} {value}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_is_looked_at_within_bounds() {
+        let with = |pattern: &str| Rule::of(&property(json!({"type": "string", "pattern": pattern})));
+        let long = "a".repeat(MAX_TEXT + 1);
+        let said = with("^a+$").unfit(&json!(long), Written::Text).expect("it is too long");
+        assert!(said.ends_with("has more than the 4096 bytes that a text with a pattern may have"), "{said}");
+        assert_eq!(with("^a+$").unfit(&json!(long[1..]), Written::Text), None);
+        // One that is larger than is looked at says nothing, as one that is none here.
+        for pattern in ["(a{500}){500}".to_owned(), "(((a{9}){9}){9}){9}".to_owned(), format!("^{}$", "b".repeat(MAX_PATTERN))] {
+            assert_eq!(with(&pattern).unfit(&json!("c"), Written::Text), None, "{pattern}");
+        }
     }
 
     #[test]

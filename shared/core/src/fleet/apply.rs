@@ -76,8 +76,14 @@ impl Fleet {
                 self.put_primary(cluster, &tag, Some(primary), dirty);
             }
             Change::RemovePrimary(cluster, tag) => self.put_primary(cluster, &tag, None, dirty),
-            Change::Namespace(namespace) => drop(self.namespaces.insert(namespace.meta.uuid, namespace)),
-            Change::RemoveNamespace(id) => drop(self.namespaces.remove(&id)),
+            Change::Namespace(namespace) => {
+                self.namespaces.insert(namespace.meta.uuid, namespace);
+                self.catalog = Arc::default();
+            }
+            Change::RemoveNamespace(id) => {
+                self.namespaces.remove(&id);
+                self.catalog = Arc::default();
+            }
             Change::Secret(name, version) => {
                 if self.secrets.insert(Arc::clone(&name), version) != Some(version) {
                     self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);

@@ -21,7 +21,7 @@ mod share;
 mod view;
 
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use imbl::{OrdMap, OrdSet};
 use uuid::Uuid;
@@ -64,6 +64,8 @@ pub struct Fleet {
     secrets: OrdMap<Arc<str>, u64>,
     /// The catalogue: no node's answer depends on it.
     namespaces: OrdMap<Uuid, Arc<Namespace>>,
+    /// What these say, made when it is first asked for: every snapshot until one of them changes has the same.
+    catalog: Arc<OnceLock<Catalog>>,
     shared: Shared,
     /// Every profile that some node has, with how many have it.
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
@@ -290,8 +292,8 @@ impl Fleet {
     }
 
     /// What the catalogue says of keys.
-    pub fn catalog(&self) -> Catalog<'_> {
-        Catalog::of(self.namespaces.values())
+    pub fn catalog(&self) -> &Catalog {
+        self.catalog.get_or_init(|| Catalog::of(self.namespaces.values()))
     }
 
     /// The catalogue.

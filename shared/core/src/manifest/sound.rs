@@ -14,7 +14,7 @@ use super::reader::read;
 use super::task::read_tasks;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName, cut};
-use crate::object::{Definition, Hold, Member, RoleChange, RoleSpec, TagSpec, TraitSet};
+use crate::object::{Definition, Hold, Member, Properties, RoleChange, RoleSpec, TagSpec, TraitSet};
 use crate::requirement::Requirements;
 use crate::task::Task;
 
@@ -55,6 +55,33 @@ fn short(text: &str, most: usize) -> Result<(), BodyError> {
 /// The longest name of what stands in a namespace, in characters.
 const MAX_MEMBER: usize = 80;
 
+/// How many entries a list or map of a namespace has at most.
+const MAX_MEMBERS: usize = 1_000;
+
+fn few(count: usize) -> Result<(), BodyError> {
+    if count <= MAX_MEMBERS {
+        return Ok(());
+    }
+    let reason = format!("it has {count} entries, and the most are {MAX_MEMBERS}: divide them among several namespaces");
+    Err(BodyError::new("", reason))
+}
+
+/// The properties of a namespace.
+pub(super) fn properties(to: &mut Properties, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
+    few_properties(to)
+}
+
+fn few_properties(properties: &Properties) -> Result<(), BodyError> {
+    few(properties.len())?;
+    properties.iter().try_for_each(|(name, property)| {
+        let of_items = property.items.as_ref().and_then(|items| items.values.as_ref());
+        let lists = [("operators", property.operators.as_ref()), ("enum", property.values.as_ref()), ("items.enum", of_items)];
+        let mut lists = lists.into_iter().filter_map(|(field, list)| Some((field, list?.len())));
+        lists.try_for_each(|(field, count)| few(count).map_err(|error| error.within(field).within(name)))
+    })
+}
+
 /// A list of a namespace, in which each name stands once.
 pub(super) fn members<M: Member + DeserializeOwned>(
     to: &mut Vec<M>,
@@ -62,6 +89,7 @@ pub(super) fn members<M: Member + DeserializeOwned>(
     _: &dyn Names,
 ) -> Result<(), BodyError> {
     *to = value(raw)?;
+    few(to.len())?;
     let mut names = BTreeSet::new();
     for (at, member) in to.iter().enumerate() {
         let place = format!("[{at}].name");
@@ -83,6 +111,7 @@ pub(super) fn definitions(to: &mut Vec<Definition>, raw: &RawValue, names: &dyn 
             let reason = format!("{:?} stands there twice: keep one of them", cut(twice));
             return Err(BodyError::new(format!("[{at}].required"), reason));
         }
+        few_properties(&object.properties).map_err(|error| error.within("properties").within(&format!("[{at}]")))?;
     }
     Ok(())
 }
@@ -177,6 +206,7 @@ pub(super) fn suppressed_traits(to: &mut TraitSet, raw: &RawValue, names: &dyn N
 mod tests {
     use super::super::testing::Anybody;
     use super::*;
+    use crate::object::NamespaceTag;
 
     #[test]
     fn a_hold_ends_at_a_time_or_when_it_is_taken_back() {
@@ -219,6 +249,27 @@ mod tests {
         ] {
             let said = says(json, host_labels);
             assert!(said.starts_with(begins), "{json}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_a_namespace_lists_has_an_end() {
+        let of = |count: usize, one: &dyn Fn(usize) -> String| (0..count).map(one).collect::<Vec<_>>().join(", ");
+        let tags = |count| format!("[{}]", of(count, &|n| format!(r#"{{"name": "t{n}"}}"#)));
+        let property = r#"{"title": "T", "type": "string"}"#;
+        let map = |count| format!("{{{}}}", of(count, &|n| format!(r#""p{n}": {property}"#)));
+        let values = |count| of(count, &|n| format!("\"{n}\""));
+        let listing = |count| format!(r#"{{"p": {{"title": "T", "type": "string", "enum": [{}]}}}}"#, values(count));
+        let object = |properties: &str| format!(r#"[{{"name": "o", "properties": {properties}}}]"#);
+        let most = "1001 entries, and the most are 1000";
+        for (within, beyond, place) in [
+            (says(&tags(1_000), members::<NamespaceTag>), says(&tags(1_001), members::<NamespaceTag>), ""),
+            (says(&map(1_000), properties), says(&map(1_001), properties), ""),
+            (says(&listing(1_000), properties), says(&listing(1_001), properties), "p.enum: "),
+            (says(&object(&map(1_000)), definitions), says(&object(&map(1_001)), definitions), "[0].properties: "),
+        ] {
+            assert_eq!(within, "taken");
+            assert!(beyond.starts_with(place) && beyond.contains(most), "{beyond}");
         }
     }
 

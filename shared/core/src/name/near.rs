@@ -5,18 +5,19 @@
 ///
 /// A name from outside is looked at up to 64 characters, so that a long one costs nothing.
 pub fn near<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let fold = |text: &str| -> Vec<char> {
-        let letters = text.chars().filter(|letter| !['-', '_', '.'].contains(letter));
-        letters.take(64).map(|letter| letter.to_ascii_lowercase()).collect()
-    };
-    let wanted = fold(wanted);
+    let wanted: Vec<char> = folded(wanted).collect();
     let most = if wanted.len() > 4 { 2 } else { 1 };
     let far = |name: &str| {
-        let name = fold(name);
+        // Most names are neither of about its length nor begin as it does, and nothing more is asked of these.
+        let is_about_as_long = folded(name).count().abs_diff(wanted.len()) <= most;
+        if !is_about_as_long && folded(name).next() != wanted.first().copied() {
+            return None;
+        }
+        let name: Vec<char> = folded(name).collect();
         if name == wanted {
             return Some(0);
         }
-        let letters = distance(&wanted, &name);
+        let letters = if is_about_as_long { distance(&wanted, &name) } else { usize::MAX };
         let is_form = wanted.len() > 3 && (name.starts_with(&wanted) || wanted.starts_with(&name)) && name.len() > 2;
         match letters {
             few if few <= most && few < wanted.len() => Some(few),
@@ -25,6 +26,12 @@ pub fn near<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Optio
         }
     };
     known.into_iter().filter_map(|name| Some((far(name)?, name))).min().map(|(_, name)| name)
+}
+
+/// A name without dashes and case.
+fn folded(name: &str) -> impl Iterator<Item = char> {
+    let letters = name.chars().filter(|letter| !['-', '_', '.'].contains(letter));
+    letters.take(64).map(|letter| letter.to_ascii_lowercase())
 }
 
 /// The sentence's part that proposes it: ` (did you mean "x"?)`, or nothing.

@@ -304,10 +304,11 @@ fn date_key<M: Member>(name: &str) -> String {
 }
 
 fn dated<M: Member>(after: &NamespaceSpec, before: &NamespaceSpec, now: Timestamp) -> Vec<(String, Dates)> {
+    let stood: BTreeMap<&str, &M> = M::all(before).iter().map(|member| (member.name(), member)).collect();
     let dates = |member: &M| {
         let known = before.dates.get(&date_key::<M>(member.name()));
         let created_at = known.map_or(now, |dates| dates.created_at);
-        let is_same = before.member::<M>(member.name()) == Some(member);
+        let is_same = stood.get(member.name()) == Some(&member);
         let updated_at = known.filter(|_| is_same).map_or(now, |dates| dates.updated_at);
         (date_key::<M>(member.name()), Dates { created_at, updated_at })
     };

@@ -9,6 +9,7 @@ use super::PlainAnswer;
 use super::answer::{Answer, Resolution};
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
 use super::{Unset, all_catalog_findings, catalog_findings, cluster_findings, unset_in_empty};
+use crate::catalog::Meant;
 use crate::finding::Finding;
 use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
@@ -140,7 +141,7 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
     whole.findings.extend(fleet.releases().flat_map(|release| release.findings.iter().cloned()));
     whole.findings.extend(unset(whole.answers.iter()));
     whole.findings.extend(unset_in_empty(fleet, fleet.groups().map(|group| GroupId(group.meta.uuid))));
-    whole.findings.extend(all_catalog_findings(fleet));
+    whole.findings.extend(all_catalog_findings(fleet, &Meant::default()).flatten());
     sort_findings(&mut whole.findings);
     whole.answers.sort_by_key(|answer| answer.id());
     Ok(whole)

@@ -23,10 +23,10 @@ pub(in super::super) fn explain(api: &Api, request: &Request) -> HandlerResult {
     let catalog = model.fleet.catalog();
     let bindings = catalog
         .bindings(bound, key)
-        .map(|binding| json!({"namespace": binding.namespace.meta.name, "property": binding.property}));
+        .map(|binding| json!({"namespace": binding.namespace.meta.name, "property": binding.property()}));
     let bindings: Vec<Value> = bindings.collect();
     if bindings.is_empty() {
-        let meant = suggest(catalog.near(bound, key).as_deref());
+        let meant = suggest(catalog.near(bound, key));
         let message = format!("{} {} is not in the catalogue{meant}", bound.word(), quote(key));
         let advice = format!("a namespace that is associated with {} binds keys", bound.resource_type());
         return Err(ApiError::new(ErrorType::ObjectNotFound, message).field(bound.word()).detail(advice));

@@ -1,5 +1,6 @@
 //! What has a name in a list of a namespace: resource types, objects and tags.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -150,8 +151,9 @@ pub(in super::super) async fn replace_tags(api: &Api, request: &Request) -> Hand
     let given = read_tags(request)?;
     let append = request.text("x-openstack-append").is_some_and(|append| append.eq_ignore_ascii_case("true"));
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
+        let mut names = BTreeSet::new();
         for (at, tag) in given.iter().enumerate() {
-            if given[..at].contains(tag) {
+            if !names.insert(&tag.name) {
                 let message = format!("the tag {} stands there twice; nothing was changed", quote(&tag.name));
                 return Err(ApiError::new(ErrorType::ObjectExists, message).field(format!("tags[{at}]")));
             }

@@ -57,7 +57,8 @@ impl Fields for NamespaceSpec {
                 "{}",
                 "Its properties, by name.",
                 r#"{"tier": {"title": "Tier", "type": "string", "enum": ["gold", "silver"], "operators": ["<or>"]}}"#
-            )
+            ),
+            sound::properties
         ),
         field!(
             Self,
