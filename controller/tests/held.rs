@@ -321,13 +321,13 @@ async fn w10_05_a_condition_that_has_become_too_costly_takes_no_task_from_a_host
         objects[1]["parameters"] = json!({"many": (0..many).collect::<Vec<_>>()});
         objects
     };
-    fleet.apply(site("one", 200)).await;
+    fleet.apply(site("one", 500)).await;
     let mut host = fleet.join_group("c/g", "n").await;
     assert!(told(&mut host).await.1.unwrap().left_out.is_empty(), "it is decided, and holds");
     let others: Vec<Value> =
         (0..16).map(|n| json!({"kind": "Node", "name": format!("m{n}"), "nodegroup": "c/g"})).collect();
     fleet.apply(others.into()).await;
-    fleet.apply(site("two", 200)).await;
+    fleet.apply(site("two", 500)).await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "two");
     assert_eq!(task_set, None, "nobody knows whether the task is to run");

@@ -15,6 +15,7 @@ mod value;
 mod walk;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -58,6 +59,21 @@ struct Work {
     loops: u32,
     /// The longest list that stands in the text.
     longest: usize,
+    /// How many sums there are: each makes one list or text of two.
+    sums: usize,
+    /// A loop gives a list, which is made anew in each of its turns.
+    filters: bool,
+}
+
+/// The bytes of what a condition reads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bytes {
+    /// Of the node's own.
+    own: usize,
+    /// Of these what stands within a loop, and not as what one runs over.
+    repeated: usize,
+    /// Of what it looks up.
+    looked_up: usize,
 }
 
 struct Cel {
@@ -68,6 +84,8 @@ struct Cel {
     expression: IdedExpr,
     regexes: Regexes,
     work: Work,
+    /// The variables that stand within a loop, otherwise than as what one runs over.
+    repeated: BTreeSet<usize>,
 }
 
 /// Reads a condition.
@@ -83,6 +101,7 @@ pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
         expression: found.expression,
         regexes: found.regexes,
         work: found.work,
+        repeated: found.repeated,
     }))
 }
 
@@ -124,13 +143,17 @@ impl Condition for Cel {
     }
 
     fn weigh(&self, inputs: &Inputs, most: usize) -> Result<usize, ConditionError> {
-        let (mut sum, mut own) = (value::Size::default(), 0);
+        let (mut longest, mut bytes) = (0, Bytes::default());
         for (number, input) in self.find(inputs)?.iter().enumerate() {
             let size = self.size(number, input, most)?;
-            sum = sum.and(size);
-            own += if self.looks_up(number) { 0 } else { size.bytes };
+            longest = longest.max(size.longest);
+            let of = if self.looks_up(number) { &mut bytes.looked_up } else { &mut bytes.own };
+            *of += size.bytes;
+            if self.repeated.contains(&number) && !self.looks_up(number) {
+                bytes.repeated += size.bytes;
+            }
         }
-        self.work.check(sum, own, most)
+        self.work.check(longest, bytes, most)
     }
 
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError> {
@@ -201,15 +224,21 @@ impl Cel {
 }
 
 impl Work {
-    /// Steps are counted before the first: each loop runs over no more than the longest list there is, and each part of the condition
-    /// may look at all that is `own` to the node, and at a field of what it looks up. Without a loop a list is taken in once.
-    fn check(self, size: value::Size, own: usize, most: usize) -> Result<usize, ConditionError> {
-        let further = own / STEP_BYTES + size.bytes / LOOKED_UP_BYTES;
+    /// Steps are counted before the first. Each loop runs over no more than the longest list there is, and without a loop a list is taken
+    /// in once. In each turn a part of the condition may look at all that is repeated there, and at a field of what is looked up. Of a list
+    /// that a loop runs over it sees one item in a turn: in all turns of that loop the whole list, in those of a loop around it or within
+    /// once for each of theirs.
+    fn check(self, longest: usize, bytes: Bytes, most: usize) -> Result<usize, ConditionError> {
+        let (longest, own) = (longest * (1 + self.sums), bytes.own * (1 + self.sums));
+        let looked_up = bytes.looked_up / LOOKED_UP_BYTES;
         if self.loops == 0 {
-            return Ok(size.longest + self.nodes * further);
+            return Ok(longest + self.nodes * (own / STEP_BYTES + looked_up));
         }
-        let turns = self.longest.max(size.longest).max(1).saturating_pow(self.loops);
-        let steps = turns.saturating_mul(self.nodes).saturating_mul(1 + further);
+        let longest = self.longest.max(longest).max(1);
+        let repeated = if self.filters { own } else { bytes.repeated };
+        let turns = longest.saturating_pow(self.loops).saturating_mul(1 + repeated / STEP_BYTES + looked_up);
+        let of_items = longest.saturating_pow(self.loops - 1).saturating_mul(self.loops as usize * own) / STEP_BYTES;
+        let steps = turns.saturating_add(of_items).saturating_mul(self.nodes);
         if steps > most { Err(ConditionError::TooLong { limit: most }) } else { Ok(steps) }
     }
 }

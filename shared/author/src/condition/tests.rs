@@ -257,6 +257,30 @@ fn w10_05_a_step_is_a_part_over_256_bytes() {
 }
 
 #[test]
+fn w10_05_a_loop_within_a_loop_pays_for_its_items_and_not_for_whole_lists_in_each_turn() {
+    let items = |count: usize| json!((0..count).map(|n| format!("item-{n:03}")).collect::<Vec<_>>());
+    let weigh = |text: &str, count: usize| {
+        let inputs = inputs(&[("params.a", items(count)), ("params.b", items(count)), ("params.big", json!("x".repeat(8_000)))], &[]);
+        condition(text).weigh(&inputs, MAX_STEPS)
+    };
+    // 500 items on either side, of eight bytes each: 250,000 turns of nine parts.
+    let both = "params.a.exists(x, params.b.exists(y, x == y))";
+    assert!(weigh(both, 500).is_ok_and(|steps| (250_000..MAX_STEPS).contains(&steps)), "{:?}", weigh(both, 500));
+    assert_eq!(weigh(both, 2_000), Err(ConditionError::TooLong { limit: MAX_STEPS }));
+    // What is looked at as a whole in each turn counts in each, also a list: as a value, as what is searched, as what a filter gives.
+    for text in [
+        "params.a.exists(x, params.b.exists(y, x == y && params.big != x))",
+        "params.a.exists(x, params.b.exists(y, x in params.a))",
+        "params.a.exists(x, params.b.filter(y, y == x) == params.b)",
+    ] {
+        assert_eq!(weigh(text, 500), Err(ConditionError::TooLong { limit: MAX_STEPS }), "{text}");
+    }
+    // A sum is as long as its parts.
+    let (one, sum) = ("params.a.exists(x, x == '')", "(params.a + params.a + params.a).exists(x, x == '')");
+    assert!(weigh(sum, 500).unwrap() >= 3 * weigh(one, 500).unwrap());
+}
+
+#[test]
 fn an_unchanged_condition_is_shared_between_threads() {
     fn shared(_: &(impl Send + Sync + ?Sized)) {}
     shared(&*condition("labels.a == 'x'"));

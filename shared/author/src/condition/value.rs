@@ -29,15 +29,6 @@ impl Size {
         size
     }
 
-    /// The size of both together.
-    pub(super) fn and(self, other: Self) -> Self {
-        Self {
-            longest: self.longest.max(other.longest),
-            bytes: self.bytes + other.bytes,
-            values: self.values + other.values,
-        }
-    }
-
     /// Bytes of memory that it takes as CEL sees it, about.
     pub(super) fn memory(self) -> usize {
         self.bytes + self.values * VALUE_BYTES

@@ -1,6 +1,6 @@
 //! One walk over CEL's syntax tree: what is read, and the tree without the roots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use cel::Program;
@@ -26,6 +26,8 @@ pub(super) struct Found {
     pub(super) expression: IdedExpr,
     pub(super) regexes: Regexes,
     pub(super) work: Work,
+    /// The variables that stand within a loop, otherwise than as what one runs over.
+    pub(super) repeated: BTreeSet<usize>,
 }
 
 /// A part of the tree: what it may be, and what stands in its place. Of a path that is only the node's number.
@@ -46,6 +48,7 @@ pub(super) struct Walker<'a> {
     program: &'a Program,
     pub(super) reads: Reads,
     slots: Vec<Slot>,
+    repeated: BTreeSet<usize>,
     scopes: Vec<BTreeMap<String, Shape>>,
     pub(super) regexes: Regexes,
     work: Work,
@@ -62,6 +65,7 @@ pub(super) fn walk(source: Source<'_>, program: &Program) -> Outcome<Found> {
         program,
         reads: Reads::default(),
         slots: Vec::new(),
+        repeated: BTreeSet::new(),
         scopes: Vec::new(),
         regexes: Regexes::default(),
         work: Work::default(),
@@ -74,7 +78,7 @@ pub(super) fn walk(source: Source<'_>, program: &Program) -> Outcome<Found> {
 
 impl Walker<'_> {
     fn finish(self, expression: IdedExpr) -> Outcome<Found> {
-        let Self { source, reads, slots, regexes, work, .. } = self;
+        let Self { source, reads, slots, regexes, work, repeated, .. } = self;
         let too_many =
             |error: stemma_core::input::ReferenceError| source.refuse(0..0, error.to_string(), "split the task");
         let variables = slots
@@ -86,7 +90,7 @@ impl Walker<'_> {
             .collect::<Result<_, _>>()
             .map_err(too_many)?;
         let references = reads.finish().map_err(too_many)?;
-        Ok(Found { references, variables, expression, regexes, work })
+        Ok(Found { references, variables, expression, regexes, work, repeated })
     }
 
     /// The range of bytes of a part of the tree. CEL gives the sign of a call or field, not its first and last.
@@ -258,6 +262,9 @@ impl Walker<'_> {
             self.slots.push(slot);
             self.slots.len() - 1
         });
+        if self.depth > 0 {
+            self.repeated.insert(number);
+        }
         IdedExpr { id: expr.id, expr: Expr::Ident(variable(number)) }
     }
 
@@ -276,9 +283,10 @@ impl Walker<'_> {
         };
         let iter_range = match range.shape {
             Shape::Nodes(_) => range.expr,
-            _ => self.consume(range, &comprehension.iter_range)?,
+            _ => self.run_over(range, &comprehension.iter_range)?,
         };
         let filters = matches!(comprehension.accu_init.expr, Expr::List(_));
+        self.work.filters |= filters;
         if comprehension.iter_var2.is_some() || filters && makes_values(comprehension) {
             return Err(self.refuse(expr, "`map` is not available", "ask with `exists`, `all` or `filter`"));
         }
@@ -299,6 +307,15 @@ impl Walker<'_> {
         Ok(Part { shape: if filters { range_shape } else { Shape::Plain }, expr })
     }
 
+    /// What a loop runs over. A list that the node has is taken item by item, and looked at as a whole by nothing.
+    fn run_over(&mut self, range: Part, expr: &IdedExpr) -> Outcome<IdedExpr> {
+        let is_read = matches!(range.shape, Shape::Path(..) | Shape::Label(_));
+        let depth = if is_read { std::mem::take(&mut self.depth) } else { self.depth };
+        let consumed = self.consume(range, expr);
+        self.depth = depth;
+        consumed
+    }
+
     /// The step of a macro's loop: its condition is the author's, the rest the macro's own.
     fn loop_step(&mut self, step: &IdedExpr, comprehension: &ComprehensionExpr) -> Outcome<IdedExpr> {
         let Expr::Call(call) = &step.expr else { return self.data(step) };
@@ -314,10 +331,14 @@ impl Walker<'_> {
     }
 
     /// Within a loop nothing may grow.
-    pub(super) fn check_growth(&self, call: &CallExpr, expr: &IdedExpr) -> Outcome<()> {
-        if self.depth > 0 && call.func_name == operators::ADD {
+    pub(super) fn check_growth(&mut self, call: &CallExpr, expr: &IdedExpr) -> Outcome<()> {
+        if call.func_name != operators::ADD {
+            return Ok(());
+        }
+        if self.depth > 0 {
             return Err(self.refuse(expr, "within a loop `+` is not available", "compare the parts one by one"));
         }
+        self.work.sums += 1;
         Ok(())
     }
 }
