@@ -149,9 +149,8 @@ async fn what_a_large_catalogue_finds_of_many_objects_is_bounded() {
     let labels: serde_json::Map<String, Value> =
         (0..100).map(|n| (format!("some-unknown-label-{n:03}"), json!("x"))).collect();
     for part in 0..4 {
-        let nodes: Vec<Value> = (0..100)
-            .map(|n| json!({"kind": "Node", "name": format!("n{part}-{n}"), "labels": labels}))
-            .collect();
+        let nodes: Vec<Value> =
+            (0..100).map(|n| json!({"kind": "Node", "name": format!("n{part}-{n}"), "labels": labels})).collect();
         served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
     }
     let namespace = |name: &str, count: usize| {
@@ -160,7 +159,9 @@ async fn what_a_large_catalogue_finds_of_many_objects_is_bounded() {
             (0..count).map(|n| (format!("some-known-{name}-label-{n:04}"), property.clone())).collect();
         json!({"kind": "Namespace", "namespace": name, "properties": properties, "resource_type_associations": [{"name": "Stemma::Label"}]})
     };
-    let applied = served.expect("POST", "/v1/apply", &json!({"objects": [namespace("a", 1_000), namespace("b", 999)]}), 200).await;
+    let applied = served
+        .expect("POST", "/v1/apply", &json!({"objects": [namespace("a", 1_000), namespace("b", 999)]}), 200)
+        .await;
     assert_eq!(applied["findings"], json!([]), "none is like another");
     let mut close = namespace("c", 0);
     close["properties"] = json!({"some-unknown-label-00": {"title": "T", "type": "string"}});

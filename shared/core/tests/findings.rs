@@ -324,7 +324,8 @@ fn the_catalogue_is_made_once_for_all_snapshots_until_a_namespace_changes() {
     fleet.apply_all(site(&[], json!({}), &[json!({"tier": "9"})]).nodes().cloned().map(Change::Node));
     assert!(std::ptr::eq(fleet.catalog(), before.catalog()), "no pattern is compiled anew for a node");
     let value = json!("9");
-    let checked = |fleet: &Fleet| fleet.catalog().check_value(stemma_core::catalog::Bound::Label, "tier", &value).is_ok();
+    let checked =
+        |fleet: &Fleet| fleet.catalog().check_value(stemma_core::catalog::Bound::Label, "tier", &value).is_ok();
     assert!(!checked(&fleet));
     fleet.apply_all([namespace("^[0-9]+$")]);
     assert!(checked(&fleet) && !checked(&before), "another catalogue is another");

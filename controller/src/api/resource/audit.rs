@@ -85,7 +85,11 @@ enum Named<'a> {
     Uuid(Uuid),
     Name(Kind, &'a str),
     /// A group of the cluster that has or had this name.
-    Group { there: Option<Uuid>, cluster: &'a str, name: &'a str },
+    Group {
+        there: Option<Uuid>,
+        cluster: &'a str,
+        name: &'a str,
+    },
 }
 
 impl<'a> Named<'a> {

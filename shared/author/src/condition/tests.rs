@@ -260,7 +260,10 @@ fn w10_05_a_step_is_a_part_over_256_bytes() {
 fn w10_05_a_loop_within_a_loop_pays_for_its_items_and_not_for_whole_lists_in_each_turn() {
     let items = |count: usize| json!((0..count).map(|n| format!("item-{n:03}")).collect::<Vec<_>>());
     let weigh = |text: &str, count: usize| {
-        let inputs = inputs(&[("params.a", items(count)), ("params.b", items(count)), ("params.big", json!("x".repeat(8_000)))], &[]);
+        let inputs = inputs(
+            &[("params.a", items(count)), ("params.b", items(count)), ("params.big", json!("x".repeat(8_000)))],
+            &[],
+        );
         condition(text).weigh(&inputs, MAX_STEPS)
     };
     // 500 items on either side, of eight bytes each: 250,000 turns of nine parts.

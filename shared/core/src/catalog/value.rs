@@ -71,7 +71,10 @@ impl Rule {
         }
         let pattern = self.pattern.as_ref()?;
         if text.len() > MAX_TEXT {
-            return Some(format!("{:?} has more than the {MAX_TEXT} bytes that a text with a pattern may have", cut(text)));
+            return Some(format!(
+                "{:?} has more than the {MAX_TEXT} bytes that a text with a pattern may have",
+                cut(text)
+            ));
         }
         (!pattern.is_match(text)).then(|| format!("{:?} has not the pattern {pattern}", cut(text)))
     }
@@ -252,7 +255,9 @@ mod tests {
         assert!(said.ends_with("has more than the 4096 bytes that a text with a pattern may have"), "{said}");
         assert_eq!(with("^a+$").unfit(&json!(long[1..]), Written::Text), None);
         // One that is larger than is looked at says nothing, as one that is none here.
-        for pattern in ["(a{500}){500}".to_owned(), "(((a{9}){9}){9}){9}".to_owned(), format!("^{}$", "b".repeat(MAX_PATTERN))] {
+        for pattern in
+            ["(a{500}){500}".to_owned(), "(((a{9}){9}){9}){9}".to_owned(), format!("^{}$", "b".repeat(MAX_PATTERN))]
+        {
             assert_eq!(with(&pattern).unfit(&json!("c"), Written::Text), None, "{pattern}");
         }
     }

@@ -62,7 +62,8 @@ fn few(count: usize) -> Result<(), BodyError> {
     if count <= MAX_MEMBERS {
         return Ok(());
     }
-    let reason = format!("it has {count} entries, and the most are {MAX_MEMBERS}: divide them among several namespaces");
+    let reason =
+        format!("it has {count} entries, and the most are {MAX_MEMBERS}: divide them among several namespaces");
     Err(BodyError::new("", reason))
 }
 
@@ -76,7 +77,8 @@ fn few_properties(properties: &Properties) -> Result<(), BodyError> {
     few(properties.len())?;
     properties.iter().try_for_each(|(name, property)| {
         let of_items = property.items.as_ref().and_then(|items| items.values.as_ref());
-        let lists = [("operators", property.operators.as_ref()), ("enum", property.values.as_ref()), ("items.enum", of_items)];
+        let lists =
+            [("operators", property.operators.as_ref()), ("enum", property.values.as_ref()), ("items.enum", of_items)];
         let mut lists = lists.into_iter().filter_map(|(field, list)| Some((field, list?.len())));
         lists.try_for_each(|(field, count)| few(count).map_err(|error| error.within(field).within(name)))
     })

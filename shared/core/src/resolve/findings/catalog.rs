@@ -31,8 +31,7 @@ pub fn all_catalog_findings<'a>(fleet: &'a Fleet, meant: &'a Meant) -> impl Iter
     let of = Of { catalog: fleet.catalog(), meant };
     let templates = fleet.templates().map(move |one| of.object(one, one.meta.name.as_str()));
     let clusters = fleet.clusters().map(move |one| of.object(one, one.meta.name.as_str()));
-    let groups =
-        fleet.groups().map(move |one| of.object(one, &group_path(fleet, one.spec.cluster, &one.meta.name)));
+    let groups = fleet.groups().map(move |one| of.object(one, &group_path(fleet, one.spec.cluster, &one.meta.name)));
     let nodes = fleet.nodes().map(move |one| of.object(one, &one.display_name()));
     templates.chain(clusters).chain(groups).chain(nodes)
 }
