@@ -188,7 +188,7 @@ async fn what_is_no_longer_kept_is_refused() {
 #[tokio::test]
 async fn who_is_bound_to_a_cluster_is_not_told_what_was_or_comes_to_be_elsewhere() {
     let served = site().await;
-    served.expect("POST", "/v1/clusters", &json!({"name": "far"}), 202).await;
+    served.expect("POST", "/v1/clusters", &json!({"name": "far", "labels": {"zone": "far"}}), 202).await;
     served.expect("POST", "/v1/clusters/far/nodegroups", &json!({"name": "web"}), 202).await;
     let place = |group: Option<&str>| json!([{"op": "add", "path": "/nodegroup", "value": group}]);
     let secret = json!([{"op": "add", "path": "/labels/secret", "value": "far"}]);
@@ -202,10 +202,15 @@ async fn who_is_bound_to_a_cluster_is_not_told_what_was_or_comes_to_be_elsewhere
     served
         .expect("PATCH", "/v1/clusters/prod", &json!([{"op": "add", "path": "/labels/last", "value": "x"}]), 202)
         .await;
+    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/zone", "value": "far"}]), 200).await;
     let model = served.api().cache().model();
     let within = model.clusters.find(None, "prod").unwrap().meta.uuid;
     let bound = Api { within: Some(ClusterId(within)), ..Api::clone(&served.api()) };
-    let mut stream = Stream::open(Arc::new(bound), "/v1/events?class=object&from=1", None).await;
+    let bound = Arc::new(bound);
+    let mut selected =
+        Stream::open(Arc::clone(&bound), "/v1/events?class=object&from=1&selector=zone%3Dfar", None).await;
+    assert_eq!(selected.change().await.1, "updated node/n1 in prod", "what a node inherits elsewhere selects nothing");
+    let mut stream = Stream::open(bound, "/v1/events?class=object&from=1", None).await;
     let mut loose = Vec::new();
     loop {
         let (_, _, data) = stream.next().await.unwrap();

@@ -5,12 +5,15 @@
 
 mod fleet;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use fleet::{Fleet, refused};
+use fleet::{Fleet, asking, private_key, refused};
 use hyper::{Method, Request};
-use serde_json::Value;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
 use stemma_wire::client::Client;
-use stemma_wire::clock::{Clock as _, SystemClock};
 
 const KEY: &str = "0198c0de-0000-7000-8000-000000000015";
 
@@ -22,11 +25,24 @@ async fn ask(client: &mut Client, method: Method, path: &str) -> (u16, Value) {
     (answer.status().as_u16(), serde_json::from_slice(answer.body()).unwrap_or_default())
 }
 
+/// Another admin of the fleet, by a certificate.
+async fn admin(fleet: &Fleet, name: &str) -> Client {
+    let (status, told) = fleet.ask(Method::POST, "/v1/principals", &json!({"name": name, "role": "admin"})).await;
+    assert_eq!(status, 201, "{told}");
+    let asking = asking();
+    let csr = STANDARD.encode(&asking.csr);
+    let csr = format!("-----BEGIN CERTIFICATE REQUEST-----\n{csr}\n-----END CERTIFICATE REQUEST-----\n");
+    let (status, made) = fleet.ask(Method::POST, "/v1/certificates", &json!({"principal": name, "csr": csr})).await;
+    assert_eq!(status, 201, "{made}");
+    let chain = CertificateDer::pem_slice_iter(made["certificate"].as_str().unwrap().as_bytes());
+    let chain = chain.map(Result::unwrap).collect();
+    fleet.client_of(fleet.controller.admin_address(), chain, private_key(&asking.key))
+}
+
 #[tokio::test]
 async fn w15_05_an_idempotency_key_is_its_principals_own() {
     let fleet = Fleet::start().await;
-    let eve = fleet.parts().authority.issue_admin("eve".parse().unwrap(), SystemClock.unix_seconds()).unwrap();
-    let mut eve = fleet.client_of(fleet.controller.admin_address(), eve.chain, eve.key.unwrap());
+    let mut eve = admin(&fleet, "eve").await;
     let mut ada = fleet.operator();
     let record = format!("/v1/requests/{KEY}");
     let (status, made) = ask(&mut ada, Method::POST, "/v1/join-tokens").await;

@@ -102,14 +102,15 @@ pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &W
     let mut events = api.events(Endpoint::WatchEvents.path(&[]), None).quietly();
     let following = events.follow(move |_| Ok(notify.send(())?));
     let until = Instant::now() + Duration::from_secs(waited.timeout);
-    let mut left: Vec<(String, String)> = Vec::new();
+    let unseen = |name: &String| (name.clone(), "was not looked at yet".to_owned());
+    let mut left: Vec<(String, String)> = names.iter().map(unseen).collect();
     let looking = async {
-        let mut names = names.to_vec();
+        let (mut names, mut is_first) = (names.to_vec(), true);
         loop {
             match look(api, kind, &names, waited).await {
-                Ok(found) => left = found,
+                Ok(found) => (left, is_first) = (found, false),
                 // A controller that was there comes back.
-                Err(error) if left.is_empty() || error.is::<Refusal>() => return Err(error),
+                Err(error) if is_first || error.is::<Refusal>() => return Err(error),
                 Err(_) => {}
             }
             if left.is_empty() {

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -14,9 +15,9 @@ use subtle::ConstantTimeEq;
 
 use crate::cache::Model;
 use crate::cache::model::Entry;
-use crate::records::codec;
 use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
 use crate::records::request::Answer;
+use crate::records::{codec, key};
 use crate::registry::admit::bad_field;
 use crate::registry::names::{group_at, group_path};
 use crate::registry::work::Work;
@@ -92,6 +93,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             let mut work = Work::on(context);
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
+            work.draft().entry(Op::Put { key: key::maker(&record.created_by).into(), value: Bytes::new() });
             let answer = Answer::json(201, view(context.model, &record));
             work.finish(Answer { location: Some(Endpoint::GetToken.path(&[&id])), ..answer })
         })

@@ -45,7 +45,7 @@ pub const TOKENS: &str = "token/";
 pub const RESOURCE_TYPES: &str = "resource-type/";
 
 /// Marks: entries without a value, of which only counts which revision wrote them.
-pub const MARKS: [&str; 6] = ["referred/", "order/", "placed/", "fixed/", "allocated/", ADMINS];
+pub const MARKS: [&str; 7] = ["referred/", "order/", "placed/", "fixed/", "allocated/", "makers/", ADMINS];
 
 /// Written by whoever takes an admin away, and required unchanged by it: so that no two take the last two away.
 pub const ADMINS: &str = "admins/";
@@ -103,6 +103,12 @@ pub fn audit(revision: Revision) -> Vec<u8> {
 /// took, and all of them are made in turn.
 pub fn allocated(resource_class: &str) -> String {
     format!("allocated/{resource_class}")
+}
+
+/// Written with each join token of a principal, and required unchanged by whoever takes the principal or its rights away: so that no
+/// token is made beside that.
+pub fn maker(principal: &str) -> String {
+    format!("makers/{principal}")
 }
 
 /// The record of a request.

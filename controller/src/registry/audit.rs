@@ -10,8 +10,8 @@ use super::{ApiError, Registry, damaged, store_error};
 const MOST_LOOKED_AT: usize = 20_000;
 /// How many are read at once, at first and at most: more the smaller they are.
 const CHUNKS: (usize, usize) = (16, 1_000);
-/// A page ends where its entries have so many bytes together as they are stored, and so many are read at once: the entry of a write that
-/// reached much is as large as what it reached.
+/// The entries of a page have at most so many bytes together as they are stored, where it is more than one, and so many are read at
+/// once: the entry of a write that reached much is as large as what it reached.
 const MOST_BYTES: usize = 4 * 1024 * 1024;
 
 /// Which part of the audit.
@@ -54,12 +54,14 @@ impl Registry {
             let read: usize = list.entries.iter().map(|entry| entry.value.len()).sum();
             chunk = (chunk * MOST_BYTES / read.max(1)).clamp(1, chunk * 2).min(CHUNKS.1);
             for entry in list.entries {
-                if audited.entries.len() == page.limit || bytes >= MOST_BYTES {
+                let record: AuditRecord = codec::decode(&entry.value).map_err(|e| damaged(&e))?;
+                let is_kept = keeps(&record);
+                let is_over = is_kept && bytes > 0 && bytes + entry.value.len() > MOST_BYTES;
+                if audited.entries.len() == page.limit || is_over {
                     return Ok(audited);
                 }
-                let record: AuditRecord = codec::decode(&entry.value).map_err(|e| damaged(&e))?;
                 audited.next = Some(entry.mod_revision);
-                if keeps(&record) {
+                if is_kept {
                     bytes += entry.value.len();
                     audited.entries.push((entry.mod_revision, record));
                 }

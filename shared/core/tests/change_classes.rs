@@ -625,6 +625,7 @@ fn an_allocation() {
         ("candidate_nodes", Class::Nowhere, |spec| spec.candidate_nodes.push(NodeId(Uuid::from_u128(1)))),
         ("nodegroup", Class::Nowhere, |spec| spec.nodegroup = Some(GroupId(Uuid::from_u128(1)))),
         ("owner", Class::Nowhere, |spec| spec.owner = Some("x".into())),
+        ("within", Class::Nowhere, |spec| spec.within = Some(ClusterId(Uuid::from_u128(1)))),
         ("decision", Class::Nowhere, |spec| spec.decision = Some(AllocationDecision::Failed { reason: "x".into() })),
         ("extra", Class::Nowhere, |spec| spec.extra = extra()),
         ("owners", Class::Nowhere, |spec| spec.owners = owners()),

@@ -69,29 +69,23 @@ pub(crate) fn streamed(pieces: Pieces) -> AnswerBody {
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// A text that waits to be told.
-#[derive(Debug)]
-pub(crate) struct Event {
-    /// The text.
-    pub(crate) text: Bytes,
-    /// Its share of what may wait for all clients together; none for a last word.
-    pub(crate) place: Option<OwnedSemaphorePermit>,
-}
-
-impl Event {
-    /// A text that counts for nothing.
-    pub(crate) fn new(text: String) -> Self {
-        Self { text: text.into(), place: None }
+/// A text with its place among what waits for all clients. The place is free once the text was written to the client's connection.
+pub(crate) fn told_in(text: String, place: OwnedSemaphorePermit) -> Bytes {
+    struct Told {
+        text: String,
+        _place: OwnedSemaphorePermit,
     }
+    impl AsRef<[u8]> for Told {
+        fn as_ref(&self) -> &[u8] {
+            self.text.as_bytes()
+        }
+    }
+    Bytes::from_owner(Told { text, _place: place })
 }
 
 /// A body of what is told as it comes, until nobody tells any more.
-pub(crate) fn told(events: Receiver<Event>) -> AnswerBody {
-    let frames = unfold(events, async |mut events| {
-        let Event { text, place } = events.recv().await?;
-        drop(place);
-        Some((Ok(Frame::data(text)), events))
-    });
+pub(crate) fn told(events: Receiver<Bytes>) -> AnswerBody {
+    let frames = unfold(events, async |mut events| Some((Ok(Frame::data(events.recv().await?)), events)));
     StreamBody::new(frames).boxed_unsync()
 }
 

@@ -14,7 +14,7 @@ use stemma_wire::serve::Peer;
 use tokio::sync::mpsc::Receiver;
 use uuid::Uuid;
 
-use super::body::{Event, Pieces};
+use super::body::Pieces;
 use super::json;
 use super::prefer;
 use super::query::Parameters;
@@ -82,7 +82,7 @@ pub(crate) enum Body {
     /// JSON in pieces.
     Pieces(Pieces),
     /// Server-sent events, as they come.
-    Events(Receiver<Event>),
+    Events(Receiver<Bytes>),
 }
 
 /// What a handler answers.
@@ -116,7 +116,7 @@ impl Reply {
     }
 
     /// Events as they come, with status 200.
-    pub(crate) fn events(events: Receiver<Event>) -> Self {
+    pub(crate) fn events(events: Receiver<Bytes>) -> Self {
         Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Body::Events(events) }
     }
 

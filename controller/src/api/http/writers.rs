@@ -14,16 +14,23 @@ use tokio::time::timeout;
 /// How many writes are worked on at the same time: half of the threads that the runtime has for what may compute.
 const MOST_WRITERS: usize = 256;
 
-/// How long a write waits for its turn.
+/// How many reads ask the store at the same time: each may hold a page of some megabytes.
+const MOST_ASKING: usize = 16;
+
+/// How long a write or such a read waits for its turn.
 const MOST_WAITING: Duration = Duration::from_secs(20);
 
 /// The writes that are worked on, and those that wait for it in the order in which they came.
 #[derive(Clone)]
-pub struct Writers(Arc<Semaphore>);
+pub struct Writers {
+    writing: Arc<Semaphore>,
+    asking: Arc<Semaphore>,
+}
 
 impl Default for Writers {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MOST_WRITERS)))
+        let of = |places| Arc::new(Semaphore::new(places));
+        Self { writing: of(MOST_WRITERS), asking: of(MOST_ASKING) }
     }
 }
 
@@ -33,11 +40,21 @@ impl Writers {
     /// # Errors
     /// [`ErrorType::ServerBusy`] when it did not come in time: nothing was written.
     pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        let turn = timeout(MOST_WAITING, Arc::clone(&self.0).acquire_owned()).await;
-        turn.ok().and_then(Result::ok).ok_or_else(|| {
-            ApiError::new(ErrorType::ServerBusy, "too many writes wait for the store; nothing was written, try again")
-        })
+        turn(&self.writing, "too many writes wait for the store; nothing was written, try again").await
     }
+
+    /// Waits for the turn of a read that asks the store.
+    ///
+    /// # Errors
+    /// [`ErrorType::ServerBusy`] likewise.
+    pub(crate) async fn turn_to_ask(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        turn(&self.asking, "too many reads ask the store; try again").await
+    }
+}
+
+async fn turn(places: &Arc<Semaphore>, refusal: &str) -> Result<OwnedSemaphorePermit, ApiError> {
+    let turn = timeout(MOST_WAITING, Arc::clone(places).acquire_owned()).await;
+    turn.ok().and_then(Result::ok).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, refusal))
 }
 
 #[cfg(test)]

@@ -269,8 +269,9 @@ async fn written(
     write: for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>,
     request: Request,
 ) -> HandlerResult {
-    // A read that asks the store holds a thread for no commit.
-    let turn = if request.method == HttpMethod::GET { None } else { Some(api.writers.turn().await?) };
+    // A read that asks the store waits for no commit.
+    let is_read = request.method == HttpMethod::GET;
+    let turn = if is_read { api.writers.turn_to_ask().await? } else { api.writers.turn().await? };
     let _asking = request.abandoned.until_dropped();
     let (_waiting, gone) = oneshot::channel::<Infallible>();
     let runtime = Handle::current();

@@ -86,6 +86,7 @@ impl Work<'_> {
                 continue;
             }
             let may = |place| after.is_some_and(|rights| may_write(rights, Some(Endpoint::CreateToken), place));
+            self.require_mark(&key::maker(before.meta.name.as_str()));
             let of = whole.tokens.values().filter(|token| token.record.created_by == before.meta.name.as_str());
             for token in of.filter(|token| !may(whole.place_of_bound(token.record.bound))) {
                 let at = enrolled::token_key(&token.record.id);

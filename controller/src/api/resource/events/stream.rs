@@ -6,6 +6,7 @@ use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use stemma_wire::error::{ApiError, ErrorType};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender, channel};
@@ -16,10 +17,10 @@ use uuid::Uuid;
 
 use super::{Filter, told};
 use crate::api::Api;
-use crate::api::http::body::Event;
+use crate::api::http::body::told_in;
 use crate::registry::Who;
 use crate::status::Position;
-use crate::store::{Change, Revision, Watch, WatchError};
+use crate::store::{Change, EventKind, Revision, Watch, WatchError};
 
 /// How many streams there may be at the same time.
 const MOST_STREAMS: usize = 1_000;
@@ -101,14 +102,14 @@ pub(super) struct Stream {
     revision: Revision,
     /// The place of the last change of a state that was told; `None`: nothing was told yet.
     status: Option<Position>,
-    events: Sender<Event>,
-    last_word: OwnedPermit<Event>,
+    events: Sender<Bytes>,
+    last_word: OwnedPermit<Bytes>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Stream {
     /// A stream behind a revision, and what it will tell.
-    pub(super) fn new(asked: Asked, revision: Revision, place: OwnedSemaphorePermit) -> (Self, Receiver<Event>) {
+    pub(super) fn new(asked: Asked, revision: Revision, place: OwnedSemaphorePermit) -> (Self, Receiver<Bytes>) {
         let (events, told) = channel(QUEUED + 1);
         let last_word = events.clone().try_reserve_owned().expect("a new queue is empty");
         (Self { asked, revision, status: None, events, last_word, _place: place }, told)
@@ -122,7 +123,7 @@ impl Stream {
             () = async { drop(over.wait_for(|is_over| *is_over).await) } => End::Cut(ErrorType::ServerStopping.into()),
         };
         if let End::Cut(reason) = end {
-            self.last_word.send(Event::new(format!("event: end\ndata: {}\n\n", reason.body())));
+            self.last_word.send(format!("event: end\ndata: {}\n\n", reason.body()).into());
         }
     }
 
@@ -167,7 +168,8 @@ impl Stream {
 
     /// Says that the stream is there, and behind which revision a client goes on that was told nothing since.
     async fn say(&self, what: &str) -> Result<(), End> {
-        self.send(format!(": {what}\nid: {}\n\n", self.revision)).await
+        let place = self.place(0).await?;
+        self.send(format!(": {what}\nid: {}\n\n", self.revision), place).await
     }
 
     /// Who was told until now may be told no more.
@@ -182,8 +184,13 @@ impl Stream {
         self.check()?;
         let revision = change.revision;
         if filter.objects && told::is_commit(&change) {
+            let bytes = change
+                .events
+                .iter()
+                .map(|event| if let EventKind::Put { value, .. } = &event.kind { value.len() } else { 0 });
+            let place = self.place(bytes.sum()).await?;
             let text = self.aside(told::objects(api.clone(), Arc::clone(filter), change)).await?;
-            self.send(text?).await?;
+            self.send(text?, place).await?;
         }
         self.revision = revision;
         Ok(())
@@ -217,24 +224,27 @@ impl Stream {
         for some in nodes.chunks(NODES_AT_ONCE) {
             self.check()?;
             let (api, filter, some) = (self.asked.api.clone(), Arc::clone(&self.asked.filter), some.to_vec());
+            let place = self.place(some.len() * 256).await?;
             let text = self.aside(async move { told::statuses(&api, &filter, &some) }).await?;
-            self.send(text).await?;
+            self.send(text, place).await?;
         }
         Ok(())
     }
 
+    /// Waits until a text of about so many bytes may be made. It is held until the client has taken the text.
+    async fn place(&self, bytes: usize) -> Result<OwnedSemaphorePermit, End> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(MOST_WAITING).clamp(1, MOST_WAITING);
+        let place = Arc::clone(&self.asked.api.streams.waiting).acquire_many_owned(kib);
+        let slow = || End::Cut(ErrorType::EventsSlow.into());
+        timeout(PATIENCE, place).await.ok().and_then(Result::ok).ok_or_else(slow)
+    }
+
     /// Gives a text to the client, which may take its time, but not all of it.
-    async fn send(&self, text: String) -> Result<(), End> {
+    async fn send(&self, text: String, place: OwnedSemaphorePermit) -> Result<(), End> {
         if text.is_empty() {
             return Ok(());
         }
-        let bytes = u32::try_from(text.len()).unwrap_or(u32::MAX);
-        let waiting = Arc::clone(&self.asked.api.streams.waiting);
-        let sent = async {
-            let place = waiting.acquire_many_owned(bytes.div_ceil(1024).min(MOST_WAITING)).await.ok();
-            self.events.send(Event { text: text.into(), place }).await
-        };
-        match timeout(PATIENCE, sent).await {
+        match timeout(PATIENCE, self.events.send(told_in(text, place))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Left),
             Err(_) => Err(End::Cut(ErrorType::EventsSlow.into())),

@@ -47,11 +47,11 @@ pub(super) async fn objects(api: Api, filter: Arc<Filter>, change: Arc<Change>) 
             Some(value) => reader.image(one.kind, value, change.revision)?,
             None => None,
         };
+        // What went out of sight is told without what it is now, and not selected by it.
+        let image = image.filter(|image| reader.model.sees(image.place));
         if !selects(&reader, &filter, one, image.as_ref()).await? {
             continue;
         }
-        // What went out of sight is told without what it is now.
-        let image = image.filter(|image| reader.model.sees(image.place));
         told.push(json!({
             "revision": change.revision.get(), "kind": one.kind.word(), "uuid": one.uuid, "name": one.name,
             "cluster": cluster(&reader.model, one, image.as_ref()), "action": one.action,
@@ -117,7 +117,7 @@ async fn selects(
     now: Option<&Image>,
 ) -> Result<bool, ApiError> {
     let Some(selector) = &filter.selector else { return Ok(true) };
-    let is_selected = |image: &Image| selector.matches(&image.labels, &());
+    let is_selected = |image: &Image| reader.model.sees(image.place) && selector.matches(&image.labels, &());
     if now.is_some_and(is_selected) {
         return Ok(true);
     }
