@@ -5,8 +5,7 @@
 //! boot that takes a held check-in's place without news, after another one in between. Two that share both, as
 //! two agents of one machine, are told by how often they do that: each answers the other within a minute, and one host takes its own
 //! check-in's place without news when it has a new certificate, or its connection broke unseen. It is no news where a host says again what
-//! was said before the last words (pause, hold, park): a copy that was paused and its original contradict each other at each turn. One host
-//! that is paused and resumed in turn says so too, and reports it, with these words or right behind them: such a return is no sign.
+//! was said before the last words (pause, hold, park): a copy that was paused and its original contradict each other at each turn.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -49,8 +48,6 @@ pub(super) struct Hosts {
     other_words: Option<u64>,
     returns: Signs,
     taken: Signs,
-    /// Places that were taken with words that came back, and no report of them.
-    words: Signs,
     /// Between whom the last one was.
     between: Option<Addresses>,
 }
@@ -65,11 +62,6 @@ impl Signs {
             self.0.remove(0);
         }
         self.0.push(now);
-    }
-
-    /// The last one was none.
-    fn take_back(&mut self) {
-        self.0.pop();
     }
 
     fn tell(&self, (count, within): (usize, Duration), now: Instant) -> bool {
@@ -93,9 +85,6 @@ impl Hosts {
         let is_other_boot = last.boot_id != speaker.boot_id;
         let says_nothing_new = self.said_before(&last, &speaker) && !speaker.says_more;
         let takes_place = took_place && says_nothing_new;
-        if speaker.says_more {
-            self.words.take_back();
-        }
         if is_other_boot || last.address.ip() != speaker.address.ip() {
             let before = self.before.replace(last)?;
             let returns = is_other_boot || takes_place && before.address.ip() == speaker.address.ip();
@@ -104,8 +93,7 @@ impl Hosts {
             }
             self.returns.add(RETURNS, now);
         } else if takes_place && last.address != speaker.address {
-            let signs = if last.words == speaker.words { &mut self.taken } else { &mut self.words };
-            signs.add(TAKEN, now);
+            self.taken.add(TAKEN, now);
         } else {
             return None;
         }
@@ -120,7 +108,7 @@ impl Hosts {
 
     /// From where two hosts check in, if they do.
     pub(super) fn two(&self, now: Instant) -> Option<Addresses> {
-        let is_told = self.returns.tell(RETURNS, now) || self.taken.tell(TAKEN, now) || self.words.tell(TAKEN, now);
+        let is_told = self.returns.tell(RETURNS, now) || self.taken.tell(TAKEN, now);
         self.between.filter(|_| is_told)
     }
 }
@@ -198,24 +186,6 @@ mod tests {
             let now = began + Duration::from_secs(5) * u32::from(n);
             let words = saying(u64::from(n % 2), speaker(1, 1, 1, true));
             assert_eq!(hosts.hear(words, true, now), None, "one connection is one host, paused and resumed: {n}");
-        }
-    }
-
-    #[test]
-    fn w09_one_host_that_is_paused_and_resumed_in_turn_is_one() {
-        // Each time a connection of its own takes the place of the one that is held, and the report comes on the next one, or on the same.
-        for reports_apart in [true, false] {
-            let (began, mut hosts) = (Instant::now(), Hosts::default());
-            let mut port = 0;
-            for turn in 0..30_u8 {
-                let now = began + Duration::from_secs(5) * u32::from(turn);
-                let with_report: &[bool] = if reports_apart { &[false, true] } else { &[true] };
-                for says_more in with_report {
-                    port += 1;
-                    let words = saying(u64::from(turn % 2), speaker(1, 1, port, !says_more));
-                    assert_eq!(hosts.hear(words, true, now), None, "turn {turn}, the report apart: {reports_apart}");
-                }
-            }
         }
     }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::object::{Allocation, Kind, Node, NodeSpec};
-use stemma_core::traits::InstanceTraits;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
@@ -52,8 +51,7 @@ impl Work<'_> {
         unused(Kind::Node, &node.display_name(), holder.into_iter())
     }
 
-    /// Refuses a write that moves a node into a group while it has not the traits that its instance wants. What a host has is not known
-    /// before it was heard: such a node is found to lack them, and gets no task set until it has them.
+    /// Refuses a write that moves a node into a group while it has not the traits that its instance wants.
     pub(super) fn check_moved(&self) -> Result<(), ApiError> {
         let written = self.written().filter(|(kind, _)| *kind == Kind::Node);
         for node in written.filter_map(|(_, uuid)| self.model.nodes.get(uuid)) {
@@ -62,17 +60,11 @@ impl Work<'_> {
                 continue;
             }
             let checked = self.model.fleet.node_view(node.id()).map_or(Ok(()), |view| view.check_instance());
-            let is_unknown = self.model.fleet.observation(node.id()).is_none();
-            checked
-                .or_else(|lacks| match lacks {
-                    InstanceTraits::Missing { .. } if is_unknown => Ok(()),
-                    lacks => Err(lacks),
-                })
-                .map_err(|lacks| {
-                    ApiError::new(ErrorType::ObjectInvalid, format!("{lacks}; nothing was changed"))
-                        .field("nodegroup")
-                        .extra("object", format!("node/{}", node.display_name()).into())
-                })?;
+            checked.map_err(|lacks| {
+                ApiError::new(ErrorType::ObjectInvalid, format!("{lacks}; nothing was changed"))
+                    .field("nodegroup")
+                    .extra("object", format!("node/{}", node.display_name()).into())
+            })?;
         }
         Ok(())
     }

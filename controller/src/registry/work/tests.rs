@@ -199,32 +199,6 @@ async fn a_decision_that_is_left_half_way_through_its_checks_commits_nothing() {
     assert_eq!(site.registry.cache().model().nodes.iter().count(), 0);
 }
 
-#[tokio::test]
-async fn a_node_is_put_into_a_group_before_its_host_was_heard_and_not_without_its_traits_after() {
-    let site = Site::new().await;
-    let wanting = |n: u128, traits: serde_json::Value| {
-        move |work: &mut Work<'_>| {
-            let mut spec = NodeSpec { nodegroup: Some(group("a")), ..NodeSpec::default() };
-            spec.instance_info.insert("traits".to_owned(), traits.clone());
-            work.create(Uuid::from_u128(n), None, spec).map(drop).map_err(Undecided::from)
-        }
-    };
-    site.write(wanting(1, json!(["HW_CPU_X86_AVX"]))).await.expect("what its host has is not known yet");
-    site.write(wanting(2, json!("AVX"))).await.expect_err("no host makes that a list");
-    site.write(edit(1, |spec| spec.nodegroup = None)).await.unwrap();
-    let heard = crate::records::reported::ObservationRecord {
-        at: stemma_core::object::Timestamp(0),
-        digest: stemma_wire::message::PartDigest([0; 32]),
-        observation: stemma_core::object::Observation::default(),
-        label_sources: std::collections::BTreeMap::new(),
-    };
-    let at = key::of_node(key::OBSERVATIONS, Uuid::from_u128(1));
-    let put = crate::store::Transaction::new().put(at, crate::records::codec::encode(&heard));
-    site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
-    let refused = site.write(move_to(1, "a")).await.expect_err("its host has it not");
-    assert!(refused.message.contains("is missing traits HW_CPU_X86_AVX; nothing was changed"), "{}", refused.message);
-}
-
 fn roles(text: &str) -> Vec<Name> {
     text.split(',').filter(|role| !role.is_empty()).map(|role| Name::new(role).unwrap()).collect()
 }
