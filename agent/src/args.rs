@@ -21,9 +21,11 @@ pub struct Arguments {
 pub enum Verb {
     /// Join a fleet: a token becomes this host's certificate.
     Join(Join),
+    /// Leave the fleet: the agent's labels and its own state go from this host, and what its tasks wrote stays.
+    Leave(Leave),
     /// Run until stopped: keep this host as its desired state says.
     Run,
-    /// Apply what is held once, without asking a controller, and end.
+    /// Apply what is held once, without asking a controller, and end. Exit status 7 when tasks wait at a barrier.
     Once,
     /// Check what is held: what would change? Nothing is changed. Exit status 6 when something would.
     Check(Printed),
@@ -69,6 +71,14 @@ pub struct Join {
     /// The node's name; the host's name unless said.
     #[arg(long)]
     pub name: Option<String>,
+}
+
+/// How much goes.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Leave {
+    /// Take back the agent's labels alone, and keep who this host is: it goes on where it was once an agent runs again.
+    #[arg(long)]
+    pub keep_state: bool,
 }
 
 /// How an answer is printed.

@@ -1,6 +1,7 @@
 //! `/etc/stemma/agent.toml`: what a host's owner decides for the host, and no controller can change.
 
 use serde::Deserialize;
+use stemma_core::field::{Form, Help, Part};
 use stemma_core::task::check_replaceable;
 
 use crate::host::{Host, HostError, HostPath, PathRefused};
@@ -11,6 +12,48 @@ const LARGEST: u64 = 64 * 1024;
 
 /// A year: beyond it a number is a mistake, and far beyond no clock has such a time.
 const LONGEST_PAUSE: u64 = 366 * 24 * 3600;
+
+/// The fields of the file, for its manual page; a table's stand behind its name and a dot.
+pub const FIELDS: &[Part] = &[
+    Part::new(
+        "host_label_map.path",
+        Form::Text,
+        Help::new(
+            "/etc/stemma/node-labels",
+            "The file to which labels flow that other programs read.",
+            "\"/etc/stemma/node-labels\"",
+        ),
+    ),
+    Part::new(
+        "host_label_map.format",
+        Form::OneOf(&["env", "json", "node_feature_discovery"]),
+        Help::new(
+            "env",
+            "How that file is written: lines KEY=VALUE, one flat object, or the feature file of Node Feature Discovery.",
+            "\"json\"",
+        ),
+    ),
+    Part::new(
+        "ceiling.task_types",
+        Form::Names,
+        Help::new(
+            "all that the agent has",
+            "The task types that this host takes; others are reported unsupported. Without shell no command runs at all.",
+            "[\"file\"]",
+        ),
+    ),
+    Part::new(
+        "schedule.drift_seconds",
+        Form::Count,
+        Help::new("1800", "Between two looks for drift. A changed file of a task is looked at within seconds.", "600"),
+    ),
+    Part::new(
+        "schedule.retry_seconds",
+        Form::Count,
+        Help::new("60", "Before failed tasks are tried again; doubled each time, up to schedule.drift_seconds.", "30"),
+    ),
+    Part::new("schedule.hook_seconds", Form::Count, Help::new("30", "What one hook may take.", "10")),
+];
 
 /// The whole file. Every field has a default; an unknown one is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -194,6 +237,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_manual_page_has_the_fields_that_are_read() {
+        let known = |text: &str| {
+            let said = Config::parse(text).unwrap_err().to_string();
+            let words = said.split_once("unknown field").unwrap().1;
+            words.split('`').skip(3).step_by(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let mut read = Vec::new();
+        for table in known("nosuch = 1\n") {
+            let fields = known(&format!("[{table}]\nnosuch = 1\n"));
+            read.extend(fields.into_iter().map(|field| format!("{table}.{field}")));
+        }
+        assert_eq!(read, FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
     }
 
     #[test]

@@ -31,6 +31,7 @@ fn act(arguments: &Arguments) -> Result<Exit> {
     let root = arguments.root.as_path();
     match &arguments.verb {
         Verb::Join(join) => verbs::join(root, join),
+        Verb::Leave(leave) => verbs::leave(root, *leave),
         Verb::Run => verbs::run(root),
         Verb::Once => verbs::once(root),
         Verb::Check(printed) => verbs::check(root, printed.output),

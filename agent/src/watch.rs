@@ -1,7 +1,7 @@
 //! Told by the kernel when files or directories change, so that nothing is looked at while nothing changes.
 //!
 //! A watch is of directories and not of names: a file is replaced by a rename, and a watch of it would follow the old one. A
-//! directory that is removed, or moved away, and made again (as a package does that is installed anew) would be seen no
+//! directory that is removed, or moved away, and made again (as a package does that is installed again) would be seen no
 //! more. So the directories above are watched too, for that name alone, and the watch is laid again when one of them was
 //! replaced.
 

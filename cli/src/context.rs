@@ -1,5 +1,6 @@
 //! Which controller is asked, and as whom: one small file, written by `stemma-controller init` for the admin.
 
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -11,6 +12,9 @@ use crate::args::Global;
 
 /// What the URL of root's socket begins with.
 const SOCKET: &str = "unix:";
+
+/// Root's socket where the packaged controller has it.
+const ROOT_SOCKET: &str = "/var/lib/stemma-controller/admin.sock";
 
 /// A context as its file says it; paths are relative to the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -33,7 +37,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The context that the command line, or the default name, means.
+    /// The context that the command line, or the default name, means. Where nobody names one and there is none of the default name, whoever
+    /// may see root's socket on the controller's own machine is led there.
     ///
     /// # Errors
     /// When no file is there, or it can't be read as a context.
@@ -44,7 +49,10 @@ impl Context {
             url.parse::<Target>()?;
         }
         if let Some(url) = plain {
-            return Ok(Self { url: url.to_owned(), ca: None, cert: None, key: None, token_file: None });
+            return Ok(Self::without_keys(url.to_owned()));
+        }
+        if global.context.is_none() && global.server.is_none() && is_on_controller(Path::new(ROOT_SOCKET)) {
+            return Ok(Self::without_keys(format!("{SOCKET}{ROOT_SOCKET}")));
         }
         let file = file(global.context.as_deref().unwrap_or("default"))?;
         let mut context = Self::read(&file)?;
@@ -54,13 +62,26 @@ impl Context {
         Ok(context)
     }
 
+    fn without_keys(url: String) -> Self {
+        Self { url, ca: None, cert: None, key: None, token_file: None }
+    }
+
+    /// Whether it is root's socket: what stands beside that belongs to whoever answers there, and is believed as they are.
+    pub(crate) fn is_socket(&self) -> bool {
+        self.url.starts_with(SOCKET)
+    }
+
     /// Of root's socket, the context of the first admin that stands beside it: it says how the controller is reached by others.
     ///
     /// # Errors
     /// As [`Self::load`].
     pub(crate) fn beside_socket(self) -> Result<Self> {
         match self.url.strip_prefix(SOCKET).and_then(|path| Path::new(path).parent()) {
-            Some(directory) => Self::read(&directory.join("admin/context.toml")),
+            Some(directory) => {
+                let file = directory.join("admin/context.toml");
+                let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+                Self::parse(&text, &file)
+            }
             None => Ok(self),
         }
     }
@@ -83,7 +104,11 @@ impl Context {
             // Whoever may write it says whom we trust and which key we show.
             refused => refused.into(),
         })?;
-        let mut context: Self = toml::from_str(&text).with_context(|| format!("{} is no context", file.display()))?;
+        Self::parse(&text, file)
+    }
+
+    fn parse(text: &str, file: &Path) -> Result<Self> {
+        let mut context: Self = toml::from_str(text).with_context(|| format!("{} is no context", file.display()))?;
         let dir = file.parent().unwrap_or(Path::new("."));
         let Self { ca, cert, key, token_file, .. } = &mut context;
         for path in [ca, cert, key, token_file].into_iter().flatten() {
@@ -91,6 +116,12 @@ impl Context {
         }
         Ok(context)
     }
+}
+
+/// Whether this is root on the controller's machine, without a context of their own. To others the directory is closed.
+fn is_on_controller(socket: &Path) -> bool {
+    let own = file("default").is_ok_and(|file| file.exists());
+    !own && std::fs::symlink_metadata(socket).is_ok_and(|found| found.file_type().is_socket())
 }
 
 /// A path is a path; a bare name stands below `~/.config/stemma`.

@@ -1,4 +1,4 @@
-//! With which status the command ends, so that a script can tell what became of it.
+//! The exit status of the command: a script can tell from it what became of a run.
 
 use std::process::ExitCode;
 

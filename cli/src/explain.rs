@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use stemma_core::catalog::Bound;
 use stemma_core::key::LabelKey;
+use stemma_core::status::awaited;
 
 use crate::output::{cell, is_failure, last_lines, printable_lines, since, table, words};
 
@@ -24,11 +25,17 @@ pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
             result(line),
         ]
     });
+    let rules = rows(explained, "rules", |line| {
+        vec!["(rule)".into(), cell(line.get("rule")), cell(line.get("says")), "-".into(), "-".into(), filled(line)]
+    });
     let reported = rows(explained, "reported", |line| {
         let source = format!("host {}", cell(line.get("source")));
-        vec!["(reported)".into(), node.into(), cell(line.get("value")), source, "-".into(), result(line)]
+        vec!["(reported)".into(), node.into(), cell(line.get("value")), source, "-".into(), filled(line)]
     });
-    let lines = table(&["level", "object", "says", "owner", "since", "result"], levels.into_iter().chain(reported));
+    let lines = table(
+        &["level", "object", "says", "owner", "since", "result"],
+        levels.into_iter().chain(rules).chain(reported),
+    );
     let _ = write!(text, "\n  {}", lines.replace('\n', "\n  "));
     if let Some(tasks) = listed(explained, "used_by") {
         let word = if tasks.contains(',') { "tasks" } else { "task" };
@@ -36,8 +43,11 @@ pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
     }
     let is_set = explained.get("value").is_some_and(Value::is_string);
     if let Some(flows) = listed(explained, "flows_to").filter(|_| is_set) {
-        let to_map = flows.contains("node label map");
-        let map = if to_map { "" } else { "; not the host label map (`host_labels` names no such key)" };
+        let map = if is(explained, "to_host_map") {
+            ""
+        } else {
+            "; not the host label map (`host_labels` names no such key)"
+        };
         let _ = write!(text, "\nFlows to  {flows}{map}");
     }
     if LabelKey::new(key).is_ok() {
@@ -77,9 +87,10 @@ fn is(explained: &Value, field: &str) -> bool {
 pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
     let runs = is(explained, "runs");
     let mut lines = vec![("why", cell(explained.get("why")))];
-    lines.extend(explained.get("release").map(|release| ("release", cell(Some(release)))));
+    let release = explained.get("release").filter(|release| !release.is_null());
+    lines.extend(release.map(|release| ("release", cell(Some(release)))));
     lines.extend(listed(explained, "reads").map(|reads| ("reads", reads)));
-    if runs {
+    if runs || is(explained, "released") {
         lines.extend(run(node, explained));
     }
     let verb = if runs { "runs on" } else { "does not run on" };
@@ -90,12 +101,13 @@ pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
     printable_lines(&text)
 }
 
-/// What became of a task that runs.
+/// What became of a task that runs, or that the host runs still.
 fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
-    let released = if is(explained, "released") {
-        "yes: the host was told of it"
-    } else {
-        "not yet: the host runs what it was told before"
+    let released = match (is(explained, "released"), is(explained, "told")) {
+        (true, true) => "yes: the host was told of it",
+        (true, false) => "yes, but the host has not confirmed it",
+        (false, true) => "not yet: the host runs what it was told before",
+        (false, false) => "not yet",
     };
     let mut lines = vec![("released", released.to_owned())];
     let set_aside = explained.get("set_aside").and_then(Value::as_array).into_iter().flatten();
@@ -113,25 +125,58 @@ fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
     if is_failure(last.get("outcome")) {
         let printed = last_lines(last.get("output")).into_iter().enumerate();
         lines.extend(printed.map(|(at, line)| (if at == 0 { "printed" } else { "" }, line)));
-        let next = format!("stemma describe node {node}; on the host: stemma-agent status, stemma-agent check");
-        lines.push(("next", next));
+        lines.extend(mend(node, explained, last));
     }
     lines
 }
 
+/// What mends a task that failed, and what to do until then.
+fn mend(node: &str, explained: &Value, last: &Value) -> Vec<(&'static str, String)> {
+    let task = cell(explained.get("task"));
+    match last.get("outcome").and_then(Value::as_str) {
+        Some("DependencyFailed") => {
+            return vec![("mend", format!("the task that failed first: stemma describe node {node} lists it"))];
+        }
+        Some("Unknown") => {
+            return vec![(
+                "mend",
+                format!("look on the host, then there: stemma-agent resolve-unknown {task} done|again"),
+            )];
+        }
+        _ => {}
+    }
+    let release = explained.get("release").and_then(Value::as_str).unwrap_or("its release");
+    let reads =
+        listed(explained, "reads").map_or(String::new(), |reads| format!(", or change what it reads ({reads})"));
+    vec![
+        ("mend", format!("apply a newer version of {release}, with {task} mended{reads}")),
+        ("retry", "by itself, ever more seldom; at once, on the host: stemma-agent once".to_owned()),
+        (
+            "hold",
+            format!(
+                "stemma node hold {node} --reason TEXT keeps it from other task sets until stemma node unhold {node}"
+            ),
+        ),
+    ]
+}
+
+/// Whether the node's agent is there, and when it last was: nothing reaches a host before.
+pub(crate) fn contact(explained: &Value) -> String {
+    let seen = explained.get("last_seen").filter(|at| !at.is_null());
+    let seen = seen.map_or_else(|| "never".to_owned(), |at| since(Some(at)));
+    printable_lines(&format!("  agent     {}\n  last seen {seen}", cell(explained.get("connection"))))
+}
+
 /// A shut barrier before a task: what it waits for, on which nodes, and why these have not done it.
 fn barrier(explained: &Value, row: &Value) -> String {
-    let nodes =
-        rows(row, "waits_for", |node| vec![format!("{} ({})", cell(node.get("node")), cell(node.get("why")))]).concat();
-    let more = match row.get("count").and_then(Value::as_u64).unwrap_or(0).saturating_sub(nodes.len() as u64) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let nodes = row.get("waits_for").and_then(Value::as_array).into_iter().flatten();
+    let nodes: Vec<_> = nodes.map(|node| (cell(node.get("node")), cell(node.get("why")))).collect();
+    let of = row.get("count").and_then(Value::as_u64).unwrap_or(0);
     let here = match row.get("here") {
         here if here == explained.get("task") => String::new(),
         here => format!("for {} here, which waits ", cell(here)),
     };
-    format!("{here}for {} on {}: {}{more}", cell(row.get("task")), cell(row.get("selector")), nodes.join(", "))
+    format!("{here}for {}", awaited(&cell(row.get("task")), &cell(row.get("selector")), &nodes, of))
 }
 
 /// Why a node has a tag or has it not.
@@ -152,16 +197,11 @@ pub(crate) fn tag(node: &str, name: &str, explained: &Value) -> String {
 /// Which sources gave a node a trait.
 pub(crate) fn node_trait(node: &str, name: &str, explained: &Value) -> String {
     let place = place(node, explained);
-    let sources = listed(explained, "sources");
     if is(explained, "has") {
-        let sources = sources.unwrap_or_default();
+        let sources = listed(explained, "sources").unwrap_or_default();
         return printable_lines(&format!("{place} has trait {name}\n  from      {sources}"));
     }
-    let why = match sources {
-        Some(sources) if is(explained, "suppressed") => format!("an operator suppressed it; it is given by: {sources}"),
-        _ if is(explained, "suppressed") => "an operator suppressed it, and nothing gives it now".to_owned(),
-        _ => "no operator gave it, and the host did not detect it".to_owned(),
-    };
+    let why = cell(explained.get("why"));
     let change = explained.get("change").and_then(Value::as_str);
     let change = change.map_or_else(String::new, |verb| format!("\n  change    stemma trait {verb} {node} {name}"));
     printable_lines(&format!("{place} has no trait {name}\n  why       {why}{change}"))
@@ -208,6 +248,14 @@ fn result(line: &Value) -> String {
     match line.get("result").and_then(Value::as_str) {
         Some("wins") => "WINS: nearest level that sets it".to_owned(),
         Some("says nothing") => "merges".to_owned(),
+        _ => cell(line.get("result")),
+    }
+}
+
+/// The same of a rule or the host, which are no levels.
+fn filled(line: &Value) -> String {
+    match line.get("result").and_then(Value::as_str) {
+        Some("wins") => "WINS: no level sets it".to_owned(),
         _ => cell(line.get("result")),
     }
 }
@@ -262,11 +310,11 @@ mod tests {
 
     #[test]
     fn a_suppressed_trait_says_so_and_who_gives_it() {
-        let has_none = |sources| json!({"group": "prod/web", "has": false, "suppressed": true, "sources": sources, "change": "unsuppress"});
-        let text = node_trait("web-1", "CUSTOM_A", &has_none(json!(["detected"])));
-        assert!(text.contains("why       an operator suppressed it; it is given by: detected"), "{text}");
-        let text = node_trait("web-1", "CUSTOM_A", &has_none(json!([])));
-        assert!(text.contains("why       an operator suppressed it, and nothing gives it now"), "{text}");
+        let why = "an operator suppressed it; it is given by: detected";
+        let has_none =
+            json!({"group": "prod/web", "has": false, "sources": ["detected"], "why": why, "change": "unsuppress"});
+        let text = node_trait("web-1", "CUSTOM_A", &has_none);
+        assert!(text.contains(&format!("\n  why       {why}\n")), "{text}");
         assert!(text.ends_with("\n  change    stemma trait unsuppress web-1 CUSTOM_A"), "{text}");
     }
 
@@ -300,13 +348,60 @@ mod tests {
 
     #[test]
     fn what_keeps_a_task_from_running_is_said() {
-        let explained = json!({"runs": true, "released": true, "why": "x",
+        let explained = json!({"runs": true, "released": true, "told": true, "why": "x",
             "set_aside": ["it is paused on its host, which applies nothing until it is resumed there"]});
         let text = task("web-1", "a", &explained);
         assert!(
             text.contains("released  yes: the host was told of it\n  but       it is paused on its host"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_task_that_the_host_runs_still_is_told_with_what_keeps_it_there() {
+        let explained = json!({"runs": false, "released": true, "told": true, "why": "x",
+            "set_aside": ["requirement a >= 1 is not met: no new task set is given"]});
+        let text = task("web-1", "a", &explained);
+        let told = "released  yes: the host was told of it\n  but       requirement a >= 1 is not met";
+        assert!(text.starts_with("a does not run on") && text.contains(told), "{text}");
+    }
+
+    /// It said so of every task that was released, also to hosts that never had an agent.
+    #[test]
+    fn w08_a_host_was_told_of_a_task_only_where_it_said_that_it_holds_it() {
+        for (released, told, said) in [
+            (true, Some(true), "yes: the host was told of it"),
+            (true, Some(false), "yes, but the host has not confirmed it"),
+            (true, None, "yes, but the host has not confirmed it"),
+            (false, Some(true), "not yet: the host runs what it was told before"),
+            (false, Some(false), "not yet"),
+        ] {
+            let text = task("web-1", "a", &json!({"runs": true, "released": released, "told": told, "why": "x"}));
+            assert!(text.contains(&format!("\n  released  {said}\n")), "{said:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn when_a_host_was_last_there_is_said() {
+        assert_eq!(
+            contact(&json!({"connection": "absent", "last_seen": null})),
+            "  agent     absent\n  last seen never"
+        );
+        let seen = contact(&json!({"connection": "silent", "last_seen": "2026-11-20T09:41:00+00:00"}));
+        assert!(seen.starts_with("  agent     silent\n  last seen 2026-11-20 09:41 ("), "{seen}");
+    }
+
+    #[test]
+    fn what_mends_a_task_is_said_by_how_it_ended() {
+        for (outcome, said) in [
+            ("DependencyFailed", "\n  mend      the task that failed first: stemma describe node web-1 lists it"),
+            ("Unknown", "\n  mend      look on the host, then there: stemma-agent resolve-unknown a done|again"),
+            ("Unsupported", "\n  mend      apply a newer version of its release, with a mended\n"),
+        ] {
+            let last = json!({"at": "2026-11-20T09:41:00+00:00", "outcome": outcome, "message": "", "output": ""});
+            let text = task("web-1", "a", &json!({"task": "a", "runs": true, "why": "x", "last": last}));
+            assert!(text.contains(said), "{said:?} in\n{text}");
+        }
     }
 
     #[test]
@@ -318,10 +413,14 @@ mod tests {
         for line in [
             "site-conf runs on web-1 (prod/frontends)\n  why       it falls to this node by tags nginx",
             "  last      failed, 2026-11-20 09:41 (",
-            "): no such user\n  printed   a\n            b\n  next      stemma describe node web-1;",
+            "): no such user\n  printed   a\n            b\n",
+            "\n  mend      apply a newer version of site@1, with site-conf mended, or change what it reads (labels.tier)\n",
+            "\n  retry     by itself, ever more seldom; at once, on the host: stemma-agent once\n",
+            "\n  hold      stemma node hold web-1 ",
         ] {
             assert!(text.contains(line), "{line:?} in\n{text}");
         }
+        assert!(!text.contains("describe"), "that refers to this: {text}");
         assert!(!text.contains("at="), "{text}");
         let never = task(
             "db-1",

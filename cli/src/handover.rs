@@ -30,7 +30,7 @@ impl Place {
     /// Makes the directory; of one that is only tried out it is looked whether it could be made.
     ///
     /// # Errors
-    /// That something is there; what the system said.
+    /// When something is there already; what the system said.
     pub(crate) fn take(directory: &Path, is_dry: bool) -> Result<Self> {
         if std::fs::symlink_metadata(directory).is_ok() {
             anyhow::bail!("{}: something is there already; name a new directory", directory.display());

@@ -59,12 +59,22 @@ const QUESTIONS: &[&[&str]] = &[
 /// The options that mean something to writes alone.
 const OF_WRITES: &[&str] = &["manager", "reason", "dry_run", "max_nodes", "yes"];
 
+/// The commands that are about no nodes, and take options of nodes only to refuse them.
+const OF_LEVELS: [&str; 2] = ["pause", "resume"];
+
+/// The options of a selection that mean something to nodes alone.
+const OF_NODES: [&str; 2] = ["state", "nodegroup"];
+
 /// The command line as clap knows it, for completions and man pages. The help of a question leaves out what only writes take.
 pub fn command_line() -> clap::Command {
     let command = Args::command();
     let of_writes = command.get_arguments().filter(|option| OF_WRITES.contains(&option.get_id().as_str()));
     let hidden: Vec<Arg> = of_writes.map(|option| option.clone().hide(true)).collect();
-    QUESTIONS.iter().fold(command, |command, path| with_options(command, path, &hidden))
+    let command = QUESTIONS.iter().fold(command, |command, path| with_options(command, path, &hidden));
+    let hide = |command: clap::Command, option| command.mut_arg(option, |option| option.hide(true));
+    OF_LEVELS
+        .iter()
+        .fold(command, |command, name| command.mut_subcommand(name, |command| OF_NODES.into_iter().fold(command, hide)))
 }
 
 /// A command with options of its own at the end of a path, in place of those that all have.
@@ -237,6 +247,11 @@ mod tests {
         for path in [&["label"][..], &["apply"], &["trait", "add"], &["token", "create"]] {
             assert!(help(path).contains("--dry-run"), "{path:?}");
         }
+        for name in OF_LEVELS {
+            let text = help(&[name]);
+            assert!(text.contains("--cluster") && !text.contains("--state") && !text.contains("--nodegroup"), "{text}");
+        }
+        assert!(help(&["get"]).contains("--state"));
         let matches = command_line().try_get_matches_from(["stemma", "get", "nodes", "--dry-run"]).unwrap();
         assert!(Args::from_arg_matches(&matches).unwrap().global.dry_run, "it is taken all the same");
     }

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
-use stemma_core::task::TEMPLATE_FILE;
+use stemma_core::task::{TEMPLATE_FILE, source_of};
 use stemma_wire::message::Hash;
 
 use crate::beside::{beside, unreadable};
@@ -123,9 +123,7 @@ fn read_file(to: &mut Manifests, file: &Path, problems: &mut Problems) {
     };
     if let Err(error) = check_json(file, &text) {
         let place = format!("{}:{}:{}", file.display(), error.line(), error.column());
-        let reason = error.to_string();
-        let reason = reason.rsplit_once(" at line ").map_or(reason.as_str(), |(sentence, _)| sentence);
-        return problems.add(place, format!("no JSON: {reason}; a file that ends with .json is JSON alone"));
+        return problems.add(place, format!("no JSON: {error}; a file that ends with .json is JSON alone"));
     }
     match yaml::documents(&text) {
         Ok(documents) => {
@@ -198,25 +196,25 @@ fn read_document(to: &mut Manifests, file: &Path, document: Document, problems: 
             manifest.json = json;
             to.objects.push(manifest);
         }
-        Err((field, error)) => problems.add(manifest.place(&field), format!("{error:#}")),
+        Err(wrong) => wrong.iter().for_each(|(field, error)| problems.add(manifest.place(field), format!("{error:#}"))),
     }
 }
 
-/// Brings in what stands beside a release; other kinds stay as they are, to the letter. An error names its field.
-fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, (String, anyhow::Error)> {
+/// Brings in what stands beside a release; other kinds stay as they are, to the letter. Each error names its field.
+fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(String, anyhow::Error)>> {
     let at = |field: &str| {
         let field = field.to_owned();
-        move |error: anyhow::Error| (field, error)
+        move |error: anyhow::Error| vec![(field, error)]
     };
     let json = manifest.document.json.clone();
-    let fields: BTreeMap<&str, &RawValue> =
+    let fields: BTreeMap<String, &RawValue> =
         serde_json::from_str(&json).map_err(|_| at("")(anyhow!("an object is a map with a `kind`")))?;
     if fields.get("kind").is_none_or(|kind| kind.get() != "\"Release\"") {
         return Ok(json);
     }
     check_version(fields.get("version").copied()).map_err(at("version"))?;
     let release: Result<Map<String, Value>, _> = manifest.document.read();
-    let mut release = release.map_err(|error| (error.field.clone(), error.into()))?;
+    let mut release = release.map_err(|error| vec![(error.field.clone(), error.into())])?;
     let dir = manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     if let Some(include) = release.remove("include") {
         for part in names(&include).context("include").map_err(at("include"))? {
@@ -227,11 +225,12 @@ fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, (Stri
         }
     }
     let tasks = release.get_mut("tasks").and_then(Value::as_array_mut).into_iter().flatten();
-    for (index, task) in tasks.enumerate() {
-        bring_in(to, manifest, index, task)
-            .map_err(|(parameter, error)| (format!("tasks[{index}].parameters{parameter}"), error))?;
-    }
-    Ok(Value::Object(release).to_string())
+    let brought = |(index, task)| {
+        let wrong = bring_in(to, manifest, index, task).err()?;
+        Some((format!("tasks[{index}].parameters{}", wrong.0), wrong.1))
+    };
+    let wrong: Vec<_> = tasks.enumerate().filter_map(brought).collect();
+    if wrong.is_empty() { Ok(Value::Object(release).to_string()) } else { Err(wrong) }
 }
 
 fn check_version(version: Option<&RawValue>) -> Result<()> {
@@ -304,6 +303,7 @@ fn bring_in(
     let root = manifest.file.parent().unwrap_or(Path::new("."));
     let dir = file.parent().unwrap_or(Path::new(".")).to_owned();
     let id = task.get("id").and_then(Value::as_str).unwrap_or("without an id").to_owned();
+    let kind = task.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let named = |name: &str, path: &Path| format!("task {id}: {name}: {}", path.display());
     let Some(parameters) = task.get_mut("parameters").and_then(Value::as_object_mut) else { return Ok(()) };
     if let Some(name) = parameters.remove(TEMPLATE_FILE.name) {
@@ -317,7 +317,7 @@ fn bring_in(
             return Err(at(anyhow!("task {id}: template and template_file stand side by side: keep one of them")));
         }
     }
-    let source = parameters.get("source").and_then(Value::as_str).map(str::to_owned);
+    let source = source_of(&kind, parameters).map(str::to_owned);
     if let Some(name) = source {
         if name.starts_with("sha256:") {
             let named = Hash::of_source(&name).with_context(|| format!("task {id}: source {name:?}"));
@@ -354,6 +354,15 @@ mod tests {
     }
 
     #[test]
+    fn a_file_without_an_end_is_refused_at_its_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        let endless = dir.path().join("endless.yaml");
+        std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
+        let refused = text(&endless, 4096).unwrap_err().to_string();
+        assert_eq!(refused, "holds more than the 4096 bytes that are taken: split it");
+    }
+
+    #[test]
     fn a_directory_gives_its_manifests_by_name_and_labels_keep_their_text() {
         let dir = dir(&[
             ("b.yml", "kind: Cluster\nname: c\nlabels: {n: 1.10}\n---\nkind: Cluster\nname: d\n"),
@@ -378,7 +387,7 @@ mod tests {
     fn a_file_that_is_called_json_is_json() {
         let dir = dir(&[("a.json", "{\"kind\": \"Node\", \"name\": \"x\",}\n")]);
         let error = read(&[dir.path().join("a.json")]).unwrap_err().to_string();
-        assert!(error.contains("a.json:1:30: no JSON: trailing comma; "), "{error}");
+        assert!(error.contains("a.json:1:30: no JSON: trailing comma at line 1 column 30; "), "{error}");
     }
 
     #[test]
@@ -403,6 +412,18 @@ mod tests {
     }
 
     #[test]
+    fn each_file_that_is_missing_is_told() {
+        let task = |id: &str, name: &str| format!("- {{id: {id}, type: file, parameters: {{{name}: {id}.none}}}}\n");
+        let text = format!("kind: Release\nname: r\ntasks:\n{}{}", task("a", "source"), task("b", "template_file"));
+        let dir = dir(&[("m.yaml", &text), ("n.yaml", &text)]);
+        let error = read(&[dir.path().to_owned()]).unwrap_err().to_string();
+        for (file, line, says) in [("m", 4, "task a: source"), ("m", 5, "task b: template_file"), ("n", 5, "task b")] {
+            let place = format!("{file}.yaml:{line}:");
+            assert!(error.lines().any(|told| told.contains(&place) && told.contains(says)), "{place} {says}: {error}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_file() {
         for (text, expected) in [
             ("kind: Release\nname: r\ntasks: [{id: a, parameters: {template_file: none.j2}}]\n", "task a"),
@@ -414,9 +435,10 @@ mod tests {
             ),
             (
                 "kind: Release\nname: r\ntasks: [{id: a, type: file,\n parameters: {mode: 18446744073709551616}}]\n",
-                "m.yaml:4:15: tasks[0].parameters.mode: number out of range: 18446744073709551616 does not fit",
+                "m.yaml:4:15: tasks[0].parameters.mode: number out of range: 18446744073709551616 does not fit into 64 bits",
             ),
             ("- 1\n", "an object is a map with a `kind`"),
+            ("kind: Release\n\"say \\\"x\\\"\": 1\nversion: 1\n", "m.yaml:3:1: version 1 is a number"),
             ("# nothing\n", "no object here"),
             (
                 "kind: Release\nname: r\ntasks: [{id: a, type: file,\n parameters: {source: /etc/passwd}}]\n",

@@ -109,6 +109,13 @@ pub(crate) fn is_failure(outcome: Option<&Value>) -> bool {
     outcome.and_then(|outcome| Outcome::deserialize(outcome).ok()).is_some_and(Outcome::is_failure)
 }
 
+/// Whether the outcome of a task is that something is otherwise than it says, and stays so.
+#[must_use]
+pub(crate) fn is_difference(outcome: Option<&Value>) -> bool {
+    let outcome = outcome.and_then(|outcome| Outcome::deserialize(outcome).ok());
+    matches!(outcome, Some(Outcome::WouldChange | Outcome::Drifted))
+}
+
 /// The last lines of what a task printed.
 #[must_use]
 pub(crate) fn last_lines(output: Option<&Value>) -> Vec<String> {

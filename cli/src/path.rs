@@ -37,6 +37,7 @@ impl Kind {
             Self::Clustertemplate => kind(Of::ClusterTemplate, E::GetTemplate, E::ListTemplates),
             Self::Release => kind(Of::Release, E::GetRelease, E::ListReleases),
             Self::Namespace => kind(Of::Namespace, E::GetNamespace, E::ListNamespaces),
+            Self::Inspectionrule => kind(Of::InspectionRule, E::GetInspectionRule, E::ListInspectionRules),
             Self::Token => Row { name: "token", manifest: "JoinToken", show: E::GetToken, list: E::ListTokens },
         }
     }
@@ -139,7 +140,31 @@ impl Kind {
             bail!("--cluster narrows nodes and node groups; a {} stands in no cluster", self.name());
         }
         let query = self.query(filter);
+        query.split('&').filter(|term| !term.is_empty()).try_for_each(|term| self.check_term(term))?;
         Ok(if query.is_empty() { path } else { format!("{path}?{query}") })
+    }
+
+    /// Refuses a filter that the list does not know, by the name of its option.
+    fn check_term(self, term: &str) -> Result<()> {
+        let name = term.split_once('=').map_or(term, |(name, _)| name);
+        let takes = |kind: Self| kind.table().list.route().query.allows(name);
+        if takes(self) {
+            return Ok(());
+        }
+        // Namespaces are not selected, whatever Glance's list takes.
+        let kinds = Self::value_variants().iter().filter(|kind| **kind != Self::Namespace && takes(**kind));
+        let kinds: Vec<String> = kinds.map(|kind| kind.words()).collect();
+        bail!("--{} narrows {}, and not {}", name.replace("traits", "trait"), kinds.join(" and "), self.words())
+    }
+
+    /// What several are called.
+    fn words(self) -> String {
+        match self {
+            Self::Nodegroup => "node groups".to_owned(),
+            Self::Clustertemplate => "cluster templates".to_owned(),
+            Self::Inspectionrule => "inspection rules".to_owned(),
+            other => format!("{}s", other.name()),
+        }
     }
 
     /// The path of the same list, with no more of each object than its name where the list can leave the rest out.
@@ -213,6 +238,24 @@ mod tests {
             assert!(Kind::Nodegroup.path(name).unwrap_err().to_string().contains("CLUSTER/GROUP"), "{name}");
         }
         assert_eq!(Kind::Node.path("").unwrap_err().to_string(), "which node? its name is empty");
+    }
+
+    #[test]
+    fn w05_a_filter_that_a_list_does_not_know_is_refused_by_its_option() {
+        let by_state = Filter {
+            selection: Selection { state: vec!["failed".into()], ..Selection::default() },
+            ..Filter::default()
+        };
+        let by_trait = Filter { traits: vec!["CUSTOM_A".into()], ..Filter::default() };
+        for (kind, filter, said) in [
+            (Kind::Cluster, &by_state, "--state narrows allocations and nodes, and not clusters"),
+            (Kind::Clustertemplate, &by_state, "--state narrows allocations and nodes, and not cluster templates"),
+            (Kind::Cluster, &by_trait, "--trait narrows "),
+        ] {
+            let refused = kind.list_path(filter).unwrap_err().to_string();
+            assert!(refused.starts_with(said), "{refused}");
+        }
+        assert!(Kind::Node.list_path(&by_state).is_ok());
     }
 
     #[test]

@@ -326,6 +326,7 @@ fn place(span: Span) -> Place {
 /// The parser's reason, and what is most often behind it.
 fn unread(reason: &str) -> String {
     let advice = match reason {
+        _ if reason.contains("unprintable") => "; take the character out, or write it as an escape in double quotes",
         _ if reason.contains("tab") => "; indent with spaces",
         _ if reason.contains("':' indicator") || reason.contains("mapping values") => {
             "; put a text with a colon into quotes, and close what was opened before"
@@ -428,6 +429,10 @@ mod tests {
             ("a: !secret x", "1:4: the tag !secret means nothing here: take it out"),
             ("a: !!binary [x]", "1:4: the tag !!binary means nothing here"),
             ("a: [1", "2:1: no YAML: while parsing a flow sequence"),
+            (
+                "a: 1\n\0b: 2",
+                "2:1: no YAML: found unprintable character; take the character out, or write it as an escape",
+            ),
             ("a: b\n\tc: d", "1:4: no YAML: while scanning a plain scalar, found a tab; indent with spaces"),
         ] {
             let text = documents(yaml).unwrap_err().to_string();

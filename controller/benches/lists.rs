@@ -2,6 +2,8 @@
 //! what `serde_json` needs to write the same page again. `resolved` of one node. And a write beside a reader of
 //! everything, over the write alone, in turns in one run: the speed of a shared machine drifts, a ratio holds.
 //!
+//! And what a page of 100 nodes costs by each filter, among 10,000 and among 100,000: that part alone with `-- filters`.
+//!
 //! `cargo bench -p stemma-controller --bench lists`
 #![allow(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -19,12 +21,18 @@ use serde_json::Value;
 use served::Served;
 
 const NODES: usize = 10_000;
+const FLEETS: [usize; 2] = [10_000, 100_000];
 const ROUNDS: u32 = 20;
 const WRITES: u32 = 60;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let filters_alone = std::env::args().any(|argument| argument == "filters");
     runtime.block_on(async {
+        filters().await;
+        if filters_alone {
+            return;
+        }
         let served = Arc::new(Served::start().await);
         listed::fill(&served, NODES).await;
         settle().await;
@@ -35,6 +43,30 @@ fn main() {
         println!("resolved of one node of {NODES}: {:.3} ms of CPU", ms(one));
         beside_reader(&served).await;
     });
+}
+
+/// A page of 100 by each filter, in two fleets.
+async fn filters() {
+    let mut columns = Vec::new();
+    for nodes in FLEETS {
+        let served = Served::start().await;
+        listed::fill_with(&served, nodes, listed::varied).await;
+        settle().await;
+        let mut costs = Vec::new();
+        for (query, _) in listed::FILTERS {
+            costs.push(cost(&served, &format!("/v1/nodes?limit=100&{query}")).await);
+        }
+        let behind = served.text(&format!("/v1/nodes/n{:05}?fields=uuid", nodes - nodes / 10)).await;
+        let behind: Value = serde_json::from_slice(&behind).expect("JSON");
+        let marker = behind["uuid"].as_str().expect("a uuid");
+        costs.push(cost(&served, &format!("/v1/nodes?limit=100&marker={marker}&cluster=prod")).await);
+        columns.push(costs);
+    }
+    let queries = listed::FILTERS.iter().map(|(query, _)| *query).chain(["marker=…&cluster=prod"]);
+    println!("| filter | {} nodes, ms | {} nodes, ms | times |", FLEETS[0], FLEETS[1]);
+    for (query, (few, many)) in queries.zip(columns[0].iter().zip(&columns[1])) {
+        println!("| `{query}` | {:.2} | {:.2} | {:.1} |", ms(*few), ms(*many), many.as_secs_f64() / few.as_secs_f64());
+    }
 }
 
 async fn page(served: &Served, name: &str, path: &str) {

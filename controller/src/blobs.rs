@@ -19,7 +19,7 @@ use stemma_wire::message::{Hash, hash_content};
 
 /// The largest body, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
-/// Of so many bodies it is remembered that they were checked.
+/// How many bodies are remembered as checked.
 const MOST_REMEMBERED: usize = 65_536;
 /// How much of a body is read at once while it is checked.
 const PIECE: usize = 64 * 1024;
@@ -171,7 +171,7 @@ impl Blobs {
         let aside = path.with_added_extension("damaged");
         fs::rename(&path, &aside)?;
         self.damaged.inc();
-        log::error!(hash:% = hash, path:% = aside.display(); "a file body is damaged and was set aside; apply its manifest again to send it anew");
+        log::error!(hash:% = hash, path:% = aside.display(); "a file body is damaged and was set aside; apply its manifest again to send it again");
         Ok(())
     }
 

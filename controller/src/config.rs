@@ -1,15 +1,18 @@
 //! The configuration of `run`: a TOML file, flags over it, and what cannot go together refused before anything is bound.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::Deserialize;
+use stemma_core::field::{Form, Help, Part};
 use stemma_wire::config;
 
 use crate::args;
 use crate::ca::{BadServerName, ServerName};
+use crate::extension::{BadExtension, Declared, WrittenExtension};
+use crate::handed::Handed;
 
 /// Why there is no configuration to run with. Each says what to change.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +36,32 @@ pub enum ConfigError {
     /// A name for the server certificate.
     #[error("names: {0}")]
     Name(#[from] BadServerName),
+    /// An extension.
+    #[error(transparent)]
+    Extension(#[from] BadExtension),
+    /// A listener that the service manager has bound is told to be elsewhere.
+    #[error(
+        "{field} {value:?}: the service manager has bound this listener already, at {bound}; take {field} out of the configuration, and give \
+         another address by `systemctl edit {unit}` (an empty ListenStream=, then the new one)"
+    )]
+    Handed {
+        /// Which field or flag.
+        field: &'static str,
+        /// What was given.
+        value: String,
+        /// Where the socket is.
+        bound: SocketAddr,
+        /// The unit that has it.
+        unit: &'static str,
+    },
+    /// A listener that the service manager has bound says no address.
+    #[error("the socket of {unit} has no address: {source}")]
+    NoAddress {
+        /// The unit that has it.
+        unit: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Plain HTTP for operators where a configuration file is: that is how a real fleet is run.
     #[error(
         "admin_listen {admin} is plain HTTP, which is for development and tests; refusing to start with --config: give --admin-listen \
@@ -73,10 +102,14 @@ pub struct Config {
     pub admin: AdminListen,
     /// Where agents are served.
     pub agents: SocketAddr,
+    /// Where the service manager keeps keys for the controller (`systemd.exec(5)`, Credentials).
+    pub credentials: Option<PathBuf>,
     /// Names in the server certificate beside those that `init` was given.
     pub names: Vec<ServerName>,
     /// Names of traits that are taken for standard ones beside os-traits' own.
     pub extra_standard_traits: Vec<String>,
+    /// Programs that decide tags.
+    pub extensions: Vec<Declared>,
 }
 
 /// The file, as it is written.
@@ -90,12 +123,73 @@ struct Written {
     names: Vec<String>,
     #[serde(default)]
     extra_standard_traits: Vec<String>,
+    #[serde(default)]
+    extension: Vec<WrittenExtension>,
 }
+
+/// The fields of the file, for its manual page.
+pub const FIELDS: &[Part] = &[
+    Part::new(
+        "data_dir",
+        Form::Text,
+        Help::new(
+            "required",
+            "The directory that `init` made: store, keys and file bodies.",
+            "\"/var/lib/stemma-controller\"",
+        ),
+    ),
+    Part::new(
+        "admin_listen",
+        Form::Text,
+        Help::new(
+            "[::]:9443, or the socket unit's",
+            "Where operators are served, as HOST:PORT. Not where the service manager hands over a socket.",
+            "\"10.0.0.1:9443\"",
+        ),
+    ),
+    Part::new(
+        "agent_listen",
+        Form::Text,
+        Help::new(
+            "[::]:9444, or the socket unit's",
+            "Where agents are served, as HOST:PORT. Not where the service manager hands over a socket.",
+            "\"10.0.0.1:9444\"",
+        ),
+    ),
+    Part::new(
+        "names",
+        Form::Names,
+        Help::new(
+            "[]",
+            "DNS names and addresses by which hosts and people reach this controller, beside those of `init`. New tokens name the first.",
+            "[\"stemma.example.net\"]",
+        ),
+    ),
+    Part::new(
+        "extra_standard_traits",
+        Form::Names,
+        Help::new("[]", "Traits that count as standard ones beside those of os-traits.", "[\"HW_SITE_LIQUID_COOLED\"]"),
+    ),
+    Part::new(
+        "extension",
+        Form::Objects,
+        Help::new(
+            "[]",
+            "Programs that decide tags, each a table [[extension]] with name, and unix, unit or url; docs/extensions.md.",
+            "[{name = \"placement\", unit = true}]",
+        ),
+    ),
+];
 
 /// Where operators are served unless said otherwise.
 const ADMIN_DEFAULT: &str = "[::]:9443";
 /// Where agents are served unless said otherwise.
 const AGENTS_DEFAULT: &str = "[::]:9444";
+
+/// The unit of the operators' socket.
+const ADMIN_UNIT: &str = "stemma-controller-admin.socket";
+/// And of the agents'.
+const AGENTS_UNIT: &str = "stemma-controller-agents.socket";
 
 impl Config {
     /// Reads the file that the flags name, if any, and puts the flags over it.
@@ -103,15 +197,33 @@ impl Config {
     /// # Errors
     /// [`ConfigError`].
     pub fn load(run: &args::Run) -> Result<Self, ConfigError> {
+        Self::load_with(run, &Handed::default())
+    }
+
+    /// The same beside sockets that are there already: those say where a listener is.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn load_with(run: &args::Run, handed: &Handed) -> Result<Self, ConfigError> {
         let written = run.config.as_deref().map(config::load::<Written>).transpose()?.unwrap_or_default();
-        let admin = run.admin_listen.clone().or(written.admin_listen).unwrap_or_else(|| ADMIN_DEFAULT.to_owned());
-        let agents = run.agent_listen.clone().or(written.agent_listen).unwrap_or_else(|| AGENTS_DEFAULT.to_owned());
+        let admin_said = run.admin_listen.clone().or(written.admin_listen);
+        let agents_said = run.agent_listen.clone().or(written.agent_listen);
+        let admin = admin_said.clone().unwrap_or_else(|| ADMIN_DEFAULT.to_owned());
+        let agents = agents_said.clone().unwrap_or_else(|| AGENTS_DEFAULT.to_owned());
         let config = Self {
             data_dir: run.data_dir.clone().or(written.data_dir).ok_or(ConfigError::NoDataDir)?,
-            admin: admin_listen(&admin)?,
-            agents: address("agent_listen", &agents, &agents)?,
+            admin: match bound("admin_listen", ADMIN_UNIT, handed.admin.as_ref(), admin_said)? {
+                Some(bound) => AdminListen::Tls(bound),
+                None => admin_listen(&admin)?,
+            },
+            agents: match bound("agent_listen", AGENTS_UNIT, handed.agents.as_ref(), agents_said)? {
+                Some(bound) => bound,
+                None => address("agent_listen", &agents, &agents)?,
+            },
+            credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
             names: written.names.iter().map(|name| ServerName::from_str(name)).collect::<Result<_, _>>()?,
             extra_standard_traits: written.extra_standard_traits,
+            extensions: WrittenExtension::read(written.extension)?,
         };
         let is_plain = matches!(config.admin, AdminListen::Plain(_));
         if is_plain && run.config.is_some() {
@@ -164,6 +276,21 @@ impl fmt::Display for Url {
             ip => ip,
         };
         write!(f, "{}://{}", self.scheme, SocketAddr::new(ip, self.address.port()))
+    }
+}
+
+/// Where a socket is that was handed over; it cannot be said to be elsewhere as well.
+fn bound(
+    field: &'static str,
+    unit: &'static str,
+    socket: Option<&TcpListener>,
+    said: Option<String>,
+) -> Result<Option<SocketAddr>, ConfigError> {
+    let Some(socket) = socket else { return Ok(None) };
+    let bound = socket.local_addr().map_err(|source| ConfigError::NoAddress { unit, source })?;
+    match said {
+        Some(value) => Err(ConfigError::Handed { field, value, bound, unit }),
+        None => Ok(Some(bound)),
     }
 }
 
@@ -269,6 +396,32 @@ mod tests {
         }
         let tls = args::Run { admin_listen: Some("127.0.0.1:0".into()), ..args::Run::default() };
         assert!(load(in_file, tls).is_ok(), "the flag stands over the file");
+    }
+
+    #[test]
+    fn the_manual_page_has_the_fields_that_are_read() {
+        let known = load("nosuch = 1", args::Run::default()).unwrap_err().to_string();
+        let known: Vec<&str> = known.split('`').skip(1).step_by(2).skip(1).collect();
+        assert_eq!(known, FIELDS.iter().map(|field| field.name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_socket_that_was_handed_over_says_where_a_listener_is() {
+        let socket = || Some(TcpListener::bind("127.0.0.1:0").unwrap());
+        let handed = Handed { admin: socket(), agents: socket(), root: None };
+        let [admin, agents] = [&handed.admin, &handed.agents].map(|one| one.as_ref().unwrap().local_addr().unwrap());
+        let run = || args::Run { data_dir: Some("x".into()), ..args::Run::default() };
+        let config = Config::load_with(&run(), &handed).unwrap();
+        assert_eq!((config.admin, config.agents), (AdminListen::Tls(admin), agents));
+        let elsewhere = args::Run { agent_listen: Some("127.0.0.1:9444".into()), ..run() };
+        assert_eq!(
+            Config::load_with(&elsewhere, &handed).unwrap_err().to_string(),
+            format!(
+                "agent_listen \"127.0.0.1:9444\": the service manager has bound this listener already, at {agents}; take agent_listen out \
+                 of the configuration, and give another address by `systemctl edit stemma-controller-agents.socket` (an empty ListenStream=, \
+                 then the new one)"
+            )
+        );
     }
 
     #[test]

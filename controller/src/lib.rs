@@ -13,6 +13,8 @@ pub mod cache;
 pub mod config;
 pub mod desired;
 pub mod enrol;
+pub mod extension;
+pub mod handed;
 pub mod identity;
 pub mod init;
 pub mod intake;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use stemma_controller::args::{Args, Command, Init};
 use stemma_controller::config::Config;
+use stemma_controller::handed::Handed;
 use stemma_controller::{init, run};
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::log::{Verbosity, chain};
@@ -36,8 +37,9 @@ fn make_fleet(args: &Init) -> anyhow::Result<()> {
 }
 
 fn serve(args: &stemma_controller::args::Run) -> anyhow::Result<()> {
-    let config = Config::load(args)?;
+    let handed = Handed::take()?;
+    let config = Config::load_with(args, &handed)?;
     stemma_wire::log::init("stemma-controller", Verbosity::Normal)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run::run(config))
+    runtime.block_on(run::run(config, handed))
 }

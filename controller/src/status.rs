@@ -15,6 +15,8 @@ use stemma_core::status::{Facts, Liveness, State, Status, Tasks};
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::store::Revision;
+
 /// How many changes are kept for those who read them later.
 const KEPT: usize = 16 * 1024;
 
@@ -63,6 +65,8 @@ pub struct StatusTable {
 #[derive(Debug, Default)]
 struct Inner {
     facts: HashMap<Uuid, Facts>,
+    /// The revision up to which they are taken in.
+    as_of: Revision,
     changes: VecDeque<StatusChange>,
 }
 
@@ -113,6 +117,19 @@ impl StatusTable {
     /// Whether a node's agent is there.
     pub fn liveness(&self, node: Uuid) -> Liveness {
         self.lock().facts.get(&node).map_or(Liveness::Absent, |facts| facts.liveness)
+    }
+
+    /// Notes that all nodes stand as they do at that revision of the store.
+    pub fn reach(&self, revision: Revision) {
+        self.lock().as_of = revision;
+    }
+
+    /// The nodes in any of these states, and how many nodes there are; `None`: that revision was not reached yet.
+    pub fn of_states(&self, states: &[State], revision: Revision) -> Option<(Vec<Uuid>, usize)> {
+        let inner = self.lock();
+        let is_one = |facts: &Facts| states.contains(&facts.status().state);
+        let nodes = || inner.facts.iter().filter(|(_, facts)| is_one(facts)).map(|(node, _)| *node).collect();
+        (inner.as_of >= revision).then(|| (nodes(), inner.facts.len()))
     }
 
     /// How many of these nodes stand in each state; of one without facts nothing is known yet.
@@ -210,6 +227,14 @@ mod tests {
         assert_eq!(table.count([node, Uuid::from_u128(2)]), BTreeMap::from([(State::Converged, 1)]));
         table.set_liveness(node, || Liveness::Silent);
         assert_eq!(table.count_all(), BTreeMap::from([(State::Silent, 1)]));
+        table.reach(Revision::new(7));
+        assert_eq!(table.of_states(&[State::Failed, State::Silent], Revision::new(7)), Some((vec![node], 1)));
+        assert_eq!(table.of_states(&[State::Failed], Revision::new(7)), Some((Vec::new(), 1)));
+        assert_eq!(
+            table.of_states(&[State::Silent], Revision::new(8)),
+            None,
+            "a change that was not taken in may have made others silent"
+        );
         table.remove(node);
         table.remove(node);
         let changes = table.since(at(0)).unwrap();

@@ -4,6 +4,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 
+/// Whether the full counts are asked for (`cargo xtask test --long`).
+#[must_use]
+pub fn is_long() -> bool {
+    std::env::var_os("STEMMA_TEST_LONG").is_some()
+}
+
 /// `SplitMix64` (Steele, Lea, Flood 2014): small, and good enough to draw cases with.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);

@@ -1,14 +1,20 @@
 //! A controller and its agents, as `cargo xtask demo` and the README set them up.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use crate::program::{Running, run, succeed};
+
+/// The ports of controllers are from here on,
+const FIRST_PORT: u16 = 20_000;
+/// to before this one.
+const LAST_PORT: u16 = 30_000;
 
 /// What the controller prints when it is ready.
 #[derive(Clone, Debug, Deserialize)]
@@ -26,6 +32,8 @@ pub struct Fleet {
     dir: tempfile::TempDir,
     controller: Option<Running>,
     bound: Bound,
+    /// The configuration file that it is run with.
+    config: Option<PathBuf>,
     /// Where agents are told that the controller is; `None` where it says itself.
     reached: Option<String>,
 }
@@ -42,17 +50,31 @@ impl Fleet {
     /// # Errors
     /// When a program fails; its output is in the error.
     pub fn start() -> Result<Self> {
+        Self::begin_with(None)
+    }
+
+    /// The same with a configuration file of this text.
+    ///
+    /// # Errors
+    /// As [`Fleet::start`].
+    pub fn start_with(config: &str) -> Result<Self> {
+        Self::begin_with(Some(config))
+    }
+
+    fn begin_with(config: Option<&str>) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let data = dir.path().join("data");
         succeed("stemma-controller", ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()])?;
-        let (controller, bound) = run_controller(&[], &data, "127.0.0.1:0", "127.0.0.1:0")?;
-        Ok(Self { dir, controller: Some(controller), bound, reached: None })
+        let file = dir.path().join("controller.toml");
+        let config = config.map(|text| std::fs::write(&file, text).map(|()| file)).transpose()?;
+        let (controller, bound) = run_controller(&[], &data, config.as_deref(), [&free_address()?, &free_address()?])?;
+        Ok(Self { dir, controller: Some(controller), bound, config, reached: None })
     }
 
     /// Around a controller that the test itself runs, with its data in `data` below the directory.
     #[must_use]
     pub fn around(dir: tempfile::TempDir, bound: Bound) -> Self {
-        Self { dir, controller: None, bound, reached: None }
+        Self { dir, controller: None, bound, config: None, reached: None }
     }
 
     /// Has agents that join from now on reach the controller by another address: a proxy's.
@@ -136,7 +158,7 @@ impl Fleet {
     pub fn start_controller_under(&mut self, words: &[OsString]) -> Result<()> {
         let port = |url: &str| url.trim_start_matches("https://").to_owned();
         let (admin, agents) = (port(&self.bound.admin), port(&self.bound.agents));
-        let (controller, bound) = run_controller(words, &self.data(), &admin, &agents)?;
+        let (controller, bound) = run_controller(words, &self.data(), self.config.as_deref(), [&admin, &agents])?;
         self.controller = Some(controller);
         self.bound = bound;
         Ok(())
@@ -260,7 +282,26 @@ impl Agent {
     }
 }
 
-fn run_controller(words: &[OsString], data: &Path, admin: &str, agents: &str) -> Result<(Running, Bound)> {
+/// An address of the loopback on which nobody listens, with a port below those that the kernel gives to outgoing connections: a controller
+/// that is started again finds it free, whoever has called whom meanwhile. Test programs that run at once begin at different ports.
+fn free_address() -> Result<String> {
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(64);
+    let mut addresses = (0..LAST_PORT - FIRST_PORT).map(|_| {
+        let nth = begin.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % u32::from(LAST_PORT - FIRST_PORT);
+        SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST_PORT + u16::try_from(nth).unwrap_or_default()))
+    });
+    let free = addresses.find(|address| TcpListener::bind(address).is_ok());
+    Ok(free.context("a free port of the loopback")?.to_string())
+}
+
+fn run_controller(
+    words: &[OsString],
+    data: &Path,
+    config: Option<&Path>,
+    [admin, agents]: [&str; 2],
+) -> Result<(Running, Bound)> {
+    let configured = config.into_iter().flat_map(|file| ["--config".as_ref(), file.as_os_str()]);
     let arguments = [
         "run".as_ref(),
         "--data-dir".as_ref(),
@@ -270,6 +311,7 @@ fn run_controller(words: &[OsString], data: &Path, admin: &str, agents: &str) ->
         "--agent-listen".as_ref(),
         agents.as_ref(),
     ];
+    let arguments = arguments.into_iter().chain(configured);
     let controller = Running::start_under(words, "stemma-controller", arguments)?;
     let line = controller.line()?;
     let bound =

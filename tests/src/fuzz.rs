@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::chance::Chance;
+use crate::chance::{Chance, is_long};
 
 /// How long a target runs.
 const USUAL: Duration = Duration::from_secs(2);
@@ -80,7 +80,7 @@ pub fn run(target: &str, cases: &[Vec<u8>], check: impl Fn(&[u8])) {
     }
     let given = std::env::var("STEMMA_SEED").ok().map(|seed| seed.parse().expect("STEMMA_SEED is a number"));
     let first: u64 = given.unwrap_or_else(now_ns);
-    let until = Instant::now() + if std::env::var_os("STEMMA_TEST_LONG").is_some() { LONG } else { USUAL };
+    let until = Instant::now() + if is_long() { LONG } else { USUAL };
     let mut seed = first;
     while Instant::now() < until {
         attempt(target, Some(seed), &draw(&mut Chance::new(seed), &kept), &check);

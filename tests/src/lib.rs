@@ -13,5 +13,6 @@ pub mod proxy;
 pub mod python;
 pub mod shared;
 pub mod site;
+pub mod stand_in;
 pub mod tool;
 pub mod transcript;

@@ -12,6 +12,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("stemma-controller", "lists"),
     ("stemma-controller", "checkin"),
     ("stemma-controller", "growth"),
+    ("stemma-controller", "events"),
     ("stemma-wire", "listener"),
     ("stemma-tests", "agent_idle"),
     ("stemma-tests", "agent_run"),

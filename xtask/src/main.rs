@@ -1,7 +1,7 @@
 //! The project's own tasks, in Rust so that a machine with cargo needs nothing else to run them.
 //!
 //! `cargo xtask test` is what CI runs, `cargo xtask demo` is what a newcomer runs, `cargo xtask bench` prints
-//! the figures of `docs/performance.md`, `cargo xtask size` how much code there is.
+//! the figures of `docs/performance.md`, `cargo xtask packages` makes what is installed, `cargo xtask size` says how much code there is.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A task talks to the person at the terminal.
 
 mod bench;
@@ -9,6 +9,7 @@ mod cargo;
 mod demo;
 mod modules;
 mod mutants;
+mod packages;
 mod size;
 mod source;
 mod test;
@@ -32,6 +33,8 @@ enum Task {
     Bench(bench::Options),
     /// Whether each crate's modules keep the order that its manifest declares, and none form a circle.
     Modules,
+    /// The packages of controller, agent and command, as .deb and .rpm, into target/packages.
+    Packages(packages::Options),
     /// Mistakes made on purpose in what decides, and whether a test notices each.
     Mutants(mutants::Options),
     /// Lines, public items and longest functions of each crate, tests left out.
@@ -44,6 +47,7 @@ fn main() -> anyhow::Result<()> {
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Modules => modules::run(&cargo::root()),
+        Task::Packages(options) => packages::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Size(options) => size::run(&options),
     }

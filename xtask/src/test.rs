@@ -5,6 +5,7 @@ use clap::Args;
 
 use crate::cargo::{command, installed, root, runs, step};
 use crate::modules;
+use crate::packages;
 
 /// The release of cargo-deny that the policy file was written for.
 const CARGO_DENY: &str = "0.19";
@@ -26,16 +27,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     step("format", command("cargo", &["fmt", "--all", "--check"]))?;
     modules::run(&root())?;
     step("lints", command("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))?;
+    say_skipped();
     if options.quick {
         return step("tests", command("cargo", &["test", "--workspace", "--exclude", "stemma-tests"]));
     }
     programs()?;
-    say_skipped();
     cargo_deny()?;
     step("dependency policy", command("cargo", &["deny", "check", "licenses", "bans", "sources"]))?;
     advisories()?;
     // The tests that start programs take them from the target directory, so they are built first.
     step("programs", command("cargo", &["build", "--workspace", "--bins"]))?;
+    // Of the same programs, and twice, so that machines can be upgraded from one to the other.
+    for (revision, check) in [(1, true), (2, false)] {
+        packages::run(&packages::Options { dev: true, revision, check })?;
+    }
     let mut tests = command("cargo", &["test", "--workspace", "--no-fail-fast"]);
     if options.long {
         tests.env("STEMMA_TEST_LONG", "1").env("PROPTEST_CASES", CASES);
@@ -45,15 +50,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Programs of the system that tests need, each with what shows that it is there and the packages that bring it. Real clients are Python
 /// programs, and a bare Debian has Python without venv; `strace` shows what the agent asks of a disk, and lets disks fail; `faketime` brings
-/// the library by which a program's clock jumps.
-const PROGRAMS: [(&str, &[&str], &[&str]); 3] = [
+/// the library by which a program's clock jumps; `curl` sends the examples of docs/api.md; `kill` stops and ends programs; `systemd-analyze`
+/// says how exposed a unit is; mmdebstrap makes the tree of the machines that `systemd-nspawn` boots.
+const PROGRAMS: [(&str, &[&str], &[&str]); 9] = [
     ("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]),
     ("strace", &["-V"], &["strace"]),
     ("faketime", &["-f", "+1h", "true"], &["faketime"]),
+    ("curl", &["--version"], &["curl"]),
+    ("kill", &["-L"], &["procps"]),
+    ("systemd-analyze", &["--version"], &["systemd"]),
+    ("systemd-nspawn", &["--version"], &["systemd-container"]),
+    ("mmdebstrap", &["--version"], &["mmdebstrap"]),
+    ("ip", &["-V"], &["iproute2"]),
 ];
 
 fn programs() -> Result<()> {
-    for (program, shows, packages) in PROGRAMS {
+    for (program, shows, packages) in PROGRAMS.into_iter().chain(packages::TOOLS) {
         if runs(program, shows) {
             continue;
         }
@@ -79,7 +91,7 @@ fn say_skipped() {
         println!("== SKIPPED: tests by vectors, schemas and real clients' scripts; ../shared is not there");
     }
     if !rustix::process::geteuid().is_root() {
-        println!("== SKIPPED: tests that become another user; this is not root");
+        println!("== SKIPPED: tests that become another user, and the machines that boot; this is not root");
     }
 }
 

@@ -142,11 +142,23 @@ pub struct Applied {
     pub diff: String,
 }
 
+/// What a failure leaves behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Left {
+    /// A part of the change may have been made.
+    #[default]
+    Begun,
+    /// What the task keeps is as it was.
+    AsItWas,
+    /// Nobody knows whether it ran (`Outcome::Unknown`).
+    Unknown,
+}
+
 /// Why a task failed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TaskError {
-    /// Nobody knows whether it ran (`Outcome::Unknown`), or it failed.
-    pub unknown: bool,
+    /// What is known of what it did until then.
+    pub left: Left,
     /// What failed, for people.
     pub message: String,
     /// The tail of its output.
@@ -157,6 +169,12 @@ impl TaskError {
     /// A failure with a sentence.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
+    }
+
+    /// The same, of what happened before anything was changed.
+    #[must_use]
+    pub fn before_the_change(self) -> Self {
+        Self { left: Left::AsItWas, ..self }
     }
 }
 

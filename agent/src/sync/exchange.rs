@@ -6,6 +6,7 @@ use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
 use sha2::{Digest as _, Sha256};
 use stemma_wire::client::{Client, ClientError};
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ErrorBody, ErrorType};
 use stemma_wire::message::channel::FromSync;
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
@@ -63,7 +64,7 @@ pub(super) type Returned<T> = (Client, Result<T, ExchangeError>);
 /// Checks in, and waits as long as the request says.
 pub(super) async fn check_in(mut client: Client, request: CheckIn) -> Returned<CheckInAnswer> {
     let within = Duration::from_millis(request.wait_ms.into()) + MARGIN;
-    let post = Request::post("/agent/v1/checkin").body(Bytes::from(encode(&request))).expect("the path is a path");
+    let post = Endpoint::CheckIn.request(&[], encode(&request));
     let answer = client.send_within(post, within).await.map_err(ExchangeError::from).and_then(answered);
     let answer = answer.and_then(|body| Ok(decode::<CheckInAnswer>(&body)?));
     (client, answer)
@@ -81,9 +82,9 @@ pub(super) enum BodyKind {
 }
 
 impl BodyKind {
-    fn kinds(self) -> &'static [(&'static str, usize)] {
-        const PROFILES: (&str, usize) = ("profiles", Profile::MAX_BYTES);
-        const BLOBS: (&str, usize) = ("blobs", LARGEST_BLOB);
+    fn kinds(self) -> &'static [(Endpoint, usize)] {
+        const PROFILES: (Endpoint, usize) = (Endpoint::AgentProfile, Profile::MAX_BYTES);
+        const BLOBS: (Endpoint, usize) = (Endpoint::AgentBlob, LARGEST_BLOB);
         match self {
             Self::Profile => &[PROFILES],
             Self::Blob => &[BLOBS],
@@ -101,8 +102,7 @@ pub(super) async fn fetch(
     to_apply: Sender<FromSync>,
 ) -> Returned<bool> {
     for &(kind, limit) in place.kinds() {
-        let path = format!("/agent/v1/{kind}/{hash}");
-        let get = Request::get(path).body(Bytes::new()).expect("the path is a path");
+        let get = kind.request(&[&hash.to_string()], Vec::new());
         match pass_on(&mut client, get, hash, limit, &to_apply).await {
             Ok(()) => return (client, Ok(true)),
             Err(ExchangeError::Refused { status: StatusCode::NOT_FOUND, .. }) => {}
@@ -196,9 +196,9 @@ mod tests {
     #[test]
     fn what_is_known_to_be_a_profile_or_a_blob_is_asked_for_in_one_place() {
         let kinds = |place: BodyKind| place.kinds().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
-        assert_eq!(kinds(BodyKind::Profile), ["profiles"]);
-        assert_eq!(kinds(BodyKind::Blob), ["blobs"]);
-        assert_eq!(kinds(BodyKind::Either), ["profiles", "blobs"]);
+        assert_eq!(kinds(BodyKind::Profile), [Endpoint::AgentProfile]);
+        assert_eq!(kinds(BodyKind::Blob), [Endpoint::AgentBlob]);
+        assert_eq!(kinds(BodyKind::Either), [Endpoint::AgentProfile, Endpoint::AgentBlob]);
     }
 
     /// Answers each request with the same bytes, and says what was asked for.

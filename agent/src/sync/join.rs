@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use hyper::body::Bytes;
-use hyper::{Request, StatusCode};
+use hyper::StatusCode;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use stemma_wire::client::{Client, ClientError, ClientLimits, RequestOutcome, Target};
 use stemma_wire::clock::Clock;
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ErrorBody, ErrorType};
 use stemma_wire::log::chain;
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
@@ -42,8 +42,8 @@ pub struct Invitation {
 pub enum JoinError {
     /// It is a member already.
     #[error(
-        "this host has joined already, as node {0}; to join anew, stop this agent and remove its own state directory first: \
-         /var/lib/stemma-agent, and with --root DIR the one below DIR"
+        "this host has joined already, as node {0}; to join again, end that first: `stemma-agent leave`, and of an agent \
+         below DIR `stemma-agent --root DIR leave`; nothing was changed"
     )]
     Joined(uuid::Uuid),
     /// No key could be made.
@@ -187,7 +187,7 @@ fn is_no_tls(error: &std::io::Error) -> bool {
 /// # Errors
 /// [`JoinError`].
 pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>) -> Result<Identity, JoinError> {
-    // A member whose identity or key is damaged can only join anew.
+    // A member whose identity or key is damaged can only join again.
     if let Ok(identity) = Identity::load(host)
         && !Credentials::load(host).and_then(|held| held.check(&identity)).is_err_and(|error| error.is_damage())
     {
@@ -248,8 +248,7 @@ async fn ask(
     for target in &invitation.controllers {
         let limits = ClientLimits { body_bytes: EnrollAnswer::MAX_BYTES as u64, ..ClientLimits::default() };
         let mut client = Client::new(target.clone(), Some(tls.clone()), limits);
-        let body = Bytes::from(encode(request));
-        let post = Request::post("/agent/v1/enroll").body(body).expect("the path is a path");
+        let post = Endpoint::Enroll.request(&[], encode(request));
         match client.send(post).await {
             Ok(answer) if answer.status().is_success() => return Ok(decode(answer.body())?),
             Ok(answer) => {

@@ -66,7 +66,7 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
     found
 }
 
-/// So many are said, and how many more there are.
+/// How many are named; of the others only their number is.
 fn bound(findings: &mut Vec<String>) {
     if let Some(more) = findings.len().checked_sub(MOST_FINDINGS).filter(|more| *more > 0) {
         findings.truncate(MOST_FINDINGS);

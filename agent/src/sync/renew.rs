@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use hyper::Request;
-use hyper::body::Bytes;
 use log::warn;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use stemma_wire::client::Client;
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::log::chain;
 use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
 use stemma_wire::message::{decode, encode};
@@ -110,8 +109,7 @@ pub(super) async fn renewed(
     PendingKey(key): PendingKey,
 ) -> Result<Credentials, JoinError> {
     let key = KeyPair::try_from(key.as_slice())?;
-    let body = Bytes::from(encode(&RenewRequest { csr: signing_request(&key)? }));
-    let post = Request::post("/agent/v1/renew").body(body).expect("the path is a path");
+    let post = Endpoint::Renew.request(&[], encode(&RenewRequest { csr: signing_request(&key)? }));
     let answer = client.send(post).await?;
     if !answer.status().is_success() {
         return Err(JoinError::refused(answer.status(), answer.body()));

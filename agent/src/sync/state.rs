@@ -82,7 +82,7 @@ pub enum GivenError {
 }
 
 impl StateError {
-    /// Whether the credentials are lost: nothing but joining anew brings others.
+    /// Whether the credentials are lost: only joining again brings others.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         match self {

@@ -3,25 +3,36 @@
 //! Whoever can replace the pinned root, the accepted desired state or the configuration decides what root does here. So a
 //! start is refused, with the command that mends it, rather than warned about.
 
-use crate::host::{Host, HostError, HostPath, Kind, Stat};
+use std::path::Path;
 
-/// What is looked at, and whether nobody else may even read it. Directories stand before what is in them.
-const LOOKED_AT: [(&str, Holds); 14] = [
-    ("/etc/stemma", Holds::Settings),
-    (crate::paths::CONFIG, Holds::Settings),
-    (crate::paths::STATE, Holds::Settings),
-    ("/var/lib/stemma-agent/identity.json", Holds::Settings),
-    ("/var/lib/stemma-agent/sync", Holds::Settings),
-    ("/var/lib/stemma-agent/sync/credentials.json", Holds::Secret),
-    ("/var/lib/stemma-agent/sync/pending-key", Holds::Secret),
-    (crate::paths::APPLY_STATE, Holds::Settings),
-    ("/var/lib/stemma-agent/apply/accepted", Holds::Settings),
-    ("/var/lib/stemma-agent/apply/seal-key", Holds::Secret),
-    ("/var/lib/stemma-agent/apply/steps", Holds::Settings),
-    ("/var/lib/stemma-agent/apply/bodies", Holds::Settings),
-    ("/var/lib/stemma-agent/apply/undo", Holds::Secret),
-    ("/var/lib/stemma-agent/apply/secret-paths", Holds::Settings),
+use crate::host::{Dir, Host, HostError, HostPath, Kind, Stat};
+
+/// What nobody else may write.
+const SETTINGS: [&str; 4] =
+    ["/etc/stemma", crate::paths::CONFIG, crate::paths::STATE, "/var/lib/stemma-agent/identity.json"];
+/// The directories that the agent makes for itself alone, with mode 0700. Whatever is in them decides what is done next, so each file is
+/// looked at.
+const OWN: [&str; 7] = [
+    "/var/lib/stemma-agent/sync",
+    crate::paths::APPLY_STATE,
+    "/var/lib/stemma-agent/apply/steps",
+    "/var/lib/stemma-agent/apply/results",
+    "/var/lib/stemma-agent/apply/bodies",
+    "/var/lib/stemma-agent/apply/undo",
+    "/var/lib/stemma-agent/apply/secret-paths",
 ];
+/// What nobody else may even read.
+const SECRETS: [&str; 3] = [
+    "/var/lib/stemma-agent/sync/credentials.json",
+    "/var/lib/stemma-agent/sync/pending-key",
+    "/var/lib/stemma-agent/apply/seal-key",
+];
+
+/// What is looked at by its name. Directories stand before what is in them.
+fn looked_at() -> impl Iterator<Item = (&'static str, Holds)> {
+    let secret = OWN.into_iter().chain(SECRETS).map(|path| (path, Holds::Secret));
+    SETTINGS.map(|path| (path, Holds::Settings)).into_iter().chain(secret)
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
@@ -51,19 +62,25 @@ pub(super) enum AccessError {
 /// # Errors
 /// [`AccessError`] for the first that others could touch.
 pub(super) fn check_access(host: &dyn Host) -> Result<(), AccessError> {
-    for (text, holds) in LOOKED_AT {
+    for (text, holds) in looked_at() {
         let path = HostPath::own(text);
-        let stat = host.parent_of(&path)?.map(|dir| dir.stat(path.name())).transpose()?.flatten();
-        if let Some(stat) = stat.filter(|stat| stat.kind != Kind::Link) {
-            check(host, &path, stat, holds)?;
+        if let Some(dir) = host.parent_of(&path)? {
+            look(host, &*dir, path.name(), &host.outside(&path), holds)?;
+        }
+    }
+    for path in OWN.map(HostPath::own) {
+        let Some(dir) = host.dir(&path)? else { continue };
+        for name in dir.names()? {
+            look(host, &*dir, &name, &host.outside(&path).join(&name), Holds::Settings)?;
         }
     }
     Ok(())
 }
 
-fn check(host: &dyn Host, path: &HostPath, stat: Stat, holds: Holds) -> Result<(), AccessError> {
+fn look(host: &dyn Host, dir: &dyn Dir, name: &str, path: &Path, holds: Holds) -> Result<(), AccessError> {
+    let Some(stat) = dir.stat(name)?.filter(|stat| stat.kind != Kind::Link) else { return Ok(()) };
     let (own, _) = host.identity();
-    let path = host.outside(path).display().to_string();
+    let path = path.display().to_string();
     let Stat { mode, user: owner, .. } = stat;
     if owner != own && owner != 0 {
         Err(AccessError::Owner { path, owner, own })
@@ -82,19 +99,44 @@ mod tests {
     use crate::host::memory::MemoryHost;
 
     #[test]
+    fn s71_each_file_in_the_agents_own_directories_is_looked_at() {
+        for directory in OWN {
+            let (host, path) = (MemoryHost::new(), format!("{directory}/some record"));
+            host.put(&path, "");
+            for above in OWN.iter().filter(|above| directory.starts_with(**above)) {
+                host.chmod(above, 0o700);
+            }
+            for mode in [0o600, 0o400, 0o644] {
+                host.chmod(&path, mode);
+                check_access(&host).unwrap();
+            }
+            for mode in [0o666, 0o622, 0o606, 0o660] {
+                host.chmod(&path, mode);
+                let said = check_access(&host).unwrap_err().to_string();
+                assert!(said.ends_with(&format!("run: chmod go-w {path}")), "{mode:o}: {said}");
+            }
+            host.chmod(&path, 0o600);
+            host.chown(&path, 65_534);
+            let said = check_access(&host).unwrap_err().to_string();
+            assert!(said.ends_with(&format!("run: chown 0 {path}")), "{said}");
+        }
+    }
+
+    #[test]
     fn w10_11_what_others_could_write_or_read_keeps_the_agent_from_starting() {
         let nobody = 65_534;
         let (settings, secret) = ([0o666, 0o646, 0o664, 0o777], [0o644, 0o640, 0o604]);
-        for (path, holds) in LOOKED_AT {
+        for (path, holds) in looked_at() {
             let made = || {
                 let host = MemoryHost::new();
-                for (path, _) in LOOKED_AT.iter().filter(|(path, _)| path.contains('.') || path.ends_with("ed")) {
-                    host.put(path, "");
-                }
-                for (path, _) in LOOKED_AT {
-                    if host.list(path).is_empty() {
+                for (path, _) in looked_at() {
+                    if OWN.contains(&path) {
+                        host.put(&format!("{path}/record"), "");
+                    } else if path.contains('.') || path.ends_with("-key") {
                         host.put(path, "");
                     }
+                }
+                for (path, _) in looked_at() {
                     host.chmod(path, 0o700);
                 }
                 host

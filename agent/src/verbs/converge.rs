@@ -1,6 +1,6 @@
 //! `run`, `once`, `check`, `refill`: the verbs that make or look.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,16 +10,18 @@ use anyhow::{Context, Result, bail};
 use log::{error, info, warn};
 use sd_notify::NotifyState;
 use serde_json::json;
+use stemma_core::task::Mode;
 use stemma_wire::clock::SystemClock;
+use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
 use super::access::check_access;
 use super::membership::{Membership, membership};
 use super::status::{printable, words};
-use super::{Exit, Local, print, print_json};
+use super::{Exit, Local, print, print_json, service};
 use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run};
-use crate::apply::ledger::{LOCAL, LOOK_ASKED, LOOK_DONE, PROGRESS, Performed, REASONS};
+use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, wake};
 use crate::apply::worker::{ApplyWorker, Until};
@@ -30,16 +32,13 @@ use crate::host::Command;
 use crate::identity::{Identity, IdentityError};
 use crate::sync;
 
-/// Is there when systemd runs this host (`sd_booted(3)`).
-const SYSTEMD: &str = "/run/systemd/system";
-
 /// An agent that was killed just now is gone by then.
 const GOING: Duration = Duration::from_secs(3);
 
 /// A running agent has taken up by then what it was asked for; one of an older version never does.
 const TAKES_UP: Duration = Duration::from_secs(30);
 
-/// So often it is asked whether the running agent is done.
+/// How often the running agent is asked whether it is done.
 const BETWEEN: Duration = Duration::from_millis(100);
 
 /// Runs both halves until a signal says stop. A host whose identity or key is damaged goes on with what it holds.
@@ -55,7 +54,7 @@ pub fn run(root: &Path) -> Result<Exit> {
         let wakes = WakeListener::listen(&local.host)?;
         let (worker, identity) = worker(&local, config, membership, apply_end, wakes, Until::Stopped)?;
         let mut worker = worker.watching();
-        if root == Path::new("/") && Path::new(SYSTEMD).exists() {
+        if service::is_booted(root) {
             let words = ["systemctl", "start", "--no-block", "stemma-applied.target"].map(str::to_owned);
             worker = worker.when_applied(Command::new(words.to_vec(), Duration::from_secs(10)));
         }
@@ -149,7 +148,7 @@ async fn listen(mut end: SyncEnd) {
     while end.receive().await.is_ok() {}
 }
 
-/// Applies what is held once. Where an agent runs, that one is asked to, and its run is waited for.
+/// Applies what is held once. If an agent is running, it is asked to do this, and the command waits for that run.
 ///
 /// # Errors
 /// As [`run`], and when the agent that runs does not answer.
@@ -214,22 +213,52 @@ fn stopped_by(local: &Local) -> Result<Option<String>> {
 }
 
 fn outcome_of_once(local: &Local) -> Result<Exit> {
-    let profile = local.site.ledger.accepted()?.and_then(|accepted| accepted.desired().task_set.profile);
-    if let Some(hash) = profile
-        && !local.site.ledger.has_body(hash)?
+    let ledger = &local.site.ledger;
+    let Some(desired) = ledger.accepted()?.map(|accepted| accepted.desired()) else { return Ok(Exit::Done) };
+    if let Some(hash) = desired.task_set.profile
+        && !ledger.has_body(hash)?
     {
         print("the task profile is not on this host yet: only labels were applied; `stemma-agent run` fetches it\n")?;
         return Ok(Exit::Failed);
     }
-    let reasons = local.site.ledger.get(&REASONS)?.unwrap_or_default();
-    let mut tasks = local.site.ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
+    let profile = ledger.profile(&desired)?.unwrap_or_default();
+    let reasons = ledger.get(&REASONS)?.unwrap_or_default();
+    let mut tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
+    tasks.retain(|_, performed| performed.task_set == desired.digest);
+    let waiting = waiting(local, &desired, &profile, &tasks)?;
     tasks.retain(|_, performed| !is_well(performed.outcome));
     let line = |(id, performed): (&String, &Performed)| {
         let why = reasons.get(id).map_or("", |reason| reason.message.as_str());
         format!("{id:<24} {:<18} {}\n", words(performed.outcome), printable(why))
     };
     print(&tasks.iter().map(line).collect::<String>())?;
-    Ok(if tasks.is_empty() { Exit::Done } else { Exit::Failed })
+    match waiting {
+        0 => {}
+        1 => print("1 task waits at a barrier; `stemma-agent explain task` says at which\n")?,
+        more => print(&format!("{more} tasks wait at a barrier; `stemma-agent explain task` says at which\n"))?,
+    }
+    Ok(match (tasks.is_empty(), waiting) {
+        (false, _) => Exit::Failed,
+        (true, 0) => Exit::Done,
+        (true, _) => Exit::Waits,
+    })
+}
+
+/// How many tasks have not begun because a barrier is shut: before them, or before one that they come after.
+fn waiting(local: &Local, desired: &Desired, profile: &Profile, ended: &BTreeMap<String, Performed>) -> Result<usize> {
+    if desired.mode() == Mode::Observe {
+        return Ok(0);
+    }
+    let open = local.site.ledger.get(&OPEN_BARRIERS)?.filter(|open| open.task_set == desired.digest);
+    let is_open = |barrier: &Barrier| open.as_ref().is_some_and(|barriers| barriers.open.contains(barrier));
+    let mut waits: Vec<bool> = Vec::new();
+    for task in &profile.tasks {
+        // A task comes after earlier ones alone.
+        let behind = task.after.iter().any(|&before| waits.get(usize::from(before)).copied().unwrap_or_default());
+        let here = desired.task_set.runs(&task.id) && !ended.contains_key(&task.id);
+        waits.push(here && (behind || !task.barriers.iter().all(is_open)));
+    }
+    Ok(waits.into_iter().filter(|waits| *waits).count())
 }
 
 /// Checks every task of what is held: what would change?
@@ -308,8 +337,11 @@ async fn stopped() {
 mod tests {
     use std::process::{Child, Stdio};
 
+    use stemma_wire::message::Revision;
+
     use super::super::status;
     use super::*;
+    use crate::apply::ledger::{Ledger, OpenBarriers};
     use crate::apply::testing::{Set, joined};
     use crate::apply::wake::Woken;
 
@@ -397,6 +429,31 @@ mod tests {
         assert_eq!(agent.0.try_wait().unwrap(), None, "it was done by the agent");
         drop(agent);
         assert_eq!(once(root.path()).unwrap(), Exit::Done, "alone");
+    }
+
+    /// `once` ended with 0 and said nothing, as where all was done.
+    #[test]
+    fn w08_once_says_how_many_tasks_wait_at_a_barrier_and_is_no_success() {
+        let root = tempfile::tempdir().unwrap();
+        let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+        let path = |name: &str| root.path().join(name).display().to_string();
+        let set = Set::default().command("first", &[], &["touch", &path("first")]);
+        let set = set.command("app", &[0], &["touch", &path("app")]).behind(barrier.clone());
+        let set = set.command("conf", &[1], &["touch", &path("conf")]);
+        let host = joined(root.path(), &set);
+        assert_eq!(once(root.path()).unwrap(), Exit::Waits);
+        let local = Local::open(root.path()).unwrap();
+        let performed = local.site.ledger.get(&PROGRESS).unwrap().unwrap().tasks;
+        let (profile, desired) = (postcard::from_bytes(&set.profile().1).unwrap(), set.desired());
+        assert_eq!(waiting(&local, &desired, &profile, &performed).unwrap(), 2, "app, and conf behind it");
+        assert!(root.path().join("first").exists() && !root.path().join("app").exists());
+        drop(local);
+
+        let open = BTreeSet::from([barrier]);
+        let opened = OpenBarriers { task_set: desired.digest, revision: Revision(1), open };
+        Ledger::open(host).unwrap().put(&OPEN_BARRIERS, &opened).unwrap();
+        assert_eq!(once(root.path()).unwrap(), Exit::Done);
+        assert!(root.path().join("conf").exists());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use stemma_core::digest::from_hex;
 use stemma_wire::client::Target;
 use stemma_wire::clock::SystemClock;
 
-use super::{Exit, Local, print};
+use super::{Exit, Local, print, service};
 use crate::apply::seal::seal_key;
 use crate::args::Join;
 use crate::host::HostPath;
@@ -41,6 +41,9 @@ pub fn join(root: &Path, wanted: &Join) -> Result<Exit> {
     let asked = super::converge::runtime()?.block_on(ask(&*local.host, invitation, Arc::new(SystemClock)));
     let identity = asked.map_err(|error| anyhow!(error.explanation()))?;
     print(&format!("joined {} as node {}\n", identity.fleet, identity.node))?;
+    if service::start(root).context("this host has joined, and its agent does not run")? {
+        print("stemma-agent.service is enabled and runs\n")?;
+    }
     Ok(Exit::Done)
 }
 

@@ -5,13 +5,16 @@ mod access;
 mod converge;
 mod explain;
 mod join;
+mod leave;
 mod local;
 mod membership;
+mod service;
 mod status;
 
 pub use converge::{check, once, refill, run};
 pub use explain::explain;
 pub use join::join;
+pub use leave::leave;
 pub use local::{pause, resolve_unknown, resume};
 pub use status::status;
 
@@ -42,6 +45,8 @@ pub enum Exit {
     NotFound = 3,
     /// 6: something would change.
     WouldChange = 6,
+    /// 7: nothing failed, and tasks wait at a barrier.
+    Waits = 7,
 }
 
 impl Exit {

@@ -163,7 +163,7 @@ fn findings(
 fn tasks(ledger: &Ledger, held: &Desired) -> Result<Vec<Task>> {
     let profile = ledger.profile(held)?.unwrap_or_default();
     let performed = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
-    let here = profile.tasks.into_iter().filter(|task| !held.task_set.left_out.contains_key(&task.id));
+    let here = profile.tasks.into_iter().filter(|task| held.task_set.runs(&task.id));
     let ended = |id: &str| performed.get(id).filter(|ended| ended.task_set == held.digest);
     let mut reasons = ledger.get(&REASONS)?.unwrap_or_default();
     Ok(here

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -78,15 +79,14 @@ impl Write {
         Self { about: Some(object), ..self }
     }
 
-    /// The write, refused where it would take something from another manager unless `overwrites`; these words with `--overwrite` are the
-    /// command that takes it.
-    pub(crate) fn overwriting(self, overwrites: bool, words: &[&str]) -> Self {
+    /// The write, refused where it would take something from another manager unless `overwrites`: then the command as it was given,
+    /// with `--overwrite`, takes it.
+    pub(crate) fn overwriting(self, overwrites: bool) -> Self {
         if overwrites {
             return self;
         }
-        let words = ["stemma"].into_iter().chain(words.iter().copied()).chain(["--overwrite"]);
-        let command = words.map(shell_word).collect::<Vec<_>>().join(" ");
-        Self { path: with_term(&self.path, "force=false"), overwriting: Some(command), ..self }
+        let given = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+        Self { path: with_term(&self.path, "force=false"), overwriting: Some(with_overwrite(given)), ..self }
     }
 
     /// The write, with the files that it names: they are sent once it was decided and before it is made, so one that is refused
@@ -103,13 +103,24 @@ impl Write {
     fn media_type(&self) -> Option<&'static str> {
         match self.row.route().request {
             // Of the patches that a row takes, the command sends this one alone.
-            Content::AnyPatch => Content::MergePatch,
+            Content::AnyPatch | Content::FieldPatch => Content::MergePatch,
             content => content,
         }
         .media_types()
         .first()
         .copied()
     }
+}
+
+/// The words of a command that is made with `--overwrite`, among its options, and not tried out.
+fn with_overwrite(given: impl Iterator<Item = String>) -> String {
+    let mut words: Vec<String> = std::iter::once("stemma".to_owned()).chain(given).collect();
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let operands = words.split_off(end);
+    words.retain(|word| word != "--dry-run");
+    words.push("--overwrite".to_owned());
+    words.extend(operands);
+    words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
 }
 
 impl fmt::Display for Write {
@@ -306,10 +317,10 @@ impl Api {
 
     /// Sends a request, and again as it is (under the same key) while the controller says that it is busy.
     async fn patiently(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, ClientError> {
-        let mut patience = Patience::default();
+        let patience = Patience::new(Instant::now());
         loop {
             let answer = self.once(request.clone()).await?;
-            let Some(wait) = patience.wait(&answer) else { return Ok(answer) };
+            let Some(wait) = patience.wait(&answer, Instant::now()) else { return Ok(answer) };
             tokio::time::sleep(wait).await;
         }
     }
@@ -449,5 +460,16 @@ mod tests {
         let empty = recorded(br#"{"status": 204, "body": null}"#).unwrap();
         assert_eq!((empty.status(), empty.body().len()), (StatusCode::NO_CONTENT, 0));
         assert!(recorded(b"{}").is_none());
+    }
+
+    #[test]
+    fn the_proposed_command_makes_the_write_and_does_not_try_it_out() {
+        for (given, proposed) in [
+            ("label web-1 a=b", "stemma label web-1 a=b --overwrite"),
+            ("--dry-run label web-1 a=b", "stemma label web-1 a=b --overwrite"),
+            ("label web-1 --dry-run -- -a=b --dry-run", "stemma label web-1 --overwrite -- -a=b --dry-run"),
+        ] {
+            assert_eq!(with_overwrite(given.split(' ').map(str::to_owned)), proposed);
+        }
     }
 }

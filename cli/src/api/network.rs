@@ -1,6 +1,8 @@
 //! Why a request had no answer, and what a person looks at then.
 
 use stemma_wire::client::{ClientError, RequestOutcome};
+use stemma_wire::log::chain;
+use stemma_wire::net::UnknownHost;
 use stemma_wire::tls::Refusal;
 
 /// What may have become of a request. Beside what the client knows: who refused our certificate, or speaks another
@@ -16,21 +18,21 @@ pub(super) fn outcome(error: &ClientError) -> RequestOutcome {
 /// What failed and why, and in a second line what to look at.
 pub(super) fn sentence(error: &ClientError, url: &str) -> String {
     let (what, advice) = match error {
-        ClientError::Unreachable { source, .. } => (told(error), unreachable(source)),
+        ClientError::Unreachable { source, .. } => (chain(error), unreachable(source)),
         ClientError::ConnectTimeout { .. } => (
-            told(error),
+            chain(error),
             "is the host up, and does a firewall let this port through? --context or --server names another controller",
         ),
         ClientError::Untrusted { source: Refusal::WrongUse, .. } => (
             format!("{url} is not trusted: it shows no certificate of this fleet's controller"),
             untrusted(&Refusal::WrongUse),
         ),
-        ClientError::Untrusted { source, .. } => (told(error), untrusted(source)),
+        ClientError::Untrusted { source, .. } => (chain(error), untrusted(source)),
         ClientError::Handshake { .. } if is_no_tls(error) => (
             format!("{url} does not speak TLS"),
             "is this the admin's port? a plain listener for development is written http://127.0.0.1:PORT",
         ),
-        ClientError::Handshake { .. } => (told(error), "is this the admin's port of a controller?"),
+        ClientError::Handshake { .. } => (chain(error), "is this the admin's port of a controller?"),
         ClientError::Broken { .. } if is_refused(error) => (
             format!("{url} refused this client's certificate"),
             "is `cert` of this fleet, and still valid? is this the admin's port, not the agents'? --context names another",
@@ -38,10 +40,10 @@ pub(super) fn sentence(error: &ClientError, url: &str) -> String {
         ClientError::Broken { .. } if is_no_http(error) => {
             (format!("{url} does not speak plain HTTP"), "write https:// where it speaks TLS, and the admin's port")
         }
-        ClientError::Broken { .. } => (told(error), "was the controller stopped? ask again"),
-        ClientError::AnswerTimeout { .. } => (told(error), "is the controller busy? its journal says, and /metrics"),
-        ClientError::TooLarge { .. } => (told(error), "ask for less: a selector, or names"),
-        ClientError::NotTaken { .. } => (told(error), "is there room for it?"),
+        ClientError::Broken { .. } => (chain(error), "was the controller stopped? ask again"),
+        ClientError::AnswerTimeout { .. } => (chain(error), "is the controller busy? its journal says, and /metrics"),
+        ClientError::TooLarge { .. } => (chain(error), "ask for less: a selector, or names"),
+        ClientError::NotTaken { .. } => (chain(error), "is there room for it?"),
     };
     crate::output::printable_lines(&format!("{what}\n  {advice}"))
 }
@@ -50,8 +52,7 @@ fn unreachable(source: &std::io::Error) -> &'static str {
     if source.kind() == std::io::ErrorKind::ConnectionRefused {
         return "is the controller running there? --context or --server names another one";
     }
-    // The resolver's errors have no kind of their own.
-    if source.to_string().contains("lookup") {
+    if source.get_ref().and_then(|inner| inner.downcast_ref::<UnknownHost>()).is_some() {
         return "no name server knows this host: mend `url` in the context, or name another one with --server";
     }
     "is there a way to that host? --context or --server names another controller"
@@ -69,11 +70,6 @@ fn untrusted(refusal: &Refusal) -> &'static str {
             "is it the controller of another fleet, or the agents' port? `ca` in the context must be this fleet's ca.pem"
         }
     }
-}
-
-fn told(error: &ClientError) -> String {
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The peer's TLS side said that it does not take our certificate, or that there is none.
@@ -134,7 +130,7 @@ mod tests {
             (
                 ClientError::Unreachable {
                     target: target(),
-                    source: Error::other("failed to lookup address information: x"),
+                    source: Error::other(UnknownHost::from(Error::other("failed to lookup address information: x"))),
                 },
                 "cannot be reached: failed to lookup address information: x\n  no name server knows this host: mend `url`",
             ),

@@ -2,28 +2,27 @@
 //!
 //! Such an answer says that nothing was done and when to ask again: what a script would do then, we do.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::{Response, StatusCode, header};
 use serde_json::Value;
 
-/// How long all the waiting for one request may take together.
+/// For how long a request is sent again, the waiting for its answers counted.
 const MOST: Duration = Duration::from_secs(30);
 
-/// What is left of the waiting for one request.
+/// Until when one request is sent again.
 #[derive(Debug)]
-pub(super) struct Patience(Duration);
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self(MOST)
-    }
-}
+pub(super) struct Patience(Instant);
 
 impl Patience {
+    /// From now on.
+    pub(super) fn new(now: Instant) -> Self {
+        Self(now + MOST)
+    }
+
     /// How long to wait before the request is sent again; `None`: this answer is the last.
-    pub(super) fn wait(&mut self, answer: &Response<Bytes>) -> Option<Duration> {
+    pub(super) fn wait(&self, answer: &Response<Bytes>, now: Instant) -> Option<Duration> {
         if answer.status() != StatusCode::SERVICE_UNAVAILABLE {
             return None;
         }
@@ -33,8 +32,7 @@ impl Patience {
         }
         let seconds = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
         let wait = Duration::from_secs(seconds).max(Duration::from_millis(100));
-        self.0 = self.0.checked_sub(wait)?;
-        Some(wait)
+        (now + wait <= self.0).then_some(wait)
     }
 }
 
@@ -50,6 +48,8 @@ mod tests {
 
     #[test]
     fn only_what_is_busy_and_says_until_when_is_asked_again_for_a_while() {
+        let start = Instant::now();
+        let patience = Patience::new(start);
         for other in [
             answer(200, "", Some("1")),
             answer(503, "store.read_only", Some("1")),
@@ -58,10 +58,12 @@ mod tests {
             answer(503, "server.busy", Some("soon")),
             answer(503, "server.busy", Some("31")),
         ] {
-            assert_eq!(Patience::default().wait(&other), None, "{other:?}");
+            assert_eq!(patience.wait(&other, start), None, "{other:?}");
         }
-        let (mut patience, busy) = (Patience::default(), answer(503, "server.busy", Some("10")));
-        let waits: Vec<_> = std::iter::from_fn(|| patience.wait(&busy)).collect();
-        assert_eq!(waits, [Duration::from_secs(10); 3]);
+        let busy = answer(503, "server.busy", Some("10"));
+        for (after, waits) in [(0, true), (20, true), (21, false), (40, false)] {
+            let wait = patience.wait(&busy, start + Duration::from_secs(after));
+            assert_eq!(wait, waits.then_some(Duration::from_secs(10)), "after {after} s, however they went by");
+        }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
     /// The path of the field.
     pub(crate) field: Option<String>,
+    /// What was wrong, without object and field; `None` where the controller is an older one.
+    pub(crate) reason: Option<String>,
     /// What there is more to say.
     pub(crate) detail: Option<String>,
     /// Of a release that does not compile: each error with its field.
@@ -34,6 +36,8 @@ pub(crate) struct Refusal {
     pub(crate) object: Option<String>,
     /// The key of the object of the request by which it is so, where `object` is another.
     pub(crate) written: Option<String>,
+    /// The keys of the objects that refer to one that was to go, as `node/web-1`.
+    used_by: Vec<String>,
     /// Findings that a strict apply is refused for.
     pub(crate) findings: Vec<Finding>,
     /// Of an apply, where several of its objects are refused: each, this one among them.
@@ -67,6 +71,11 @@ impl Refusal {
         self.kind == ErrorType::ObjectInUse.name()
     }
 
+    /// The keys of the objects by which it is in use; none where the controller is an older one.
+    pub(crate) fn users(&self) -> &[String] {
+        &self.used_by
+    }
+
     /// Each refusal of an apply.
     pub(crate) fn each(&self) -> &[Self] {
         if self.refusals.is_empty() { std::slice::from_ref(self) } else { &self.refusals }
@@ -93,12 +102,14 @@ impl Refusal {
             kind: text("type").unwrap_or_default(),
             message: text("message").unwrap_or_default(),
             field: text("field"),
+            reason: text("reason"),
             detail: text("detail"),
             errors: listed("errors").map(one_error).collect(),
             conflicts: listed("conflicts").map(Conflict::of).collect(),
             overwriting: None,
             object: beside("object"),
             written: beside("written"),
+            used_by: listed("used_by").filter_map(Value::as_str).map(str::to_owned).collect(),
             findings: listed("findings").filter_map(|one| Finding::deserialize(one).ok()).collect(),
             refusals: listed("refusals").map(|one| Self::read(one, status)).collect(),
         }

@@ -19,8 +19,14 @@ use crate::context::Context;
 /// When the context names no `ca`, or it holds no certificate.
 pub(crate) fn ca_hash(global: &Global) -> Result<String> {
     let context = Context::load(global)?;
+    let is_socket = context.is_socket();
+    let context = context.beside_socket()?;
     let ca = context.ca.as_ref().context("the context names no `ca`")?;
-    let certificates = certificates(ca)?;
+    let certificates = if is_socket {
+        read_certificates(&std::fs::read_to_string(ca).with_context(|| ca.display().to_string())?, ca)?
+    } else {
+        certificates(ca)?
+    };
     let root = certificates.first().with_context(|| format!("{} holds no certificate", ca.display()))?;
     let hash = stemma_wire::tls::spki_sha256(root).with_context(|| format!("{} is no certificate", ca.display()))?;
     Ok(stemma_core::digest::Hex(&hash).to_string())
@@ -48,7 +54,10 @@ fn secret_key(file: &Path) -> Result<PrivateKeyDer<'static>> {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let text = config::read(file, Holds::Settings)?;
+    read_certificates(&config::read(file, Holds::Settings)?, file)
+}
+
+fn read_certificates(text: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let read = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<std::result::Result<Vec<_>, _>>();
     read.with_context(|| format!("{} holds no certificate", file.display()))
 }

@@ -57,10 +57,6 @@ impl ValueEnum for Explained {
     fn value_variants<'a>() -> &'a [Self] {
         &[
             Self::Object(Kind::Node),
-            Self::Object(Kind::Nodegroup),
-            Self::Object(Kind::Cluster),
-            Self::Object(Kind::Clustertemplate),
-            Self::Object(Kind::Release),
             Self::Key(Bound::Label),
             Self::Key(Bound::Parameter),
             Self::Key(Bound::Property),

@@ -30,6 +30,7 @@ pub(crate) struct Args {
 
 /// What every command takes.
 #[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "For every command")]
 pub(crate) struct Global {
     /// Which controller and as whom: a context file, or the name of one below ~/.config/stemma.
     #[arg(long, global = true, env = "STEMMA_CONTEXT", value_name = "FILE|NAME")]
@@ -114,8 +115,10 @@ pub(crate) enum Command {
     },
     /// List objects, or show some by name.
     Get {
+        /// The kind, as `nodes` (`stemma fields` lists those of manifests), or one object of it.
         #[arg(required_unless_present = "raw", value_name = "KIND[/NAME]")]
         subject: Option<Subject>,
+        /// Which of them; all that the options below leave unless said.
         names: Vec<String>,
         /// A path of the API as it is, as `/metrics`.
         #[arg(long, value_name = "PATH", conflicts_with = "subject")]
@@ -128,8 +131,10 @@ pub(crate) enum Command {
     },
     /// Everything about one object, for people.
     Describe {
+        /// The kind, as `node`, or the object.
         #[arg(value_name = "KIND[/NAME]")]
         subject: Subject,
+        /// The object, where it does not stand behind the kind.
         name: Option<String>,
     },
     /// Why a node has a label's value, a tag, a task or a trait; or what a label's, parameter's, property's or fact's key may be.

@@ -1,5 +1,6 @@
 //! What is done to nodes, given to them and made for them: their place, traits, roles, tags, releases, join tokens.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
@@ -77,7 +78,7 @@ pub(crate) struct Suppressing {
 }
 
 impl NodesAndNames {
-    /// The nodes that are named, and what it is about.
+    /// The nodes that are named, and what it is about, each once.
     pub(crate) fn split(&self) -> (Vec<String>, Vec<String>) {
         let is_node = |word: &&String| word.starts_with("node/");
         let (mut nodes, mut rest): (Vec<&String>, Vec<&String>) = self.words.iter().partition(is_node);
@@ -85,7 +86,8 @@ impl NodesAndNames {
             nodes.push(rest.remove(0));
         }
         let nodes = nodes.into_iter().flat_map(|word| word.split(',')).map(str::to_owned).collect();
-        (nodes, rest.into_iter().cloned().collect())
+        let mut seen = BTreeSet::new();
+        (nodes, rest.into_iter().filter(|word| seen.insert(*word)).cloned().collect())
     }
 }
 
@@ -117,6 +119,8 @@ pub(crate) enum Role {
     Add(NodesAndNames),
     /// Take roles from them.
     Remove(NodesAndNames),
+    /// Have extensions decide again which tags roles give them.
+    Refresh(NodesAndNames),
 }
 
 /// Where a user-defined tag stands.
@@ -161,7 +165,7 @@ pub(crate) enum Tag {
         #[command(flatten)]
         fields: TagFields,
     },
-    /// Change a user-defined tag.
+    /// Change a user-defined tag; what is not said stays as it is.
     Update {
         name: String,
         #[command(flatten)]

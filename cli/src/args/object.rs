@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Release,
     #[value(aliases = ["namespaces", "ns"])]
     Namespace,
+    #[value(aliases = ["inspectionrules", "rule", "rules"])]
+    Inspectionrule,
     #[value(aliases = ["tokens", "jointoken", "jointokens"])]
     Token,
 }
@@ -83,7 +85,7 @@ pub(crate) struct Selection {
     /// Of this cluster (nodes and node groups).
     #[arg(long)]
     pub(crate) cluster: Option<String>,
-    /// Stands so: one of the states of a node, or several.
+    /// Nodes that stand so, in one of these states.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(State::ALL.map(State::name)))]
     pub(crate) state: Vec<String>,
 }
@@ -99,8 +101,10 @@ impl Selection {
 /// Objects by name, or a selection of them.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Named {
+    /// The kind, as `node`, or one object of it.
     #[arg(value_name = "KIND[/NAME]")]
     pub(crate) subject: Subject,
+    /// The objects, or more of them as KIND/NAME.
     pub(crate) names: Vec<String>,
     #[command(flatten)]
     pub(crate) selection: Selection,

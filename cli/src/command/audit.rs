@@ -12,12 +12,33 @@ use crate::output::{cell, since, table};
 /// Prints the newest entries, the last one first.
 pub(crate) async fn audit(api: &mut Api, asked: &Audit, output: Output) -> Result<()> {
     let entries = entries(api, asked).await?;
+    if entries.is_empty() {
+        // The answer stands, whatever becomes of the advice.
+        drop(warn_of_names(api, asked).await);
+    }
     let list = Value::Array(entries);
     let rows = list.as_array().into_iter().flatten();
     let revisions = rows.clone().map(|entry| cell(entry.get("revision"))).collect::<Vec<_>>();
     let head = ["revision", "at", "principal", "what", "reason", "address"];
     let shown = || table(&head, rows.map(row));
     question::print_list(&list, ("revision", revisions.iter().map(String::as_str)), shown, output)
+}
+
+/// Warns of an object and of a principal of whom the audit has nothing at all, at any time: its name may be misspelled.
+async fn warn_of_names(api: &mut Api, asked: &Audit) -> Result<()> {
+    let alone = Audit { object: None, principal: None, since: None, until: None, refused: false, limit: 1 };
+    let object =
+        asked.object.as_ref().map(|name| ("object", name, Audit { object: Some(name.clone()), ..alone.clone() }));
+    let principal = asked
+        .principal
+        .as_ref()
+        .map(|name| ("principal", name, Audit { principal: Some(name.clone()), ..alone.clone() }));
+    for (what, name, alone) in object.into_iter().chain(principal) {
+        if entries(api, &alone).await?.is_empty() {
+            eprintln!("warning: the audit has nothing of {what} {name:?}");
+        }
+    }
+    Ok(())
 }
 
 /// As many entries as were asked for: a page may hold fewer, where few entries meet the filter.
@@ -50,7 +71,14 @@ fn path(asked: &Audit) -> String {
 
 fn row(entry: &Value) -> Vec<String> {
     let text = |field: &str| cell(entry.get(field));
-    vec![text("revision"), since(entry.get("at")), text("principal"), what(entry), text("reason"), text("address")]
+    vec![text("revision"), since(entry.get("at")), text("principal"), what(entry), text("reason"), from(entry)]
+}
+
+/// From where; both addresses, where two hosts have one identity.
+fn from(entry: &Value) -> String {
+    let addresses = ["address", "other_address"].map(|field| entry.get(field).filter(|at| !at.is_null()));
+    let known: Vec<String> = addresses.into_iter().flatten().map(|at| cell(Some(at))).collect();
+    if known.is_empty() { cell(None) } else { known.join(", ") }
 }
 
 /// What was done, or why not; of many objects the first ones.

@@ -58,7 +58,7 @@ pub(crate) async fn import(global: &Global, paths: &[PathBuf], with_builtin: boo
     send(api, &global, objects, mode).await
 }
 
-/// What is sent of a namespace, if anything. What was decided by what is stored is refused where that was written meanwhile.
+/// What is sent of a namespace, if anything. If the decision used the stored namespace, the write is refused when the namespace has changed since.
 async fn to_send(api: &mut Api, given: Given, mode: Mode) -> Result<Option<Map<String, Value>>> {
     if matches!(mode, Mode::Diff | Mode::Overwrite) {
         return Ok(Some(given.body));

@@ -7,11 +7,14 @@ use stemma_wire::endpoint::Endpoint;
 
 use crate::api::Api;
 use crate::args::{Kind, Output};
-use crate::command::{question, written};
-use crate::output::{cell, is_failure, last_lines, since, table, words};
+use crate::command::{allocation, question, written};
+use crate::output::{cell, is_difference, is_failure, last_lines, printable, since, table, words};
 
 /// How many characters of a computed value are shown.
 const LONGEST: usize = 160;
+
+/// How many lines of a task's difference are shown.
+const MOST_DIFF_LINES: usize = 20;
 
 /// What is computed of an object and worth knowing, beside what its author said.
 const TOLD: &[&str] = &[
@@ -47,7 +50,7 @@ const TOLD: &[&str] = &[
 /// Shows one object.
 ///
 /// # Errors
-/// That it is not there.
+/// When it is not there.
 pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Output) -> Result<()> {
     let object = question::one(api, kind, name).await?;
     match output {
@@ -63,12 +66,19 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
         Output::Table | Output::Wide => {}
     }
     let Some(fields) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
-    say!("{} {}", kind.name(), crate::output::printable(&question::name(kind, &object)));
+    say!("{} {}", kind.name(), printable(&question::name(kind, &object)));
+    if let Some(found) = findings(object.get("findings")) {
+        say!("\n{found}\n");
+    }
     if kind == Kind::Node {
         let report = api.get(&kind.path_of(Endpoint::NodeReport, name, &[])?).await?;
-        if let Some(failed) = failed(&question::name(kind, &object), &report) {
-            say!("\n{failed}\n");
+        let current = current(&report);
+        for told in [failed(&question::name(kind, &object), &current), differing(&current)].into_iter().flatten() {
+            say!("\n{told}\n");
         }
+    }
+    if kind == Kind::Allocation {
+        say!("\n{}\n", decided(api, &object).await?);
     }
     say!("{}", indented(&plain(kind, fields)));
     for (section, value) in fields.iter().filter(|(name, value)| is_section(kind, name, value)) {
@@ -78,12 +88,55 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
     Ok(())
 }
 
+/// What is found of it: how grave, by which rule, and the sentence.
+fn findings(found: Option<&Value>) -> Option<String> {
+    let found = found.and_then(Value::as_array).filter(|found| !found.is_empty())?;
+    let row = |one: &Value| ["severity", "code", "message"].map(|field| cell(one.get(field))).to_vec();
+    Some(format!("FINDINGS\n{}", indented(&table(&["severity", "code", "message"], found.iter().map(row)))))
+}
+
+/// What was decided of an allocation: which node it has and why, or why it has none and what to do.
+async fn decided(api: &mut Api, object: &Value) -> Result<String> {
+    let Some(node) = allocation::node(api, object).await? else {
+        let next = allocation::next(&question::name(Kind::Allocation, object), object);
+        let rows = [("error", cell(object.get("last_error"))), ("next", next)];
+        return Ok(format!("FAILED\n{}", indented(&lines(&rows))));
+    };
+    let why = allocation::why(object).unwrap_or_default();
+    let rows = [("node", format!("{node} ({})", cell(object.get("node_uuid")))), ("why", why)];
+    Ok(format!("CHOSEN\n{}", indented(&lines(&rows))))
+}
+
+fn lines(rows: &[(&str, String)]) -> String {
+    rows.iter().map(|(name, said)| printable(&format!("{name:<5} {said}"))).collect::<Vec<_>>().join("\n")
+}
+
+/// The results of the tasks that run there now.
+fn current(report: &Value) -> Vec<&Value> {
+    let results = report.get("results").and_then(Value::as_array).into_iter().flatten();
+    results.filter(|result| result.get("is_current") != Some(&Value::Bool(false))).collect()
+}
+
+/// What is not as its tasks say and was not mended: which, since when, and the difference.
+fn differing(results: &[&Value]) -> Option<String> {
+    let differing: Vec<_> = results.iter().filter(|result| is_difference(result.get("outcome"))).collect();
+    let row =
+        |result: &&&Value| vec![cell(result.get("task")), words(&cell(result.get("outcome"))), since(result.get("at"))];
+    let mut text = format!("DIFFERS\n{}", indented(&table(&["task", "outcome", "since"], differing.iter().map(row))));
+    for result in &differing {
+        let diff = result.get("diff").and_then(Value::as_str).unwrap_or_default();
+        diff.lines().take(MOST_DIFF_LINES).for_each(|line| text.push_str(&format!("\n    {}", printable(line))));
+        let more = diff.lines().count().saturating_sub(MOST_DIFF_LINES);
+        if more > 0 {
+            text.push_str(&format!("\n    and {more} more lines; on the host: stemma-agent check"));
+        }
+    }
+    (!differing.is_empty()).then_some(text)
+}
+
 /// The tasks that failed, of those that run there now: which, since when, what they said and printed, and what to do next.
-fn failed(node: &str, report: &Value) -> Option<String> {
-    let results = report.get("results").and_then(Value::as_array)?;
-    let is_failure =
-        |result: &&Value| result.get("is_current") != Some(&Value::Bool(false)) && is_failure(result.get("outcome"));
-    let failed: Vec<&Value> = results.iter().filter(is_failure).collect();
+fn failed(node: &str, results: &[&Value]) -> Option<String> {
+    let failed: Vec<&Value> = results.iter().copied().filter(|result| is_failure(result.get("outcome"))).collect();
     let first = failed.iter().find(|result| result["outcome"] != "DependencyFailed").or(failed.first())?;
     let rows = failed.iter().map(|result| {
         let message = cell(result.get("message").filter(|message| message.as_str() != Some("")));
@@ -103,7 +156,7 @@ fn failed(node: &str, report: &Value) -> Option<String> {
     }
     let task = cell(first.get("task"));
     text.push_str(&format!(
-        "\n  next: stemma explain node {node} task {task}; on the host: stemma-agent status, stemma-agent check"
+        "\n  next: stemma explain node {node} task {task} says what mends it; on the host: stemma-agent status, stemma-agent check"
     ));
     Some(text)
 }
@@ -131,7 +184,8 @@ fn plain(kind: Kind, object: &Map<String, Value>) -> String {
 
 /// A map of an object that is shown; a release's own maps are in its manifest.
 fn is_section(kind: Kind, name: &str, value: &Value) -> bool {
-    let is_noise = ["links", "trait_sources", "driver_info", "clean_step", "deploy_step"].contains(&name);
+    let is_noise =
+        ["links", "trait_sources", "driver_info", "clean_step", "deploy_step", "explanation"].contains(&name);
     value.is_object()
         && written::is_said(value)
         && !name.ends_with("_owners")
@@ -188,7 +242,7 @@ mod tests {
             {"at": "2026-11-20T09:41:00+00:00", "task": "gone", "outcome": "Failed", "message": "of before", "is_current": false},
             {"at": "2026-11-20T09:41:00+00:00", "task": "site-conf", "outcome": "Failed", "message": "the command ended with status 1", "output": "a\nb: no such user\n"},
             {"at": "2026-11-20T09:41:00+00:00", "task": "app", "outcome": "Failed", "message": "", "output": "disk full\n", "is_current": true}]});
-        let text = failed("web-1", &report).unwrap();
+        let text = failed("web-1", &current(&report)).unwrap();
         for line in [
             "site-conf  failed             2026-11-20 09:41",
             "the command ended with status 1",
@@ -200,6 +254,18 @@ mod tests {
             assert!(text.contains(line), "{line:?} in\n{text}");
         }
         assert!(!text.contains("motd") && !text.contains("gone"), "{text}");
-        assert_eq!(failed("web-1", &json!({"results": null})), None);
+        assert_eq!(failed("web-1", &current(&json!({"results": null}))), None);
+    }
+
+    #[test]
+    fn what_is_found_stands_with_its_rule_and_its_sentence() {
+        let found = json!([{"severity": "error", "code": "identity.doubled", "object": "node/a", "message": "two hosts, 10.0.0.1 and 10.0.0.2"}]);
+        let shown = findings(Some(&found)).unwrap();
+        assert!(shown.starts_with("FINDINGS\n"), "{shown}");
+        for part in ["error", "identity.doubled", "two hosts, 10.0.0.1 and 10.0.0.2"] {
+            assert!(shown.contains(part), "{shown}");
+        }
+        assert_eq!(findings(Some(&json!([]))), None);
+        assert_eq!(findings(None), None);
     }
 }

@@ -90,6 +90,8 @@ pub(crate) fn change_lines(object: &Value) -> Vec<String> {
                 None => "(unset)".to_owned(),
                 Some(Value::Array(items)) if items.is_empty() => "(none)".to_owned(),
                 Some(Value::Null) => "null (not inherited)".to_owned(),
+                Some(Value::String(text)) if text.is_empty() => "(empty)".to_owned(),
+                Some(Value::Object(map)) if map.is_empty() => "(empty)".to_owned(),
                 value => cell(value),
             };
             format!("{}  {} -> {}", cell(change.get("field")), shown(change.get("old")), shown(change.get("new")))
@@ -119,11 +121,14 @@ mod tests {
     #[test]
     fn each_changed_field_is_a_line() {
         let answer = json!({"changes": [{"field": "cluster_template", "old": "base"}, {"field": "labels.tier", "old": "a", "new": "b"},
-            {"field": "labels.ntp", "new": null}, {"field": "…", "left_out": 7}]});
+            {"field": "labels.ntp", "new": null}, {"field": "description", "old": "a", "new": ""}, {"field": "tags.canary", "new": {}},
+            {"field": "…", "left_out": 7}]});
         let expected = [
             "cluster_template  base -> (unset)",
             "labels.tier  a -> b",
             "labels.ntp  (unset) -> null (not inherited)",
+            "description  a -> (empty)",
+            "tags.canary  (unset) -> (empty)",
             "… and 7 fields more",
         ];
         assert_eq!(change_lines(&answer), expected);

@@ -85,9 +85,14 @@ struct Failures {
 impl Objects {
     /// Objects that were named, all of one kind.
     pub(crate) fn named(kind: &'static str, names: &[String]) -> Self {
+        Self::once(names.iter().map(|name| Object { kind, name: name.clone() }))
+    }
+
+    /// Each of these once.
+    fn once(all: impl Iterator<Item = Object>) -> Self {
         let mut seen = BTreeSet::new();
-        let all = names.iter().map(|name| Object { kind, name: name.clone() });
-        Self { all: all.filter(|object| seen.insert(object.clone())).collect(), is_single: names.len() == 1 }
+        let all: Vec<_> = all.filter(|object| seen.insert(object.clone())).collect();
+        Self { is_single: all.len() == 1, all }
     }
 
     /// Objects that were named as `KIND NAME…` or as `KIND/NAME …`, or that a selection finds.
@@ -109,10 +114,7 @@ impl Objects {
                 }
             }
         }
-        let is_single = all.len() == 1;
-        let mut seen = BTreeSet::new();
-        let all = all.into_iter().map(|(kind, name)| Object { kind: kind.name(), name });
-        Ok(Self { all: all.filter(|object| seen.insert(object.clone())).collect(), is_single })
+        Ok(Self::once(all.into_iter().map(|(kind, name)| Object { kind: kind.name(), name })))
     }
 
     /// Objects of a kind that were named, or that a selection finds.
@@ -186,8 +188,8 @@ pub(crate) async fn each(
     failures.said(&objects.all, &done)
 }
 
-/// Has the writes of all objects decided. One that is in use may be so by the others, and is decided again once these are gone. Such
-/// objects come last, each before those that it refers to.
+/// Has the writes of all objects decided. An object may be in use only by others of the same command: it is decided again after
+/// those. Such objects come last, each before those that it refers to.
 async fn decide_all<'a>(
     api: &mut Api,
     objects: &'a Objects,
@@ -199,6 +201,7 @@ async fn decide_all<'a>(
         match decide(api, object, plan).await {
             Ok(step) => decided.push((object, Some(step))),
             Err(error) if objects.is_single => return Err(error),
+            Err(error) if api.is_dry() && is_used_by_others(&error, &objects.all) => failures.add(object, &error),
             Err(error) if is_in_use(&error) => used.push((object, None)),
             Err(error) => failures.add(object, &error),
         }
@@ -213,6 +216,16 @@ async fn decide_all<'a>(
 
 fn is_in_use(error: &Error) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(Refusal::is_in_use)
+}
+
+/// Whether an object is in use also by one that does not go with it. One that goes may be named by its uuid.
+fn is_used_by_others(error: &Error, all: &[Object]) -> bool {
+    let goes = |user: &str| {
+        let (kind, name) = user.split_once('/').unwrap_or((user, ""));
+        let mut alike = all.iter().filter(|object| object.kind == kind);
+        alike.any(|object| object.name == name || object.name.parse::<uuid::Uuid>().is_ok())
+    };
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| !refusal.users().iter().all(|user| goes(user)))
 }
 
 /// Has the writes of one object decided: what is to be done, with the answers.

@@ -5,6 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use stemma_core::name::{near, suggest};
+use stemma_core::status::State;
 use stemma_wire::endpoint::{Endpoint, escape};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -15,7 +17,7 @@ use crate::command::question::{self, objects};
 use crate::exit::Exit;
 use crate::output::{cell, printable};
 
-/// So long it is waited for more of what changes together.
+/// How long to wait for more of what changes together.
 const TOGETHER: Duration = Duration::from_millis(200);
 /// It is looked again after so long at the latest.
 const AT_LEAST: Duration = Duration::from_secs(5);
@@ -68,9 +70,16 @@ fn say(event: &Event, output: Output) -> Result<()> {
             question::print(&told(), Output::Yaml)?;
         }
         Output::Name => say!("{}", subject(&event.data)),
-        Output::Table | Output::Wide => say!("{} {}", Timestamp::now().strftime("%H:%M:%S"), line(event)),
+        Output::Table | Output::Wide => say!("{} {}", time(event, Timestamp::now()), line(event)),
     }
     Ok(())
+}
+
+/// When an event was. Where a node stands is so when it is told.
+fn time(event: &Event, now: Timestamp) -> String {
+    let at = event.data.get("at").and_then(Value::as_str).and_then(|at| at.parse().ok()).unwrap_or(now);
+    let is_today = |at: Timestamp| at.strftime("%Y-%m-%d").to_string() == now.strftime("%Y-%m-%d").to_string();
+    at.strftime(if is_today(at) { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" }).to_string()
 }
 
 fn subject(data: &Value) -> String {
@@ -98,6 +107,7 @@ pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &W
     if names.is_empty() {
         return Err(Exit::Usage.because(format!("which {}? name one or more", kind.name())));
     }
+    check_state(kind, &waited.wanted)?;
     let (notify, mut noticed) = mpsc::unbounded_channel();
     let mut events = api.events(Endpoint::WatchEvents.path(&[]), None).quietly();
     let following = events.follow(move |_| Ok(notify.send(())?));
@@ -138,6 +148,17 @@ pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &W
             Err(Exit::Error.because(sentence))
         }
     }
+}
+
+/// Refuses a state that no node is ever in: to wait for it would be to wait for the end.
+fn check_state(kind: Kind, wanted: &Condition) -> Result<()> {
+    let Condition::Field { path, value } = wanted else { return Ok(()) };
+    let known = State::ALL.map(State::name);
+    if kind != Kind::Node || path != "state" || known.contains(&value.as_str()) {
+        return Ok(());
+    }
+    let near = suggest(near(value, known));
+    Err(Exit::Usage.because(format!("{value:?} is no state of a node{near}: it is one of {}", known.join(", "))))
 }
 
 /// Those that are not yet as they should be, each with what it is; those that are so now are said.
@@ -194,6 +215,40 @@ mod tests {
         ] {
             let wanted: Condition = condition.parse().unwrap();
             assert_eq!(missing(&wanted, object).as_deref(), expected, "{condition}");
+        }
+    }
+
+    /// It waited for one until its time was over.
+    #[test]
+    fn a_state_that_there_is_not_is_not_waited_for() {
+        let check = |kind, condition: &str| check_state(kind, &condition.parse().unwrap());
+        let refused = check(Kind::Node, "state=convergd").unwrap_err();
+        assert_eq!(Exit::of(&refused), Exit::Usage);
+        let said = refused.to_string();
+        assert!(
+            said.starts_with("\"convergd\" is no state of a node (did you mean \"converged\"?): it is one of "),
+            "{said}"
+        );
+        for (kind, condition) in [
+            (Kind::Node, "state=converged"),
+            (Kind::Allocation, "state=active"),
+            (Kind::Node, "labels.state=x"),
+            (Kind::Node, "deleted"),
+        ] {
+            assert!(check(kind, condition).is_ok(), "{condition}");
+        }
+    }
+
+    #[test]
+    fn an_event_has_the_time_at_which_it_was_and_not_that_at_which_it_is_read() {
+        let now: Timestamp = "2026-11-25T20:04:05Z".parse().unwrap();
+        for (at, expected) in [
+            (json!("2026-11-25T09:41:00+00:00"), "09:41:00"),
+            (json!("2026-11-24T23:59:59+00:00"), "2026-11-24 23:59:59"),
+            (json!(null), "20:04:05"),
+        ] {
+            let event = Event { class: "object".to_owned(), data: json!({"at": at}) };
+            assert_eq!(time(&event, now), expected);
         }
     }
 

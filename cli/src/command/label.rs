@@ -66,11 +66,7 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
         after.extend(set.map(|(key, value)| (key.clone(), value.clone())));
         after.extend(wanted.not_inherited.iter().map(|key| (key.clone(), Value::Null)));
         let write = write(kind, &object.name, &wanted, &patch, &before, &after)?;
-        let mut words = vec!["label", object.kind, &object.name];
-        words.extend(wanted.changes.iter().map(String::as_str));
-        words.extend(wanted.not_inherited.iter().flat_map(|key| ["--not-inherited", key]));
-        words.extend(wanted.merge.map(|merge| if merge { "--merge" } else { "--replace" }));
-        Ok(Step::of(write.overwriting(wanted.overwrite, &words), format!("{object} labeled")))
+        Ok(Step::of(write.overwriting(wanted.overwrite), format!("{object} labeled")))
     };
     each(api, objects, output, plan).await
 }

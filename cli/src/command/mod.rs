@@ -1,6 +1,7 @@
 //! What each command does, by what it needs: nothing but manifests, questions to a controller, writes.
 
 pub(crate) mod access;
+pub(crate) mod allocation;
 pub(crate) mod apply;
 pub(crate) mod audit;
 pub(crate) mod catalog;

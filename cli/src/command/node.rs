@@ -12,6 +12,7 @@ use crate::args::{Kind, NodeVerb, Nodes, NodesAndNames, Output, Role, Suppressin
 use crate::command::done::Done;
 use crate::command::each::{Object, Objects, Step, each};
 use crate::command::question;
+use crate::command::written::is_said;
 use crate::exit::Exit;
 use crate::output::{cell, table};
 
@@ -45,6 +46,7 @@ pub(crate) async fn role(api: &mut Api, what: Role, output: Output) -> Result<()
     let (row, what, has) = match what {
         Role::Add(what) => (Endpoint::GiveNodeRoles, what, "has role"),
         Role::Remove(what) => (Endpoint::TakeNodeRoles, what, "no longer has role"),
+        Role::Refresh(what) => (Endpoint::RefreshNodeRoles, what, "was decided again for role"),
     };
     together(api, row, &what, "roles", has, output).await
 }
@@ -125,7 +127,6 @@ async fn list_traits(api: &mut Api, node: &str, output: Output) -> Result<()> {
 /// Adds traits to those that are suppressed, or takes them out.
 async fn suppress(api: &mut Api, asked: &Suppressing, is_more: bool, output: Output) -> Result<()> {
     let (nodes, names) = nodes_and_names(api, &asked.what, "traits").await?;
-    let verb = if is_more { "suppress" } else { "unsuppress" };
     let plan = async |api: &mut Api, node: &Object| {
         let object = question::one(api, Kind::Node, &node.name).await?;
         let present = object.get("suppressed_traits").and_then(Value::as_array).into_iter().flatten();
@@ -143,8 +144,7 @@ async fn suppress(api: &mut Api, asked: &Suppressing, is_more: bool, output: Out
         let sentence = if all.is_empty() { "nothing".to_owned() } else { all.join(", ") };
         // The whole list, unless someone else wrote meanwhile.
         let write = edit(node, &json!({"suppressed_traits": all}))?.if_still_at(question::revision(&object));
-        let words = ["trait", verb, &node.name].into_iter().chain(names.iter().map(String::as_str));
-        let write = write.overwriting(asked.overwrite, &words.collect::<Vec<_>>());
+        let write = write.overwriting(asked.overwrite);
         Ok(Step::of(write, format!("{node}: suppressed {sentence}")))
     };
     each(api, &nodes, output, plan).await
@@ -153,9 +153,15 @@ async fn suppress(api: &mut Api, asked: &Suppressing, is_more: bool, output: Out
 /// `node`.
 pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, output: Output) -> Result<()> {
     match what {
-        NodeVerb::Park(nodes) => set(api, &nodes, &["park"], json!({"parked": true}), "parked", output).await,
+        NodeVerb::Park(nodes) => {
+            let parked =
+                Becoming { field: "parked", value: true.into(), is: "parked", already: Some("parked already") };
+            set(api, &nodes, parked, output).await
+        }
         NodeVerb::Unpark(nodes) => {
-            set(api, &nodes, &["unpark"], json!({"parked": false}), "no longer parked", output).await
+            let unparked =
+                Becoming { field: "parked", value: false.into(), is: "no longer parked", already: Some("not parked") };
+            set(api, &nodes, unparked, output).await
         }
         NodeVerb::Hold { nodes, until, duration } => {
             let Some(reason) = reason else {
@@ -163,11 +169,13 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
             };
             let until = end(until.as_deref(), duration)?;
             let held = until.as_ref().map_or_else(|| "held".to_owned(), |end| format!("held until {end}"));
-            let mut words = vec!["hold", "--reason", reason];
-            words.extend(until.iter().flat_map(|until| ["--until", until]));
-            set(api, &nodes, &words, json!({"hold": {"until": until, "reason": reason}}), &held, output).await
+            let value = json!({"until": until, "reason": reason});
+            set(api, &nodes, Becoming { field: "hold", value, is: &held, already: None }, output).await
         }
-        NodeVerb::Unhold(nodes) => set(api, &nodes, &["unhold"], json!({"hold": null}), "no longer held", output).await,
+        NodeVerb::Unhold(nodes) => {
+            let free = Becoming { field: "hold", value: Value::Null, is: "no longer held", already: Some("not held") };
+            set(api, &nodes, free, output).await
+        }
         NodeVerb::Move { mut words, out, selection, overwrite } => {
             let group = if out { None } else { words.pop() };
             if group.as_ref().is_none_or(|group| !group.contains('/')) && !out {
@@ -181,13 +189,30 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
     }
 }
 
-/// Sets the same fields of each node, as the verb does that these words call.
-async fn set(api: &mut Api, what: &Nodes, words: &[&str], fields: Value, is: &str, output: Output) -> Result<()> {
+/// What a verb makes of each node.
+struct Becoming<'a> {
+    /// The field that it sets.
+    field: &'static str,
+    /// To what.
+    value: Value,
+    /// What the node is then.
+    is: &'a str,
+    /// What is said of a node that is so already, of which nothing is written.
+    already: Option<&'static str>,
+}
+
+/// Makes the same of each node.
+async fn set(api: &mut Api, what: &Nodes, becomes: Becoming<'_>, output: Output) -> Result<()> {
     let nodes = Objects::of_kind(api, Kind::Node, &what.names, &what.selection).await?;
-    let plan = async |_: &mut Api, node: &Object| {
-        let words = [&["node", words[0], &node.name], &words[1..]].concat();
-        let write = edit(node, &fields)?.overwriting(what.overwrite, &words);
-        Ok(Step::of(write, format!("{node} is {is}")))
+    let plan = async |api: &mut Api, node: &Object| {
+        if let Some(already) = becomes.already {
+            let present = question::one(api, Kind::Node, &node.name).await?;
+            if present.get(becomes.field).is_some_and(is_said) == is_said(&becomes.value) {
+                return Ok(Step::nothing(format!("{node} is {already}"), present));
+            }
+        }
+        let write = edit(node, &json!({becomes.field: becomes.value}))?.overwriting(what.overwrite);
+        Ok(Step::of(write, format!("{node} is {}", becomes.is)))
     };
     each(api, &nodes, output, plan).await
 }
@@ -230,7 +255,7 @@ async fn move_into(api: &mut Api, what: &Nodes, group: Option<&str>, output: Out
             return Ok(Step::nothing(sentence, object));
         }
         let write = edit(node, &json!({"nodegroup": group}))?.if_still_at(question::revision(&object));
-        let write = write.overwriting(what.overwrite, &["node", "move", &node.name, group.unwrap_or("--out")]);
+        let write = write.overwriting(what.overwrite);
         let warning = leaves(&object, before, group);
         Ok(Step { warning, ..Step::of(write, format!("{node} moved from {from} to {to}")) })
     };

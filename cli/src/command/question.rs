@@ -17,7 +17,28 @@ use crate::output::{cell, json, printable, since, table, yaml};
 /// `get`: a list, or some objects by name.
 pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Filter, output: Output) -> Result<()> {
     let objects = objects(api, kind, names, filter).await?;
+    if objects.is_empty() {
+        // The answer stands, whatever becomes of the advice.
+        drop(warn_of_names(api, kind, filter).await);
+    }
     show(api, kind, names, &objects, filter, output).await
+}
+
+/// Warns of roles and tags that nothing has, where a list is empty: one of them may be misspelled.
+async fn warn_of_names(api: &mut Api, kind: Kind, filter: &Filter) -> Result<()> {
+    let role = |name: &String| ("role", name.clone(), Filter { role: vec![name.clone()], ..Filter::default() });
+    let tag = |name: &String| ("tag", name.clone(), Filter { tag: vec![name.clone()], ..Filter::default() });
+    let alone: Vec<_> = filter.role.iter().map(role).chain(filter.tag.iter().map(tag)).collect();
+    for (what, name, filter) in alone {
+        let listed = match kind {
+            Kind::Node => pages(api, kind.names_path(&filter)?).await?,
+            _ => list(api, kind, &filter).await?,
+        };
+        if listed.is_empty() {
+            eprintln!("warning: no {} has {what} {name:?}", kind.name());
+        }
+    }
+    Ok(())
 }
 
 /// Prints objects that were asked for.
@@ -102,13 +123,16 @@ pub(crate) async fn explain(
         Err(error) if Exit::of(&error) == Exit::NotFound => return Err(nearest(api, kind, name, error).await),
         explained => explained?,
     };
-    match (output, question) {
-        (Output::Json | Output::Yaml, _) => print(&explained, output)?,
-        (_, Question::Label) => say!("{}", crate::explain::label(name, about, &explained)),
-        (_, Question::Task) => say!("{}", crate::explain::task(name, about, &explained)),
-        (_, Question::Tag) => say!("{}", crate::explain::tag(name, about, &explained)),
-        (_, Question::Trait) => say!("{}", crate::explain::node_trait(name, about, &explained)),
+    if matches!(output, Output::Json | Output::Yaml) {
+        return print(&explained, output);
     }
+    let text = match question {
+        Question::Label => crate::explain::label(name, about, &explained),
+        Question::Task => crate::explain::task(name, about, &explained),
+        Question::Tag => crate::explain::tag(name, about, &explained),
+        Question::Trait => crate::explain::node_trait(name, about, &explained),
+    };
+    say!("{text}\n{}", crate::explain::contact(&explained));
     Ok(())
 }
 
@@ -207,7 +231,8 @@ fn path_of(link: &str) -> Option<String> {
 async fn each(api: &mut Api, kind: Kind, names: &[String], filter: &Filter) -> Result<Vec<Value>> {
     let mut lists: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut objects = Vec::new();
-    for asked in names {
+    let mut seen = BTreeSet::new();
+    for asked in names.iter().filter(|name| seen.insert(*name)) {
         let object = one(api, kind, asked).await?;
         if kind.is_narrowed_by(filter) {
             let own = object.get("cluster").and_then(Value::as_str).map(str::to_owned);
@@ -269,7 +294,7 @@ pub(crate) fn name(kind: Kind, object: &Value) -> String {
         Kind::Release if !text("version").is_empty() => format!("{}@{}", text("name"), text("version")),
         Kind::Token => text("id").to_owned(),
         Kind::Namespace => text("namespace").to_owned(),
-        Kind::Node | Kind::Allocation if text("name").is_empty() => text("uuid").to_owned(),
+        Kind::Node | Kind::Allocation | Kind::Inspectionrule if text("name").is_empty() => text("uuid").to_owned(),
         _ => text("name").to_owned(),
     }
 }
@@ -280,6 +305,10 @@ pub(crate) fn rows(kind: Kind, objects: &[Value], wanted: &[String], output: Out
         if wanted.is_empty() { columns(kind, output).to_vec() } else { wanted.iter().map(String::as_str).collect() };
     let shown = |object: &Value, column: &str| match column {
         "traits" if wanted.is_empty() => first_few(object.get(column)),
+        // Of a level that inherits it, what comes down to it.
+        "release" | "mode" if wanted.is_empty() => {
+            cell(object.get(format!("effective_{column}")).or_else(|| object.get(column)))
+        }
         _ => column_cell(kind, object, column),
     };
     table(&head, objects.iter().map(|object| head.iter().map(|column| shown(object, column)).collect()))
@@ -328,6 +357,7 @@ fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
         (Kind::Release, _) => &["name", "task_count", "created_at"],
         (Kind::Allocation, _) => &["name", "state", "node_uuid", "resource_class", "traits", "created_at"],
         (Kind::Namespace, _) => &["name", "display_name", "visibility", "protected", "resource_type_associations"],
+        (Kind::Inspectionrule, _) => &["name", "priority", "description"],
         (Kind::Token, _) => &["id", "nodegroup", "node", "uses_left", "expires_at"],
     }
 }
@@ -337,6 +367,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_level_that_inherits_its_release_and_mode_is_shown_with_them() {
+        let group = json!({"name": "g", "cluster": "c", "effective_release": "site@1", "effective_mode": "apply"});
+        let shown = rows(Kind::Nodegroup, &[group], &[], Output::Table);
+        assert!(shown.contains("site@1") && shown.contains("apply"), "{shown}");
+        let node = json!({"name": "n", "mode": "noop", "release": "site@2"});
+        let shown = rows(Kind::Node, &[node], &[], Output::Wide);
+        assert!(shown.contains("site@2") && shown.contains("noop"), "{shown}");
+    }
 
     #[test]
     fn a_long_list_of_traits_is_counted() {

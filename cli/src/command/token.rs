@@ -81,7 +81,7 @@ fn how_to_join(made: &Value, hash: Option<&str>) -> String {
     let url = text("agents").unwrap_or("https://CONTROLLER:9444");
     let hash = hash.unwrap_or("HASH");
     format!(
-        "good for {bound}, until {}\non the host, with the token in a file that its user alone may read:\n  \
+        "good for {bound}, until {}\non the host, as root, with the token in a file that root alone may read (`-` reads it from standard input):\n  \
          stemma-agent join {url} --token-file FILE --ca-hash {hash}",
         since(made.get("expires_at")),
     )

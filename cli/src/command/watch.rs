@@ -19,7 +19,7 @@ use crate::args::{Filter, Kind, Output};
 use crate::command::question::{self, fields, name, objects};
 use crate::output::printable;
 
-/// So long it is waited for more of what changes together.
+/// How long to wait for more of what changes together.
 const TOGETHER: Duration = Duration::from_secs(1);
 /// The list is asked for after so long at the latest: not everything that it shows has events.
 const AT_LEAST: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use crate::args::{Create, Kind, NewLabels, Output, Pausing, Tag, TagFields, TagO
 use crate::command::done::Done;
 use crate::command::each::{Object, Objects, Step, each};
 use crate::command::written::is_said;
-use crate::command::{label, node, question};
+use crate::command::{allocation, label, node, question};
 use crate::exit::Exit;
 use crate::output::{cell, table};
 
@@ -55,13 +55,15 @@ async fn allocate(api: &mut Api, name: Option<&str>, wanted: &Wanted, output: Ou
     let answer = api.send(Write::to(Endpoint::CreateAllocation, &[]).json(&body)).await?;
     let text = |field: &str| answer.get(field).and_then(Value::as_str).map(str::to_owned);
     let name = text("name").or_else(|| text("uuid")).unwrap_or_default();
-    let (error, node) = (text("last_error"), text("node_uuid").unwrap_or_default());
-    let sentence = match &error {
-        None => format!("allocation {name} has node {node}"),
-        Some(_) => format!("allocation {name} created, without a node"),
+    let node = allocation::node(api, &answer).await?;
+    let sentence = match (&node, allocation::why(&answer)) {
+        (Some(node), Some(why)) => format!("allocation {name} has node {node}: {why}"),
+        (Some(node), None) => format!("allocation {name} has node {node}"),
+        (None, _) => format!("allocation {name} created, without a node"),
     };
+    let failed = text("last_error").map(|error| format!("{error} Next: {}", allocation::next(&name, &answer)));
     Done { kind: "allocation", name: &name, sentence, answer }.say(api, output).await?;
-    error.map_or(Ok(()), |error| Err(anyhow::anyhow!(error)))
+    failed.map_or(Ok(()), |failed| Err(anyhow::anyhow!(failed)))
 }
 
 /// `delete`.
@@ -77,8 +79,8 @@ pub(crate) async fn delete(api: &mut Api, objects: &Objects, output: Output) -> 
 /// `pause` and `resume`.
 pub(crate) async fn pause(api: &mut Api, what: &Pausing, paused: bool, output: Output) -> Result<()> {
     let objects = Objects::of(api, &what.named).await?;
-    let (verb, became) = if paused { ("pause", "paused") } else { ("resume", "resumed") };
-    let plan = async |_: &mut Api, object: &Object| {
+    let became = if paused { "paused" } else { "resumed" };
+    let plan = async |api: &mut Api, object: &Object| {
         let row = match object.kind() {
             Kind::Cluster => Endpoint::PatchCluster,
             Kind::Nodegroup => Endpoint::PatchGroup,
@@ -88,8 +90,13 @@ pub(crate) async fn pause(api: &mut Api, what: &Pausing, paused: bool, output: O
             }
             other => return Err(Exit::Usage.because(format!("a {} has no hosts to pause", other.name()))),
         };
+        let present = question::one(api, object.kind(), &object.name).await?;
+        if present.get("paused").is_some_and(is_said) == paused {
+            let sentence = if paused { "is paused already" } else { "is not paused" };
+            return Ok(Step::nothing(format!("{object} {sentence}"), present));
+        }
         let write = object.kind().write(row, &object.name, &[])?.json(&json!({"paused": paused}));
-        let write = write.overwriting(what.overwrite, &[verb, object.kind, &object.name]);
+        let write = write.overwriting(what.overwrite);
         Ok(Step::of(write, format!("{object} {became}")))
     };
     each(api, &objects, output, plan).await
@@ -119,8 +126,14 @@ pub(crate) async fn tag(api: &mut Api, what: Tag, output: Output) -> Result<()> 
             (Write::to(row, &[owner]).json(&tag_body(&name, &fields)), name, "created")
         }
         Tag::Update { name, owner, fields } => {
+            let (read, _) = owned(&owner, Endpoint::GetClusterTag, Endpoint::GetReleaseTag);
             let (row, owner) = owned(&owner, Endpoint::PutClusterTag, Endpoint::PutReleaseTag);
-            (Write::to(row, &[owner, &name]).json(&tag_body(&name, &fields)), name, "updated")
+            // What is not said stays as it is.
+            let mut body = api.get(&read.path(&[owner, &name])).await?;
+            for (field, value) in tag_body(&name, &fields).as_object().into_iter().flatten() {
+                body[field] = value.clone();
+            }
+            (Write::to(row, &[owner, &name]).json(&body), name, "updated")
         }
     };
     let answer = api.send(write).await?;
@@ -139,7 +152,7 @@ async fn delete_tags(api: &mut Api, names: &[String], owner: &TagOwner, output: 
 async fn list_tags(api: &mut Api, owner: &TagOwner, output: Output) -> Result<()> {
     let (row, owner) = owned(owner, Endpoint::ListClusterTags, Endpoint::ListReleaseTags);
     let tags = api.get(&row.path(&[owner])).await?;
-    let columns = ["name", "role", "has_primary", "title"];
+    let columns = ["name", "declared", "role", "has_primary", "title"];
     let row = |tag: &Value| columns.iter().map(|column| cell(tag.get(column))).collect();
     let names = question::items(&tags).filter_map(|tag| tag.get("name")?.as_str());
     question::print_list(&tags, ("tag", names), || table(&columns, question::items(&tags).map(row)), output)

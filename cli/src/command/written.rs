@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use stemma_core::catalog::as_written;
 use stemma_core::manifest::{Fields, Kept};
 use stemma_core::object::{
-    AllocationSpec, ClusterSpec, ClusterTemplateSpec, NamespaceSpec, NodeGroupSpec, NodeSpec, ReleaseSpec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, NamespaceSpec, NodeGroupSpec, NodeSpec,
+    ReleaseSpec,
 };
 use stemma_wire::endpoint::Endpoint;
 
@@ -17,8 +18,17 @@ use crate::args::Kind;
 use crate::output::yaml;
 
 /// Fields that Magnum computes and its clients send back.
-const COMPUTED: &[&str] =
-    &["id", "is_default", "node_addresses", "node_count", "stack_id", "status", "status_reason", "uuid"];
+const COMPUTED: &[&str] = &[
+    "id",
+    "is_default",
+    "master_count",
+    "node_addresses",
+    "node_count",
+    "stack_id",
+    "status",
+    "status_reason",
+    "uuid",
+];
 
 /// The text of an object's manifest.
 ///
@@ -56,6 +66,7 @@ pub(crate) fn known_of(kind: Kind) -> (Vec<&'static str>, &'static [Kept]) {
         Kind::Release => known::<ReleaseSpec>(),
         Kind::Allocation => known::<AllocationSpec>(),
         Kind::Namespace => known::<NamespaceSpec>(),
+        Kind::Inspectionrule => known::<InspectionRuleSpec>(),
         Kind::Token => (vec!["nodegroup", "node"], &[]),
     }
 }
@@ -83,7 +94,7 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
         let value = object.get(field.name).filter(|value| is_said(value) && !is_filled(field, value));
         to.extend(value.map(|value| (field.name.to_owned(), value.clone())));
     }
-    if kind != Kind::Release {
+    if !matches!(kind, Kind::Release | Kind::Inspectionrule) {
         maps(&mut to, object);
     }
     to

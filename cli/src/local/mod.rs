@@ -196,6 +196,7 @@ fn fleet(objects: Objects, releases: Releases) -> Fleet {
     let mut fleet = Fleet::new();
     fleet.apply_all(releases.into_values().map(Change::Release));
     fleet.apply_all(shared(objects.namespaces).map(Change::Namespace));
+    fleet.apply_all(shared(objects.rules).map(Change::Rule));
     fleet.apply_all(shared(objects.templates).map(Change::Template));
     fleet.apply_all(shared(objects.clusters).map(Change::Cluster));
     fleet.apply_all(shared(objects.groups).map(Change::NodeGroup));

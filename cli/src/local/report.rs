@@ -125,6 +125,32 @@ mod tests {
     }
 
     #[test]
+    fn w05_a_condition_of_what_falls_to_master_sees_what_its_cluster_gives() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("site.yaml");
+        let task = |id: &str, condition: &str| {
+            format!(
+                " - {{id: {id}, type: shell, roles: [master], condition: \"{condition}\", parameters: {{command: [a]}}}}\n"
+            )
+        };
+        let tasks = [
+            task("of-template", "params.size == 3"),
+            task("of-cluster", "labels.tier == 'gold' && cluster.name == 'prod'"),
+            task("of-no-group", "has(node.nodegroup)"),
+        ];
+        let text = format!(
+            "kind: Release\nname: r\nroles: {{web: {{}}}}\ntasks:\n{}---\nkind: ClusterTemplate\nname: t\nparameters: {{size: 3}}\n---\n\
+             kind: Cluster\nname: prod\ncluster_template: t\nrelease: r\nlabels: {{tier: gold}}\n---\n\
+             kind: NodeGroup\ncluster: prod\nname: all\n",
+            tasks.concat()
+        );
+        std::fs::write(&file, text).unwrap();
+        let master = load(&[file], Purpose::Answer).unwrap().answer.nodes.remove("master").unwrap();
+        assert_eq!(master.tasks, ["of-cluster", "of-template"], "{:?}", master.skipped);
+        assert!(master.skipped.contains_key("of-no-group"), "{:?}", master.skipped);
+    }
+
+    #[test]
     fn w05_what_falls_to_master_is_left_out_by_its_condition() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("site.yaml");

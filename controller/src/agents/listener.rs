@@ -29,7 +29,7 @@ use crate::intake::Intake;
 use crate::metrics::Counters;
 
 /// The path of nearly every request.
-pub(crate) const CHECK_IN: &str = "/agent/v1/checkin";
+pub(crate) const CHECK_IN: &str = Endpoint::CheckIn.route().path;
 
 /// The body of an answer to an agent.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ impl AgentsListener {
     }
 
     fn refuse(&self, peer: &Peer, error: &ApiError) -> Response<AgentBody> {
-        // What is the controller's own doing is no refusal of who asks. All else is: an agent sends nothing that is refused.
+        // A failure of the controller itself is not counted against the caller. Any other error is: a sound agent sends nothing that is refused.
         if error.status() < 500 {
             self.rejected.refuse_peer(error.kind.name(), peer);
         } else {

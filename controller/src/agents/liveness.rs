@@ -40,8 +40,8 @@ pub async fn watch_silence(
     }
 }
 
-/// Writes whether a node is silent, if the store says another thing. There is one writer for each node at a time, and it looks again
-/// after each write: the writes of a beginning and an end could pass each other else, and the earlier one would stay.
+/// Writes whether a node is silent, if the store says another thing. One task at a time writes for a node,
+/// and it checks again after each write. Otherwise the writes of a silence's start and end could overtake each other, and the older would stay.
 pub(super) async fn write_silence(slot: &Slot, intake: &dyn Intake, now_s: impl Fn() -> u64) {
     let _alone = slot.writing().await;
     loop {

@@ -2,7 +2,8 @@
 //!
 //! It has two floors. [`http`] is the protocol: it opens a request, finds its row of `stemma_wire::endpoint`, and renders the
 //! answer. [`principal`] says who asks. [`resource`] gives each row what it does, by an exhaustive match. A resource uses the protocol; the protocol knows no
-//! resource. Handlers read the cache and write through the registry: none of them sees the store, a socket or a clock.
+//! resource. Handlers read the cache and write through the registry. Only events, the audit and requests
+//! of before are read from the store, and no decision is. No handler sees a socket or a clock.
 
 mod http;
 mod principal;
@@ -22,13 +23,22 @@ pub use http::writers::Writers;
 pub use resource::Streams;
 
 use crate::blobs::Blobs;
-use crate::ca::Authority;
+use crate::ca::{Authority, ServerName};
 use crate::cache::{Cache, Model};
 use crate::desired::DesiredTable;
 use crate::enrol::Guesses;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconciler;
 use crate::registry::Registry;
+
+/// How agents reach a controller.
+#[derive(Clone, Debug)]
+pub struct Reached {
+    /// The port of their listener.
+    pub port: u16,
+    /// The name by which others know this machine, where `init` or the configuration says one.
+    pub name: Option<ServerName>,
+}
 
 /// What the handlers share; a clone is another handle of the same.
 #[derive(Clone)]
@@ -53,15 +63,15 @@ pub struct Api {
     pub writers: Writers,
     /// Who is told of events.
     pub streams: Streams,
-    /// The port at which agents are served, with which a new token's answer says where to join.
-    pub agents_port: u16,
+    /// How agents reach this controller: a new token's answer says where to join.
+    pub agents: Reached,
     /// Which requests the listener takes.
     pub guarding: Guarding,
     /// Who makes certificates; none in a test without agents.
     pub authority: Option<Arc<Authority>>,
     /// Who was wrong about a token.
     pub guesses: Arc<Guesses>,
-    /// Who is stored with the first principal of a fleet of before there were any; none in a test.
+    /// The first admin: stored together with the first principal of a fleet that was made before there were principals. `None` in tests.
     pub first_admin: Option<Arc<PrincipalSpec>>,
     /// The cluster to which whoever asks is bound.
     pub within: Option<ClusterId>,

@@ -60,7 +60,7 @@ impl Api {
         }
     }
 
-    /// Refuses who is no longer what it was, or by the same.
+    /// Refuses a caller whose principal, role, cluster or credential is no longer what it was at the beginning of the request.
     ///
     /// # Errors
     /// As [`Who::check_still`].

@@ -134,10 +134,12 @@ pub fn write(path: &Path, holds: Holds, bytes: &[u8]) -> Result<(), FileError> {
 /// Makes a directory that only its owner enters. One that is there is closed to others.
 ///
 /// # Errors
-/// [`FileError::Io`].
+/// [`FileError`]; that another user owns one that is there.
 pub fn make_directory(path: &Path) -> Result<(), FileError> {
     let io = |what| move |source| FileError::Io { path: path.to_owned(), what, source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("make"))?;
+    let owner = fs::metadata(path).map_err(io("look at"))?.uid();
+    check_owner(path, owner, rustix::process::geteuid().as_raw())?;
     fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io("set the mode of"))
 }
 

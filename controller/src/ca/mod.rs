@@ -84,17 +84,18 @@ impl Authority {
             let issuer = issue::issuer(&fleet, name, &root, now_s)?;
             store(directory, name, &issuer)?;
         }
-        Self::load(directory, fleet)
+        Self::load(directory, None, fleet)
     }
 
-    /// Reads what `create` wrote. The root's key is not needed and not looked for: it may be kept elsewhere.
+    /// Reads what `create` wrote. The root's key is not needed and not looked for: it may be kept elsewhere. An issuer's key that stands
+    /// among the `credentials`, as `agents.key`, goes before the one in the directory, which need not be there then.
     ///
     /// # Errors
     /// [`CaError`]; a key that others may read or write is refused (S71).
-    pub fn load(directory: &Path, fleet: Fleet) -> Result<Self, CaError> {
+    pub fn load(directory: &Path, credentials: Option<&Path>, fleet: Fleet) -> Result<Self, CaError> {
         files::check_directory(directory)?;
         let root = read_certificate(&directory.join("root.pem"))?;
-        let [agents, admin, signers] = ISSUERS.map(|name| load(directory, name));
+        let [agents, admin, signers] = ISSUERS.map(|name| load(directory, credentials, name));
         Ok(Self { fleet, root, agents: agents?, admin: admin?, signers: signers? })
     }
 
@@ -141,11 +142,21 @@ fn store(directory: &Path, name: &str, signing: &Signing) -> Result<(), FileErro
     files::write(&directory.join(name).with_added_extension("pem"), Holds::Settings, certificate.as_bytes())
 }
 
-fn load(directory: &Path, name: &str) -> Result<Signing, CaError> {
+/// The file of an issuer's key. One of the service manager's is closed to others by where it stands, and by its mode it is only seen that
+/// the controller's user may read it.
+fn key_file(directory: &Path, credentials: Option<&Path>, name: &str) -> (PathBuf, Holds) {
+    let credential = credentials.map(|directory| directory.join(name).with_added_extension("key"));
+    match credential.filter(|path| path.exists()) {
+        Some(path) => (path, Holds::Settings),
+        None => (directory.join(name).with_added_extension("key"), Holds::Secret),
+    }
+}
+
+fn load(directory: &Path, credentials: Option<&Path>, name: &str) -> Result<Signing, CaError> {
     let certificate_path = directory.join(name).with_added_extension("pem");
     let certificate = read_certificate(&certificate_path)?;
-    let path = directory.join(name).with_added_extension("key");
-    let text = files::read(&path, Holds::Secret)?;
+    let (path, holds) = key_file(directory, credentials, name);
+    let text = files::read(&path, holds)?;
     let damaged = || CaError::Damaged { path: path.clone(), what: "private key" };
     let key = KeyPair::from_pem(&text).map_err(|_| damaged())?;
     let (_, parsed) = X509Certificate::from_der(&certificate)

@@ -14,9 +14,8 @@ use uuid::Uuid;
 
 pub use model::{Model, Reach};
 
-use crate::records::key;
 use crate::store::{Change, EventKind, Query, Revision, Store, StoreError, WatchError};
-use model::StoredValue;
+use model::{StoredValue, prefixes};
 
 /// The fleet in memory.
 pub struct Cache {
@@ -86,7 +85,10 @@ impl Cache {
     fn take(&self, change: &Change) -> Result<(), StoreError> {
         let mut model = Model::clone(&self.model.load());
         let mut reach = Reach::default();
-        for event in &change.events {
+        // As they are read at a start: objects that one commit makes have the same order in a list then.
+        let mut events: Vec<_> = change.events.iter().collect();
+        events.sort_by(|one, other| one.key.cmp(&other.key));
+        for event in events {
             let now = match &event.kind {
                 EventKind::Put { value, create_revision, .. } => {
                     StoredValue { value: Some(value.as_ref()), written: change.revision, made: *create_revision }
@@ -128,19 +130,7 @@ impl Cache {
 async fn load(store: &dyn Store) -> Result<Model, StoreError> {
     let snapshot = store.snapshot().await?;
     let mut model = Model { revision: snapshot.revision(), ..Model::default() };
-    let records = [
-        key::OBJECTS,
-        key::OBSERVATIONS,
-        key::SAID,
-        key::RELEASED,
-        key::PROFILES,
-        key::RESULTS,
-        key::REPORTS,
-        key::SEEN,
-        key::TOKENS,
-        key::RESOURCE_TYPES,
-    ];
-    for prefix in records.into_iter().chain(key::MARKS) {
+    for prefix in prefixes() {
         let list = snapshot.list(&Query::prefix(prefix)).await?;
         for entry in list.entries {
             let now =

@@ -1,19 +1,19 @@
 //! From an answer to the parts of a desired state, and to the profile that nodes alike share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use stemma_core::digest::{DigestVersion, canonical_json};
 use stemma_core::lifecycle::Limit;
 use stemma_core::origin::{Level, Origin};
-use stemma_core::release::{CompiledTask, Profile, ProfileHash};
+use stemma_core::release::{Profile, ProfileHash, sent_definition};
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::dropped_barriers;
-use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{self, Barrier, Known, KnownLabel, ProfileTask, TaskSet};
+use stemma_wire::message::{Hash, decode_part};
 
-use super::Encoded;
+use super::{Encoded, PUBLISHED};
 
 /// A profile as it is sent, with the blobs that it names.
 #[derive(Clone, Debug)]
@@ -38,8 +38,8 @@ impl Profiles {
     pub(crate) fn encoded(&mut self, profile: &Profile) -> EncodedProfile {
         remembered(&mut self.by_hash, profile.hash, || {
             let sent = sent(profile);
-            let blobs = blobs(&sent);
-            EncodedProfile { encoded: Arc::new(Encoded::profile(&sent)), blobs }
+            let blobs: BTreeSet<Hash> = sent.blobs().collect();
+            EncodedProfile { encoded: Arc::new(Encoded::profile(PUBLISHED, &sent)), blobs: blobs.into_iter().collect() }
         })
     }
 
@@ -54,7 +54,7 @@ impl Profiles {
     /// The barriers of a profile as it was sent before that the one of today no longer has, worked out once for each pair. A profile
     /// that cannot be read has none.
     pub(crate) fn dropped_barriers(&mut self, before: &Encoded<Hash>, today: &Encoded<Hash>) -> Arc<[Barrier]> {
-        let read = |profile: &Encoded<Hash>| postcard::from_bytes::<desired::Profile>(&profile.bytes).ok();
+        let read = |profile: &Encoded<Hash>| decode_part::<desired::Profile>(PUBLISHED, &profile.bytes).ok();
         remembered(&mut self.dropped, (before.name, today.name), || {
             let (Some(before), Some(today)) = (read(before), read(today)) else { return Arc::default() };
             dropped_barriers(barriers(&before), barriers(&today))
@@ -145,7 +145,7 @@ fn sent(profile: &Profile) -> desired::Profile {
         let waits = profile.waits.iter().filter(|(waiting, _)| *waiting as usize == at);
         ProfileTask {
             id: compiled.task.id.clone(),
-            definition: definition(compiled),
+            definition: sent_definition(&compiled.task),
             references: compiled.references.iter().map(ToString::to_string).collect(),
             after: before.map(|before| u16::try_from(before).expect("a release has at most 4096 tasks")).collect(),
             barriers: waits.map(|(_, wait)| barrier(profile, &profile.barriers[*wait as usize])).collect(),
@@ -154,40 +154,10 @@ fn sent(profile: &Profile) -> desired::Profile {
     desired::Profile { tasks: tasks.collect() }
 }
 
-/// A task's canonical JSON. One with an expression that nobody evaluates is of a type that no agent has, so that it is never
-/// started and stops what depends on it, as an unsupported type does.
-fn definition(compiled: &CompiledTask) -> String {
-    let mut value = serde_json::to_value(&*compiled.task).expect("a task is JSON");
-    if compiled.task.is_untranslated() {
-        value["type"] = json!("untranslated");
-    }
-    canonical_json(&value)
-}
-
-fn blobs(profile: &desired::Profile) -> Arc<[Hash]> {
-    let mut blobs: Vec<Hash> = profile.tasks.iter().filter_map(|task| blob(&task.definition)).collect();
-    blobs.sort_unstable();
-    blobs.dedup();
-    blobs.into()
-}
-
-/// The blob that a task's `source` names.
-fn blob(definition: &str) -> Option<Hash> {
-    let task: Value = serde_json::from_str(definition).ok()?;
-    Hash::of_source(task.pointer("/parameters/source")?.as_str()?).ok()
-}
-
 fn lifecycle(answer: &Answer) -> BTreeMap<String, u64> {
-    let limits = answer.limits();
-    let fields = [
-        ("node_drain_timeout", limits.node_drain_timeout.value),
-        ("node_volume_detach_timeout", limits.node_volume_detach_timeout.value),
-        ("node_deletion_timeout", limits.node_deletion_timeout.value),
-        ("min_ready_seconds", limits.min_ready_seconds.value),
-    ];
-    let limited = fields.into_iter().filter_map(|(name, limit)| match limit {
+    let limited = answer.limits().each().into_iter().filter_map(|(field, limit)| match limit.value {
         Limit::Forever => None,
-        Limit::Within(time) => Some((name.to_owned(), time.as_secs())),
+        Limit::Within(time) => Some((field.name().to_owned(), time.as_secs())),
     });
     limited.collect()
 }
@@ -226,7 +196,7 @@ mod tests {
         let profile = |barriers: Vec<Barrier>| {
             let (id, definition) = (String::new(), String::new());
             let task = ProfileTask { id, definition, references: vec![], after: vec![], barriers };
-            Encoded::profile(&desired::Profile { tasks: vec![task] })
+            Encoded::profile(PUBLISHED, &desired::Profile { tasks: vec![task] })
         };
         let (before, today) = (profile(vec![barrier("a"), barrier("b")]), profile(vec![barrier("b")]));
         let mut profiles = Profiles::default();

@@ -34,6 +34,10 @@ use slot::Slot;
 
 use crate::status::StatusTable;
 
+/// The wire version of the parts that hosts are given, to which the digests belong that they name. A host that keeps parts of another
+/// version needs them, and these digests, in that version.
+pub const PUBLISHED: WireVersion = WireVersion::FIRST;
+
 /// Bytes that are sent as they are, with their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded<N> {
@@ -44,17 +48,17 @@ pub struct Encoded<N> {
 }
 
 impl Encoded<PartDigest> {
-    /// Encodes one part of a desired state.
-    pub fn part<M: Message>(part: &M) -> Self {
-        let bytes = Bytes::from(encode_part(WireVersion::CURRENT, part));
-        Self { name: digest_part(WireVersion::CURRENT, &bytes), bytes }
+    /// Encodes one part of a desired state in a version, to which its digest belongs.
+    pub fn part<M: Message>(version: WireVersion, part: &M) -> Self {
+        let bytes = Bytes::from(encode_part(version, part));
+        Self { name: digest_part(version, &bytes), bytes }
     }
 }
 
 impl Encoded<Hash> {
-    /// Encodes a profile.
-    pub fn profile(profile: &Profile) -> Self {
-        let bytes = Bytes::from(encode_part(WireVersion::CURRENT, profile));
+    /// Encodes a profile in a version.
+    pub fn profile(version: WireVersion, profile: &Profile) -> Self {
+        let bytes = Bytes::from(encode_part(version, profile));
         Self { name: hash_content(&bytes), bytes }
     }
 }
@@ -277,6 +281,11 @@ impl DesiredTable {
     /// How long ago a node was last heard of; `None`: not since this process has started.
     pub(crate) fn heard(&self, node: Uuid) -> Option<Duration> {
         read(&self.slots).get(&node)?.heard(Instant::now())
+    }
+
+    /// The digest of the task set that a node's agent said it holds; `None`: it holds none, or said nothing since this process has started.
+    pub(crate) fn held_task_set(&self, node: Uuid) -> Option<PartDigest> {
+        read(&self.slots).get(&node)?.held().map(|held| held.task_set)
     }
 
     /// From where two hosts check in with one node's identity, if they do.

@@ -2,8 +2,6 @@
 //! so is refused.
 
 use stemma_core::digest::DigestVersion;
-use stemma_core::finding::{Finding, rule};
-use stemma_core::object::Timestamp;
 use stemma_core::resolve::Answer;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{Known, MAX_DESIRED, MAX_ENTRIES, MAX_LISTED, TaskSet};
@@ -57,35 +55,57 @@ impl TooLarge {
     }
 }
 
-/// The bytes of a node's desired state, were it sent now.
+/// The bytes of a node's desired state, were its next task set sent now.
 ///
 /// # Errors
 /// [`TooLarge`].
 pub(crate) fn of_answer(answer: &Answer) -> Result<usize, TooLarge> {
     let profile = answer.task_set().map(|_| Hash([0; 32]));
     let (known, task_set) = (encode::known(answer), encode::task_set(answer, profile, DigestVersion::NEWEST));
-    let size = |bytes: Result<usize, postcard::Error>| bytes.expect("the messages hold no type that postcard refuses");
-    let sizes = (
-        size(postcard::experimental::serialized_size(&known)),
-        size(postcard::experimental::serialized_size(&task_set)),
-    );
-    check(&known, &task_set, sizes)
+    check(&known, &task_set, (size(&known), size(&task_set)))
 }
 
-/// A bound from above of a desired state's bytes and entries, in a fraction of the time that encoding takes. It is far from exact.
-/// `None` for a state with ready probes, whose size it does not know.
-fn at_most(answer: &Answer) -> Option<usize> {
-    let texts = |texts: &mut dyn Iterator<Item = usize>| texts.map(|bytes| bytes + ENTRY).sum::<usize>();
+/// Whether a node's desired state is surely no larger than it may be, with its next task set and with one that it keeps. It folds the
+/// node's labels once, and encodes nothing but what is kept.
+pub(crate) fn fits(answer: &Answer, kept: Option<&TaskSet>) -> bool {
+    let tasks = tasks_at_most(answer).max(kept.map_or(0, size));
+    at_most(answer, tasks).is_some_and(|bytes| bytes < MAX_DESIRED)
+}
+
+/// The bytes of a node's desired state, with a task set that it keeps.
+///
+/// # Errors
+/// [`TooLarge`].
+pub(crate) fn of_kept(answer: &Answer, kept: &TaskSet) -> Result<usize, TooLarge> {
+    let known = encode::known(answer);
+    check(&known, kept, (size(&known), size(kept)))
+}
+
+fn size(part: &impl serde::Serialize) -> usize {
+    postcard::experimental::serialized_size(part).expect("the messages hold no type that postcard refuses")
+}
+
+fn texts(texts: &mut dyn Iterator<Item = usize>) -> usize {
+    texts.map(|bytes| bytes + ENTRY).sum()
+}
+
+/// A bound from above of a desired state's bytes and entries, in a fraction of the time that encoding takes, by one of its task set.
+/// It is far from exact. `None` for a state with ready probes, whose size it does not know.
+fn at_most(answer: &Answer, tasks: usize) -> Option<usize> {
     let labels = texts(&mut answer.labels().iter().map(|(key, said)| key.len() + said.value.len()));
     let annotations = texts(&mut answer.annotations().iter().map(|(key, said)| key.len() + said.value.len()));
     let traits = texts(&mut answer.traits().names().map(|name| name.len()));
-    let tasks = answer.task_set().map_or(0, |set| {
+    let hold = answer.hold().map_or(0, |hold| hold.reason.len());
+    answer.ready().is_empty().then_some(SLACK + hold + labels + annotations + traits + tasks)
+}
+
+/// The same bound of the next task set alone.
+fn tasks_at_most(answer: &Answer) -> usize {
+    answer.task_set().map_or(0, |set| {
         let left_out = texts(&mut set.left_out_ids().map(|(id, why)| id.len() + why.to_string().len()));
         let tags = texts(&mut set.tags().iter().chain(set.primary_tags()).map(|tag| tag.len()));
         left_out + tags + ENTRY * set.inputs.len() + ESCAPED * set.inputs.bytes()
-    });
-    let hold = answer.hold().map_or(0, |hold| hold.reason.len());
-    answer.ready().is_empty().then_some(SLACK + hold + labels + annotations + traits + tasks)
+    })
 }
 
 /// Checks the parts of a desired state, and their sizes in bytes as they are sent.
@@ -103,22 +123,6 @@ pub(crate) fn check(known: &Known, task_set: &TaskSet, sizes: (usize, usize)) ->
     }
     let bytes = sizes.0 + sizes.1;
     if bytes > MAX_DESIRED { Err(TooLarge::Bytes { bytes, known: sizes.0, tasks: sizes.1 }) } else { Ok(bytes) }
-}
-
-/// That a node is told something too large to be sent.
-pub(crate) fn too_large(answer: &Answer) -> Option<Finding> {
-    if at_most(answer).is_some_and(|bytes| bytes < MAX_DESIRED) {
-        return None;
-    }
-    let error = of_answer(answer).err()?;
-    let object = format!("node/{}", answer.node().display_name());
-    let message = format!("{error}: its host keeps what it has; make labels, annotations or parameters smaller");
-    Some(Finding::of(rule::DESIRED_TOO_LARGE, object, message))
-}
-
-/// All findings about a node at that time: those of its answer, what was said on its host, and that it is too large to be sent.
-pub(crate) fn findings(answer: &Answer, now: Timestamp) -> Vec<Finding> {
-    too_large(answer).into_iter().chain(answer.findings()).chain(answer.findings_of_host(now)).collect()
 }
 
 #[cfg(test)]
@@ -223,8 +227,8 @@ mod tests {
         ) {
             let answer = answer(&labels, &parameters, &annotations, &reason);
             prop_assert_eq!(answer.task_set().unwrap().left_out.len(), labels.len());
-            let (sent, most) = (of_answer(&answer), at_most(&answer).unwrap());
-            prop_assert_eq!(too_large(&answer).is_some(), sent.is_err(), "what is too large is told, and nothing else");
+            let (sent, most) = (of_answer(&answer), at_most(&answer, tasks_at_most(&answer)).unwrap());
+            prop_assert!(sent.is_ok() || !fits(&answer, None), "what is too large is told");
             match sent {
                 Ok(bytes) => prop_assert!(bytes <= most, "{} bytes are sent, and the bound is {}", bytes, most),
                 Err(error) => prop_assert!(most >= MAX_DESIRED, "{}: the bound is {}", error, most),

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use stemma_core::status::Liveness;
+use stemma_core::object::NodeGroupSpec;
+use stemma_core::status::{Heard, Liveness};
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::signed::{Grant, LeaseKind, SignedGrant};
@@ -21,9 +22,6 @@ use uuid::Uuid;
 use super::hosts::{Addresses, Hosts, Speaker};
 use super::{Released, Signed, lock};
 use crate::intake::{Said, Stored};
-
-/// After so long without a check-in a node is silent, unless its group says otherwise.
-pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(90);
 
 /// Which check-in of a node this is; a later one supersedes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,18 +103,13 @@ impl GrantKey {
 }
 
 impl State {
-    fn quiet(&self, now: Instant) -> Option<Duration> {
-        let quiet = now.saturating_duration_since(self.heard);
-        (quiet >= self.silent_after).then_some(quiet)
-    }
-
-    /// A node that was silent before the controller started is silent until it checks in; the others get their whole time again.
-    fn liveness(&self, now: Instant) -> Liveness {
-        match self.stored {
-            None => Liveness::Absent,
-            Some(_) if self.parked => Liveness::Connected,
-            Some(stored) if (stored.silent && self.turn == 0) || self.quiet(now).is_some() => Liveness::Silent,
-            Some(_) => Liveness::Connected,
+    fn heard(&self, now: Instant) -> Heard {
+        Heard {
+            was_silent: self.stored.map(|stored| stored.silent),
+            is_parked: self.parked,
+            since_start: self.turn > 0,
+            quiet: now.saturating_duration_since(self.heard),
+            silent_after: self.silent_after,
         }
     }
 
@@ -189,7 +182,7 @@ impl Slot {
             desired: None,
             grants: Arc::new([]),
             told: Weak::new(),
-            silent_after: SILENT_AFTER,
+            silent_after: Duration::from_secs(NodeGroupSpec::SILENT_AFTER_SECONDS.into()),
             heard: Instant::now(),
             silence: Written::Unasked,
             stored: None,
@@ -206,13 +199,18 @@ impl Slot {
         self.node
     }
 
+    /// What the agent holds, as its last check-in said.
+    pub(crate) fn held(&self) -> Option<Held> {
+        lock(&self.state).held
+    }
+
     /// Begins a check-in; one that is parked is answered. `ask` reads what is stored of the node, once for each start of the controller.
     ///
     /// Everything that a check-in decides is decided under one lock; a check-in in which nothing changed takes the lock twice. What the
     /// agent says is noted only when it is stored ([`Slot::note_said`]), since a connection may break before.
     pub(crate) fn begin(&self, now: Instant, opening: &Opening<'_>, ask: impl FnOnce() -> Stored) -> Begun {
         let mut state = lock(&self.state);
-        let before = state.liveness(now);
+        let before = state.heard(now).liveness();
         state.turn += 1;
         state.heard = now;
         let stored = *state.stored.get_or_insert_with(ask);
@@ -401,7 +399,7 @@ impl Slot {
 
     /// For how long the node was not heard of, when that is silence.
     pub(crate) fn quiet(&self, now: Instant) -> Option<Duration> {
-        lock(&self.state).quiet(now)
+        lock(&self.state).heard(now).silence()
     }
 
     /// Whether it is to be written that the node is silent, or no longer. From then on nobody knows what is written, until
@@ -417,7 +415,7 @@ impl Slot {
 
     /// Whether the node's agent is there, whatever of it could be written.
     pub(crate) fn liveness(&self, now: Instant) -> Liveness {
-        lock(&self.state).liveness(now)
+        lock(&self.state).heard(now).liveness()
     }
 
     /// From where two hosts check in with this node's identity, if they do.

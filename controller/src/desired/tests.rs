@@ -54,7 +54,7 @@ fn pass(revision: u64) -> Batch {
 #[test]
 fn a_state_that_is_signed_again_has_its_grants_at_its_own_revision() {
     let (table, node) = (table(), Uuid::from_u128(1));
-    let part = |name: &str| Arc::new(Encoded::part(&Known { name: name.to_owned(), ..Known::default() }));
+    let part = |name: &str| Arc::new(Encoded::part(PUBLISHED, &Known { name: name.to_owned(), ..Known::default() }));
     let state = Released {
         revision: Revision(5),
         known: part("known"),

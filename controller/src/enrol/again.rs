@@ -47,7 +47,7 @@ impl Enrolment {
     /// Gives a node that has joined another certificate for the key that it has joined with.
     ///
     /// # Errors
-    /// That it did not join with this token and this key, or has got another key since; that it asks without end.
+    /// When it did not join with this token and this key, or has got another key since; when it asks without end.
     pub(super) async fn answer_again(&self, again: &Again, from: SocketAddr) -> Result<EnrollAnswer, ApiError> {
         let caller = caller(format!("token/{}", again.token), from, "asked again for what it joined with");
         let (made, written) = self.write(&caller, |context| self.decide_again(context, again)).await?;
@@ -72,6 +72,9 @@ impl Enrolment {
         record.certificates.push(certificate);
         let mut work = Work::on(context);
         work.draft().require(Precondition::unchanged(token_key(&again.token), token.written));
+        if let Some(node) = context.model.nodes.get(again.node) {
+            work.draft().note(node);
+        }
         record_join(&mut work, again.node, &record, Some(written));
         Ok((work.finish(Answer::empty(201))?, Made { node: again.node, chain, record }))
     }

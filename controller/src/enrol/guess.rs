@@ -3,8 +3,8 @@
 //! A secret is 256 random bits, so no rate makes guessing hopeful; the limit is for the noise and the work that guessing makes. Wrong
 //! ones count alone: a thousand hosts that join behind one address are never slowed down by each other. One network that guesses is
 //! refused unseen. All of them together are not: whoever has enough networks would keep every new host out, and a look at a token
-//! (one hash, one read) costs a fiftieth of the handshake before it. So when too many guess, the wrong are told to come
-//! back later instead of that they are wrong, and the right are let in (S29).
+//! (one hash, one read) costs a fiftieth of the handshake before it. So when too many guess, a wrong token is answered
+//! with "come back later" instead of "wrong", and a right one is accepted (S29).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -102,7 +102,7 @@ impl Guesses {
         let told = wrong.all.level < of_all;
         wrong.all.add(of_all);
         wrong.make_room(now_s, refill_s);
-        // With the memory full of the guilty, the measure for all is what holds.
+        // When the table of networks is full, only the limit for all networks applies.
         let from = network(from);
         if wrong.by_network.len() < MOST_NETWORKS || wrong.by_network.contains_key(&from) {
             wrong.by_network.entry(from).or_insert(Bucket { level: 0, since_s: now_s }).add(of_one_network);

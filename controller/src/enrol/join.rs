@@ -234,6 +234,7 @@ fn take_over(work: &mut Work<'_>, node: &Arc<Node>, token: &TokenRecord) -> Resu
     } else {
         let at = key::object(Kind::Node, node.meta.uuid);
         work.draft().require(Precondition::unchanged(at, Revision::new(node.meta.resource_version)));
+        work.draft().note(node);
     }
     Ok(())
 }
@@ -244,7 +245,11 @@ fn retired_certificates(earlier: Option<&(AgentRecord, Revision)>) -> Vec<super:
     record.certificates.iter().map(|old| super::CertificateRecord { revoked: true, ..old.clone() }).collect()
 }
 
+/// Stores what is recorded of a node that was written or noted last, and names its newest certificate in the audit.
 pub(super) fn record_join(work: &mut Work<'_>, node: Uuid, record: &AgentRecord, earlier: Option<Revision>) {
+    if let Some(certificate) = record.certificates.last() {
+        work.draft().name_part(format!("certificates.{}", stemma_core::digest::Hex(&certificate.serial.0)));
+    }
     let at = agent_key(node);
     work.draft().require(Precondition::as_read(at.clone(), earlier));
     work.draft().entry(Op::Put { key: at.into(), value: codec::encode(record) });

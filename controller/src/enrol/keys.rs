@@ -21,7 +21,7 @@ use crate::store::{Entry, Op, Precondition, Snapshot, StoreError};
 /// issued would be thrown away.
 ///
 /// # Errors
-/// That the key is another node's; [`Undecided::Unread`].
+/// When the key is another node's; [`Undecided::Unread`].
 pub(super) fn follow(
     context: &Context<'_>,
     draft: &mut Draft,

@@ -81,7 +81,7 @@ impl Enrolment {
 pub(super) fn too_many() -> ApiError {
     let message = format!("the node has {MOST_CERTIFICATES} certificates that are not over, and is given no more");
     ApiError::new(ErrorType::CertificateTooMany, message)
-        .detail("it renews without need; look for a second holder of its key; then delete the node, which ends them all, and let its host join anew")
+        .detail("it renews without need; look for a second holder of its key; then delete the node, which ends them all, and let its host join again")
 }
 
 /// Whether the holder of this certificate may have the next one for this key, by what is recorded of its node. Past its end it may

@@ -119,18 +119,21 @@ pub(crate) fn with_secret(mut answer: Answer, caller: &Caller, id: &str, secret:
     answer
 }
 
-/// All tokens that are still on record, the newest last: `{"tokens": […]}`.
-pub fn list(model: &Model) -> Value {
+/// The tokens that are still on record and for all of these, the newest last.
+pub fn list(model: &Model, bound: &[Bound]) -> Vec<Value> {
     let tokens = model.tokens.values().map(|token| &token.record);
-    let mut tokens: Vec<&TokenRecord> = tokens.filter(|token| model.sees(model.place_of_bound(token.bound))).collect();
+    let is_asked = |token: &&TokenRecord| {
+        model.sees(model.place_of_bound(token.bound)) && bound.iter().all(|wanted| *wanted == token.bound)
+    };
+    let mut tokens: Vec<&TokenRecord> = tokens.filter(is_asked).collect();
     tokens.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
-    json!({"tokens": tokens.iter().map(|token| view(model, token)).collect::<Vec<_>>()})
+    tokens.iter().map(|token| view(model, token)).collect()
 }
 
 /// One token, without its secret.
 ///
 /// # Errors
-/// That there is none of this id.
+/// When there is none of this id.
 pub fn get(model: &Model, id: &str) -> Result<Value, ApiError> {
     Ok(view(model, &seen(model, id)?.record))
 }
@@ -138,7 +141,7 @@ pub fn get(model: &Model, id: &str) -> Result<Value, ApiError> {
 /// Takes a token back; `answer` says what is answered, of what a list shows of it.
 ///
 /// # Errors
-/// That there is none of this id; what the store says.
+/// When there is none of this id; what the store says.
 pub async fn delete(
     registry: &Registry,
     caller: &Caller,
@@ -226,7 +229,7 @@ fn view(model: &Model, token: &TokenRecord) -> Value {
     })
 }
 
-/// RFC 3339, in UTC, as every date of the API.
+/// RFC 3339, in UTC, and ends in `Z` as Glance's dates do; those of objects end in `+00:00`, as other `OpenStack` services write them.
 fn date(at: Timestamp) -> Value {
     let seconds = i64::try_from(at.0 / 1000).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(seconds).map_or(Value::Null, |at| at.to_string().into())

@@ -2,32 +2,44 @@
 
 use std::sync::Arc;
 
-use stemma_core::object::Node;
-use stemma_core::resolve::Answer;
+use stemma_core::object::{Node, Timestamp};
+use stemma_core::resolve::{Answer, Resolution};
+use stemma_core::rollout::Standing;
 use stemma_core::status::{Facts, Liveness, Side, TaskNews, Tasks};
 use uuid::Uuid;
 
+use super::released::{Untranslated, candidate, runs};
 use crate::cache::Model;
-use crate::records::reported::{ReleasedRecord, TaskOutcome};
+use crate::desired::size::{self, TooLarge};
+use crate::records::reported::{ReleasedRecord, StoredResult};
 
 /// What the model says of the state of a node. The table of statuses adds whether its agent is there, and whether two hosts have its identity.
-pub(crate) fn facts(model: &Model, node: &Node, answer: Option<&Answer>, has_error: bool) -> Facts {
+pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Timestamp) -> Facts {
     let said = model.said.get(&node.meta.uuid);
-    let is_paused = answer.is_some_and(Answer::is_paused);
+    let is_too_large = resolution.answer().is_some_and(|answer| too_large(model, answer, now).is_some());
+    let is_paused = resolution.answer().is_some_and(|answer| answer.is_paused());
     Facts {
         is_placed: node.spec.nodegroup.is_some(),
-        parked: Side::of(node.spec.parked, said.is_some_and(|said| said.parked.is_some())),
+        parked: model.fleet.parked(node),
         paused: Side::of(is_paused, said.is_some_and(|said| said.paused)),
         is_doubled: false,
-        has_error,
+        has_error: resolution.has_error() || is_too_large,
         liveness: Liveness::default(),
         tasks: tasks(model, node.meta.uuid),
     }
 }
 
-/// The ids of the tasks that were released to a node.
-pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
-    released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+/// That what a node is told now or with its next task set is too large to be sent: it stays as it is.
+pub(crate) fn too_large(model: &Model, answer: &Answer, now: Timestamp) -> Option<TooLarge> {
+    let kept = model.released.get(&answer.id().0).map(|released| &released.task_set);
+    if size::fits(answer, kept) {
+        return None;
+    }
+    size::of_answer(answer).err().or_else(|| {
+        let error = size::of_kept(answer, kept?).err()?;
+        let standing = candidate(model, answer, &mut Untranslated::new()).standing(now);
+        (standing != Standing::Due).then_some(error)
+    })
 }
 
 /// What became of the tasks that were released to a node.
@@ -47,7 +59,7 @@ pub(crate) fn news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskNews<'
     known.into_iter().flat_map(|(released, results)| {
         let digest = released.digest();
         runs(model, released).filter_map(move |task| {
-            let TaskOutcome { at, result } = results.of(digest, task)?;
+            let StoredResult { at, result } = results.of(digest, task)?;
             Some(TaskNews { task, outcome: result.outcome.of_node(), message: &result.message, since: *at })
         })
     })

@@ -13,7 +13,7 @@
 
 pub(crate) mod facts;
 mod primary;
-mod released;
+pub(crate) mod released;
 pub(crate) mod waves;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -84,8 +84,8 @@ impl Reconciler {
         Self { registry, cache, table, counters, memory: Mutex::default(), waves: Mutex::default() }
     }
 
-    /// The barriers that are shut for a node, and for whom they wait, as of a model. Where that is the model of the last pass, the wave
-    /// that it left says so; else, or while a pass writes there, the cluster is looked at.
+    /// The barriers that are shut for a node, and for whom they wait, as of a model. If the last pass was for this
+    /// model, its wave has the answer. Otherwise, and while a pass holds the lock, the wave is computed from the model.
     pub(crate) fn shut(&self, model: &Model, node: NodeId) -> Vec<waves::Shut> {
         let kept = self.waves.try_lock().ok().and_then(|waves| waves.shut(model, node));
         kept.unwrap_or_else(|| waves::shut(waves::Results { table: &self.table, model }, node))
@@ -138,7 +138,8 @@ impl Reconciler {
         self.pass().await;
         // A result that never reached a wave is found here.
         self.waves().forget();
-        // Not counted: what was touched since that pass. A hold that ended since then is not either, as `now` is from before the pass.
+        // Nodes touched since that pass are expected, and not counted. `now` was read before the pass, so a hold that ended since is not
+        // counted either.
         let (model, reach) = self.cache.take_changes();
         let expected: BTreeSet<Uuid> = touched(&model, &reach).chain(self.memory().left.iter().copied()).collect();
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).chain(reach.gone.iter().copied()).collect();
@@ -195,7 +196,6 @@ impl Reconciler {
             drop(memory);
             return Vec::new();
         }
-        let told: BTreeSet<Uuid> = decided.iter().map(|(uuid, _)| *uuid).chain(gone.iter().copied()).collect();
         for (uuid, decision) in &decided {
             self.waves().set_dropped(*uuid, Arc::clone(&decision.dropped));
         }
@@ -206,7 +206,8 @@ impl Reconciler {
         let touched = Touched { nodes: &nodes, results: &moved };
         // With what was just stored.
         let stored = self.cache.model();
-        self.update_status(&stored, &answers, &told, &moved);
+        self.update_status(&stored, &answers, &moved, now);
+        self.table.status().reach(revision);
         let results = waves::Results { table: &self.table, model: &stored };
         self.waves().update(fleet, results, &touched, message::Revision(revision.get()));
         self.choose_primaries(fleet).await;
@@ -217,18 +218,17 @@ impl Reconciler {
     fn resolve(&self, model: &Model, nodes: &BTreeSet<Uuid>) -> (Vec<Arc<Answer>>, Vec<Uuid>) {
         let (mut answers, mut gone) = (Vec::new(), Vec::new());
         for &uuid in nodes {
-            match model.resolve(uuid) {
-                Resolution::Complete(answer) => answers.push(answer),
-                Resolution::Incomplete(_) if model.nodes.get(uuid).is_none() => {
+            let resolution = model.resolve(uuid);
+            match (&resolution, model.nodes.get(uuid)) {
+                (Resolution::Complete(answer), _) => answers.push(Arc::clone(answer)),
+                (Resolution::Incomplete(_), None) => {
                     let mut memory = self.memory();
                     memory.untold.remove(&uuid);
                     memory.hold_ends.remove(&NodeId(uuid));
                     gone.push(uuid);
                 }
-                Resolution::Incomplete(missing) => {
-                    if let Some(node) = model.nodes.get(uuid) {
-                        self.table.set_facts(uuid, facts::facts(model, node, None, false));
-                    }
+                (Resolution::Incomplete(missing), Some(node)) => {
+                    self.table.set_facts(uuid, facts::facts(model, node, &resolution, self.registry.now()));
                     let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                     if self.memory().note_untold(uuid, &missing) {
                         warn!(node:% = uuid, missing; "a node cannot be resolved and stays as it is");
@@ -282,14 +282,13 @@ impl Reconciler {
         &self,
         stored: &Model,
         answers: &[Arc<Answer>],
-        told: &BTreeSet<Uuid>,
         moved: &BTreeMap<Uuid, BTreeSet<String>>,
+        now: Timestamp,
     ) {
         for answer in answers {
             let node = answer.node().meta.uuid;
-            // One that is not told has a state that is too large.
-            let has_error = answer.has_error() || !told.contains(&node);
-            self.table.set_facts(node, facts::facts(stored, answer.node(), Some(answer), has_error));
+            let resolution = Resolution::Complete(Arc::clone(answer));
+            self.table.set_facts(node, facts::facts(stored, answer.node(), &resolution, now));
         }
         for node in moved.keys() {
             self.table.status().set_tasks(*node, facts::tasks(stored, *node));
@@ -347,14 +346,54 @@ impl Reconciler {
 }
 
 /// The nodes that a change touched.
-fn touched(model: &Model, reach: &Reach) -> impl Iterator<Item = Uuid> {
+fn touched<'a>(model: &'a Model, reach: &'a Reach) -> impl Iterator<Item = Uuid> + 'a {
     let everyone = reach.everything.then(|| model.nodes.iter().map(|node| node.meta.uuid));
-    reach.dirty.nodes().map(|id| id.0).chain(reach.gone.iter().copied()).chain(everyone.into_iter().flatten())
+    let dirty = reach.dirty.nodes(&model.fleet).map(|id| id.0);
+    dirty.chain(reach.gone.iter().copied()).chain(everyone.into_iter().flatten())
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use stemma_core::name::NodeName;
+    use stemma_core::object::{Kind, Meta, NodeSpec, Object};
+    use stemma_wire::clock::FixedClock;
+
     use super::*;
+    use crate::records::{codec, key};
+    use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store, Transaction};
+
+    #[tokio::test]
+    async fn what_no_pass_was_told_of_is_found_by_a_full_one_and_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
+        let store: Arc<dyn Store> =
+            Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
+        let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
+        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
+        tokio::spawn(async move { following.follow(followed.as_ref()).await });
+        let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(3600)));
+        let counters = Arc::new(Counters::default());
+        let reconciler = Reconciler::new(Arc::new(registry), crate::desired::tests::table(), Arc::clone(&counters));
+        let put = async |number: u128| {
+            let (id, name) = (Uuid::from_u128(number), NodeName::new(&format!("n{number}")).unwrap());
+            let node = Object { meta: Meta::new(id, Some(name), Timestamp(0)), spec: NodeSpec::default() };
+            let put = Transaction::new().put(key::object(Kind::Node, id), codec::encode(&node));
+            cache.reached(store.commit(put).await.unwrap()).await;
+        };
+        reconciler.start().await;
+        put(1).await;
+        reconciler.full().await;
+        assert_eq!(counters.missed.get(), 0, "a full pass hears of it as any other does");
+        put(2).await;
+        // Somebody else is told, so that no pass is.
+        drop(cache.take_changes());
+        reconciler.pass().await;
+        reconciler.full().await;
+        assert_eq!(counters.missed.get(), 1);
+        reconciler.full().await;
+        assert_eq!(counters.missed.get(), 1, "it is mended");
+    }
 
     #[test]
     fn why_a_node_is_not_told_is_news_once() {

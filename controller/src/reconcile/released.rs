@@ -10,16 +10,15 @@ use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Kind, Timestamp};
 use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::Answer;
-use stemma_core::rollout::{Candidate, Content, Standing};
+use stemma_core::rollout::{Candidate, Content, KeptProfile, Standing, keep};
 use stemma_wire::message::desired::{Barrier, TaskSet};
 use stemma_wire::message::{self, Hash};
 use uuid::Uuid;
 
-use super::facts;
 use crate::cache::Model;
 use crate::desired::encode::{self, EncodedProfile, Profiles};
 use crate::desired::size::{self, TooLarge};
-use crate::desired::{Encoded, Released};
+use crate::desired::{Encoded, PUBLISHED, Released};
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
 use crate::store::{Precondition, Query, Revision, Store, StoreError, Transaction};
@@ -56,16 +55,27 @@ struct Fixed {
 /// Which tasks of stored profiles are untranslated, by the profile: read once for all nodes that have it.
 pub(super) type Untranslated = BTreeMap<Hash, BTreeSet<String>>;
 
+/// The ids of the tasks that were released to a node.
+pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
+    released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+}
+
+/// Whether a task runs on a node by what was released to it; `None`: none does.
+pub(crate) fn runs_task(model: &Model, node: Uuid) -> Option<impl Fn(&str) -> bool> {
+    let released = model.released.get(&node)?;
+    runs(model, released).next()?;
+    Some(move |id: &str| runs(model, released).any(|task| task == id))
+}
+
 /// A node as its releases are planned.
-pub(super) fn candidate(model: &Model, answer: &Answer, known: &mut Untranslated) -> Candidate {
-    let released = model.released.get(&answer.id().0);
-    let present = released.map(|record| &record.task_set);
+pub(super) fn candidate<'a>(model: &Model, answer: &'a Answer, known: &mut Untranslated) -> Candidate<'a> {
+    let present = model.released.get(&answer.id().0).map(|record| &record.task_set);
     // Under the definition that it was released with: a newer one releases nothing.
     let version =
         present.and_then(|present| DigestVersion::of(present.digest_version)).unwrap_or(DigestVersion::NEWEST);
-    let runs = released.into_iter().flat_map(|released| facts::runs(model, released));
     let content = present.map(|present| content(model, present, version, known));
-    Candidate::of(answer, content, version, runs)
+    let runs = runs_task(model, answer.id().0);
+    Candidate::of(answer, content, version, runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool))
 }
 
 /// What of a released task set decides whether another one is released.
@@ -74,7 +84,7 @@ fn content(model: &Model, task_set: &TaskSet, version: DigestVersion, known: &mu
     let untranslated = profile.map(|name| {
         let read = || model.profiles.get(&name).map(|profile| profile.untranslated()).unwrap_or_default();
         let all = known.entry(name).or_insert_with(read);
-        all.iter().filter(|id| !task_set.left_out.contains_key(*id)).cloned().collect()
+        all.iter().filter(|id| task_set.runs(id)).cloned().collect()
     });
     Content {
         mode: task_set.mode,
@@ -124,44 +134,36 @@ impl Resolved<'_> {
             });
         };
         let today = answer.task_set().map(|set| profiles.encoded(&set.profile));
-        let is_today = today.as_ref().map(|profile| profile.encoded.name) == record.task_set.profile;
-        let kept = match record.task_set.profile {
-            Some(name) if !is_today => profiles.kept(name, || stored_profile(model, name)),
-            _ => today.clone().filter(|_| is_today),
+        let named = answer.release().map(|release| release.name.to_string());
+        let name = today.as_ref().map(|profile| profile.encoded.name);
+        let kept = keep(standing, record.task_set.profile, name, record.release.as_deref(), named.as_deref());
+        let profile = match kept.profile {
+            KeptProfile::None => None,
+            KeptProfile::Today => today.clone(),
+            KeptProfile::Earlier(name) => profiles.kept(name, || stored_profile(model, name)),
         };
-        let dropped = match (&kept, &today) {
-            // Of a node that is not to have the present order others may still run what it waits for.
-            (Some(kept), Some(today)) if !is_today && standing == Standing::Current => {
-                profiles.dropped_barriers(&kept.encoded, &today.encoded)
+        let dropped = match (&profile, &today) {
+            (Some(before), Some(today)) if kept.drops_barriers => {
+                profiles.dropped_barriers(&before.encoded, &today.encoded)
             }
             _ => Arc::default(),
         };
-        let released = self.told(&record.task_set, kept.as_ref())?;
-        Ok(Decision { released, dropped, record: self.mended(record, standing) })
-    }
-
-    /// What the store is to say of a task set that is kept, where it says something else: the name that the levels give the
-    /// release now, which may be another of the same tasks, and that its versions are fixed. `None`: all of it is stored.
-    fn mended(self, record: &ReleasedRecord, standing: Standing) -> Option<NewRecord> {
-        let Self { model, answer, .. } = self;
-        let recorded = || ReleaseRef::new(record.release.as_deref()?).ok();
-        let (release, renamed) = if standing == Standing::Current {
-            let name = answer.release().map(|release| release.name.to_string());
-            let renamed = (name != record.release).then(|| ReleasedRecord { release: name, ..record.clone() });
-            (answer.release(), renamed)
-        } else {
-            (recorded().and_then(|name| model.fleet.release(&name)), None)
-        };
+        let recorded = || model.fleet.release(&ReleaseRef::new(record.release.as_deref()?).ok()?);
+        let release = if kept.is_of_levels { answer.release() } else { recorded() };
         let fixes = release.map(|release| fixes(model, release)).unwrap_or_default();
-        (renamed.is_some() || !fixes.is_empty()).then_some(NewRecord { record: renamed, profile: None, fixes })
+        let renamed = kept.is_renamed.then(|| ReleasedRecord { release: named, ..ReleasedRecord::clone(record) });
+        let released = self.told(&record.task_set, profile.as_ref())?;
+        let is_new = renamed.is_some() || !fixes.is_empty();
+        let record = is_new.then_some(NewRecord { record: renamed, profile: None, fixes });
+        Ok(Decision { released, dropped, record })
     }
 
     fn told(self, task_set: &TaskSet, profile: Option<&EncodedProfile>) -> Result<Released, TooLarge> {
         let known = encode::known(self.answer);
         let released = Released {
             revision: message::Revision(self.model.revision.get()),
-            known: Arc::new(Encoded::part(&known)),
-            task_set: Arc::new(Encoded::part(task_set)),
+            known: Arc::new(Encoded::part(PUBLISHED, &known)),
+            task_set: Arc::new(Encoded::part(PUBLISHED, task_set)),
             profile: profile.map(|profile| Arc::clone(&profile.encoded)),
             blobs: profile.map_or_else(|| Arc::from([]), |profile| Arc::clone(&profile.blobs)),
             silent_after: Duration::from_secs(self.answer.silent_after_seconds().into()),
@@ -173,8 +175,8 @@ impl Resolved<'_> {
 
 /// The versions whose content a release to a node is to fix and that are not marked yet: its own, and those that it imports.
 fn fixes(model: &Model, release: &CompiledRelease) -> Vec<Fixed> {
-    let versions = release.all_imports.iter().chain([&release.name]).filter(|name| name.version.is_some());
-    versions
+    release
+        .versions()
         .filter_map(|name| {
             let name = name.to_string();
             if model.marks.contains_key(&key::fixed(&name)) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId};
 use stemma_core::release::Profile;
-use stemma_core::rollout::{Affected, TaskResults, Wave};
+use stemma_core::rollout::{Affected, Done, TaskResults, Wave};
 use stemma_wire::message::{Revision, desired};
 use uuid::Uuid;
 
@@ -30,12 +30,17 @@ impl TaskResults for Results<'_> {
         self.table.digests(node.0).map(|(_, task_set)| task_set.0)
     }
 
-    fn has_succeeded(&self, node: NodeId, task: &str) -> bool {
-        let Some((_, task_set)) = self.table.digests(node.0) else { return false };
-        let is_left_out =
-            self.model.released.get(&node.0).is_some_and(|record| record.task_set.left_out.contains_key(task));
-        let outcome = self.model.results.get(&node.0).and_then(|record| record.of(task_set, task));
-        is_left_out || outcome.is_some_and(|one| one.result.outcome.is_success())
+    fn done(&self, node: NodeId, task: &str) -> Done {
+        let Some((_, task_set)) = self.table.digests(node.0) else { return Done::NotYet };
+        let released = self.model.released.get(&node.0);
+        let stored = self.model.results.get(&node.0).and_then(|record| record.of(task_set, task));
+        if released.is_some_and(|record| !record.task_set.runs(task)) {
+            Done::LeftOut
+        } else if stored.is_some_and(|stored| stored.result.outcome.is_success()) {
+            Done::Succeeded
+        } else {
+            Done::NotYet
+        }
     }
 }
 
@@ -72,7 +77,7 @@ impl Waves {
 
     /// The barriers that are shut for a node; `None`: its wave is not that of this model.
     pub(super) fn shut(&self, model: &Model, node: NodeId) -> Option<Vec<Shut>> {
-        let wave = self.of.get(&cluster_of(&model.fleet, node)?)?;
+        let wave = self.of.get(&model.fleet.cluster_of_node(node)?)?;
         let profile = model.fleet.profile(node).filter(|_| self.followed.0 == model.revision.get())?;
         Some(shut_in(wave, profile, node))
     }
@@ -87,7 +92,7 @@ impl Waves {
         let mut affected: BTreeMap<ClusterId, Affected> = BTreeMap::new();
         let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for node in touched.nodes {
-            let now = cluster_of(fleet, NodeId(*node));
+            let now = fleet.cluster_of_node(NodeId(*node));
             let before = match now {
                 Some(cluster) => self.put_in.insert(*node, cluster),
                 None => {
@@ -103,7 +108,7 @@ impl Waves {
             self.put_nodes(fleet, results, cluster, &nodes, &mut affected);
         }
         for (node, tasks) in touched.results {
-            let Some(cluster) = cluster_of(fleet, NodeId(*node)) else { continue };
+            let Some(cluster) = fleet.cluster_of_node(NodeId(*node)) else { continue };
             if let Some(wave) = self.of.get_mut(&cluster) {
                 wave.put_results(&results, NodeId(*node), tasks, affected.entry(cluster).or_default());
             }
@@ -152,11 +157,6 @@ impl Waves {
     }
 }
 
-fn cluster_of(fleet: &Fleet, node: NodeId) -> Option<ClusterId> {
-    let group = fleet.node(node)?.spec.nodegroup?;
-    Some(fleet.group(group)?.spec.cluster)
-}
-
 /// A barrier that a node waits at.
 pub(crate) struct Shut {
     /// The barrier, as both ends name it.
@@ -173,7 +173,7 @@ const MOST_NAMED: usize = 10;
 /// The barriers that are shut for a node, and for whom they wait, as of this model.
 pub(super) fn shut(results: Results<'_>, node: NodeId) -> Vec<Shut> {
     let fleet = &results.model.fleet;
-    let (Some(profile), Some(cluster)) = (fleet.profile(node), cluster_of(fleet, node)) else { return Vec::new() };
+    let (Some(profile), Some(cluster)) = (fleet.profile(node), fleet.cluster_of_node(node)) else { return Vec::new() };
     shut_in(&Wave::of_profiles(fleet, cluster, &results, [profile]), profile, node)
 }
 

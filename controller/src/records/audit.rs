@@ -50,6 +50,9 @@ pub struct Refusal {
     pub principal: String,
     /// From where, as `127.0.0.1:4711`.
     pub address: String,
+    /// From where else, where two hosts have one identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_address: Option<String>,
     /// The reason's code, as in `stemma_rejected_total{reason}`.
     pub refused: String,
     /// How many more of this principal and reason there were since the last such entry.
@@ -90,7 +93,7 @@ pub struct AuditedObject {
     /// The clusters that it stood in, before and after: whoever is bound to one of them is shown it, also when it is gone.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub clusters: BTreeSet<ClusterId>,
-    /// Which part of it was made or taken back, as `certificates.SERIAL` or `tokens.ID` of a principal.
+    /// Which part of it was made or taken back, as `certificates.SERIAL` or `tokens.ID` of a principal, or of a node that joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
 }

@@ -45,7 +45,8 @@ pub const TOKENS: &str = "token/";
 pub const RESOURCE_TYPES: &str = "resource-type/";
 
 /// Marks: entries without a value, of which only counts which revision wrote them.
-pub const MARKS: [&str; 7] = ["referred/", "order/", "placed/", "fixed/", "allocated/", "makers/", ADMINS];
+pub const MARKS: [&str; 9] =
+    ["referred/", "order/", "placed/", "fixed/", "allocated/", "instance/", "makers/", ADMINS, RULES];
 
 /// Written by whoever takes an admin away, and required unchanged by it: so that no two take the last two away.
 pub const ADMINS: &str = "admins/";
@@ -94,6 +95,9 @@ pub fn fixed(release: &str) -> String {
     format!("fixed/{release}")
 }
 
+/// Written with each inspection rule, and required unchanged by whoever counts on what rules give a node.
+pub const RULES: &str = "rules/";
+
 /// An audit event.
 pub fn audit(revision: Revision) -> Vec<u8> {
     [AUDIT.as_bytes(), &revision.to_key()].concat()
@@ -103,6 +107,12 @@ pub fn audit(revision: Revision) -> Vec<u8> {
 /// took, and all of them are made in turn.
 pub fn allocated(resource_class: &str) -> String {
     format!("allocated/{resource_class}")
+}
+
+/// Written by whoever makes a node, or an allocation, that of an instance, and required unchanged by each: so that it is of one alone.
+/// It goes with the last of them.
+pub fn instance(uuid: Uuid) -> String {
+    format!("instance/{uuid}")
 }
 
 /// Written with each join token of a principal, and required unchanged by whoever takes the principal or its rights away: so that no

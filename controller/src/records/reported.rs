@@ -8,10 +8,12 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stemma_core::digest::DigestVersion;
 use stemma_core::object::{Observation, Timestamp};
-use stemma_core::task::UNTRANSLATED;
+use stemma_core::release::is_sent_untranslated;
 use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
-use stemma_wire::message::{Hash, PartDigest, WireVersion, digest_part, encode_part};
+use stemma_wire::message::{Hash, PartDigest, decode_part, digest_part, encode_part};
+
+use crate::desired::PUBLISHED;
 
 /// A node's Observation, as it was last stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,19 +34,24 @@ pub struct ResultsRecord {
     /// Results up to this sequence number are stored.
     pub acknowledged: u64,
     /// The last result of each task, by id.
-    pub tasks: BTreeMap<String, TaskOutcome>,
+    pub tasks: BTreeMap<String, StoredResult>,
 }
 
 impl ResultsRecord {
     /// The last result of a task, where it is of this task set: one of an earlier set says nothing of what runs now.
-    pub fn of(&self, task_set: PartDigest, task: &str) -> Option<&TaskOutcome> {
+    pub fn of(&self, task_set: PartDigest, task: &str) -> Option<&StoredResult> {
         self.tasks.get(task).filter(|outcome| outcome.result.task_set == task_set)
+    }
+
+    /// Whether any task of this task set has a result: then its host held that set.
+    pub fn is_of(&self, task_set: PartDigest) -> bool {
+        self.tasks.values().any(|outcome| outcome.result.task_set == task_set)
     }
 }
 
 /// The last result of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TaskOutcome {
+pub struct StoredResult {
     /// When it came.
     pub at: Timestamp,
     /// What the host said.
@@ -86,14 +93,13 @@ pub struct ReleasedRecord {
 impl ReleasedRecord {
     /// The digest of the task set, as it is sent.
     pub fn digest(&self) -> PartDigest {
-        let version = WireVersion::CURRENT;
-        digest_part(version, &encode_part(version, &self.task_set))
+        digest_part(PUBLISHED, &encode_part(PUBLISHED, &self.task_set))
     }
 
     /// The ids of the tasks that run, in order. `profile` is the one that the task set names.
     pub fn runs<'a>(&'a self, profile: Option<&'a ProfileRecord>) -> impl Iterator<Item = &'a str> {
         let ids = profile.into_iter().flat_map(ProfileRecord::ids).map(String::as_str);
-        ids.filter(|id| !self.task_set.left_out.contains_key(*id))
+        ids.filter(|id| self.task_set.runs(id))
     }
 }
 
@@ -145,16 +151,12 @@ impl ProfileRecord {
 
     /// Its tasks; none where it cannot be read.
     fn tasks(&self) -> Vec<ProfileTask> {
-        postcard::from_bytes::<Profile>(&self.bytes).map(|profile| profile.tasks).unwrap_or_default()
+        decode_part::<Profile>(PUBLISHED, &self.bytes).map(|profile| profile.tasks).unwrap_or_default()
     }
 
     /// The ids of its tasks that are never started since nobody translated them.
     pub fn untranslated(&self) -> BTreeSet<String> {
-        let is_untranslated = |task: &ProfileTask| {
-            let definition = serde_json::from_str::<serde_json::Value>(&task.definition);
-            definition.is_ok_and(|definition| definition["type"] == UNTRANSLATED)
-        };
-        self.tasks().into_iter().filter(is_untranslated).map(|task| task.id).collect()
+        self.tasks().into_iter().filter(|task| is_sent_untranslated(&task.definition)).map(|task| task.id).collect()
     }
 }
 

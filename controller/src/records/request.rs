@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stemma_core::object::Timestamp;
+use stemma_core::object::{ClusterId, PrincipalRole, Timestamp};
+use uuid::Uuid;
 
 /// For how long a record of a request is kept.
 pub const REQUEST_KEPT_MS: u64 = 24 * 3600 * 1000;
@@ -16,6 +17,33 @@ pub struct RequestRecord {
     pub hash: String,
     /// What was answered, but for the revision.
     pub answer: Answer,
+    /// To whom; `None` in a record of before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_by: Option<AskedBy>,
+}
+
+/// Who asked, and what they might do then. Their name stands in the record's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskedBy {
+    /// The principal; `None` for who is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Uuid>,
+    /// As what.
+    pub role: PrincipalRole,
+    /// In which cluster; `None`: the whole fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<ClusterId>,
+}
+
+impl RequestRecord {
+    /// Whether its answer is for who asks now: it was given to them, and they may still do all that they might then. One who is bound to a
+    /// cluster is given none of which that is not known.
+    pub fn is_for(&self, asks: &AskedBy) -> bool {
+        let Some(asked) = self.asked_by else { return asks.within.is_none() };
+        // The first principal of a fleet may be stored by the very request.
+        let is_same = asked.principal.zip(asks.principal).is_none_or(|(before, now)| before == now);
+        is_same && asks.role >= asked.role && asks.within.is_none_or(|cluster| asked.within == Some(cluster))
+    }
 }
 
 /// What a write answers.
@@ -64,5 +92,40 @@ impl Answer {
             }
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::codec;
+
+    #[test]
+    fn an_answer_is_for_who_was_given_it_and_one_of_before_for_who_sees_all() {
+        let by = |principal: Option<u128>, role, within: Option<u128>| AskedBy {
+            principal: principal.map(Uuid::from_u128),
+            role,
+            within: within.map(|cluster| ClusterId(Uuid::from_u128(cluster))),
+        };
+        let (viewer, operator) = (PrincipalRole::Viewer, PrincipalRole::Operator);
+        let old: RequestRecord =
+            codec::decode(br#"{"schema":1,"record":{"at":7,"hash":"h","answer":{"status":201}}}"#).unwrap();
+        assert!(old.is_for(&by(Some(1), operator, None)) && !old.is_for(&by(Some(1), operator, Some(2))));
+        for (asked, asks, is_given) in [
+            (by(Some(1), operator, None), by(Some(1), operator, None), true),
+            (by(Some(1), operator, Some(2)), by(Some(1), operator, Some(2)), true),
+            (by(Some(1), operator, None), by(Some(1), operator, Some(2)), false),
+            (by(Some(1), operator, Some(3)), by(Some(1), operator, Some(2)), false),
+            (by(Some(1), operator, Some(2)), by(Some(1), operator, None), true),
+            (by(Some(1), operator, None), by(Some(1), viewer, None), false),
+            (by(Some(1), viewer, None), by(Some(1), operator, None), true),
+            (by(Some(1), viewer, None), by(Some(1), operator, Some(2)), false),
+            (by(Some(1), operator, None), by(Some(4), operator, None), false),
+            (by(None, operator, None), by(Some(1), operator, None), true),
+        ] {
+            let record = RequestRecord { asked_by: Some(asked), ..old.clone() };
+            assert_eq!(record.is_for(&asks), is_given, "{asked:?} {asks:?}");
+            assert_eq!(codec::decode::<RequestRecord>(&codec::encode(&record)).unwrap(), record);
+        }
     }
 }

@@ -26,7 +26,7 @@ pub fn bad_field(what: &str, error: &BodyError) -> ApiError {
         ErrorType::FieldUnknown => format!("Unknown attribute for {what}: {}: {}", quote(&error.field), error.reason),
         _ => format!("Invalid input for {what}: {error}"),
     };
-    ApiError::new(error_type, message).field(error.field.clone())
+    ApiError::new(error_type, message).field(error.field.clone()).reason(error.reason.clone())
 }
 
 /// The API's type of an error in a body.
@@ -38,6 +38,7 @@ fn error_type(kind: BodyErrorKind) -> ErrorType {
         BodyErrorKind::Label => ErrorType::LabelInvalid,
         BodyErrorKind::Trait => ErrorType::TraitInvalid,
         BodyErrorKind::Requirement => ErrorType::RequirementInvalid,
+        BodyErrorKind::Unsupported => ErrorType::ActionUnsupported,
         BodyErrorKind::Value => ErrorType::FieldInvalid,
     }
 }

@@ -9,10 +9,12 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use stemma_core::access::{Act, Place, Rights, Verdict};
+use stemma_core::extension::Question;
 use stemma_core::object::{Kind, Timestamp};
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
+use super::extensions::{Answered, Ask};
 use super::{Caller, Undecided, damaged, store_error};
 use crate::cache::Model;
 use crate::records::{codec, key};
@@ -29,6 +31,8 @@ pub struct Context<'a> {
     /// When the write is made.
     pub now: Timestamp,
     pub(super) reads: &'a Reads,
+    pub(super) answered: &'a Answered,
+    pub(super) extensions: &'a dyn Ask,
 }
 
 /// Something that no model holds.
@@ -97,6 +101,11 @@ impl Context<'_> {
             }
         };
         Err(ApiError::new(ErrorType::AuthForbidden, message))
+    }
+
+    /// What an extension answered to a question; `None`: it was not asked just that.
+    pub(super) fn answer(&self, question: &Question) -> Option<&[u8]> {
+        self.answered.get(question)
     }
 
     /// When a mark was last written; `None`: never.

@@ -39,7 +39,7 @@ impl Draft {
         &mut self.touched
     }
 
-    /// Says of the object that was written last which part of it was made or taken back.
+    /// Says of the object that was written or noted last which part of it was made or taken back.
     pub fn name_part(&mut self, part: String) {
         if let Some(last) = self.touched.last_mut() {
             last.part = Some(part);
@@ -63,12 +63,17 @@ impl Draft {
         self.touch(after, action, before);
     }
 
+    /// Names an object in the audit that the commit is about and that stays as it is.
+    pub fn note<S: Resource>(&mut self, object: &Object<S>) {
+        self.touch(object, Action::Unchanged, Some(object));
+    }
+
     /// Deletes an object. `referred` is the revision of its mark of references (see [`key::referred`]), at which
     /// nobody else referred to it.
     pub fn delete<S: Resource>(&mut self, before: &Object<S>, referred: Option<Revision>) {
         let at = key::object(S::KIND, before.meta.uuid);
         self.preconditions.push(unchanged(&at, Some(before)));
-        let mark = key::referred(S::KIND, &Self::id_of(before));
+        let mark = key::referred(S::KIND, &Reference::to(before).id);
         self.preconditions.push(Precondition::as_read(mark.clone(), referred));
         if referred.is_some() {
             self.ops.push(Op::Delete { key: mark.into() });
@@ -87,22 +92,39 @@ impl Draft {
         }
     }
 
+    /// Whether an object is written by it.
+    pub(super) fn has(&self, kind: Kind, uuid: Uuid) -> bool {
+        self.made.contains(key::object(kind, uuid).as_bytes())
+    }
+
+    /// Writes an object that it writes already in another form, under the same name.
+    pub(super) fn amend<S: Resource>(&mut self, after: &Object<S>) {
+        let (at, history) = (key::object(S::KIND, after.meta.uuid), key::history(S::KIND, after.meta.uuid));
+        let amended = codec::encode(after);
+        for op in &mut self.ops {
+            match op {
+                Op::Put { key, value } if key.as_ref() == at.as_bytes() => *value = amended.clone(),
+                Op::PutAtRevision { prefix, value } if prefix.as_ref() == history.as_bytes() => {
+                    *value = amended.clone();
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Adds an entry that is no object, under its own key.
     pub fn entry(&mut self, op: Op) {
         self.ops.push(op);
     }
 
+    /// Requires that an object is as it was read.
+    pub(super) fn require_unchanged<S: Resource>(&mut self, object: &Object<S>) {
+        self.require(unchanged(&key::object(S::KIND, object.meta.uuid), Some(object)));
+    }
+
     /// Adds a condition.
     pub fn require(&mut self, precondition: Precondition) {
         self.preconditions.push(precondition);
-    }
-
-    /// How an object is referred to.
-    pub fn id_of<S: Resource>(object: &Object<S>) -> String {
-        match S::KIND {
-            Kind::Release => S::name_text(&object.meta.name).unwrap_or_default(),
-            _ => object.meta.uuid.to_string(),
-        }
     }
 
     /// The transaction, without audit event and request record.

@@ -107,7 +107,8 @@ impl MapName {
             Self::Labels => ErrorType::LabelInvalid,
             Self::Annotations | Self::Parameters => ErrorType::FieldInvalid,
         };
-        ApiError::new(kind, format!("Invalid input for {}: {reason}", self.name())).field(self.name())
+        let message = format!("Invalid input for {}: {reason}", self.name());
+        ApiError::new(kind, message).field(self.name()).reason(reason.to_string())
     }
 }
 

@@ -12,6 +12,7 @@ mod caller;
 mod contended;
 mod context;
 pub mod draft;
+mod extensions;
 pub mod intake;
 pub mod maps;
 pub mod names;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use stemma_core::extension::Question;
 use stemma_core::object::Timestamp;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -35,16 +37,21 @@ use contended::Contended;
 use context::Reads;
 pub use context::{Context, Wanted};
 pub use draft::Draft;
+use extensions::Answered;
+pub use extensions::{Ask, NoExtensions};
+pub(crate) use extensions::{failed, undeclared};
 pub use who::{Shown, Who, rights};
 
 use crate::cache::Cache;
 use crate::records::audit::AuditRecord;
-use crate::records::request::{Answer, REQUEST_KEPT_MS, RequestRecord};
+use crate::records::request::{Answer, AskedBy, REQUEST_KEPT_MS, RequestRecord};
 use crate::records::{codec, key};
 use crate::store::{Entry, Precondition, Revision, Store, StoreError, Transaction, sweep};
 
 /// How often a write is decided again after others were faster, before it gives up.
 const MOST_ATTEMPTS: usize = 16;
+/// How often extensions are asked again where others changed meanwhile what they were asked about.
+const MOST_ASKED: usize = 4;
 /// How long it may take before it gives up: less than a client waits for an answer.
 const MOST_WAITING: Duration = Duration::from_secs(20);
 
@@ -65,6 +72,8 @@ pub enum Undecided {
     Refused(Box<ApiError>),
     /// It rests on something that was not read yet; it is made again with that.
     Unread(Wanted),
+    /// It rests on what extensions decide; it is made again with their answers, on what is there then.
+    Ask(Vec<Question>),
 }
 
 /// Why an attempt at a write did not succeed.
@@ -73,6 +82,8 @@ enum Failed {
     Refused(Box<ApiError>),
     /// Others write, or wait to write, one of these entries: it is decided again at this revision, in its turn.
     Contended(BTreeSet<Bytes>, Revision),
+    /// Extensions are to be asked, which nobody else waits for.
+    Asking(Vec<Question>),
 }
 
 impl From<ApiError> for Failed {
@@ -94,6 +105,7 @@ struct Decided {
     now: Timestamp,
     /// What must still be so of who asked when it is committed.
     still: Option<Precondition>,
+    asked_by: AskedBy,
 }
 
 /// What became of a request before.
@@ -110,12 +122,19 @@ pub struct Registry {
     cache: Arc<Cache>,
     clock: Arc<dyn Clock>,
     contended: Contended,
+    extensions: Arc<dyn Ask>,
 }
 
 impl Registry {
     /// A registry over a store and the cache that follows it.
     pub fn new(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, cache, clock, contended: Contended::default() }
+        Self { store, cache, clock, contended: Contended::default(), extensions: Arc::new(NoExtensions) }
+    }
+
+    /// The same with extensions that decide tags.
+    #[must_use]
+    pub fn asking(self, extensions: Arc<dyn Ask>) -> Self {
+        Self { extensions, ..self }
     }
 
     /// The cache that it decides on.
@@ -154,29 +173,39 @@ impl Registry {
     where
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
-        let mut entries = BTreeSet::new();
+        let (mut entries, mut answered, mut asked) = (BTreeSet::new(), Answered::default(), 0);
+        let mut message = "others write the same objects all the time; nothing was written, try again";
         let until = Instant::now() + MOST_WAITING;
         for _ in 0..MOST_ATTEMPTS {
             // Only the waiting is given up: a commit that is under way is waited for.
-            let Ok(_turn) = timeout_at(until, self.contended.turn(&entries)).await else { break };
+            let Ok(turn) = timeout_at(until, self.contended.turn(&entries)).await else { break };
             caller.who.check_still(&self.cache.model(), self.now())?;
             let unmade = match &caller.mark {
                 None => None,
-                Some(mark) => match self.earlier(&caller.who.name, mark).await? {
+                Some(mark) => match self.earlier(&caller.who, mark).await? {
                     Earlier::Answered(answer, revision) => return Ok((answer, revision)),
                     Earlier::Unmade(precondition) => Some(precondition),
                 },
             };
-            match self.attempt(caller, unmade, &decide, &entries).await {
+            match self.attempt(caller, unmade, &decide, (&entries, &answered)).await {
                 Ok(made) => return Ok(made),
                 Err(Failed::Refused(refusal)) => return Err(*refusal),
                 Err(Failed::Contended(met, revision)) => {
                     entries.extend(met);
                     self.cache.reached(revision).await;
                 }
+                Err(Failed::Asking(_)) if asked == MOST_ASKED => {
+                    message = "what extensions are asked about changes all the time; nothing was written, try again";
+                    break;
+                }
+                Err(Failed::Asking(questions)) => {
+                    // Whoever waits to write the same goes on meanwhile.
+                    drop(turn);
+                    asked += 1;
+                    answered = Answered::asking(&*self.extensions, &questions, until).await?;
+                }
             }
         }
-        let message = "others write the same objects all the time; nothing was written, try again";
         Err(ApiError::new(ErrorType::ServerBusy, message))
     }
 
@@ -185,17 +214,17 @@ impl Registry {
         caller: &Caller,
         unmade: Option<Precondition>,
         decide: &F,
-        queued: &BTreeSet<Bytes>,
+        (queued, answered): (&BTreeSet<Bytes>, &Answered),
     ) -> Result<(Answer, Revision), Failed>
     where
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
-        let Decided { decision, revision, now, still } = self.decide(caller, decide).await?;
-        if caller.dry_run || (decision.draft.is_empty() && unmade.is_none()) {
-            return Ok((decision.answer.at(revision.get()), revision));
+        let decided = self.decide(caller, decide, answered).await?;
+        let revision = decided.revision;
+        if caller.dry_run || (decided.decision.draft.is_empty() && unmade.is_none()) {
+            return Ok((decided.decision.answer.at(revision.get()), revision));
         }
-        let transaction = with_record(caller, unmade, now, &decision);
-        let transaction = still.into_iter().fold(transaction, Transaction::require);
+        let transaction = with_record(caller, unmade, &decided);
         // Others wait to write these entries. A commit now would make them lose again.
         let met = self.contended.met(&transaction);
         if !met.is_subset(queued) {
@@ -204,7 +233,7 @@ impl Registry {
         match self.store.commit(transaction).await {
             Ok(revision) => {
                 self.cache.reached(revision).await;
-                Ok((decision.answer.at(revision.get()), revision))
+                Ok((decided.decision.answer.at(revision.get()), revision))
             }
             Err(StoreError::PreconditionFailed(unmet)) => {
                 Err(Failed::Contended(BTreeSet::from([unmet.precondition.key().clone()]), unmet.at))
@@ -214,7 +243,7 @@ impl Registry {
     }
 
     /// Decides a write on the fleet as it is now.
-    async fn decide<F>(&self, caller: &Caller, decide: &F) -> Result<Decided, Failed>
+    async fn decide<F>(&self, caller: &Caller, decide: &F, answered: &Answered) -> Result<Decided, Failed>
     where
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
@@ -223,19 +252,23 @@ impl Registry {
         let model = whole.seen_within(caller.who.rights.within);
         let mut reads = Reads::default();
         let mut decision = loop {
-            match decide(&Context { model: &model, whole: &whole, caller, now, reads: &reads }) {
+            let extensions = &*self.extensions;
+            let context = Context { model: &model, whole: &whole, caller, now, reads: &reads, answered, extensions };
+            match decide(&context) {
                 Ok(decision) => break decision,
                 Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),
+                Err(Undecided::Ask(questions)) => return Err(Failed::Asking(questions)),
                 Err(Undecided::Unread(wanted)) => reads.read(self.store.as_ref(), wanted).await?,
             }
         };
         decision.answer.unchanged = decision.draft.is_empty();
-        Ok(Decided { decision, revision: whole.revision, now, still: caller.who.unchanged(&whole) })
+        let (still, asked_by) = (caller.who.unchanged(&whole), caller.who.asked_by(&whole));
+        Ok(Decided { decision, revision: whole.revision, now, still, asked_by })
     }
 
     /// What became of a request before.
-    async fn earlier(&self, principal: &str, mark: &Mark) -> Result<Earlier, ApiError> {
-        let at = key::request(principal, mark.id);
+    async fn earlier(&self, who: &Who, mark: &Mark) -> Result<Earlier, ApiError> {
+        let at = key::request(&who.name, mark.id);
         let Some((record, revision)) = self.request_entry(&at).await? else {
             return Ok(Earlier::Unmade(Precondition::absent(at)));
         };
@@ -249,15 +282,31 @@ impl Registry {
                 ApiError::new(ErrorType::RequestReused, message).detail("send each request under a key of its own")
             );
         }
+        self.check_asked(who, &record, mark.id)?;
         Ok(Earlier::Answered(record.answer.at(revision.get()), revision))
     }
 
     /// The record of a request and the revision of its commit, while it is kept.
     ///
     /// # Errors
-    /// What the store says.
-    pub async fn request(&self, principal: &str, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
-        Ok(self.request_entry(&key::request(principal, id)).await?.filter(|(record, _)| self.is_kept(record)))
+    /// That who asks may now do something else than when it was answered; what the store says.
+    pub async fn request(&self, who: &Who, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
+        let found = self.request_entry(&key::request(&who.name, id)).await?.filter(|(record, _)| self.is_kept(record));
+        found.as_ref().map_or(Ok(()), |(record, _)| self.check_asked(who, record, id))?;
+        Ok(found)
+    }
+
+    /// Refuses an answer that was given to another of this name, or while they might do more: it may show what they do not see.
+    fn check_asked(&self, who: &Who, record: &RequestRecord, id: Uuid) -> Result<(), ApiError> {
+        if record.is_for(&who.asked_by(&self.cache.model())) {
+            return Ok(());
+        }
+        let message = format!(
+            "the write under the Idempotency-Key {id} was made; what you may do has changed since, so its answer is not shown again, \
+             and nothing was changed by this request"
+        );
+        let advice = "read what it was to change, and send what is still to be done under a key of its own";
+        Err(ApiError::new(ErrorType::AuthForbidden, message).detail(advice))
     }
 
     /// The record of a request as it stands, also when it is older than it is kept.
@@ -282,21 +331,24 @@ impl Registry {
     }
 }
 
-/// The commit of a decision, with its audit event if it changes anything, and with the record of a marked request.
-fn with_record(caller: &Caller, unmade: Option<Precondition>, now: Timestamp, decision: &Decision) -> Transaction {
+/// The commit of a decision, with its audit event if it changes anything, with the record of a marked request, and with what must still
+/// be so of who asked.
+fn with_record(caller: &Caller, unmade: Option<Precondition>, decided: &Decided) -> Transaction {
+    let Decided { decision, now, still, asked_by, .. } = decided;
     let draft = decision.draft.clone();
-    let event = (!draft.is_empty()).then(|| caller.event(now, draft.touched().to_vec()));
+    let event = (!draft.is_empty()).then(|| caller.event(*now, draft.touched().to_vec()));
     let mut transaction = draft.into_transaction();
     if let Some(event) = event {
         transaction = transaction.put_at_revision(key::AUDIT, codec::encode(&AuditRecord::Commit(event)));
     }
     if let (Some(mark), Some(unmade)) = (&caller.mark, unmade) {
         let at = key::request(&caller.who.name, mark.id);
-        let record = RequestRecord { at: now, hash: mark.hash.clone(), answer: decision.answer.clone() };
+        let answer = decision.answer.clone();
+        let record = RequestRecord { at: *now, hash: mark.hash.clone(), answer, asked_by: Some(*asked_by) };
         // If the same request was made meanwhile, this commit fails, and the next attempt finds that answer.
         transaction = transaction.put(at, codec::encode(&record)).require(unmade);
     }
-    transaction
+    still.iter().cloned().fold(transaction, Transaction::require)
 }
 
 /// The refusal for what a store said. Retryable or not stands in its type.

@@ -60,7 +60,7 @@ async fn a_request_that_changes_nothing_is_made_once_as_well() {
     };
     let (answer, made) = registry.write_at(&marked(id), nothing).await.unwrap();
     assert_eq!(answer.body, json!({"resource_version": 1, "revision": made.get()}), "the object's revision is its own");
-    let (record, at) = registry.request("admin/test", id).await.unwrap().expect("it is on record");
+    let (record, at) = registry.request(&marked(id).who, id).await.unwrap().expect("it is on record");
     assert_eq!((&record.answer.at(at.get()), at), (&answer, made));
     assert_eq!(registry.write_at(&marked(id), nothing).await.unwrap(), (answer, made), "sent again");
     let other = Caller { mark: Some(Mark { id, hash: "another".to_owned() }), ..marked(id) };
@@ -80,7 +80,7 @@ async fn more_records_than_are_read_at_once_are_all_forgotten() {
     let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(25 * 3600)));
     let record = |hour: u64| {
         let (at, hash) = (Timestamp(hour * 3_600_000), String::new());
-        codec::encode(&RequestRecord { at, hash, answer: Answer::empty(200) })
+        codec::encode(&RequestRecord { at, hash, answer: Answer::empty(200), asked_by: None })
     };
     let all = (0..2500_u64).map(|n| (key::request("admin/test", Uuid::from_u128(n.into())), record(n % 2 * 2)));
     let put = all.fold(Transaction::new(), |transaction, (at, record)| transaction.put(at, record));

@@ -10,6 +10,7 @@ use stemma_wire::error::{ApiError, ErrorType};
 
 use crate::cache::Model;
 use crate::records::key;
+use crate::records::request::AskedBy;
 use crate::store::{Precondition, Revision};
 
 /// A principal that asks, or whoever else is let in.
@@ -67,6 +68,12 @@ impl Who {
             return Err(ApiError::new(ErrorType::AuthForbidden, message).detail("ask again"));
         }
         Ok(())
+    }
+
+    /// How it stands in the record of a request.
+    pub(super) fn asked_by(&self, model: &Model) -> AskedBy {
+        let Rights { role, within } = self.rights;
+        AskedBy { principal: self.principal(model).map(|one| one.meta.uuid), role, within }
     }
 
     /// What a commit requires for it to be still so.

@@ -1,5 +1,6 @@
 //! The operators' side: what is served there, on the listener and on the socket of root, and who is cut off.
 
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use stemma_core::traits::TraitNames;
@@ -7,7 +8,7 @@ use stemma_wire::net::UnixListen;
 use stemma_wire::serve::{Connections, Limits, Server};
 
 use super::Parts;
-use crate::api::{Api, Guarding, Readers, Streams, Writers, handler};
+use crate::api::{Api, Guarding, Reached, Readers, Streams, Writers, handler};
 use crate::config::{AdminListen, Config};
 use crate::enrol::{GuessLimits, Guesses};
 use crate::init::first;
@@ -18,7 +19,7 @@ pub(super) fn api(
     config: &Config,
     guesses: GuessLimits,
     traits: TraitNames,
-    agents_port: u16,
+    agents: Reached,
 ) -> Arc<Api> {
     let guarding = match config.admin {
         AdminListen::Tls(_) => Guarding::Certificates,
@@ -35,7 +36,7 @@ pub(super) fn api(
         readers: Readers::default(),
         writers: Writers::default(),
         streams: Streams::default(),
-        agents_port,
+        agents,
         guarding,
         authority: Some(Arc::clone(&parts.authority)),
         guesses: Arc::new(Guesses::new(guesses)),
@@ -49,12 +50,17 @@ pub(super) fn api(
 pub(super) fn socket(
     parts: &Arc<Parts>,
     api: &Arc<Api>,
+    handed: Option<UnixListener>,
     limits: Limits,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> impl Future<Output = String> + Send + 'static {
     let (path, rejected) = (parts.layout.socket(), Arc::clone(&parts.rejected));
     let refused = Arc::clone(&rejected);
-    let socket = UnixListen::bind(&path, move |_| refused.refuse("socket_not_root", None));
+    let refuse = move |_| refused.refuse("socket_not_root", None);
+    let socket = match handed {
+        Some(socket) => UnixListen::bound(socket, refuse),
+        None => UnixListen::bind(&path, refuse),
+    };
     let socket = socket.inspect_err(|error| {
         log::warn!(path:% = path.display(), error:% = error; "root is not served on a socket");
     });

@@ -21,6 +21,8 @@ pub(super) struct Keys {
     pub(super) authority: Arc<Authority>,
     pub(super) controller: Uuid,
     pub(super) names: Vec<ServerName>,
+    /// By which one others reach it, where somebody said so.
+    pub(super) own_name: Option<ServerName>,
     pub(super) clock: Arc<dyn Clock>,
 }
 

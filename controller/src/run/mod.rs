@@ -15,6 +15,7 @@ mod keys;
 mod start;
 mod tasks;
 mod thread;
+mod watchdog;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ use crate::ca::{Authority, CaError};
 use crate::config::{Config, Url};
 use crate::desired::DesiredTable;
 use crate::enrol::Enrolment;
+use crate::handed::Handed;
 use crate::identity::Identities;
 use crate::init::Layout;
 use crate::metrics::Metrics;
@@ -42,7 +44,7 @@ use crate::registry::Registry;
 use crate::registry::intake::HostIntake;
 use crate::store::{OpenError, StoreError};
 
-pub use start::{Options, Publishing, start};
+pub use start::{Options, Publishing, start, start_on};
 
 /// Why a controller does not start. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -232,10 +234,10 @@ impl Controller {
 ///
 /// # Errors
 /// Why it did not start, or why it could not go on.
-pub async fn run(config: Config) -> anyhow::Result<()> {
+pub async fn run(config: Config, handed: Handed) -> anyhow::Result<()> {
     // Before anybody is told that it runs: a signal that comes with the ready line, or earlier, ends it in order.
     let signal = signals()?;
-    let mut controller = start(config, Options::default()).await?;
+    let mut controller = start_on(config, Options::default(), handed).await?;
     announce(&controller.announcement())?;
     let failure = tokio::select! {
         name = signal => {

@@ -1,6 +1,7 @@
 //! Opening everything, in the order in which it can fail without having changed anything.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +16,17 @@ use tokio::time::{Instant, sleep};
 use super::keys::{Keys, Sides};
 use super::tasks::Tasks;
 use super::thread::{self, Ended, Worker};
-use super::{Controller, Parts, StartError, admin};
+use super::{Controller, Parts, StartError, admin, watchdog};
 use crate::agents::{AgentsListener, CHECK_IN, watch_silence};
+use crate::api::Reached;
 use crate::blobs::Blobs;
 use crate::ca::{Authority, ServerName, files};
 use crate::cache::Cache;
 use crate::config::{AdminListen, Config};
 use crate::desired::DesiredTable;
 use crate::enrol::{Enrolment, GuessLimits, load_identities};
+use crate::extension::Extensions;
+use crate::handed::Handed;
 use crate::identity::Identities;
 use crate::init::{Layout, write_context};
 use crate::metrics::{Counters, Metrics};
@@ -89,6 +93,14 @@ impl Default for Options {
 /// # Errors
 /// [`StartError`]; nothing is left running.
 pub async fn start(config: Config, options: Options) -> Result<Controller, StartError> {
+    start_on(config, options, Handed::default()).await
+}
+
+/// The same on sockets that were handed over; those that are missing are bound.
+///
+/// # Errors
+/// [`StartError`]; nothing is left running.
+pub async fn start_on(config: Config, options: Options, handed: Handed) -> Result<Controller, StartError> {
     let traits = trait_names(&config)?;
     let layout = Layout::new(&config.data_dir);
     // One that is not there is the store's to explain.
@@ -103,17 +115,19 @@ pub async fn start(config: Config, options: Options) -> Result<Controller, Start
     let record = FleetRecord::decode(&store.identity().fleet);
     let record = record.map_err(|_| StartError::NoFleet { path: layout.store() })?;
     let fleet = record.fleet.parse().map_err(|_| StartError::NoFleet { path: layout.store() })?;
-    let authority = Arc::new(Authority::load(&layout.trust(), fleet)?);
+    let authority = Arc::new(Authority::load(&layout.trust(), config.credentials.as_deref(), fleet)?);
     let keys = Keys {
         authority: Arc::clone(&authority),
         controller: record.controller,
         names: server_names(&config, &record)?,
+        own_name: config.names.iter().cloned().chain(names_of(&record)?).next(),
         clock: Arc::clone(&options.clock),
     };
     let sides = Arc::new(keys.sides()?);
-    let admin = bind("admin_listen", config.admin.address()).await?;
-    let (parts, from) = build(layout, Arc::new(store), authority, &keys, &traits, &options).await?;
-    Serving { config, options, traits, parts, sides, keys, from }.begin(admin).await
+    let admin = bind("admin_listen", config.admin.address(), handed.admin).await?;
+    let (parts, from) = build(layout, Arc::new(store), authority, &keys, &traits, (&config, &options)).await?;
+    let serving = Serving { config, options, traits, parts, sides, keys, from };
+    serving.begin(admin, handed.agents, handed.root).await
 }
 
 /// Opens the store. One that was just killed, or is about to end, still holds it for a moment.
@@ -138,7 +152,7 @@ fn trait_names(config: &Config) -> Result<TraitNames, StartError> {
 
 /// All names that this controller is reached by: those of `init` and of the configuration, this machine's own, and what it binds.
 fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
-    let mut names: Vec<ServerName> = record.names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+    let mut names = names_of(record)?;
     names.extend(config.names.iter().cloned());
     names.extend(["localhost", "127.0.0.1", "::1"].map(|name| name.parse().expect("a name of this machine")));
     for address in [config.admin.address(), config.agents] {
@@ -151,13 +165,26 @@ fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>
     Ok(names)
 }
 
-async fn bind(field: &'static str, address: SocketAddr) -> Result<(TcpListen, SocketAddr), StartError> {
+/// The names that `init` was given.
+fn names_of(record: &FleetRecord) -> Result<Vec<ServerName>, StartError> {
+    Ok(record.names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?)
+}
+
+async fn bind(
+    field: &'static str,
+    address: SocketAddr,
+    handed: Option<TcpListener>,
+) -> Result<(TcpListen, SocketAddr), StartError> {
     let advice = match field {
         "admin_listen" => "give --admin-listen HOST:PORT another one, or stop what listens there (ss -ltnp shows it)",
         _ => "give --agent-listen HOST:PORT another one, or stop what listens there (ss -ltnp shows it)",
     };
     let failed = |source| StartError::Bind { field, address, advice, source };
-    let socket = TcpListen::bind(address).await.map_err(failed)?;
+    let socket = match handed {
+        Some(socket) => TcpListen::bound(socket),
+        None => TcpListen::bind(address).await,
+    };
+    let socket = socket.map_err(failed)?;
     let bound = socket.local_addr().map_err(|source| StartError::Bind { field, address, advice, source })?;
     Ok((socket, bound))
 }
@@ -168,12 +195,13 @@ async fn build(
     authority: Arc<Authority>,
     keys: &Keys,
     traits: &TraitNames,
-    options: &Options,
+    (config, options): (&Config, &Options),
 ) -> Result<(Arc<Parts>, Revision), StartError> {
     let clock = Arc::clone(&options.clock);
     let (identities, from) = identities(store.as_ref()).await?;
     let cache = Arc::new(Cache::load(store.as_ref()).await?);
-    let registry = Arc::new(Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&clock)));
+    let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&clock));
+    let registry = Arc::new(registry.asking(Arc::new(Extensions::new(config.extensions.clone()))));
     let desired = Arc::new(DesiredTable::new(Epoch(*store.identity().epoch.as_bytes()), keys.signer()?));
     let (rejected, counters) = (Arc::new(Rejected::default()), Arc::new(Counters::default()));
     let blobs = Arc::new(Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()));
@@ -237,11 +265,17 @@ struct Serving {
 }
 
 impl Serving {
-    async fn begin(self, (admin_socket, admin): (TcpListen, SocketAddr)) -> Result<Controller, StartError> {
+    async fn begin(
+        self,
+        (admin_socket, admin): (TcpListen, SocketAddr),
+        agents_socket: Option<TcpListener>,
+        root_socket: Option<UnixListener>,
+    ) -> Result<Controller, StartError> {
         let Self { config, options, traits, parts, sides, keys, from } = self;
         let (stop, stopped) = watch::channel(false);
         let agents_server = AgentsThread {
             address: config.agents,
+            handed: agents_socket,
             tls: Arc::clone(&sides),
             limits: options.agent_limits.clone(),
             parts: Arc::clone(&parts),
@@ -255,9 +289,10 @@ impl Serving {
         let server = Server::new(admin_socket, tls, options.admin_limits.clone(), clock, rejected);
         let admin_connections = server.connections();
         parts.metrics.watch_connections(agent_connections.clone(), admin_connections.clone());
-        let api = admin::api(&parts, &config, options.guesses, traits, agents.port());
+        let reached = Reached { port: agents.port(), name: keys.own_name.clone() };
+        let api = admin::api(&parts, &config, options.guesses, traits, reached);
         let streams = api.streams.clone();
-        let by_root = admin::socket(&parts, &api, options.admin_limits, until(stopped.clone()));
+        let by_root = admin::socket(&parts, &api, root_socket, options.admin_limits, until(stopped.clone()));
         let admin_task = tokio::spawn(server.run(crate::api::handler(Arc::clone(&api)), until(stopped.clone())));
         let mut tasks = Tasks::begin(&parts, keys, sides, from);
         tell_of_refusals(&parts, &mut tasks);
@@ -270,6 +305,7 @@ impl Serving {
             threads.push(thread);
             tasks.spawn(ended.wait());
         }
+        tasks.spawn(watchdog::feed(threads.iter().map(Worker::runtime).collect()));
         Ok(Controller { parts, config, admin, agents, agent_connections, stop, streams, threads, admin_task, tasks })
     }
 }
@@ -304,6 +340,7 @@ struct Bound {
 /// The agents' listener with its thread.
 struct AgentsThread {
     address: SocketAddr,
+    handed: Option<TcpListener>,
     tls: Arc<Sides>,
     limits: Limits,
     parts: Arc<Parts>,
@@ -319,8 +356,8 @@ impl AgentsThread {
     }
 
     /// Binds here, so that the socket wakes this thread and no other.
-    async fn serve(self, tell: oneshot::Sender<Result<Bound, StartError>>) {
-        let (socket, address) = match bind("agent_listen", self.address).await {
+    async fn serve(mut self, tell: oneshot::Sender<Result<Bound, StartError>>) {
+        let (socket, address) = match bind("agent_listen", self.address, self.handed.take()).await {
             Ok(bound) => bound,
             Err(error) => {
                 // The store is let go before it is said: who hears it may start again at once.

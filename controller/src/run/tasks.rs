@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -15,9 +16,10 @@ use crate::enrol::{decode, forget};
 use crate::records::enrolled as record;
 use crate::store::{EventKind, Health, Query, Revision, Store, StoreError, WatchError};
 
-/// How often it is looked whether a certificate of our own is old. While a clock that was ahead is right again, nobody takes it.
+/// How often the age of our own certificates is checked. After a clock that was ahead has been corrected, nobody accepts such a certificate
+/// until it is replaced.
 const LOOK_AT_KEYS: Duration = Duration::from_secs(10);
-/// By so much a clock may be set back before a certificate that was made earlier counts as one of the future: less than it is dated back.
+/// How far the clock may go back before an existing certificate counts as one from the future. It is less than certificates are backdated.
 const SET_BACK_S: u64 = 60;
 /// A signer's certificate is replaced after so long: a third of its 30 days is left for agents whose clocks lag.
 const SIGNER_AGE_S: u64 = 20 * 24 * 3600;
@@ -82,10 +84,10 @@ async fn outlive_store(store: Arc<dyn Store>) -> String {
     loop {
         ticks.tick().await;
         if let Health::ReadOnly { reason } = store.health() {
-            log::error!(error = reason; "the store takes no writes; the controller ends soon, to be started anew");
+            log::error!(error = reason; "the store takes no writes; the controller ends soon, so that it is restarted");
             tokio::time::sleep(READ_ONLY).await;
             return format!(
-                "the store takes no writes ({reason}): is there room on its disk, and is it sound? the controller must be started anew, \
+                "the store takes no writes ({reason}): is there room on its disk, and is it sound? the controller must be restarted, \
                  which the service does by itself"
             );
         }
@@ -201,9 +203,8 @@ async fn forget_old(parts: Arc<Parts>) -> String {
 async fn drop_blobs(parts: &Arc<Parts>) {
     let model = parts.registry.cache().model();
     let mut named: BTreeSet<Hash> = model.profiles.values().flat_map(|profile| profile.blobs.iter().copied()).collect();
-    named.extend(
-        model.releases.iter().flat_map(|release| &release.spec.tasks).filter_map(|task| source(&task.parameters)),
-    );
+    let sources = model.releases.iter().flat_map(|release| &release.spec.tasks).filter_map(Task::source);
+    named.extend(sources.filter_map(|source| Hash::of_source(source).ok()));
     let (blobs, before) = (Arc::clone(&parts.blobs), SystemTime::now() - BLOB_KEPT);
     let dropped = tokio::task::spawn_blocking(move || blobs.drop_unnamed(&named, before)).await;
     match dropped {
@@ -211,11 +212,6 @@ async fn drop_blobs(parts: &Arc<Parts>) {
         Ok(Ok(count)) => log::info!(count; "file bodies that nothing names were dropped"),
         Ok(Err(error)) => log::warn!(error:err = error; "old file bodies could not be dropped"),
     }
-}
-
-/// The blob that a task's parameters name.
-fn source(parameters: &serde_json::Map<String, serde_json::Value>) -> Option<Hash> {
-    Hash::of_source(parameters.get("source")?.as_str()?).ok()
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The file has no bytes: a store was there, or its making was cut short. It is not taken for a new one.
-    #[error("the store {} is empty (0 bytes) and is not made anew by opening it: {}", path.display(), restore(path))]
+    #[error("the store {} is empty (0 bytes) and opening it does not make a new one: {}", path.display(), restore(path))]
     Empty {
         /// Which file.
         path: PathBuf,

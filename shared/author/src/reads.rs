@@ -42,12 +42,14 @@ pub(crate) struct Reads {
     asked_fields: BTreeSet<(usize, Path)>,
     /// Look-ups of which it is asked whether they find anything, or a field of what they find.
     asked_lookups: BTreeSet<usize>,
+    /// Look-ups of which a node is picked on every way.
+    picked: BTreeSet<usize>,
     lookups: Vec<(Lookup, BTreeSet<Path>)>,
     numbers: BTreeMap<String, usize>,
 }
 
 impl IfAbsent {
-    /// What becomes of a template in a part of it that is walked under `inner`, within one under this.
+    /// The effect of a missing value in a part that is walked under `inner`, nested in a part that is walked under `self`.
     pub(crate) fn within(self, inner: Self) -> Self {
         match (self, inner) {
             (_, Self::Asked) => Self::Asked,
@@ -154,14 +156,26 @@ impl Reads {
 
     /// Whether a look-up finds anything is asked.
     pub(crate) fn ask(&mut self, lookups: &Lookups) {
-        self.asked_lookups.extend(lookups);
+        self.asked_lookups.extend(lookups.numbers());
     }
 
-    /// What is needed and nowhere asked for: labels, parameters, labels of nodes, and whether anyone holds a tag.
+    /// A node is picked of what is looked up, on every way through the template.
+    pub(crate) fn pick(&mut self, lookups: &Lookups) {
+        let mut numbers = lookups.numbers();
+        if let (false, Some(number), None) = (lookups.is_each(), numbers.next(), numbers.next()) {
+            self.picked.insert(number);
+        }
+    }
+
+    /// What is needed and nowhere asked for: that a look-up of which a node is picked finds one, labels, parameters, labels of nodes, and whether anyone holds a tag.
     pub(crate) fn needs(&self) -> Result<Vec<Need>, ReferenceError> {
         let need = |reference, if_absent: IfAbsent| Need { reference, is_certain: if_absent == IfAbsent::Fails };
         let needed = self.needed.iter().filter(|(needed, _)| !self.is_asked(needed));
         let mut needs: BTreeSet<Need> = needed.map(|(needed, if_absent)| need(needed.clone(), *if_absent)).collect();
+        for number in &self.picked {
+            let reference = Reference::new(self.lookups[*number].0.read(Fields::default()))?;
+            needs.insert(need(reference, IfAbsent::Fails));
+        }
         for ((number, path), if_absent) in &self.needed_fields {
             let (lookup, is_label) = (&self.lookups[*number].0, path.first() == "labels");
             let is_asked = match lookup {
@@ -219,7 +233,7 @@ impl Reads {
         let Some(path) = Path::new(keys) else {
             return Err(("the path is too deep".to_owned(), "name a field of a node: `n.name`"));
         };
-        for &number in lookups {
+        for number in lookups.numbers() {
             let (lookup, read) = &mut self.lookups[number];
             fields::check_lookup(lookup.function(), &path)
                 .map_err(|error| (error.to_string(), "read one of the fields that cross hosts"))?;

@@ -14,8 +14,14 @@ pub(crate) enum Root {
     Tags,
 }
 
-/// Look-ups whose nodes a value may be, by number.
-pub(crate) type Lookups = BTreeSet<usize>;
+/// Look-ups whose nodes a value may be, by number, and which of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lookups {
+    numbers: BTreeSet<usize>,
+    /// Whether it is each node of one look-up: the whole list, the variable of a loop over it, or a primary. Where a template picks some
+    /// of them, or one look-up or another, a node that lacks a field may be one that it does not come to.
+    is_each: bool,
+}
 
 /// What an expression may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +38,7 @@ pub(crate) enum Shape {
     Path(Root, Vec<Box<str>>),
     /// The list of nodes of one of these look-ups.
     Nodes(Lookups),
-    /// A node of one of these look-ups, and keys below it.
+    /// A node of one of these look-ups, or each in its turn, and keys below it.
     Node(Lookups, Vec<Box<str>>),
     /// minijinja's `loop`.
     Loop,
@@ -86,15 +92,41 @@ impl Root {
     }
 }
 
+impl Lookups {
+    /// Each node of a look-up.
+    pub(crate) fn each_of(number: usize) -> Self {
+        Self { numbers: [number].into(), is_each: true }
+    }
+
+    /// Some of these nodes.
+    pub(crate) fn some(&self) -> Self {
+        Self { numbers: self.numbers.clone(), is_each: false }
+    }
+
+    /// Whether it is each node.
+    pub(crate) const fn is_each(&self) -> bool {
+        self.is_each
+    }
+
+    /// Their numbers.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.numbers.iter().copied()
+    }
+
+    fn or(&self, other: &Self) -> Self {
+        Self { numbers: &self.numbers | &other.numbers, is_each: false }
+    }
+}
+
 impl Shape {
-    /// What a variable may be that is one on some ways and the other on the rest.
+    /// The shape of a variable that has one shape on some branches and the other on the rest.
     pub(crate) fn join(self, other: Self) -> Self {
         match (self, other) {
             (left, right) if left == right => left,
             (Self::Unset, shape) | (shape, Self::Unset) => shape,
-            (Self::Nodes(left), Self::Nodes(right)) => Self::Nodes(&left | &right),
+            (Self::Nodes(left), Self::Nodes(right)) => Self::Nodes(left.or(&right)),
             (Self::Node(left, a), Self::Node(right, b)) if a.is_empty() && b.is_empty() => {
-                Self::Node(&left | &right, Vec::new())
+                Self::Node(left.or(&right), Vec::new())
             }
             (Self::Plain | Self::Label(_), Self::Plain | Self::Label(_)) => Self::Plain,
             _ => Self::Mixed,

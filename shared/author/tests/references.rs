@@ -8,7 +8,7 @@ use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use stemma_author::Reader;
 use stemma_core::condition::{Author, TemplateReads};
-use stemma_core::input::{Input, Inputs, Read, Reference};
+use stemma_core::input::{Input, Inputs, Need, Read, Reference};
 use stemma_render::{Cause, Limits, NoSecrets, Renderer};
 
 /// Reads that random templates may make, and others that lie beside them.
@@ -170,7 +170,7 @@ fn rendered(template: &str, inputs: &Inputs) -> (Option<Cause>, Vec<Reference>, 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, max_global_rejects: 50_000, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, max_global_rejects: ProptestConfig::default().cases * 200, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
 
     #[test]
     fn rendering_reads_what_was_found_and_nothing_else(template in template(), variants in vec(0_u8..12, 1..6)) {
@@ -199,6 +199,17 @@ proptest! {
             without.insert(need.clone(), Input::Absent).expect("less than before");
             let (cause, ..) = rendered(&template, &without);
             prop_assert!(cause.is_some(), "{template}\nwithout {need}");
+        }
+
+        // Likewise where a look-up finds nobody, of which it picks a node.
+        let is_pick = |need: &&Need| matches!(need.reference.read(), Read::Nodes { fields, .. } if fields.is_empty());
+        for need in needs.iter().filter(is_pick) {
+            let mut without = own.clone();
+            for reference in found.iter().filter(|one| overlaps(one, &need.reference)) {
+                without.insert(reference.clone(), Input::Value(json!([]))).expect("less than before");
+            }
+            let (cause, ..) = rendered(&template, &without);
+            prop_assert!(cause.is_some(), "{template}\nwith nobody in {}", need.reference);
         }
 
         // Without one that is read, that one is what is missed.

@@ -78,8 +78,8 @@ pub enum ForWhom {
 }
 
 impl Rights {
-    /// For how long at most a certificate is good that it asks for; `None`: for as long as any may be. An admin may give what it likes;
-    /// who is none keeps what it has, since a certificate that was stolen must not make one that outlives it by far.
+    /// The longest validity of a certificate that a principal asks for; `None`: only the general bound holds. An admin may give any
+    /// time. Others get at most the time of the certificate that they show: a stolen one must not make one that far outlives it.
     fn longest_certificate(self, whose: ForWhom) -> Result<Option<u64>, NoCertificate> {
         match whose {
             _ if self.role == PrincipalRole::Admin => Ok(None),
@@ -88,7 +88,7 @@ impl Rights {
         }
     }
 
-    /// For how long a certificate is good that it asks for, in seconds: `asked`, or `usual` where it does not say.
+    /// The validity of a certificate that a principal asks for, in seconds: `asked`, or `usual` where the principal does not say.
     ///
     /// # Errors
     /// [`NoCertificate`].

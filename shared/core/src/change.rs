@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 
 use crate::labels::Layer;
-use crate::name::TagName;
+use crate::name::{Name, TagName};
 use crate::object::{
-    AllocationSpec, ClusterSpec, ClusterTemplateSpec, FieldOwners, Inherited, Kind, NamespaceSpec, NodeGroupSpec,
-    NodeSpec, NodeTags, Object, Observation, PrimarySpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Spec, TagSpec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, DecidedTags, FieldOwners, Inherited, InspectionRuleSpec, Kind,
+    NamespaceSpec, NodeGroupSpec, NodeSpec, NodeTags, Object, Observation, PrimarySpec, ReleaseSpec, ReleaseTagsSpec,
+    SaidOnHost, Spec, TagSpec,
 };
 use crate::ownership::{OwnedMap, OwnedSet};
 use crate::task::Mode;
@@ -33,6 +34,19 @@ pub enum Class {
     RolledOutWithoutDigest,
 }
 
+/// Whom a change reaches: of the hosts below where it was made, or the one that reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// No host.
+    Nobody,
+    /// Every host, whatever it says itself.
+    Everyone,
+    /// The hosts whose own value of a key it changes.
+    ByKey,
+    /// The hosts whose tasks or requirements read what it changes, or on whom tasks are placed by it.
+    ByTasks,
+}
+
 /// A field that differs, and how that reaches hosts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldChange {
@@ -44,6 +58,12 @@ pub struct FieldChange {
 
 /// What differs between two contents of a release, of which the fleet knows the compiled form alone: the class of all that counts there.
 pub(crate) const OF_RELEASE: &[FieldChange] = &[FieldChange { field: "tasks", class: Class::RolledOut }];
+
+/// An inspection rule that is new or gone: what it gives is known of hosts at once.
+pub(crate) const OF_RULE: &[FieldChange] = &[FieldChange { field: "actions", class: Class::InPlace }];
+
+/// The version of a secret, which is no object of the fleet: its value is nowhere here.
+pub(crate) const OF_SECRET: Class = Class::RolledOut;
 
 /// What operators or a host say, each field classified.
 pub trait Classified {
@@ -68,38 +88,28 @@ pub fn changes<S: Spec + Classified>(old: &Object<S>, new: &Object<S>) -> Vec<Fi
 /// A name is told as the origin of what comes from the object, and templates read those of nodes, groups and clusters.
 const fn of_name(kind: Kind) -> Class {
     match kind {
-        Kind::ClusterTemplate => Class::InPlace,
+        Kind::ClusterTemplate | Kind::InspectionRule => Class::InPlace,
         Kind::Cluster | Kind::NodeGroup | Kind::Node => Class::InPlaceAndRolledOut,
         Kind::Release | Kind::ReleaseTags | Kind::Primary => Class::RolledOut,
-        Kind::Namespace
-        | Kind::InspectionRule
-        | Kind::Revision
-        | Kind::Secret
-        | Kind::Expectation
-        | Kind::Allocation
-        | Kind::Principal => Class::Nowhere,
+        Kind::Namespace | Kind::Revision | Kind::Secret | Kind::Expectation | Kind::Allocation | Kind::Principal => {
+            Class::Nowhere
+        }
     }
 }
 
 impl Class {
-    /// Whether every host below is told, whatever it says itself.
-    pub const fn reaches_all(self) -> bool {
+    /// Whom it reaches.
+    pub const fn reach(self) -> Reach {
         match self {
-            Self::InPlace | Self::InPlaceAndRolledOut | Self::RolledOutWithoutDigest => true,
-            Self::Nowhere | Self::InPlaceByKey | Self::RolledOut => false,
-        }
-    }
-
-    /// Whether what is known of a host, its labels above all, may be other at once by it.
-    pub const fn is_known_at_once(self) -> bool {
-        match self {
-            Self::InPlace | Self::InPlaceByKey | Self::InPlaceAndRolledOut => true,
-            Self::Nowhere | Self::RolledOut | Self::RolledOutWithoutDigest => false,
+            Self::Nowhere => Reach::Nobody,
+            Self::InPlace | Self::InPlaceAndRolledOut | Self::RolledOutWithoutDigest => Reach::Everyone,
+            Self::InPlaceByKey => Reach::ByKey,
+            Self::RolledOut => Reach::ByTasks,
         }
     }
 
     /// Whether tasks may fall to other hosts by it.
-    pub const fn decides_tasks(self) -> bool {
+    pub(crate) const fn decides_tasks(self) -> bool {
         match self {
             Self::InPlaceAndRolledOut | Self::RolledOut => true,
             Self::Nowhere | Self::InPlace | Self::InPlaceByKey | Self::RolledOutWithoutDigest => false,
@@ -162,6 +172,17 @@ classified! {
         objects: Nowhere,
         tags: Nowhere,
         dates: Nowhere,
+        owners: by owners,
+    }
+    InspectionRuleSpec {
+        description: Nowhere,
+        priority: InPlace,
+        phase: Nowhere,
+        sensitive: InPlace,
+        grants: InPlace,
+        conditions: InPlace,
+        actions: InPlace,
+        labels: Nowhere,
         owners: by owners,
     }
     ClusterTemplateSpec {
@@ -300,8 +321,13 @@ impl Differences {
     }
 
     fn tags_by_hand(&mut self, old: &NodeTags, new: &NodeTags) {
-        let NodeTags { assigned, unassigned } = new;
-        let same = is_same_intent(&old.assigned, assigned) && is_same_intent(&old.unassigned, unassigned);
+        let NodeTags { assigned, unassigned, decided } = new;
+        let gives = |decided: &BTreeMap<Name, DecidedTags>| {
+            decided.iter().map(|(role, made)| (role.clone(), made.tags.clone())).collect::<Vec<_>>()
+        };
+        let same = is_same_intent(&old.assigned, assigned)
+            && is_same_intent(&old.unassigned, unassigned)
+            && gives(&old.decided) == gives(decided);
         self.add("tags", !same, Class::RolledOut);
     }
 

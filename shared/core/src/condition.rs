@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::input::{Inputs, Need, Reference};
 
-/// Of so many bytes that a condition reads, one part of it looks at in one step. What a node may spend is counted in steps, so they bound what
+/// Bytes that one part of a condition looks at in one step. What a node may spend is counted in steps, so they bound what
 /// is looked at in bytes and in time alike (docs/adr/0011).
 pub const STEP_BYTES: usize = 256;
 
@@ -18,15 +18,15 @@ pub const MAX_STEPS: usize = 4_000_000;
 /// The most steps that it may take over those of all nodes of a cluster, where it looks other nodes up for each of them.
 const MAX_STEPS_OF_ALL: usize = 64_000_000;
 
-/// So many it may take for a node, however many nodes there are.
+/// Steps that a condition may always take for a node, whatever the size of the fleet.
 const MIN_STEPS: usize = 1_000;
 
-/// So many all conditions of a node may take together, however many nodes there are.
+/// Steps that all conditions of a node together may always take, whatever the size of the fleet.
 const MIN_STEPS_TOGETHER: usize = 16_384;
 
 /// The most steps for each node of a cluster of so many, where a condition looks other nodes up. They are resolved together and what is
 /// looked up grows with them, so what one may cost shrinks with their number.
-pub fn steps_for_each(nodes: usize) -> usize {
+pub(crate) fn steps_for_each(nodes: usize) -> usize {
     steps_of(nodes, MIN_STEPS)
 }
 
@@ -45,7 +45,7 @@ fn steps_of(nodes: usize, least: usize) -> usize {
 
 /// What a node pays for a condition that reads the same for all nodes of its cluster and is evaluated once for them; `each` is what
 /// [`steps_for_each`] gives for that cluster.
-pub fn share_of(steps: usize, each: usize) -> usize {
+pub(crate) fn share_of(steps: usize, each: usize) -> usize {
     steps.div_ceil(MAX_STEPS_OF_ALL / each)
 }
 

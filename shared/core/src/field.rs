@@ -67,7 +67,7 @@ pub struct Part {
 }
 
 /// The default of a field that must be given.
-pub const REQUIRED: &str = "required";
+pub(crate) const REQUIRED: &str = "required";
 
 /// A type that knows its fields.
 pub trait Described {
@@ -146,7 +146,7 @@ impl Part {
     }
 
     /// Whether it must be given.
-    pub fn is_required(&self) -> bool {
+    pub(crate) fn is_required(&self) -> bool {
         self.help.default == REQUIRED
     }
 }

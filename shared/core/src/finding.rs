@@ -4,6 +4,9 @@
 //! stage of a decision may add to, and that `validate`, `apply`, `diff` and `resolve` print in the same form.
 //! [`rule`] is the one table of codes and severities.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// How much a finding matters. Ordered, the gravest last.
@@ -77,15 +80,20 @@ pub mod rule {
         Warning HOST_PAUSED "host.paused": "A node is paused on its host.";
         Error IDENTITY_DOUBLED "identity.doubled": "Two hosts check in with a node's identity.";
         Error INPUTS_SIZE "inputs.size": "A task reads more than may be sent.";
+        Warning INSPECTION_FAILED "inspection.failed": "An inspection rule could not be asked of a report.";
+        Info INSPECTION_LOG "inspection.log": "An inspection rule has something to say of a machine.";
+        Error INSPECTION_REFUSED "inspection.refused": "An inspection rule says that a machine is not as it should be.";
         Error INSTANCE_TRAITS "instance.traits" in "instance_info": "A node has not the traits that its instance wants.";
         Warning LABEL_HELD_BACK "label.held_back" in "labels": "A label cannot flow to the host label map.";
         Warning LABEL_IDLE_NULL "label.idle_null" in "labels": "A label is null where nothing is merged.";
         Warning MASTER_ABSENT "master.absent": "Tasks fall to master, and no node has that name.";
         Error NODE_INCOMPLETE "node.incomplete": "Something above a node is missing.";
+        Info PRIMARY_HELD "primary.held" in "primaries": "A primary is named, and another node holds the tag.";
         Warning PRIMARY_UNKNOWN "primary.unknown" in "primaries": "A primary is named that cannot hold its tag.";
         Warning REFERENCE_UNSET "reference.unset": "A template reads what hosts do not have.";
         Error RELEASE_BROKEN "release.broken": "A stored release does not compile.";
         Warning REPORT_LEFT_OUT "report.left_out": "A host reports more than is taken.";
+        Warning REQUIREMENT_TEXT "requirement.text" in "requirements": "A requirement is an exact text that begins as an operator does.";
         Error REQUIREMENT_UNMET "requirement.unmet" in "requirements": "A node does not meet a requirement of its group.";
         Warning ROLE_CONFLICT "role.conflict" in "roles": "Roles that conflict meet on a node.";
         Warning ROLE_LIMIT "role.limit": "A role has too few or too many nodes.";
@@ -97,6 +105,7 @@ pub mod rule {
         Info TAG_UNHELD "tag.unheld": "No node holds a predefined tag.";
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is declared nowhere.";
         Info TASK_CONTENT "task.content": "A file's content has a template's tag in it, and is written as it stands.";
+        Info TASK_ORPHANED "task.orphaned": "A task no longer falls to a node on which it stood.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not take.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";
         Warning TASK_TYPE "task.type": "A task has a type that no agent runs.";
@@ -120,6 +129,70 @@ impl Finding {
     }
 }
 
+/// Whether an error is among findings.
+pub fn has_error(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| finding.severity == Severity::Error)
+}
+
+/// Each finding once, the gravest first, then by what it is about.
+pub fn sort_findings(findings: &mut Vec<Finding>) {
+    findings.sort_by(|a, b| (Reverse(a.severity), a).cmp(&(Reverse(b.severity), b)));
+    findings.dedup();
+}
+
+/// The findings of one answer in the order of [`sort_findings`], no more than it lists. Each has the host that it is about, where one
+/// is known.
+#[derive(Debug)]
+pub struct Gravest<H> {
+    kept: BTreeMap<(Reverse<Severity>, Finding), Option<H>>,
+    left_off: usize,
+}
+
+impl<H> Default for Gravest<H> {
+    fn default() -> Self {
+        Self { kept: BTreeMap::new(), left_off: 0 }
+    }
+}
+
+impl<H> Gravest<H> {
+    /// The most findings that one answer lists.
+    const MOST: usize = 500;
+
+    /// Takes in findings about no host in particular.
+    pub fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        self.extend_of(findings.into_iter().map(|finding| (finding, None)));
+    }
+
+    /// Takes in findings, each with its host.
+    pub fn extend_of(&mut self, findings: impl IntoIterator<Item = (Finding, Option<H>)>) {
+        for (finding, host) in findings {
+            self.kept.entry((Reverse(finding.severity), finding)).or_insert(host);
+            if self.kept.len() > Self::MOST {
+                drop(self.kept.pop_last());
+                self.left_off += 1;
+            }
+        }
+    }
+
+    /// The list; where some were left off, its last entry says how many.
+    pub fn list(self, object: &str) -> Vec<Finding> {
+        self.list_by(object, |finding, _| finding)
+    }
+
+    /// The same, each finished with the host that it is about.
+    pub fn list_by(self, object: &str, finish: impl Fn(Finding, H) -> Finding) -> Vec<Finding> {
+        let left_off = (self.left_off > 0).then(|| {
+            let message = format!("{} more findings are not listed; none is graver than these", self.left_off);
+            Finding::of(rule::FINDINGS_LEFT_OFF, object, message)
+        });
+        let finished = |((_, finding), host): ((Reverse<Severity>, Finding), Option<H>)| match host {
+            Some(host) => finish(finding, host),
+            None => finding,
+        };
+        self.kept.into_iter().map(finished).chain(left_off).collect()
+    }
+}
+
 /// How many findings count where a person asks to be strict, in words; nothing where none does.
 pub fn strictly(findings: &[Finding]) -> Option<String> {
     let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
@@ -132,11 +205,13 @@ pub fn strictly(findings: &[Finding]) -> Option<String> {
     (!words.is_empty()).then(|| format!("{} among the findings", words.join(" and ")))
 }
 
+/// How many names a finding lists.
+pub(crate) const FEW: usize = 3;
+
 /// The first names of a sentence, and how many more there are: a finding may be about as many tasks as a release has.
-pub(crate) fn first_few<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    const FEW: usize = 3;
+pub fn first_few<'a>(names: impl Iterator<Item = &'a str>, most: usize) -> String {
     let names: Vec<&str> = names.collect();
-    let (first, more) = names.split_at(names.len().min(FEW));
+    let (first, more) = names.split_at(names.len().min(most));
     match more.len() {
         0 => first.join(", "),
         more => format!("{} and {more} more", first.join(", ")),
@@ -152,8 +227,36 @@ mod tests {
         for (names, said) in
             [(&["a"][..], "a"), (&["a", "b", "c"], "a, b, c"), (&["a", "b", "c", "d", "e"], "a, b, c and 2 more")]
         {
-            assert_eq!(first_few(names.iter().copied()), said);
+            assert_eq!(first_few(names.iter().copied(), FEW), said);
         }
+    }
+
+    #[test]
+    fn every_rule_of_an_error_is_one_among_findings() {
+        for rule in rule::ALL {
+            let found = [Finding::of(rule::FIELD_IDLE, "x", "y"), Finding::of(*rule, "x", "y")];
+            assert_eq!(has_error(&found), rule.severity == Severity::Error, "{}", rule.code);
+        }
+    }
+
+    #[test]
+    fn the_gravest_are_kept_and_the_rest_is_counted() {
+        let found = |severity, code, object: &str| Finding::of(Rule { code, severity, field: "" }, object, "said");
+        let mut findings = Gravest::<()>::default();
+        let infos = (0..600).map(|n| found(Severity::Info, "a.info", &format!("node/n{n:03}")));
+        findings.extend(infos);
+        findings.extend([found(Severity::Error, "z.error", "node/z"), found(Severity::Warning, "m.warning", "node/m")]);
+        let list = findings.list("cluster/c");
+        assert_eq!(list.len(), 501);
+        assert_eq!((list[0].code.as_str(), list[1].code.as_str()), ("z.error", "m.warning"));
+        assert_eq!((list[2].object.as_str(), list[499].object.as_str()), ("node/n000", "node/n497"));
+        assert_eq!(
+            list[500].to_string(),
+            "info findings.left_off cluster/c: 102 more findings are not listed; none is graver than these"
+        );
+        let mut few = Gravest::<()>::default();
+        few.extend([found(Severity::Info, "a", "b")]);
+        assert_eq!(few.list("cluster/c").len(), 1);
     }
 
     #[test]

@@ -26,6 +26,10 @@ const OF_GROUP: &[&str] = &["id", "type", "tags", "roles", "tasks", "foreign"];
 /// The fields of a stage, which stands on no node.
 const OF_STAGE: &[&str] = &["id", "type", "requires", "required_for", "cross_depends", "cross_depended_by", "foreign"];
 
+/// The fields of a task of type `skipped`, which has a place in the order alone.
+const OF_SKIPPED: &[&str] =
+    &["id", "type", "tags", "roles", "requires", "required_for", "cross_depends", "cross_depended_by", "foreign"];
+
 const TASK: &[Row<Task>] = &[
     (
         "on_unassign",
@@ -42,14 +46,9 @@ const TASK: &[Row<Task>] = &[
 const TASK_OF_TYPE: &[Row<Task>] = &[
     ("timeout_seconds", |task| task.timeout_seconds.is_some() && !is_shell(task), "only a shell task is ended by it"),
     ("on_interrupt", |task| task.on_interrupt != OnInterrupt::Unknown && !is_shell(task), "only a shell task heeds it"),
+    ("parameters.timeout", has_idle_timeout, "a file is written without a limit of time"),
     ("tasks", |task| !task.tasks.is_empty() && !task.is_group(), "only a group has tasks"),
 ];
-
-const RELEASE: &[Row<ReleaseSpec>] = &[(
-    "extensions",
-    |spec| !spec.extensions.is_empty(),
-    "no extension is asked: roles produce the tags that they declare",
-)];
 
 const ROLE: &[Row<RoleSpec>] =
     &[("fault_tolerance", |spec| spec.fault_tolerance.is_some(), "no failure of its nodes stops others")];
@@ -100,7 +99,7 @@ pub fn findings(object: &str, spec: &impl Idle) -> Vec<Finding> {
 }
 
 /// A sentence of what does not happen for a field, by its path within its kind, as `tasks.on_unassign`.
-pub fn of_field(path: &str) -> Option<String> {
+pub(crate) fn of_field(path: &str) -> Option<String> {
     fn find<T>(rows: &'static [Row<T>], path: &str) -> Option<&'static str> {
         rows.iter().find(|row| row.0 == path).map(|row| row.2)
     }
@@ -111,8 +110,7 @@ pub fn of_field(path: &str) -> Option<String> {
         Some(("tasks", field)) => find(TASK, field),
         Some(("roles", field)) => find(ROLE, field),
         Some(("tags", field)) => find(TAG, field),
-        _ => find(RELEASE, path)
-            .or_else(|| find(CLUSTER, path))
+        _ => find(CLUSTER, path)
             .or_else(|| find(GROUP, path))
             .or_else(|| find(HOST_LABELS, path))
             .or_else(|| find(LIFECYCLE, path)),
@@ -122,8 +120,8 @@ pub fn of_field(path: &str) -> Option<String> {
 
 impl Idle for ReleaseSpec {
     fn idle(&self) -> Vec<Given> {
-        let mut given = rows(RELEASE, self, "");
-        given.extend(self.roles.iter().flat_map(|(name, role)| rows(ROLE, role, &format!("roles.{name}."))));
+        let roles = self.roles.iter();
+        let mut given: Vec<Given> = roles.flat_map(|(name, role)| of_role(&format!("roles.{name}."), role)).collect();
         given.extend(of_tags(&self.tags));
         given.extend(self.tasks.iter().flat_map(of_task));
         given
@@ -172,6 +170,16 @@ fn of_level(inherited: &Inherited, host_labels: Option<&HostLabels>) -> Vec<Give
     given
 }
 
+fn of_role(before: &str, role: &RoleSpec) -> Vec<Given> {
+    let what = "only whole numbers in min and max are compared with what there is";
+    let other = role.limits.iter().filter(|(name, value)| {
+        let is_compared = RoleSpec::COMPARED_LIMITS.contains(&name.as_str()) && value.is_u64();
+        !is_compared && !value.is_null()
+    });
+    let limits = other.map(|(name, _)| (format!("{before}limits.{name}"), what));
+    rows(ROLE, role, before).into_iter().chain(limits).collect()
+}
+
 fn of_tags(tags: &BTreeMap<TagName, TagSpec>) -> Vec<Given> {
     tags.iter().flat_map(|(name, tag)| rows(TAG, tag, &format!("tags.{name}."))).collect()
 }
@@ -181,6 +189,7 @@ fn of_task(task: &Task) -> Vec<Given> {
     let marker = match task_type(&task.kind).map(|kind| kind.kind) {
         Some(TaskKind::Group) => Some((OF_GROUP, "a group only places its tasks")),
         Some(TaskKind::Stage) => Some((OF_STAGE, "a stage only orders tasks")),
+        Some(TaskKind::Skipped) => Some((OF_SKIPPED, "a skipped task never runs")),
         _ => None,
     };
     let Some((fields, what)) = marker else {
@@ -189,6 +198,12 @@ fn of_task(task: &Task) -> Vec<Given> {
     let Ok(Value::Object(given)) = serde_json::to_value(task) else { return Vec::new() };
     let other = given.into_iter().filter(|(field, _)| !fields.contains(&field.as_str()));
     other.map(|(field, _)| (format!("{before}{field}"), what)).collect()
+}
+
+/// Fuel's `timeout` of a file, which the type takes since Fuel's manifests have it.
+fn has_idle_timeout(task: &Task) -> bool {
+    let is_file = task_type(&task.kind).is_some_and(|kind| kind.kind == TaskKind::File);
+    is_file && task.parameters.get("timeout").is_some_and(|timeout| !timeout.is_null())
 }
 
 fn is_shell(task: &Task) -> bool {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Number, Value};
 
+use crate::digest::canonical_json;
 use crate::name::cut;
 
 /// A JSON text that has no exact value here.
@@ -23,6 +24,14 @@ pub enum InvalidJson {
     /// A number that no 64-bit integer and no finite 64-bit float holds.
     #[error("number out of range: {number} does not fit into 64 bits; where a text will do, quote it")]
     Number {
+        /// As it is written, cut.
+        number: String,
+    },
+    /// An integer that canonical JSON prints as another one ([`inexact`]).
+    #[error(
+        "number out of range: past 2^53 hosts would be given another number than {number}: write it as text, in quotes"
+    )]
+    Inexact {
         /// As it is written, cut.
         number: String,
     },
@@ -65,6 +74,21 @@ pub fn number(text: &str) -> Result<Number, InvalidJson> {
     let is_integer = text.bytes().skip(1).all(|byte| byte.is_ascii_digit()) && text != "-0";
     let number: Option<Number> = serde_json::from_str(text).ok();
     number.filter(|number| !(is_integer && number.is_f64())).ok_or_else(|| InvalidJson::Number { number: cut(text) })
+}
+
+/// The first number of a value that hosts would be given as another one, with its path from the value on: they are given canonical JSON
+/// (RFC 8785), which prints numbers as doubles.
+pub fn inexact(value: &Value) -> Option<(String, InvalidJson)> {
+    let within = |step: String, one| inexact(one).map(|(path, why)| (step + &path, why));
+    match value {
+        Value::Number(number) => {
+            let differs = number.as_i128().is_some() && canonical_json(value) != number.to_string();
+            differs.then(|| (String::new(), InvalidJson::Inexact { number: number.to_string() }))
+        }
+        Value::Array(list) => list.iter().enumerate().find_map(|(at, one)| within(format!("[{at}]"), one)),
+        Value::Object(map) => map.iter().find_map(|(key, one)| within(format!(".{}", cut(key)), one)),
+        Value::Null | Value::Bool(_) | Value::String(_) => None,
+    }
 }
 
 /// Reads a JSON string.
@@ -137,6 +161,23 @@ mod tests {
         for text in ["18446744073709551616", "-9223372036854775809", "1e999"] {
             let says = format!("number out of range: {text} does not fit into 64 bits; where a text will do, quote it");
             assert_eq!(number(text).unwrap_err().to_string(), says);
+        }
+    }
+
+    #[test]
+    fn a_number_that_canonical_json_prints_as_another_one_is_found_by_its_path() {
+        for exact in
+            ["9007199254740992", "-9007199254740992", "9007199254740994", "1.5", "-0", "1e20", "[{\"a\": null}]"]
+        {
+            assert_eq!(inexact(&serde_json::from_str(exact).unwrap()), None, "{exact}");
+        }
+        for (value, path, number) in [
+            ("9007199254740993", "", "9007199254740993"),
+            ("[0, -9007199254740993]", "[1]", "-9007199254740993"),
+            ("{\"a\": {\"b\": [18446744073709551615]}}", ".a.b[0]", "18446744073709551615"),
+        ] {
+            let found = inexact(&serde_json::from_str(value).unwrap());
+            assert_eq!(found, Some((path.to_owned(), InvalidJson::Inexact { number: number.to_owned() })), "{value}");
         }
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::origin::{Level, Resolved, nearest};
 
 /// The longest limit that anyone may set. Longer than a year is a mistake of units.
-pub const MAX_SECONDS: u64 = 366 * 24 * 3600;
+pub(crate) const MAX_SECONDS: u64 = 366 * 24 * 3600;
 
 /// One of the four fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,7 +103,7 @@ impl Field {
     }
 
     /// What holds where no level speaks. Ten seconds for a deletion, as Cluster API has it.
-    pub const fn default_limit(self) -> Limit {
+    pub(crate) const fn default_limit(self) -> Limit {
         match self {
             Self::NodeDrainTimeout | Self::NodeVolumeDetachTimeout => Limit::Forever,
             Self::NodeDeletionTimeout => Limit::Within(Duration::from_secs(10)),
@@ -160,6 +160,17 @@ impl Lifecycle {
 }
 
 impl Limits {
+    /// Each field with what is in force.
+    pub fn each(&self) -> [(Field, Resolved<Limit, Origin>); 4] {
+        let Self { node_drain_timeout, node_volume_detach_timeout, node_deletion_timeout, min_ready_seconds } = *self;
+        [
+            (Field::NodeDrainTimeout, node_drain_timeout),
+            (Field::NodeVolumeDetachTimeout, node_volume_detach_timeout),
+            (Field::NodeDeletionTimeout, node_deletion_timeout),
+            (Field::MinReadySeconds, min_ready_seconds),
+        ]
+    }
+
     /// Folds what the levels wrote (in any order). A number that is out of range says nothing.
     pub fn resolve(levels: &[(Level, Lifecycle)]) -> Self {
         let field = |field: Field| {

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::name::{Name, PRIMARY_PREFIX, TagName};
-use crate::object::{Matching, NodeTags, PrimaryMatching, RoleChange, RoleSpec, TagSpec};
+use crate::object::{DecidedTags, ExtensionUse, Matching, NodeTags, PrimaryMatching, RoleChange, RoleSpec, TagSpec};
 use crate::ownership::{Manager, OwnedSet, Said};
 
 /// What the roles of a release produce in one cluster, and which tags can be seen there.
@@ -16,13 +16,20 @@ use crate::ownership::{Manager, OwnedSet, Said};
 pub struct RoleTable {
     roles: BTreeMap<Name, Vec<TagName>>,
     tags: BTreeMap<TagName, TagSpec>,
+    /// The roles whose tags extensions decide, each with its extension.
+    deciders: BTreeMap<Name, String>,
 }
 
 /// Where an effective tag comes from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TagOrigin {
-    /// These roles produce it.
-    Roles(Vec<Name>),
+    /// Roles produce it.
+    Roles {
+        /// Which.
+        roles: Vec<Name>,
+        /// The extensions that decided so for some of them.
+        extensions: BTreeSet<String>,
+    },
     /// It was assigned by hand (whether or not a role produces it too).
     Assigned,
 }
@@ -44,7 +51,7 @@ impl RoleTable {
         user_tags: impl IntoIterator<Item = (&'a TagName, &'a TagSpec)>,
         changes: &BTreeMap<Name, RoleChange>,
     ) -> Self {
-        let mut table = Self { roles: BTreeMap::new(), tags: tags.clone() };
+        let mut table = Self { tags: tags.clone(), ..Self::default() };
         for (name, role) in roles {
             table.roles.insert(name.clone(), produced(name, role));
         }
@@ -60,6 +67,39 @@ impl RoleTable {
             change.add_tags.iter().for_each(|tag| add(produced, tag));
         }
         table
+    }
+
+    /// The same where extensions decide what some roles produce. Of several for one role the first does.
+    #[must_use]
+    pub fn deciding(mut self, uses: &[ExtensionUse]) -> Self {
+        for one in uses {
+            for role in &one.roles {
+                self.deciders.entry(role.clone()).or_insert_with(|| one.extension.clone());
+            }
+        }
+        self
+    }
+
+    /// The extension that decides what a role produces.
+    pub fn decider(&self, role: &Name) -> Option<&str> {
+        self.deciders.get(role).map(String::as_str)
+    }
+
+    /// All extensions that decide something here.
+    pub fn deciders(&self) -> impl Iterator<Item = &str> {
+        self.deciders.values().map(String::as_str)
+    }
+
+    /// The tags that a role produces on a node: those that its extension decided, else those that it declares.
+    pub fn given<'a>(&'a self, role: &Name, by_hand: &'a NodeTags) -> impl Iterator<Item = &'a TagName> {
+        let decided = self.decision(role, by_hand);
+        let tags = decided.map_or_else(|| self.produced_by(role), |decided| &decided.tags);
+        tags.iter().filter(move |tag| decided.is_none() || self.is_visible(tag))
+    }
+
+    /// What the extension of a role decided for a node.
+    pub(crate) fn decision<'a>(&self, role: &Name, by_hand: &'a NodeTags) -> Option<&'a DecidedTags> {
+        by_hand.decided.get(role).filter(|decided| self.decider(role) == Some(&decided.extension))
     }
 
     /// The tags that a role produces; none for a role that nobody declares.
@@ -78,7 +118,7 @@ impl RoleTable {
     }
 
     /// Whether the tag is declared here, or some role produces it.
-    pub fn is_visible(&self, tag: &str) -> bool {
+    pub(crate) fn is_visible(&self, tag: &str) -> bool {
         self.tags.contains_key(tag) || self.roles.values().flatten().any(|produced| produced.as_str() == tag)
     }
 
@@ -102,10 +142,12 @@ impl RoleTable {
         let mut effective = BTreeMap::new();
         let unassigned = |tag: &TagName| by_hand.unassigned.get(tag).is_some();
         for role in roles {
-            for tag in self.produced_by(role).iter().filter(|tag| !unassigned(tag)) {
-                match effective.entry(tag.clone()).or_insert(TagOrigin::Roles(Vec::new())) {
-                    TagOrigin::Roles(by) => by.push(role.clone()),
-                    TagOrigin::Assigned => {}
+            let extension = self.decision(role, by_hand).map(|decided| &decided.extension);
+            for tag in self.given(role, by_hand).filter(|tag| !unassigned(tag)) {
+                let new = || TagOrigin::Roles { roles: Vec::new(), extensions: BTreeSet::new() };
+                if let TagOrigin::Roles { roles, extensions } = effective.entry(tag.clone()).or_insert_with(new) {
+                    roles.push(role.clone());
+                    extensions.extend(extension.cloned());
                 }
             }
         }
@@ -117,7 +159,7 @@ impl RoleTable {
     pub fn assign(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags, tag: &TagName, by: &Manager) -> NodeTags {
         let mut next = by_hand.clone();
         next.unassigned = without(&by_hand.unassigned, tag, by);
-        let given_back = by_hand.unassigned.get(tag).is_some() && self.is_produced(roles, tag);
+        let given_back = by_hand.unassigned.get(tag).is_some() && self.is_given(roles, by_hand, tag);
         if !given_back {
             next.assigned = with(&by_hand.assigned, tag, by);
         }
@@ -140,24 +182,24 @@ impl RoleTable {
         }
         let mut next = by_hand.clone();
         next.assigned = without(&by_hand.assigned, tag, by);
-        if self.is_produced(roles, tag) {
+        if self.is_given(roles, by_hand, tag) {
             next.unassigned = with(&by_hand.unassigned, tag, by);
         }
         Ok(next)
     }
 
-    /// Forgets unassignments of tags that none of these roles produces any more. For every write of a node's roles.
-    pub fn forget(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags, by: &Manager) -> NodeTags {
-        let mut next = by_hand.clone();
-        for tag in by_hand.unassigned.members().filter(|tag| !self.is_produced(roles, tag)) {
-            next.unassigned = without(&next.unassigned, tag, by);
-        }
-        next
+    /// Whether one of these roles produces the tag on a node.
+    fn is_given(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags, tag: &TagName) -> bool {
+        roles.iter().any(|role| self.given(role, by_hand).any(|given| given == tag))
     }
 
-    /// Whether one of these roles produces the tag.
-    pub fn is_produced(&self, roles: &BTreeSet<Name>, tag: &TagName) -> bool {
-        roles.iter().any(|role| self.produced_by(role).contains(tag))
+    /// Whether one of these roles produces the tag, or may: an extension can give a role any tag that is of no other.
+    pub fn may_produce(&self, roles: &BTreeSet<Name>, tag: &TagName) -> bool {
+        let may = |role: &Name| {
+            let is_of_other = || self.roles.iter().any(|(other, tags)| other != role && tags.contains(tag));
+            self.produced_by(role).contains(tag) || (self.decider(role).is_some() && !is_of_other())
+        };
+        roles.iter().any(may)
     }
 }
 
@@ -191,7 +233,7 @@ impl MatchNames {
     }
 
     /// The names of roles.
-    pub fn role_names(&self) -> impl Iterator<Item = &str> + Clone {
+    pub(crate) fn role_names(&self) -> impl Iterator<Item = &str> + Clone {
         self.roles.iter().map(AsRef::as_ref)
     }
 
@@ -310,8 +352,6 @@ mod tests {
 
         let hand = table.unassign(&db, &NodeTags::default(), &tag("common"), &by).unwrap();
         assert_eq!(names(&table.effective_tags(&db, &hand)), ["mysql"]);
-        let hand = table.forget(&none, &hand, &by);
-        assert_eq!(names(&table.effective_tags(&db, &hand)), ["common", "mysql"], "forgotten with the last role");
     }
 
     #[test]
@@ -321,8 +361,44 @@ mod tests {
         let hand = table.unassign(&db, &NodeTags::default(), &tag("common"), &by).unwrap();
         let hand = table.assign(&db, &hand, &tag("common"), &by);
         assert!(hand.is_empty(), "{hand:?}");
+        let both = table.unassign(&db, &hand, &tag("common"), &by).unwrap();
+        let both = table.unassign(&db, &both, &tag("mysql"), &by).unwrap();
+        let one = table.assign(&db, &both, &tag("common"), &by);
+        assert_eq!(names(&table.effective_tags(&db, &one)), ["common"], "the other one stays away");
         let missing = table.unassign(&db, &hand, &tag("redis"), &by).unwrap_err();
         assert_eq!(missing.to_string(), "tag redis is not assigned, and no role of the node produces it");
+    }
+
+    #[test]
+    fn only_what_a_role_gives_is_given_back_or_kept_away() {
+        let (table, by) = (table(), manager());
+        let plain = BTreeSet::from([role("plain")]);
+        let hand = table.unassign(&plain, &NodeTags::default(), &tag("plain"), &by).unwrap();
+        assert!(table.assign(&plain, &hand, &tag("plain"), &by).is_empty(), "the role gives it again");
+        let by_hand = table.assign(&BTreeSet::new(), &hand, &tag("plain"), &by);
+        assert_eq!(names(&table.effective_tags(&BTreeSet::new(), &by_hand)), ["plain"], "no role gives it any more");
+
+        let hand = table.assign(&plain, &NodeTags::default(), &tag("redis"), &by);
+        assert!(table.unassign(&plain, &hand, &tag("redis"), &by).unwrap().is_empty(), "no role gave it");
+    }
+
+    #[test]
+    fn an_extension_may_give_a_role_any_tag_that_is_of_no_other() {
+        let uses = [ExtensionUse { roles: vec![role("plain")], extension: "rack".into() }];
+        let table = table().deciding(&uses);
+        for (roles, name, may) in [
+            (&["db"][..], "mysql", true),
+            (&["db"], "plain", false),
+            (&["db"], "free", false),
+            (&["plain"], "plain", true),
+            (&["plain"], "free", true),
+            (&["plain"], "mysql", false),
+            (&["db", "plain"], "free", true),
+            (&[], "free", false),
+        ] {
+            let roles: BTreeSet<Name> = roles.iter().map(|name| role(name)).collect();
+            assert_eq!(table.may_produce(&roles, &tag(name)), may, "{roles:?} {name}");
+        }
     }
 
     #[test]
@@ -359,5 +435,6 @@ mod tests {
         let mut names = ["web-10", "web-9", "web", "db-2", "web-09", "web-9a", "web-010"];
         names.sort_by(|a, b| natural_cmp(a, b));
         assert_eq!(names, ["db-2", "web", "web-09", "web-9", "web-9a", "web-010", "web-10"]);
+        assert_eq!(natural_cmp("web-a", "web-1"), Ordering::Greater, "a digit beside a letter is a byte");
     }
 }

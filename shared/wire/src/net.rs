@@ -6,10 +6,11 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net;
 use std::path::{Path, PathBuf};
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host};
 
 /// What is given to one customer or site as a whole: an IPv4 address, or an IPv6 network of 64 bits.
 pub fn network(from: IpAddr) -> IpAddr {
@@ -69,6 +70,15 @@ impl TcpListen {
             .map(Self)
             .map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))
     }
+
+    /// Takes a socket that is bound already.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn bound(socket: std::net::TcpListener) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        TcpListener::from_std(socket).map(Self)
+    }
 }
 
 impl Listen for TcpListen {
@@ -108,7 +118,20 @@ impl UnixListen {
         }
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Self { listener, own: rustix::process::geteuid().as_raw(), refused: Box::new(refused) })
+        Ok(Self::of(listener, refused))
+    }
+
+    /// Takes a socket that is bound already.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn bound(socket: net::UnixListener, refused: impl Fn(u32) + Send + 'static) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self::of(UnixListener::from_std(socket)?, refused))
+    }
+
+    fn of(listener: UnixListener, refused: impl Fn(u32) + Send + 'static) -> Self {
+        Self { listener, own: rustix::process::geteuid().as_raw(), refused: Box::new(refused) }
     }
 }
 
@@ -131,6 +154,11 @@ impl Listen for UnixListen {
     }
 }
 
+/// No name server knows a host, or none answers. The resolver's errors have no kind of their own.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct UnknownHost(#[from] io::Error);
+
 /// Connects over TCP, to the first address of the host that answers, or to a socket of this machine's file system.
 #[derive(Clone, Debug, Default)]
 pub enum Dial {
@@ -147,7 +175,9 @@ impl Connect for Dial {
     async fn connect(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
         match self {
             Self::Tcp => {
-                let stream = TcpStream::connect((host, port)).await?;
+                let unknown = |error| io::Error::other(UnknownHost(error));
+                let addresses: Vec<SocketAddr> = lookup_host((host, port)).await.map_err(unknown)?.collect();
+                let stream = TcpStream::connect(&*addresses).await?;
                 stream.set_nodelay(true)?;
                 Ok(Box::new(stream))
             }

@@ -45,7 +45,12 @@ pub enum Move {
     /// Begin it.
     Start(usize),
     /// One before it did not end well: it ends too.
-    Stop(usize),
+    Stop {
+        /// The task.
+        at: usize,
+        /// The one that it goes back to, which began and did not end well.
+        by: usize,
+    },
 }
 
 /// The tasks of a host in order.
@@ -85,7 +90,7 @@ impl Graph {
         let next = (0..self.vertices.len()).find_map(|at| self.move_of(at, open, held_back))?;
         match next {
             Move::Start(at) => self.vertices[at].state = TaskState::Running,
-            Move::Stop(at) => self.vertices[at].state = TaskState::Ended(Outcome::DependencyFailed),
+            Move::Stop { at, .. } => self.vertices[at].state = TaskState::Ended(Outcome::DependencyFailed),
         }
         Some(next)
     }
@@ -95,8 +100,8 @@ impl Graph {
         if vertex.state != TaskState::Waiting {
             return None;
         }
-        if vertex.after.iter().any(|&before| self.stops(before)) {
-            return Some(Move::Stop(at));
+        if let Some(by) = self.stopped_by(at) {
+            return Some(Move::Stop { at, by });
         }
         let free = vertex.after.iter().all(|&before| self.is_over(before))
             && vertex.barriers.iter().all(|barrier| open.contains(barrier))
@@ -111,6 +116,15 @@ impl Graph {
             return running.peek().is_none();
         }
         running.clone().count() < self.width && !running.any(|vertex| vertex.alone)
+    }
+
+    /// What did not end well before a task, if anything did: the task at the start of the chain of stopped ones.
+    fn stopped_by(&self, at: usize) -> Option<usize> {
+        let before = self.vertices[at].after.iter().copied().find(|before| self.stops(*before))?;
+        match self.vertices[before].state {
+            TaskState::Ended(Outcome::DependencyFailed) => self.stopped_by(before).or(Some(before)),
+            _ => Some(before),
+        }
     }
 
     /// Whether what requires this task must not run.
@@ -191,7 +205,7 @@ mod tests {
         let none = BTreeSet::new();
         assert_eq!(moves(&mut graph, &none), [Start(0), Start(3)]);
         graph.end(0, Outcome::Failed);
-        assert_eq!(moves(&mut graph, &none), [Stop(1), Stop(2)]);
+        assert_eq!(moves(&mut graph, &none), [Stop { at: 1, by: 0 }, Stop { at: 2, by: 0 }], "each with what failed");
         assert!(graph.vertices[3].state == TaskState::Running && !graph.is_waiting() && graph.has_failed());
     }
 
@@ -210,7 +224,7 @@ mod tests {
         ] {
             let first = Vertex { state: TaskState::Ended(outcome), forgiven, ..vertex(&[]) };
             let mut graph = Graph::new(vec![first, vertex(&[0])], 1);
-            let next = if stopped { Move::Stop(1) } else { Move::Start(1) };
+            let next = if stopped { Move::Stop { at: 1, by: 0 } } else { Move::Start(1) };
             assert_eq!(graph.next_move(&BTreeSet::new(), &BTreeSet::new()), Some(next), "{outcome:?} {forgiven}");
         }
     }

@@ -6,11 +6,13 @@
 pub mod graph;
 pub mod perform;
 mod planned;
+mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
+use log::warn;
 use stemma_core::task::Mode;
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Profile};
@@ -22,9 +24,10 @@ use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
 use graph::{Graph, Move};
 pub use perform::Permitted;
-use perform::{Call, perform};
+use perform::{Asked, Call, perform};
+pub use planned::is_in_order;
 use planned::{Planned, Readiness, subscribe};
-pub use planned::{blobs, is_in_order};
+use wishes::Wishes;
 
 /// Tasks at once. More would not be faster on a host that has its own work to do.
 const WIDTH: usize = 4;
@@ -32,7 +35,7 @@ const WIDTH: usize = 4;
 /// After so many mends of a task within an hour it is contended.
 const MENDS: usize = 3;
 
-/// So much of an output is kept beside a task's reason, in bytes: with 4096 tasks, a record of the ledger still takes all.
+/// How much of an output is kept beside a task's reason, in bytes: with 4096 tasks, a record of the ledger still takes all.
 const REASON_OUTPUT: usize = 1024;
 
 /// What a run may do.
@@ -53,6 +56,7 @@ pub struct Run {
     graph: Graph,
     tasks: Vec<Planned>,
     running: Vec<Running>,
+    wishes: Wishes,
     before: Progress,
     ended: BTreeMap<String, Performed>,
     reasons: BTreeMap<String, Reason>,
@@ -67,7 +71,7 @@ pub struct Run {
 struct Running {
     at: usize,
     permitted: Permitted,
-    future: Pending<'static, Execution>,
+    future: Pending<'static, (Execution, Asked)>,
 }
 
 impl Run {
@@ -100,6 +104,7 @@ impl Run {
             graph,
             tasks,
             running: Vec::new(),
+            wishes: Wishes::default(),
             before,
             ended: BTreeMap::new(),
             reasons,
@@ -125,8 +130,8 @@ impl Run {
         let held_back = self.without_blob()?;
         while let Some(next) = self.graph.next_move(open, &held_back) {
             match next {
-                Move::Stop(at) => {
-                    let why = "something that it requires did not end well";
+                Move::Stop { at, by } => {
+                    let why = format!("task {}, which it requires, did not end well", self.tasks[by].id);
                     self.note(at, Execution::because(Outcome::DependencyFailed, why), Permitted::Check);
                 }
                 Move::Start(at) => self.start_one(at)?,
@@ -246,14 +251,24 @@ impl Run {
     /// One running task that has ended.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         for place in 0..self.running.len() {
-            if let Poll::Ready(ended) = self.running[place].future.as_mut().poll(context) {
+            if let Poll::Ready((ended, asked)) = self.running[place].future.as_mut().poll(context) {
                 let Running { at, permitted, .. } = self.running.remove(place);
+                self.take_back_wishes(at, asked);
                 self.graph.end(at, ended.outcome);
                 self.note(at, ended, permitted);
                 return Poll::Ready(());
             }
         }
         Poll::Pending
+    }
+
+    /// Takes back what tasks have asked of others for changes that were not made. A crash before this only makes those run once more.
+    fn take_back_wishes(&mut self, at: usize, asked: Asked) {
+        let running = self.running.iter().flat_map(|running| &self.tasks[running.at].refreshes);
+        let idle = self.wishes.end(&self.tasks[at].refreshes, asked, &running.collect());
+        if let Err(error) = self.site.ledger.refreshed(&idle) {
+            warn!(error = error.sentence().as_str(); "tasks will run again for a change that was not made");
+        }
     }
 
     /// Takes down how a task ended, and whether that is news.
@@ -267,12 +282,15 @@ impl Run {
         let (content, outcome) = (planned.content, ended.outcome);
         let performed = Performed { task_set: self.task_set, content, outcome, mends };
         self.unsettled = true;
-        self.reasons.remove(&planned.id);
+        let told = self.reasons.remove(&planned.id);
+        let stopped_by_another =
+            outcome == Outcome::DependencyFailed && told.is_some_and(|told| told.message != ended.message);
         if !ended.message.is_empty() {
             let reason = Reason { message: ended.message.clone(), output: tail(&ended.output).to_owned() };
             self.reasons.insert(planned.id.clone(), reason);
         }
-        if self.purpose == Purpose::Check || is_news(self.before.tasks.get(&planned.id), &performed) {
+        let is_news = stopped_by_another || is_news(self.before.tasks.get(&planned.id), &performed);
+        if self.purpose == Purpose::Check || is_news {
             self.ended.insert(planned.id.clone(), performed);
             self.results.push(TaskResult {
                 sequence: 0,
@@ -299,8 +317,9 @@ impl Run {
         progress.tasks.extend(self.ended.iter().map(|(id, performed)| (id.clone(), performed.clone())));
         self.site.ledger.put(&PROGRESS, &progress)?;
         self.reasons.retain(|id, _| progress.tasks.contains_key(id));
-        // A host on which no task ever failed has no such record, and an upgrade makes none.
-        if !self.reasons.is_empty() || self.site.ledger.get(&REASONS)?.is_some() {
+        // An upgrade makes no such record: a host has none where no task ever failed, nor where one fails as it did before there were any.
+        let has_more_to_say = !self.reasons.is_empty() && !self.ended.is_empty();
+        if has_more_to_say || self.site.ledger.get(&REASONS)?.is_some() {
             self.site.ledger.put(&REASONS, &self.reasons)?;
         }
         self.unsettled = false;

@@ -7,7 +7,7 @@ use stemma_core::task::{Mode, OnDrift};
 use stemma_wire::message::observed::Outcome;
 
 use crate::apply::applier::Applier;
-use crate::apply::task::{Check, Execution, HostTask, Site, TaskError};
+use crate::apply::task::{Check, Execution, HostTask, Left, Site, TaskError};
 
 /// The message of a task that is no longer mended.
 const CONTENDED: &str = "contended: it was mended three times within an hour, and something else changes it again";
@@ -51,8 +51,20 @@ pub struct Call {
     pub refreshes: Vec<String>,
 }
 
+/// What became of the change before which a task asked others to run again.
+#[derive(Debug, Default)]
+pub enum Asked {
+    /// It asked nobody.
+    #[default]
+    Nobody,
+    /// It was made, in part maybe.
+    ForChange,
+    /// It was not made. These had not been asked before.
+    ForNothing(Vec<String>),
+}
+
 /// Checks a task, and applies it where that is allowed and called for.
-pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &Call) -> Execution {
+pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: &Call) -> (Execution, Asked) {
     let begun = site.host.uptime();
     let checked = match applier.check(site, task).await {
         Ok(Check::AsItShould) if call.refresh && applier.is_journalled(task) => {
@@ -60,6 +72,7 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
         }
         checked => checked,
     };
+    let mut asked = Asked::Nobody;
     let mut ended = match checked {
         Err(error) => failed(error),
         Ok(Check::AsItShould) => Execution::plain(Outcome::Unchanged),
@@ -68,7 +81,9 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
             (Permitted::Contended, _) => Execution { diff, ..Execution::because(Outcome::Drifted, CONTENDED) },
             (Permitted::Mend, OnDrift::Report) => Execution { diff, ..Execution::because(Outcome::Drifted, message) },
             (Permitted::Mend, OnDrift::Mend) | (Permitted::Apply, _) => {
-                apply(site, applier, task, &call.refreshes).await
+                let (ended, by_it) = apply(site, applier, task, &call.refreshes).await;
+                asked = by_it;
+                ended
             }
         },
     };
@@ -85,35 +100,42 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
     }
     let took = site.host.uptime().saturating_sub(begun);
     ended.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    ended
+    (ended, asked)
 }
 
-async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, refreshes: &[String]) -> Execution {
+async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, refreshes: &[String]) -> (Execution, Asked) {
     // Before the change: a crash after it must not lose the wish.
-    if let Err(error) = site.ledger.ask_to_refresh(refreshes) {
-        return failed(error.into());
-    }
+    let asked = match site.ledger.ask_to_refresh(refreshes) {
+        Ok(asked) => asked,
+        Err(error) => return (failed(error.into()), Asked::Nobody),
+    };
     let (retries, interval) = applier.retries(task);
-    let mut attempt = 0;
+    let (mut attempt, mut is_as_it_was) = (0, true);
     loop {
         match applier.apply(site, task).await {
             Ok(applied) => {
-                return Execution { output: applied.output, diff: applied.diff, ..Execution::plain(Outcome::Changed) };
+                let ended =
+                    Execution { output: applied.output, diff: applied.diff, ..Execution::plain(Outcome::Changed) };
+                return (ended, Asked::ForChange);
             }
-            Err(error) if error.unknown || attempt == retries => {
+            Err(error) if error.left == Left::Unknown || attempt == retries => {
+                is_as_it_was &= error.left == Left::AsItWas;
                 let mut ended = failed(error);
                 if attempt > 0 {
                     ended.message = format!("{} (attempt {})", ended.message, attempt + 1);
                 }
-                return ended;
+                return (ended, if is_as_it_was { Asked::ForNothing(asked) } else { Asked::ForChange });
             }
-            Err(_) => attempt += 1,
+            Err(error) => {
+                is_as_it_was &= error.left == Left::AsItWas;
+                attempt += 1;
+            }
         }
         tokio::time::sleep(Duration::from_secs(interval)).await;
     }
 }
 
 fn failed(error: TaskError) -> Execution {
-    let outcome = if error.unknown { Outcome::Unknown } else { Outcome::Failed };
+    let outcome = if error.left == Left::Unknown { Outcome::Unknown } else { Outcome::Failed };
     Execution { output: error.output, ..Execution::because(outcome, error.message) }
 }

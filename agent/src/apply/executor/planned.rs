@@ -45,7 +45,7 @@ impl Planned {
         mode: Mode,
     ) -> (Vertex, Self) {
         let kind = ready(site, ceiling, desired, task);
-        let left_out = desired.task_set.left_out.contains_key(&task.id) || kind.is_another_phase();
+        let left_out = !desired.task_set.runs(&task.id) || kind.is_another_phase();
         let vertex = vertex(task, &kind, left_out, mode);
         (
             vertex,
@@ -108,8 +108,7 @@ fn ready(site: &Site, ceiling: &Ceiling, desired: &Desired, profile: &ProfileTas
     {
         return refused(format!("this host takes no shell tasks, and {command}"));
     }
-    let source = task.task.parameters.get("source").and_then(serde_json::Value::as_str);
-    let blob = source.filter(|_| known.kind == TaskKind::File).and_then(|source| Hash::of_source(source).ok());
+    let blob = task.task.source().and_then(|source| Hash::of_source(source).ok());
     let (alone, is_command) = (known.exclusive == Exclusive::Alone, known.kind == TaskKind::Shell);
     Readiness::Runnable { applier, alone, is_command, task: Rc::new(task), blob }
 }
@@ -143,12 +142,4 @@ fn vertex(task: &ProfileTask, kind: &Readiness, left_out: bool, mode: Mode) -> V
 #[must_use]
 pub fn is_in_order(profile: &Profile) -> bool {
     profile.tasks.iter().enumerate().all(|(at, task)| task.after.iter().all(|&before| usize::from(before) < at))
-}
-
-/// The blobs that a profile's tasks are made from.
-pub fn blobs(profile: &Profile) -> impl Iterator<Item = Hash> {
-    profile.tasks.iter().filter_map(|task| {
-        let definition: serde_json::Value = serde_json::from_str(&task.definition).ok()?;
-        Hash::of_source(definition.get("parameters")?.get("source")?.as_str()?).ok()
-    })
 }

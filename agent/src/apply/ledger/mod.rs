@@ -30,7 +30,7 @@ pub use state::{
     Accepted, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Performed, Progress, Reason, Step, StepState,
     UndoNote,
 };
-pub(crate) use state::{part, part_digest};
+pub(crate) use state::{KEPT_VERSION, part, part_digest};
 
 /// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
 const LARGEST: u64 = 8 * 1024 * 1024;
@@ -172,12 +172,16 @@ impl Ledger {
         Ok(self.get(&REFRESHES)?.is_some_and(|tasks| tasks.contains(task)))
     }
 
-    /// Notes that tasks are to run again, durable when this returns.
+    /// Notes that tasks are to run again, durable when this returns: those of which it was not noted yet.
     ///
     /// # Errors
     /// [`HostError`]; then what they subscribe to must not be changed.
-    pub fn ask_to_refresh(&self, tasks: &[String]) -> Result<(), HostError> {
-        self.change_refreshes(tasks, |kept| kept.extend(tasks.iter().cloned()))
+    pub fn ask_to_refresh(&self, tasks: &[String]) -> Result<Vec<String>, HostError> {
+        let mut asked = Vec::new();
+        self.change_refreshes(tasks, |kept| {
+            asked.extend(tasks.iter().filter(|task| kept.insert((*task).clone())).cloned());
+        })?;
+        Ok(asked)
     }
 
     /// Notes that tasks have run again.

@@ -70,8 +70,8 @@ impl Desired {
     }
 }
 
-/// The wire version of the parts and profiles that the ledger keeps. Its present layout has no field for another one.
-const KEPT_VERSION: WireVersion = WireVersion::FIRST;
+/// The wire version of the parts and profiles that are taken and kept. The ledger's present layout has no field for another one.
+pub(crate) const KEPT_VERSION: WireVersion = WireVersion::FIRST;
 
 /// A part of a desired state, or a profile, from the bytes that the ledger keeps; `None` when this agent cannot read it.
 pub(crate) fn part<M: Message>(bytes: &[u8]) -> Option<M> {

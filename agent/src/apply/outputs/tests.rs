@@ -39,6 +39,19 @@ fn what_services_read_is_there() {
 }
 
 #[test]
+fn what_a_crash_left_half_written_is_swept() {
+    let host = MemoryHost::new();
+    for left in ["/run/stemma/.stemma-0000000100000002", "/run/stemma/tags/.stemma-0000000100000003"] {
+        host.put(left, "half");
+    }
+    host.put("/run/stemma/.another", "not the agent's");
+    write_run(&host, &known(&[]), &TaskSet::default()).unwrap();
+    let names = ["annotations.json", "labels.env", "labels.json", "tags", "traits"];
+    assert_eq!(host.list("/run/stemma"), [&[".another"], &names[..]].concat());
+    assert_eq!(host.list("/run/stemma/tags"), Vec::<String>::new());
+}
+
+#[test]
 fn what_was_put_in_the_place_of_an_output_goes() {
     let host = MemoryHost::new();
     host.put_link("/run/stemma/labels.json");

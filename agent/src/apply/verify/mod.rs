@@ -9,7 +9,7 @@ use stemma_wire::message::signed::{EpochChange, SignedDesired, SignedGrant};
 use stemma_wire::sign::{NotSigned, Verifier};
 use uuid::Uuid;
 
-use super::ledger::{Accepted, part, part_digest};
+use super::ledger::{Accepted, KEPT_VERSION, part, part_digest};
 use crate::identity::Identity;
 
 /// The largest desired state, both parts together, with what postcard needs around it.
@@ -100,7 +100,7 @@ pub fn verify_desired(
     if size > LARGEST {
         return Err(Refused::Large(size));
     }
-    trust.verifier.check_desired(trust.node, offer, now_unix_seconds)?;
+    trust.verifier.check_desired(trust.node, KEPT_VERSION, offer, now_unix_seconds)?;
     if let Some(held) = held {
         check_order(trust, offer, held, now_unix_seconds)?;
     }

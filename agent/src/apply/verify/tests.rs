@@ -90,6 +90,19 @@ fn another_epoch_comes_only_with_a_signed_change_from_the_one_held() {
 }
 
 #[test]
+fn what_is_offered_has_a_size_that_both_parts_share() {
+    let controller = Controller::new();
+    let offer = |known: usize, task_set: usize| {
+        let (known, task_set) = (Some(vec![0; known]), Some(vec![0; task_set]));
+        SignedDesired { known, task_set, ..controller.desired(7, &state()) }
+    };
+    let refused = |offer: &SignedDesired| check(&controller, offer, None).unwrap_err();
+    assert_eq!(refused(&offer(LARGEST, 1)), Refused::Large(LARGEST + 1));
+    assert_eq!(refused(&offer(3, LARGEST)), Refused::Large(LARGEST + 3));
+    assert_eq!(refused(&offer(LARGEST - 2, 2)), Refused::NotSigned(NotSigned::Digest), "what fits is looked at");
+}
+
+#[test]
 fn a_part_that_is_not_held_must_come_along() {
     let controller = Controller::new();
     let offer =

@@ -9,7 +9,7 @@ use stemma_wire::message::desired::Profile;
 use tokio::time::Instant;
 
 use super::{ASK_AGAIN, ApplyError, ApplyWorker};
-use crate::apply::executor::{blobs, is_in_order};
+use crate::apply::executor::is_in_order;
 use crate::apply::ledger::{Arriving, Desired, Piece, part};
 use crate::apply::verify::Refused;
 use crate::host::HostError;
@@ -86,7 +86,7 @@ impl ApplyWorker {
         if let Some(hash) = desired.task_set.profile {
             named.insert(hash);
             if let Some(profile) = self.profile(hash)? {
-                named.extend(blobs(&profile));
+                named.extend(profile.blobs());
             } else {
                 // Which blobs it will name is not known yet: none is dropped.
                 return self.want(named).await;

@@ -23,7 +23,7 @@ use stemma_wire::log::chain;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::checkin::{CheckInAnswer, News};
 use stemma_wire::message::desired::TaskSet;
-use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part};
+use stemma_wire::message::{Hash, PartDigest, decode_part};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{Backoff, Rival};
@@ -34,6 +34,7 @@ use super::labels;
 use super::outbox::Outbox;
 use super::renew::{AGAIN, InVain, PendingKey, due_in, renewed};
 use super::state::{Credentials, StateError, drop_pending_key, keep_refused_renewal};
+use crate::apply::ledger::KEPT_VERSION;
 use crate::channel::{ChannelError, SyncEnd};
 use crate::host::{Host, HostPath, Pending, or_never};
 use crate::identity::Identity;
@@ -233,7 +234,7 @@ impl Sync {
                 self.speak_at = Some(Instant::now());
             }
             Ok(CheckInAnswer::Superseded) => {
-                // By a check-in of another process of this host, since one of ours would have taken its place here.
+                // Another process of this host checked in: a check-in of our own would have replaced this one here.
                 self.speak_at = Some(Instant::now() + self.shared(&client));
             }
             Ok(CheckInAnswer::Current(news)) => {
@@ -305,7 +306,7 @@ impl Sync {
         let News { acknowledged, desired, grants, .. } = news;
         if let Some(set) = desired.as_ref().and_then(|desired| desired.task_set.as_deref()) {
             // Apply verifies it; here it only says where to ask.
-            self.profile = decode_part::<TaskSet>(WireVersion::CURRENT, set).ok().and_then(|set| set.profile);
+            self.profile = decode_part::<TaskSet>(KEPT_VERSION, set).ok().and_then(|set| set.profile);
         }
         let offer = FromSync::Offer { desired, grants, acknowledged };
         self.tell(&offer).await
@@ -335,7 +336,7 @@ impl Sync {
     fn hear(&mut self, message: FromApply) {
         match message {
             FromApply::Want(hash) => {
-                // Also one that comes now: apply would not ask again if it had taken its beginning.
+                // Queued even while it is being fetched: apply asks again only if the transfer was lost.
                 if !self.wanted.contains(&hash) {
                     self.wanted.push_back(hash);
                 }

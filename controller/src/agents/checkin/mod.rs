@@ -150,12 +150,10 @@ impl CheckIns {
         Ok(talk)
     }
 
-    /// Tells of two hosts with one identity (S19): in the journal, in the audit with the address of each, and in the node's state.
+    /// Tells of two hosts with one identity (S19): in the journal and the audit, each with both addresses, and in the node's state.
     fn alarm(&self, slot: &Slot, peer: &Peer, [one, other]: Addresses) {
         log::warn!(node:% = slot.node(), peer:% = other, address:% = one; "two hosts check in with one node's identity");
-        for address in [one, other] {
-            self.rejected.refuse_peer(DOUBLED, &Peer { address, identity: peer.identity.clone() });
-        }
+        self.rejected.refuse_pair(DOUBLED, &Peer { address: other, identity: peer.identity.clone() }, one);
         self.desired.status().set_doubled(slot.node(), true);
     }
 

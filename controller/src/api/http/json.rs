@@ -8,29 +8,51 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use stemma_core::json;
 use stemma_core::manifest::MAX_DEPTH;
+use stemma_core::name::cut;
+use stemma_wire::error::{ApiError, ErrorType};
 
 /// The maps whose values are text, where they stand directly in an object's body.
 const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
 
 /// The body is no JSON document that is taken.
 #[derive(Debug, thiserror::Error)]
-#[error("the body is not JSON that can be taken: {reason}")]
+#[error("the body is not JSON that can be taken: {}{}{reason}", self.field, if self.field.is_empty() { "" } else { ": " })]
 pub(crate) struct BadJson {
+    /// The field, as `objects[2].parameters.size`; empty for the body as a whole.
+    pub field: String,
     /// What is wrong and, where known, the line and column.
     pub reason: String,
 }
 
 impl BadJson {
     fn new(reason: &dyn ToString) -> Self {
-        Self { reason: reason.to_string() }
+        Self { field: String::new(), reason: reason.to_string() }
     }
+
+    /// The same, of what stands in a field.
+    fn within(self, outer: &str) -> Self {
+        let dot = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
+        Self { field: format!("{outer}{dot}{}", self.field), ..self }
+    }
+}
+
+impl From<BadJson> for ApiError {
+    fn from(bad: BadJson) -> Self {
+        let error = Self::new(ErrorType::RequestMalformed, bad.to_string()).reason(bad.reason);
+        if bad.field.is_empty() { error } else { error.field(bad.field) }
+    }
+}
+
+/// A key as it stands in a path; of a long one its beginning.
+fn step(key: &str) -> String {
+    cut(key).escape_debug().to_string()
 }
 
 /// Reads one document.
 ///
 /// # Errors
-/// [`BadJson`] for a syntax error, a key twice in one object, more than [`MAX_DEPTH`] levels, a number that does
-/// not fit into 64 bits, or text after the document.
+/// [`BadJson`] for a syntax error, a key twice in one object, more than [`MAX_DEPTH`] levels, a number that would be
+/// rounded, or text after the document.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, BadJson> {
     read(document(bytes)?, Place::Body)
 }
@@ -58,7 +80,7 @@ enum Place {
     Body,
     /// The list of an apply.
     Objects,
-    /// A patch operation: its `value` may be a label's.
+    /// A patch operation: its `value` may be a label's text, or a map of such.
     Operation,
     /// Anywhere else.
     Inside,
@@ -83,12 +105,17 @@ impl Place {
 
 fn read(raw: &RawValue, place: Place) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
+        Some(b'{') if place == Place::Operation && is_of_text(raw) => {
+            object(raw, |key, raw| if key == "value" { operand(raw) } else { read(raw, Place::Inside) })
+        }
         Some(b'{') => object(raw, |key, raw| match place {
             Place::Body if TEXT_MAPS.contains(&key) => text_map(raw),
-            Place::Operation if key == "value" => operand(raw),
             _ => read(raw, place.of_key(key)),
         }),
-        Some(b'[') => json::items(raw).into_iter().map(|item| read(item, place.of_item())).collect(),
+        Some(b'[') => {
+            let item = |(at, item)| read(item, place.of_item()).map_err(|bad| bad.within(&format!("[{at}]")));
+            json::items(raw).into_iter().enumerate().map(item).collect()
+        }
         _ => json::value(raw).map_err(|error| BadJson::new(&error)),
     }
 }
@@ -96,7 +123,7 @@ fn read(raw: &RawValue, place: Place) -> Result<Value, BadJson> {
 fn object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
     let mut object = Map::new();
     for (key, raw) in json::members(raw).map_err(|error| BadJson::new(&error))? {
-        let value = read(&key, raw)?;
+        let value = read(&key, raw).map_err(|bad| bad.within(&step(&key)))?;
         if object.insert(key.clone(), value).is_some() {
             return Err(BadJson::new(&format_args!("the key {key:?} stands twice in one object")));
         }
@@ -115,10 +142,20 @@ fn text_map(raw: &RawValue) -> Result<Value, BadJson> {
     })
 }
 
-/// The value of a patch operation: whole numbers stay numbers, any other number keeps its text, since what the
-/// path names decides whether a number or a label's text is meant.
+/// Whether a patch operation is of a map of text, or of an entry of one.
+fn is_of_text(operation: &RawValue) -> bool {
+    let members = json::members(operation).unwrap_or_default();
+    let path = members.iter().find(|(name, _)| name == "path").and_then(|(_, raw)| json::text(raw.get()).ok());
+    let map = path.as_deref().and_then(|path| path.strip_prefix('/')?.split('/').next());
+    map.is_some_and(|map| TEXT_MAPS.contains(&map))
+}
+
+/// The value of a patch operation on text: whole numbers stay numbers where they are exact, any other number keeps its text.
 fn operand(raw: &RawValue) -> Result<Value, BadJson> {
     let text = raw.get();
+    if text.starts_with('{') {
+        return text_map(raw);
+    }
     if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
         return read(raw, Place::Inside);
     }
@@ -140,8 +177,12 @@ mod tests {
                 json!({"labels": {"a": "1.50", "b": "true", "c": "-0.0", "d": "12345678901234567890", "e": "x", "f": null}}),
             ),
             (
-                r#"[{"value":18446744073709551616},{"value":"x"}]"#,
-                json!([{"value": "18446744073709551616"}, {"value": "x"}]),
+                r#"[{"value":18446744073709551616,"path":"/labels/a"},{"value":"x"}]"#,
+                json!([{"value": "18446744073709551616", "path": "/labels/a"}, {"value": "x"}]),
+            ),
+            (
+                r#"[{"path":"/labels","value":{"a":9007199254740993}},{"path":"/parameters/a","value":1.50}]"#,
+                json!([{"path": "/labels", "value": {"a": "9007199254740993"}}, {"path": "/parameters/a", "value": 1.5}]),
             ),
             (r#"{"labels":{"a":18446744073709551616}}"#, json!({"labels": {"a": "18446744073709551616"}})),
             (r#"{"objects":[{"annotations":{"a":1e21}}]}"#, json!({"objects": [{"annotations": {"a": "1e21"}}]})),
@@ -157,15 +198,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_in_a_field_names_it() {
+        for (text, field) in [
+            (r#"{"parameters":{"a":[0,18446744073709551616]}}"#, "parameters.a[1]"),
+            (r#"{"objects":[{},{"parameters":{"a":{"b":-9223372036854775809}}}]}"#, "objects[1].parameters.a.b"),
+            (r#"[{"op":"add","value":{"a":1e999}}]"#, "[0].value.a"),
+            (r#"{"labels":{"a":["\ud800"]}}"#, "labels.a[0]"),
+            (r#"{"a\n":{"b":1,"b":2}}"#, "a\\n"),
+            (r#"{"a":1} {}"#, ""),
+        ] {
+            let error = ApiError::from(parse(text.as_bytes()).unwrap_err());
+            let (named, reason) = (error.field.clone().unwrap_or_default(), error.reason.clone().unwrap());
+            let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
+            assert_eq!(error.message, format!("the body is not JSON that can be taken: {field}{reason}"), "{text}");
+            assert_eq!(field.trim_end_matches(": "), named, "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_refused_says_why() {
         let deep = format!("{}{}", "[".repeat(25), "]".repeat(25));
         for (text, part) in [
             (r#"{"a":1,"a":2}"#, "the key \"a\" stands twice"),
             (r#"{"labels":{"a":"1","a":"2"}}"#, "stands twice"),
-            (r#"{"a":1e999}"#, "number out of range"),
+            (r#"{"a":1e999}"#, "can be taken: a: number out of range"),
             (
-                r#"{"parameters":{"a":[18446744073709551616]}}"#,
-                "number out of range: 18446744073709551616 does not fit",
+                r#"{"objects":[{"parameters":{"a":[0,18446744073709551616]}}]}"#,
+                ": objects[0].parameters.a[1]: number out of range: 18446744073709551616 does not fit into 64 bits",
+            ),
+            (
+                r#"[{"path":"/parameters/a","value":18446744073709551616}]"#,
+                ": [0].value: number out of range: 18446744073709551616",
             ),
             (r#"{"parameters":{"a":-9223372036854775809}}"#, "number out of range"),
             (r#"{"a":"\ud800"}"#, "an escape that stands for no character"),

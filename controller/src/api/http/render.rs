@@ -36,7 +36,8 @@ pub(crate) fn render(outcome: HandlerResult, id: &str, service: Option<Service>)
 
 fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
     refusal.request_id = Some(id.to_owned());
-    if refusal.status() >= 500 {
+    // Anybody may be told that there is too much to do, as often as he asks: no line for each.
+    if refusal.status() >= 500 && refusal.kind != ErrorType::ServerBusy {
         error!(request = id, reason = refusal.kind.name(), error = refusal.message; "request failed");
     }
     if service == Some(Service::Baremetal) {

@@ -1,5 +1,6 @@
 //! A request as handlers see it, and what they answer: bounded, parsed on demand, without a framework's types.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,7 +8,7 @@ use hyper::{HeaderMap, Method, StatusCode, Uri, header};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use stemma_core::ownership::Manager;
-use stemma_wire::endpoint::Minor;
+use stemma_wire::endpoint::{Endpoint, Header, Minor, Shows};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::net::LOCAL;
 use stemma_wire::serve::Peer;
@@ -39,6 +40,10 @@ pub(crate) struct Request {
     pub uri: Uri,
     /// The parameters of its query, all of which its route knows.
     pub query: Parameters,
+    /// The row of the endpoint table.
+    pub endpoint: Endpoint,
+    /// Which fields its answer shows.
+    pub fields: Chosen,
     /// Whether the write is only tried out (`?dry_run=true`).
     pub dry_run: bool,
     /// The parts of the path that its route leaves open, decoded, by name.
@@ -85,6 +90,30 @@ pub(crate) enum Body {
     Events(Receiver<Bytes>),
 }
 
+/// Which fields an answer shows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chosen {
+    /// Those that the request chooses.
+    pub named: Option<BTreeSet<&'static str>>,
+    /// What a list shows where it chooses none.
+    pub listed: Option<&'static Shows>,
+    /// Whether the path is one of Ironic's, where links are always shown.
+    pub links: bool,
+    /// Whether the client names a version of Ironic's.
+    pub is_ironics: bool,
+}
+
+impl Chosen {
+    /// Whether a field is shown; where none is chosen, of a list or of `all`.
+    pub(crate) fn has(&self, field: &str, all: bool) -> bool {
+        match (&self.named, self.listed) {
+            (Some(named), _) => named.contains(field) || (self.links && field == "links"),
+            (None, Some(listed)) if !all => listed.has(field, self.is_ironics),
+            (None, _) => true,
+        }
+    }
+}
+
 /// What a handler answers.
 pub(crate) type HandlerResult = Result<Reply, ApiError>;
 
@@ -123,6 +152,22 @@ impl Reply {
     /// No body.
     pub(crate) fn empty(status: StatusCode) -> Self {
         Self { status, headers: HeaderMap::new(), body: Body::Nothing }
+    }
+
+    /// The same, without the fields that the request does not choose.
+    #[must_use]
+    pub(crate) fn chosen(mut self, request: &Request) -> Self {
+        let (Body::Value(body), Some(fields)) = (&mut self.body, request.endpoint.fields()) else { return self };
+        let choose = |row: &mut Value| {
+            if let Value::Object(row) = row {
+                row.retain(|field, _| request.fields.has(field, true));
+            }
+        };
+        match &fields.list {
+            None => choose(body),
+            Some(list) => body[list].as_array_mut().into_iter().flatten().for_each(choose),
+        }
+        self
     }
 
     /// The same, with the tag of what was read, for the next `If-Match`.
@@ -170,14 +215,22 @@ impl Reply {
     }
 }
 
-/// The text as one quoted string of a header, which takes ASCII alone.
+/// The longest text of a warning. A client that takes no such header would lose the whole answer of a write that was made.
+const MAX_WARNING: usize = 2048;
+
+/// The text as one quoted string of a header, which takes ASCII alone, cut at [`MAX_WARNING`].
 fn quoted(text: &str) -> String {
     let ascii = |c| match c {
         '"' | '\\' => '\'',
         ' '..='~' => c,
         _ => '?',
     };
-    text.replace('…', "...").chars().map(ascii).collect()
+    let mut quoted: String = text.replace('…', "...").chars().map(ascii).collect();
+    if quoted.len() > MAX_WARNING {
+        quoted.truncate(MAX_WARNING - 3);
+        quoted.push_str("...");
+    }
+    quoted
 }
 
 /// The kinds of bodies that a PATCH may have.
@@ -211,7 +264,7 @@ impl Request {
             return Err(ApiError::new(ErrorType::RequestMalformed, "this request needs a JSON body, and has none"));
         }
         self.check_media_type()?;
-        json::parse(&self.body).map_err(|e| ApiError::new(ErrorType::RequestMalformed, e.to_string()))
+        Ok(json::parse(&self.body)?)
     }
 
     /// Refuses the kinds of bodies that a page of another site may make a browser send without being asked first (S56).
@@ -236,7 +289,7 @@ impl Request {
     /// As [`Self::json`].
     pub(crate) fn texts(&self) -> Result<Value, ApiError> {
         self.check_media_type()?;
-        json::parse_texts(&self.body).map_err(|e| ApiError::new(ErrorType::RequestMalformed, e.to_string()))
+        Ok(json::parse_texts(&self.body)?)
     }
 
     /// The body as a JSON object.
@@ -291,7 +344,7 @@ impl Request {
     /// # Errors
     /// [`ErrorType::RequestMalformed`] for a tag that no answer had.
     pub(crate) fn presumed(&self) -> Result<Option<u64>, ApiError> {
-        let Some(tag) = self.text(header::IF_MATCH.as_str()) else { return Ok(None) };
+        let Some(tag) = self.header(Header::IfMatch) else { return Ok(None) };
         if tag.trim() == "*" {
             return Ok(None);
         }
@@ -300,6 +353,12 @@ impl Request {
             ApiError::new(ErrorType::RequestMalformed, format!("If-Match {} is no tag that an answer had", quote(&tag)))
         };
         number.map(Some).map_err(refused)
+    }
+
+    /// A header that the endpoint table says the row reads, as text.
+    pub(crate) fn header(&self, header: Header) -> Option<String> {
+        debug_assert!(self.endpoint.route().headers.contains(&header), "{:?} reads {header:?}", self.endpoint);
+        self.text(header.name())
     }
 
     /// A header as text.
@@ -386,5 +445,8 @@ mod tests {
         let answer = Answer { warning: Some("label \"café\" …".to_owned()), ..Answer::empty(200) };
         let reply = Reply::written(answer, "");
         assert_eq!(reply.headers.get(header::WARNING).unwrap(), "299 stemma \"label 'caf?' ...\"");
+        let answer = Answer { warning: Some("ü".repeat(100_000)), ..Answer::empty(200) };
+        let warned = Reply::written(answer, "").headers.get(header::WARNING).unwrap().len();
+        assert_eq!(warned, "299 stemma \"\"".len() + MAX_WARNING);
     }
 }

@@ -11,7 +11,7 @@ use hyper::body::Body as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
-use stemma_wire::endpoint::{Content, Endpoint, Found, Listener, find};
+use stemma_wire::endpoint::{Content, Endpoint, Found, Listener, Since, field_since, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, Rejected};
 use uuid::Uuid;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::body::{self, AnswerBody};
 use super::query::{Parameters, without_dry_run};
 use super::render::render;
-use super::request::{HandlerResult, MOST_BODY_BYTES, Request};
+use super::request::{Chosen, HandlerResult, MOST_BODY_BYTES, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use super::who::{Unknown, admitted};
 use crate::blobs;
@@ -182,9 +182,13 @@ impl Opened<'_> {
     ) -> Result<Request, ApiError> {
         let (uri, dry_run) =
             if endpoint.has_dry_run() { without_dry_run(self.uri)? } else { (self.uri.clone(), false) };
+        let query = Parameters::read(&uri, endpoint.route().query)?;
+        let fields = self.fields(endpoint, &query)?;
         Ok(Request {
+            endpoint,
+            fields,
             method: self.method.clone(),
-            query: Parameters::read(&uri, endpoint.route().query)?,
+            query,
             uri,
             dry_run,
             path,
@@ -197,6 +201,30 @@ impl Opened<'_> {
             base,
             abandoned: Abandoned::default(),
         })
+    }
+
+    /// The fields that a request chooses, where its client knows all that its query says.
+    fn fields(&self, endpoint: Endpoint, query: &Parameters) -> Result<Chosen, ApiError> {
+        let is_late = |since: &&'static Since| self.versions.is_before(since);
+        for (name, _) in query.pairs() {
+            if let Some(since) = endpoint.parameter_since(name).filter(is_late) {
+                return Err(since.refuse().field(name));
+            }
+        }
+        let known = endpoint.fields();
+        let named = known.map(|known| query.fields(&known.names)).transpose()?.flatten();
+        let has_version = self.versions.service == Some(Service::Baremetal);
+        let is_late = |name: &&&str| has_version && self.versions.baremetal < field_since(name);
+        match named.iter().flatten().find(is_late) {
+            Some(name) => {
+                let message = format!("the field {name} is not there in version 1.{}", self.versions.baremetal.0);
+                Err(ApiError::new(ErrorType::RequestNotAcceptable, message).field("fields"))
+            }
+            None => {
+                let listed = endpoint.route().shows;
+                Ok(Chosen { named, listed, links: has_version, is_ironics: self.versions.is_ironics })
+            }
+        }
     }
 
     fn host(&self) -> Result<String, ApiError> {
@@ -280,7 +308,7 @@ impl Opened<'_> {
             Found::OtherMethods(methods) => {
                 let allow = methods.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", ");
                 let refusal = ApiError::new(ErrorType::RequestMethod, format!("this path takes {allow}"));
-                Err(ApiError { allow: Some(allow), ..refusal })
+                Err(ApiError { allow: Some(allow.into()), ..refusal })
             }
             Found::Nothing => Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title())),
         }

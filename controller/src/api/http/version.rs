@@ -26,6 +26,8 @@ pub(crate) struct Negotiated {
     pub baremetal: Minor,
     /// Magnum's minor version.
     pub container_infra: Minor,
+    /// Whether the request names a version of Ironic's, as its real clients do.
+    pub is_ironics: bool,
 }
 
 /// A version that is not offered, or not one at all.
@@ -134,6 +136,7 @@ pub(crate) fn negotiate(path: &str, headers: &HeaderMap) -> Result<Negotiated, N
         service,
         baremetal: Service::Baremetal.range().1,
         container_infra: Service::ContainerInfra.range().1,
+        is_ironics: headers.contains_key(IRONIC_VERSION) || Service::Baremetal.is_named(headers),
     };
     if service == Some(Service::Baremetal) || is_document {
         negotiated.baremetal = ironic_version(headers)?;

@@ -38,7 +38,7 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<&str> {
     bearer.or_else(named).filter(|token| !token.is_empty())
 }
 
-/// Who may go on to this row. What is open to all is so to who shows something that is no good, as nobody.
+/// Who may go on to this row. A caller with bad credentials may still use a row that is open to everyone, as nobody.
 ///
 /// # Errors
 /// [`ErrorType::AuthRequired`], [`ErrorType::AuthForbidden`], or what is no good.

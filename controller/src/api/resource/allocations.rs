@@ -10,6 +10,7 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
+use super::filter::{self, Asked, Filter, Kept};
 use super::nodes;
 use super::objects::Shown;
 use crate::api::Api;
@@ -33,6 +34,7 @@ fn hide_others(model: &Model, spec: &AllocationSpec, body: &mut Map<String, Valu
 impl Shown for AllocationSpec {
     const LEVEL: Option<Level> = None;
     const LIST: &'static str = "allocations";
+    const FILTERS: &'static [Filter<Self>] = FILTERS;
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<Allocation>, ApiError> {
         // Below a node's path there is the one that it has.
@@ -102,21 +104,6 @@ impl Shown for AllocationSpec {
         }
     }
 
-    /// As Ironic's: by the node that was chosen, the class, the state and the owner.
-    fn filter(model: &Model, request: &Request) -> Result<impl Fn(&Allocation) -> bool, ApiError> {
-        let query = &request.query;
-        let text = |name| query.one(name).map(|value| value.map(str::to_owned));
-        let (class, state, owner) = (text("resource_class")?, text("state")?, text("owner")?);
-        let node = query.one("node")?.map(|id| nodes::locate(model, id, request.ironic())).transpose()?;
-        let node: Option<NodeId> = node.map(|node| node.id());
-        Ok(move |one: &Allocation| {
-            class.as_ref().is_none_or(|class| *class == one.spec.resource_class)
-                && state.as_ref().is_none_or(|state| *state == one.spec.state())
-                && owner.as_ref().is_none_or(|owner| one.spec.owner.as_ref() == Some(owner))
-                && node.is_none_or(|node| one.spec.node() == Some(node))
-        })
-    }
-
     fn no_name() -> Result<Option<ObjectName>, ApiError> {
         Ok(None)
     }
@@ -131,4 +118,24 @@ impl Shown for AllocationSpec {
             }
         }
     }
+}
+
+/// As Ironic's: by the node that was chosen, the class, the state and the owner.
+const FILTERS: &[Filter<AllocationSpec>] = &[
+    Filter { name: "node", read: by_node },
+    Filter {
+        name: "resource_class",
+        read: |asked, name| filter::text(asked, name, |one, class| *class == one.spec.resource_class),
+    },
+    Filter { name: "state", read: |asked, name| filter::text(asked, name, |one, state| *state == *one.spec.state()) },
+    Filter {
+        name: "owner",
+        read: |asked, name| filter::text(asked, name, |one, owner| one.spec.owner.as_deref() == Some(owner)),
+    },
+];
+
+fn by_node(asked: &Asked<'_>, name: &'static str) -> Result<Option<Kept<AllocationSpec>>, ApiError> {
+    let Some(id) = asked.query().text(name)? else { return Ok(None) };
+    let node: NodeId = nodes::locate(asked.model, id, asked.request.ironic())?.id();
+    Ok(Some(Kept::those(move |_, _, one: &Allocation| one.spec.node() == Some(node))))
 }

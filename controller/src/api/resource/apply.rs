@@ -7,13 +7,14 @@ use serde_json::{Map, Value, json};
 use stemma_core::finding::strictly;
 use stemma_core::manifest::{Author, Document, Key, read_document, write};
 use stemma_core::object::{
-    ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
+    ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
+    Object, ReleaseSpec,
 };
 use stemma_core::ownership::{InvalidOwner, Manager};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::changes::Changes;
+use super::changes::{Changes, LostLabels};
 use super::objects::Shown;
 use super::writes;
 use crate::api::Api;
@@ -66,17 +67,17 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
     let author = Author::Apply { manager: &caller.manager, force, adopt: adopt.as_ref() };
     let documents = read(request.object()?)?;
     writes::commit(api, request, &caller, |work| {
-        let before = work.model.clone();
         let mut applying = Applying::new(api, author);
         for given in &documents {
             applying.take(work, given);
         }
-        let Applying { changes, rows, refused, .. } = applying;
+        let Applying { rows, refused, .. } = applying;
         refused.check()?;
         // With what the write ends on nodes that it does not name.
         work.forget()?;
-        let lost = changes.lost_labels(&before, &work.model, work.told_hosts()).to_json();
-        let findings = super::findings::of_write(work);
+        work.decide_tags()?;
+        let lost = LostLabels::by(work).to_json();
+        let findings = super::findings::of_write(api, work);
         if let Some(counted) = strictly(&findings).filter(|_| strict) {
             let message = format!("a strict apply, and {counted}; nothing was changed");
             return Err(ApiError::new(ErrorType::FindingStrict, message).extra("findings", json!(findings)).into());
@@ -140,9 +141,9 @@ fn read_one(at: usize, mut object: Value, before: &[Given]) -> Result<Given, Api
 }
 
 fn no_revision(at: usize, given: &Value) -> ApiError {
-    let message =
-        format!("object {at}: {REVISION} is a whole number, not {}; nothing was changed", quote(&given.to_string()));
-    ApiError::new(ErrorType::FieldInvalid, message).field(format!("objects[{at}].{REVISION}"))
+    let reason = format!("{REVISION} is a whole number, not {}; nothing was changed", quote(&given.to_string()));
+    let message = format!("object {at}: {reason}");
+    ApiError::new(ErrorType::FieldInvalid, message).field(format!("objects[{at}].{REVISION}")).reason(reason)
 }
 
 /// A release comes after those of this apply that it imports. What stands in a cycle keeps its place, and is refused
@@ -180,7 +181,7 @@ impl<'a> Applying<'a> {
     /// manifests, not one error a run.
     fn take(&mut self, work: &mut Work<'_>, given: &Given) {
         let Given { at, document, .. } = given;
-        if self.refused.is_full() {
+        if self.refused.is_full() || !work.is_awaited() {
             return;
         }
         if imports(document).iter().any(|import| self.absent.contains(import)) {
@@ -210,6 +211,7 @@ impl<'a> Applying<'a> {
             }
             Key::Node(name) => self.put(work, given, Some(name.clone()), NodeSpec::default()),
             Key::Namespace(name) => self.put(work, given, name.clone(), NamespaceSpec::default()),
+            Key::InspectionRule(name) => self.put(work, given, Some(name.clone()), InspectionRuleSpec::default()),
         }
     }
 
@@ -230,7 +232,7 @@ impl<'a> Applying<'a> {
                 self.absent.insert(given.document.key.to_string());
             }
             if is_as_before && before.is_none() {
-                // Where even that is refused, it is so for the reason that is given already.
+                // If this is refused too, the reason was reported above.
                 drop(work.create(Uuid::now_v7(), name, new));
             }
         }
@@ -307,5 +309,6 @@ impl Refused {
 fn within(error: ApiError, at: usize, document: &Document) -> ApiError {
     let field =
         error.field.as_deref().map_or_else(|| format!("objects[{at}]"), |field| format!("objects[{at}].{field}"));
-    ApiError { message: format!("{}: {}", document.key, error.message), field: Some(field), ..error }
+    let message = format!("{}: {}", document.key, error.message);
+    ApiError { message, field: Some(field), reason: error.reason.or(Some(error.message.into())), ..error }
 }

@@ -1,5 +1,7 @@
 //! `GET /v1/audit`: what was done and what was refused, by whom and when.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use stemma_core::access::Place;
 use stemma_core::object::{GroupId, Kind, Timestamp};
@@ -11,7 +13,7 @@ use crate::api::Api;
 use crate::api::http::query::{BadQuery, Page, Parameters};
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
-use crate::records::audit::{AuditRecord, AuditedObject};
+use crate::records::audit::{Action, AuditRecord, AuditedObject};
 use crate::registry::audit::AuditPage;
 use crate::registry::names::group_path;
 use crate::store::{Order, Revision};
@@ -19,7 +21,8 @@ use crate::store::{Order, Revision};
 /// `GET /v1/audit`, in the order of revisions.
 pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
-    let filter = Filter::read(&model, &request.query)?;
+    let seen = Seen::of(&model, request.principal());
+    let filter = Filter::read(api, &seen, &request.query).await?;
     let page = Page::read(&request.query)?;
     if let Some(key) = page.sort_key.as_deref().filter(|key| *key != "id") {
         return Err(BadQuery::value("sort_key", key, "the audit is sorted by id alone: its revision").into());
@@ -30,7 +33,6 @@ pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
     });
     let order = if page.descending { Order::Descending } else { Order::Ascending };
     let asked = AuditPage { limit: page.limit, marker: marker.transpose()?, order };
-    let seen = Seen::of(&model, request.principal());
     let audited = api.registry.audit(asked, |record| filter.keeps(&seen, record)).await?;
     let rows: Vec<Value> = audited.entries.iter().map(|(revision, record)| row(&seen, *revision, record)).collect();
     let last = audited.next.map(|revision| revision.to_string());
@@ -45,16 +47,24 @@ pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
 struct Filter<'a> {
     principal: Option<&'a str>,
     object: Option<Named<'a>>,
+    /// The principals that the object is or was, where it is a node: what a host was refused has no object.
+    hosts: BTreeSet<String>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
     refused: Option<bool>,
 }
 
 impl<'a> Filter<'a> {
-    fn read(model: &Model, query: &'a Parameters) -> Result<Self, ApiError> {
+    async fn read(api: &Api, seen: &Seen<'_>, query: &'a Parameters) -> Result<Self, ApiError> {
+        let object = query.text("object")?.map(|text| Named::read(seen.model, text)).transpose()?;
+        let hosts = match &object {
+            Some(named) => named.hosts(api, seen).await?,
+            None => BTreeSet::new(),
+        };
         Ok(Self {
-            principal: query.one("principal")?,
-            object: query.one("object")?.map(|text| Named::read(model, text)).transpose()?,
+            principal: query.text("principal")?,
+            object,
+            hosts,
             since: time(query, "since")?,
             until: time(query, "until")?,
             refused: query.flag("refused")?,
@@ -73,16 +83,17 @@ impl<'a> Filter<'a> {
             && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
             && self.refused.is_none_or(|refused| refused == matches!(record, AuditRecord::Refusal(_)))
-            && self
-                .object
-                .as_ref()
-                .is_none_or(|named| objects.iter().any(|object| named.is(object) && seen.shows(object)))
+            && self.object.as_ref().is_none_or(|named| {
+                let is_hosts = objects.is_empty() && self.hosts.contains(principal);
+                is_hosts || objects.iter().any(|object| named.is(object) && seen.shows(object))
+            })
     }
 }
 
 /// An object as it is asked for: by uuid, or by kind and name, by which one that is gone is found too.
 enum Named<'a> {
-    Uuid(Uuid),
+    /// Of any kind where none is said.
+    Uuid(Option<Kind>, Uuid),
     Name(Kind, &'a str),
     /// A group of the cluster that has or had this name.
     Group {
@@ -95,23 +106,48 @@ enum Named<'a> {
 impl<'a> Named<'a> {
     fn read(model: &Model, text: &'a str) -> Result<Self, BadQuery> {
         if let Ok(uuid) = text.parse() {
-            return Ok(Self::Uuid(uuid));
+            return Ok(Self::Uuid(None, uuid));
         }
         let rule = "it is KIND/NAME, as node/web-1 or nodegroup/CLUSTER/GROUP, or a uuid";
         let refused = || BadQuery::value("object", text, rule);
         let (word, name) = text.split_once('/').ok_or_else(refused)?;
         let kind = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(refused)?;
         let Some((cluster, name)) = name.split_once('/').filter(|_| kind == Kind::NodeGroup) else {
-            return Ok(Self::Name(kind, name));
+            return Ok(name.parse().map_or(Self::Name(kind, name), |uuid| Self::Uuid(Some(kind), uuid)));
         };
         let found = model.clusters.find(None, cluster);
         let found = found.and_then(|cluster| model.groups.find(Some(cluster.meta.uuid), name));
         Ok(Self::Group { there: found.map(|group| group.meta.uuid), cluster, name })
     }
 
+    /// The principals of the hosts that are or were the node.
+    async fn hosts(&self, api: &Api, seen: &Seen<'_>) -> Result<BTreeSet<String>, ApiError> {
+        let uuids = match self {
+            Self::Uuid(None | Some(Kind::Node), uuid) => BTreeSet::from([*uuid]),
+            Self::Name(Kind::Node, name) => {
+                let there = seen.model.nodes.find(None, name).map(|node| node.meta.uuid);
+                self.deleted(api, seen).await?.into_iter().chain(there).collect()
+            }
+            Self::Uuid(..) | Self::Name(..) | Self::Group { .. } => BTreeSet::new(),
+        };
+        Ok(uuids.into_iter().map(|uuid| format!("node/{uuid}")).collect())
+    }
+
+    /// Those of this name that were deleted, the last ones first, as far back as one request looks.
+    async fn deleted(&self, api: &Api, seen: &Seen<'_>) -> Result<BTreeSet<Uuid>, ApiError> {
+        let is_it = |one: &AuditedObject| one.action == Action::Deleted && self.is(one) && seen.shows(one);
+        let of = |record: &AuditRecord| match record {
+            AuditRecord::Commit(event) => event.objects.iter().filter(|one| is_it(one)).map(|one| one.uuid).collect(),
+            AuditRecord::Refusal(_) => Vec::new(),
+        };
+        let all = AuditPage { limit: usize::MAX, marker: None, order: Order::Descending };
+        let deletions = api.registry.audit(all, |record| !of(record).is_empty()).await?;
+        Ok(deletions.entries.iter().flat_map(|(_, record)| of(record)).collect())
+    }
+
     fn is(&self, object: &AuditedObject) -> bool {
         match self {
-            Self::Uuid(uuid) => object.uuid == *uuid,
+            Self::Uuid(kind, uuid) => object.uuid == *uuid && kind.is_none_or(|kind| object.kind == kind),
             Self::Name(kind, name) => object.kind == *kind && object.name == *name,
             Self::Group { there, cluster, name } => {
                 // An entry of an earlier version does not say of which cluster a group was: where it is gone, it may be any.
@@ -147,7 +183,7 @@ impl<'a> Seen<'a> {
     /// Whether what became of an object is shown, by where it stood then.
     pub(super) fn showed(&self, object: &AuditedObject) -> bool {
         let Some(own) = self.model.within else { return true };
-        Model::is_shared(object.kind) || object.clusters.contains(&own)
+        object.kind.is_shared() || object.clusters.contains(&own)
     }
 
     /// The same, and of what stands here now also entries that were written before clusters stood in them.
@@ -181,7 +217,7 @@ fn row(seen: &Seen<'_>, revision: Revision, record: &AuditRecord) -> Value {
         }),
         AuditRecord::Refusal(refusal) => json!({
             "revision": revision.get(), "at": view::time(refusal.at), "principal": refusal.principal,
-            "address": refusal.address, "refused": refusal.refused, "unsaid": refusal.unsaid, "objects": [],
+            "address": refusal.address, "other_address": refusal.other_address, "refused": refusal.refused, "unsaid": refusal.unsaid, "objects": [],
         }),
     }
 }

@@ -4,21 +4,22 @@
 //! below. Neither stands in what was sent, so the answer says both, also where a write is only tried out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stemma_core::change;
-use stemma_core::fleet::GroupFold;
+use stemma_core::fleet::lost_labels;
 use stemma_core::key::LabelKey;
-use stemma_core::labels::{Labels, Layer};
-use stemma_core::object::{GroupId, NodeId, Object};
-use stemma_core::ownership::Said;
+use stemma_core::labels::Layer;
+use stemma_core::object::{NodeId, Object};
+use stemma_core::ownership::{OwnedMap, Owner, Said};
 
 use super::objects::{Shown, fields_of};
 use super::view;
 use crate::api::Api;
 use crate::cache::Model;
 use crate::registry::names::ModelNames;
+use crate::registry::work::Work;
 
 /// How many changed fields one answer lists.
 const MOST_CHANGES: usize = 500;
@@ -29,8 +30,6 @@ const LONGEST_VALUE: usize = 500;
 #[derive(Default)]
 pub(super) struct Changes {
     listed: usize,
-    /// Whether labels of hosts may be others.
-    touches_labels: bool,
 }
 
 /// The labels that hosts had and have no longer, each with how many hosts lose it.
@@ -46,13 +45,44 @@ impl Changes {
         (old_model, old): (&Model, &Object<S>),
         (new_model, new): (&Model, &Object<S>),
     ) -> Value {
-        self.touches_labels |= change::changes(old, new).iter().any(|change| change.class.is_known_at_once());
-        self.between(&said(api, old_model, old), &said(api, new_model, new))
+        let (mut before, mut after) = (said(api, old_model, old), said(api, new_model, new));
+        // What one of them shows to nobody, the other does not tell either.
+        if old.spec.is_veiled() || new.spec.is_veiled() {
+            veil::<S>(&mut before);
+            veil::<S>(&mut after);
+        }
+        match self.between(&before, &after) {
+            Value::Array(none) if none.is_empty() => self.owners_between(&old.spec, &new.spec),
+            listed => listed,
+        }
+    }
+
+    /// The old and the new owners of keys and fields whose owners a write changes. It is listed where no value changes.
+    fn owners_between<S: Shown>(&mut self, old: &S, new: &S) -> Value {
+        let (old, new) = (owners_of(old), owners_of(new));
+        let other: BTreeSet<&String> =
+            old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).collect();
+        let named = |owners: &BTreeMap<String, BTreeSet<String>>| {
+            let all: BTreeSet<&String> = other.iter().filter_map(|key| owners.get(*key)).flatten().collect();
+            if all.is_empty() { json!({}) } else { json!({"owners": all}) }
+        };
+        self.between(&named(&old), &named(&new))
     }
 
     /// The fields of an object that goes.
     pub(super) fn gone<S: Shown>(&mut self, api: &Api, model: &Model, object: &Object<S>) -> Value {
-        let mut listed = self.between(&said(api, model, object), &json!({}));
+        self.lost(&shown_said(api, model, object))
+    }
+
+    /// The same of all objects of a kind, each below its name.
+    pub(super) fn all_gone<S: Shown>(&mut self, api: &Api, model: &Model, objects: &[Arc<Object<S>>]) -> Value {
+        let name = |object: &Object<S>| S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
+        let each = objects.iter().map(|object| (name(object), shown_said(api, model, object)));
+        self.lost(&json!({S::LIST: each.collect::<Map<_, _>>()}))
+    }
+
+    fn lost(&mut self, said: &Value) -> Value {
+        let mut listed = self.between(said, &json!({}));
         let is_something = |change: &Value| change["old"] != json!([]) && change["old"] != json!({});
         listed.as_array_mut().expect("a list").retain(is_something);
         listed
@@ -72,35 +102,14 @@ impl Changes {
         }
         listed.into()
     }
-
-    /// The labels that hosts lose.
-    pub(super) fn lost_labels(
-        &self,
-        before: &Model,
-        after: &Model,
-        reached: impl Iterator<Item = NodeId>,
-    ) -> LostLabels {
-        let mut lost = LostLabels::default();
-        let mut of_groups = BTreeMap::new();
-        for node in reached.filter(|_| self.touches_labels) {
-            let Some((old, new)) = before.fleet.node_view(node).zip(after.fleet.node_view(node)) else { continue };
-            let (was, is) = (old.node(), new.node());
-            // What its host reports is the same: a node that says what it said loses only what its group hands on or takes no longer.
-            let groups = (was.spec.nodegroup, is.spec.nodegroup);
-            let may = of_groups.entry(groups).or_insert_with(|| {
-                !decide_alike(fold_of(before, groups.0).as_deref(), fold_of(after, groups.1).as_deref())
-            });
-            if *may || was.spec != is.spec {
-                for key in lost_keys(&old.labels(), &new.labels()) {
-                    *lost.0.entry(key).or_default() += 1;
-                }
-            }
-        }
-        lost
-    }
 }
 
 impl LostLabels {
+    /// Those that hosts lose by a write so far.
+    pub(super) fn by(work: &Work<'_>) -> Self {
+        Self(lost_labels(&work.before().fleet, &work.model.fleet, work.told_hosts()))
+    }
+
     /// As an answer lists them.
     pub(super) fn to_json(&self) -> Value {
         self.0.iter().map(|(key, hosts)| (key.to_string(), Value::from(*hosts))).collect::<Map<_, _>>().into()
@@ -113,19 +122,6 @@ impl LostLabels {
             |key: &LabelKey| own.and_then(|own| own.get(key)).is_some_and(|entry| matches!(entry.said, Said::Value(_)));
         let keys: Vec<&str> = self.0.keys().filter(|key| !sets(key)).map(LabelKey::as_str).collect();
         (!keys.is_empty()).then(|| format!("hosts lose the inherited labels {}", keys.join(", ")))
-    }
-}
-
-fn fold_of(model: &Model, group: Option<GroupId>) -> Option<Arc<GroupFold>> {
-    model.fleet.fold(group?).ok().cloned()
-}
-
-/// Whether two groups hand the same labels down, stop the same ones, and take the same ones from hosts.
-fn decide_alike(old: Option<&GroupFold>, new: Option<&GroupFold>) -> bool {
-    match (old, new) {
-        (None, None) => true,
-        (Some(old), Some(new)) => old.labels == new.labels && old.host_labels.value.accepts_as(&new.host_labels.value),
-        (Some(_), None) | (None, Some(_)) => false,
     }
 }
 
@@ -148,10 +144,49 @@ impl Change {
     }
 }
 
-/// The keys that labels had and have no longer.
-fn lost_keys(old: &Labels, new: &Labels) -> Vec<LabelKey> {
-    let kept: BTreeSet<&LabelKey> = new.iter().map(|(key, _)| key).collect();
-    old.iter().map(|(key, _)| key).filter(|key| !kept.contains(key)).cloned().collect()
+/// Who owns each key and field of an object.
+fn owners_of<S: Shown>(spec: &S) -> BTreeMap<String, BTreeSet<String>> {
+    let fields = spec.clone().owners().clone();
+    let mut all: BTreeMap<_, _> = fields.iter().map(|(name, owners)| (name.clone(), texts(owners))).collect();
+    if let Some(own) = spec.inherited_ref() {
+        all.extend(owners_in("labels", own.labels.provided.as_ref()));
+        all.extend(owners_in("annotations", own.annotations.provided.as_ref()));
+        all.extend(owners_in("parameters", own.parameters.provided.as_ref()));
+    }
+    if let Some(node) = spec.node_ref() {
+        all.extend(owners_in("traits", Some(&node.traits)));
+        all.extend(owners_in("tags.assigned", Some(&node.tags.assigned)));
+        all.extend(owners_in("tags.unassigned", Some(&node.tags.unassigned)));
+    }
+    all
+}
+
+fn owners_in<'m, K: Ord + Clone + Display, V: Clone + PartialEq>(
+    map: &'m str,
+    owned: Option<&'m OwnedMap<K, V>>,
+) -> impl Iterator<Item = (String, BTreeSet<String>)> {
+    let entries = owned.into_iter().flat_map(OwnedMap::iter);
+    entries.map(move |(key, entry)| (format!("{map}.{key}"), texts(&entry.owners)))
+}
+
+fn texts(owners: &[Owner]) -> BTreeSet<String> {
+    owners.iter().map(ToString::to_string).collect()
+}
+
+/// Takes out what some objects of a kind show to nobody.
+pub(super) fn veil<S: Shown>(said: &mut Value) {
+    if let Some(said) = said.as_object_mut() {
+        said.retain(|field, _| !S::VEILED.contains(&field.as_str()));
+    }
+}
+
+/// What an object's authors said of it, as far as it is shown.
+fn shown_said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
+    let mut said = said(api, model, object);
+    if object.spec.is_veiled() {
+        veil::<S>(&mut said);
+    }
+    said
 }
 
 /// What an object's authors said of it, in the form of a manifest, and a node's effective tags.
@@ -166,9 +201,12 @@ pub(super) fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Va
         said.insert("traits".to_owned(), json!(node.traits.members().collect::<Vec<_>>()));
         said.insert("provision_state".to_owned(), json!(node.provision_state));
         // With those that its roles give: they come and go with the roles.
-        let tags = json!({"assigned": node.tags.assigned.members().collect::<Vec<_>>(),
+        let mut tags = json!({"assigned": node.tags.assigned.members().collect::<Vec<_>>(),
             "unassigned": node.tags.unassigned.members().collect::<Vec<_>>(),
             "effective": model.fleet.node_view(NodeId(object.meta.uuid)).map(|node| node.tags())});
+        for (role, decided) in &node.tags.decided {
+            tags["decided"][role.as_str()] = json!(decided.tags);
+        }
         said.insert("tags".to_owned(), tags);
     }
     said.retain(|_, value| !value.is_null());

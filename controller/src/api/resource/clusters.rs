@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use stemma_core::fleet::Levels;
 use stemma_core::labels::BodyShape;
 use stemma_core::name::ObjectName;
 use stemma_core::object::{Cluster, ClusterId, ClusterSpec, Kind, NodeGroupSpec};
@@ -12,7 +13,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::objects::Shown;
-use super::{state, view};
+use super::{groups, state, view};
 use crate::api::Api;
 use crate::api::http::request::Request;
 use crate::cache::Model;
@@ -23,6 +24,7 @@ use crate::registry::work::{Work, not_found};
 impl Shown for ClusterSpec {
     const LEVEL: Option<Level> = Some(Level::Cluster);
     const LIST: &'static str = "clusters";
+    const RENAMED: &'static [(&'static str, &'static str)] = &[("cluster_template_id", "cluster_template")];
     const SHAPE: BodyShape = BodyShape::Magnum;
     const CREATED: u16 = 202;
     const KEEPS_NAME: bool = true;
@@ -40,14 +42,13 @@ impl Shown for ClusterSpec {
         }
         let nodes = model.fleet.nodes_of_cluster(ClusterId(object.meta.uuid));
         body.insert("node_states".into(), state::counts(api, nodes));
+        let release = model.fleet.cluster_release(object);
+        body.insert("effective_release".into(), json!(release.map(ToString::to_string)));
+        groups::count_nodes_of(model, ClusterId(object.meta.uuid), body);
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
         body.insert("cluster_id".into(), object.meta.uuid.to_string().into());
         body.insert("stack_id".into(), object.meta.uuid.to_string().into());
-    }
-
-    fn is_listed(field: &str) -> bool {
-        LISTED.contains(&field)
     }
 
     fn identify(request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, ObjectName), ApiError> {
@@ -85,8 +86,8 @@ impl Shown for ClusterSpec {
         if is_of_template { ApiError { kind: ErrorType::ObjectNotFound, ..refusal } } else { refusal }
     }
 
-    fn above<'m>(model: &'m Model, spec: &Self) -> view::Chain<'m> {
-        view::above_cluster(model, spec)
+    fn above<'m>(model: &'m Model, spec: &Self) -> Levels<'m> {
+        spec.cluster_template.map(|id| model.fleet.levels_to_template(id)).unwrap_or_default()
     }
 
     fn remove(work: &mut Work<'_>, cluster: &Arc<Cluster>) -> Result<(), Undecided> {
@@ -98,13 +99,6 @@ impl Shown for ClusterSpec {
     }
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
-        if let Some(template) = body.remove("cluster_template_id") {
-            if body.contains_key("cluster_template") {
-                let message = "cluster_template_id and cluster_template are two names of one field; give one of them";
-                return Err(ApiError::new(ErrorType::FieldInvalid, message).field("cluster_template"));
-            }
-            body.insert("cluster_template".into(), template);
-        }
         if let Some(name) = ["stack_id", "cluster_id", "created_at", "updated_at", "api_address"]
             .iter()
             .find(|name| body.contains_key(**name))
@@ -128,27 +122,6 @@ impl Shown for ClusterSpec {
 /// The fields that a cluster takes over from its template.
 const FROM_TEMPLATE: &[&str] =
     &["flavor_id", "master_flavor_id", "floating_ip_enabled", "master_lb_enabled", "docker_volume_size"];
-
-/// What a list of Magnum's shows of a cluster.
-const LISTED: &[&str] = &[
-    "uuid",
-    "name",
-    "cluster_template_id",
-    "keypair",
-    "docker_volume_size",
-    "labels",
-    "node_count",
-    "status",
-    "master_flavor_id",
-    "flavor_id",
-    "create_timeout",
-    "master_count",
-    "health_status",
-    "links",
-    "cluster_id",
-    "merge_labels",
-    "resource_version",
-];
 
 fn new_name(fields: &mut Map<String, Value>, uuid: Uuid) -> Result<ObjectName, ApiError> {
     let invalid = |reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field("name");

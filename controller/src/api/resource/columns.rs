@@ -2,30 +2,30 @@
 //! once for each node.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use stemma_core::catalog::Meant;
 use stemma_core::finding::Finding;
 use stemma_core::fleet::NodeView;
 use stemma_core::key::{LabelKey, LabelValue};
-use stemma_core::labels::{Annotations, Differences, Parameters, differences};
+use stemma_core::labels::Differences;
 use stemma_core::manifest::{Field, Fields};
 use stemma_core::object::{Inherited, Node, NodeSpec};
-use stemma_core::origin::Level;
 use stemma_core::resolve::Resolution;
 use stemma_core::status::{Liveness, Status};
+use stemma_core::task::Mode;
 use stemma_core::traits::NodeTraits;
-use stemma_wire::endpoint::{Minor, since};
+use stemma_wire::endpoint::{Minor, field_since};
 
 use super::objects::Shown;
 use super::state;
-use super::view::{self, Folds, Link};
+use super::view::{self, Link};
 use crate::api::Api;
 use crate::cache::Model;
-use crate::desired::size;
 use crate::registry::names::{ModelNames, group_path};
 
 /// A node whose columns are made.
@@ -34,31 +34,31 @@ pub(super) struct Row<'a> {
     model: &'a Model,
     node: &'a Node,
     base: &'a str,
+    meant: &'a Meant,
     path: OnceCell<String>,
     outcome: OnceCell<Resolution>,
     status: OnceCell<Status>,
     view: OnceCell<Option<NodeView<'a>>>,
     findings: OnceCell<Vec<Finding>>,
     traits: OnceCell<Option<NodeTraits>>,
-    above: OnceCell<Option<Folds>>,
     differences: OnceCell<Option<Differences<LabelKey, LabelValue>>>,
 }
 
 impl<'a> Row<'a> {
-    /// A row of which nothing is made yet.
-    pub(super) fn new(api: &'a Api, model: &'a Model, node: &'a Node, base: &'a str) -> Self {
+    /// A row of which nothing is made yet. The rows of a list have one `meant`.
+    pub(super) fn new(api: &'a Api, model: &'a Model, node: &'a Node, base: &'a str, meant: &'a Meant) -> Self {
         Self {
             api,
             model,
             node,
             base,
+            meant,
             path: OnceCell::new(),
             outcome: OnceCell::new(),
             status: OnceCell::new(),
             view: OnceCell::new(),
             findings: OnceCell::new(),
             traits: OnceCell::new(),
-            above: OnceCell::new(),
             differences: OnceCell::new(),
         }
     }
@@ -69,7 +69,12 @@ impl<'a> Row<'a> {
 
     /// Where the node stands.
     pub(super) fn status(&self) -> &Status {
-        self.status.get_or_init(|| state::status(self.api, self.model, self.node, self.outcome(), self.findings()))
+        self.status.get_or_init(|| state::status(self.api, self.model, self.node, self.outcome()))
+    }
+
+    /// The mode that is the node's ceiling. A node above which something is missing begins nothing, so its ceiling is `observe`.
+    pub(super) fn mode(&self) -> Mode {
+        self.outcome().answer().map_or(Mode::Observe, |answer| answer.mode().value)
     }
 
     fn view(&self) -> Option<&NodeView<'a>> {
@@ -89,35 +94,11 @@ impl<'a> Row<'a> {
     }
 
     fn findings(&self) -> &[Finding] {
-        self.findings.get_or_init(|| match self.outcome() {
-            Resolution::Complete(answer) => {
-                let found = size::findings(answer, self.api.registry.now());
-                found.into_iter().chain(state::doubled(self.api, self.node)).collect()
-            }
-            Resolution::Incomplete(_) => Vec::new(),
-        })
-    }
-
-    /// What stands above the node, folded; none for one without a group.
-    fn above(&self) -> Option<&Folds> {
-        let folded = || {
-            let fold = self.model.fleet.fold(self.node.spec.nodegroup?);
-            Some(match fold {
-                Ok(fold) => Folds::of_group(fold),
-                // Something above the group is missing.
-                Err(_) => Folds::of(&view::above_node(self.model, &self.node.spec)),
-            })
-        };
-        self.above.get_or_init(folded).as_ref()
+        self.findings.get_or_init(|| state::findings(self.api, self.model, self.node, self.outcome(), self.meant))
     }
 
     fn differences(&self) -> Option<&Differences<LabelKey, LabelValue>> {
-        let compare = || {
-            let above = &self.above()?.labels;
-            let own = above.below(Level::Node, &self.inherited().labels);
-            Some(if own.is_same(above) { Differences::default() } else { differences(&above.values(), &own.values()) })
-        };
-        self.differences.get_or_init(compare).as_ref()
+        self.differences.get_or_init(|| self.view()?.label_differences()).as_ref()
     }
 
     fn links(&self, below: &str) -> [Link; 2] {
@@ -249,16 +230,8 @@ const MADE: &[(&str, Make)] = &[
     ("labels_added", |row, cell| cell.put_some(row.differences().map(|labels| &labels.added))),
     ("labels_skipped", |row, cell| cell.put_some(row.differences().map(|labels| &labels.skipped))),
     ("merge_labels", |row, cell| cell.put(&row.inherited().labels.merge.unwrap_or(false))),
-    ("annotations", |row, cell| {
-        let above = row.above().map(|above| &above.annotations);
-        let own = &row.inherited().annotations;
-        cell.put(&view::effective(&above.unwrap_or(&Annotations::default()).below(Level::Node, own)));
-    }),
-    ("parameters", |row, cell| {
-        let above = row.above().map(|above| &above.parameters);
-        let own = &row.inherited().parameters;
-        cell.put(&view::effective(&above.unwrap_or(&Parameters::default()).below(Level::Node, own)));
-    }),
+    ("annotations", |row, cell| cell.put_some(row.view().map(NodeView::annotations).as_ref().map(view::effective))),
+    ("parameters", |row, cell| cell.put_some(row.view().map(NodeView::parameters).as_ref().map(view::effective))),
     ("provided_labels", |row, cell| cell.put(&view::provided(&row.inherited().labels))),
     ("provided_annotations", |row, cell| cell.put(&view::provided(&row.inherited().annotations))),
     ("provided_parameters", |row, cell| cell.put(&view::provided(&row.inherited().parameters))),
@@ -267,6 +240,9 @@ const MADE: &[(&str, Make)] = &[
     ("parameter_owners", |row, cell| cell.put(&view::owners(&row.inherited().parameters))),
     ("traits", |row, cell| cell.put_some(row.traits().map(|traits| traits.names().collect::<Vec<_>>()))),
     ("trait_sources", |row, cell| cell.put_some(row.traits().map(state::trait_sources))),
+    ("ruled_properties", |row, cell| {
+        cell.put_some(row.view().map(NodeView::ruled_properties).filter(|ruled| !ruled.is_empty()));
+    }),
     ("suppressed_traits", |row, cell| cell.put(&row.node.spec.suppressed_traits)),
     ("reported_state", |row, cell| cell.put(&state::said(row.model, row.node))),
     ("reported_labels", |row, cell| cell.put(&state::reported(row.model, row.node))),
@@ -287,7 +263,7 @@ const MADE: &[(&str, Make)] = &[
         Resolution::Complete(answer) => cell.put(&answer.mode().value),
         Resolution::Incomplete(_) => cell.put_some(row.node.spec.mode),
     }),
-    ("findings", |row, cell| cell.put_some(row.outcome().answer().map(|_| row.findings()))),
+    ("findings", |row, cell| cell.put(row.findings())),
     ("assigned_tags", |row, cell| cell.put(&row.node.spec.tags.assigned.members().collect::<Vec<_>>())),
     ("unassigned_tags", |row, cell| cell.put(&row.node.spec.tags.unassigned.members().collect::<Vec<_>>())),
     ("roles", |row, cell| cell.put_some(row.view().map(NodeView::roles))),
@@ -296,21 +272,6 @@ const MADE: &[(&str, Make)] = &[
     ("nodegroup", |row, cell| cell.put(&row.node.spec.nodegroup.and_then(|id| group_path(row.model, id)))),
 ];
 
-/// Whether a node has a column of that name which can be asked for.
-pub(super) fn is_known(name: &str) -> bool {
-    COLUMNS.contains_key(name)
-}
-
-/// The version of Ironic's API from which on its clients know a column.
-pub(super) fn since_of(name: &str) -> Minor {
-    match name {
-        "traits" => since::TRAITS,
-        "resource_class" => since::RESOURCE_CLASS,
-        "allocation_uuid" => since::ALLOCATIONS,
-        _ => Minor(0),
-    }
-}
-
 /// The columns that a body has.
 #[derive(Clone)]
 pub(super) struct Chosen(Vec<(&'static str, &'static Column)>);
@@ -318,15 +279,14 @@ pub(super) struct Chosen(Vec<(&'static str, &'static Column)>);
 impl Chosen {
     /// All that a client's version of Ironic's API knows.
     pub(super) fn all(version: Minor) -> Self {
-        let known = |name: &str| version >= since_of(name);
+        let known = |name: &str| version >= field_since(name);
         Self(COLUMNS.iter().map(|(name, column)| (*name, column)).filter(|(name, _)| known(name)).collect())
     }
 
-    /// Those of these names, and the links.
+    /// Those that are wanted, and the links.
     #[must_use]
-    pub(super) fn only<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Self {
-        let names: BTreeSet<&str> = names.into_iter().chain(["links"]).collect();
-        self.0.retain(|(name, _)| names.contains(name));
+    pub(super) fn only(mut self, wanted: impl Fn(&str) -> bool) -> Self {
+        self.0.retain(|(name, _)| *name == "links" || wanted(name));
         self
     }
 
@@ -356,7 +316,20 @@ impl Chosen {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use stemma_wire::endpoint::Endpoint;
+
     use super::*;
+
+    /// The description says which fields can be chosen.
+    #[test]
+    fn the_columns_are_those_that_the_description_has() {
+        let described = &Endpoint::GetNode.fields().expect("fields of a node").names;
+        let here =
+            COLUMNS.keys().filter(|name| **name != "links").map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(here, *described);
+    }
 
     #[test]
     fn what_nothing_drives_is_made_nowhere() {

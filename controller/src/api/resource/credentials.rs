@@ -18,8 +18,8 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::changes::LostLabels;
 use super::principals::{commit, keep_first, named};
-use super::view;
 use super::writes::tell;
+use super::{lists, view};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::ca::csr::{self, Request as Asked};
@@ -59,13 +59,17 @@ struct WantedToken {
 }
 
 /// `GET /v1/certificates`.
-pub(super) fn certificates(api: &Api, _request: &Request) -> Reply {
+pub(super) fn certificates(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
+    let principal = request.query.text("principal")?.map(|id| named(&model, id).map_err(|e| e.field("principal")));
+    let (principal, now) = (principal.transpose()?, api.registry.now());
     let of = |principal: &Arc<Principal>| -> Vec<Value> {
         let name = principal.meta.name.to_string();
-        principal.spec.certificates.iter().map(|one| shown(&name, one)).collect()
+        let good = principal.spec.certificates.iter().filter(|one| one.ends_at > now);
+        good.map(|one| shown(&name, one)).collect()
     };
-    Reply::ok(json!({"certificates": model.principals.iter().flat_map(of).collect::<Vec<_>>()}))
+    let is_asked = |one: &&Arc<Principal>| principal.as_ref().is_none_or(|wanted| wanted.meta.uuid == one.meta.uuid);
+    lists::of_rows(request, "serial", model.principals.iter().filter(is_asked).flat_map(of).collect())
 }
 
 /// `POST /v1/certificates`. Whoever is no admin asks for itself.

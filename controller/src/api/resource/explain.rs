@@ -7,11 +7,11 @@ use stemma_core::resolve::{Answer, Resolution};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::Shown;
-use super::{resolved, view};
+use super::{resolved, state, view};
 use crate::api::Api;
 use crate::api::http::request::{self, Reply, Request};
 use crate::cache::Model;
-use crate::desired::encode;
+use crate::reconcile::{facts, released};
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.
 pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
@@ -34,46 +34,35 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
             return Err(ApiError::new(ErrorType::RequestQuery, message));
         }
     };
+    body["connection"] = state::liveness(api, node.meta.uuid).name().into();
+    body["last_seen"] = json!(state::last_seen(api, &model, node.meta.uuid).map(view::time));
     body["node"] = node.display_name().into();
     body["group"] = json!(answer.place());
     Ok(Reply::ok(body))
 }
 
-/// A task's account, with what became of it on the host.
+/// A task's account, with what its host said of it last.
 fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiError> {
-    let unknown = || ApiError::new(ErrorType::ObjectNotFound, format!("the node's release has no task {}", quote(id)));
-    let mut body = explain::task(answer, id, api.registry.now()).ok_or_else(unknown)?;
-    if answer.task_set().is_none() {
-        return Ok(body);
-    }
     let node = answer.node().meta.uuid;
-    let released = model.released.get(&node);
-    body["released"] =
-        released.is_some_and(|released| crate::reconcile::facts::runs(model, released).any(|task| task == id)).into();
-    let results = model.results.get(&node);
-    let last = results.and_then(|results| results.tasks.get(id));
+    let (released, results) = (model.released.get(&node), model.results.get(&node));
+    let holds = |set| {
+        let held = api.desired.as_ref().and_then(|desired| desired.held_task_set(node));
+        held == Some(set) || results.is_some_and(|results| results.is_of(set))
+    };
     let present = released.zip(results).and_then(|(released, results)| results.of(released.digest(), id));
-    let is_done = present.is_some_and(|present| !present.result.outcome.is_failure());
-    body["waits"] = if is_done { json!([]) } else { waits(api, model, answer, id).into() };
+    let runs = released::runs_task(model, node);
+    let ran = explain::Ran {
+        runs: runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool),
+        too_large: facts::too_large(model, answer, api.registry.now()).map(|error| error.to_string()),
+        told: released.is_some_and(|released| holds(released.digest())),
+        outcome: present.map(|present| present.result.outcome.of_node()),
+        shut: &|| resolved::waits(api, model, answer.id()),
+    };
+    let unknown = || ApiError::new(ErrorType::ObjectNotFound, format!("the node's release has no task {}", quote(id)));
+    let mut body = explain::task(answer, id, api.registry.now(), &ran).ok_or_else(unknown)?;
+    let last = results.and_then(|results| results.tasks.get(id));
     body["last"] = json!(last.map(
         |last| json!({"at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message, "output": last.result.output})
     ));
     Ok(body)
-}
-
-/// The shut barriers that keep a task from being started, each with the task of this node that waits at it (`here`).
-fn waits(api: &Api, model: &Model, answer: &Answer, id: &str) -> Vec<Value> {
-    let Some(profile) = answer.task_set().map(|set| &set.profile) else { return Vec::new() };
-    let before = profile.release.find(id).map(|ix| profile.barriers_before(ix)).unwrap_or_default();
-    if before.is_empty() {
-        return Vec::new();
-    }
-    let shut = resolved::waits(api, model, answer.id());
-    let rows = before.into_iter().filter_map(|(here, barrier)| {
-        let named = encode::barrier(profile, barrier);
-        let mut row = shut.iter().find(|row| row["task"] == *named.task && row["selector"] == *named.selector)?.clone();
-        row["here"] = profile.release.id(here).into();
-        Some(row)
-    });
-    rows.collect()
 }

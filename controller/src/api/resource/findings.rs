@@ -1,17 +1,18 @@
 //! Findings: what a person should know of a write or of a cluster, and nothing refuses.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stemma_core::catalog::Meant;
-use stemma_core::finding::{Finding, Severity, rule};
-use stemma_core::fleet::{Fleet, GroupFold, Missing};
+use stemma_core::finding::{Finding, Gravest};
+use stemma_core::fleet::Missing;
 use stemma_core::idle::{self, Idle};
-use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, Object, TemplateId};
+use stemma_core::object::{ClusterId, Kind, LevelId, NodeId, Object};
+use stemma_core::requirement::Unmet;
 use stemma_core::resolve::{
-    ObjectId, Resolution, Unset, all_catalog_findings, catalog_findings_of, cluster_findings, newly_unset,
-    resolve_cluster, undeclared_roles, unset_in_empty,
+    FailedConditions, Resolution, Unset, all_catalog_findings, broken, catalog_findings_of, cluster_findings,
+    is_of_condition, keep_new, newly_odd, newly_orphaned, newly_ruled, newly_uncatalogued, newly_undeclared,
+    newly_unmet, newly_unset, resolve_cluster, unset_in_empty,
 };
 use uuid::Uuid;
 
@@ -19,77 +20,60 @@ use super::state;
 use crate::api::Api;
 use crate::cache::Model;
 use crate::cache::model::Resource;
-use crate::desired::size;
 use crate::registry::work::Work;
 
-/// The most findings that one answer lists.
-const MOST: usize = 500;
-
-/// Findings, the gravest first, and no more than one answer lists.
-#[derive(Default)]
-struct Gravest {
-    /// Each with a host that it is about, where one is known.
-    kept: BTreeMap<(Reverse<Severity>, Finding), Option<NodeId>>,
-    left_off: usize,
-}
-
-impl Gravest {
-    fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) {
-        self.extend_of(findings.into_iter().map(|finding| (finding, None)));
-    }
-
-    fn extend_of(&mut self, findings: impl IntoIterator<Item = (Finding, Option<NodeId>)>) {
-        for (finding, host) in findings {
-            self.kept.entry((Reverse(finding.severity), finding)).or_insert(host);
-            if self.kept.len() > MOST {
-                drop(self.kept.pop_last());
-                self.left_off += 1;
-            }
-        }
-    }
-
-    /// The list; where some were left off, its last entry says how many.
-    fn list(self, object: &str) -> Vec<Finding> {
-        self.list_by(object, |finding, _| finding)
-    }
-
-    /// The same, each finished with the host that it is about.
-    fn list_by(self, object: &str, finish: impl Fn(Finding, NodeId) -> Finding) -> Vec<Finding> {
-        let left_off = (self.left_off > 0).then(|| {
-            let message = format!("{} more findings are not listed; none is graver than these", self.left_off);
-            Finding::of(rule::FINDINGS_LEFT_OFF, object, message)
-        });
-        let finished = |((_, finding), host): ((Reverse<Severity>, Finding), Option<NodeId>)| match host {
-            Some(host) => finish(finding, host),
-            None => finding,
-        };
-        self.kept.into_iter().map(finished).chain(left_off).collect()
-    }
-}
-
 /// The findings of a write: of what it reaches.
-pub(super) fn of_write(work: &Work<'_>) -> Vec<Finding> {
+pub(super) fn of_write(api: &Api, work: &Work<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
     let mut findings = Gravest::default();
-    let mut unset = Unset::default();
+    let (mut unset, mut failed) = (Unset::default(), FailedConditions::default());
     for node in work.told_hosts() {
-        clusters.extend(work.model.cluster_of(node.0));
-        if let Resolution::Complete(answer) = work.model.resolve(node.0) {
-            findings.extend_of(size::findings(&answer, work.now()).into_iter().map(|finding| (finding, Some(node))));
-            unset.add(&answer);
+        clusters.extend(work.model.fleet.cluster_of_node(node));
+        let Some(object) = work.model.fleet.node(node) else { continue };
+        let resolution = work.model.resolve(node.0);
+        let found = state::findings_of_answer(api, &work.model, object, &resolution);
+        let own = found.into_iter().filter(|finding| !is_of_condition(finding));
+        findings.extend_of(own.map(|finding| (finding, Some(node))));
+        if let Some(answer) = resolution.answer() {
+            unset.add(answer);
+            failed.add(answer);
         }
     }
     findings.extend_of(unset.found());
+    findings.extend_of(failed.found().map(|(finding, host)| (finding, Some(host))));
     for (kind, uuid) in work.written() {
-        clusters.extend(cluster_of(&work.model, kind, uuid));
+        // One that is a level is looked at also where no node stands in it yet.
+        let level = Some(kind).filter(|kind| *kind != Kind::Node);
+        clusters.extend(level.and_then(|kind| work.model.fleet.cluster_of(kind, uuid)));
         findings.extend(of_object(&work.model, kind, uuid));
     }
+    clusters.extend(changed_clusters(work));
     of_catalog(work, &mut findings);
+    findings.extend(newly_orphaned(&work.before().fleet, &work.model.fleet, work.told_hosts()));
+    let written = work.written_keys();
     for cluster in clusters.into_iter().take_while(|_| work.is_awaited()) {
-        findings.extend(cluster_findings(&work.model.fleet, cluster));
-        findings.extend(unset_in_empty(&work.model.fleet, work.model.fleet.groups_of(cluster)));
+        findings.extend(of_reached(work, cluster, &written));
     }
     findings.list_by("apply", |finding, host| by(work, finding, host))
+}
+
+/// The findings of a cluster that a write reaches: all about the write's own objects (`written`), and the new ones about others. Each
+/// of these names the object of the write that made it. `validate` tells the findings that other objects had before.
+fn of_reached(work: &Work<'_>, cluster: ClusterId, written: &BTreeSet<String>) -> Vec<Finding> {
+    let (before, after) = (&work.before().fleet, &work.model.fleet);
+    let is_own = |finding: &Finding| written.contains(finding.place().0);
+    let (mut found, mut others): (Vec<_>, Vec<_>) = cluster_findings(after, cluster).into_iter().partition(is_own);
+    keep_new(&mut others, before, cluster);
+    let (own, mut unset): (Vec<_>, Vec<_>) =
+        unset_in_empty(after, after.groups_of(cluster)).into_iter().partition(is_own);
+    if !unset.is_empty() {
+        let known: BTreeSet<Finding> = unset_in_empty(before, before.groups_of(cluster)).into_iter().collect();
+        unset.retain(|finding| !known.contains(finding));
+    }
+    let by = work.deepest_in(cluster);
+    found.extend(own);
+    found.extend(others.into_iter().chain(unset).map(|finding| Finding { written: by.clone(), ..finding }));
+    found
 }
 
 /// A finding about a host that a write reaches, with the object of the write by which it is so.
@@ -97,119 +81,100 @@ fn by(work: &Work<'_>, finding: Finding, host: NodeId) -> Finding {
     Finding { written: work.nearest_to_node(host).filter(|key| *key != finding.place().0), ..finding }
 }
 
-/// What is so by a write and was not before it: what hosts lack, and roles of its objects that nothing declares.
+/// The findings that a write makes: what hosts lack by it, roles of its objects that nothing declares, keys and values of its objects that
+/// the catalogue does not have, and tags and tasks that fall nowhere any more.
 pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
     let (before, after) = (&work.before().fleet, &work.model.fleet);
     let mut found = newly_unset(before, after, &work.model.memo, work.told_hosts());
-    for (kind, uuid) in work.written() {
-        let known = undeclared(before, kind, uuid);
-        found.extend(undeclared(after, kind, uuid).into_iter().filter(|finding| !known.contains(finding)));
+    let written = work.written().filter_map(|(kind, uuid)| LevelId::of(kind, uuid));
+    found.extend(
+        written.flat_map(|id| {
+            newly_undeclared(before, after, id).into_iter().chain(newly_uncatalogued(before, after, id))
+        }),
+    );
+    for cluster in replaced(work).into_iter().take_while(|_| work.is_awaited()) {
+        let odd = newly_odd(before, after, cluster);
+        found.extend(odd.into_iter().filter(|finding| !found.contains(finding)).collect::<Vec<_>>());
     }
+    found.extend(newly_orphaned(before, after, work.told_hosts()));
+    found.extend(newly_ruled(before, after, &work.model.memo, work.told_hosts()));
     found
 }
 
-/// The roles of a group or node that its release does not declare.
-fn undeclared(fleet: &Fleet, kind: Kind, uuid: Uuid) -> Vec<Finding> {
-    match kind {
-        Kind::NodeGroup => {
-            let fold = fleet.fold(GroupId(uuid));
-            let found = |fold: &Arc<GroupFold>| {
-                undeclared_roles(&format!("nodegroup/{}", fold.place()), fold, &fold.group.spec.roles)
-            };
-            fold.map(found).unwrap_or_default()
-        }
-        Kind::Node => {
-            let Some(node) = fleet.node(NodeId(uuid)) else { return Vec::new() };
-            let fold = node.spec.nodegroup.and_then(|group| fleet.fold(group).ok());
-            let found = |fold: &Arc<GroupFold>| {
-                undeclared_roles(&format!("node/{}", node.display_name()), fold, &node.spec.roles)
-            };
-            fold.map(found).unwrap_or_default()
-        }
-        _ => Vec::new(),
-    }
+/// The clusters of which a write changes where tags and tasks fall, or what its roles produce.
+fn replaced(work: &Work<'_>) -> BTreeSet<ClusterId> {
+    let (before, after) = (work.before(), &work.model);
+    let profile = |model: &Model, node| model.fleet.profile(node).map(|profile| profile.hash);
+    let moved = work.told_hosts().filter(|node| profile(before, *node) != profile(after, *node));
+    let clusters = moved.flat_map(|node| [before, after].map(|model| model.fleet.cluster_of_node(node)));
+    let written = work.written().filter(|(kind, _)| *kind == Kind::Cluster).map(|(_, uuid)| Some(ClusterId(uuid)));
+    clusters.chain(written).flatten().chain(changed_clusters(work)).collect()
 }
 
-/// The requirements that nodes of a write do not meet and met before, or were not asked for.
-pub(super) fn unmet(work: &Work<'_>) -> Option<String> {
-    let unmet = |model: &Model, node| match model.resolve(node) {
-        Resolution::Complete(answer) => answer.unmet().to_vec(),
-        Resolution::Incomplete(_) => Vec::new(),
-    };
-    let mut found = Vec::new();
-    for (_, node) in work.written().filter(|(kind, _)| *kind == Kind::Node) {
-        let before = unmet(work.before(), node);
-        let new = unmet(&work.model, node).into_iter().filter(|one| !before.contains(one));
-        found.extend(new.map(|one| format!("{one}: the next task set is held until it is")));
-    }
-    (!found.is_empty()).then(|| found.join("; "))
+/// The clusters in which groups have other roles by a write, or roles that produce something else, also where no host has them yet.
+fn changed_clusters(work: &Work<'_>) -> impl Iterator<Item = ClusterId> {
+    work.changed_groups().into_iter().filter_map(|group| work.model.fleet.cluster_of_group(group))
 }
 
-/// The cluster that an object of a write is, or that it is a group of: it is looked at also where no node stands in it yet.
-fn cluster_of(model: &Model, kind: Kind, uuid: Uuid) -> Option<ClusterId> {
-    match kind {
-        Kind::Cluster => Some(ClusterId(uuid)),
-        Kind::NodeGroup => Some(model.groups.get(uuid)?.spec.cluster),
-        _ => None,
+/// Requirements that nodes which a write reaches do not meet, and met before or were not asked for.
+#[derive(Default)]
+pub(super) struct NewlyUnmet {
+    /// One for each requirement. Nodes that the write does not write are named.
+    pub sentences: Vec<String>,
+    /// One for each requirement of each node.
+    pub findings: Vec<Finding>,
+}
+
+impl NewlyUnmet {
+    pub(super) fn by(work: &Work<'_>) -> Self {
+        let fleet = &work.model.fleet;
+        let written: BTreeSet<NodeId> =
+            work.written().filter(|(kind, _)| *kind == Kind::Node).map(|(_, node)| NodeId(node)).collect();
+        let hosts = work.told_hosts().filter(|node| !written.contains(node));
+        let (mut held, mut findings) = (BTreeMap::<Unmet, Vec<String>>::new(), Gravest::default());
+        for id in written.iter().copied().chain(hosts).take_while(|_| work.is_awaited()) {
+            let Some(node) = fleet.node(id) else { continue };
+            if fleet.fold_above(&node.spec).is_none_or(|fold| fold.group.spec.requirements.is_empty()) {
+                continue;
+            }
+            for unmet in newly_unmet(&work.before().fleet, fleet, id) {
+                findings.extend_of([(unmet.finding(node), Some(id))]);
+                held.entry(unmet).or_default().extend((!written.contains(&id)).then(|| node.display_name()));
+            }
+        }
+        let findings = findings.list_by("write", |finding, host| by(work, finding, host));
+        Self { sentences: held.iter().map(|(unmet, nodes)| unmet.sentence(nodes)).collect(), findings }
     }
 }
 
 /// What is found about an object of a write by itself, whoever stands below it.
 fn of_object(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
-    match kind {
-        Kind::Release => of_release(model, uuid),
-        Kind::ReleaseTags => idle_fields(model.release_tags.get(uuid)),
-        Kind::ClusterTemplate => idle_fields(model.templates.get(uuid)),
-        Kind::Cluster => idle_fields(model.clusters.get(uuid)),
-        Kind::NodeGroup => model.fleet.fold(GroupId(uuid)).map_or_else(
+    match LevelId::of(kind, uuid) {
+        Some(LevelId::Template(_)) => idle_fields(model.templates.get(uuid)),
+        Some(LevelId::Cluster(_)) => idle_fields(model.clusters.get(uuid)),
+        Some(LevelId::Group(id)) => model.fleet.fold(id).map_or_else(
             |_| Vec::new(),
             |fold| idle::findings(&format!("nodegroup/{}", fold.place()), &fold.group.spec),
         ),
         // What is found about a node stands in its answer.
-        Kind::Node
-        | Kind::Primary
-        | Kind::Namespace
-        | Kind::InspectionRule
-        | Kind::Revision
-        | Kind::Secret
-        | Kind::Expectation
-        | Kind::Allocation
-        | Kind::Principal => Vec::new(),
+        None if kind == Kind::Release => of_release(model, uuid),
+        None if kind == Kind::ReleaseTags => idle_fields(model.release_tags.get(uuid)),
+        Some(LevelId::Node(_)) | None => Vec::new(),
     }
 }
 
 /// Where the objects of a write and the catalogue do not agree; where it writes a namespace, all objects. It ends at the next one where
 /// nobody waits any more.
-fn of_catalog(work: &Work<'_>, findings: &mut Gravest) {
+fn of_catalog(work: &Work<'_>, findings: &mut Gravest<NodeId>) {
     let (fleet, meant) = (&work.model.fleet, Meant::default());
     let mut written = work.written();
     if written.any(|(kind, _)| kind == Kind::Namespace) {
         let all = all_catalog_findings(fleet, &meant).take_while(|_| work.is_awaited());
         all.for_each(|found| findings.extend(found));
     } else {
-        let objects = work.written().filter_map(|(kind, uuid)| says_of_keys(kind, uuid));
+        let objects = work.written().filter_map(|(kind, uuid)| LevelId::of(kind, uuid));
         objects.for_each(|id| findings.extend(catalog_findings_of(fleet, &meant, id)));
     }
-}
-
-/// An object whose kind says something of keys.
-fn says_of_keys(kind: Kind, uuid: Uuid) -> Option<ObjectId> {
-    Some(match kind {
-        Kind::ClusterTemplate => ObjectId::Template(TemplateId(uuid)),
-        Kind::Cluster => ObjectId::Cluster(ClusterId(uuid)),
-        Kind::NodeGroup => ObjectId::Group(GroupId(uuid)),
-        Kind::Node => ObjectId::Node(NodeId(uuid)),
-        Kind::Release
-        | Kind::ReleaseTags
-        | Kind::Primary
-        | Kind::Namespace
-        | Kind::InspectionRule
-        | Kind::Revision
-        | Kind::Secret
-        | Kind::Expectation
-        | Kind::Allocation
-        | Kind::Principal => return None,
-    })
 }
 
 fn idle_fields<S: Resource + Idle>(object: Option<&Arc<Object<S>>>) -> Vec<Finding> {
@@ -226,57 +191,22 @@ fn of_release(model: &Model, uuid: Uuid) -> Vec<Finding> {
 
 /// The findings of a cluster.
 pub(super) fn of_cluster(api: &Api, model: &Model, cluster: ClusterId) -> Vec<Finding> {
-    let mut findings = Gravest::default();
+    let mut findings = Gravest::<NodeId>::default();
     let answer = resolve_cluster(&model.fleet, &model.memo, cluster);
     findings.extend(answer.findings);
-    let now = api.registry.now();
-    findings.extend(answer.nodes.iter().flat_map(|answer| answer.findings_of_host(now)));
-    findings.extend(answer.nodes.iter().filter_map(|answer| size::too_large(answer)));
-    findings.extend(answer.nodes.iter().filter_map(|answer| state::doubled(api, answer.node())));
+    findings
+        .extend(answer.nodes.iter().flat_map(|answer| state::findings_of_now(api, model, answer.node(), Some(answer))));
     for (node, missing) in answer.incomplete {
-        let object = format!("node/{}", node.0);
-        findings.extend(missing.iter().map(|what| Finding::of(rule::NODE_INCOMPLETE, &*object, what.to_string())));
-        findings.extend(missing.iter().filter_map(|what| broken(model, what)));
+        findings.extend(missing.iter().filter_map(|what| of_broken(model, what)));
+        let Some(node) = model.fleet.node(node) else { continue };
+        findings.extend(state::findings_of_answer(api, model, node, &Resolution::Incomplete(missing)));
     }
     let name = model.clusters.get(cluster.0).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default();
     findings.list(&format!("cluster/{name}"))
 }
 
 /// A release that is stored, and missing because it does not compile.
-fn broken(model: &Model, missing: &Missing) -> Option<Finding> {
+fn of_broken(model: &Model, missing: &Missing) -> Option<Finding> {
     let Missing::Release(name) = missing else { return None };
-    let reason = model.broken.get(name)?;
-    let message =
-        format!("it is stored and does not compile: {reason}; hosts that need it stay as they are until it is mended");
-    Some(Finding::of(rule::RELEASE_BROKEN, format!("release/{name}"), message))
-}
-
-#[cfg(test)]
-mod tests {
-    use stemma_core::finding::Rule;
-
-    use super::*;
-
-    fn found(severity: Severity, code: &'static str, object: &str) -> Finding {
-        Finding::of(Rule { code, severity, field: "" }, object, "said")
-    }
-
-    #[test]
-    fn the_gravest_are_kept_and_the_rest_is_counted() {
-        let mut findings = Gravest::default();
-        let infos = (0..600).map(|n| found(Severity::Info, "a.info", &format!("node/n{n:03}")));
-        findings.extend(infos);
-        findings.extend([found(Severity::Error, "z.error", "node/z"), found(Severity::Warning, "m.warning", "node/m")]);
-        let list = findings.list("cluster/c");
-        assert_eq!(list.len(), 501);
-        assert_eq!((list[0].code.as_str(), list[1].code.as_str()), ("z.error", "m.warning"));
-        assert_eq!((list[2].object.as_str(), list[499].object.as_str()), ("node/n000", "node/n497"));
-        assert_eq!(
-            list[500].to_string(),
-            "info findings.left_off cluster/c: 102 more findings are not listed; none is graver than these"
-        );
-        let mut few = Gravest::default();
-        few.extend([found(Severity::Info, "a", "b")]);
-        assert_eq!(few.list("cluster/c").len(), 1);
-    }
+    Some(broken(name, model.broken.get(name)?))
 }

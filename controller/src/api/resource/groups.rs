@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use stemma_core::fleet::Levels;
 use stemma_core::labels::BodyShape;
 use stemma_core::object::{ClusterId, ClusterSpec, GroupId, Kind, NodeGroup, NodeGroupSpec};
 use stemma_core::origin::Level;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::objects::Shown;
-use super::place::table_of_cluster;
+use super::filter::{Asked, Filter, Kept};
+use super::objects::{Shown, selector};
 use super::{state, view};
 use crate::api::Api;
 use crate::api::http::request::Request;
@@ -24,6 +25,11 @@ impl Shown for NodeGroupSpec {
     const LIST: &'static str = "nodegroups";
     const SHAPE: BodyShape = BodyShape::Magnum;
     const CREATED: u16 = 202;
+    const FILTERS: &'static [Filter<Self>] = &[
+        Filter { name: "cluster", read: of_cluster },
+        Filter { name: "selector", read: selector },
+        Filter { name: "role", read: by_role },
+    ];
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<NodeGroup>, ApiError> {
         let cluster = ClusterSpec::locate(model, request)?;
@@ -41,49 +47,32 @@ impl Shown for NodeGroupSpec {
         for above in cluster.map(|c| &c.spec.extra).into_iter().chain(template.map(|t| &t.spec.extra)) {
             view::take_over(body, above, &["flavor_id", "image_id", "docker_volume_size"]);
         }
-        // What somebody said of it stands only while no node is there.
         let nodes = model.fleet.nodes_of(GroupId(object.meta.uuid)).count();
-        if nodes > 0 || !body.contains_key("node_count") && !object.spec.extra.contains_key("is_default") {
-            body.insert("node_count".into(), nodes.into());
-        }
+        count_nodes(body, "node_count", nodes, is_default(&object.spec));
+        let fold = model.fleet.fold(GroupId(object.meta.uuid)).ok();
+        let release = fold.and_then(|fold| fold.release.as_ref());
+        body.insert("effective_release".into(), json!(release.map(|release| release.value.name.to_string())));
+        body.insert("effective_mode".into(), json!(object.spec.mode.unwrap_or_default()));
         body.insert("node_states".into(), state::counts(api, model.fleet.nodes_of(GroupId(object.meta.uuid))));
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
-    }
-
-    fn is_listed(field: &str) -> bool {
-        LISTED.contains(&field)
-    }
-
-    /// The groups of the cluster that the path names. A role that is asked for is Magnum's or one that their nodes have. A group is a
-    /// worker where nobody says otherwise (as Magnum), unless the cluster's release has a role of that name: then that one is meant.
-    fn filter(model: &Model, request: &Request) -> Result<impl Fn(&NodeGroup) -> bool, ApiError> {
-        let cluster = ClusterSpec::locate(model, request)?;
-        let unsaid = Some("worker").filter(|role| !table_of_cluster(model, &cluster).has_role(role));
-        let cluster = cluster.meta.uuid;
-        let roles = request.query.list("role")?.unwrap_or_default();
-        let has = move |group: &NodeGroup, role: &str| {
-            let magnums = group.spec.extra.get("role").and_then(Value::as_str).or(unsaid);
-            magnums == Some(role) || group.spec.roles.iter().any(|own| own.as_str() == role)
-        };
-        Ok(move |group: &NodeGroup| group.spec.cluster.0 == cluster && roles.iter().all(|role| has(group, role)))
     }
 
     fn blank(model: &Model, request: &Request) -> Result<Self, ApiError> {
         Ok(Self::new(ClusterId(ClusterSpec::locate(model, request)?.meta.uuid)))
     }
 
-    fn above<'m>(model: &'m Model, spec: &Self) -> view::Chain<'m> {
-        view::above_group(model, spec)
+    fn above<'m>(model: &'m Model, spec: &Self) -> Levels<'m> {
+        model.fleet.levels_to_cluster(spec.cluster)
     }
 
     /// The default groups go with their cluster (as Magnum).
     fn remove(work: &mut Work<'_>, group: &Arc<NodeGroup>) -> Result<(), Undecided> {
-        if group.spec.extra.get("is_default") == Some(&json!(true)) {
+        if is_default(&group.spec) {
             let message = "Deleting a default nodegroup is not supported.";
             return Err(ApiError::new(ErrorType::ObjectInvalid, message).detail("it goes with its cluster").into());
         }
-        work.delete_group(group)
+        work.delete_unused(group)
     }
 
     fn path(object: &NodeGroup) -> String {
@@ -120,26 +109,46 @@ impl Shown for NodeGroupSpec {
     }
 }
 
-/// What a list of Magnum's shows of a node group.
-const LISTED: &[&str] = &[
-    "uuid",
-    "name",
-    "flavor_id",
-    "image_id",
-    "node_count",
-    "role",
-    "min_node_count",
-    "max_node_count",
-    "is_default",
-    "stack_id",
-    "status",
-    "merge_labels",
-    "cluster",
-    "roles",
-    "mode",
-    "release",
-    "node_states",
-    "labels",
-    "links",
-    "resource_version",
-];
+/// Whether a group came with its cluster, as Magnum makes it.
+fn is_default(group: &NodeGroupSpec) -> bool {
+    group.extra.get("is_default") == Some(&json!(true))
+}
+
+/// Counts the nodes of a cluster, its masters (the nodes of groups that have Magnum's role of that name) apart.
+pub(super) fn count_nodes_of(model: &Model, cluster: ClusterId, body: &mut Map<String, Value>) {
+    let (mut nodes, mut masters, mut is_magnums) = (0, 0, false);
+    for (id, group) in model.fleet.groups_of(cluster).filter_map(|id| Some((id, model.groups.get(id.0)?))) {
+        is_magnums |= is_default(&group.spec);
+        let is_master = group.spec.extra.get("role").is_some_and(|role| role == "master");
+        *if is_master { &mut masters } else { &mut nodes } += model.fleet.nodes_of(id).count();
+    }
+    count_nodes(body, "node_count", nodes, is_magnums);
+    count_nodes(body, "master_count", masters, is_magnums);
+}
+
+/// Puts the number of nodes that are there in place of the number that a client of Magnum's asked for. That one stands while there is none.
+fn count_nodes(body: &mut Map<String, Value>, field: &str, nodes: usize, is_magnums: bool) {
+    if nodes > 0 || !(is_magnums || body.contains_key(field)) {
+        body.insert(field.to_owned(), nodes.into());
+    }
+}
+
+/// The groups of the cluster that the path names.
+fn of_cluster(asked: &Asked<'_>, _name: &'static str) -> Result<Option<Kept<NodeGroupSpec>>, ApiError> {
+    let cluster = ClusterSpec::locate(asked.model, asked.request)?.meta.uuid;
+    Ok(Some(Kept::those(move |_, _, group: &NodeGroup| group.spec.cluster.0 == cluster)))
+}
+
+/// A role that is asked for is Magnum's or one that their nodes have. A group is a worker where nobody says otherwise (as Magnum),
+/// unless the cluster's release has a role of that name: then that one is meant.
+fn by_role(asked: &Asked<'_>, name: &'static str) -> Result<Option<Kept<NodeGroupSpec>>, ApiError> {
+    let Some(roles) = asked.query().list(name)? else { return Ok(None) };
+    let roles: Vec<String> = roles.into_iter().map(str::to_owned).collect();
+    let cluster = ClusterSpec::locate(asked.model, asked.request)?;
+    let unsaid = Some("worker").filter(|role| !asked.model.fleet.cluster_table(&cluster).has_role(role));
+    let has = move |group: &NodeGroup, role: &str| {
+        let magnums = group.spec.extra.get("role").and_then(Value::as_str).or(unsaid);
+        magnums == Some(role) || group.spec.roles.iter().any(|own| own.as_str() == role)
+    };
+    Ok(Some(Kept::those(move |_, _, group: &NodeGroup| roles.iter().all(|role| has(group, role)))))
+}

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 use stemma_core::manifest::Kept;
-use stemma_core::manifest::KeptForm::{self, Any, Flag, List, Number, Object, Text};
+use stemma_core::manifest::KeptForm::{self, Any, Flag, List, Number, Object, Text, Uuid};
 use stemma_wire::error::{ApiError, ErrorType};
 
 use crate::api::http::query::truth;
@@ -30,8 +30,9 @@ pub(super) fn check(fields: &[Kept], body: &mut Map<String, Value>) -> Result<()
 
 fn read(name: &str, form: KeptForm, value: &mut Value) -> Result<(), ApiError> {
     let needed = match (form, &*value) {
+        // Core reads a uuid, of a manifest too.
         (_, Value::Null)
-        | (Any, _)
+        | (Any | Uuid, _)
         | (Number, Value::Number(_))
         | (Flag, Value::Bool(_))
         | (Object, Value::Object(_))
@@ -58,8 +59,9 @@ fn read(name: &str, form: KeptForm, value: &mut Value) -> Result<(), ApiError> {
         (List, _) => "a list".to_owned(),
     };
     let found: String = value.to_string().chars().take(64).collect();
-    let message = format!("Invalid input for field {name}: {needed} is needed here, not {found}");
-    Err(ApiError::new(ErrorType::FieldInvalid, message).field(name))
+    let reason = format!("{needed} is needed here, not {found}");
+    let message = format!("Invalid input for field {name}: {reason}");
+    Err(ApiError::new(ErrorType::FieldInvalid, message).field(name).reason(reason))
 }
 
 #[cfg(test)]

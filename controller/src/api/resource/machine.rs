@@ -102,7 +102,7 @@ pub(super) async fn request(api: &Api, request: &Request) -> HandlerResult {
             .detail("nothing was written; it can be sent again under the same key")
     };
     let uuid: Uuid = id.parse().map_err(|_| missing())?;
-    let found = api.registry.request(request.principal(), uuid).await?;
+    let found = api.registry.request(&request.who, uuid).await?;
     let (record, revision) = found.ok_or_else(missing)?;
     let answer = record.answer.at(revision.get());
     Ok(Reply::ok(json!({

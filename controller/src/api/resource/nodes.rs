@@ -1,38 +1,57 @@
 //! Nodes, in Ironic's shapes: its bodies, filters, pages and refusals, and beside them what Stemma knows of a host.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use stemma_core::catalog::Meant;
+use stemma_core::fleet::{Among, Levels};
 use stemma_core::name::{NodeName, is_uuid_like, odd_host_uuid};
-use stemma_core::object::{Kind, Node, NodeSpec};
+use stemma_core::object::{Kind, Node, NodeId, NodeSpec};
 use stemma_core::origin::Level;
-use stemma_wire::endpoint::{Endpoint, Minor, since};
+use stemma_core::selector::Selector;
+use stemma_wire::endpoint::{Endpoint, Minor, field_since, since};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::columns::{Chosen, Row, is_known, since_of};
+use super::columns::{Chosen, Row};
 use super::filter::Filter;
 use super::lists::{Detail, Rows};
 use super::objects::Shown;
-use super::{state, view};
+use super::{node_filters, state};
 use crate::api::Api;
-use crate::api::http::query::{BadQuery, Page, Parameters};
+use crate::api::http::query::BadQuery;
 use crate::api::http::request::{HandlerResult, Reply, Request};
-use crate::api::http::version::{IRONIC_VERSION, Service};
+use crate::api::http::version::Service;
 use crate::cache::Model;
+use crate::cache::model::By;
 use crate::registry::Undecided;
 use crate::registry::work::{Work, not_found};
-
-/// What a list shows where neither fields nor detail are asked for (as Ironic).
-const DEFAULT: &[&str] = &["uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links"];
-/// What Stemma's own lists show beside, where a client names no version of Ironic's.
-const OWN: &[&str] =
-    &["nodegroup", "state", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"];
 
 impl Shown for NodeSpec {
     const LEVEL: Option<Level> = Some(Level::Node);
     const LIST: &'static str = "nodes";
+    const FILTERS: &'static [Filter<Self>] = node_filters::FILTERS;
+    const RENAMED: &'static [(&'static str, &'static str)] = &[("maintenance", "parked")];
+
+    /// From the index, where one is kept.
+    fn walk<'m>(
+        model: &'m Model,
+        among: Among,
+        by: By,
+        behind: Option<&Node>,
+        last_first: bool,
+    ) -> Box<dyn Iterator<Item = &'m Arc<Node>> + 'm> {
+        let own = model.within.map(|cluster| model.fleet.among_cluster(cluster));
+        let among = Among::AllOf([among].into_iter().chain(own).collect());
+        let found: Option<Box<dyn Iterator<Item = NodeId>>> = match by {
+            By::Made => model.fleet.walk(among, behind.map(Node::id), last_first).map(|found| Box::new(found) as _),
+            By::Name => model.fleet.walk_by_name(&among, behind, last_first),
+        };
+        match found {
+            Some(found) => Box::new(found.filter_map(|id| model.nodes.get(id.0))),
+            None => Box::new(model.nodes.walk(by, behind, last_first)),
+        }
+    }
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<Node>, ApiError> {
         locate(model, request.part("node"), request.ironic())
@@ -59,8 +78,12 @@ impl Shown for NodeSpec {
         Ok(shown(api, &work.model, node, &request.base, request.ironic()))
     }
 
-    fn above<'m>(model: &'m Model, spec: &Self) -> view::Chain<'m> {
-        view::above_node(model, spec)
+    fn above<'m>(model: &'m Model, spec: &Self) -> Levels<'m> {
+        spec.nodegroup.map(|id| model.fleet.levels_to_group(id)).unwrap_or_default()
+    }
+
+    fn is_selected(model: &Model, node: &Node, selector: &Selector) -> bool {
+        model.fleet.selects(node, selector)
     }
 
     fn remove(work: &mut Work<'_>, node: &Arc<Node>) -> Result<(), Undecided> {
@@ -72,9 +95,6 @@ impl Shown for NodeSpec {
     }
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
-        if let Some(maintenance) = body.remove("maintenance") {
-            body.insert("parked".into(), maintenance);
-        }
         if body.contains_key("traits") {
             let message = "Cannot patch /traits: a node's traits are a resource of their own";
             let advice = "PUT /v1/nodes/{node}/traits, or `stemma trait add`";
@@ -110,109 +130,59 @@ pub(super) fn locate(model: &Model, id: &str, version: Minor) -> Result<Arc<Node
 
 /// A node's whole body, as far as a client's version knows it.
 fn shown(api: &Api, model: &Model, node: &Node, base: &str, version: Minor) -> Map<String, Value> {
-    Chosen::all(version).body(&Row::new(api, model, node, base))
-}
-
-/// Reads `fields`: trimmed, in lower case, each once (as Ironic).
-fn read_fields(parameters: &Parameters, version: Minor) -> Result<Option<Vec<String>>, ApiError> {
-    let mut given = parameters.all("fields").peekable();
-    if given.peek().is_none() {
-        return Ok(None);
-    }
-    let too_old = || {
-        ApiError::new(
-            ErrorType::RequestNotAcceptable,
-            format!("a field asked for is not there in version 1.{}", version.0),
-        )
-    };
-    if version < since::FIELDS {
-        return Err(too_old());
-    }
-    let names = given.flat_map(|text| text.split(',')).map(|name| name.trim().to_ascii_lowercase());
-    let names: Vec<String> = names.filter(|name| !name.is_empty()).collect();
-    for name in &names {
-        if name == "links" || !is_known(name) {
-            return Err(ApiError::from(BadQuery::value(
-                "fields",
-                name,
-                "it is no field of a node that can be asked for",
-            )));
-        }
-        if version < since_of(name) {
-            return Err(too_old());
-        }
-    }
-    Ok(Some(names))
+    Chosen::all(version).body(&Row::new(api, model, node, base, &Meant::default()))
 }
 
 /// `GET /v1/nodes` and `GET /v1/nodes/detail`.
 pub(super) fn list(api: &Api, request: &Request, detail: Detail) -> HandlerResult {
-    let parameters = &request.query;
     let model = api.model();
     let columns = columns(request, detail == Detail::Whole)?;
-    check_marker(&Page::read(parameters)?)?;
-    let filter = Filter::read(api, &model, request.ironic(), parameters)?;
-    let deleting = parameters.flag("deleting")?.unwrap_or(false);
-    let keeps = |node: &Node| !deleting && filter.keeps(api, &model, node);
-    let rows = Rows::read(request, model.nodes.iter(), keeps)?;
-    let (api, model, base) = (api.clone(), Arc::clone(&model), request.base.clone());
-    Ok(rows.written(NodeSpec::LIST, move |node, text| columns.write(&Row::new(&api, &model, node, &base), text)))
+    let rows = Rows::read(api, &model, request)?;
+    let (api, model, base, meant) = (api.clone(), Arc::clone(&model), request.base.clone(), Meant::default());
+    let row = move |node: &Node, text: &mut Vec<u8>| columns.write(&Row::new(&api, &model, node, &base, &meant), text);
+    Ok(rows.written(NodeSpec::LIST, row))
 }
 
 fn columns(request: &Request, detail_path: bool) -> Result<Chosen, ApiError> {
-    let (parameters, version) = (&request.query, request.ironic());
-    let detail = parameters.flag("detail")?;
-    let fields = read_fields(parameters, version)?;
+    let detail = request.query.flag("detail")?;
     let refuse = |value: &str, rule: &str| Err(BadQuery::value("detail", value, rule).into());
-    let all = Chosen::all(version);
-    match (detail, fields) {
-        (Some(_), _) if version < since::DETAIL => refuse("…", "it is there from version 1.43 on"),
+    match (detail, &request.fields.named) {
         (Some(true), Some(_)) => refuse("true", "it can't be asked for together with fields"),
         (_, Some(_)) if detail_path => refuse("…", "fields can't be chosen in the detailed list"),
-        (_, Some(fields)) => Ok(all.only(fields.iter().map(String::as_str))),
         (Some(true), None) => Ok(whole(request)),
         (_, None) if detail_path => Ok(whole(request)),
-        (_, None) => {
-            let ironics = request.headers.contains_key(IRONIC_VERSION);
-            let own = if ironics { &[][..] } else { OWN };
-            Ok(all.only(DEFAULT.iter().chain(own).copied()))
-        }
+        (_, _) => Ok(Chosen::all(request.ironic()).only(|field| request.fields.has(field, false))),
     }
 }
 
 /// All columns. openstacksdk makes arguments of a body's fields, and has an argument `connection` of its own.
 fn whole(request: &Request) -> Chosen {
-    let is_ironics = request.headers.contains_key(IRONIC_VERSION);
-    Chosen::all(request.ironic()).without(if is_ironics { &["connection"] } else { &[] })
-}
-
-fn check_marker(page: &Page) -> Result<(), ApiError> {
-    match &page.marker {
-        Some(marker) if marker.parse::<Uuid>().is_err() => {
-            Err(ApiError::from(BadQuery::value("marker", marker, "it is the uuid of a node")))
-        }
-        _ => Ok(()),
-    }
+    Chosen::all(request.ironic()).without(if request.versions.is_ironics { &["connection"] } else { &[] })
 }
 
 /// `GET /v1/nodes/{node}`.
 pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
-    let fields = read_fields(&request.query, request.ironic())?;
     let node = NodeSpec::locate(&model, request)?;
-    let chosen = |fields: Vec<String>| Chosen::all(request.ironic()).only(fields.iter().map(String::as_str));
-    let columns = fields.map_or_else(|| whole(request), chosen);
-    let body = columns.body(&Row::new(api, &model, &node, &request.base));
+    let chosen = || Chosen::all(request.ironic()).only(|field| request.fields.has(field, true));
+    let columns = if request.fields.named.is_some() { chosen() } else { whole(request) };
+    let meant = Meant::default();
+    let row = Row::new(api, &model, &node, &request.base, &meant);
+    let mut body = columns.body(&row);
+    if let Some(reason) = body.get_mut("state_reason")
+        && let Some(waits) = state::waits(api, &model, &node, *row.status(), row.mode())
+    {
+        *reason = waits.into();
+    }
     Ok(Reply::ok(body.into()).tagged(node.meta.resource_version))
 }
 
 /// A field of a later version than the request's is refused, as Ironic refuses it.
 fn check_version(fields: &Map<String, Value>, version: Minor) -> Result<(), ApiError> {
-    let since: BTreeMap<&str, Minor> = [("name", since::NAMES), ("resource_class", since::RESOURCE_CLASS)].into();
-    match since.iter().find(|(name, since)| version < **since && fields.contains_key(**name)) {
-        Some((name, _)) => {
+    match fields.keys().find(|name| version < field_since(name)) {
+        Some(name) => {
             let message = format!("the field {name} is not there in version 1.{}", version.0);
-            Err(ApiError::new(ErrorType::RequestNotAcceptable, message).field(*name))
+            Err(ApiError::new(ErrorType::RequestNotAcceptable, message).field(name.as_str()))
         }
         None => Ok(()),
     }

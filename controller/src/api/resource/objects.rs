@@ -8,19 +8,22 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use stemma_core::change::Classified;
-use stemma_core::labels::{BodyShape, Labels};
+use stemma_core::fleet::{Among, Levels, Maps};
+use stemma_core::labels::BodyShape;
 use stemma_core::manifest::{Author, Body, Fields, write};
 use stemma_core::object::{Kind, Object};
 use stemma_core::origin::Level;
+use stemma_core::selector::Selector;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
+use super::filter::{Asked, Filter, Kept, read_selector};
 use super::kept;
-use super::view::{self, Chain};
+use super::view;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
-use crate::cache::model::Resource;
+use crate::cache::model::{By, Resource};
 use crate::records::request::Answer;
 use crate::registry::admit::{bad_body, bad_field};
 use crate::registry::names::ModelNames;
@@ -39,13 +42,19 @@ pub(super) trait Shown: Resource + Fields + Classified {
     const CREATED: u16 = 201;
     /// Whether `add` on an attribute that is set is refused (as Magnum).
     const ADD_IS_NEW: bool = false;
+    /// Fields that its upstream calls otherwise: its name, and ours.
+    const RENAMED: &'static [(&'static str, &'static str)] = &[];
+    /// Whether it has maps that several authors apply.
+    const IS_APPLIED_TO: bool = true;
     /// Whether a JSON patch can't rename it (as Magnum).
     const KEEPS_NAME: bool = false;
+    /// The filters of its lists.
+    const FILTERS: &'static [Filter<Self>] = &[Filter { name: "selector", read: selector }];
 
     /// The object that a request's path names.
     ///
     /// # Errors
-    /// That there is none.
+    /// When there is none.
     fn locate(model: &Model, request: &Request) -> Result<Arc<Object<Self>>, ApiError>;
 
     /// The path of the object.
@@ -59,24 +68,22 @@ pub(super) trait Shown: Resource + Fields + Classified {
     /// Adds to a body what is no field of the spec.
     fn complete(_api: &Api, _model: &Model, _object: &Object<Self>, _body: &mut Map<String, Value>) {}
 
-    /// Whether a list that is not asked for details shows a field.
-    fn is_listed(_field: &str) -> bool {
-        true
-    }
-
-    /// Adds to a row of such a list what stands for the fields that it leaves out.
+    /// Adds to a row of a list that is not asked for details what stands for the fields that it leaves out.
     fn summarize(_object: &Object<Self>, _row: &mut Map<String, Value>) {}
 
-    /// Which objects a list is about.
-    ///
-    /// # Errors
-    /// A filter that is none; that the object whose children are listed is not there.
-    fn filter(_model: &Model, _request: &Request) -> Result<impl Fn(&Object<Self>) -> bool, ApiError> {
-        Ok(|_: &Object<Self>| true)
+    /// The objects in the order of a list, those behind this one alone; of nodes, of those in a set.
+    fn walk<'m>(
+        model: &'m Model,
+        _among: Among,
+        by: By,
+        behind: Option<&Object<Self>>,
+        last_first: bool,
+    ) -> Box<dyn Iterator<Item = &'m Arc<Object<Self>>> + 'm> {
+        Box::new(Self::shelf(model).walk(by, behind, last_first))
     }
 
     /// What stands above its level, the farthest first.
-    fn above<'m>(_model: &'m Model, _spec: &Self) -> Chain<'m> {
+    fn above<'m>(_model: &'m Model, _spec: &Self) -> Levels<'m> {
         Vec::new()
     }
 
@@ -84,13 +91,18 @@ pub(super) trait Shown: Resource + Fields + Classified {
     fn labels(model: &Model, object: &Object<Self>) -> BTreeMap<String, String> {
         let mut chain = Self::above(model, &object.spec);
         chain.extend(Self::LEVEL.zip(object.spec.inherited_ref()));
-        view::label_map(&Labels::of(chain.iter().map(|(level, said)| (*level, &said.labels))))
+        view::label_map(&Maps::of(&chain).labels)
+    }
+
+    /// Whether an object is selected by its labels.
+    fn is_selected(model: &Model, object: &Object<Self>, selector: &Selector) -> bool {
+        selector.matches(&Self::labels(model, object), &())
     }
 
     /// Takes the uuid and the name of a new object out of its body.
     ///
     /// # Errors
-    /// That the body has none, or something else in their place.
+    /// When the body has none, or something else in their place.
     fn identify(_request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, Self::Name), ApiError> {
         Ok((Uuid::now_v7(), name_of_new::<Self>(fields)?))
     }
@@ -98,7 +110,7 @@ pub(super) trait Shown: Resource + Fields + Classified {
     /// A new object's spec before its body is laid over it.
     ///
     /// # Errors
-    /// That its parent is not there.
+    /// When its parent is not there.
     fn blank(model: &Model, request: &Request) -> Result<Self, ApiError>;
 
     /// What else a new object brings with it, and what answers it.
@@ -149,10 +161,19 @@ pub(super) trait Shown: Resource + Fields + Classified {
     /// What the object is called without a name.
     ///
     /// # Errors
-    /// That it needs one.
+    /// When this kind needs one.
     fn no_name() -> Result<Self::Name, ApiError> {
         Err(needs_name(Self::KIND))
     }
+}
+
+/// The objects whose labels a selector selects.
+///
+/// # Errors
+/// As [`read_selector`].
+pub(super) fn selector<S: Shown>(asked: &Asked<'_>, _name: &'static str) -> Result<Option<Kept<S>>, ApiError> {
+    let selector = read_selector(asked.query())?;
+    Ok(selector.map(|s| Kept::those(move |_, model, object| S::is_selected(model, object, &s))))
 }
 
 /// The body of an object, with those of its fields alone that are wanted.
@@ -181,6 +202,13 @@ pub(super) fn body<S: Shown>(
 /// # Errors
 /// What is wrong with the first of them.
 pub(super) fn read_body<S: Shown>(mut body: Map<String, Value>) -> Result<Body, ApiError> {
+    for (other, own) in S::RENAMED {
+        let Some(value) = body.remove(*other) else { continue };
+        if body.insert((*own).to_owned(), value.clone()).is_some_and(|before| before != value) {
+            let message = format!("{other} and {own} are two names of one field; give one of them");
+            return Err(ApiError::new(ErrorType::FieldInvalid, message).field(*own));
+        }
+    }
     S::adapt(&mut body)?;
     kept::check(S::EXTRA, &mut body)?;
     Body::parse(&Value::Object(body).to_string()).map_err(|e| bad_field(S::KIND.word(), &e))
@@ -208,11 +236,12 @@ pub(super) fn update<S: Shown>(
 /// `GET` of one object.
 ///
 /// # Errors
-/// That there is none.
+/// When there is none.
 pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
     let object = S::locate(&model, request)?;
-    Ok(Reply::ok(S::show(api, &model, &object, &request.base).into()).tagged(object.meta.resource_version))
+    let shown = S::show(api, &model, &object, &request.base);
+    Ok(Reply::ok(shown.into()).tagged(object.meta.resource_version))
 }
 
 /// The fields of a spec as a body would say them, those at their defaults left out.
@@ -226,7 +255,8 @@ pub(super) fn fields_of<S: Fields>(
     names: &ModelNames<'_>,
     wanted: &dyn Fn(&str) -> bool,
 ) -> Map<String, Value> {
-    let shown = S::FIELDS.iter().filter(|field| wanted(field.name));
+    let is_veiled = |name: &str| spec.is_veiled() && S::VEILED.contains(&name);
+    let shown = S::FIELDS.iter().filter(|field| wanted(field.name) && !is_veiled(field.name));
     let shown = shown.map(|field| (field.name.to_owned(), (field.show)(spec, names)));
     let mut fields: Map<String, Value> = shown.filter(|(_, value)| !value.is_null()).collect();
     if !S::EXTRA.is_empty() {
@@ -243,7 +273,7 @@ pub(super) fn raw(value: &Value) -> Box<RawValue> {
 /// Takes the name out of the body of a new object.
 ///
 /// # Errors
-/// That there is none, or that it is none.
+/// When there is none, or the text is no such name.
 fn name_of_new<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, ApiError> {
     match fields.remove("name") {
         Some(Value::String(name)) => S::parse_name(&name),

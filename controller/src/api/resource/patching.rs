@@ -35,6 +35,11 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResu
     let caller = request.caller()?;
     let force = parameters.flag("force")?.unwrap_or(false);
     let kind = request.patch_kind()?;
+    if kind == PatchKind::Apply && !S::IS_APPLIED_TO {
+        let message = format!("a {} has no maps that are applied", S::KIND.word());
+        let advice = "change fields with a JSON patch or a merge patch, or apply the whole object with POST /v1/apply";
+        return Err(ApiError::new(ErrorType::RequestMediaType, message).detail(advice));
+    }
     let intent = Intent::read(kind, request)?;
     let edit = |work: &Work<'_>, object: &mut Object<S>| match &intent {
         Intent::Apply(maps) => apply_maps(api, work, &mut object.spec, maps, &caller, force),
@@ -94,7 +99,7 @@ fn apply_maps<S: Shown>(
     };
     let sent = maps.get(MERGE_LABELS).map(|sent| read_merge(&raw(sent))).transpose().map_err(|e| {
         let message = format!("Invalid input for {}: {e}", S::KIND.word());
-        ApiError::new(ErrorType::FieldInvalid, message).field(MERGE_LABELS)
+        ApiError::new(ErrorType::FieldInvalid, message).field(MERGE_LABELS).reason(e.to_string())
     })?;
     for (name, map) in maps.iter().filter(|(_, map)| !map.is_null()) {
         if let Some(map_name) = MapName::named(name) {
@@ -150,8 +155,11 @@ fn json_patch<S: Shown>(
     patch: SentPatch,
     caller: &Caller,
 ) -> Result<(), ApiError> {
+    let patch = patch.renamed(S::RENAMED).tested_as(|field, value| as_shown(api, work, &object.spec, field, value));
     let mut patch = patch.written_out(|| whole_document(api, work, object)).map_err(|e| bad_patch(&e))?;
-    for map in MapName::ALL {
+    // Labels that are a field as others are stay in the document.
+    let is_field = |name: &str| <S as Fields>::FIELDS.iter().any(|field| field.name == name);
+    for map in MapName::ALL.into_iter().filter(|map| !is_field(map.name())) {
         for operation in patch.split(map.name()) {
             map_operation::<S>(&mut object.spec, map, &operation, work, caller)?;
         }
@@ -159,16 +167,7 @@ fn json_patch<S: Shown>(
     let mut document = shown_fields(api, work, &object.spec);
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
-    // A field at its default is there, as a field that can be replaced, and whose members and items can be added.
-    for operation in &patch.0 {
-        let name = &operation.path[0];
-        let field = <S as Fields>::FIELDS.iter().find(|field| field.name == name);
-        if operation.path.len() > 1 {
-            field.map(|field| document.entry(name.clone()).or_insert_with(|| default_of(field.form)));
-        } else if operation.verb == Verb::Replace && (name == MERGE_LABELS || field.is_some() || S::is_kept(name)) {
-            document.entry(name.clone()).or_insert(Value::Null);
-        }
-    }
+    show_defaults::<S>(&patch, &mut document);
     if S::ADD_IS_NEW {
         refuse_existing(&document, &patch)?;
     }
@@ -191,6 +190,28 @@ fn json_patch<S: Shown>(
     object.meta.name = name;
     object.spec = update(api, work, &object.spec, &read_body::<S>(changes)?, caller, BodyShape::Own)?;
     Ok(())
+}
+
+/// A text of a field as that shows it once it is written: a reference is tested by uuid as by name.
+fn as_shown<S: Shown>(api: &Api, work: &Work<'_>, spec: &S, name: &str, value: &Value) -> Option<Value> {
+    let field = <S as Fields>::FIELDS.iter().find(|field| field.name == name && field.form == Form::Text)?;
+    let names = ModelNames::new(&work.model, &api.traits);
+    let mut read = spec.clone();
+    (field.read)(&mut read, &raw(value), &names).ok()?;
+    Some((field.show)(&read, &names))
+}
+
+/// Shows those fields at their default that a patch replaces, or whose members and items it adds.
+fn show_defaults<S: Shown>(patch: &Patch, document: &mut Map<String, Value>) {
+    for operation in &patch.0 {
+        let name = &operation.path[0];
+        let field = <S as Fields>::FIELDS.iter().find(|field| field.name == name);
+        if operation.path.len() > 1 {
+            field.map(|field| document.entry(name.clone()).or_insert_with(|| default_of(field.form)));
+        } else if operation.verb == Verb::Replace && (name == MERGE_LABELS || field.is_some() || S::is_kept(name)) {
+            document.entry(name.clone()).or_insert(Value::Null);
+        }
+    }
 }
 
 /// What a field of this form is where nobody set it, as a patch sees it.

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use stemma_core::manifest::read_value;
-use stemma_core::object::{ClusterId, Object, Principal, PrincipalRole, PrincipalSpec, Timestamp};
+use stemma_core::object::{ClusterId, Kind, Object, Principal, PrincipalRole, PrincipalSpec, Timestamp};
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::changes::{Changes, LostLabels};
-use super::view;
 use super::writes::{self, tell};
+use super::{lists, view};
 use crate::api::Api;
+use crate::api::http::query::BadQuery;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource as _;
@@ -69,10 +70,22 @@ fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Said>, D::Error> {
 }
 
 /// `GET /v1/principals`.
-pub(super) fn list(api: &Api, _request: &Request) -> Reply {
+pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
-    let rows: Vec<Value> = model.principals.iter().map(|one| shown(&model, one)).collect();
-    Reply::ok(json!({ "principals": rows }))
+    let role = request.query.text("role")?.map(|text| {
+        let read = serde_json::from_value::<PrincipalRole>(text.into());
+        read.map_err(|_| BadQuery::value("role", text, "it is viewer, operator or admin"))
+    });
+    let role = role.transpose()?;
+    let cluster = request.query.text("cluster")?.map(|id| {
+        let found = model.clusters.find(None, id).map(|cluster| ClusterId(cluster.meta.uuid));
+        found.ok_or_else(|| not_found(Kind::Cluster, id).field("cluster"))
+    });
+    let cluster = cluster.transpose()?;
+    let keeps = |one: &&Arc<Principal>| {
+        role.is_none_or(|wanted| one.spec.role == wanted) && (cluster.is_none() || one.spec.cluster == cluster)
+    };
+    lists::of_rows(request, "uuid", model.principals.iter().filter(keeps).map(|one| shown(&model, one)).collect())
 }
 
 /// `GET /v1/principals/{principal}`.
@@ -134,7 +147,7 @@ pub(super) async fn delete(api: &Api, request: &Request) -> HandlerResult {
         let principal = named(&work.model, request.part("principal"))?;
         check_presumed(&principal, presumed)?;
         let gone = Changes::default().between(&fields(&work.model, &principal), &json!({}));
-        work.delete_principal(&principal)?;
+        work.delete_unused(&principal)?;
         Ok(tell(Answer::empty(204), request, gone, &LostLabels::default(), work))
     })
     .await
@@ -168,9 +181,9 @@ pub(super) fn keep_first(api: &Api, work: &mut Work<'_>) -> Result<(), ApiError>
 /// The principal of a name or uuid.
 ///
 /// # Errors
-/// That there is none.
+/// When there is none.
 pub(super) fn named(model: &Model, id: &str) -> Result<Arc<Principal>, ApiError> {
-    model.principals.find(None, id).cloned().ok_or_else(|| not_found(stemma_core::object::Kind::Principal, id))
+    model.principals.find(None, id).cloned().ok_or_else(|| not_found(Kind::Principal, id))
 }
 
 fn cluster(model: &Model, id: &str) -> Result<ClusterId, ApiError> {

@@ -2,8 +2,8 @@
 //! Nothing here drives a machine: a target is checked and noted.
 
 use serde_json::{Map, Value, json};
+use stemma_core::catalog::Meant;
 use stemma_core::object::{Node, NodeSpec, ProvisionState};
-use stemma_core::resolve::Resolution;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -47,19 +47,6 @@ const STATES: &[&str] = &[
     "secure_boot",
 ];
 
-/// Why a node cannot be used: it has not the traits that its instance wants, does not meet what its group requires, or something that it
-/// refers to is missing.
-fn unusable(model: &Model, node: &Node) -> Option<String> {
-    let answer = match model.resolve(node.meta.uuid) {
-        Resolution::Complete(answer) => answer,
-        Resolution::Incomplete(missing) => {
-            return Some(missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
-        }
-    };
-    let lacks = answer.check_instance().err().map(|lacks| lacks.to_string());
-    lacks.into_iter().chain(answer.unmet().iter().map(ToString::to_string)).reduce(|all, one| format!("{all}; {one}"))
-}
-
 /// `GET /v1/nodes/{node}/validate`.
 pub(super) fn validate(api: &Api, request: &Request) -> HandlerResult {
     validated(api, request, request.part("node"))
@@ -79,7 +66,7 @@ fn validated(api: &Api, request: &Request, name: &str) -> HandlerResult {
     let node = nodes::locate(&model, name, request.ironic())?;
     let mut body: Map<String, Value> =
         INTERFACES.iter().map(|name| ((*name).to_owned(), json!({"result": true}))).collect();
-    if let Some(reason) = unusable(&model, &node) {
+    if let Some(reason) = model.resolve(node.meta.uuid).unusable() {
         body.insert("deploy".to_owned(), json!({"result": false, "reason": reason}));
     }
     Ok(Reply::ok(body.into()))
@@ -89,8 +76,8 @@ fn validated(api: &Api, request: &Request, name: &str) -> HandlerResult {
 pub(super) fn states(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
-    let columns = Chosen::all(request.ironic()).only(STATES.iter().copied());
-    Ok(Reply::ok(columns.body(&Row::new(api, &model, &node, &request.base)).into()))
+    let columns = Chosen::all(request.ironic()).only(|field| STATES.contains(&field));
+    Ok(Reply::ok(columns.body(&Row::new(api, &model, &node, &request.base, &Meant::default())).into()))
 }
 
 /// `PUT /v1/nodes/{node}/states/provision`. To be active, a node must be usable.
@@ -102,7 +89,7 @@ pub(super) async fn provision(api: &Api, request: &Request) -> HandlerResult {
         ..Answer::empty(202)
     };
     let edit = |work: &Work<'_>, node: &mut Node| {
-        let why = (target == ProvisionState::Active).then(|| unusable(&work.model, node)).flatten();
+        let why = (target == ProvisionState::Active).then(|| work.model.resolve(node.meta.uuid).unusable()).flatten();
         if let Some(why) = why {
             let message = format!("Failed to validate deploy or power info for node {}: {why}", node.meta.uuid);
             return Err(ApiError::new(ErrorType::ObjectInvalid, message).field("target"));

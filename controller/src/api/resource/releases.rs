@@ -8,7 +8,6 @@ use stemma_core::labels::BodyShape;
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{Kind, Release, ReleaseSpec};
 use stemma_core::origin::Level;
-use stemma_core::task::task_type;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::Hash;
@@ -43,11 +42,6 @@ impl Shown for ReleaseSpec {
         body.entry("tasks").or_insert_with(|| json!([]));
     }
 
-    /// A list goes without the tasks, which can be many.
-    fn is_listed(field: &str) -> bool {
-        field != "tasks"
-    }
-
     fn summarize(object: &Release, row: &mut Map<String, Value>) {
         row.insert("task_count".into(), object.spec.tasks.len().into());
     }
@@ -65,7 +59,7 @@ impl Shown for ReleaseSpec {
     }
 
     fn remove(work: &mut Work<'_>, release: &Arc<Release>) -> Result<(), Undecided> {
-        work.delete_release(release)
+        work.delete_unused(release)
     }
 
     fn path(object: &Release) -> String {
@@ -74,10 +68,7 @@ impl Shown for ReleaseSpec {
 
     fn check_bodies(api: &Api, spec: &Self) -> Result<(), ApiError> {
         for task in &spec.tasks {
-            if task_type(&task.kind).is_none_or(|known| known.name != "file") {
-                continue;
-            }
-            let Some(source) = task.parameters.get("source").and_then(Value::as_str) else { continue };
+            let Some(source) = task.source() else { continue };
             let field = format!("tasks.{}.parameters.source", task.id);
             let hash = Hash::of_source(source).map_err(|error| {
                 let message = format!("the source {} of task {}: {error}", quote(source), quote(&task.id));

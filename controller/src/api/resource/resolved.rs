@@ -4,13 +4,15 @@
 use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
+use stemma_core::catalog::Meant;
 use stemma_core::digest::{DigestVersion, TaskDigest};
 use stemma_core::explain;
+use stemma_core::finding::has_error;
 use stemma_core::fleet::Missing;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::labels::Folded;
 use stemma_core::lifecycle;
-use stemma_core::object::{ClusterId, ClusterSpec, NodeId, NodeSpec, Timestamp};
+use stemma_core::object::{ClusterId, ClusterSpec, NodeId, NodeSpec};
 use stemma_core::resolve::{Answer, PlainAnswer, Resolution};
 use stemma_wire::error::{ApiError, ErrorType};
 
@@ -20,20 +22,21 @@ use crate::api::Api;
 use crate::api::http::request;
 use crate::api::http::request::{Reply, Request};
 use crate::cache::Model;
-use crate::desired::size;
-use crate::reconcile::waves;
+use crate::reconcile::{released, waves};
 
 /// `GET /v1/nodes/{node}/resolved`.
 pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     let model = api.model();
     let node = NodeSpec::locate(&model, request)?;
-    match model.resolve(node.meta.uuid) {
+    let resolution = model.resolve(node.meta.uuid);
+    match &resolution {
         Resolution::Complete(answer) => {
-            let mut body = body(&model, &answer, api.registry.now());
+            let mut body = body(&model, answer);
+            body["findings"] = json!(state::findings(api, &model, &node, &resolution, &Meant::default()));
             body["waits"] = waits(api, &model, answer.id()).into();
             Ok(Reply::ok(body))
         }
-        Resolution::Incomplete(missing) => Err(incomplete(&missing)),
+        Resolution::Incomplete(missing) => Err(incomplete(missing)),
     }
 }
 
@@ -46,7 +49,7 @@ pub(super) fn incomplete(missing: &[Missing]) -> ApiError {
     )
 }
 
-fn body(model: &Model, answer: &Answer, now: Timestamp) -> Value {
+fn body(model: &Model, answer: &Answer) -> Value {
     let mut body = json!(PlainAnswer::of(answer));
     body["node"] = answer.node().display_name().into();
     body["uuid"] = answer.node().meta.uuid.to_string().into();
@@ -60,7 +63,6 @@ fn body(model: &Model, answer: &Answer, now: Timestamp) -> Value {
     body["host_labels"] = json!(answer.host_labels().decide(&answer.labels()).flows);
     body["unmet"] =
         answer.unmet().iter().map(|unmet| json!({"key": unmet.key, "expression": unmet.expression})).collect();
-    body["findings"] = json!(size::findings(answer, now));
     let release = answer.fold().and_then(|fold| fold.release.as_ref());
     body["release"] = json!(
         release.map(|release| json!({"name": release.value.name.to_string(), "origin": release.origin.to_string()}))
@@ -70,7 +72,7 @@ fn body(model: &Model, answer: &Answer, now: Timestamp) -> Value {
         body["digest_version"] = DigestVersion::NEWEST.number().into();
     }
     body["released"] = json!(model.released.get(&answer.node().meta.uuid).map(|released| json!({
-        "revision": released.revision, "at": view::time(released.at), "release": released.release, "tasks": crate::reconcile::facts::runs(model, released).collect::<Vec<_>>(),
+        "revision": released.revision, "at": view::time(released.at), "release": released.release, "tasks": released::runs(model, released).collect::<Vec<_>>(),
         "task_digest": TaskDigest(released.task_set.task_digest),
     })));
     body
@@ -80,7 +82,7 @@ fn body(model: &Model, answer: &Answer, now: Timestamp) -> Value {
 pub(super) fn waits(api: &Api, model: &Model, node: NodeId) -> Vec<Value> {
     let shut = api.reconciler.as_ref().map(|reconciler| reconciler.shut(model, node)).unwrap_or_default();
     let of = |one: &waves::Shut, id: &NodeId| {
-        let name = model.nodes.get(id.0).map(|node| node.display_name()).unwrap_or_default();
+        let name = state::name_of(model, *id);
         json!({"node": name, "why": state::why_not_done(api, model, id.0, &one.barrier.task)})
     };
     let row = |one: &waves::Shut| {
@@ -107,18 +109,11 @@ fn tag_origins(answer: &Answer) -> Value {
 }
 
 fn limits(answer: &Answer) -> Value {
-    let limits = answer.limits();
-    let fields = [
-        (lifecycle::Field::NodeDrainTimeout, limits.node_drain_timeout),
-        (lifecycle::Field::NodeVolumeDetachTimeout, limits.node_volume_detach_timeout),
-        (lifecycle::Field::NodeDeletionTimeout, limits.node_deletion_timeout),
-        (lifecycle::Field::MinReadySeconds, limits.min_ready_seconds),
-    ];
     let seconds = |limit| match limit {
         lifecycle::Limit::Forever => Value::Null,
         lifecycle::Limit::Within(time) => time.as_secs().into(),
     };
-    let rows = fields.into_iter().map(|(field, limit)| {
+    let rows = answer.limits().each().into_iter().map(|(field, limit)| {
         let origin = match limit.origin {
             lifecycle::Origin::Default => "default".to_owned(),
             lifecycle::Origin::Level(level) => level.to_string(),
@@ -134,8 +129,7 @@ pub(super) fn validate_cluster(api: &Api, request: &Request) -> request::Handler
     let cluster = ClusterSpec::locate(&model, request)?;
     let findings = super::findings::of_cluster(api, &model, ClusterId(cluster.meta.uuid));
     let order = ClusterGraph::of(&model.fleet, ClusterId(cluster.meta.uuid)).check();
-    let result =
-        order.is_ok() && !findings.iter().any(|finding| finding.severity == stemma_core::finding::Severity::Error);
+    let result = order.is_ok() && !has_error(&findings);
     let reason = order.err().map(|cycle| cycle.to_string());
     Ok(Reply::ok(json!({"cluster": cluster.meta.name, "result": result, "reason": reason, "findings": findings})))
 }

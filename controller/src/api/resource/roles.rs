@@ -1,6 +1,6 @@
 //! Roles over HTTP: given to a node and taken from it, and what a cluster changes in what they give.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use stemma_core::manifest::{BodyError, check_role_changes, read_value};
@@ -9,7 +9,7 @@ use stemma_core::object::{Cluster, ClusterSpec, Node, NodeSpec, RoleChange};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::Shown;
-use super::place::{roles_of, table_of};
+use super::place::table_of;
 use super::writes;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -27,8 +27,7 @@ pub(super) fn roles(api: &Api, request: &Request) -> HandlerResult {
 fn shown_roles(model: &Model, node: &Node) -> Value {
     let group = node.spec.nodegroup.and_then(|id| model.groups.get(id.0));
     let of_group = group.map(|g| g.spec.roles.clone()).unwrap_or_default();
-    let all: BTreeSet<&Name> = of_group.iter().chain(&node.spec.roles).collect();
-    json!({"roles": all, "own": node.spec.roles, "of_nodegroup": of_group})
+    json!({"roles": model.fleet.roles_of(&node.spec), "own": node.spec.roles, "of_nodegroup": of_group})
 }
 
 /// What is done to a node's roles.
@@ -40,6 +39,8 @@ pub(super) enum RoleCall {
     Replace,
     /// `DELETE`: takes.
     Take,
+    /// `POST …/refresh`: has extensions decide again what they give.
+    Refresh,
 }
 
 /// Changes a node's own roles, all or none.
@@ -58,12 +59,14 @@ pub(super) async fn write_roles(api: &Api, request: &Request, call: RoleCall) ->
                 Some(role) => return Err(not_its_own(model, node, role)),
                 None => roles.iter().filter(|role| !named.contains(role)).cloned().collect(),
             },
+            RoleCall::Refresh => {
+                check_decided(model, node, &named)?;
+                node.spec.tags.decided.retain(|role, _| !named.contains(role));
+                roles.clone()
+            }
         };
         node.spec.roles.sort();
         node.spec.roles.dedup();
-        if let Some(table) = table_of(model, node) {
-            node.spec.tags = table.forget(&roles_of(model, node), &node.spec.tags, &caller.manager);
-        }
         Ok(())
     };
     let answer = |model: &Model, node: &Node| Answer::json(200, shown_roles(model, node));
@@ -109,6 +112,16 @@ fn check_roles<'r>(model: &Model, node: &Node, roles: &'r [Name]) -> Result<&'r 
         }
         None => Ok(roles),
     }
+}
+
+/// Refuses to ask again about roles that the node does not have, or of which no extension decides.
+fn check_decided(model: &Model, node: &Node, roles: &[Name]) -> Result<(), ApiError> {
+    let (own, table) = (model.fleet.roles_of(&node.spec), table_of(model, node));
+    let decides = |role: &Name| own.contains(role) && table.as_ref().is_some_and(|table| table.decider(role).is_some());
+    let Some(role) = roles.iter().find(|role| !decides(role)) else { return Ok(()) };
+    let name = node.display_name();
+    let message = format!("no extension decides what role {} gives node {name}; nothing was changed", quote(role));
+    Err(ApiError::new(ErrorType::RoleInvalid, message).field("roles"))
 }
 
 fn not_its_own(model: &Model, node: &Node, role: &Name) -> ApiError {

@@ -6,10 +6,10 @@ use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use hyper::{HeaderMap, Method as HttpMethod};
+use hyper::HeaderMap;
 use stemma_core::object::{
-    AllocationSpec, Association, ClusterSpec, ClusterTemplateSpec, Definition, NamespaceSpec, NamespaceTag,
-    NodeGroupSpec, NodeSpec, ReleaseSpec,
+    AllocationSpec, Association, ClusterSpec, ClusterTemplateSpec, Definition, InspectionRuleSpec, NamespaceSpec,
+    NamespaceTag, NodeGroupSpec, NodeSpec, ReleaseSpec,
 };
 use stemma_wire::endpoint::{Delivery, Endpoint, Method};
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -41,9 +41,13 @@ type Waiting<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
 
 /// What a row does.
 enum Handler {
+    /// Says how the process is, on the thread that serves: whoever asks waits for no other answer.
+    Now(fn(&Api, &Request) -> HandlerResult),
     /// Answers from the fleet in memory.
     Read(fn(&Api, &Request) -> HandlerResult),
-    /// Commits, or waits for something else than the processor.
+    /// Reads what the store alone has, and waits for no commit.
+    Ask(for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>),
+    /// Commits.
     Write(for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>),
 }
 
@@ -56,6 +60,8 @@ macro_rules! handlers {
             }
         }
     };
+    (@now $handler:path) => { Handler::Now(|api, request| Ok($handler(api, request))) };
+    (@ask $handler:path) => { Handler::Ask(|api, request| Box::pin($handler(api, request))) };
     (@answer $handler:path) => { Handler::Read(|api, request| Ok($handler(api, request))) };
     (@read $handler:path $(, $argument:expr)?) => { Handler::Read(|api, request| $handler(api, request $(, $argument)?)) };
     (@write $handler:path $(, $argument:expr)?) => {
@@ -73,8 +79,8 @@ handlers! {
     VersionsList => answer machine::versions_list;
     Version1 => answer machine::version_1_document;
     Version2 => answer machine::version_2_document;
-    Healthz => answer machine::alive;
-    Readyz => answer machine::ready;
+    Healthz => now machine::alive;
+    Readyz => now machine::ready;
     Metrics => answer machine::metrics;
     OpenApi => answer machine::description;
     ListNodes => read nodes::list, Detail::Listed;
@@ -98,6 +104,7 @@ handlers! {
     GiveNodeRoles => write roles::write_roles, RoleCall::Give;
     ReplaceNodeRoles => write roles::write_roles, RoleCall::Replace;
     TakeNodeRoles => write roles::write_roles, RoleCall::Take;
+    RefreshNodeRoles => write roles::write_roles, RoleCall::Refresh;
     ListNodeTags => read tags::node::tags;
     AssignNodeTags => write tags::node::write_tags, NodeTagCall::Both;
     UnassignNodeTags => write tags::node::write_tags, NodeTagCall::Unassign;
@@ -155,6 +162,12 @@ handlers! {
     DeleteAllocation => write writes::delete::<AllocationSpec>;
     NodeAllocation => read objects::get::<AllocationSpec>;
     DeleteNodeAllocation => write writes::delete::<AllocationSpec>;
+    ListInspectionRules => read lists::list::<InspectionRuleSpec>, Detail::Listed;
+    CreateInspectionRule => write writes::post::<InspectionRuleSpec>;
+    DeleteInspectionRules => write writes::delete_all::<InspectionRuleSpec>;
+    GetInspectionRule => read objects::get::<InspectionRuleSpec>;
+    PatchInspectionRule => write patching::patch::<InspectionRuleSpec>;
+    DeleteInspectionRule => write writes::delete::<InspectionRuleSpec>;
     ListReleases => read lists::list::<ReleaseSpec>, Detail::Listed;
     CreateRelease => write writes::post::<ReleaseSpec>;
     GetRelease => read objects::get::<ReleaseSpec>;
@@ -164,6 +177,8 @@ handlers! {
     PatchReleaseMap => write releases::write_map, MapCall::Merge;
     OwnersRelease => write releases::write_map, MapCall::Owners;
     ListReleaseTasks => read releases::tasks;
+    ListReleaseRoles => read tags::release::roles;
+    ListReleaseRoleTags => read tags::release::tags_of_role;
     ListReleaseTags => read tags::release::tags;
     CreateReleaseTag => write tags::release::write_tag, TagCall::Create;
     GetReleaseTag => read tags::release::tag;
@@ -201,21 +216,21 @@ handlers! {
     ExplainKey => read keys::explain;
     Apply => write apply::post;
     PutBlob => write blobs::put;
-    WatchEvents => write events::watch;
-    ListAudit => write audit::list;
-    GetRequest => write machine::request;
-    ListTokens => answer tokens::list;
+    WatchEvents => ask events::watch;
+    ListAudit => ask audit::list;
+    GetRequest => ask machine::request;
+    ListTokens => read tokens::list;
     CreateToken => write tokens::create;
     GetToken => read tokens::get;
     DeleteToken => write tokens::delete;
-    ListPrincipals => answer principals::list;
+    ListPrincipals => read principals::list;
     CreatePrincipal => write principals::create;
     GetPrincipal => read principals::get;
     PatchPrincipal => write principals::patch;
     DeletePrincipal => write principals::delete;
     CreateBearerToken => write credentials::create_token;
     RevokeBearerToken => write credentials::revoke_token;
-    ListCertificates => answer credentials::certificates;
+    ListCertificates => read credentials::certificates;
     IssueCertificate => write credentials::issue;
     RevokeCertificate => write credentials::revoke;
 }
@@ -238,15 +253,24 @@ impl Operations for Api {
     }
 
     /// Handlers run where threads may compute: each may resolve much of the fleet, and the thread that serves connections also follows
-    /// the store. Whoever asks for the health of the process waits for none of them.
+    /// the store.
     async fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> HandlerResult {
         let this = self.seen_by(&request.who);
         wait_at_least(&this, &request).await?;
         let (api, who, readers) = (Arc::clone(&this), request.who.clone(), this.readers.clone());
         let reply = match handler(endpoint) {
-            Handler::Read(read) if matches!(endpoint, Endpoint::Healthz | Endpoint::Readyz) => read(&this, &request)?,
-            Handler::Read(read) => aside(move || read(&this, &request).map(Reply::written_out)).await?,
-            Handler::Write(write) => written(this, write, request).await?,
+            Handler::Now(say) => say(&this, &request)?,
+            Handler::Read(read) => {
+                aside(move || read(&this, &request).map(|reply| reply.chosen(&request).written_out())).await?
+            }
+            Handler::Ask(ask) => {
+                let turn = this.writers.turn_to_ask().await?;
+                waited(this, turn, ask, request).await?
+            }
+            Handler::Write(write) => {
+                let turn = this.writers.turn().await?;
+                waited(this, turn, write, request).await?
+            }
         };
         // A write asked in its decision. A read may have waited.
         if endpoint.route().method == Method::Get {
@@ -264,14 +288,12 @@ impl Operations for Api {
 
 /// Runs a handler that waits. It is dropped where it waits when nobody waits for the answer any more; a decision ends at the next node
 /// that it looks at.
-async fn written(
+async fn waited(
     api: Arc<Api>,
-    write: for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>,
+    turn: impl Send + 'static,
+    handle: for<'a> fn(&'a Api, &'a Request) -> Waiting<'a>,
     request: Request,
 ) -> HandlerResult {
-    // A read that asks the store waits for no commit.
-    let is_read = request.method == HttpMethod::GET;
-    let turn = if is_read { api.writers.turn_to_ask().await? } else { api.writers.turn().await? };
     let _asking = request.abandoned.until_dropped();
     let (_waiting, gone) = oneshot::channel::<Infallible>();
     let runtime = Handle::current();
@@ -280,7 +302,7 @@ async fn written(
         let _turn = turn;
         runtime.block_on(async {
             tokio::select! {
-                answer = write(&api, &request) => answer,
+                answer = handle(&api, &request) => answer.map(|reply| reply.chosen(&request)),
                 _ = gone => Err(ErrorType::ServerStopping.into()),
             }
         })

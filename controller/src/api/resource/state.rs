@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use stemma_core::finding::{Finding, Severity, rule};
-use stemma_core::object::{Held, Node, NodeId, Timestamp};
-use stemma_core::resolve::Resolution;
-use stemma_core::status::{self, Facts, Liveness, Status};
+use stemma_core::catalog::Meant;
+use stemma_core::finding::Finding;
+use stemma_core::object::{Held, LevelId, Node, NodeId, Timestamp};
+use stemma_core::resolve::{self, Answer, Resolution};
+use stemma_core::status::{self, Facts, Liveness, State, Status};
+use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
 use uuid::Uuid;
 
@@ -71,22 +73,57 @@ pub(super) fn last_seen(api: &Api, model: &Model, node: Uuid) -> Option<Timestam
     said.into_iter().chain([seen]).flatten().max()
 }
 
+/// All findings about a node: of its answer, and of what it says of keys of the catalogue.
+pub(super) fn findings(api: &Api, model: &Model, node: &Node, resolution: &Resolution, meant: &Meant) -> Vec<Finding> {
+    let of_catalog = resolve::catalog_findings_of(&model.fleet, meant, LevelId::Node(node.id()));
+    findings_of_answer(api, model, node, resolution).into_iter().chain(of_catalog).collect()
+}
+
+/// The findings about a node without those of the catalogue, which a write has of all levels.
+pub(super) fn findings_of_answer(api: &Api, model: &Model, node: &Node, resolution: &Resolution) -> Vec<Finding> {
+    let of_now = findings_of_now(api, model, node, resolution.answer().map(|answer| &**answer));
+    resolution.findings(node).into_iter().chain(of_now).collect()
+}
+
+/// Those that its answer does not give by itself: that it is too large to be sent, what was said on its host and is in force, and, with or
+/// without an answer, that two hosts have its identity.
+pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Option<&Answer>) -> Vec<Finding> {
+    let now = api.registry.now();
+    let two_hosts = api.desired.as_ref().and_then(|desired| desired.two_hosts(node.meta.uuid));
+    let doubled = two_hosts.map(|addresses| resolve::doubled(node, addresses));
+    let too_large = answer.and_then(|answer| facts::too_large(model, answer, now));
+    let too_large = too_large.map(|error| resolve::too_large(node, &error));
+    let of_host = answer.into_iter().flat_map(|answer| answer.findings_of_host(now));
+    too_large.into_iter().chain(of_host).chain(doubled).collect()
+}
+
 /// The word for where a node stands, with its reason.
-pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution, findings: &[Finding]) -> Status {
-    let has_error = findings.iter().any(|finding| finding.severity == Severity::Error);
-    let facts = facts::facts(model, node, answer.answer().map(|answer| &**answer), has_error);
-    let is_doubled = doubled(api, node).is_some();
+pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Status {
+    let is_doubled = api.desired.as_ref().is_some_and(|desired| desired.two_hosts(node.meta.uuid).is_some());
+    let facts = facts::facts(model, node, answer, api.registry.now());
     Facts { liveness: liveness(api, node.meta.uuid), is_doubled, ..facts }.status()
 }
 
-/// That two hosts check in with a node's identity.
-pub(super) fn doubled(api: &Api, node: &Node) -> Option<Finding> {
-    let [one, other] = api.desired.as_ref()?.two_hosts(node.meta.uuid)?;
-    let message = format!(
-        "two hosts check in with its identity, from {one} and {other}: a disk or container was copied, and each takes the other's place; \
-         stop the agent of the copy, remove its state, and let it join as a node of its own"
-    );
-    Some(Finding::of(rule::IDENTITY_DOUBLED, format!("node/{}", node.display_name()), message))
+/// The first barrier that is shut for a node, as a sentence in place of its status's reason; `None` where none keeps its tasks from being
+/// run. It costs more than the status, and is worked out only where one node is asked for.
+pub(super) fn waits(api: &Api, model: &Model, node: &Node, status: Status, mode: Mode) -> Option<String> {
+    let is_there = liveness(api, node.meta.uuid) == Liveness::Connected && mode == Mode::Apply;
+    let is_free = matches!(status.state, State::Waiting | State::Changing);
+    if !(is_there && is_free && facts::tasks(model, node.meta.uuid).may_wait()) {
+        return None;
+    }
+    let shut = api.reconciler.as_ref()?.shut(model, node.id());
+    let first = shut.first()?;
+    let why = |id: &NodeId| (name_of(model, *id), why_not_done(api, model, id.0, &first.barrier.task));
+    let nodes: Vec<_> = first.nodes.iter().map(why).collect();
+    let awaited = status::awaited(&first.barrier.task, &first.barrier.selector, &nodes, first.count as u64);
+    let who = if status.state == State::Changing { "a later task" } else { "it" };
+    Some(format!("{who} waits for {awaited}"))
+}
+
+/// What a node is called.
+pub(super) fn name_of(model: &Model, node: NodeId) -> String {
+    model.nodes.get(node.0).map(|node| node.display_name()).unwrap_or_default()
 }
 
 /// Why a node has not succeeded in a task (so far).

@@ -29,7 +29,7 @@ impl Shown for ClusterTemplateSpec {
     }
 
     fn remove(work: &mut Work<'_>, template: &Arc<ClusterTemplate>) -> Result<(), Undecided> {
-        work.delete_template(template)
+        work.delete_unused(template)
     }
 
     fn path(object: &ClusterTemplate) -> String {

@@ -1,25 +1,41 @@
 //! Join tokens, which `enrol` keeps.
 
+use std::net::IpAddr;
+
 use serde_json::{Map, Value, json};
+use stemma_core::object::Kind;
 
 use super::changes::{Changes, LostLabels};
 use super::writes::tell;
+use super::{lists, nodes};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::enrol::token;
+use crate::records::enrolled::Bound;
 use crate::records::request::Answer;
-use crate::registry::work::Work;
+use crate::registry::names::group_at;
+use crate::registry::work::{Work, not_found};
 
 /// `GET /v1/join-tokens`.
-pub(super) fn list(api: &Api, _request: &Request) -> Reply {
-    Reply::ok(token::list(&api.model()))
+pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
+    let model = api.model();
+    let node = request.query.text("node")?.map(|id| nodes::locate(&model, id, request.ironic()));
+    let node = node.transpose().map_err(|e| e.field("node"))?.map(|node| Bound::Node(node.meta.uuid));
+    let group = request.query.text("nodegroup")?.map(|id| {
+        let found = group_at(&model, id).map(|group| Bound::Group(group.meta.uuid));
+        found.ok_or_else(|| not_found(Kind::NodeGroup, id).field("nodegroup").detail("write CLUSTER/GROUP"))
+    });
+    let bound: Vec<Bound> = node.into_iter().chain(group.transpose()?).collect();
+    lists::of_rows(request, "id", token::list(&model, &bound))
 }
 
-/// `POST /v1/join-tokens`. The answer also says where agents join: at the name by which this controller was reached.
+/// `POST /v1/join-tokens`. The answer also says where agents join: at the name by which this controller was reached, or at its own
+/// where it was reached by a name that means this machine to every machine.
 pub(super) async fn create(api: &Api, request: &Request) -> HandlerResult {
     let mut answer = token::create(&api.registry, &request.caller()?, &request.json()?).await?;
-    if let (Value::Object(body), Some(host)) = (&mut answer.body, host_of(&request.base)) {
-        body.insert("agents".to_owned(), format!("https://{host}:{}", api.agents_port).into());
+    let own = api.agents.name.as_ref().map(ToString::to_string);
+    if let (Value::Object(body), Some(host)) = (&mut answer.body, joined_at(&request.base, own.as_deref())) {
+        body.insert("agents".to_owned(), format!("https://{host}:{}", api.agents.port).into());
     }
     Ok(Reply::written(answer, &request.base))
 }
@@ -42,6 +58,18 @@ pub(super) async fn delete(api: &Api, request: &Request) -> HandlerResult {
     Ok(Reply::written(answer, &request.base).with_preference(request))
 }
 
+/// At which host agents join, by the address that this request came to.
+fn joined_at(base: &str, own: Option<&str>) -> Option<String> {
+    let host = host_of(base)?;
+    let bare = host.trim_matches(['[', ']']);
+    let is_everyones = bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    Some(match own.filter(|_| is_everyones) {
+        Some(own) if own.contains(':') => format!("[{own}]"),
+        Some(own) => own.to_owned(),
+        None => host.to_owned(),
+    })
+}
+
 /// The host of an address as `https://HOST:PORT`, with the brackets of an IPv6 address.
 fn host_of(base: &str) -> Option<&str> {
     let authority = base.split_once("://")?.1;
@@ -51,7 +79,20 @@ fn host_of(base: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::host_of;
+    use super::{host_of, joined_at};
+
+    #[test]
+    fn a_name_of_every_machine_is_none_to_join_at() {
+        for (base, own, host) in [
+            ("http://localhost", Some("c.example.net"), "c.example.net"),
+            ("https://127.0.0.1:9443", Some("c.example.net"), "c.example.net"),
+            ("https://[::1]:9443", Some("fd00::1"), "[fd00::1]"),
+            ("https://b.example.net:9443", Some("c.example.net"), "b.example.net"),
+            ("https://127.0.0.1:9443", None, "127.0.0.1"),
+        ] {
+            assert_eq!(joined_at(base, own).as_deref(), Some(host), "{base}");
+        }
+    }
 
     #[test]
     fn agents_join_at_the_name_that_was_reached() {

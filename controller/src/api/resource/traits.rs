@@ -11,7 +11,6 @@ use super::objects::Shown;
 use super::{state, writes};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
-use crate::api::http::version::IRONIC_VERSION;
 use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::work::Work;
@@ -22,7 +21,7 @@ pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
     let node = NodeSpec::locate(&model, request)?;
     let traits = state::traits(&model, &node);
     let mut body = json!({"traits": traits.names().collect::<Vec<_>>()});
-    if !request.headers.contains_key(IRONIC_VERSION) {
+    if !request.versions.is_ironics {
         body["trait_sources"] = json!(state::trait_sources(&traits));
     }
     Ok(Reply::ok(body))
@@ -109,7 +108,7 @@ pub(super) async fn remove(api: &Api, request: &Request) -> HandlerResult {
             Err(given_elsewhere(node, name, &sources))
         }
         Removal::Absent => {
-            let message = format!("Node {} doesn't have a trait {}", node.meta.uuid, quote(name));
+            let message = format!("Node {} doesn't have a trait {}", node.display_name(), quote(name));
             Err(ApiError::new(ErrorType::ObjectNotFound, message))
         }
     };

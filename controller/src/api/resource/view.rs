@@ -6,68 +6,14 @@ use std::collections::BTreeMap;
 use jiff::Timestamp as Instant;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
-use stemma_core::fleet::GroupFold;
-use stemma_core::labels::{Annotations, Differences, Folded, Labels, Layer, Parameters, differences};
-use stemma_core::object::{ClusterSpec, Extra, Inherited, Meta, NodeGroupSpec, NodeSpec, Timestamp};
+use stemma_core::fleet::{Levels, Maps};
+use stemma_core::labels::{Differences, Folded, Labels, Layer, differences};
+use stemma_core::object::{Extra, Inherited, Meta, Timestamp};
 use stemma_core::origin::Level;
 use stemma_core::ownership::OwnedMap;
 
-use crate::cache::Model;
-
 /// A body in the making.
 pub(super) type Body = Map<String, Value>;
-
-/// A level of an object's descent, and what it provides.
-pub(super) type Chain<'a> = Vec<(Level, &'a Inherited)>;
-
-/// The three maps, folded.
-pub(super) struct Folds {
-    /// Labels.
-    pub labels: Labels,
-    /// Annotations.
-    pub annotations: Annotations,
-    /// Parameters.
-    pub parameters: Parameters,
-}
-
-impl Folds {
-    /// Folds a chain, the farthest level first.
-    pub(super) fn of(chain: &[(Level, &Inherited)]) -> Self {
-        Self {
-            labels: Labels::of(chain.iter().map(|(level, said)| (*level, &said.labels))),
-            annotations: Annotations::of(chain.iter().map(|(level, said)| (*level, &said.annotations))),
-            parameters: Parameters::of(chain.iter().map(|(level, said)| (*level, &said.parameters))),
-        }
-    }
-
-    /// What a group's nodes inherit.
-    pub(super) fn of_group(fold: &GroupFold) -> Self {
-        let (labels, annotations, parameters) = (&fold.labels, &fold.annotations, &fold.parameters);
-        Self { labels: labels.clone(), annotations: annotations.clone(), parameters: parameters.clone() }
-    }
-}
-
-/// What stands above a cluster's level, the farthest first.
-pub(super) fn above_cluster<'m>(model: &'m Model, cluster: &ClusterSpec) -> Chain<'m> {
-    let template = cluster.cluster_template.and_then(|id| model.templates.get(id.0));
-    template.map(|template| (Level::ClusterTemplate, &template.spec.inherited)).into_iter().collect()
-}
-
-/// What stands above a group's level.
-pub(super) fn above_group<'m>(model: &'m Model, group: &NodeGroupSpec) -> Chain<'m> {
-    let Some(cluster) = model.clusters.get(group.cluster.0) else { return Vec::new() };
-    let mut above = above_cluster(model, &cluster.spec);
-    above.push((Level::Cluster, &cluster.spec.inherited));
-    above
-}
-
-/// What stands above a node's level.
-pub(super) fn above_node<'m>(model: &'m Model, node: &NodeSpec) -> Chain<'m> {
-    let Some(group) = node.nodegroup.and_then(|id| model.groups.get(id.0)) else { return Vec::new() };
-    let mut above = above_group(model, &group.spec);
-    above.push((Level::NodeGroup, &group.spec.inherited));
-    above
-}
 
 /// What every object has: identity, versions, times.
 pub(super) fn meta<N>(body: &mut Body, meta: &Meta<N>) {
@@ -91,7 +37,7 @@ pub(super) fn time(at: Timestamp) -> String {
 }
 
 /// A field of a level's maps, made of what all levels come to and of what the level itself provides.
-type MapField = fn(&Folds, &Inherited) -> Value;
+type MapField = fn(&Maps, &Inherited) -> Value;
 
 const MAPS: &[(&str, MapField)] = &[
     ("labels", |folds, _| json!(effective(&folds.labels))),
@@ -109,14 +55,15 @@ const MAPS: &[(&str, MapField)] = &[
 /// The maps that go down the levels: effective, provided, owned, and how the labels differ from the parent's.
 pub(super) fn maps<'a>(
     body: &mut Body,
-    mut chain: Chain<'a>,
+    mut chain: Levels<'a>,
     level: Level,
     own: &'a Inherited,
     wanted: &dyn Fn(&str) -> bool,
 ) {
-    let parent = (!chain.is_empty() && wanted("labels_added")).then(|| Folds::of(&chain));
+    let differ = ["labels_overridden", "labels_added", "labels_skipped"].into_iter().any(wanted);
+    let parent = (!chain.is_empty() && differ).then(|| Maps::of(&chain));
     chain.push((level, own));
-    let folds = Folds::of(&chain);
+    let folds = Maps::of(&chain);
     if let Some(parent) = parent {
         let Differences { overridden, added, skipped } = differences(&parent.labels.values(), &folds.labels.values());
         body.insert("labels_overridden".into(), json!(overridden));

@@ -1,5 +1,7 @@
 //! Making, changing and deleting an object: one write each, under what the request presumes, with the answer made of what was written.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use stemma_core::finding::Finding;
 use stemma_core::manifest::check_taken;
@@ -7,7 +9,7 @@ use stemma_core::object::Object;
 use stemma_wire::error::ApiError;
 
 use super::changes::{Changes, LostLabels};
-use super::findings::{newly_found, unmet};
+use super::findings::{NewlyUnmet, newly_found};
 use super::objects::{Shown, read_body, update};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -52,9 +54,11 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
     };
     commit(api, request, &caller, |work| {
         let made = create(work).map_err(|refusal| S::refuse_new(refusal, request))?.object;
+        work.decide_tags()?;
+        let made = S::shelf(&work.model).get(made.meta.uuid).cloned().unwrap_or(made);
         let shown = S::made(api, work, request, &made)?;
         let location = Some(S::path(&made));
-        let warning = warnings(unmet(work), &newly_found(work));
+        let warning = warnings(NewlyUnmet::by(work).sentences, &newly_found(work));
         Ok(Answer { location, warning, ..Answer::json(S::CREATED, shown.into()) })
     })
     .await
@@ -85,16 +89,15 @@ pub(super) async fn change<S: Shown>(
             check_taken(&before.spec, &next.spec, &caller.manager, &names).map_err(bad_body::<S>)?;
         }
         let model = work.model.clone();
-        let written = work.update(&before, next.meta.name, next.spec)?;
+        let written = work.update(&before, next.meta.name, next.spec)?.object;
+        work.decide_tags()?;
+        let written = S::shelf(&work.model).get(written.meta.uuid).cloned().unwrap_or(written);
         let mut changes = Changes::default();
-        let listed = changes.of(api, (&model, &before), (&work.model, &written.object));
-        let lost = changes.lost_labels(&model, &work.model, work.told_hosts());
-        let found = newly_found(work);
+        let listed = changes.of(api, (&model, &before), (&work.model, &written));
+        let lost = LostLabels::by(work);
         // Whoever asks for a body has them there, by name.
         let inherited = lost.inherited(&before).filter(|_| !request.prefers_body() || request.is_of_openstack());
-        let warning = warnings(inherited.into_iter().chain(unmet(work)), &found);
-        let answer = Answer { warning, ..answer(&work.model, &written.object) };
-        Ok(with_findings(tell(answer, request, listed, &lost, work), &found))
+        Ok(warn(answer(&work.model, &written), inherited, request, listed, &lost, work))
     })
     .await
 }
@@ -119,26 +122,45 @@ pub(super) fn tell(answer: Answer, request: &Request, changes: Value, lost: &Los
     answer
 }
 
-/// An answer that says what the write changes, with what was found. A node has findings of its own.
+/// The same, with a warning of what is so by the write and was not before it.
+pub(super) fn warn(
+    answer: Answer,
+    inherited: Option<String>,
+    request: &Request,
+    changes: Value,
+    lost: &LostLabels,
+    work: &Work<'_>,
+) -> Answer {
+    let (unmet, mut found) = (NewlyUnmet::by(work), newly_found(work));
+    let warning = warnings(inherited.into_iter().chain(unmet.sentences), &found);
+    found.splice(0..0, unmet.findings);
+    with_findings(tell(Answer { warning, ..answer }, request, changes, lost, work), &found)
+}
+
+/// An answer that says what the write changes, with what was found. A node has findings of its own, and what is among them is told once.
 fn with_findings(mut answer: Answer, found: &[Finding]) -> Answer {
     if let Value::Object(body) = &mut answer.body
         && body.contains_key("changes")
         && let Value::Array(findings) = body.entry("findings").or_insert_with(|| json!([]))
     {
-        findings.extend(found.iter().map(|finding| json!(finding)));
+        let new = found.iter().map(|finding| json!(finding)).filter(|finding| !findings.contains(finding));
+        let new: Vec<Value> = new.collect();
+        findings.extend(new);
     }
     answer
 }
 
-/// So many findings stand in a warning, which is a header; the others in the body.
+/// How many sentences stand in a warning, which is a header; the body has all findings.
 const MOST_WARNED: usize = 3;
 
-/// The text of a warning: each sentence, and the first findings.
+/// The text of a warning: the first of these sentences and of the findings, and how many there are more.
 fn warnings(sentences: impl IntoIterator<Item = String>, findings: &[Finding]) -> Option<String> {
-    let more = findings.len().saturating_sub(MOST_WARNED);
-    let more = (more > 0).then(|| format!("{more} more are among the findings"));
-    let found = findings.iter().take(MOST_WARNED).map(|finding| format!("{}: {}", finding.object, finding.message));
-    sentences.into_iter().chain(found).chain(more).reduce(|all, one| format!("{all}; {one}"))
+    let found = findings.iter().map(|finding| format!("{}: {}", finding.object, finding.message));
+    let mut all = sentences.into_iter().chain(found);
+    let mut told: Vec<String> = all.by_ref().take(MOST_WARNED).collect();
+    let more = all.count();
+    told.extend((more > 0).then(|| format!("{more} more are among the findings")));
+    (!told.is_empty()).then(|| told.join("; "))
 }
 
 /// `DELETE` of the object that a request's path names: 204. Each of its fields goes.
@@ -152,7 +174,19 @@ pub(super) async fn delete<S: Shown>(api: &Api, request: &Request) -> HandlerRes
         check_presumed(&object, presumed)?;
         let gone = Changes::default().gone(api, &work.model, &object);
         S::remove(work, &object)?;
-        Ok(tell(Answer::empty(204), request, gone, &LostLabels::default(), work))
+        Ok(warn(Answer::empty(204), None, request, gone, &LostLabels::by(work), work))
+    })
+    .await
+}
+
+/// `DELETE` of all objects of a kind.
+pub(super) async fn delete_all<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
+    let caller = request.caller()?;
+    commit(api, request, &caller, |work| {
+        let all: Vec<Arc<Object<S>>> = S::shelf(&work.model).iter().cloned().collect();
+        let gone = Changes::default().all_gone(api, &work.model, &all);
+        all.iter().try_for_each(|object| S::remove(work, object))?;
+        Ok(warn(Answer::empty(204), None, request, gone, &LostLabels::by(work), work))
     })
     .await
 }
@@ -168,7 +202,10 @@ mod tests {
         let finding = |number: usize| Finding::of(rule::REFERENCE_UNSET, format!("task/{number}"), "m".to_owned());
         let of = |count| warnings(["s".to_owned()], &(0..count).map(finding).collect::<Vec<_>>());
         assert_eq!(of(0).as_deref(), Some("s"));
-        assert_eq!(of(3).as_deref(), Some("s; task/0: m; task/1: m; task/2: m"));
-        assert_eq!(of(300).as_deref(), Some("s; task/0: m; task/1: m; task/2: m; 297 more are among the findings"));
+        assert_eq!(of(2).as_deref(), Some("s; task/0: m; task/1: m"));
+        assert_eq!(of(300).as_deref(), Some("s; task/0: m; task/1: m; 298 more are among the findings"));
+        let held = (0..999).map(|number| format!("requirement {number}"));
+        let told = "requirement 0; requirement 1; requirement 2; 996 more are among the findings";
+        assert_eq!(warnings(held, &[]).as_deref(), Some(told));
     }
 }

@@ -15,20 +15,21 @@ use stemma_core::access::{Place, Rights};
 use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
-    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeId, NodeSpec,
-    Object, PrimarySpec, PrincipalRole, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, SaidOnHost, Timestamp,
+    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec,
+    NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec, PrincipalRole, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
+    SaidOnHost, Timestamp,
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
-pub use kinds::shelf::Shelf;
-pub use kinds::{Reference, Resource, certificate_key, content_fixed, ended_unassignments, protected, token_key};
+pub use kinds::shelf::{By, Shelf};
+pub use kinds::{Reference, Resource, certificate_key, content_fixed, protected, token_key};
 
 use crate::records::enrolled::{Bound, TokenRecord};
 use crate::records::reported::{
-    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, TaskOutcome,
+    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult,
 };
 use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
@@ -70,6 +71,8 @@ pub struct Model {
     pub within: Option<ClusterId>,
     /// Namespaces of the catalogue.
     pub namespaces: Shelf<NamespaceSpec>,
+    /// Inspection rules.
+    pub rules: Shelf<InspectionRuleSpec>,
     /// When each resource type was first named by a namespace.
     pub resource_types: OrdMap<String, Arc<Timestamp>>,
     /// What hosts were seen to be.
@@ -137,10 +140,11 @@ pub struct StoredValue<'a> {
 }
 
 impl Model {
-    /// The same as a principal sees it that is bound to a cluster: what stands elsewhere is on no shelf. The fleet is whole, since what
-    /// the nodes of the cluster are to be may rest on all of it.
+    /// The model as a principal sees it that is bound to a cluster: objects of other clusters are on no shelf. The fleet stays whole,
+    /// since the answers of the cluster's nodes may depend on all of it.
     ///
-    /// What is put on a shelf of it is seen from then on, so that a decision sees what it did; whether it may is asked by who decides.
+    /// An object that is put on a shelf later is seen, so that a decision sees its own writes. Whether the principal may write it is
+    /// asked elsewhere.
     #[must_use]
     pub fn seen_within(self: &Arc<Self>, within: Option<ClusterId>) -> Arc<Self> {
         let Some(cluster) = within else { return Arc::clone(self) };
@@ -177,17 +181,12 @@ impl Model {
         (kinds::row(kind.name())?.place)(self, uuid)
     }
 
-    /// Whether all objects of a kind stand in no cluster and are read by all.
-    pub fn is_shared(kind: Kind) -> bool {
-        kinds::row(kind.name()).is_some_and(|row| row.is_shared)
-    }
-
     /// Where hosts will stand that join with a token.
     pub fn place_of_bound(&self, bound: Bound) -> Place {
         let cluster = match bound {
             Bound::Fleet => None,
             Bound::Group(uuid) => self.groups.get(uuid).map(|group| group.spec.cluster),
-            Bound::Node(uuid) => self.cluster_of(uuid),
+            Bound::Node(uuid) => self.fleet.cluster_of_node(NodeId(uuid)),
         };
         cluster.map_or(Place::Nowhere, Place::Cluster)
     }
@@ -197,10 +196,9 @@ impl Model {
         resolve_node(&self.fleet, &self.memo, NodeId(node))
     }
 
-    /// The cluster that a node stands in.
-    pub fn cluster_of(&self, node: Uuid) -> Option<ClusterId> {
-        let group = self.nodes.get(node)?.spec.nodegroup?;
-        Some(self.groups.get(group.0)?.spec.cluster)
+    /// Who refers to something: the kind, and what each is called.
+    pub fn users<'m>(&'m self, to: &'m Reference) -> impl Iterator<Item = (Kind, String)> {
+        KINDS.iter().flat_map(|row| (row.users)(self, to).map(|name| (row.kind, name)))
     }
 
     /// Puts an object in its place, here and in the fleet.
@@ -246,6 +244,7 @@ impl Model {
         changes.extend(self.observations.iter().map(|(node, seen)| observation(*node, seen)));
         changes.extend(self.said.iter().map(|(node, said)| Change::Said(NodeId(*node), Some(Arc::clone(said)))));
         drop(self.fleet.apply_all(changes));
+        self.fleet.keep_index(self.nodes.iter().map(|node| node.id()));
         self.fleet.set_loaded();
     }
 
@@ -309,30 +308,12 @@ impl Model {
     }
 
     fn take_record(&mut self, key: &[u8], now: &StoredValue<'_>) -> Result<Reach, codec::BadRecord> {
-        let mut reach = Reach::default();
-        if let Some(node) = key::read_node(key::OBSERVATIONS, key) {
-            set(&mut self.observations, node, now)?;
-            let change = match self.observations.get(&node) {
-                Some(seen) => observation(node, seen),
-                None => Change::RemoveObservation(NodeId(node)),
-            };
-            reach = self.apply(vec![change]);
-        } else if let Some(node) = key::read_node(key::RESULTS, key) {
-            let before = self.results.get(&node).cloned();
-            set(&mut self.results, node, now)?;
-            let tasks = changed_tasks(before.as_deref(), self.results.get(&node).map(|record| &**record));
-            reach.moved.insert(node, tasks);
-        } else if let Some(node) = key::read_node(key::SEEN, key) {
-            set(&mut self.seen, node, now)?;
-        } else if let Some(node) = key::read_node(key::SAID, key) {
-            set(&mut self.said, node, now)?;
-            reach = self.apply(vec![Change::Said(NodeId(node), self.said.get(&node).cloned())]);
-        } else if let Some(node) = key::read_node(key::RELEASED, key) {
-            set(&mut self.released, node, now)?;
-        } else if let Some(hash) = key::read_profile(key) {
+        let of_node = |(prefix, take): &(&str, TakeRecord)| Some((key::read_node(prefix, key)?, *take));
+        if let Some((node, take)) = OF_NODES.iter().find_map(of_node) {
+            return take(self, node, now);
+        }
+        if let Some(hash) = key::read_profile(key) {
             set(&mut self.profiles, hash, now)?;
-        } else if let Some(node) = key::read_node(key::REPORTS, key) {
-            set(&mut self.reports, node, now)?;
         } else if let Some(token) = key::read_token(key) {
             match now.value {
                 Some(value) => {
@@ -349,8 +330,43 @@ impl Model {
                 None => drop(self.marks.remove(mark)),
             }
         }
-        Ok(reach)
+        Ok(Reach::default())
     }
+}
+
+/// Takes in one record of a node.
+type TakeRecord = fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<Reach, codec::BadRecord>;
+
+/// The records of nodes: how their keys begin, and what is done with one.
+const OF_NODES: [(&str, TakeRecord); 6] = [
+    (key::OBSERVATIONS, |model, node, now| {
+        set(&mut model.observations, node, now)?;
+        let change = match model.observations.get(&node) {
+            Some(seen) => observation(node, seen),
+            None => Change::RemoveObservation(NodeId(node)),
+        };
+        Ok(model.apply(vec![change]))
+    }),
+    (key::SAID, |model, node, now| {
+        set(&mut model.said, node, now)?;
+        Ok(model.apply(vec![Change::Said(NodeId(node), model.said.get(&node).cloned())]))
+    }),
+    (key::RELEASED, |model, node, now| set(&mut model.released, node, now).map(|()| Reach::default())),
+    (key::RESULTS, |model, node, now| {
+        let before = model.results.get(&node).cloned();
+        set(&mut model.results, node, now)?;
+        let tasks = changed_tasks(before.as_deref(), model.results.get(&node).map(|record| &**record));
+        Ok(Reach { moved: BTreeMap::from([(node, tasks)]), ..Reach::default() })
+    }),
+    (key::REPORTS, |model, node, now| set(&mut model.reports, node, now).map(|()| Reach::default())),
+    (key::SEEN, |model, node, now| set(&mut model.seen, node, now).map(|()| Reach::default())),
+];
+
+/// How the keys of all that the model holds begin.
+pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
+    let of_nodes = OF_NODES.iter().map(|(prefix, _)| *prefix);
+    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES].into_iter().chain(key::MARKS);
+    [key::OBJECTS].into_iter().chain(of_nodes).chain(others)
 }
 
 /// The tasks of which two records say something else.
@@ -358,7 +374,7 @@ fn changed_tasks(before: Option<&ResultsRecord>, after: Option<&ResultsRecord>) 
     let none = BTreeMap::new();
     let before = before.map_or(&none, |record| &record.tasks);
     let after = after.map_or(&none, |record| &record.tasks);
-    let differs = |(task, outcome): &(&String, &TaskOutcome)| before.get(*task) != Some(outcome);
+    let differs = |(task, outcome): &(&String, &StoredResult)| before.get(*task) != Some(outcome);
     let gone = before.keys().filter(|task| !after.contains_key(*task));
     after.iter().filter(differs).map(|(task, _)| task).chain(gone).cloned().collect()
 }

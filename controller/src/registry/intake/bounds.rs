@@ -13,7 +13,7 @@ use stemma_wire::error::quote;
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::observed::{self, LocalState, Report, TaskResult};
 
-use crate::records::reported::{ObservationRecord, ReportRecord, ResultsRecord, TaskOutcome};
+use crate::records::reported::{ObservationRecord, ReportRecord, ResultsRecord, StoredResult};
 
 /// How many of the traits that were not taken are named.
 const MOST_NAMED: usize = 10;
@@ -82,7 +82,7 @@ pub(super) fn add_results(record: &mut ResultsRecord, at: Timestamp, results: Ve
             continue;
         }
         let result = TaskResult { message: cut_to(result.message, MOST_SENTENCE), ..result };
-        record.tasks.insert(result.task.clone(), TaskOutcome { at, result });
+        record.tasks.insert(result.task.clone(), StoredResult { at, result });
     }
     drop_surplus(record);
     drop_texts(record);
@@ -120,7 +120,7 @@ fn drop_surplus(record: &mut ResultsRecord) {
     let mut all: Vec<_> = record
         .tasks
         .values()
-        .map(|TaskOutcome { result, .. }| (Some(result.task_set) == newest, result.sequence, result.task.clone()))
+        .map(|StoredResult { result, .. }| (Some(result.task_set) == newest, result.sequence, result.task.clone()))
         .collect();
     all.sort_unstable();
     for (_, _, task) in all.into_iter().take(surplus) {

@@ -33,14 +33,15 @@ const MOST_ATTEMPTS: usize = 8;
 /// How much of a reason that was said on a host is kept, in characters.
 const MOST_REASON: usize = 256;
 
-/// So much of the record that results are stored in counts as theirs: it is written whole, and most hosts report tasks one by one.
+/// How much of the record that results are stored in counts as theirs: it is written whole, and most hosts report tasks one by one.
 const SHARE_OF_RECORD: u64 = 16;
 
 /// Keeps what hosts say.
 pub struct HostIntake {
     registry: Arc<Registry>,
     records: Arc<Records>,
-    pace: Pace,
+    pace: Pace<ReportRecord>,
+    said_pace: Pace<Option<SaidOnHost>>,
     results_pace: BytePace,
     blobs: Arc<Blobs>,
     /// The traits that are known at this site.
@@ -57,34 +58,16 @@ impl HostIntake {
     pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>, traits: TraitNames) -> Self {
         let records = Arc::new(Records { registry: Arc::clone(&registry) });
         let late = Arc::clone(&records);
-        let pace = Pace::new(move |node, record| {
+        let pace = Pace::new(move |node, record, is_again| {
             let records = Arc::clone(&late);
-            Box::pin(async move {
-                if let Err(error) = records.report(node, record).await {
-                    log::warn!(node:% = node, kind = "report", error:% = error; "what a host said was not kept");
-                }
-            })
+            Box::pin(async move { is_over(node, "report", records.report(node, record).await, is_again) })
         });
-        Self { registry, records, pace, results_pace: BytePace::default(), blobs, traits }
-    }
-
-    /// Keeps what is said on a host for as long as it is said. It is a state of now, and stored so that what it decides is the
-    /// same after a restart as before it, and stands at a revision as everything that a desired state is made from.
-    async fn keep_said(&self, node: Uuid, local: LocalState) -> Result<(), IntakeError> {
-        let said = said_on_host(local);
-        if self.registry.cache().model().said.get(&node).map(|known| &**known) == said.as_ref() {
-            return Ok(());
-        }
-        let at = key::of_node(key::SAID, node);
-        let transaction = Transaction::new().require(Precondition::present(key::object(Kind::Node, node)));
-        let transaction = match &said {
-            Some(said) => transaction.put(at, codec::encode(said)),
-            None => transaction.delete(at),
-        };
-        self.records.commit(transaction).await.map_err(|error| refused(&error))?;
-        let SaidOnHost { paused, hold, parked } = said.unwrap_or_default();
-        log::info!(node:% = node, change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
-        Ok(())
+        let late = Arc::clone(&records);
+        let said_pace = Pace::new(move |node, said, is_again| {
+            let records = Arc::clone(&late);
+            Box::pin(async move { is_over(node, "local state", records.said(node, said).await, is_again) })
+        });
+        Self { registry, records, pace, said_pace, results_pace: BytePace::default(), blobs, traits }
     }
 
     async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<Taken, IntakeError> {
@@ -185,7 +168,15 @@ impl Intake for HostIntake {
     }
 
     fn said(&self, node: Uuid, said: Said) -> BoxFuture<'_, Result<(), IntakeError>> {
-        Box::pin(self.keep_said(node, said.local))
+        let said = said_on_host(said.local);
+        Box::pin(async move {
+            // After a start each host says what is kept of it already.
+            if self.said_pace.is_quiet(node) && self.records.is_said(node, said.as_ref()) {
+                return Ok(());
+            }
+            let Turn::Now(said) = self.said_pace.admit(node, said) else { return Ok(()) };
+            self.records.said(node, said).await
+        })
     }
 
     fn seen(&self, node: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>> {
@@ -249,6 +240,29 @@ impl Records {
         Ok(revision)
     }
 
+    /// Whether this is what is kept of a host.
+    fn is_said(&self, node: Uuid, said: Option<&SaidOnHost>) -> bool {
+        self.registry.cache().model().said.get(&node).map(|known| &**known) == said
+    }
+
+    /// Keeps what is said on a host for as long as it is said. It is a state of now, and stored so that what it decides is the
+    /// same after a restart as before it, and stands at a revision as everything that a desired state is made from.
+    async fn said(&self, node: Uuid, said: Option<SaidOnHost>) -> Result<(), IntakeError> {
+        if self.is_said(node, said.as_ref()) {
+            return Ok(());
+        }
+        let at = key::of_node(key::SAID, node);
+        let transaction = Transaction::new().require(Precondition::present(key::object(Kind::Node, node)));
+        let transaction = match &said {
+            Some(said) => transaction.put(at, codec::encode(said)),
+            None => transaction.delete(at),
+        };
+        self.commit(transaction).await.map_err(|error| refused(&error))?;
+        let SaidOnHost { paused, hold, parked } = said.unwrap_or_default();
+        log::info!(node:% = node, change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
+        Ok(())
+    }
+
     /// Keeps a node's last Report, unless it says the same.
     async fn report(&self, node: Uuid, record: ReportRecord) -> Result<(), IntakeError> {
         self.change(key::REPORTS, node, |present: Option<ReportRecord>| {
@@ -258,6 +272,16 @@ impl Records {
         .await
         .map(drop)
     }
+}
+
+/// Whether nothing is left to do for what waited: it was written, or never can be. That it waits on is logged once.
+fn is_over(node: Uuid, what: &'static str, written: Result<(), IntakeError>, is_again: bool) -> bool {
+    let Err(error) = written else { return true };
+    let waits_on = matches!(error, IntakeError::Unavailable | IntakeError::TooFast);
+    if !(waits_on && is_again) {
+        log::warn!(node:% = node, kind = what, error:% = error; "what a host said was not kept");
+    }
+    !waits_on
 }
 
 /// Facts of a Report change by themselves (uptime, load): they are written with something that did not, and never alone.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use stemma_core::object::Timestamp;
 use stemma_wire::clock::Clock;
-use stemma_wire::serve::Rejected;
+use stemma_wire::serve::{Refused, Rejected};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -70,15 +70,18 @@ pub fn watch(rejected: &Rejected, clock: Arc<dyn Clock>) -> Waiting {
     let (waiting, entries) = mpsc::channel(MOST_WAITING);
     let tallies = Arc::new(Tallies::default());
     let this = Refusals { tallies: Arc::clone(&tallies), waiting, clock: Arc::clone(&clock), lost: AtomicU64::new(0) };
-    rejected.watch(Box::new(move |reason, principal, from| this.note(reason, principal, from, Instant::now())));
+    rejected.watch(Box::new(move |refused| this.note(refused, Instant::now())));
     Waiting { entries, tallies, clock }
 }
 
 impl Refusals {
-    fn note(&self, reason: &'static str, principal: &str, from: SocketAddr, now: Instant) {
+    fn note(&self, refused: &Refused<'_>, now: Instant) {
+        let Refused { reason, principal, from, other } = *refused;
         let at = Timestamp(self.clock.unix_seconds().saturating_mul(1000));
         let Some((principal, unsaid)) = self.tallies.count(reason, principal, (at, from), now) else { return };
-        let refusal = Refusal { at, principal, address: from.to_string(), refused: reason.to_owned(), unsaid };
+        let other_address = other.map(|other| other.to_string());
+        let refusal =
+            Refusal { at, principal, address: from.to_string(), other_address, refused: reason.to_owned(), unsaid };
         let Err(not_sent) = self.waiting.try_send(refusal) else { return };
         self.tallies.give_back(reason, not_sent.into_inner(), (at, from), now);
         let full = self.lost.fetch_add(1, Ordering::Relaxed);
@@ -134,6 +137,7 @@ impl Tallies {
                     at,
                     principal: principal.clone(),
                     address: from.to_string(),
+                    other_address: None,
                     refused: (*reason).to_owned(),
                     unsaid: one.unsaid - 1,
                 });

@@ -55,14 +55,15 @@ fn what_finds_no_place_is_counted() {
     let (tallies, clock) = (Arc::new(Tallies::default()), Arc::new(FixedClock(0)));
     let refusals = Refusals { tallies: Arc::clone(&tallies), waiting, clock, lost: AtomicU64::new(0) };
     let start = Instant::now();
+    let refused = Refused { reason: "x", principal: "p", from: from(), other: None };
     for _ in 0..25 {
-        refusals.note("x", "p", from(), start);
+        refusals.note(&refused, start);
     }
     assert_eq!(entries.try_recv().unwrap().unsaid, 0);
-    refusals.note("x", "p", from(), start + MINUTE);
+    refusals.note(&refused, start + MINUTE);
     assert_eq!(entries.try_recv().unwrap().unsaid, 24, "of 26, this one and another have entries");
     for _ in 0..3 {
-        refusals.note("x", "p", from(), start + MINUTE);
+        refusals.note(&refused, start + MINUTE);
     }
     assert_eq!(tallies.due(start + 2 * MINUTE)[0].unsaid, 1, "of two without an entry one is told as itself");
 }
@@ -122,7 +123,7 @@ async fn refusals_go_after_ninety_days_and_what_commits_did_stays() {
     let day = |n: u64| Timestamp(n * 24 * 3600 * 1000);
     let refusal = |n: u64| {
         let (principal, address, refused) = ("p".to_owned(), String::new(), "x".to_owned());
-        AuditRecord::Refusal(Refusal { at: day(n), principal, address, refused, unsaid: 0 })
+        AuditRecord::Refusal(Refusal { at: day(n), principal, address, other_address: None, refused, unsaid: 0 })
     };
     let commit = |n: u64| {
         AuditRecord::Commit(AuditEvent {
@@ -155,8 +156,14 @@ async fn refusals_go_after_ninety_days_and_what_commits_did_stays() {
 
 #[test]
 fn a_refusal_is_no_change_of_an_object() {
-    let refusal =
-        Refusal { at: Timestamp(1), principal: "p".into(), address: "a".into(), refused: "x".into(), unsaid: 3 };
+    let refusal = Refusal {
+        at: Timestamp(1),
+        principal: "p".into(),
+        address: "a".into(),
+        other_address: None,
+        refused: "x".into(),
+        unsaid: 3,
+    };
     let event = AuditRecord::Refusal(refusal);
     let text = serde_json::to_string(&event).unwrap();
     assert_eq!(text, r#"{"at":1,"principal":"p","address":"a","refused":"x","unsaid":3}"#);

@@ -1,12 +1,12 @@
 //! What a write has to do with the catalogue: values and requirements that it writes are those that the catalogue allows, and resource
 //! types that it names are remembered.
 //!
-//! A write is held to what it says anew, under the catalogue as it is after the write. What stood there before is left alone.
+//! Only what a write changes is checked, under the catalogue as it is after the write. What stood there before is left alone.
 
 use std::collections::BTreeSet;
 
-use stemma_core::catalog::{Sayings, Says};
-use stemma_core::object::{GroupId, Kind, Namespace};
+use stemma_core::catalog::{Bound, SaidIn, Sayings, Says};
+use stemma_core::object::{GroupId, Kind, LevelId, Namespace};
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
@@ -18,24 +18,25 @@ use crate::registry::names::group_path;
 use crate::store::Op;
 
 impl Work<'_> {
-    /// Checks what objects of the write say anew.
+    /// Checks what the objects of the write say that they did not say before.
     ///
     /// # Errors
     /// The first value or requirement that the catalogue does not allow.
     pub(super) fn check_catalog(&self) -> Result<(), ApiError> {
         for touched in self.draft.touched() {
             let (kind, uuid) = (touched.kind, touched.uuid);
-            let (field, wrong) = match self.model.fleet.catalog().check_said(
+            let (place, wrong) = match self.model.fleet.catalog().check_said(
                 sayings(self.context.whole, kind, uuid).unwrap_or_default(),
                 sayings(&self.model, kind, uuid).unwrap_or_default(),
             ) {
                 Ok(()) => continue,
                 Err(wrong) => wrong,
             };
-            let error_type = match field.split('.').next() {
-                Some("labels") => ErrorType::LabelInvalid,
-                Some("requirements") => ErrorType::RequirementInvalid,
-                _ => ErrorType::FieldInvalid,
+            let in_map = |bound: Bound| format!("{}.{}", bound.field(), wrong.key);
+            let (error_type, field) = match place {
+                SaidIn::Requirements => (ErrorType::RequirementInvalid, "requirements".to_owned()),
+                SaidIn::Map(bound @ Bound::Label) => (ErrorType::LabelInvalid, in_map(bound)),
+                SaidIn::Map(bound) => (ErrorType::FieldInvalid, in_map(bound)),
             };
             let advice = format!("stemma explain {} {} shows what may stand there", wrong.bound.word(), wrong.key);
             let path = group_path(&self.model, GroupId(uuid)).unwrap_or_else(|| touched.name.clone());
@@ -63,21 +64,13 @@ fn associated(namespace: &Namespace) -> Vec<String> {
 
 /// What an object says of keys; nothing where it is not there, or is of a kind that says nothing.
 fn sayings(model: &Model, kind: Kind, uuid: Uuid) -> Option<Sayings<'_>> {
-    match kind {
-        Kind::ClusterTemplate => of(&model.templates, uuid),
-        Kind::Cluster => of(&model.clusters, uuid),
-        Kind::NodeGroup => of(&model.groups, uuid),
-        Kind::Node => of(&model.nodes, uuid),
-        Kind::Allocation => of(&model.allocations, uuid),
-        Kind::Release
-        | Kind::ReleaseTags
-        | Kind::Primary
-        | Kind::Namespace
-        | Kind::InspectionRule
-        | Kind::Revision
-        | Kind::Secret
-        | Kind::Expectation
-        | Kind::Principal => None,
+    match LevelId::of(kind, uuid) {
+        Some(LevelId::Template(_)) => of(&model.templates, uuid),
+        Some(LevelId::Cluster(_)) => of(&model.clusters, uuid),
+        Some(LevelId::Group(_)) => of(&model.groups, uuid),
+        Some(LevelId::Node(_)) => of(&model.nodes, uuid),
+        None if kind == Kind::Allocation => of(&model.allocations, uuid),
+        None => None,
     }
 }
 

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, NodeSpec};
+use stemma_core::fleet::{GroupFold, ended_unassignments};
+use stemma_core::object::{GroupId, Kind, NodeId, NodeSpec};
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
 
 use super::Work;
-use crate::cache::model::ended_unassignments;
 
 impl Work<'_> {
     /// Forgets what the write ends on nodes that it does not write itself: those of the groups for which roles, or what
@@ -26,7 +26,7 @@ impl Work<'_> {
         }
         for node in nodes {
             let Some(before) = self.model.nodes.get(node.0).cloned() else { continue };
-            if let Some(tags) = ended_unassignments(self.context.whole, &self.model, node.0, &before.spec) {
+            if let Some(tags) = ended_unassignments(&self.context.whole.fleet, &self.model.fleet, node, &before.spec) {
                 let spec = NodeSpec { tags, ..before.spec.clone() };
                 self.update(&before, before.meta.name.clone(), spec)?;
             }
@@ -34,33 +34,27 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The groups below what was written whose roles, or what these produce, are others now.
-    fn changed_groups(&self) -> Vec<GroupId> {
-        let fleet = &self.model.fleet;
-        let changed = |group: &GroupId| match (self.context.whole.fleet.fold(*group), fleet.fold(*group)) {
-            (Ok(before), Ok(after)) => {
-                !Arc::ptr_eq(before, after) && (before.table != after.table || before.roles != after.roles)
-            }
-            _ => false,
+    /// The groups whose roles, or what these produce, are others now.
+    pub fn changed_groups(&self) -> Vec<GroupId> {
+        let changed = |group: &GroupId| match self.folds(*group) {
+            Some((before, after)) => before.table != after.table || before.roles != after.roles,
+            None => false,
         };
-        self.groups_below().into_iter().filter(changed).collect()
+        self.refolded().filter(changed).collect()
+    }
+
+    /// The groups to which something else comes down now, or that are new.
+    pub(super) fn refolded(&self) -> impl Iterator<Item = GroupId> {
+        let is_another = |group: &GroupId| self.folds(*group).is_none_or(|(before, after)| !Arc::ptr_eq(before, after));
+        self.groups_below().into_iter().filter(is_another)
+    }
+
+    fn folds(&self, group: GroupId) -> Option<(&Arc<GroupFold>, &Arc<GroupFold>)> {
+        self.context.whole.fleet.fold(group).ok().zip(self.model.fleet.fold(group).ok())
     }
 
     /// The groups that were written, and those below what was.
     pub(super) fn groups_below(&self) -> BTreeSet<GroupId> {
-        let mut below: BTreeSet<GroupId> = BTreeSet::new();
-        let fleet = &self.model.fleet;
-        for touched in self.draft.touched() {
-            match touched.kind {
-                Kind::NodeGroup => drop(below.insert(GroupId(touched.uuid))),
-                Kind::Cluster => below.extend(fleet.groups_of(ClusterId(touched.uuid))),
-                Kind::Release | Kind::ReleaseTags | Kind::ClusterTemplate => {
-                    below.extend(fleet.groups().map(|group| GroupId(group.meta.uuid)));
-                    break;
-                }
-                _ => {}
-            }
-        }
-        below
+        self.written().flat_map(|(kind, uuid)| self.model.fleet.groups_below(kind, uuid)).collect()
     }
 }

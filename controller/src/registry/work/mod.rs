@@ -7,6 +7,7 @@
 mod admins;
 mod allocate;
 mod catalog;
+mod decide;
 mod delete;
 mod forget;
 mod nearest;
@@ -45,6 +46,8 @@ pub struct Work<'a> {
     reach: Reach,
     /// Clusters in which a stored choice of a primary is another.
     elected: BTreeSet<ClusterId>,
+    /// Clusters about which an extension was asked.
+    asked: BTreeSet<ClusterId>,
 }
 
 /// An object as a step left it, and what the step did.
@@ -64,6 +67,7 @@ impl<'a> Work<'a> {
             draft: Draft::default(),
             reach: Reach::default(),
             elected: BTreeSet::new(),
+            asked: BTreeSet::new(),
         }
     }
 
@@ -84,7 +88,9 @@ impl<'a> Work<'a> {
         self.check_admins()?;
         self.end_join_tokens();
         self.check_moved()?;
+        self.check_instances()?;
         self.forget()?;
+        self.decide_tags()?;
         self.check_catalog()?;
         self.note_resource_types();
         self.check_releases()?;
@@ -97,6 +103,7 @@ impl<'a> Work<'a> {
             })
         });
         self.note_clusters();
+        self.note_rules();
         answer.hosts = self.is_dry_run().then(|| self.told_hosts().count());
         // Last, and so of all that was looked at: a look that ended early has found nothing of those behind it.
         self.check_awaited()?;
@@ -130,7 +137,7 @@ impl<'a> Work<'a> {
     /// The nodes that the decision reaches so far, to be resolved one by one. They end where nobody waits for the answer any more;
     /// [`Self::finish`] refuses the write then.
     pub(super) fn reached(&self) -> impl Iterator<Item = NodeId> {
-        self.reach.dirty.nodes().take_while(|_| self.is_awaited())
+        self.reach.dirty.nodes(&self.model.fleet).take_while(|_| self.is_awaited())
     }
 
     /// Whether somebody waits for the answer still. Who looks at many objects asks before each; [`Self::finish`] refuses the write where
@@ -147,12 +154,13 @@ impl<'a> Work<'a> {
     /// Whether a node stands, or stood, where whoever asks sees it.
     fn is_told_of(&self, node: NodeId) -> bool {
         let Some(own) = self.context.caller.who.rights.within else { return true };
-        [self.context.whole, &self.model].into_iter().any(|model| model.cluster_of(node.0) == Some(own))
+        [self.context.whole, &self.model].into_iter().any(|model| model.fleet.cluster_of_node(node) == Some(own))
     }
 
     /// What was written so far: each object's kind and uuid.
     pub fn written(&self) -> impl Iterator<Item = (Kind, Uuid)> {
-        self.draft.touched().iter().map(|one| (one.kind, one.uuid))
+        let written = self.draft.touched().iter().filter(|one| one.action != Action::Unchanged);
+        written.map(|one| (one.kind, one.uuid))
     }
 
     /// What was done to which objects so far.
@@ -163,9 +171,9 @@ impl<'a> Work<'a> {
     /// Makes an object.
     ///
     /// # Errors
-    /// That its name or uuid is taken.
+    /// When its name or uuid is taken.
     pub fn create<S: Resource>(&mut self, uuid: Uuid, name: S::Name, spec: S) -> Result<Written<S>, ApiError> {
-        let checked = spec.check(&self.model);
+        let checked = spec.check(&self.model).and_then(|()| spec.check_new(&self.model));
         let spec = spec.settled(uuid, self.context.model, &self.model);
         let object = Arc::new(Object { meta: Meta::new(uuid, name, self.context.now), spec });
         // Before it is told whether the name is taken, also by what is not seen.
@@ -183,7 +191,7 @@ impl<'a> Work<'a> {
     /// Puts an object's next spec, and name, in the place of what it was.
     ///
     /// # Errors
-    /// That its new name is taken.
+    /// When its new name is taken.
     pub fn update<S: Resource>(
         &mut self,
         before: &Arc<Object<S>>,
@@ -198,9 +206,9 @@ impl<'a> Work<'a> {
             self.check_name::<S>(before.meta.uuid, &name, &spec)?;
         }
         spec.check(&self.model)?;
-        before.spec.check_change(&spec, &name, &self.model)?;
-        self.check_rights(before)?;
         let next = self.next(before, name, spec);
+        S::check_change(before, &next, &self.model)?;
+        self.check_rights(before)?;
         self.check_rights(&next)?;
         self.replace(before, next)
     }
@@ -306,7 +314,7 @@ pub fn not_found(kind: Kind, id: &str) -> ApiError {
 /// Checks what a request presumes of an object that is not there: 0 says that it is not.
 ///
 /// # Errors
-/// That it was there.
+/// When it was there already.
 pub fn check_absent(presumed: Option<u64>) -> Result<(), ApiError> {
     match presumed {
         None | Some(0) => Ok(()),
@@ -321,7 +329,7 @@ pub fn check_absent(presumed: Option<u64>) -> Result<(), ApiError> {
 /// Checks what a request presumes of an object's revision.
 ///
 /// # Errors
-/// That it is another one.
+/// When it is another one.
 pub fn check_presumed<S: Resource>(object: &Object<S>, presumed: Option<u64>) -> Result<(), ApiError> {
     match presumed {
         Some(presumed) if presumed != object.meta.resource_version => {

@@ -1,4 +1,4 @@
-//! That no two writes close a cycle which neither of them sees.
+//! Keeps two writes from closing a cycle that neither of them sees.
 //!
 //! A cycle that comes about only by placement refuses the write that would place it. But a write is decided on a
 //! snapshot, and two writes of different nodes touch no common object: each may be fine alone and both together
@@ -7,7 +7,7 @@
 //! - `placed` is written by every commit by which a node of the cluster gets a profile;
 //! - `order` is written by every commit that *extends* the cluster: by which it gets a profile that no node of it had, or the second
 //!   node of one whose task waits for itself on other nodes, or a release with stages that none of its groups named, or another node
-//!   holds a tag as primary.
+//!   holds a tag as primary, or for which an extension was asked about the cluster: its answer is of the nodes that it was shown.
 //!
 //! A commit that extends requires both unchanged, so it has seen whoever was placed before it. One that only places,
 //! under a profile that the cluster has, requires `order` unchanged, so the profiles that it counts on were checked
@@ -48,10 +48,12 @@ impl Work<'_> {
             let before = &self.context.whole.fleet;
             let elects = self.elected.contains(&cluster) || !have_same_holders(before, &self.model.fleet, cluster);
             let is_new = placement.has_stages || self.closes(cluster, &placement.profiles);
-            if (placement.profiles.is_empty() && !elects && !is_new) || self.model.clusters.get(cluster.0).is_none() {
+            let is_asked = self.asked.contains(&cluster);
+            let is_empty = placement.profiles.is_empty() && !self.is_asked_about(cluster);
+            if (is_empty && !elects && !is_new && !is_asked) || self.model.clusters.get(cluster.0).is_none() {
                 continue;
             }
-            self.mark(cluster, is_new || elects);
+            self.mark(cluster, is_new || elects || is_asked);
             if is_new {
                 let name = self.model.clusters.get(cluster.0).map(|cluster| format!("cluster/{}", cluster.meta.name));
                 let written = self.deepest_in(cluster);
@@ -63,6 +65,12 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether extensions are asked about a cluster: then who leaves it is news too.
+    fn is_asked_about(&self, cluster: ClusterId) -> bool {
+        let mut folds = self.model.fleet.groups_of(cluster).filter_map(|group| self.model.fleet.fold(group).ok());
+        folds.any(|fold| fold.table.as_ref().is_some_and(|table| table.deciders().next().is_some()))
     }
 
     /// Whether nodes that get these profiles can close a cycle. Nodes of one profile are one class in the order, so only a profile
@@ -85,7 +93,7 @@ impl Work<'_> {
     /// The clusters whose placement the write touches, each with what it gets.
     fn placements(&self) -> BTreeMap<ClusterId, Placement> {
         let mut clusters: BTreeMap<ClusterId, Placement> =
-            self.elected.iter().map(|cluster| (*cluster, Placement::default())).collect();
+            self.elected.union(&self.asked).map(|cluster| (*cluster, Placement::default())).collect();
         for cluster in self.regrouped() {
             let before = staged(&self.context.whole.fleet, cluster);
             if !staged(&self.model.fleet, cluster).is_subset(&before) {
@@ -93,9 +101,9 @@ impl Work<'_> {
             }
         }
         let hash = |fleet: &Fleet, node: NodeId| fleet.profile(node).map(|profile| profile.hash);
-        for node in self.reach.dirty.nodes() {
-            let before = (self.context.whole.cluster_of(node.0), hash(&self.context.whole.fleet, node));
-            let after = (self.model.cluster_of(node.0), hash(&self.model.fleet, node));
+        for node in self.reach.dirty.nodes(&self.model.fleet) {
+            let before = (self.context.whole.fleet.cluster_of_node(node), hash(&self.context.whole.fleet, node));
+            let after = (self.model.fleet.cluster_of_node(node), hash(&self.model.fleet, node));
             if before == after {
                 continue;
             }
@@ -111,26 +119,7 @@ impl Work<'_> {
 
     /// The clusters whose groups may name other releases now.
     fn regrouped(&self) -> BTreeSet<ClusterId> {
-        let mut clusters = BTreeSet::new();
-        for (kind, uuid) in self.written() {
-            match kind {
-                Kind::Cluster => drop(clusters.insert(ClusterId(uuid))),
-                Kind::NodeGroup => clusters.extend(self.model.groups.get(uuid).map(|group| group.spec.cluster)),
-                Kind::Release | Kind::ReleaseTags | Kind::ClusterTemplate => {
-                    clusters.extend(self.model.clusters.iter().map(|cluster| ClusterId(cluster.meta.uuid)));
-                }
-                Kind::Node
-                | Kind::Primary
-                | Kind::Namespace
-                | Kind::InspectionRule
-                | Kind::Revision
-                | Kind::Secret
-                | Kind::Expectation
-                | Kind::Allocation
-                | Kind::Principal => {}
-            }
-        }
-        clusters
+        self.groups_below().into_iter().filter_map(|group| self.model.fleet.cluster_of_group(group)).collect()
     }
 
     fn mark(&mut self, cluster: ClusterId, extends: bool) {

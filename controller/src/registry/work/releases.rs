@@ -1,4 +1,4 @@
-//! That a release is stored only as it was compiled, and that a version which hosts were told of stays as it was.
+//! Stores a release only as it was compiled, and keeps a version that hosts were told of as it was.
 //!
 //! A release is compiled over those that it imports, so an edit of one of these can break it, and two writes of the two
 //! touch no common object. So whoever writes a release marks all that it imports, also through others, as referred to, and
@@ -20,7 +20,7 @@ impl Work<'_> {
     /// content that hosts were told of.
     ///
     /// # Errors
-    /// That the content is fixed.
+    /// When the content is fixed.
     pub(super) fn check_releases(&mut self) -> Result<(), ApiError> {
         let releases = self.draft.touched().iter().filter(|one| one.kind == Kind::Release);
         let releases: Vec<(String, Action)> = releases.map(|one| (one.name.clone(), one.action)).collect();

@@ -1,4 +1,4 @@
-//! That a write makes no host's labels or desired state larger than an agent takes.
+//! Refuses a write that makes a host's labels or desired state larger than an agent takes.
 //!
 //! An agent refuses what is too large, and would go on with what it has while everybody believes that it was told. So the
 //! write that makes it so is refused, for what it reaches and where it is larger than before: a fleet that is too large
@@ -10,9 +10,9 @@
 
 use std::collections::BTreeMap;
 
+use stemma_core::fleet::{Levels, Maps};
 use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
 use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, TemplateId};
-use stemma_core::origin::Level;
 use stemma_core::release::ProfileHash;
 use stemma_core::resolve::Resolution;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::Work;
 use crate::cache::Model;
 use crate::desired::size::{TooLarge, of_answer};
+use crate::records::audit::AuditedObject;
 use crate::registry::names::group_path;
 
 /// A value can stand in a desired state as a label and as the input of tasks, alone, within others and with its origin.
@@ -45,42 +46,17 @@ impl Work<'_> {
     /// # Errors
     /// The level or node, its size, and what to do.
     pub(super) fn check_sizes(&self) -> Result<(), ApiError> {
-        for touched in self.draft.touched() {
-            match touched.kind {
-                Kind::Cluster => self.check_cluster(touched.uuid, &touched.name)?,
-                Kind::ClusterTemplate => self.check_template(touched.uuid, &touched.name)?,
-                _ => {}
-            }
+        for AuditedObject { kind, uuid, name, .. } in self.draft.touched() {
+            let labels = |model: &Model| Some(Maps::of(&levels_to(model, *kind, *uuid)?).labels);
+            check_labels(|| Subject::of(*kind, name), || labels(self.context.whole), labels(&self.model))?;
         }
         self.check_groups()?;
         self.check_nodes()
     }
 
-    fn check_template(&self, uuid: Uuid, name: &str) -> Result<(), ApiError> {
-        let labels = |model: &Model| {
-            let template = model.fleet.template(TemplateId(uuid))?;
-            Some(folded(&Labels::default(), Level::ClusterTemplate, &template.spec.inherited))
-        };
-        let level = || Subject::of(Kind::ClusterTemplate, name);
-        check_labels(level, || labels(self.context.whole), labels(&self.model))
-    }
-
-    fn check_cluster(&self, uuid: Uuid, name: &str) -> Result<(), ApiError> {
-        let labels = |model: &Model| {
-            let cluster = model.fleet.cluster(ClusterId(uuid))?;
-            let template = cluster.spec.cluster_template.and_then(|id| model.fleet.template(id));
-            let above = template
-                .map(|template| folded(&Labels::default(), Level::ClusterTemplate, &template.spec.inherited))
-                .unwrap_or_default();
-            Some(folded(&above, Level::Cluster, &cluster.spec.inherited))
-        };
-        let level = || Subject::of(Kind::Cluster, name);
-        check_labels(level, || labels(self.context.whole), labels(&self.model))
-    }
-
     fn check_groups(&self) -> Result<(), ApiError> {
-        for group in self.groups_below() {
-            let labels = |model: &Model| model.fleet.fold(group).ok().map(|fold| fold.labels.clone());
+        for group in self.refolded() {
+            let labels = |model: &Model| model.fleet.fold(group).ok().map(|fold| fold.maps.labels.clone());
             let level = || {
                 let cluster = self.model.groups.get(group.0).map(|group| group.spec.cluster);
                 let name = group_path(&self.model, group).unwrap_or_else(|| group.0.to_string());
@@ -129,11 +105,17 @@ impl Work<'_> {
             + bytes(annotations, |value| value.len())
             + bytes(parameters, |value| stemma_core::digest::canonical_json(value).len())
             + reported.sum::<usize>()
+            + self.model.fleet.ruled_bytes(node)
     }
 }
 
-fn folded(above: &Labels, level: Level, inherited: &Inherited) -> Labels {
-    above.below(level, &inherited.labels)
+/// What the levels above groups hand down to a written one, with its own. Groups are checked with all that are reached.
+fn levels_to(model: &Model, kind: Kind, uuid: Uuid) -> Option<Levels<'_>> {
+    match kind {
+        Kind::ClusterTemplate => Some(model.fleet.levels_to_template(TemplateId(uuid))),
+        Kind::Cluster => Some(model.fleet.levels_to_cluster(ClusterId(uuid))),
+        _ => None,
+    }
 }
 
 /// Keys and values of a level.

@@ -6,7 +6,10 @@ use serde_json::json;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::{Name, NodeName, ReleaseRef, TagName};
-use stemma_core::object::{ClusterSpec, GroupId, NodeGroupSpec, NodeSpec, ReleaseSpec, RoleChange};
+use stemma_core::object::{
+    AllocationDecision, AllocationSpec, ClusterSpec, GroupId, InspectionRuleSpec, Merits, NodeGroupSpec, NodeSpec,
+    ReleaseSpec, RoleChange,
+};
 use stemma_core::ownership::{Manager, OwnedMap, OwnedSet, Said};
 use stemma_wire::clock::FixedClock;
 
@@ -426,6 +429,46 @@ async fn of_two_who_come_to_one_that_waits_for_itself_none_slips_by() {
 }
 
 #[tokio::test]
+async fn an_allocation_is_decided_again_when_what_it_rests_on_changes() {
+    let allocate = |work: &mut Work<'_>| {
+        let decision = AllocationDecision::Chosen { node: NodeId(Uuid::from_u128(1)), because: Merits::default() };
+        let spec = AllocationSpec {
+            resource_class: "small".to_owned(),
+            decision: Some(decision),
+            ..AllocationSpec::default()
+        };
+        let made = work.create(Uuid::from_u128(77), None, spec)?;
+        work.take_node(&made.object)?;
+        Ok(())
+    };
+    let cluster = |uuid: Uuid| {
+        move |work: &mut Work<'_>| {
+            let before = Arc::clone(work.model.clusters.get(uuid).unwrap());
+            let spec = ClusterSpec { paused: true, ..before.spec.clone() };
+            work.update(&before, before.meta.name.clone(), spec)?;
+            Ok(())
+        }
+    };
+    let rule = |work: &mut Work<'_>| {
+        work.create(Uuid::from_u128(78), None, InspectionRuleSpec::default())?;
+        Ok(())
+    };
+    let cases: [(&str, Write, usize); 5] = [
+        ("the node's group", Box::new(change_group("a", "z")), 2),
+        ("its cluster", Box::new(cluster(CLUSTER)), 2),
+        ("a rule", Box::new(rule), 2),
+        ("another group", Box::new(change_group("b", "z")), 1),
+        ("another cluster", Box::new(cluster(OTHER)), 1),
+    ];
+    for (what, other, decided) in cases {
+        let site = Site::new().await;
+        site.write(add(1, "a")).await.unwrap();
+        let (made, tried) = site.race(&(Box::new(allocate) as Write), &other).await;
+        assert_eq!((made.map(drop).map_err(|refused| refused.message), tried), (Ok(()), decided), "{what}");
+    }
+}
+
+#[tokio::test]
 async fn a_group_without_nodes_brings_no_other_order_of_stages() {
     let site = Site::new().await;
     let stages = |first: &str, second: &str| -> ReleaseSpec {
@@ -586,4 +629,29 @@ async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere(
         let described = ReleaseSpec { description: "for people".into(), ..release_of(&json!([]), &[]) };
         site.write(set(50, described)).await.expect("its content is the same");
     }
+}
+
+#[tokio::test]
+async fn whoever_refers_to_an_object_is_named_where_it_is_to_be_deleted() {
+    let site = Site::new().await;
+    site.write(add(1, "a")).await.unwrap();
+    let node = site.node(1).display_name();
+    let a_release = |work: &mut Work<'_>| work.delete_unused(&work.model.releases.named(None, "site").unwrap().clone());
+    let a_group = |work: &mut Work<'_>| work.delete_unused(&work.model.groups.get(group("a").0).unwrap().clone());
+    let a_cluster = |work: &mut Work<'_>| work.delete_cluster(&work.model.clusters.get(CLUSTER).unwrap().clone());
+    let refused = [
+        (site.write(a_release).await, "release 'site' is in use by cluster c, cluster d".to_owned()),
+        (site.write(a_group).await, format!("nodegroup 'c/a' is in use by node {node}")),
+        (site.write(a_cluster).await, format!("cluster 'c' is in use by node {node}")),
+    ];
+    for (refused, says) in refused {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.message, format!("{says}; nothing was deleted"));
+        let (_, users) = says.split_once(" by ").unwrap();
+        let users: Vec<String> = users.split(", ").map(|user| user.replacen(' ', "/", 1)).collect();
+        assert_eq!(refused.body()["used_by"], serde_json::json!(users));
+    }
+    let other = |work: &mut Work<'_>| work.delete_cluster(&work.model.clusters.get(OTHER).unwrap().clone());
+    site.write(other).await.unwrap();
+    assert!(site.registry.cache().model().groups.get(group("o").0).is_none(), "a group without nodes goes along");
 }

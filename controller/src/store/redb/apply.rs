@@ -13,7 +13,7 @@ use crate::store::entry::Revision;
 use crate::store::transaction::{Op, Precondition, Transaction, Unmet};
 use crate::store::watch::{Change, Event, EventKind};
 
-/// So many times as much as else is kept for a follower that has not read it yet. One that falls behind that twice loads everything again.
+/// While a follower has unread changes, this many times the usual amount is kept for it. One that falls behind even that loads everything again.
 const HELD_BACK: u64 = 4;
 
 /// What became of one transaction, should the batch that it is in become durable.

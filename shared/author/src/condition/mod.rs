@@ -33,7 +33,7 @@ pub use bounds::MAX_CONDITION_BYTES;
 /// The most characters of the interpreter's own error that are kept.
 const MAX_REASON: usize = 200;
 
-/// Of so many bytes that are looked up, one part of a condition looks at no more than [`STEP_BYTES`].
+/// For each of these many bytes that are looked up, one part of a condition looks at no more than [`STEP_BYTES`].
 const LOOKED_UP_BYTES: usize = 4_096;
 
 /// The stack of the parser. It is reserved, and takes memory only as deep as it is used.
@@ -61,7 +61,7 @@ struct Work {
     longest: usize,
     /// How many sums there are: each makes one list or text of two.
     sums: usize,
-    /// A loop gives a list, which is made anew in each of its turns.
+    /// A loop gives a list, which each of its turns makes again.
     filters: bool,
 }
 
@@ -70,7 +70,7 @@ struct Work {
 struct Bytes {
     /// Of the node's own.
     own: usize,
-    /// Of these what stands within a loop, and not as what one runs over.
+    /// Of `own`, the bytes that the body of a loop reads; the list that a loop runs over is not among them.
     repeated: usize,
     /// Of what it looks up.
     looked_up: usize,
@@ -225,9 +225,9 @@ impl Cel {
 
 impl Work {
     /// Steps are counted before the first. Each loop runs over no more than the longest list there is, and without a loop a list is taken
-    /// in once. In each turn a part of the condition may look at all that is repeated there, and at a field of what is looked up. Of a list
-    /// that a loop runs over it sees one item in a turn: in all turns of that loop the whole list, in those of a loop around it or within
-    /// once for each of theirs.
+    /// in once. In each turn a part of the condition may look at all that is repeated there, and at a field of what is looked up. A loop
+    /// sees one item of its own list in a turn, so all of its turns together see the list once. Where loops are nested, each turn of the
+    /// others repeats that: bytes of the list × turns of the other loops.
     fn check(self, longest: usize, bytes: Bytes, most: usize) -> Result<usize, ConditionError> {
         let (longest, own) = (longest * (1 + self.sums), bytes.own * (1 + self.sums));
         let looked_up = bytes.looked_up / LOOKED_UP_BYTES;

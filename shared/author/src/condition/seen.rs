@@ -11,7 +11,7 @@ use stemma_core::input::SharedValue;
 
 use super::value::{self, Size};
 
-/// So many bytes, about, are kept; and a value that alone is larger, until the next one comes.
+/// About how many bytes are kept. A value that is larger alone is kept until the next one comes.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 
 /// What an entry takes beside its value, about.

@@ -7,7 +7,7 @@ use stemma_core::input::{Names, Query, Read};
 use super::regexes;
 use super::walk::{Part, Walker, literal, plain};
 use crate::reads::{self, IfAbsent, Lookup, check_pattern};
-use crate::shape::{Root, Shape};
+use crate::shape::{Lookups, Root, Shape};
 
 /// The functions that a condition may call; `matches` stands apart.
 const FUNCTIONS: &[&str] = &["size", "int", "uint", "double", "string", "bool", "contains", "startsWith", "endsWith"];
@@ -212,7 +212,8 @@ impl Walker<'_> {
         let is_list = matches!(lookup, Lookup::Nodes(_));
         let number =
             self.reads.look_up(lookup).map_err(|error| self.refuse(expr, error, "write a name that there can be"))?;
-        let shape = if is_list { Shape::Nodes([number].into()) } else { Shape::Node([number].into(), Vec::new()) };
+        let lookups = Lookups::each_of(number);
+        let shape = if is_list { Shape::Nodes(lookups) } else { Shape::Node(lookups, Vec::new()) };
         Ok(Part { shape, expr: self.looked_up(number, expr) })
     }
 

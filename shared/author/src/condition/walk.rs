@@ -216,7 +216,7 @@ impl Walker<'_> {
                 self.reads
                     .add_field(&lookups, keys, IfAbsent::Tolerated, IfAbsent::Tolerated)
                     .map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
-                let primary = lookups.iter().copied().find(|&number| self.reads.is_primary(number));
+                let primary = lookups.numbers().find(|&number| self.reads.is_primary(number));
                 Ok(plain(match primary {
                     Some(number) => self.with_presence(number, tested(before), expr),
                     None => tested(before),

@@ -8,7 +8,7 @@ use stemma_core::input::{Names, Query, Read};
 use super::Walker;
 use super::expression::{literal, whole};
 use crate::reads::{IfAbsent, Lookup, check_pattern};
-use crate::shape::Shape;
+use crate::shape::{Lookups, Shape};
 
 const NODES: &str =
     "write `nodes(tag='x')`, `nodes(role='x')`, or `nodes(tag='x', or_role='y')`; a list or '/pattern/' is a union";
@@ -31,12 +31,12 @@ impl<'a> Walker<'a> {
             }
             Shape::Function("nodes") => {
                 let query = self.query(&call.args, span)?;
-                self.look_up(Lookup::Nodes(query), span).map(|number| Shape::Nodes([number].into()))
+                self.look_up(Lookup::Nodes(query), span).map(|number| Shape::Nodes(Lookups::each_of(number)))
             }
             Shape::Function("primary") => {
                 let tag = self.only_literal(call, span, "write `primary('mysql')`")?;
                 let number = self.look_up(Lookup::Primary(tag), span)?;
-                Ok(Shape::Node([number].into(), Vec::new()))
+                Ok(Shape::Node(Lookups::each_of(number), Vec::new()))
             }
             Shape::Function("secret") => {
                 let name = self.only_literal(call, span, "write `secret('NAME')`")?;

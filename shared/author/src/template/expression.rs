@@ -86,7 +86,7 @@ impl<'a> Walker<'a> {
                     self.data(bound)?;
                 }
                 match self.shape(&slice.expr)? {
-                    nodes @ Shape::Nodes(_) => Ok(nodes),
+                    Shape::Nodes(lookups) => Ok(Shape::Nodes(lookups.some())),
                     shape => self.consume(shape, whole(&slice.expr)).map(|()| Shape::Plain),
                 }
             }
@@ -250,7 +250,7 @@ impl<'a> Walker<'a> {
             }
             Shape::Nodes(lookups) => {
                 self.data(&get.subscript_expr)?;
-                Ok(Shape::Node(lookups, Vec::new()))
+                Ok(Shape::Node(lookups.some(), Vec::new()))
             }
             shape => {
                 self.consume(shape, whole(&get.expr))?;
@@ -335,7 +335,13 @@ impl<'a> Walker<'a> {
         match shape {
             Shape::Plain | Shape::Unset | Shape::Label(_) => Ok(()),
             Shape::Path(root, keys) => self.read_path(root, keys, span),
-            Shape::Node(lookups, keys) if !keys.is_empty() => self.read_field(&lookups, keys, span),
+            Shape::Node(lookups, keys) if !keys.is_empty() => {
+                // Of a node that is not there no field is read, whatever the template says of an absent one.
+                if self.if_come_to == IfAbsent::Fails {
+                    self.reads.pick(&lookups);
+                }
+                self.read_field(&lookups, keys, span)
+            }
             other => Err(self.not_data(&other, span)),
         }
     }
@@ -373,8 +379,9 @@ impl<'a> Walker<'a> {
 
     /// Registers a field of the nodes of look-ups.
     pub(super) fn read_field(&mut self, lookups: &Lookups, keys: Vec<Box<str>>, span: Span) -> Outcome<()> {
+        let least = if lookups.is_each() { IfAbsent::Fails } else { IfAbsent::MayFail };
         self.reads
-            .add_field(lookups, keys, self.if_absent, self.if_node_lacks)
+            .add_field(lookups, keys, self.if_absent.max(least), self.if_node_lacks.max(least))
             .map_err(|(why, remedy)| self.refuse(span, why, remedy))
     }
 }

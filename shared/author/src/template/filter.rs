@@ -70,11 +70,10 @@ impl<'a> Walker<'a> {
     /// A filter over nodes: those that keep them nodes, count them, or read a field of each.
     fn filter_nodes(&mut self, lookups: &Lookups, filter: &Spanned<Filter<'a>>) -> Result<Shape, AuthorError> {
         let span = filter.span();
-        let nodes = Shape::Nodes(lookups.clone());
         match filter.name {
             "length" | "count" if filter.args.is_empty() => Ok(Shape::Plain),
-            "first" | "last" if filter.args.is_empty() => Ok(Shape::Node(lookups.clone(), Vec::new())),
-            "list" | "reverse" if filter.args.is_empty() => Ok(nodes),
+            "first" | "last" if filter.args.is_empty() => Ok(Shape::Node(lookups.some(), Vec::new())),
+            "list" | "reverse" if filter.args.is_empty() => Ok(Shape::Nodes(lookups.clone())),
             "selectattr" | "rejectattr" => {
                 let [CallArg::Pos(field), rest @ ..] = filter.args.as_slice() else {
                     return Err(self.refuse(span, "it names no field", "write `selectattr('name', 'ne', x)`"));
@@ -82,11 +81,15 @@ impl<'a> Walker<'a> {
                 self.attribute(lookups, field)?;
                 self.named_within(filter.name, &filter.args, span)?;
                 self.arguments(rest, span)?;
-                Ok(nodes)
+                Ok(Shape::Nodes(lookups.some()))
             }
             "map" | "sort" | "unique" => {
                 self.filter_by_attribute(lookups, filter)?;
-                Ok(if filter.name == "map" { Shape::Plain } else { nodes })
+                Ok(match filter.name {
+                    "map" => Shape::Plain,
+                    "sort" => Shape::Nodes(lookups.clone()),
+                    _ => Shape::Nodes(lookups.some()),
+                })
             }
             name => Err(self.refuse(
                 span,

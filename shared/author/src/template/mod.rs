@@ -91,7 +91,7 @@ struct Walker<'a> {
     raw: Vec<(u32, u32)>,
     /// What becomes of the template where what is read is absent.
     if_absent: IfAbsent,
-    /// The same where one of the nodes of a look-up lacks a field.
+    /// The same where one of the nodes that a loop comes to each in its turn lacks a field.
     if_node_lacks: IfAbsent,
     /// The same where nothing forgives it: whether the template always comes to the part that is walked.
     if_come_to: IfAbsent,
@@ -125,8 +125,8 @@ impl Walker<'_> {
         }
     }
 
-    /// Walks the body of a loop over the nodes of look-ups: it may not be come to, and if it is, it is for each of them.
-    fn for_each_node<T>(&mut self, walk: impl FnOnce(&mut Self) -> T) -> T {
+    /// Walks the body of a loop: it may not be come to, and if it is, it is for each item.
+    fn for_each<T>(&mut self, walk: impl FnOnce(&mut Self) -> T) -> T {
         let outside = std::mem::replace(&mut self.if_come_to, IfAbsent::MayFail);
         let walked = self.under_both(self.if_absent.within(IfAbsent::MayFail), self.if_absent, walk);
         self.if_come_to = outside;

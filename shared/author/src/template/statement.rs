@@ -152,13 +152,15 @@ impl<'a> Walker<'a> {
             return Err(self.refuse(for_loop.span(), "recursive loops are not available", "write the inner loop out"));
         }
         let over = self.kept(&for_loop.iter)?;
-        let comes_to_each_node = matches!(over.shape, Shape::Nodes(_)) && for_loop.filter_expr.is_none();
-        let item = self.item_of(over, whole(&for_loop.iter))?;
+        let mut item = self.item_of(over, whole(&for_loop.iter))?;
         if let Some(filter) = &for_loop.filter_expr {
             self.scopes.push();
             self.assign(&for_loop.target, item.clone())?;
             self.under(IfAbsent::MayFail, |walker| walker.truth(filter))?;
             self.scopes.pop();
+            if let Shape::Node(lookups, _) = &mut item.shape {
+                *lookups = lookups.some();
+            }
         }
         let before = self.shell.take().map(Shell::before_repeated);
         self.shell.clone_from(&before);
@@ -166,11 +168,7 @@ impl<'a> Walker<'a> {
         self.assign(&for_loop.target, item)?;
         self.scopes.bind("loop", Variable::of(Shape::Loop, 0));
         self.loops += 1;
-        if comes_to_each_node {
-            self.for_each_node(|walker| walker.statements(&for_loop.body))?;
-        } else {
-            self.perhaps(&for_loop.body)?;
-        }
+        self.for_each(|walker| walker.statements(&for_loop.body))?;
         self.loops -= 1;
         self.scopes.pop();
         self.meet(before.as_ref(), for_loop.span())?;
@@ -272,7 +270,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// What a name is beneath the scope in which only one of two branches set it.
+/// The shape of a name outside the innermost scope, where one of two branches left it as it was.
 fn unset_or_outer(scopes: &Scopes<'_>, name: &str) -> Shape {
     match scopes.find(name) {
         Found::Here(shape) | Found::Outside(shape) => shape,

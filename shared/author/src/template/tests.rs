@@ -37,7 +37,7 @@ fn what_a_template_may_fail_without_stands_in_an_if_or_a_loop() {
 
 #[test]
 fn a_template_fails_without_a_label_of_the_nodes_that_it_looks_up() {
-    let zone = "nodes(tag='t'){labels.zone}";
+    let (zone, any) = ("nodes(tag='t'){labels.zone}", "nodes(tag='t')");
     for (text, certain, perhaps) in [
         ("{% for n in nodes(tag='t') %}{{ n.name }} {{ n.labels.zone }}{% endfor %}", vec![zone], vec![]),
         ("{% for n in nodes(tag='t') %}{{ n.labels.zone|upper }}{% endfor %}", vec![zone], vec![]),
@@ -49,7 +49,36 @@ fn a_template_fails_without_a_label_of_the_nodes_that_it_looks_up() {
             vec![],
             vec![zone],
         ),
-        ("{{ (nodes(tag='t')|first).labels.zone }}", vec![], vec![zone]),
+        ("{{ (nodes(tag='t')|first).labels.zone }}", vec![any], vec![zone]),
+        ("{{ nodes(tag='t')[0].name|default('x') }}", vec![any], vec![]),
+        ("{% set n = nodes(tag='t')[1:]|last %}{{ n.name }}", vec![any], vec![]),
+        ("{% if nodes(tag='t') %}{{ nodes(tag='t')[0].name }}{% endif %}", vec![], vec![]),
+        ("{{ nodes(tag='t')[0].name if nodes(tag='t') else 'x' }}", vec![], vec![]),
+        ("{{ (nodes(tag='t') if 'x' in tags else nodes(tag='u'))[0].name }}", vec![], vec![]),
+        ("{{ nodes(tag='t')|selectattr('name')|map(attribute='name')|join }}", vec![], vec![]),
+        ("{% for n in nodes(tag='u') %}{{ nodes(tag='t')[0].labels.zone }}{% endfor %}", vec![], vec![zone]),
+        (
+            "{% for n in nodes(tag='u') %}{% for m in nodes(tag='t') %}{{ m.labels.zone }}{% endfor %}{% endfor %}",
+            vec![],
+            vec![zone],
+        ),
+        ("{% for n in nodes(tag='t')[1:] %}{{ n.labels.zone }}{% endfor %}", vec![], vec![zone]),
+        ("{% for n in nodes(tag='t')|selectattr('name') %}{{ n.labels.zone }}{% endfor %}", vec![], vec![zone]),
+        (
+            "{% for n in nodes(tag='t')|sort(attribute='name')|reverse %}{{ n.labels.zone }}{% endfor %}",
+            vec![zone],
+            vec![],
+        ),
+        (
+            "{% set n = nodes(tag='t') if 'x' in tags else nodes(tag='u') %}{% for m in n %}{{ m.labels.zone }}{% endfor %}",
+            vec![],
+            vec![zone, "nodes(tag='u'){labels.zone}"],
+        ),
+        (
+            "{{ (primary('t') if 'x' in tags else primary('u')).name }}",
+            vec![],
+            vec!["primary('t'){name}", "primary('u'){name}"],
+        ),
         ("{{ nodes(tag='t')|map(attribute='labels.zone')|join(' ') }}", vec![], vec![]),
         ("{{ primary('t').name }}", vec!["primary('t'){name}"], vec![]),
         ("{% if primary('t') is defined %}{{ primary('t').name }}{% endif %}", vec![], vec![]),

@@ -96,7 +96,7 @@ impl<'a> Pool<'a> {
         let lacks = [
             (Lack::Class, said("resource_class") != Some(&asked.resource_class)),
             (Lack::Class, asked.owner.as_deref().is_some_and(|owner| !is_owned(owner))),
-            (Lack::Parked, node.spec.parked || self.fleet.said(node.id()).is_some_and(|said| said.parked.is_some())),
+            (Lack::Parked, self.fleet.parked(node).is_some()),
             (Lack::Used, node.is_used()),
         ];
         if let Some((lack, _)) = lacks.into_iter().find(|(_, lacks)| *lacks) {

@@ -102,6 +102,9 @@ fn listing(name: &str, rows: Value) -> Value {
 fn open(parts: &[Part]) -> Value {
     let mut schema = object(parts);
     schema.as_object_mut().expect("an object's schema").remove("additionalProperties");
+    for member in READ_ONLY {
+        schema["properties"][member] = json!({"type": "string", "readOnly": true});
+    }
     schema
 }
 
@@ -132,9 +135,11 @@ fn of_form(form: Form) -> Value {
         Form::ListOf(parts) => json!({"type": "array", "items": object(parts)}),
         Form::Names => json!({"type": "array", "items": {"type": "string"}}),
         Form::OneOf(texts) => json!({"type": "string", "enum": texts}),
-        Form::Map => json!({"type": "object"}),
-        Form::Objects => json!({"type": "array"}),
-        Form::Parameters | Form::TextOrList | Form::MapOrList | Form::Share | Form::Any => json!({}),
+        Form::Map => json!({"type": "object", "additionalProperties": true}),
+        Form::Objects => json!({"type": "array", "items": {"type": "object", "additionalProperties": true}}),
+        Form::Parameters | Form::TextOrList | Form::MapOrList | Form::Share | Form::Any => {
+            json!({"description": "Any value."})
+        }
     }
 }
 
@@ -165,29 +170,52 @@ pub fn as_written(mut shown: Map<String, Value>) -> Map<String, Value> {
     shown
 }
 
-/// A namespace, as its author wrote it, with what a given one has and it has not.
+/// A namespace, as its author wrote it, with what a given one has and it has not: also within an object that both have. A property, a
+/// tag and a resource type are kept as they stand.
 #[must_use]
 pub fn merged(mut stored: Map<String, Value>, given: Map<String, Value>) -> Map<String, Value> {
     for (name, value) in given {
         match (stored.get_mut(&name), value) {
-            (Some(Value::Object(own)), Value::Object(other)) => {
-                for (key, value) in other {
-                    own.entry(key).or_insert(value);
-                }
-            }
-            (Some(Value::Array(own)), Value::Array(other)) => {
-                let has = |own: &[Value], one: &Value| own.iter().any(|stored| stored.get("name") == one.get("name"));
-                for one in other {
-                    if !has(own, &one) {
-                        own.push(one);
-                    }
-                }
-            }
+            (Some(Value::Object(own)), Value::Object(other)) => add(own, other),
+            (Some(Value::Array(own)), Value::Array(other)) => add_members(own, other, name == Definition::LIST),
             (Some(_), _) => {}
             (None, value) => drop(stored.insert(name, value)),
         }
     }
     stored
+}
+
+/// Adds the entries of a map that it has not.
+fn add(own: &mut Map<String, Value>, other: Map<String, Value>) {
+    for (key, value) in other {
+        own.entry(key).or_insert(value);
+    }
+}
+
+/// Adds the members of a list that it has not, and to those of it that have members of their own what they have not.
+fn add_members(own: &mut Vec<Value>, other: Vec<Value>, are_objects: bool) {
+    for one in other {
+        match (own.iter_mut().find(|stored| stored.get("name") == one.get("name")), one) {
+            (None, one) if one.is_object() => own.push(one),
+            (Some(Value::Object(stored)), Value::Object(one)) if are_objects => {
+                *stored = merged_object(std::mem::take(stored), one);
+            }
+            (Some(_) | None, _) => {}
+        }
+    }
+}
+
+/// An object that both have, with the properties that it has not. Of these those are required that the given one requires; whether one of
+/// its own is required stays as it is.
+fn merged_object(mut stored: Map<String, Value>, given: Map<String, Value>) -> Map<String, Value> {
+    let texts =
+        |object: &Map<String, Value>| object.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    let is_own = |name: &Value| stored.get("properties").and_then(|own| own.get(name.as_str()?)).is_some();
+    let mut required = texts(&stored);
+    let new: Vec<Value> = texts(&given).into_iter().filter(|name| !is_own(name) && !required.contains(name)).collect();
+    required.extend(new);
+    stored.insert("required".to_owned(), required.into());
+    merged(stored, given)
 }
 
 /// What stands before the names of a namespace's properties on a resource type; nothing where it is not associated with it.
@@ -234,6 +262,24 @@ mod tests {
         let expected =
             json!({"namespace": "N", "description": "D", "tags": [{"name": "a"}, {"name": "b"}, {"name": "c"}]});
         assert_eq!(Value::Object(merged(as_written(shown), given)), expected);
+    }
+
+    #[test]
+    fn an_object_that_both_have_gets_the_properties_that_it_has_not() {
+        let namespace = |objects: Value| json!({"namespace": "N", "objects": objects}).as_object().cloned().unwrap();
+        let property = |title: &str| json!({"title": title, "type": "string"});
+        let stored = namespace(json!([{"name": "disk", "required": [], "properties": {"size": property("Size")}}]));
+        let given = namespace(json!([
+            {"name": "disk", "description": "D", "required": ["size", "bus"],
+             "properties": {"size": property("Other"), "bus": property("Bus")}},
+            {"name": "net"},
+        ]));
+        let expected = namespace(json!([
+            {"name": "disk", "description": "D", "required": ["bus"],
+             "properties": {"size": property("Size"), "bus": property("Bus")}},
+            {"name": "net"},
+        ]));
+        assert_eq!(merged(stored, given), expected);
     }
 
     #[test]

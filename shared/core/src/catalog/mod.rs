@@ -9,4 +9,4 @@ mod value;
 pub use bind::{Binding, Bound, Catalog, NotAllowed};
 pub use builtin::builtin;
 pub use glance::{READ_ONLY, as_written, merged, prefix, prefixed, schema, turn_tags, without_read_only};
-pub use said::{Meant, Sayings, Says};
+pub use said::{Meant, SaidIn, Sayings, Says};

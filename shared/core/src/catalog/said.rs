@@ -1,4 +1,4 @@
-//! What objects say of keys, and what the catalogue says to that: a value is refused where it is written anew, and found where it stands.
+//! What objects say of keys, and what the catalogue says to that: a new value is refused, and one that stands already is a finding.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -79,12 +79,21 @@ impl Meant {
     }
 }
 
+/// Where an object says something of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaidIn {
+    /// In the map of that kind of keys.
+    Map(Bound),
+    /// In its requirements.
+    Requirements,
+}
+
 impl Catalog {
     /// Checks what an object says now and did not say before.
     ///
     /// # Errors
-    /// The first that is not allowed, with the field of a body in which it stands.
-    pub fn check_said(&self, before: Sayings<'_>, after: Sayings<'_>) -> Result<(), (String, NotAllowed)> {
+    /// The first that is not allowed, and where it stands.
+    pub fn check_said(&self, before: Sayings<'_>, after: Sayings<'_>) -> Result<(), (SaidIn, NotAllowed)> {
         if self.is_empty() {
             return Ok(());
         }
@@ -93,12 +102,12 @@ impl Catalog {
             if known.get(&(bound, key)) == Some(&value) {
                 continue;
             }
-            let at = |wrong| (format!("{}.{key}", bound.field()), wrong);
+            let at = |wrong| (SaidIn::Map(bound), wrong);
             self.check_value(bound, key, &value).map_err(at)?;
         }
         let known = before.requirements.map_or(&[][..], |all| &all.0);
         for requirement in after.requirements.iter().flat_map(|all| &all.0).filter(|one| !known.contains(one)) {
-            self.check_requirement(requirement).map_err(|wrong| ("requirements".to_owned(), wrong))?;
+            self.check_requirement(requirement).map_err(|wrong| (SaidIn::Requirements, wrong))?;
         }
         Ok(())
     }
@@ -187,8 +196,8 @@ mod tests {
         let (old, new) = (map(json!({"memory_mb": "x"})), map(json!({"memory_mb": "x", "tier": "gold", "teir": 1})));
         let said = |properties| Sayings { properties: Some(properties), ..Sayings::default() };
         assert_eq!(catalog.check_said(said(&old), said(&new)), Ok(()));
-        let (field, wrong) = catalog.check_said(Sayings::default(), said(&new)).unwrap_err();
-        assert_eq!(field, "properties.memory_mb");
+        let (place, wrong) = catalog.check_said(Sayings::default(), said(&new)).unwrap_err();
+        assert_eq!((place, wrong.key.as_str()), (SaidIn::Map(Bound::Property), "memory_mb"));
         assert_eq!(
             wrong.to_string(),
             "property memory_mb: \"x\" is no whole number, says namespace Site of the catalogue"

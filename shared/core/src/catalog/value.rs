@@ -8,6 +8,7 @@ use regex_lite::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use crate::digest::canonical_json;
+use crate::finding::first_few;
 use crate::name::{cut, near, suggest};
 use crate::object::{Items, Property, PropertyType};
 
@@ -174,12 +175,7 @@ struct List<'a>(&'a [String]);
 
 impl fmt::Display for List<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let first: Vec<&str> = self.0.iter().take(MOST_LISTED).map(String::as_str).collect();
-        f.write_str(&first.join(", "))?;
-        match self.0.len().saturating_sub(MOST_LISTED) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
-        }
+        f.write_str(&first_few(self.0.iter().map(String::as_str), MOST_LISTED))
     }
 }
 

@@ -2,26 +2,17 @@
 
 use std::sync::Arc;
 
-use super::fold::Parts;
+use uuid::Uuid;
+
 use super::{Change, ClusterEntry, Dirty, Fleet, GroupEntry, GroupFold, Missing, NodeEntry, TemplateEntry};
-use crate::change::{self, Class, Classified, FieldChange};
+use crate::change::{self, Class, Classified, FieldChange, Reach};
 use crate::input::{Path, Read, Reference};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
-    Cluster, ClusterId, ClusterTemplate, GroupId, Node, NodeGroup, NodeId, Object, Observation, Primary, ReleaseTags,
-    ReleaseTagsSpec, SaidOnHost, Spec, TemplateId,
+    Cluster, ClusterId, ClusterTemplate, GroupId, InspectionRule, Namespace, Node, NodeGroup, NodeId, Object,
+    Observation, Primary, ReleaseTags, SaidOnHost, Spec, TemplateId,
 };
 use crate::release::CompiledRelease;
-
-impl Parts for Fleet {
-    fn release(&self, name: &ReleaseRef) -> Option<Arc<CompiledRelease>> {
-        self.releases.get(name).cloned()
-    }
-
-    fn release_tags(&self, name: &Name) -> Option<&ReleaseTags> {
-        self.release_tags.get(name).map(|tags| &**tags)
-    }
-}
 
 impl Fleet {
     /// Applies one change, and names the nodes that must be resolved again.
@@ -29,7 +20,10 @@ impl Fleet {
         let before = self.clone();
         let mut dirty = Dirty::default();
         let seen = self.put(change, &mut dirty);
-        self.reach_readers(&before, seen, &mut dirty);
+        // Where every node is reached, nothing is left for the readers.
+        if !dirty.is_of_all() {
+            self.reach_readers(&before, seen, &mut dirty);
+        }
         dirty
     }
 
@@ -50,16 +44,8 @@ impl Fleet {
                 self.releases.remove(&name);
                 self.refold_users(&name, change::OF_RELEASE, dirty);
             }
-            Change::ReleaseTags(tags) => {
-                let name = tags.meta.name.clone();
-                let old = self.release_tags.insert(name.clone(), Arc::clone(&tags));
-                let old = old.map(|old| old.spec.clone()).unwrap_or_default();
-                self.refold_beside(&name, &tags.spec.changes(&old), dirty);
-            }
-            Change::RemoveReleaseTags(name) => {
-                let old = self.release_tags.remove(&name).map(|old| old.spec.clone()).unwrap_or_default();
-                self.refold_beside(&name, &ReleaseTagsSpec::default().changes(&old), dirty);
-            }
+            Change::ReleaseTags(tags) => self.put_release_tags(&tags.meta.name.clone(), Some(tags), dirty),
+            Change::RemoveReleaseTags(name) => self.put_release_tags(&name, None, dirty),
             Change::Template(template) => self.put_template(TemplateId(template.meta.uuid), Some(template), dirty),
             Change::RemoveTemplate(id) => self.put_template(id, None, dirty),
             Change::Cluster(cluster) => self.put_cluster(ClusterId(cluster.meta.uuid), Some(cluster), dirty),
@@ -76,25 +62,47 @@ impl Fleet {
                 self.put_primary(cluster, &tag, Some(primary), dirty);
             }
             Change::RemovePrimary(cluster, tag) => self.put_primary(cluster, &tag, None, dirty),
-            Change::Namespace(namespace) => {
-                self.namespaces.insert(namespace.meta.uuid, namespace);
-                self.catalog = Arc::default();
-            }
-            Change::RemoveNamespace(id) => {
-                self.namespaces.remove(&id);
-                self.catalog = Arc::default();
-            }
-            Change::Secret(name, version) => {
-                if self.secrets.insert(Arc::clone(&name), version) != Some(version) {
-                    self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);
-                }
-            }
-            Change::RemoveSecret(name) => {
-                self.secrets.remove(&name);
-                self.reach_all(&|read| matches!(read, Read::Secret(own) if **own == *name), dirty);
-            }
+            Change::Namespace(namespace) => self.put_namespace(namespace.meta.uuid, Some(namespace)),
+            Change::RemoveNamespace(id) => self.put_namespace(id, None),
+            Change::Rule(rule) => self.put_rule(rule.meta.uuid, Some(rule), dirty),
+            Change::RemoveRule(id) => self.put_rule(id, None, dirty),
+            Change::Secret(name, version) => self.put_secret(&name, Some(version), dirty),
+            Change::RemoveSecret(name) => self.put_secret(&name, None, dirty),
         }
         None
+    }
+
+    fn put_namespace(&mut self, id: Uuid, namespace: Option<Arc<Namespace>>) {
+        match namespace {
+            Some(namespace) => drop(self.namespaces.insert(id, namespace)),
+            None => drop(self.namespaces.remove(&id)),
+        }
+        self.catalog = Arc::default();
+    }
+
+    /// What rules give is worked out where somebody asks: no node is looked at here.
+    fn put_rule(&mut self, id: Uuid, rule: Option<Arc<InspectionRule>>, dirty: &mut Dirty) {
+        let changes = match (self.rules.get(id), &rule) {
+            (Some(old), Some(new)) => change::changes(old, new),
+            (None, None) => return,
+            (Some(_), None) | (None, Some(_)) => change::OF_RULE.to_vec(),
+        };
+        match rule {
+            Some(rule) => self.rules.put(rule),
+            None => self.rules.remove(id),
+        }
+        // A rule stands above every node.
+        if changes.iter().any(|one| one.class.reach() != Reach::Nobody) {
+            dirty.add_all();
+        }
+    }
+
+    fn put_secret(&mut self, name: &Arc<str>, version: Option<u64>, dirty: &mut Dirty) {
+        let before = match version {
+            Some(version) => self.secrets.insert(Arc::clone(name), version),
+            None => self.secrets.remove(name),
+        };
+        self.reach_secret(name, before != version, dirty);
     }
 
     fn put_release(&mut self, release: Arc<CompiledRelease>, dirty: &mut Dirty) {
@@ -104,6 +112,16 @@ impl Fleet {
         }
         self.releases.insert(name.clone(), release);
         self.refold_users(&name, change::OF_RELEASE, dirty);
+    }
+
+    fn put_release_tags(&mut self, name: &Name, tags: Option<Arc<ReleaseTags>>, dirty: &mut Dirty) {
+        let after = tags.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
+        let old = match tags {
+            Some(tags) => self.release_tags.insert(name.clone(), tags),
+            None => self.release_tags.remove(name),
+        };
+        let before = old.map(|old| old.spec.clone()).unwrap_or_default();
+        self.refold_beside(name, &after.changes(&before), dirty);
     }
 
     fn put_template(&mut self, id: TemplateId, template: Option<Arc<ClusterTemplate>>, dirty: &mut Dirty) {
@@ -142,7 +160,7 @@ impl Fleet {
 
     fn put_group(&mut self, id: GroupId, group: Option<Arc<NodeGroup>>, dirty: &mut Dirty) {
         let changes = differences(self.group(id), group.as_ref());
-        let before = self.cluster_of(id);
+        let before = self.cluster_of_group(id);
         let after = group.as_ref().map(|group| group.spec.cluster);
         if let Some(cluster) = before.filter(|_| before != after) {
             for node in self.nodes_of(id).collect::<Vec<_>>() {
@@ -171,13 +189,14 @@ impl Fleet {
         let id = node.id();
         let Some(old) = self.nodes.get(&id).cloned() else { return self.add_node(node, dirty) };
         let changes = change::changes(&old.node, &node);
-        let next = NodeEntry { node, ..NodeEntry::clone(&old) };
-        if changes.iter().any(|one| one.class != Class::Nowhere) {
+        let next = old.with_node(node);
+        // Rules may read any field.
+        if changes.iter().any(|one| one.class != Class::Nowhere) || (!changes.is_empty() && !self.rules.is_empty()) {
             dirty.add(id);
         }
         let decides = changes.iter().any(|one| one.class.decides_tasks());
         if !decides && self.is_set_aside(&old) == self.is_set_aside(&next) {
-            self.nodes.insert(id, Arc::new(next));
+            self.keep(next);
             return;
         }
         let (before, after) = (old.node.spec.nodegroup, next.node.spec.nodegroup);
@@ -211,8 +230,11 @@ impl Fleet {
                 self.groups.insert(group, entry);
             }
         }
-        let entry = self.nodes.get(&id).map_or_else(|| NodeEntry::bare(Arc::clone(&node)), |old| NodeEntry::clone(old));
-        self.nodes.insert(id, Arc::new(NodeEntry { node, ..entry }));
+        let entry = match self.nodes.get(&id) {
+            Some(old) => old.with_node(node),
+            None => NodeEntry::bare(node),
+        };
+        self.keep(entry);
         self.replace(&[id], dirty);
     }
 
@@ -227,7 +249,19 @@ impl Fleet {
             self.by_name.remove(name.as_str());
         }
         self.said.remove(&id);
-        self.nodes.remove(&id);
+        let last = self.nodes.remove(&id);
+        if let Some(index) = &mut self.index {
+            index.replace(id, last.as_deref(), None);
+        }
+    }
+
+    /// Puts a node's entry in the place of the one before.
+    pub(super) fn keep(&mut self, entry: NodeEntry) {
+        let (id, entry) = (entry.node.id(), Arc::new(entry));
+        let before = self.nodes.insert(id, Arc::clone(&entry));
+        if let Some(index) = &mut self.index {
+            index.replace(id, before.as_deref(), Some(&entry));
+        }
     }
 
     fn leave_group(&mut self, id: NodeId, group: GroupId) {
@@ -240,7 +274,7 @@ impl Fleet {
         }
     }
 
-    /// A report reaches its own node where something that the node's answer reads has changed.
+    /// A report reaches its own node where what has changed makes a difference there, as each class says.
     fn put_observation(&mut self, id: NodeId, seen: Option<Arc<Observation>>, dirty: &mut Dirty) -> Option<NodeId> {
         let old = self.nodes.get(&id).cloned()?;
         let none = Observation::default();
@@ -249,21 +283,28 @@ impl Fleet {
         if changes.is_empty() && old.observation.is_some() == seen.is_some() {
             return None;
         }
-        let is_told = changes.iter().any(|one| one.class.reaches_all());
-        let fold = old.node.spec.nodegroup.and_then(|group| self.fold(group).ok().cloned());
-        let fills = fold.as_ref().is_some_and(|fold| fold.accepted(before) != fold.accepted(after));
-        let by_tasks = old.profile.iter().flat_map(|profile| profile.reads.iter().map(Reference::read));
-        let by_requirements = fold.iter().flat_map(|fold| &*fold.required);
-        let reads = by_tasks.chain(by_requirements).any(|read| reads_fact(read, before, after));
-        if is_told || fills || reads {
+        let fold = self.fold_above(&old.node.spec);
+        let is_read = || {
+            let by_tasks = old.profile.iter().flat_map(|profile| profile.reads.iter().map(Reference::read));
+            let by_requirements = fold.iter().flat_map(|fold| &*fold.required);
+            by_tasks.chain(by_requirements).any(|read| reads_fact(read, before, after))
+        };
+        let reaches = |change: &FieldChange| match change.class.reach() {
+            Reach::Nobody => false,
+            Reach::Everyone => true,
+            Reach::ByKey => fold.is_some_and(|fold| fold.accepted(before) != fold.accepted(after)),
+            Reach::ByTasks => is_read(),
+        };
+        // What rules make of it is worked out when somebody asks.
+        if changes.iter().any(reaches) || !self.rules.is_empty() {
             dirty.add(id);
         }
         let observation = seen.map(|seen| Arc::new(self.shared.observation(&seen)));
-        self.nodes.insert(id, Arc::new(NodeEntry { observation, ..NodeEntry::clone(&old) }));
+        self.keep(old.with_observation(observation));
         Some(id)
     }
 
-    /// What is said on a host reaches its own node, and by a park whoever may hold a tag as primary in its place.
+    /// What is said on a host reaches its own node. If the host was parked or unparked, it also reaches the nodes that may become primary in its place.
     fn put_said(&mut self, id: NodeId, said: Option<Arc<SaidOnHost>>, dirty: &mut Dirty) {
         let Some(entry) = self.nodes.get(&id).cloned().filter(|_| self.said.get(&id) != said.as_ref()) else { return };
         dirty.add(id);
@@ -383,10 +424,11 @@ impl Fleet {
         GroupFold::new(group, cluster, template, self).map(Arc::new).map_err(missing)
     }
 
-    /// Every node whose tasks or requirements read such a thing.
-    fn reach_all(&self, wanted: &dyn Fn(&Read) -> bool, dirty: &mut Dirty) {
-        for group in self.groups.keys() {
-            self.reach_in(*group, wanted, dirty);
+    /// Reaches the nodes whose tasks or requirements read a secret, where its version is another.
+    fn reach_secret(&self, name: &str, differs: bool, dirty: &mut Dirty) {
+        if differs && change::OF_SECRET.reach() == Reach::ByTasks {
+            let wanted = |read: &Read| matches!(read, Read::Secret(own) if **own == *name);
+            self.groups.keys().for_each(|group| self.reach_in(*group, &wanted, dirty));
         }
     }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::Fleet;
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::object::{
-    Cluster, ClusterId, ClusterTemplate, GroupId, Namespace, Node, NodeGroup, NodeId, Observation, Primary,
-    ReleaseTags, SaidOnHost, TemplateId,
+    Cluster, ClusterId, ClusterTemplate, GroupId, InspectionRule, Namespace, Node, NodeGroup, NodeId, Observation,
+    Primary, ReleaseTags, SaidOnHost, TemplateId,
 };
 use crate::release::CompiledRelease;
 
@@ -53,54 +54,57 @@ pub enum Change {
     Namespace(Arc<Namespace>),
     /// A namespace is gone.
     RemoveNamespace(Uuid),
+    /// An inspection rule.
+    Rule(Arc<InspectionRule>),
+    /// An inspection rule is gone.
+    RemoveRule(Uuid),
     /// A secret has another version; its value is never here.
     Secret(Arc<str>, u64),
     /// A secret is gone.
     RemoveSecret(Arc<str>),
 }
 
-/// The nodes that a change reaches: whose answer may be another now.
+/// The nodes that a change reaches: their answers may be others now. All nodes of a fleet are one value, since they may be many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {
     nodes: BTreeSet<NodeId>,
+    is_of_all: bool,
 }
 
 impl Dirty {
-    /// The nodes, by uuid. One that is gone is among them.
-    pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
-        self.nodes.iter().copied()
+    /// The nodes, by uuid, as the fleet has them after the change; then those that are gone.
+    pub fn nodes<'a>(&'a self, fleet: &'a Fleet) -> impl Iterator<Item = NodeId> + 'a {
+        let all = self.is_of_all.then(|| fleet.nodes.keys().copied());
+        let named = self.nodes.iter().copied().filter(|id| !self.is_of_all || fleet.node(*id).is_none());
+        all.into_iter().flatten().chain(named)
     }
 
     /// Whether nobody is reached.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        !self.is_of_all && self.nodes.is_empty()
     }
 
-    /// How many are reached.
-    pub fn len(&self) -> usize {
-        self.nodes.len()
+    /// Whether every node is reached.
+    pub fn is_of_all(&self) -> bool {
+        self.is_of_all
     }
 
     /// Whether a node is reached.
     pub fn contains(&self, id: NodeId) -> bool {
-        self.nodes.contains(&id)
+        self.is_of_all || self.nodes.contains(&id)
     }
 
     /// Takes in what another change reached.
     pub fn extend(&mut self, other: Self) {
         self.nodes.extend(other.nodes);
+        self.is_of_all |= other.is_of_all;
     }
 
     pub(super) fn add(&mut self, id: NodeId) {
         self.nodes.insert(id);
     }
-}
 
-impl IntoIterator for Dirty {
-    type Item = NodeId;
-    type IntoIter = std::collections::btree_set::IntoIter<NodeId>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.nodes.into_iter()
+    pub(super) fn add_all(&mut self) {
+        self.is_of_all = true;
     }
 }

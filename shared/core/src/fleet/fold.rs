@@ -3,18 +3,37 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::Missing;
+use uuid::Uuid;
+
+use super::{Fleet, Missing};
 use crate::host_labels::HostLabelRule;
 use crate::input::{Path, Read};
 use crate::key::{LabelKey, LabelValue};
 use crate::labels::{Annotations, Labels, Parameters};
 use crate::lifecycle::Lifecycle;
-use crate::name::{Name, ReleaseRef};
-use crate::object::{Cluster, ClusterId, ClusterTemplate, Inherited, NodeGroup, Observation, ReleaseTags};
+use crate::name::{Name, ObjectName, ReleaseRef};
+use crate::object::{
+    Cluster, ClusterId, ClusterTemplate, GroupId, Inherited, Meta, NodeGroup, NodeGroupSpec, Object, Observation,
+    TemplateId, Timestamp,
+};
 use crate::origin::{Level, Origin, Resolved, nearest};
 use crate::release::CompiledRelease;
 use crate::requirement::{Field, Requirement};
 use crate::role::RoleTable;
+
+/// What each level of an object's descent provides, the farthest from the host first.
+pub type Levels<'a> = Vec<(Level, &'a Inherited)>;
+
+/// The three maps that go down the levels, folded.
+#[derive(Clone, Debug, Default)]
+pub struct Maps {
+    /// Labels.
+    pub labels: Labels,
+    /// Annotations.
+    pub annotations: Annotations,
+    /// Parameters.
+    pub parameters: Parameters,
+}
 
 /// What the levels above its nodes make of one group.
 #[derive(Clone, Debug)]
@@ -25,12 +44,8 @@ pub struct GroupFold {
     pub cluster: Arc<Cluster>,
     /// The cluster's template; `None`: the cluster is its own top level.
     pub template: Option<Arc<ClusterTemplate>>,
-    /// Labels, folded down to the group.
-    pub labels: Labels,
-    /// Annotations, folded down to the group.
-    pub annotations: Annotations,
-    /// Parameters, folded down to the group.
-    pub parameters: Parameters,
+    /// What the levels provide, folded down to the group.
+    pub maps: Maps,
     /// Which labels flow to the hosts' label maps.
     pub host_labels: Resolved<Arc<HostLabelRule>>,
     /// The release that the nearest level names; `None`: nobody names one, so there are no tasks.
@@ -43,12 +58,86 @@ pub struct GroupFold {
     pub(super) required: Box<[Read]>,
 }
 
-/// Where a fold looks its parts up.
-pub(super) trait Parts {
-    /// A release.
-    fn release(&self, name: &ReleaseRef) -> Option<Arc<CompiledRelease>>;
-    /// User-defined tags beside a release.
-    fn release_tags(&self, name: &Name) -> Option<&ReleaseTags>;
+impl Maps {
+    /// Folds levels, the farthest from the host first.
+    pub fn of(levels: &[(Level, &Inherited)]) -> Self {
+        Self {
+            labels: Labels::of(levels.iter().map(|(level, said)| (*level, &said.labels))),
+            annotations: Annotations::of(levels.iter().map(|(level, said)| (*level, &said.annotations))),
+            parameters: Parameters::of(levels.iter().map(|(level, said)| (*level, &said.parameters))),
+        }
+    }
+}
+
+/// What comes down the levels.
+impl Fleet {
+    /// What a template provides; nothing where it is not there.
+    pub fn levels_to_template(&self, id: TemplateId) -> Levels<'_> {
+        self.template(id).map(|template| (Level::ClusterTemplate, &template.spec.inherited)).into_iter().collect()
+    }
+
+    /// What a cluster and its template provide; nothing where the cluster is not there.
+    pub fn levels_to_cluster(&self, id: ClusterId) -> Levels<'_> {
+        let Some(cluster) = self.cluster(id) else { return Vec::new() };
+        let template = cluster.spec.cluster_template.map(|id| self.levels_to_template(id));
+        let mut levels = template.unwrap_or_default();
+        levels.push((Level::Cluster, &cluster.spec.inherited));
+        levels
+    }
+
+    /// What a group and the levels above it provide; nothing where the group is not there.
+    pub fn levels_to_group(&self, id: GroupId) -> Levels<'_> {
+        let Some(group) = self.group(id) else { return Vec::new() };
+        let mut levels = self.levels_to_cluster(group.spec.cluster);
+        levels.push((Level::NodeGroup, &group.spec.inherited));
+        levels
+    }
+
+    /// The release that the groups of a cluster run where they name none themselves.
+    pub fn cluster_release<'a>(&'a self, cluster: &'a Cluster) -> Option<&'a ReleaseRef> {
+        let template = cluster.spec.cluster_template.and_then(|id| self.template(id));
+        named_release(template.map(|template| &**template), cluster, None).map(|named| named.value)
+    }
+
+    /// What comes down to what stands in a cluster and in no group of it, as in a group that says nothing; `None`: something is missing.
+    pub(crate) fn fold_of_cluster(&self, id: ClusterId, name: ObjectName) -> Option<GroupFold> {
+        let cluster = self.cluster(id)?;
+        let template = cluster.spec.cluster_template.and_then(|id| self.template(id));
+        let group = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeGroupSpec::new(id) };
+        let fold = GroupFold::new(&Arc::new(group), cluster, template, self).ok()?;
+        Some(GroupFold { maps: Maps::of(&self.levels_to_cluster(id)), ..fold })
+    }
+
+    /// What roles produce, and which tags can be seen, in a cluster.
+    pub fn cluster_table(&self, cluster: &Cluster) -> RoleTable {
+        self.table(self.cluster_release(cluster), cluster)
+    }
+
+    /// The same under a release. Of one that is not there, only the tags beside it are seen.
+    fn table(&self, release: Option<&ReleaseRef>, cluster: &Cluster) -> RoleTable {
+        let beside = release.and_then(|release| self.release_tags(&release.name));
+        let beside = beside.into_iter().flat_map(|tags| &tags.spec.tags).chain(&cluster.spec.tags);
+        match release.and_then(|release| self.release(release)) {
+            Some(release) => {
+                RoleTable::new(&release.roles, &release.tags, beside, &cluster.spec.roles).deciding(&release.extensions)
+            }
+            None => RoleTable::new(&BTreeMap::new(), &BTreeMap::new(), beside, &cluster.spec.roles),
+        }
+    }
+}
+
+/// The release that the level nearest to the hosts names.
+fn named_release<'a>(
+    template: Option<&'a ClusterTemplate>,
+    cluster: &'a Cluster,
+    group: Option<&'a NodeGroup>,
+) -> Option<Resolved<&'a ReleaseRef, Level>> {
+    let said = [
+        (Level::ClusterTemplate, template.and_then(|template| template.spec.release.as_ref())),
+        (Level::Cluster, cluster.spec.release.as_ref()),
+        (Level::NodeGroup, group.and_then(|group| group.spec.release.as_ref())),
+    ];
+    nearest(said.into_iter().filter_map(|(level, name)| Some((level, name?))))
 }
 
 impl GroupFold {
@@ -60,35 +149,18 @@ impl GroupFold {
         group: &Arc<NodeGroup>,
         cluster: &Arc<Cluster>,
         template: Option<&Arc<ClusterTemplate>>,
-        parts: &impl Parts,
+        fleet: &Fleet,
     ) -> Result<Self, Missing> {
-        let top = template.map(|template| &template.spec.inherited);
-        let levels = [
-            top.map(|said| (Level::ClusterTemplate, said)),
-            Some((Level::Cluster, &cluster.spec.inherited)),
-            Some((Level::NodeGroup, &group.spec.inherited)),
-        ];
-        let levels: Vec<(Level, &Inherited)> = levels.into_iter().flatten().collect();
-        let named = nearest(
-            [
-                (Level::ClusterTemplate, template.and_then(|template| template.spec.release.as_ref())),
-                (Level::Cluster, cluster.spec.release.as_ref()),
-                (Level::NodeGroup, group.spec.release.as_ref()),
-            ]
-            .into_iter()
-            .filter_map(|(level, name)| Some((level, name?))),
-        );
+        let named = named_release(template.map(|template| &**template), cluster, Some(group));
         let release = named
-            .map(|said| match parts.release(said.value) {
-                Some(value) => Ok(Resolved { value, origin: said.origin }),
+            .map(|said| match fleet.release(said.value) {
+                Some(value) => Ok(Resolved { value: Arc::clone(value), origin: said.origin }),
                 None => Err(Missing::Release(said.value.clone())),
             })
             .transpose()?;
-        let table = release.as_ref().map(|release| Arc::new(table(&release.value, cluster, parts)));
+        let table = release.as_ref().map(|release| Arc::new(fleet.table(Some(&release.value.name), cluster)));
         Ok(Self {
-            labels: Labels::of(levels.iter().map(|(level, said)| (*level, &said.labels))),
-            annotations: Annotations::of(levels.iter().map(|(level, said)| (*level, &said.annotations))),
-            parameters: Parameters::of(levels.iter().map(|(level, said)| (*level, &said.parameters))),
+            maps: Maps::of(&fleet.levels_to_group(GroupId(group.meta.uuid))),
             host_labels: host_labels(group, cluster, template),
             release,
             table,
@@ -140,21 +212,22 @@ impl GroupFold {
 
     /// The labels that a host reported and that it may fill.
     pub fn accepted(&self, seen: &Observation) -> BTreeMap<LabelKey, LabelValue> {
-        let rule = &self.host_labels.value;
-        let accepted = seen.labels.iter().filter(|label| rule.accepts(&label.key));
-        accepted
-            .filter_map(|label| Some((LabelKey::new(&label.key).ok()?, LabelValue::new(&label.value).ok()?)))
-            .collect()
+        self.taken(seen).collect()
+    }
+
+    fn taken<'a>(&'a self, seen: &'a Observation) -> impl Iterator<Item = (LabelKey, LabelValue)> {
+        let accepted = seen.labels.iter().filter(|label| self.host_labels.value.accepts(&label.key));
+        accepted.filter_map(|label| Some((LabelKey::new(&label.key).ok()?, LabelValue::new(&label.value).ok()?)))
     }
 
     /// Whether a node's host fills a key, unless a level speaks for it.
     pub(super) fn fills(&self, seen: &Observation, key: &LabelKey) -> bool {
-        self.host_labels.value.accepts(key) && seen.labels.iter().any(|label| *label.key == **key)
+        self.taken(seen).any(|(taken, _)| taken == *key)
     }
 
-    /// Whether a host's reported labels could become effective here at all.
-    pub fn accepts_labels(&self, seen: &Observation) -> bool {
-        seen.labels.iter().any(|label| self.host_labels.value.accepts(&label.key))
+    /// Whether one of a host's reported labels may become effective here.
+    pub(crate) fn accepts_labels(&self, seen: &Observation) -> bool {
+        self.taken(seen).next().is_some()
     }
 }
 
@@ -170,12 +243,6 @@ fn read_by(requirement: &Requirement) -> Option<Read> {
         Field::Property(name) => Path::new(["properties", name]).map(Read::Node),
         Field::Fact(name) => Path::new(name.split('.')).map(Read::Fact),
     }
-}
-
-fn table(release: &CompiledRelease, cluster: &Cluster, parts: &impl Parts) -> RoleTable {
-    let beside = parts.release_tags(&release.name.name);
-    let beside = beside.into_iter().flat_map(|tags| &tags.spec.tags);
-    RoleTable::new(&release.roles, &release.tags, beside.chain(&cluster.spec.tags), &cluster.spec.roles)
 }
 
 /// The nearest level's rule. One that does not compile is refused where it is written, and is left aside here.

@@ -176,7 +176,7 @@ impl Patterns {
 
 /// A field of a node as another host may see it ([`crate::input::fields::LOOKUP`]).
 fn field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
-    let fold = entry.node.spec.nodegroup.and_then(|group| fleet.fold(group).ok());
+    let fold = fleet.fold_above(&entry.node.spec);
     let seen = entry.observation.as_deref();
     match (path.first(), path.keys()) {
         ("name", _) => Some(entry.node.display_name().into()),
@@ -186,9 +186,10 @@ fn field(fleet: &Fleet, entry: &NodeEntry, path: &Path) -> Option<Value> {
         ("address", _) => fact(seen?, &["network", "address"]),
         ("hostname", _) => fact(seen?, &["hostname"]),
         ("labels", [_, key]) => {
-            let labels = entry.labels(fold.map(|fold| &**fold));
+            // What rules give is not asked: it may be what a host reported, word for word.
+            let labels = entry.labels(fold.map(|fold| &**fold), fleet.rules().nothing());
             let said = labels.line(&**key)?.effective()?;
-            (said.origin != Origin::Host).then(|| said.value.as_str().into())
+            matches!(said.origin, Origin::Level(_)).then(|| said.value.as_str().into())
         }
         ("facts", [_, rest @ ..]) => fact(seen?, &rest.iter().map(AsRef::as_ref).collect::<Vec<_>>()),
         _ => None,

@@ -12,7 +12,9 @@ mod apply;
 mod change;
 mod elect;
 mod fold;
+mod index;
 mod lookup;
+mod lost;
 mod missing;
 mod node;
 mod place;
@@ -27,23 +29,30 @@ use imbl::{OrdMap, OrdSet};
 use uuid::Uuid;
 
 pub use change::{Change, Dirty};
-pub use fold::GroupFold;
+pub use fold::{GroupFold, Levels, Maps};
+use index::Index;
+pub use index::{Among, KEPT, Term, kept_form};
 use lookup::LookUp;
+pub use lost::lost_labels;
 pub use missing::Missing;
 pub(crate) use node::NodeEntry;
+pub use node::ended_unassignments;
+pub(crate) use node::roles_below;
 use share::Shared;
 pub use view::NodeView;
 
 use crate::catalog::Catalog;
 use crate::input::Reference;
+use crate::inspection::RuleSet;
 
 use crate::name::{Name, NodeName, ReleaseRef, TagName};
 use crate::object::{
-    Cluster, ClusterId, ClusterTemplate, GroupId, Namespace, Node, NodeGroup, NodeId, Observation, Primary,
+    Cluster, ClusterId, ClusterTemplate, GroupId, Namespace, Node, NodeGroup, NodeId, NodeSpec, Observation, Primary,
     ReleaseTags, SaidOnHost, TemplateId,
 };
 use crate::release::{CompiledRelease, Profile, ProfileHash};
 use crate::role::natural_cmp;
+use crate::status::{Side, parked};
 use crate::task::Mode;
 
 /// Every object of the model, and what follows from it.
@@ -66,9 +75,12 @@ pub struct Fleet {
     namespaces: OrdMap<Uuid, Arc<Namespace>>,
     /// What these say, made when it is first asked for: every snapshot until one of them changes has the same.
     catalog: Arc<OnceLock<Catalog>>,
+    rules: RuleSet,
     shared: Shared,
     /// Every profile that some node has, with how many have it.
     profiles: OrdMap<ProfileHash, (Arc<Profile>, u32)>,
+    /// Nodes by what lists are filtered by, where that is asked for.
+    index: Option<Index>,
 }
 
 #[derive(Clone, Default)]
@@ -150,7 +162,7 @@ impl Fleet {
     }
 
     /// Whether everything that is stored has been applied.
-    pub fn is_loaded(&self) -> bool {
+    pub(crate) fn is_loaded(&self) -> bool {
         self.is_loaded
     }
 
@@ -194,6 +206,16 @@ impl Fleet {
         self.groups.get(&id)?.object.as_ref()
     }
 
+    /// The cluster of a group.
+    pub fn cluster_of_group(&self, id: GroupId) -> Option<ClusterId> {
+        Some(self.group(id)?.spec.cluster)
+    }
+
+    /// The cluster that a node stands in.
+    pub fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
+        self.cluster_of_group(self.node(id)?.spec.nodegroup?)
+    }
+
     /// All groups.
     pub fn groups(&self) -> impl Iterator<Item = &Arc<NodeGroup>> {
         self.groups.values().filter_map(|entry| entry.object.as_ref())
@@ -211,6 +233,11 @@ impl Fleet {
     pub fn fold(&self, id: GroupId) -> Result<&Arc<GroupFold>, Vec<Missing>> {
         let Some(entry) = self.groups.get(&id) else { return Err(vec![Missing::NodeGroup(id)]) };
         entry.fold.as_ref().map_err(Clone::clone)
+    }
+
+    /// What comes down to a node with this spec; none where it is unplaced, or something above it is missing.
+    pub fn fold_above(&self, spec: &NodeSpec) -> Option<&Arc<GroupFold>> {
+        self.fold(spec.nodegroup?).ok()
     }
 
     /// A node.
@@ -255,9 +282,14 @@ impl Fleet {
         entry.mode(group.map(|group| &**group)).value == Mode::Apply
     }
 
-    /// Whether a node is out of budgets, barriers and primaries, by its spec or by what was said on its host.
+    /// Who parked a node, if anybody did.
+    pub fn parked(&self, node: &Node) -> Option<Side> {
+        parked(&node.spec, self.said(node.id()).map(|said| &**said)).next().map(|(side, _)| side)
+    }
+
+    /// Whether a node is out of budgets, barriers and primaries.
     fn is_set_aside(&self, entry: &NodeEntry) -> bool {
-        entry.node.spec.parked || self.said(entry.node.id()).is_some_and(|said| said.parked.is_some())
+        self.parked(&entry.node).is_some()
     }
 
     /// What a node is placed by; `None`: unplaced, or something above it is missing.
@@ -276,7 +308,7 @@ impl Fleet {
     }
 
     /// The same of one group.
-    pub fn placed_in_group(&self, id: GroupId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
+    pub(crate) fn placed_in_group(&self, id: GroupId) -> impl Iterator<Item = (&Arc<Profile>, &OrdSet<NodeId>)> {
         let profiles = self.groups.get(&id).into_iter().flat_map(|entry| entry.profiles.values());
         profiles.map(|used| (&used.profile, &used.nodes))
     }
@@ -301,8 +333,13 @@ impl Fleet {
         self.namespaces.values()
     }
 
+    /// The inspection rules.
+    pub fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
     /// The version of a secret; 0: there is none.
-    pub fn secret_version(&self, name: &str) -> u64 {
+    pub(crate) fn secret_version(&self, name: &str) -> u64 {
         self.secrets.get(name).copied().unwrap_or(0)
     }
 

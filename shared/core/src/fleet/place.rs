@@ -31,7 +31,7 @@ impl Fleet {
     /// Takes a node out of what it could be primary of, and out of its profile.
     pub(super) fn unplace(&mut self, id: NodeId, group: GroupId, dirty: &mut Dirty) {
         let Some(entry) = self.nodes.get(&id).cloned() else { return };
-        let Some(cluster) = self.cluster_of(group) else { return };
+        let Some(cluster) = self.cluster_of_group(group) else { return };
         let tags: Vec<TagName> = entry.profile.iter().flat_map(|profile| profile.place.tags.iter().cloned()).collect();
         let ranked = Ranked::of(&entry.node);
         let mut moved = BTreeSet::new();
@@ -136,12 +136,12 @@ impl Fleet {
             let mut used = known.unwrap_or_else(|| ProfileUse { profile: Arc::clone(new), nodes: OrdSet::new() });
             used.nodes.insert(id);
             entry.profiles.insert(new.hash, used);
-            let cluster = self.cluster_of(group);
+            let cluster = self.cluster_of_group(group);
             if let Some(cluster) = cluster.filter(|_| is_new) {
                 self.watch(cluster, group, new);
             }
         }
-        self.nodes.insert(id, Arc::new(NodeEntry { profile, ..NodeEntry::clone(&entry) }));
+        self.keep(entry.with_profile(profile));
     }
 
     fn leave_profile(&mut self, group: GroupId, hash: ProfileHash, id: NodeId) {
@@ -150,7 +150,7 @@ impl Fleet {
         used.nodes.remove(&id);
         if used.nodes.is_empty() {
             entry.profiles.remove(&hash);
-            if let Some(cluster) = self.cluster_of(group) {
+            if let Some(cluster) = self.cluster_of_group(group) {
                 self.unwatch(cluster, group, &used.profile);
             }
         } else {
@@ -169,13 +169,7 @@ impl Fleet {
     /// A node that stands in a group of which nothing is missing.
     fn placed(&self, id: NodeId) -> Option<(Arc<NodeEntry>, Arc<GroupFold>)> {
         let entry = self.nodes.get(&id)?;
-        let group = entry.node.spec.nodegroup?;
-        let fold = self.groups.get(&group)?.fold.as_ref().ok()?;
-        Some((Arc::clone(entry), Arc::clone(fold)))
-    }
-
-    pub(super) fn cluster_of(&self, group: GroupId) -> Option<ClusterId> {
-        Some(self.groups.get(&group)?.object.as_ref()?.spec.cluster)
+        Some((Arc::clone(entry), Arc::clone(self.fold_above(&entry.node.spec)?)))
     }
 }
 

@@ -5,13 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Dirty, Fleet, GroupFold};
-use crate::change::{Class, FieldChange};
+use std::sync::Arc;
+use uuid::Uuid;
+
+use super::{Dirty, Fleet, GroupFold, NodeEntry};
+use crate::change::{FieldChange, Reach};
 use crate::condition::{Condition, steps_for_each, steps_together};
 use crate::input::{Read, Reference};
 use crate::key::LabelKey;
 use crate::labels::Folded;
-use crate::object::{ClusterId, GroupId, NodeId};
+use crate::object::{ClusterId, GroupId, Kind, LevelId, NodeId};
 
 impl Fleet {
     /// Reaches those nodes of a group for whom changes above them make a difference: whom, the class of each change says.
@@ -23,15 +26,12 @@ impl Fleet {
         changes: &[FieldChange],
         dirty: &mut Dirty,
     ) {
-        let classes: BTreeSet<Class> = changes.iter().map(|one| one.class).collect();
-        for class in classes {
-            match class {
-                Class::Nowhere => {}
-                Class::InPlace | Class::InPlaceAndRolledOut | Class::RolledOutWithoutDigest => {
-                    self.reach_group(id, dirty);
-                }
-                Class::InPlaceByKey => self.reach_by_key(id, before, after, dirty),
-                Class::RolledOut => self.reach_by_tasks(id, before, after, dirty),
+        for reach in changes.iter().map(|one| one.class.reach()).collect::<BTreeSet<Reach>>() {
+            match reach {
+                Reach::Nobody => {}
+                Reach::Everyone => self.reach_group(id, dirty),
+                Reach::ByKey => self.reach_by_key(id, before, after, dirty),
+                Reach::ByTasks => self.reach_by_tasks(id, before, after, dirty),
             }
         }
     }
@@ -40,14 +40,20 @@ impl Fleet {
         self.nodes_of(id).for_each(|node| dirty.add(node));
     }
 
-    /// Reaches the nodes whose own label or annotation is another.
+    /// Reaches the nodes whose own label or annotation is another. Hosts and rules fill labels alone.
     fn reach_by_key(&self, id: GroupId, before: &GroupFold, after: &GroupFold, dirty: &mut Dirty) {
-        if !changed(&before.annotations, &after.annotations).is_empty() {
-            self.reach_group(id, dirty);
-            return;
-        }
-        let labels = changed(&before.labels, &after.labels);
-        for node in self.nodes_of(id).filter(|node| self.inherits_label(*node, after, &labels)) {
+        let labels = changed(&before.maps.labels, &after.maps.labels);
+        let annotations = changed(&before.maps.annotations, &after.maps.annotations);
+        let inherits = |entry: &Arc<NodeEntry>| {
+            let own = &entry.node.spec.inherited;
+            let fills = |key: &LabelKey| {
+                entry.observation.as_ref().is_some_and(|seen| after.fills(seen, key))
+                    || entry.ruled(&self.rules).labels_key(key)
+            };
+            labels.iter().any(|key| own.labels.inherits(key, || fills(key)))
+                || annotations.iter().any(|key| own.annotations.inherits(key, || false))
+        };
+        for node in self.nodes_of(id).filter(|node| self.entry(*node).is_some_and(inherits)) {
             dirty.add(node);
         }
     }
@@ -61,7 +67,7 @@ impl Fleet {
             self.reach_group(id, dirty);
             return;
         }
-        let parameters = changed(&before.parameters, &after.parameters);
+        let parameters = changed(&before.maps.parameters, &after.maps.parameters);
         if !parameters.is_empty() {
             let wanted = |read: &Read| matches!(read, Read::Parameter(path) if parameters.iter().any(|key| key.as_str() == path.first()));
             self.reach_in(id, &wanted, dirty);
@@ -71,25 +77,13 @@ impl Fleet {
         }
     }
 
-    /// Whether what the levels above say of one of these keys decides what the node has. It does if the node does not
-    /// speak for the key itself, and either merges or has a host that fills the key while no level speaks for it.
-    fn inherits_label(&self, id: NodeId, fold: &GroupFold, keys: &[LabelKey]) -> bool {
-        let Some(entry) = self.entry(id) else { return false };
-        let own = &entry.node.spec.inherited.labels;
-        let said = |key: &LabelKey| own.provided.as_ref()?.get(key);
-        let speaks = |key: &LabelKey| said(key).is_some_and(|entry| own.merges() || !entry.said.is_tombstone());
-        let merges = own.provided.is_none() || own.merges();
-        let fills = |key: &LabelKey| entry.observation.as_ref().is_some_and(|seen| fold.fills(seen, key));
-        keys.iter().any(|key| !speaks(key) && (merges || fills(key)))
-    }
-
     /// Reaches the nodes whose look-ups see, of a node that was reached or has reported, something else than before.
     pub(super) fn reach_readers(&mut self, before: &Self, seen: Option<NodeId>, dirty: &mut Dirty) {
         if before.steps_together() != self.steps_together() {
             self.reach_conditions(self.groups.keys().copied(), &|_| true, dirty);
         }
         let mut touched: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
-        for id in dirty.nodes().chain(seen).collect::<BTreeSet<_>>() {
+        for id in dirty.nodes(self).chain(seen).collect::<BTreeSet<_>>() {
             let clusters: BTreeSet<_> =
                 before.cluster_of_node(id).into_iter().chain(self.cluster_of_node(id)).collect();
             for cluster in clusters {
@@ -108,6 +102,30 @@ impl Fleet {
                     used.into_iter().flat_map(|used| &used.nodes).for_each(|node| dirty.add(*node));
                 }
             }
+        }
+    }
+
+    /// The groups to whose nodes what an object says may come down: of a release and the tags beside it, all.
+    pub fn groups_below(&self, kind: Kind, uuid: Uuid) -> Vec<GroupId> {
+        match LevelId::of(kind, uuid) {
+            Some(LevelId::Group(id)) => vec![id],
+            Some(LevelId::Cluster(id)) => self.groups_of(id).collect(),
+            Some(LevelId::Template(id)) => {
+                let clusters = self.templates.get(&id).into_iter().flat_map(|entry| &entry.clusters);
+                clusters.flat_map(|id| self.groups_of(*id)).collect()
+            }
+            None if matches!(kind, Kind::Release | Kind::ReleaseTags) => self.groups.keys().copied().collect(),
+            Some(LevelId::Node(_)) | None => Vec::new(),
+        }
+    }
+
+    /// The cluster that a level or node stands in, or is.
+    pub fn cluster_of(&self, kind: Kind, uuid: Uuid) -> Option<ClusterId> {
+        match LevelId::of(kind, uuid)? {
+            LevelId::Template(_) => None,
+            LevelId::Cluster(id) => Some(id),
+            LevelId::Group(id) => self.cluster_of_group(id),
+            LevelId::Node(id) => self.cluster_of_node(id),
         }
     }
 
@@ -136,10 +154,6 @@ impl Fleet {
                 used.nodes.iter().for_each(|node| dirty.add(*node));
             }
         }
-    }
-
-    pub(crate) fn cluster_of_node(&self, id: NodeId) -> Option<ClusterId> {
-        self.cluster_of(self.node(id)?.spec.nodegroup?)
     }
 }
 

@@ -217,7 +217,7 @@ impl Index {
         stage.into_iter().chain(tasks)
     }
 
-    /// Where a task of one release stands in a class, whose release may be another with a task of the same id.
+    /// The position of a task in a class. The class may run another release; then its task of the same id is meant.
     fn position(&self, at: u32, class: &Class, release: &CompiledRelease, ix: TaskIx) -> Option<u32> {
         let ix =
             if class.profile.release.hash == release.hash { ix } else { class.profile.release.find(release.id(ix))? };

@@ -60,7 +60,7 @@ pub const CLUSTER: &[Field] = &[
 ];
 
 /// The fields of the nodes that `nodes(…)` and `primary(…)` give.
-pub const LOOKUP: &[Field] = &[
+pub(crate) const LOOKUP: &[Field] = &[
     field("address", "the fact network.address"),
     field("facts.*", "a stable fact that is no free text"),
     field("hostname", "the fact hostname"),

@@ -31,17 +31,17 @@ use crate::digest::{Hex, sha256};
 
 pub use need::Need;
 pub use path::{MAX_DEPTH, Path};
-pub use read::{Fields, MAX_LITERAL, MAX_NAMES, Names, Query, Read, ReferenceError};
+pub use read::{Fields, MAX_NAMES, Names, Query, Read, ReferenceError};
 pub use reference::Reference;
 use unite::Wider;
 
 pub use unite::unite;
 
 /// The most inputs that one task may have.
-pub const MAX_INPUTS: usize = 1_024;
+pub(crate) const MAX_INPUTS: usize = 1_024;
 
 /// The most bytes, as JSON with their references, that the inputs of one task may take: that of a desired state.
-pub const MAX_INPUT_BYTES: usize = 256 * 1024;
+pub(crate) const MAX_INPUT_BYTES: usize = 256 * 1024;
 
 /// The most bytes of a value that is copied for each task that reads it.
 const MAX_COPIED: usize = 128;
@@ -221,12 +221,12 @@ impl Inputs {
     }
 
     /// The input whose reference has this canonical text.
-    pub fn get_text(&self, reference: &str) -> Option<(&Reference, &Input)> {
+    pub(crate) fn get_text(&self, reference: &str) -> Option<(&Reference, &Input)> {
         self.entries.get_key_value(reference)
     }
 
     /// All inputs whose reference's text begins with `prefix`, in order.
-    pub fn with_text_prefix<'a, 'p>(
+    pub(crate) fn with_text_prefix<'a, 'p>(
         &'a self,
         prefix: &'p str,
     ) -> impl Iterator<Item = (&'a Reference, &'a Input)> + use<'a, 'p> {

@@ -7,18 +7,21 @@ use super::{Fields, Input, Read, Reference};
 /// A read that nothing in its template asks for, and without which the template fails.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Need {
-    /// What is read: a label, a parameter, or one field of what a look-up finds.
+    /// What is read: a label, a parameter, or one field of what a look-up finds; of `nodes(…)` without a field, that it finds a node.
     pub reference: Reference,
-    /// Every way through the template comes to it; else it stands in an `if` or a loop.
+    /// Whether every way through the template reads it; if not, it stands in an `if` or a loop.
     pub is_certain: bool,
 }
 
 impl Need {
-    /// Whether it is not there. Of the nodes of a look-up one that lacks the field is enough where the template comes to each of them.
+    /// Whether it is not there. Where the template reads every node of a look-up, one node that lacks the field is enough.
     pub fn is_missing(&self, input: &Input) -> bool {
         match self.reference.read() {
             Read::Nodes { fields, .. } => {
                 let nodes = input.value().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                if fields.is_empty() {
+                    return nodes.is_empty();
+                }
                 let mut lack = nodes.iter().map(|node| lacks(node, fields));
                 if self.is_certain { lack.any(|lacks| lacks) } else { !nodes.is_empty() && lack.all(|lacks| lacks) }
             }

@@ -41,12 +41,12 @@ impl Path {
     }
 
     /// What stands at the rest of this path below the value of its first key.
-    pub fn walk_rest<'a>(&self, first: &'a Value) -> Option<&'a Value> {
+    pub(crate) fn walk_rest<'a>(&self, first: &'a Value) -> Option<&'a Value> {
         walk(&self.0[1..], first)
     }
 
     /// Each way to cut this path in two, the longest first part first.
-    pub fn splits(&self) -> impl Iterator<Item = (Self, Self)> + '_ {
+    pub(crate) fn splits(&self) -> impl Iterator<Item = (Self, Self)> + '_ {
         (1..self.0.len()).rev().map(|at| (Self(self.0[..at].into()), Self(self.0[at..].into())))
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::path::Path;
 
 /// The most bytes of a literal in a reference: a label's key with its prefix has 317.
-pub const MAX_LITERAL: usize = 512;
+pub(crate) const MAX_LITERAL: usize = 512;
 
 /// The most names in a look-up, and fields read of its result.
 pub const MAX_NAMES: usize = 64;

@@ -9,8 +9,8 @@ mod restricted;
 
 use serde_json::value::RawValue;
 
+pub use restricted::is_restricted;
 pub(crate) use restricted::within;
-pub use restricted::{is_restricted, restricted_changes};
 
 use crate::name::{checked_text, cut};
 
@@ -21,7 +21,7 @@ pub const MAX_KEY_PREFIX: usize = 253;
 /// The longest value of a label, in bytes.
 pub const MAX_VALUE: usize = 4096;
 /// What all annotations of an object may have together, keys and values, in bytes.
-pub const MAX_ANNOTATIONS: usize = 262_144;
+pub(crate) const MAX_ANNOTATIONS: usize = 262_144;
 
 checked_text! {
     /// A label's key: an optional lower-case DNS prefix and a slash, then a name.
@@ -147,7 +147,7 @@ impl LabelValue {
     }
 
     /// Whether Kubernetes would take it as a label's value. One that it would not is kept and does not flow.
-    pub fn is_kubernetes(&self) -> bool {
+    pub(crate) fn is_kubernetes(&self) -> bool {
         is_kubernetes_value(&self.0)
     }
 }
@@ -172,7 +172,7 @@ pub fn is_kubernetes_value(text: &str) -> bool {
 ///
 /// # Errors
 /// [`InvalidValue::NotScalar`] for a list or an object.
-pub fn scalar_text(raw: &RawValue) -> Result<Option<String>, InvalidValue> {
+pub(crate) fn scalar_text(raw: &RawValue) -> Result<Option<String>, InvalidValue> {
     let text = raw.get();
     match text.as_bytes().first() {
         Some(b'"') => {

@@ -6,8 +6,6 @@
 //! the **first** slash in lower-case ASCII: a doubled slash or a capital is no way around it, and it is asked of the
 //! text as it came, before anything has checked that it is a key.
 
-use std::collections::BTreeMap;
-
 /// What a kubelet may set below `kubernetes.io`, key by key.
 const ALLOWED_KEYS: [&str; 11] = [
     "beta.kubernetes.io/arch",
@@ -41,19 +39,6 @@ pub fn is_restricted(key: &str) -> bool {
     KUBERNETES.iter().any(|restricted| within(domain, restricted))
         && !ALLOWED_KEYS.contains(&key)
         && !ALLOWED_DOMAINS.iter().any(|allowed| within(domain, allowed))
-}
-
-/// The restricted keys that differ between what a host had and what it now has: added, changed and removed ones,
-/// all of them, in order.
-pub fn restricted_changes<'a, K: Ord + AsRef<str>, V: PartialEq>(
-    old: &'a BTreeMap<K, V>,
-    new: &'a BTreeMap<K, V>,
-) -> Vec<&'a K> {
-    let set = new.iter().filter(|(key, value)| old.get(*key) != Some(*value)).map(|(key, _)| key);
-    let gone = old.keys().filter(|key| !new.contains_key(*key));
-    let mut keys: Vec<_> = set.chain(gone).filter(|key| is_restricted(key.as_ref())).collect();
-    keys.sort();
-    keys
 }
 
 /// Whether a domain is another one or below it.

@@ -67,6 +67,11 @@ impl<K: Ord, V> Layer<K, V> {
         self.merge.unwrap_or(true)
     }
 
+    /// Whether nothing comes through it from above: it provides a map, be it empty, and does not merge.
+    pub fn replaces(&self) -> bool {
+        self.provided.is_some() && !self.merges()
+    }
+
     /// Checks the limit of keys.
     ///
     /// # Errors
@@ -74,6 +79,14 @@ impl<K: Ord, V> Layer<K, V> {
     pub fn check(&self) -> Result<(), TooManyKeys> {
         let count = self.provided.as_ref().map_or(0, OwnedMap::len);
         if count > MAX_KEYS { Err(TooManyKeys { count }) } else { Ok(()) }
+    }
+
+    /// Whether what the levels above say of a key decides what it is below this one. It does if this level does not speak for
+    /// the key itself, and either merges or has something beside the levels that fills the key while none of them speaks for it.
+    pub fn inherits(&self, key: &K, is_filled: impl FnOnce() -> bool) -> bool {
+        let Some(provided) = &self.provided else { return true };
+        let speaks = provided.get(key).is_some_and(|entry| self.merges() || !entry.said.is_tombstone());
+        !speaks && (self.merges() || is_filled())
     }
 
     /// Tombstones without effect, since the level does not merge: stored all the same, and a finding each.
@@ -100,7 +113,6 @@ pub fn read_merge(raw: &RawValue) -> Result<Option<bool>, InvalidMerge> {
     let word = match raw.get().as_bytes().first() {
         Some(b'n') => return Ok(None),
         Some(b'"') => serde_json::from_str::<String>(raw.get()).map_err(|_| wrong())?,
-        Some(b'{' | b'[') => return Err(wrong()),
         _ => raw.get().to_owned(),
     };
     match word.trim().to_ascii_lowercase().as_str() {
@@ -113,6 +125,9 @@ pub fn read_merge(raw: &RawValue) -> Result<Option<bool>, InvalidMerge> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::{LabelKey, LabelValue};
+    use crate::labels::LabelLayer;
+    use crate::ownership::{Manager, Said};
 
     #[test]
     fn merge_left_out_depends_on_the_body_and_on_what_is_stored() {
@@ -131,6 +146,32 @@ mod tests {
     }
 
     #[test]
+    fn a_key_comes_from_above_where_its_level_leaves_it_alone() {
+        let layer = |merge, said: Option<&str>| {
+            let intent = said.map(|value| {
+                let said = Said::from((value != "-").then(|| LabelValue::new(value).unwrap()));
+                (LabelKey::new("a").unwrap(), said)
+            });
+            let provided = OwnedMap::default().apply(&Manager::new("m").unwrap(), &intent.into_iter().collect(), false);
+            LabelLayer { provided: Some(provided.unwrap()), merge: Some(merge) }
+        };
+        let key = LabelKey::new("a").unwrap();
+        for (layer, is_filled, inherits) in [
+            (LabelLayer::default(), false, true),
+            (layer(true, None), false, true),
+            (layer(true, Some("1")), true, false),
+            (layer(true, Some("-")), true, false),
+            (layer(false, None), false, false),
+            (layer(false, None), true, true),
+            (layer(false, Some("1")), true, false),
+            (layer(false, Some("-")), true, true),
+            (layer(false, Some("-")), false, false),
+        ] {
+            assert_eq!(layer.inherits(&key, || is_filled), inherits, "{layer:?} {is_filled}");
+        }
+    }
+
+    #[test]
     fn the_flag_is_read_as_magnum_reads_it() {
         for (sent, read) in [
             ("true", Some(Some(true))),
@@ -141,6 +182,7 @@ mod tests {
             ("2", None),
             ("\"\"", None),
             ("[]", None),
+            ("{}", None),
             ("1.0", None),
         ] {
             let raw: Box<RawValue> = serde_json::from_str(sent).unwrap();

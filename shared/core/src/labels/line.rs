@@ -1,5 +1,6 @@
 //! A key's line of descent: who spoke of it on the way down, and what came of each word.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::origin::{Level, Origin};
@@ -70,6 +71,19 @@ pub enum Effect {
     NoEffect,
 }
 
+/// What came of one offer, for `explain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OfferEffect {
+    /// It is the effective value.
+    Wins,
+    /// A level sets or stops the key.
+    SaidBy(Level),
+    /// Another source was asked before, and gives it.
+    FilledBy(Origin),
+    /// The key is restricted, and its source does not grant.
+    Restricted,
+}
+
 /// All that was said of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<V> {
@@ -138,6 +152,27 @@ impl<V> Line<V> {
     /// What came of each statement, in their order.
     pub fn outcomes(&self) -> impl Iterator<Item = (&Statement<V>, Effect)> {
         self.statements.iter().map(|said| (said, self.outcome(said)))
+    }
+
+    /// What came of each offer, in their order.
+    pub fn offered(&self) -> impl Iterator<Item = (&Offer<V>, OfferEffect)> {
+        self.offers.iter().enumerate().map(|(at, offer)| (offer, self.effect_of(at)))
+    }
+
+    fn effect_of(&self, offer: usize) -> OfferEffect {
+        match self.standing {
+            // Behind one that fills no other does; one before it could not.
+            Standing::Filled { at } => match at.cmp(&offer) {
+                Ordering::Less => OfferEffect::FilledBy(self.offers[at].origin.clone()),
+                Ordering::Equal => OfferEffect::Wins,
+                Ordering::Greater => OfferEffect::Restricted,
+            },
+            Standing::Stopped { by } | Standing::Replaced { by } => OfferEffect::SaidBy(by),
+            Standing::Holds => {
+                self.statements.last().map_or(OfferEffect::Restricted, |last| OfferEffect::SaidBy(last.level))
+            }
+            Standing::Absent => OfferEffect::Restricted,
+        }
     }
 
     /// Whether a level sets the key (though another may stop or replace it) or stops it: then nothing fills it.

@@ -18,7 +18,7 @@ mod written;
 pub use differences::{Differences, differences};
 pub use fold::{EffectiveTooLarge, Fill, Folded};
 pub use layer::{BodyShape, InvalidMerge, Layer, MAX_KEYS, TooManyKeys, merge_after, read_merge};
-pub use line::{Effect, Effective, Line, Offer, Standing, Statement};
+pub use line::{Effect, Effective, Line, Offer, OfferEffect, Standing, Statement};
 pub use parameter::{
     InvalidParameter, MAX_PARAMETER_DEPTH, MAX_PARAMETERS, ParameterValue, ParametersTooLarge, check_parameters,
 };

@@ -66,6 +66,10 @@ impl ParameterValue {
     /// [`InvalidParameter`].
     pub fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidParameter> {
         let value = json::value(raw).map_err(InvalidParameter::Unreadable)?;
+        // Of what is written alone: one that is stored is read as it is.
+        if let Some((_, why)) = json::inexact(&value) {
+            return Err(InvalidParameter::Unreadable(why));
+        }
         if value.is_null() { Ok(None) } else { Self::new(value).map(Some) }
     }
 }
@@ -118,6 +122,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::ownership::{Manager, Owner, Said};
 
     fn nested(depth: usize) -> Value {
         (0..depth).fold(json!(1), |inner, _| json!([inner]))
@@ -133,6 +138,8 @@ mod tests {
             (json!([1, 2]), json!([2, 1]), false),
             (json!("1"), json!(1), false),
             (json!({"a": null}), json!({}), false),
+            (json!({"a": 1}), json!({"a": 2}), false),
+            (json!({"a": 1}), json!({"a": 1, "b": 2}), false),
             (json!(9_007_199_254_740_993_u64), json!(9_007_199_254_740_992_u64), false),
         ] {
             assert_eq!(value(one.clone()) == value(other.clone()), same, "{one} {other}");
@@ -140,8 +147,24 @@ mod tests {
     }
 
     #[test]
+    fn what_a_level_has_is_bounded_by_its_keys_and_values_together() {
+        let of = |bytes: usize| {
+            let value = ParameterValue::new(json!("v".repeat(bytes - "size".len() - "\"\"".len()))).unwrap();
+            let intent = [(LabelKey::new("size").unwrap(), Said::Value(value))].into_iter().collect();
+            check_parameters(&OwnedMap::made_by(&Owner::update(&Manager::new("m").unwrap()), &intent))
+        };
+        assert_eq!(of(MAX_PARAMETERS), Ok(()));
+        assert_eq!(of(MAX_PARAMETERS + 1), Err(ParametersTooLarge { bytes: MAX_PARAMETERS + 1 }));
+        assert_eq!(of(MAX_PARAMETERS + 9), Err(ParametersTooLarge { bytes: MAX_PARAMETERS + 9 }));
+    }
+
+    #[test]
     fn depth_is_bounded() {
         assert!(ParameterValue::new(nested(16)).is_ok());
+        let raw = RawValue::from_string("{\"a\": [9007199254740993]}".to_owned()).unwrap();
+        let refused = ParameterValue::from_json(&raw).unwrap_err().to_string();
+        assert!(refused.ends_with("than 9007199254740993: write it as text, in quotes"), "{refused}");
+        assert!(serde_json::from_str::<ParameterValue>(raw.get()).is_ok(), "it is stored");
         assert_eq!(ParameterValue::new(nested(17)), Err(InvalidParameter::TooDeep));
         assert_eq!(ParameterValue::new(Value::Null), Err(InvalidParameter::Null));
     }

@@ -100,7 +100,7 @@ fn a_null_without_effect_is_replaced_by_nothing() {
 }
 
 #[test]
-fn rules_and_the_host_fill_what_no_level_sets_or_stops() {
+fn s34_rules_and_the_host_fill_what_no_level_sets_or_stops() {
     let before = fold(&[
         (ClusterTemplate, merging(&[("set", Some("op")), ("stopped", None), ("cut", Some("op"))])),
         (Cluster, replacing(&[("set", Some("op")), ("idle", None)])),
@@ -131,7 +131,40 @@ fn rules_and_the_host_fill_what_no_level_sets_or_stops() {
     ] {
         assert_eq!(explained(&labels, key), lines, "{key}");
     }
+    let by_gpu = OfferEffect::FilledBy(Origin::Rule("gpu".into()));
+    for (key, effects) in [
+        ("set", vec![OfferEffect::SaidBy(Cluster)]),
+        ("stopped", vec![OfferEffect::SaidBy(NodeGroup)]),
+        ("cut", vec![OfferEffect::SaidBy(Cluster)]),
+        ("hosted", vec![OfferEffect::Wins]),
+        ("ruled", vec![OfferEffect::Wins, by_gpu.clone()]),
+        ("kubernetes.io/x", vec![OfferEffect::Restricted]),
+        ("node.stemma.io/a", vec![OfferEffect::Wins, by_gpu]),
+    ] {
+        let offered: Vec<_> = labels.line(key).unwrap().offered().map(|(_, effect)| effect).collect();
+        assert_eq!(offered, effects, "{key}");
+    }
     assert_eq!(labels.line("ruled").unwrap().effective().unwrap().origin, Origin::Rule("gpu".into()));
+}
+
+#[test]
+fn a_restricted_key_is_filled_by_the_first_that_grants() {
+    let key = values(&[("node.stemma.io/a", "x")]);
+    let by = |name: &str, grants| Fill { origin: Origin::Rule(name.into()), grants, labels: &key };
+    let labels = Labels::default().fill(&by("plain", false)).fill(&by("gpu", true)).fill(&by("late", true));
+    let offered: Vec<_> = labels.line("node.stemma.io/a").unwrap().offered().map(|(_, effect)| effect).collect();
+    let by_gpu = OfferEffect::FilledBy(Origin::Rule("gpu".into()));
+    assert_eq!(offered, [OfferEffect::Restricted, OfferEffect::Wins, by_gpu]);
+}
+
+#[test]
+fn a_level_that_replaces_leaves_a_null_without_effect_open_to_the_host() {
+    let host = values(&[("a", "host")]);
+    let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))])
+        .fill(&Fill { origin: Origin::Host, grants: false, labels: &host });
+    assert_eq!(labels.values(), values(&[("a", "host"), ("b", "1")]));
+    let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))]);
+    assert_eq!(labels.line("a").unwrap().standing(), Standing::Absent);
 }
 
 #[test]

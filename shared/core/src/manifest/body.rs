@@ -45,6 +45,11 @@ impl Body {
         Some(self.members.remove(at).1)
     }
 
+    /// A body of one of its members alone.
+    pub(super) fn only(&self, name: &str) -> Self {
+        Self { members: self.members.iter().filter(|(own, _)| own == name).cloned().collect() }
+    }
+
     /// The members in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
         self.members.iter().map(|(name, raw)| (name.as_str(), &**raw))

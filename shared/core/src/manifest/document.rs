@@ -31,6 +31,8 @@ pub enum Key {
     Node(NodeName),
     /// A namespace of the catalogue.
     Namespace(NamespaceName),
+    /// An inspection rule.
+    InspectionRule(ObjectName),
 }
 
 /// One object of a manifest.
@@ -54,6 +56,7 @@ impl Key {
             Self::NodeGroup { .. } => Kind::NodeGroup,
             Self::Node(_) => Kind::Node,
             Self::Namespace(_) => Kind::Namespace,
+            Self::InspectionRule(_) => Kind::InspectionRule,
         }
     }
 }
@@ -97,6 +100,7 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
             let wrong = |why: crate::name::InvalidName| BodyError::new(named_by, why.to_string());
             Key::Namespace(NamespaceName::new(&name).map_err(wrong)?)
         }
+        "InspectionRule" => Key::InspectionRule(object_name("name", &name)?),
         other => return Err(BodyError::new("kind", unknown_kind(other))),
     };
     Ok(Document { key, uuid, body })
@@ -108,7 +112,7 @@ fn kinds() -> String {
 
 fn unknown_kind(found: &str) -> String {
     match found {
-        "Secret" | "Expectation" | "InspectionRule" => {
+        "Secret" | "Expectation" => {
             format!("{found} is not taken by this version; it takes {}", kinds())
         }
         _ => {
@@ -168,7 +172,7 @@ mod tests {
             (r#"{"kind": "Widget", "name": "x"}"#, "kind: \"Widget\" is no kind: it is one of"),
             (
                 r#"{"kind": "Secret", "name": "x"}"#,
-                "kind: Secret is not taken by this version; it takes Release, ClusterTemplate, Cluster, NodeGroup, Node, Namespace",
+                "kind: Secret is not taken by this version; it takes Release, ClusterTemplate, Cluster, NodeGroup, Node, Namespace, InspectionRule",
             ),
             (r#"{"kind": "Cluster"}"#, "name: is missing"),
             (r#"{"kind": "NodeGroup", "name": "x"}"#, "cluster: is missing"),

@@ -34,6 +34,8 @@ pub enum BodyErrorKind {
     Trait,
     /// A requirement can't be read.
     Requirement,
+    /// Another system has it, and it means nothing here.
+    Unsupported,
     /// Any other value that the field can't have, or text that is no JSON object.
     Value,
 }

@@ -1,7 +1,12 @@
 //! Fields of Ironic's and Magnum's bodies that are taken, stored and given back, and mean nothing here: what form each has,
 //! and what is given back where it was never set, so that their clients find what they know.
 
-use self::KeptForm::{Any, Flag, List, Number, Object, Text};
+use serde_json::Value;
+use uuid::Uuid as AnyUuid;
+
+use self::KeptForm::{Any, Flag, List, Number, Object, Text, Uuid};
+use super::error::BodyError;
+use crate::name::{cut, uuid_form};
 
 /// One kept field.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +24,8 @@ pub struct Kept {
 pub enum KeptForm {
     /// A text of at most so many characters.
     Text(usize),
+    /// A uuid in any of its forms, stored in one. An empty text is `null`.
+    Uuid,
     /// A whole number.
     Number,
     /// True or false.
@@ -29,6 +36,25 @@ pub enum KeptForm {
     List,
     /// Any JSON value.
     Any,
+}
+
+impl Kept {
+    /// A value as it is stored.
+    ///
+    /// # Errors
+    /// That a uuid is needed, and this is none. Other forms are checked where a body comes in.
+    pub(super) fn read(&self, value: Value) -> Result<Value, BodyError> {
+        match (self.form, &value) {
+            (Uuid, Value::Null) => Ok(Value::Null),
+            (Uuid, Value::String(text)) if text.is_empty() => Ok(Value::Null),
+            (Uuid, Value::String(text)) if AnyUuid::parse_str(text).is_ok() => Ok(uuid_form(text).into()),
+            (Uuid, _) => Err(BodyError::new(
+                "",
+                format!("a uuid is needed here, not {}: give one, or null", cut(&value.to_string())),
+            )),
+            (Text(_) | Number | Flag | Object | List | Any, _) => Ok(value),
+        }
+    }
 }
 
 macro_rules! kept {
@@ -93,7 +119,8 @@ kept! {
             network_interface owner parent_node power_interface protected_reason raid_interface rescue_interface retired_reason shard
             storage_interface vendor_interface;
         Any, None => boot_mode secure_boot;
-        Text(36), Some("null") => chassis_uuid instance_uuid;
+        Text(36), Some("null") => chassis_uuid;
+        Uuid, Some("null") => instance_uuid;
         Object, Some("{}") => clean_step deploy_step driver_info driver_internal_info extra network_data;
         Text(255), Some("\"\"") => conductor_group;
         Flag, Some("false") => disable_power_off protected retired;

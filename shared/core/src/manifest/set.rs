@@ -15,11 +15,11 @@ use super::fields::Fields;
 use super::names::Names;
 use super::parts::Reports;
 use super::reader::read;
-use super::write::{Author, WriteError, write};
+use super::write::{Author, WriteError, mistakes, write};
 use crate::object::{
-    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, Kind, Meta, Namespace,
-    NamespaceSpec, Node, NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object, Observation, Release, ReleaseSpec,
-    ReportedLabel, Spec, TemplateId, Timestamp,
+    Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, InspectionRule,
+    InspectionRuleSpec, Kind, Meta, Namespace, NamespaceSpec, Node, NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object,
+    Observation, Release, ReleaseSpec, ReportedLabel, Spec, TemplateId, Timestamp,
 };
 use crate::ownership::Manager;
 use crate::traits::TraitNames;
@@ -39,6 +39,8 @@ pub struct Objects {
     pub nodes: Vec<Node>,
     /// The catalogue.
     pub namespaces: Vec<Namespace>,
+    /// Inspection rules.
+    pub rules: Vec<InspectionRule>,
     /// What a Node's `reports` say that its host would.
     pub observations: Vec<(NodeId, Observation)>,
 }
@@ -46,7 +48,7 @@ pub struct Objects {
 /// Makes objects of documents, all of them written by one manager.
 ///
 /// # Errors
-/// Every document's first error, by its index: a field that is wrong, a name that is nowhere in the set, an object that
+/// Every error of every document, by its index: a field that is wrong, a name that is nowhere in the set, an object that
 /// stands there twice.
 pub fn assemble(documents: &[Document], manager: &Manager) -> Result<Objects, Vec<(usize, BodyError)>> {
     let names = SetNames::of(documents);
@@ -55,17 +57,17 @@ pub fn assemble(documents: &[Document], manager: &Manager) -> Result<Objects, Ve
     let mut seen = BTreeMap::new();
     for (at, document) in documents.iter().enumerate() {
         let made = match seen.insert(&document.key, at) {
-            Some(_) => Err(BodyError::new("name", format!("{} stands there twice: keep one of them", document.key))),
+            Some(_) => {
+                Err(vec![BodyError::new("name", format!("{} stands there twice: keep one of them", document.key))])
+            }
             None => add(&mut objects, document, manager, &names),
         };
-        if let Err(error) = made {
-            errors.push((at, error));
-        }
+        errors.extend(made.err().into_iter().flatten().map(|error| (at, error)));
     }
     if errors.is_empty() { Ok(objects) } else { Err(errors) }
 }
 
-fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetNames) -> Result<(), BodyError> {
+fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetNames) -> Result<(), Vec<BodyError>> {
     match &document.key {
         Key::Release(name) => to.releases.push(object(document, name.clone(), ReleaseSpec::default(), manager, names)?),
         Key::ClusterTemplate(name) => {
@@ -74,20 +76,28 @@ fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetName
         Key::Cluster(name) => to.clusters.push(object(document, name.clone(), ClusterSpec::default(), manager, names)?),
         Key::NodeGroup { cluster, name } => {
             let parent = names.cluster(cluster.as_str());
-            let parent =
-                parent.ok_or_else(|| no_object("cluster", (Kind::Cluster, "cluster"), cluster.as_str(), names))?;
-            to.groups.push(object(document, name.clone(), NodeGroupSpec::new(parent), manager, names)?);
+            let of = |parent| object(document, name.clone(), NodeGroupSpec::new(parent), manager, names);
+            let Some(parent) = parent else {
+                let missing = no_object("cluster", (Kind::Cluster, "cluster"), cluster.as_str(), names);
+                // Its other fields are read all the same, under a cluster that is nobody's.
+                let others = of(ClusterId(Uuid::nil())).err().into_iter().flatten();
+                return Err([missing].into_iter().chain(others).collect());
+            };
+            to.groups.push(of(parent)?);
         }
         Key::Node(name) => {
             let node = object(document, Some(name.clone()), NodeSpec::default(), manager, names)?;
             if let Some(raw) = document.body.get("reports").filter(|raw| !is_null(raw)) {
-                let reports: Reports = read(raw).map_err(|error| error.within("reports"))?;
+                let reports: Reports = read(raw).map_err(|error| vec![error.within("reports")])?;
                 to.observations.push((node.id(), reports.observation()));
             }
             to.nodes.push(node);
         }
         Key::Namespace(name) => {
             to.namespaces.push(object(document, name.clone(), NamespaceSpec::default(), manager, names)?);
+        }
+        Key::InspectionRule(name) => {
+            to.rules.push(object(document, Some(name.clone()), InspectionRuleSpec::default(), manager, names)?);
         }
     }
     Ok(())
@@ -115,13 +125,17 @@ fn object<S: Fields + Spec>(
     mut spec: S,
     manager: &Manager,
     names: &SetNames,
-) -> Result<Object<S>, BodyError> {
+) -> Result<Object<S>, Vec<BodyError>> {
     let author = Author::Apply { manager, force: false, adopt: None };
-    write(&mut spec, &document.body, author, names, 0).map_err(|error| match error {
-        WriteError::Body(error) => error,
-        WriteError::Conflicts(_) => unreachable!("nobody has written a new object before"),
-    })?;
-    Ok(Object { meta: Meta::new(uuid(document), name, Timestamp(0)), spec })
+    match write(&mut spec, &document.body, author, names, 0) {
+        Ok(()) => Ok(Object { meta: Meta::new(uuid(document), name, Timestamp(0)), spec }),
+        Err(WriteError::Body(first)) => {
+            let all = mistakes(&spec, &document.body, author, names);
+            // What only all fields together tell is wrong with none of them.
+            Err(if all.is_empty() { vec![first] } else { all })
+        }
+        Err(WriteError::Conflicts(_)) => unreachable!("nobody has written a new object before"),
+    }
 }
 
 /// The author's own, else the first half of the SHA-256 of the key, marked as RFC 9562's version 8 (made by own rules).
@@ -222,6 +236,7 @@ mod tests {
             r#"{"kind": "Node", "name": "n"}"#,
             r#"{"kind": "Node", "name": "m", "nodegroup": "g"}"#,
             r#"{"kind": "Node", "name": "o", "min_ready_seconds": -1}"#,
+            r#"{"kind": "NodeGroup", "name": "h", "cluster": "nosuch", "mode": "dry", "roles": 5, "labels": 3, "colour": 1}"#,
         ])
         .unwrap_err();
         let says: Vec<String> = errors.iter().map(|(at, error)| format!("{at} {error}")).collect();
@@ -233,9 +248,14 @@ mod tests {
             "4 name: node/n stands there twice",
             "5 nodegroup: \"g\" is no node group: write CLUSTER/GROUP",
             "6 min_ready_seconds: min_ready_seconds takes 0",
+            "7 cluster: there is no cluster \"nosuch\"",
+            "7 mode: ",
+            "7 roles: is the number 5, and a list is meant",
+            "7 labels: ",
+            "7 colour: is no field of this kind",
         ]) {
             assert!(found.starts_with(expected), "{found}");
         }
-        assert_eq!(says.len(), 7);
+        assert_eq!(says.len(), 12, "{says:?}");
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::is_null;
@@ -13,7 +14,7 @@ use super::names::Names;
 use super::reader::read;
 use super::task::read_tasks;
 use crate::host_labels::HostLabels;
-use crate::name::{Name, NameKind, TagName, cut};
+use crate::name::{Name, NameKind, TagName, cut, near, suggest};
 use crate::object::{Definition, Hold, Member, Properties, RoleChange, RoleSpec, TagSpec, TraitSet};
 use crate::requirement::Requirements;
 use crate::task::Task;
@@ -159,8 +160,32 @@ pub(super) fn roles(to: &mut BTreeMap<Name, RoleSpec>, raw: &RawValue, _: &dyn N
     *to = value(raw)?;
     to.iter().try_for_each(|(name, role)| {
         Name::declare(name, NameKind::Role).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
-        declared_tags(role.tags.iter().flatten()).map_err(|error| error.within(&format!("{name}.tags")))
+        declared_tags(role.tags.iter().flatten()).map_err(|error| error.within(&format!("{name}.tags")))?;
+        role.limits.iter().try_for_each(|(limit, value)| {
+            let refused = check_limit(limit, value);
+            refused.map_err(|why| BodyError::new(format!("{name}.limits.{limit}"), why))
+        })
     })
+}
+
+/// A limit of a role: a whole number, or what rests on Fuel's settings and is kept as it came.
+fn check_limit(name: &str, value: &Value) -> Result<(), String> {
+    let (compared, other) = (RoleSpec::COMPARED_LIMITS, RoleSpec::OTHER_LIMITS);
+    if other.contains(&name) {
+        return Ok(());
+    }
+    if !compared.contains(&name) {
+        let known = || compared.into_iter().chain(other);
+        let near = suggest(near(name, known()));
+        let listed = known().collect::<Vec<_>>().join(", ");
+        return Err(format!("there is no such limit{near}: they are {listed}"));
+    }
+    // An expression of Fuel's names what it reads as `settings:…`.
+    let is_expression = value.as_str().is_some_and(|text| text.contains(':'));
+    if value.is_null() || value.is_u64() || is_expression {
+        return Ok(());
+    }
+    Err(format!("{} is no whole number", cut(&value.to_string())))
 }
 
 /// What a cluster changes of its release's roles.
@@ -285,6 +310,24 @@ mod tests {
         // Fuel's old releases have such roles, and to take one away does no harm.
         assert_eq!(says(r#"{"primary-controller": {}}"#, roles), "taken");
         assert_eq!(says(r#"{"db": {"remove_tags": ["primary-x"]}}"#, role_changes), "taken");
+    }
+
+    /// A limit that is no number was taken and never compared.
+    #[test]
+    fn a_limit_of_a_role_is_a_whole_number_or_an_expression_of_fuels() {
+        for (limits, said) in [
+            (r#"{"min": 1, "max": null}"#, "taken"),
+            (r#"{"max": "settings:storage.osds.value", "recommended": 3, "overrides": [{"max": 1}]}"#, "taken"),
+            (r#"{"min": "lots"}"#, r#"db.limits.min: "lots" is no whole number"#),
+            (r#"{"max": -1}"#, "db.limits.max: -1 is no whole number"),
+            (r#"{"max": 1.5}"#, "db.limits.max: 1.5 is no whole number"),
+            (
+                r#"{"mim": 1}"#,
+                "db.limits.mim: there is no such limit (did you mean \"min\"?): they are min, max, recommended, condition, overrides",
+            ),
+        ] {
+            assert_eq!(says(&format!(r#"{{"db": {{"limits": {limits}}}}}"#), roles), said);
+        }
     }
 
     #[test]

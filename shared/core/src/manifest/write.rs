@@ -23,7 +23,7 @@ use super::sound;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
-use crate::ownership::{Conflict, Entry, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
+use crate::ownership::{Conflict, Entry, Intent, Manager, Operation, OwnedMap, OwnedSet, Owner, Said};
 
 /// Who writes, and how.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +99,30 @@ pub fn write<S: Fields>(
     names: &dyn Names,
     now_ms: u64,
 ) -> Result<(), WriteError> {
+    let mut next = changed(spec, body, author, names, now_ms)?;
+    next.check()?;
+    next.stamp(spec, Timestamp(now_ms));
+    *spec = next;
+    Ok(())
+}
+
+/// What is wrong with the fields of a body, each looked at by itself: a person mends them at once.
+pub(super) fn mistakes<S: Fields>(spec: &S, body: &Body, author: Author<'_>, names: &dyn Names) -> Vec<BodyError> {
+    let of_one = |name: &str| match changed(spec, &body.only(name), author, names, 0) {
+        Err(WriteError::Body(error)) => Some(error),
+        Ok(_) | Err(WriteError::Conflicts(_)) => None,
+    };
+    body.iter().filter_map(|(name, _)| of_one(name)).collect()
+}
+
+/// The spec as a body changes it, field by field.
+fn changed<S: Fields>(
+    spec: &S,
+    body: &Body,
+    author: Author<'_>,
+    names: &dyn Names,
+    now_ms: u64,
+) -> Result<S, WriteError> {
     let mut next = spec.clone();
     check_known::<S>(body)?;
     let mut writing = Writing { body, author, names, now_ms, conflicts: Vec::new() };
@@ -110,11 +134,17 @@ pub fn write<S: Fields>(
         writing.node(node)?;
     }
     if !writing.conflicts.is_empty() {
-        return Err(WriteError::Conflicts(writing.conflicts));
+        return Err(WriteError::Conflicts(veiled(writing.conflicts, spec)));
     }
-    next.stamp(spec, Timestamp(now_ms));
-    *spec = next;
-    Ok(())
+    Ok(next)
+}
+
+/// Conflicts, without the values of fields that an object shows to nobody.
+fn veiled<S: Fields>(mut conflicts: Vec<MapConflict>, spec: &S) -> Vec<MapConflict> {
+    for one in conflicts.iter_mut().filter(|one| spec.is_veiled() && S::VEILED.contains(&one.key.as_str())) {
+        one.value = Value::Null;
+    }
+    conflicts
 }
 
 fn check_known<S: Fields>(body: &Body) -> Result<(), BodyError> {
@@ -165,7 +195,8 @@ impl Writing<'_> {
         for name in next.owners().clone().keys().filter(|name| after.get(name.as_str()).is_none()) {
             reset(next, name, self.names);
         }
-        *next.owners() = after.iter().map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
+        let owned = after.iter().filter(|(_, entry)| !is_given_back(entry));
+        *next.owners() = owned.map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
         Ok(())
     }
 
@@ -223,7 +254,7 @@ impl Writing<'_> {
             let tags: WrittenTags = read(raw).map_err(|error| error.within("tags"))?;
             let by_hand = tags.assigned.iter().flatten();
             sound::declared_tags(by_hand).map_err(|error| error.within("assigned").within("tags"))?;
-            let NodeTags { assigned, unassigned } = &mut node.tags;
+            let NodeTags { assigned, unassigned, decided: _ } = &mut node.tags;
             for (owned, written) in [(assigned, tags.assigned), (unassigned, tags.unassigned)] {
                 if let Some(written) = written {
                     self.set(owned, "tags", written);
@@ -275,15 +306,13 @@ fn read_field<S: Fields>(
         (field.read)(spec, raw, names)?;
         return Ok(Some((field.show)(spec, names)));
     }
-    if !S::is_kept(name) {
-        return Ok(None);
-    }
-    let value: Value = read(raw)?;
+    let Some(kept) = S::EXTRA.iter().find(|kept| kept.name == name) else { return Ok(None) };
+    let value = kept.read(read(raw)?)?;
     if value.is_null() {
         spec.extra().remove(name);
-    } else {
-        spec.extra().insert(name.to_owned(), value.clone());
+        return Ok(None);
     }
+    spec.extra().insert(name.to_owned(), value.clone());
     Ok(Some(value))
 }
 
@@ -302,10 +331,18 @@ pub(super) fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn
         Some(field) => (field.show)(spec, names),
         None => spec.extra_ref().get(name).cloned().unwrap_or(Value::Null),
     };
-    OwnedMap::from_entries(owners.into_iter().map(|(name, owners)| {
+    let entries = owners.into_iter().map(|(name, owners)| {
         let value = value(&name);
         (name, Entry { said: Said::Value(value), owners, since_ms: None })
-    }))
+    });
+    OwnedMap::from_entries(entries.filter(|(_, entry)| !is_given_back(entry)))
+}
+
+/// Whether a field stands at its default by plain writes alone. It belongs to nobody then, as a key that is taken away does: who
+/// pauses and resumes leaves nothing that another would have to take over. An apply may state the default, and owns it.
+fn is_given_back(entry: &Entry<Value>) -> bool {
+    let is_default = entry.said.value().is_none_or(Value::is_null);
+    is_default && entry.owners.iter().all(|owner| owner.operation == Operation::Update)
 }
 
 /// Checks the sum of the annotations that one object provides.
@@ -405,6 +442,24 @@ mod tests {
         update(&mut spec, "bob", r#"{"description": null, "labels": null}"#, BodyShape::Own).unwrap();
         assert_eq!((spec.description.as_str(), &spec.inherited.labels.provided), ("", &None));
         assert!(!spec.owners.contains_key("description"));
+    }
+
+    #[test]
+    fn a_field_that_a_plain_write_returns_to_its_default_belongs_to_nobody() {
+        let mut spec = ClusterSpec::default();
+        update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
+        assert_eq!(spec, ClusterSpec::default(), "what changes nothing takes nothing");
+        update(&mut spec, "ann", r#"{"paused": true}"#, BodyShape::Own).unwrap();
+        assert_eq!(spec.owners["paused"][0].to_string(), "ann:update");
+        update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
+        assert_eq!(spec, ClusterSpec::default());
+        apply(&mut spec, "git", r#"{"paused": false}"#).unwrap();
+        update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
+        assert_eq!(spec.owners["paused"][0].to_string(), "git:apply", "an apply states the default too");
+        // As older programs stored it.
+        spec.owners.insert("paused".to_owned(), [Owner::update(&Manager::new("ann").unwrap())].into());
+        apply(&mut spec, "git", r#"{"paused": true}"#).unwrap();
+        assert!(spec.paused);
     }
 
     #[test]

@@ -8,6 +8,8 @@
 mod near;
 mod release;
 
+use std::borrow::Cow;
+
 use uuid::Uuid;
 
 pub use near::{near, suggest};
@@ -17,13 +19,13 @@ pub use release::{ReleaseRef, Version};
 pub const MAX_NAME: usize = 63;
 
 /// The longest name of an object (node, group, cluster, template …), in bytes: Ironic's and Magnum's limit.
-pub const MAX_OBJECT_NAME: usize = 255;
+pub(crate) const MAX_OBJECT_NAME: usize = 255;
 
 /// Words that no role, tag or task may be called, since selectors give them a meaning of their own.
 pub const RESERVED: [&str; 4] = ["self", "master", "null", "*"];
 
 /// What a name begins with that stands for the primary holder of a tag.
-pub const PRIMARY_PREFIX: &str = "primary-";
+pub(crate) const PRIMARY_PREFIX: &str = "primary-";
 
 /// Paths below `/v1/nodes/`, ours and Ironic's: a node of such a name could never be asked for.
 const NODE_PATHS: [&str; 28] = [
@@ -298,8 +300,13 @@ macro_rules! written_as_text {
 pub(crate) use written_as_text;
 
 /// A text from outside, cut so that an error can't grow with what was sent.
-pub(crate) fn cut(text: &str) -> String {
+pub fn cut(text: &str) -> String {
     text.chars().take(64).collect()
+}
+
+/// The one form of a uuid in which it is stored and compared; a text that is none stays as it is.
+pub(crate) fn uuid_form(text: &str) -> Cow<'_, str> {
+    Uuid::parse_str(text).map_or(Cow::Borrowed(text), |uuid| uuid.to_string().into())
 }
 
 /// Whether a path segment would be taken for a uuid: 32 hexadecimal digits, whatever dashes, braces or

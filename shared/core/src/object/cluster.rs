@@ -223,6 +223,9 @@ pub struct NodeGroupSpec {
 }
 
 impl NodeGroupSpec {
+    /// After so many seconds without a word a host counts as silent, where its group does not say.
+    pub const SILENT_AFTER_SECONDS: u32 = 90;
+
     /// A group of that cluster with everything else at its default.
     pub fn new(cluster: ClusterId) -> Self {
         Self {

@@ -16,6 +16,7 @@ mod node;
 mod placement;
 mod principal;
 mod release;
+mod rule;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,12 +38,13 @@ pub use namespace::{
     PropertyType, Visibility,
 };
 pub use node::{
-    FactMap, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation, ProvisionState,
-    RefusedTraits, ReportedLabel, ReportedLabels,
+    DecidedTags, FactMap, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation,
+    ProvisionState, RefusedTraits, ReportedLabel, ReportedLabels,
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec, TooMany};
 pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
+pub use rule::{InspectionRuleSpec, MAX_PRIORITY, Multiple, Phase, RuleAction, RuleCondition};
 
 use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef};
 use crate::ownership::Owner;
@@ -73,8 +75,45 @@ ids! {
     NodeId,
 }
 
+/// A level, or the node that stands below them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LevelId {
+    /// A template.
+    Template(TemplateId),
+    /// A cluster.
+    Cluster(ClusterId),
+    /// A group.
+    Group(GroupId),
+    /// A node.
+    Node(NodeId),
+}
+
+impl LevelId {
+    /// An object of a kind; none of a kind that is no level.
+    pub fn of(kind: Kind, uuid: Uuid) -> Option<Self> {
+        match kind {
+            Kind::ClusterTemplate => Some(Self::Template(TemplateId(uuid))),
+            Kind::Cluster => Some(Self::Cluster(ClusterId(uuid))),
+            Kind::NodeGroup => Some(Self::Group(GroupId(uuid))),
+            Kind::Node => Some(Self::Node(NodeId(uuid))),
+            Kind::Release
+            | Kind::ReleaseTags
+            | Kind::Primary
+            | Kind::Namespace
+            | Kind::InspectionRule
+            | Kind::Revision
+            | Kind::Secret
+            | Kind::Expectation
+            | Kind::Allocation
+            | Kind::Principal => None,
+        }
+    }
+}
+
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident $word:literal,)+) => {
+    (@is shared) => { true };
+    (@is) => { false };
+    ($($(#[$doc:meta])* $kind:ident $word:literal $($shared:ident)?,)+) => {
         /// The kinds of objects, those of later issues included, so that each has its place from the first store on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
         pub enum Kind {
@@ -98,17 +137,24 @@ macro_rules! kinds {
                     $(Self::$kind => $word,)+
                 }
             }
+
+            /// Whether its objects stand in no cluster and are read by all.
+            pub const fn is_shared(self) -> bool {
+                match self {
+                    $(Self::$kind => kinds!(@is $($shared)?),)+
+                }
+            }
         }
     };
 }
 
 kinds! {
     /// A versioned library of roles, tags and tasks.
-    Release "release",
+    Release "release" shared,
     /// User-defined tags beside a release, for all its versions.
-    ReleaseTags "releasetags",
+    ReleaseTags "releasetags" shared,
     /// Defaults for clusters.
-    ClusterTemplate "clustertemplate",
+    ClusterTemplate "clustertemplate" shared,
     /// A cluster.
     Cluster "cluster",
     /// The nodes of a cluster that are alike.
@@ -118,9 +164,9 @@ kinds! {
     /// Which node holds a tag as primary: a stored choice.
     Primary "primary",
     /// The catalogue's namespace.
-    Namespace "namespace",
+    Namespace "namespace" shared,
     /// Conditions over reported facts, and what they set.
-    InspectionRule "inspectionrule",
+    InspectionRule "inspectionrule" shared,
     /// A numbered snapshot of what a group's hosts run.
     Revision "revision",
     /// A secret value, written and never read.
@@ -175,6 +221,13 @@ pub struct Object<S: Spec> {
     pub spec: S,
 }
 
+impl<S: Spec<Name = Option<N>>, N: fmt::Display> Object<S> {
+    /// What an object is called in answers and as an origin that need not have a name: its name, else its uuid.
+    pub fn display_name(&self) -> String {
+        self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), ToString::to_string)
+    }
+}
+
 /// A versioned library.
 pub type Release = Object<ReleaseSpec>;
 /// User-defined tags beside a release.
@@ -195,11 +248,19 @@ pub type Principal = Object<PrincipalSpec>;
 pub type Primary = Object<PrimarySpec>;
 /// A namespace of the catalogue.
 pub type Namespace = Object<NamespaceSpec>;
+/// What follows from a host's report.
+pub type InspectionRule = Object<InspectionRuleSpec>;
 
 impl Spec for AllocationSpec {
     /// One without a name is named by its uuid.
     type Name = Option<ObjectName>;
     const KIND: Kind = Kind::Allocation;
+}
+
+impl Spec for InspectionRuleSpec {
+    /// One without a name is named by its uuid, as Ironic's are.
+    type Name = Option<ObjectName>;
+    const KIND: Kind = Kind::InspectionRule;
 }
 
 impl Spec for PrincipalSpec {
@@ -244,24 +305,19 @@ impl Spec for PrimarySpec {
     const KIND: Kind = Kind::Primary;
 }
 
-impl Allocation {
-    /// What it is called in answers: its name, else its uuid.
-    pub fn display_name(&self) -> String {
-        self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), |name| name.as_str().to_owned())
-    }
-}
-
 impl Spec for NamespaceSpec {
     type Name = NamespaceName;
     const KIND: Kind = Kind::Namespace;
 }
 
-impl Node {
-    /// What the node is called in answers: its name, else its uuid.
-    pub fn display_name(&self) -> String {
-        self.meta.name.as_ref().map_or_else(|| self.meta.uuid.to_string(), |name| name.as_str().to_owned())
+impl NodeSpec {
+    /// The instance that uses the node, whatever form of a uuid an older store has.
+    pub fn instance(&self) -> Option<Uuid> {
+        Uuid::parse_str(self.extra.get("instance_uuid")?.as_str()?).ok()
     }
+}
 
+impl Node {
     /// How far its instance has come, in Ironic's words.
     pub fn provision_state(&self) -> &'static str {
         match self.spec.provision_state {

@@ -65,7 +65,7 @@ pub struct Dates {
     pub updated_at: Timestamp,
 }
 
-/// Who sees a namespace.
+/// Who sees a namespace in Glance; here it is kept as given, and everyone who may read sees either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::{Extra, FieldOwners, GroupId, Hold, Inherited, TraitSet};
+use super::{ClusterId, Extra, FieldOwners, GroupId, Hold, Inherited, TraitSet};
 use crate::digest::canonical_json;
 use crate::input::{MAX_DEPTH, Path};
 use crate::json;
@@ -104,7 +104,7 @@ impl ProvisionState {
     ];
 }
 
-/// Tags by hand.
+/// Tags by hand, and those that extensions decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeTags {
@@ -114,12 +114,35 @@ pub struct NodeTags {
     /// These it has not, while one of its roles produces them.
     #[serde(skip_serializing_if = "OwnedSet::is_empty")]
     pub unassigned: OwnedSet<TagName>,
+    /// What extensions decided for its roles.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub decided: BTreeMap<Name, DecidedTags>,
+}
+
+/// The tags that an extension gives a node for one of its roles, in the place of those that the role declares.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecidedTags {
+    /// Which extension.
+    pub extension: String,
+    /// In which cluster. In another one it is asked again.
+    pub cluster: ClusterId,
+    /// The tags, sorted.
+    pub tags: Vec<TagName>,
+    /// The SHA-256 of what it was asked, in hexadecimal digits.
+    pub question: String,
+}
+
+impl DecidedTags {
+    /// Whether it was made by this extension in this cluster.
+    pub fn is_of(&self, extension: &str, cluster: ClusterId) -> bool {
+        self.extension == extension && self.cluster == cluster
+    }
 }
 
 impl NodeTags {
-    /// Whether nothing was said by hand.
+    /// Whether nothing was said by hand, and nothing decided.
     pub fn is_empty(&self) -> bool {
-        self.assigned.is_empty() && self.unassigned.is_empty()
+        self.assigned.is_empty() && self.unassigned.is_empty() && self.decided.is_empty()
     }
 }
 
@@ -144,9 +167,9 @@ pub struct Observation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NotTaken {
-    /// So many facts, past the bounds of [`FactMap`].
+    /// How many facts, past the bounds of [`FactMap`].
     pub facts: u32,
-    /// So many labels, being too long, or too much together.
+    /// How many labels, being too long, or too much together.
     pub labels: u32,
     /// Traits that are none, or too many.
     pub traits: RefusedTraits,
@@ -294,6 +317,17 @@ impl FactMap {
             plant(&mut tree, &path[below.len()..], serde_json::from_str(text).ok()?);
         }
         (!tree.is_empty()).then_some(Value::Object(tree))
+    }
+
+    /// All facts as a tree.
+    pub fn tree(&self) -> Map<String, Value> {
+        let mut tree = Map::new();
+        for (path, text) in self.iter() {
+            if let Ok(value) = serde_json::from_str(text) {
+                plant(&mut tree, path, value);
+            }
+        }
+        tree
     }
 
     /// The canonical JSON text of the fact at a dotted path.

@@ -166,7 +166,7 @@ impl PrincipalSpec {
     }
 
     /// Ends the certificate that was renewed, an hour from now: the answer that brings the new one may be lost, and is asked for again
-    /// with the old one. One that was not listed is from then on, and no other that is not listed is good any more.
+    /// with the old one. If it was not listed, it is added; from then on only listed certificates are accepted.
     pub fn end_renewed(&mut self, serial: &str, now: Timestamp) {
         let ends_at = Timestamp(now.0.saturating_add(RENEWED_MS));
         match self.certificates.iter_mut().find(|listed| listed.serial == serial) {

@@ -71,6 +71,13 @@ described! {
     }
 }
 
+impl RoleSpec {
+    /// The limits that are compared with what there is, where they are whole numbers.
+    pub(crate) const COMPARED_LIMITS: [&str; 2] = ["min", "max"];
+    /// Those that Fuel has beside them: kept as they came.
+    pub(crate) const OTHER_LIMITS: [&str; 3] = ["recommended", "condition", "overrides"];
+}
+
 described! {
     /// One tag, predefined or user-defined.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

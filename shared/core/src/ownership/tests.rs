@@ -45,6 +45,28 @@ fn a_tombstone_is_owned_shared_and_in_conflict_like_a_value() {
 }
 
 #[test]
+fn ten_conflicts_are_listed_and_further_ones_hinted_at() {
+    let keys: Vec<_> = ('a'..='k').map(String::from).collect();
+    let of = |count: usize, value| -> Intent<String, u8> {
+        keys[..count].iter().map(|key| (key.clone(), Said::Value(value))).collect()
+    };
+    for (count, ends) in [(10, "j (a:apply); nothing"), (11, "j (a:apply), …; nothing")] {
+        let map = Map::default().apply(&manager("a"), &of(count, 1), false).unwrap();
+        let refused = map.apply(&manager("b"), &of(count, 2), false).unwrap_err().to_string();
+        assert!(refused.contains(ends) && !refused.contains("k (a:apply)"), "{refused}");
+    }
+}
+
+#[test]
+fn an_entry_is_owned_by_who_set_it_in_that_way() {
+    let map = applied(&Map::default(), "a", &[("x", Some(1))]);
+    let entry = map.get("x").unwrap();
+    for (owner, is) in [("a:apply", true), ("a:update", false), ("b:apply", false)] {
+        assert_eq!(entry.is_owned_by(&owner.parse().unwrap()), is, "{owner}");
+    }
+}
+
+#[test]
 fn a_patch_touches_its_keys_alone() {
     let map = applied(&Map::default(), "a", &[("x", Some(1)), ("y", Some(1)), ("z", None)]);
     let changes = BTreeMap::from([

@@ -11,7 +11,7 @@ use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Targe
 use crate::condition::Author;
 use crate::finding::{Finding, Rule, rule};
 use crate::idle;
-use crate::input::{Need, Reference};
+use crate::input::{Need, Query, Read, Reference};
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type};
@@ -179,6 +179,8 @@ impl Compiler<'_> {
                 .map_err(|reason| self.errors.push(ReleaseError::Author { field: field("condition"), reason }))
                 .ok()
         });
+        let asked = condition.iter().flat_map(|condition| condition.references());
+        self.look_ups(library, task, references.iter().chain(asked));
         let on_unassign = task.on_unassign.as_ref().and_then(|name| {
             let found = library.find(name);
             if found.is_none() {
@@ -354,10 +356,34 @@ impl Compiler<'_> {
         }
     }
 
+    /// Names that nobody declares among those by which a task's templates and its condition look up nodes.
+    fn look_ups<'r>(&mut self, library: &Library, task: &Task, references: impl Iterator<Item = &'r Reference>) {
+        let exact =
+            |names: &'r [Box<str>]| names.iter().map(|name| &**name).filter(|name| !is_pattern(name) && *name != "*");
+        let (mut tags, mut roles) = (BTreeSet::new(), BTreeSet::new());
+        for reference in references {
+            let (by_tags, by_roles): (&[Box<str>], &[Box<str>]) = match reference.read() {
+                Read::Nodes { query: Query::Tag(tags), .. } => (tags.as_slice(), &[]),
+                Read::Nodes { query: Query::Role(roles), .. } => (&[], roles.as_slice()),
+                Read::Nodes { query: Query::TagOrRole { tags, roles }, .. } => (tags.as_slice(), roles.as_slice()),
+                Read::Primary { tag, .. } => (std::slice::from_ref(tag), &[]),
+                _ => continue,
+            };
+            tags.extend(exact(by_tags).filter(|name| !library.is_tag(name)));
+            roles.extend(exact(by_roles).filter(|name| !library.is_role(name)));
+        }
+        let place = format!("task {}", task.id);
+        for name in tags {
+            self.find(rule::SELECTOR_TAG, &place, &format!("it looks up nodes: {}", unknown_tag(name)));
+        }
+        for name in roles {
+            self.find(rule::SELECTOR_ROLE, &place, &format!("it looks up nodes: {}", unknown_role(name)));
+        }
+    }
+
     fn check_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector) {
         for name in selector.exact_names().filter(|name| !library.is_tag(name)) {
-            let message = format!("no tag {name} is declared or produced here: only a user-defined one can match");
-            self.find(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &message);
+            self.find(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &unknown_tag(name));
         }
     }
 
@@ -374,8 +400,7 @@ impl Compiler<'_> {
             RoleMatching::Tags => library.is_tag(name),
         };
         for name in selector.exact_names().filter(|name| !known(name)) {
-            let message = format!("no role {name} is declared here: only one that a cluster adds can match");
-            self.find(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &message);
+            self.find(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &unknown_role(name));
         }
     }
 
@@ -415,13 +440,22 @@ impl Compiler<'_> {
         let stages = (0..).map(TaskIx).zip(&tasks).filter(|(_, task)| task.task.is_stage()).map(|(ix, _)| ix).collect();
         self.findings.extend(idle::findings(&format!("release/{}", self.name), spec));
         self.findings.extend(not_run_yet(self.name, &spec.tasks));
+        let named = spec.extensions.iter().flat_map(|one| &one.roles);
+        for role in named.filter(|role| !library.roles.contains_key(*role)) {
+            let message =
+                format!("an extension is to decide the tags of role {role}, which the release does not declare");
+            self.find(rule::ROLE_UNKNOWN, "extensions", &message);
+        }
+        // Its own before those of its imports.
+        let imported = library.imports.iter().flat_map(|one| &one.extensions);
+        let extensions = spec.extensions.iter().chain(imported).cloned().collect();
         self.findings.extend(tags_in_content(self.name, &spec.tasks));
         let all_imports = library.imports.iter().flat_map(|one| one.all_imports.iter().chain([&one.name])).cloned();
         CompiledRelease {
             name: self.name.clone(),
             hash: release_hash(spec, &library.imports),
             matching: spec.matching,
-            extensions: spec.extensions.clone(),
+            extensions,
             stages,
             imports: spec.imports.clone(),
             all_imports: all_imports.collect(),
@@ -431,6 +465,14 @@ impl Compiler<'_> {
             tags: library.tags,
         }
     }
+}
+
+fn unknown_tag(name: &str) -> String {
+    format!("no tag {name} is declared or produced here: only a user-defined one can match")
+}
+
+fn unknown_role(name: &str) -> String {
+    format!("no role {name} is declared here: only one that a cluster adds can match")
 }
 
 /// A task's place in an order of all tasks that heeds every dependency, selectors left aside.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::CompiledRelease;
 use crate::digest::{Hex, ReleaseHash, canonical_json, sha256};
 use crate::object::ReleaseSpec;
-use crate::task::Task;
+use crate::task::{Task, UNTRANSLATED};
 
 /// Whether two releases have the same content, what they import left to its names.
 pub fn has_same_content(one: &ReleaseSpec, other: &ReleaseSpec) -> bool {
@@ -36,6 +36,21 @@ pub(super) fn task_hash(task: &Task) -> [u8; 32] {
         fields.remove("foreign");
     }
     sha256(canonical_json(&value).as_bytes())
+}
+
+/// A task's canonical JSON as it is told to hosts. One with an expression that nobody evaluates is of a type that no agent has, so that it
+/// is never started and stops what depends on it, as an unsupported type does.
+pub fn sent_definition(task: &Task) -> String {
+    let mut value = serde_json::to_value(task).expect("a task has only JSON in it");
+    if task.is_untranslated() {
+        value["type"] = json!(UNTRANSLATED);
+    }
+    canonical_json(&value)
+}
+
+/// Whether what was told to hosts is such a task.
+pub fn is_sent_untranslated(definition: &str) -> bool {
+    serde_json::from_str::<Value>(definition).is_ok_and(|definition| definition["type"] == UNTRANSLATED)
 }
 
 /// The content of a release by itself, as canonical JSON. The order of its lists means nothing.
@@ -62,4 +77,17 @@ fn own_content(spec: &ReleaseSpec) -> String {
         "tags": tags,
         "tasks": tasks.iter().map(task).collect::<BTreeMap<_, _>>(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_an_untranslated_task_is_read_as_one() {
+        let mut task = Task::new("a", "shell");
+        assert!(!is_sent_untranslated(&sent_definition(&task)));
+        task.foreign.insert(UNTRANSLATED.to_owned(), json!("an expression"));
+        assert!(is_sent_untranslated(&sent_definition(&task)));
+    }
 }

@@ -7,7 +7,7 @@ use super::compile::Compiler;
 use super::library::Library;
 use super::{CompiledRelease, ReleaseError};
 use crate::finding::rule;
-use crate::name::{Name, NameKind, ReleaseRef, TagName};
+use crate::name::{Name, NameKind, ReleaseRef, TagName, near, suggest};
 use crate::object::ReleaseSpec;
 use crate::task::Task;
 
@@ -37,6 +37,7 @@ impl Compiler<'_> {
         }
         library.ids = library.tasks.keys().cloned().collect();
         self.undeclared_tags(&library);
+        self.undeclared_conflicts(spec, &library);
         library
     }
 
@@ -109,6 +110,16 @@ impl Compiler<'_> {
             for tag in spec.tags.iter().flatten().filter(|tag| !library.tags.contains_key(*tag)) {
                 let message = format!("produces tag {tag}, which is not declared under tags: it has no primary");
                 self.find(rule::TAG_UNDECLARED, &format!("roles.{role}"), &message);
+            }
+        }
+    }
+
+    fn undeclared_conflicts(&mut self, spec: &ReleaseSpec, library: &Library) {
+        for (role, own) in &spec.roles {
+            for other in own.conflicts.iter().filter(|other| !library.roles.contains_key(*other)) {
+                let near = suggest(near(other.as_str(), library.roles.keys().map(Name::as_str)));
+                let message = format!("names role {other}, which the release does not declare{near}");
+                self.find(rule::ROLE_UNKNOWN, &format!("roles.{role}.conflicts"), &message);
             }
         }
     }

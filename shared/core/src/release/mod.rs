@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use compile::{compile, compile_each, compile_set};
-pub use content::has_same_content;
+pub use content::{has_same_content, is_sent_untranslated, sent_definition};
 pub use cycle::topological;
 pub use error::ReleaseError;
 pub use judge::refused;
@@ -138,6 +138,11 @@ pub(crate) enum Target {
 }
 
 impl CompiledRelease {
+    /// The versions whose content a release to a node fixes: its own, and those of all that it imports.
+    pub fn versions(&self) -> impl Iterator<Item = &ReleaseRef> {
+        self.all_imports.iter().chain([&self.name]).filter(|name| name.version.is_some())
+    }
+
     /// The task of that id.
     pub fn find(&self, id: &str) -> Option<TaskIx> {
         let at = self.tasks.binary_search_by(|t| t.task.id.as_str().cmp(id)).ok()?;
@@ -162,15 +167,16 @@ impl CompiledTask {
     }
 
     /// Whether it is only a marker that never runs (`type: skipped`).
-    pub fn is_skipped_type(&self) -> bool {
+    pub(crate) fn is_skipped_type(&self) -> bool {
         self.task.kind == "skipped"
     }
 
     /// The text of its own selector, for people.
-    pub fn placement_text(&self) -> String {
-        match &self.placement {
-            Placement::Tags(selector) => format!("tags {selector}"),
-            Placement::Roles(selector) => format!("roles {selector}"),
-        }
+    pub(crate) fn placement_text(&self) -> String {
+        let (what, names) = match &self.placement {
+            Placement::Tags(selector) => ("tags", selector.to_string()),
+            Placement::Roles(selector) => ("roles", selector.to_string()),
+        };
+        if names.is_empty() { "nothing: give it tags or roles".to_owned() } else { format!("{what} {names}") }
     }
 }

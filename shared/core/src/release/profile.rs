@@ -129,7 +129,7 @@ impl Place {
     }
 
     /// Whether a barrier means a node at this place.
-    pub fn is_source(&self, matching: RoleMatching, source: &Source) -> bool {
+    pub(crate) fn is_source(&self, matching: RoleMatching, source: &Source) -> bool {
         match source {
             Source::Stage => false,
             Source::Anywhere => true,
@@ -242,7 +242,7 @@ impl Profile {
 
 impl CompiledRelease {
     /// What a stage waits for: stages, and tasks on the nodes that have them.
-    pub fn stage_waits(&self, stage: TaskIx) -> Vec<Barrier> {
+    pub(crate) fn stage_waits(&self, stage: TaskIx) -> Vec<Barrier> {
         let own = self.task(stage);
         let mut waits = Vec::new();
         let mut wait = |task: TaskIx, source: Source, policy| waits.push(Barrier { task, source, policy });

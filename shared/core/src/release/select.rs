@@ -12,10 +12,10 @@ use regex_lite::{Regex, RegexBuilder};
 pub const MAX_PATTERN: usize = 512;
 
 /// The pattern that every name matches. The text `*` in `tags` is stored as it, since an item `*` is a name that no tag has.
-pub const ANY: &str = "/";
+pub(crate) const ANY: &str = "/";
 
 /// The word for the controller's own host.
-pub const MASTER: &str = "master";
+pub(crate) const MASTER: &str = "master";
 
 /// One item of a selector.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ impl NameSelector {
     }
 
     /// Whether the controller's own host is among what is meant.
-    pub fn means_master(&self) -> bool {
+    pub(crate) fn means_master(&self) -> bool {
         match self {
             Self::Any => false,
             Self::Union(items) => items.iter().any(|item| matches!(item, Pattern::Master)),
@@ -129,7 +129,7 @@ impl NameSelector {
     }
 
     /// The exact names in it, patterns left out.
-    pub fn exact_names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn exact_names(&self) -> impl Iterator<Item = &str> {
         let items: &[Pattern] = match self {
             Self::Any => &[],
             Self::Union(items) => items,

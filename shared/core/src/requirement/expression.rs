@@ -123,7 +123,24 @@ impl Expression {
         }
     }
 
-    /// Checks what is asked of an expression that is written anew, beyond what is read of a stored one.
+    /// The texts of which one meets it; `None`: which ones do is worked out.
+    pub(crate) fn texts(&self) -> Option<Vec<&str>> {
+        match &self.form {
+            Form::Plain => Some(vec![&self.text]),
+            Form::Never => Some(Vec::new()),
+            Form::AnyOf(words) => Some(words.iter().map(AsRef::as_ref).collect()),
+            Form::AllIn(_) | Form::In(_) | Form::Number(..) | Form::Text(..) => None,
+        }
+    }
+
+    /// Whether it is an exact text that begins with the sign of an operator and has none as its first word: `>> 3`, `=> 3`, `>=3`.
+    pub fn resembles_operator(&self) -> bool {
+        let text = self.text.trim_start();
+        let bare = text.strip_prefix('s').unwrap_or(text);
+        matches!(self.form, Form::Plain) && bare.starts_with(['=', '!', '<', '>'])
+    }
+
+    /// Checks a new expression more strictly than one that is stored already.
     ///
     /// # Errors
     /// [`InvalidExpression::NoNumber`] for a number with digits of other scripts.
@@ -307,6 +324,25 @@ mod tests {
         ] {
             let found = Expression::new(text).unwrap().to_spare(&Value::Text(value.into()));
             assert_eq!(found, spare, "{text} {value}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_begins_as_an_operator_does_may_be_a_slip() {
+        for (text, resembles) in [
+            (">> 3", true),
+            ("=> 3", true),
+            (">=3", true),
+            ("s=x", true),
+            ("<one of> a", true),
+            (">= 3", false),
+            ("s== x", false),
+            ("<or> a", false),
+            ("sles", false),
+            ("a >= 3", false),
+            ("", false),
+        ] {
+            assert_eq!(Expression::new(text).unwrap().resembles_operator(), resembles, "{text}");
         }
     }
 

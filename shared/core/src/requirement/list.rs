@@ -202,6 +202,7 @@ mod tests {
         let none: Requirements = serde_json::from_str("null").unwrap();
         assert_eq!(none, Requirements::default());
         assert!(none.hold(&Tier("a")));
+        assert!(none.is_empty() && !two.is_empty());
     }
 
     #[test]
@@ -217,6 +218,7 @@ mod tests {
         }
         let many: Vec<_> = (0..65).map(|index| format!("k{index} 1")).collect();
         assert_eq!(Requirements::parse(&many), Err(InvalidRequirements::TooMany { count: 65 }));
+        assert!(Requirements::parse(&many[1..]).is_ok());
     }
 
     #[test]

@@ -24,6 +24,16 @@ use crate::traits::{InvalidTrait, Trait, TraitNames};
 /// The longest name of a property or fact, in bytes.
 pub const MAX_FIELD: usize = 255;
 
+/// A requirement of the node's group that the node does not meet: its next task set is held.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+#[display("requirement {key} {expression} is not met")]
+pub struct Unmet {
+    /// The key, as `property:memory_mb`.
+    pub key: String,
+    /// The expression, as written.
+    pub expression: String,
+}
+
 /// One thing that must hold.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{} {}", self.key(), self.expression())]
@@ -318,9 +328,15 @@ mod tests {
 
     #[test]
     fn a_field_has_a_name_of_1_to_255_bytes_without_spaces() {
-        for (name, is_name) in
-            [("", false), ("a", true), ("a\tb", false), (&"a".repeat(255), true), (&"a".repeat(256), false)]
-        {
+        for (name, is_name) in [
+            ("", false),
+            ("a", true),
+            ("a b", false),
+            ("a\tb", false),
+            ("a\u{7f}b", false),
+            (&"a".repeat(255), true),
+            (&"a".repeat(256), false),
+        ] {
             for kind in ["property", "fact"] {
                 let read = format!("{kind}:{name}").parse::<Field>();
                 assert_eq!(read.is_ok(), is_name, "{kind}:{name}");

@@ -1,6 +1,6 @@
 //! Numbers as Python's `float()` reads them, since that is what the operators compare in Nova.
 //!
-//! The digits of all scripts are read, since a stored requirement may have them. What is written anew has ASCII or
+//! The digits of all scripts are read, since a stored requirement may have them. A new one has ASCII or
 //! Arabic-Indic digits ([`is_plain`]), which are those that the vectors of the operators ask for.
 
 /// The zero of each run of decimal digits (Unicode 14, category Nd) beyond ASCII.
@@ -68,6 +68,8 @@ mod tests {
             ("\u{661}_\u{660}", Some(10.0)),
             ("\u{669}", Some(9.0)),
             ("\u{ff11}\u{ff16}", Some(16.0)),
+            // The zero that stands where the digits of another kind end.
+            ("\u{1d7d8}", Some(0.0)),
             ("\u{b2}", None),
             ("1.", Some(1.0)),
             (".5e1", Some(5.0)),

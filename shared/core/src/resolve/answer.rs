@@ -9,16 +9,18 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_json};
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
 use crate::fleet::{GroupFold, Missing, NodeEntry};
 use crate::host_labels::HostLabelRule;
 use crate::input::{Inputs, Reference};
+use crate::inspection::Ruled;
 use crate::labels::{Annotations, Labels, Parameters};
 use crate::lifecycle::Limits;
 use crate::name::{Name, TagName};
-use crate::object::{Hold, Node, NodeId, Observation, SaidOnHost};
+use crate::object::{Hold, Node, NodeGroupSpec, NodeId, Observation, SaidOnHost};
 use crate::origin::{Level, Resolved};
 use crate::release::{CompiledRelease, Profile, TaskIx};
+use crate::requirement::Unmet;
 use crate::task::Mode;
 use crate::traits::{InstanceTraits, NodeTraits};
 
@@ -35,6 +37,7 @@ pub enum Resolution {
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub(crate) entry: Arc<NodeEntry>,
+    pub(crate) ruled: Arc<Ruled>,
     pub(crate) said: Option<Arc<SaidOnHost>>,
     pub(crate) fold: Option<Arc<GroupFold>>,
     pub(crate) task_set: Option<Arc<TaskSet>>,
@@ -93,16 +96,6 @@ pub enum LeftOut {
 #[derive(Clone, Debug)]
 pub(crate) struct AllUnmet(pub(crate) Vec<Unmet>);
 
-/// A requirement of the node's group that the node does not meet: its next task set is held.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
-#[display("requirement {key} {expression} is not met")]
-pub struct Unmet {
-    /// The key, as `property:memory_mb`.
-    pub key: String,
-    /// The expression, as written.
-    pub expression: String,
-}
-
 impl LeftOut {
     /// The length of what it says.
     pub(super) fn text_len(&self) -> usize {
@@ -146,7 +139,7 @@ impl TaskSet {
     }
 
     /// The ids of those that are placed and never started, in order.
-    pub fn untranslated_ids(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn untranslated_ids(&self) -> impl Iterator<Item = &str> {
         let tasks = self.tasks().map(|ix| self.profile.release.task(ix));
         tasks.filter(|task| task.task.is_untranslated()).map(|task| task.task.id.as_str())
     }
@@ -163,7 +156,7 @@ impl TaskSet {
     }
 
     /// The ids of those of them whose condition takes more steps than it may.
-    pub fn undecided_ids(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn undecided_ids(&self) -> impl Iterator<Item = &str> {
         self.left_out_ids().filter(|(_, why)| matches!(why, LeftOut::Undecided { .. })).map(|(id, _)| id)
     }
 
@@ -219,7 +212,7 @@ impl Answer {
     /// # Errors
     /// [`InstanceTraits`].
     pub fn check_instance(&self) -> Result<(), InstanceTraits> {
-        self.entry.check_instance()
+        self.entry.check_instance(&self.ruled)
     }
 
     /// The release that the nearest level names. Its profile may carry another of the same content.
@@ -234,7 +227,7 @@ impl Answer {
 
     /// The effective labels, each with its whole line of descent; what the host may fill is filled in.
     pub fn labels(&self) -> Labels {
-        self.entry.labels(self.fold.as_deref())
+        self.entry.labels(self.fold.as_deref(), &self.ruled)
     }
 
     /// The effective annotations.
@@ -254,7 +247,12 @@ impl Answer {
 
     /// The traits, each with its sources.
     pub fn traits(&self) -> NodeTraits {
-        self.entry.traits().resolve()
+        self.entry.traits(&self.ruled).resolve()
+    }
+
+    /// What inspection rules give it.
+    pub fn ruled(&self) -> &Ruled {
+        &self.ruled
     }
 
     /// The lifecycle fields, each with its origin.
@@ -276,7 +274,8 @@ impl Answer {
 
     /// After how many seconds without a word the host counts as silent.
     pub fn silent_after_seconds(&self) -> u32 {
-        self.fold.as_ref().and_then(|fold| fold.group.spec.silent_after_seconds).unwrap_or(90)
+        let said = self.fold.as_ref().and_then(|fold| fold.group.spec.silent_after_seconds);
+        said.unwrap_or(NodeGroupSpec::SILENT_AFTER_SECONDS)
     }
 
     /// Whether, until when and why the node keeps its task set.
@@ -289,7 +288,7 @@ impl Answer {
         self.entry.node.spec.parked
     }
 
-    /// Whether group or cluster give no new lease.
+    /// Whether the group or the cluster is paused: no new task set is released then.
     pub fn is_paused(&self) -> bool {
         self.fold.as_ref().is_some_and(|fold| fold.group.spec.paused || fold.cluster.spec.paused)
     }
@@ -305,14 +304,6 @@ impl Answer {
         let Some(table) = &fold.table else { return Vec::new() };
         let probes = set.tags().iter().filter_map(|tag| Some((tag, table.tag(tag)?.ready.as_slice())));
         probes.filter(|(_, ready)| !ready.is_empty()).collect()
-    }
-
-    /// Whether an error is among the findings about the node.
-    pub fn has_error(&self) -> bool {
-        let mut of_tasks = self.task_set.iter().flat_map(|set| &*set.findings);
-        !self.unmet().is_empty()
-            || self.check_instance().is_err()
-            || of_tasks.any(|finding| finding.severity == Severity::Error)
     }
 }
 

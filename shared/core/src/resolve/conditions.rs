@@ -168,18 +168,91 @@ pub(super) fn unevaluated(reason: &ConditionError) -> LeftOut {
 mod tests {
     use super::*;
 
+    fn key(number: u64) -> OutcomeKey {
+        ([0; 32], crate::digest::sha256(&number.to_be_bytes()))
+    }
+
+    fn saying(len: usize) -> Evaluated {
+        Evaluated { steps: 0, result: Evaluation::LeftOut(LeftOut::Failed { reason: "x".repeat(len) }) }
+    }
+
+    /// Two hashes, and what stands beside them.
+    const EMPTY: usize = 64 + size_of::<Evaluated>();
+
+    #[test]
+    fn an_outcome_takes_its_key_itself_and_what_it_says() {
+        let of = |result| Evaluated { steps: 7, result }.bytes();
+        assert_eq!(of(Evaluation::Pending), EMPTY);
+        assert_eq!(of(Evaluation::Decided(true)), EMPTY);
+        assert_eq!(of(Evaluation::LeftOut(LeftOut::Marker)), EMPTY);
+        assert_eq!(of(Evaluation::LeftOut(LeftOut::False { condition: "12345".into() })), EMPTY + 5);
+        assert_eq!(saying(9).bytes(), EMPTY + 9);
+    }
+
     #[test]
     fn outcomes_are_bounded_by_their_bytes() {
         let mut kept = Kept::default();
-        let long =
-            |len| Evaluated { steps: 0, result: Evaluation::LeftOut(LeftOut::Failed { reason: "x".repeat(len) }) };
-        for number in 0..100_000_u64 {
-            let key = ([0; 32], crate::digest::sha256(&number.to_be_bytes()));
-            kept.insert(key, long(usize::try_from(number % 4_096).unwrap()));
-            kept.insert(key, long(1));
+        for number in 0..100_000 {
+            kept.insert(key(number), saying(usize::try_from(number % 4_096).unwrap()));
             assert!(kept.bytes <= MAX_OUTCOME_BYTES, "{}", kept.bytes);
         }
         assert_eq!(kept.bytes, kept.outcomes.values().map(Evaluated::bytes).sum::<usize>());
         assert!(kept.outcomes.len() > 1_000);
+
+        let mut kept = Kept::default();
+        for _ in 0..2 {
+            kept.insert(key(1), saying(1));
+            kept.insert(key(2), saying(MAX_OUTCOME_BYTES - 2 * EMPTY - 1));
+            assert_eq!((kept.outcomes.len(), kept.bytes), (2, MAX_OUTCOME_BYTES), "what fits stays, and counts once");
+        }
+        let mut again = Kept::default();
+        (0..3).for_each(|len| again.insert(key(1), saying(len)));
+        assert_eq!((again.outcomes.len(), again.bytes), (1, EMPTY + 2), "one in the place of another");
+        kept.insert(key(3), saying(0));
+        assert_eq!((kept.outcomes.len(), kept.bytes), (1, EMPTY), "what does not fit drops all before it");
+    }
+
+    #[test]
+    fn what_clusters_share_is_kept_apart_from_what_is_each_nodes() {
+        let outcomes = Outcomes::default();
+        outcomes.insert(Scope::Cluster, key(1), saying(1));
+        outcomes.insert(Scope::Alike, key(2), saying(2));
+        for (scope, number, known) in [
+            (Scope::Cluster, 1, Some(saying(1))),
+            (Scope::Cluster, 2, None),
+            (Scope::Alike, 1, None),
+            (Scope::Alike, 2, Some(saying(2))),
+            (Scope::Each, 2, Some(saying(2))),
+        ] {
+            assert_eq!(outcomes.get(scope, &key(number)), known, "{scope:?} {number}");
+        }
+    }
+
+    #[test]
+    fn who_shares_what_a_condition_gives_follows_from_what_it_reads() {
+        let nodes = "nodes(tag='a'){name}";
+        for (reads, scope) in [
+            (&["labels.x"][..], Scope::Alike),
+            (&["'a' in tags", "cluster.name"], Scope::Alike),
+            (&[nodes], Scope::Cluster),
+            (&[nodes, "cluster.name"], Scope::Cluster),
+            (&[nodes, "primary('a'){name}"], Scope::Cluster),
+            (&[nodes, "'a' in tags"], Scope::Alike),
+            (&[nodes, "secret('db')"], Scope::Alike),
+            (&[nodes, "labels.x"], Scope::Each),
+            (&[nodes, "'a' in tags", "labels.x"], Scope::Each),
+        ] {
+            let references: Vec<Reference> = reads.iter().map(|read| read.parse().unwrap()).collect();
+            assert_eq!(Scope::of(&references), scope, "{reads:?}");
+        }
+    }
+
+    #[test]
+    fn an_account_pays_until_nothing_is_left() {
+        let mut account = Account::of(10);
+        assert_eq!((account.pay(6), account.left), (Ok(()), 4));
+        assert!(matches!(account.pay(5), Err(LeftOut::Undecided { .. })));
+        assert_eq!((account.pay(4), account.left), (Ok(()), 0), "what is too dear takes nothing");
+        assert!(account.pay(1).is_err());
     }
 }

@@ -4,6 +4,7 @@
 //! missing: only the first can be encoded and sent, so nothing is ever removed from a host on incomplete knowledge.
 
 mod answer;
+mod aside;
 mod conditions;
 mod findings;
 mod memory;
@@ -11,11 +12,14 @@ mod node;
 mod plain;
 mod whole;
 
-pub use answer::{Answer, LeftOut, Resolution, TaskSet, Unmet};
+pub use answer::{Answer, LeftOut, Resolution, TaskSet};
+pub use aside::SetAside;
+pub(crate) use findings::catalog_findings;
 pub use findings::{
-    ObjectId, Unset, all_catalog_findings, catalog_findings, catalog_findings_of, cluster_findings, newly_unset,
-    undeclared_roles, unset_in_empty,
+    FailedConditions, Unset, all_catalog_findings, broken, catalog_findings_of, cluster_findings, doubled,
+    is_of_condition, keep_new, newly_odd, newly_orphaned, newly_ruled, newly_uncatalogued, newly_undeclared,
+    newly_unmet, newly_unset, too_large, unset_in_empty,
 };
 pub use node::{ResolveCache, resolve_node};
 pub use plain::PlainAnswer;
-pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet, sort_findings};
+pub use whole::{ClusterAnswer, FleetAnswer, ResolveError, resolve_cluster, resolve_fleet};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::answer::{AllUnmet, Answer, Resolution, TaskSet, Unmet};
+use super::answer::{AllUnmet, Answer, Resolution, TaskSet};
 use super::memory::Base;
 use crate::fleet::{Fleet, Missing, NodeEntry, NodeView};
 use crate::name::NodeName;
-use crate::object::{Meta, NodeId, NodeSpec, Object, Timestamp};
+use crate::object::{ClusterId, Meta, NodeId, NodeSpec, Object, Timestamp};
 use crate::release::Profile;
 use crate::release::select::MASTER;
 
@@ -27,11 +27,10 @@ pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Resoluti
     };
     let view = NodeView::new(fleet, entry, fold.map(|fold| &**fold));
     let task_set = entry.profile.as_ref().zip(fold).map(|(profile, fold)| cache.task_set(&view, fold, profile));
-    let unmet = fold.iter().flat_map(|fold| fold.group.spec.requirements.unmet(&view));
-    let unmet: Vec<Unmet> =
-        unmet.map(|one| Unmet { key: one.key(), expression: one.expression().to_owned() }).collect();
+    let unmet = view.unmet();
     Resolution::Complete(Arc::new(Answer {
         entry: Arc::clone(entry),
+        ruled: view.ruled().clone(),
         said: fleet.said(id).cloned(),
         fold: fold.cloned(),
         task_set,
@@ -39,10 +38,12 @@ pub fn resolve_node(fleet: &Fleet, cache: &ResolveCache, id: NodeId) -> Resoluti
     }))
 }
 
-/// What falls to `master` where no node has that name: it has no labels, no facts and no group of its own.
-pub(super) fn pseudo_task_set(fleet: &Fleet, profile: &Arc<Profile>) -> TaskSet {
+/// What falls to a cluster's `master` where no node has that name: it has what the cluster gives, and no labels, facts or group of its
+/// own.
+pub(super) fn pseudo_task_set(fleet: &Fleet, cluster: ClusterId, profile: &Arc<Profile>) -> TaskSet {
+    let fold = MASTER.parse().ok().and_then(|name| fleet.fold_of_cluster(cluster, name));
     let name = NodeName::new(MASTER).ok();
     let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
-    let entry = NodeEntry { node: Arc::new(node), observation: None, profile: Some(Arc::clone(profile)) };
-    Base::new(&NodeView::new(fleet, &entry, None), profile, &Arc::default()).task_set(&[])
+    let entry = NodeEntry::bare(Arc::new(node)).with_profile(Some(Arc::clone(profile)));
+    Base::new(&NodeView::new(fleet, &entry, fold.as_ref()), profile, &Arc::default()).task_set(&[])
 }

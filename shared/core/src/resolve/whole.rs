@@ -8,9 +8,11 @@ use serde::Serialize;
 use super::PlainAnswer;
 use super::answer::{Answer, Resolution};
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
-use super::{Unset, all_catalog_findings, catalog_findings, cluster_findings, unset_in_empty};
+use super::{
+    FailedConditions, Unset, all_catalog_findings, catalog_findings, cluster_findings, is_of_condition, unset_in_empty,
+};
 use crate::catalog::Meant;
-use crate::finding::Finding;
+use crate::finding::{Finding, sort_findings};
 use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
 use crate::idle;
@@ -69,16 +71,20 @@ pub enum ResolveError {
 /// Resolves all nodes of a cluster.
 pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterAnswer {
     let mut answer = resolve_nodes(fleet, cache, id);
-    answer.findings.extend(unset(answer.nodes.iter()));
+    answer.findings.extend(of_hosts(answer.nodes.iter()));
     answer.findings.extend(unset_in_empty(fleet, fleet.groups_of(id)));
     answer.findings.extend(catalog_findings(fleet, id));
     answer
 }
 
-fn unset<'a>(answers: impl Iterator<Item = &'a Arc<Answer>>) -> Vec<Finding> {
-    let mut unset = Unset::default();
-    answers.for_each(|answer| unset.add(answer));
-    unset.findings()
+/// What is found about hosts and told once for all of them.
+fn of_hosts<'a>(answers: impl Iterator<Item = &'a Arc<Answer>>) -> Vec<Finding> {
+    let (mut unset, mut failed) = (Unset::default(), FailedConditions::default());
+    for answer in answers {
+        unset.add(answer);
+        failed.add(answer);
+    }
+    unset.findings().into_iter().chain(failed.found().map(|(finding, _)| finding)).collect()
 }
 
 /// A cluster, but for what is found about all clusters together.
@@ -92,7 +98,8 @@ fn resolve_nodes(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterA
     }
     nodes.sort_by(|a, b| natural_cmp(&a.node().display_name(), &b.node().display_name()));
     let mut findings = cluster_findings(fleet, id);
-    findings.extend(nodes.iter().flat_map(|answer| answer.findings()));
+    let own = nodes.iter().flat_map(|answer| answer.findings());
+    findings.extend(own.filter(|finding| !is_of_condition(finding)));
     let releases: BTreeMap<_, _> =
         nodes.iter().filter_map(|answer| answer.release()).map(|one| (&one.name, one)).collect();
     findings.extend(releases.into_values().flat_map(|release| release.findings.iter().cloned()));
@@ -117,62 +124,67 @@ pub fn resolve_fleet(fleet: &Fleet, cache: &ResolveCache) -> Result<FleetAnswer,
             errors.push(ResolveError::Cycle { cluster: cluster.meta.name.to_string(), cycle });
         }
         if errors.is_empty() {
-            whole.add(fleet, &answer, &graph);
+            whole.add(fleet, id, (&answer, &graph));
         }
     }
-    for node in fleet.nodes().filter(|node| !is_in_cluster(fleet, node)) {
-        match resolve_node(fleet, cache, node.id()) {
-            Resolution::Complete(answer) => {
-                whole.findings.extend(answer.findings());
-                whole.add_node(answer);
-            }
-            Resolution::Incomplete(missing) => {
-                errors.push(ResolveError::Incomplete { node: node.display_name(), missing });
-            }
-        }
-    }
+    errors.extend(whole.add_outside(fleet, cache));
     if !errors.is_empty() {
         return Err(errors);
     }
-    let templates = fleet.templates();
-    let of_template =
-        |one: &Arc<ClusterTemplate>| idle::findings(&format!("clustertemplate/{}", one.meta.name), &one.spec);
-    whole.findings.extend(templates.flat_map(of_template));
-    whole.findings.extend(fleet.releases().flat_map(|release| release.findings.iter().cloned()));
-    whole.findings.extend(unset(whole.answers.iter()));
-    whole.findings.extend(unset_in_empty(fleet, fleet.groups().map(|group| GroupId(group.meta.uuid))));
-    whole.findings.extend(all_catalog_findings(fleet, &Meant::default()).flatten());
-    sort_findings(&mut whole.findings);
+    whole.find(fleet);
     whole.answers.sort_by_key(|answer| answer.id());
     Ok(whole)
 }
 
-/// Each finding once, the gravest first, then by what it is about.
-pub fn sort_findings(findings: &mut Vec<Finding>) {
-    findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.cmp(b)));
-    findings.dedup();
-}
-
 /// Whether the node was resolved with a cluster.
 fn is_in_cluster(fleet: &Fleet, node: &Node) -> bool {
-    let group = node.spec.nodegroup.and_then(|group| fleet.group(group));
-    group.is_some_and(|group| fleet.cluster(group.spec.cluster).is_some())
+    fleet.cluster_of_node(node.id()).is_some_and(|cluster| fleet.cluster(cluster).is_some())
 }
 
 impl FleetAnswer {
+    /// Adds the nodes that stand in no cluster; gives those of which something is missing.
+    fn add_outside(&mut self, fleet: &Fleet, cache: &ResolveCache) -> Vec<ResolveError> {
+        let mut errors = Vec::new();
+        for node in fleet.nodes().filter(|node| !is_in_cluster(fleet, node)) {
+            match resolve_node(fleet, cache, node.id()) {
+                Resolution::Complete(answer) => {
+                    self.findings.extend(answer.findings());
+                    self.add_node(answer);
+                }
+                Resolution::Incomplete(missing) => {
+                    errors.push(ResolveError::Incomplete { node: node.display_name(), missing });
+                }
+            }
+        }
+        errors
+    }
+
+    /// Adds what is found of the fleet as a whole.
+    fn find(&mut self, fleet: &Fleet) {
+        let templates = fleet.templates();
+        let of_template =
+            |one: &Arc<ClusterTemplate>| idle::findings(&format!("clustertemplate/{}", one.meta.name), &one.spec);
+        self.findings.extend(templates.flat_map(of_template));
+        self.findings.extend(fleet.releases().flat_map(|release| release.findings.iter().cloned()));
+        self.findings.extend(of_hosts(self.answers.iter()));
+        self.findings.extend(unset_in_empty(fleet, fleet.groups().map(|group| GroupId(group.meta.uuid))));
+        self.findings.extend(all_catalog_findings(fleet, &Meant::default()).flatten());
+        sort_findings(&mut self.findings);
+    }
+
     fn add_node(&mut self, answer: Arc<Answer>) {
         self.nodes.insert(answer.node().display_name(), PlainAnswer::of(&answer));
         self.answers.push(answer);
     }
 
-    fn add(&mut self, fleet: &Fleet, cluster: &ClusterAnswer, graph: &ClusterGraph) {
+    fn add(&mut self, fleet: &Fleet, id: ClusterId, (cluster, graph): (&ClusterAnswer, &ClusterGraph)) {
         for answer in &cluster.nodes {
             self.add_node(Arc::clone(answer));
         }
         if graph.has_pseudo_master {
             let pseudo = graph.classes.iter().filter(|class| class.profile.place.is_master);
             for class in pseudo {
-                let set = pseudo_task_set(fleet, &class.profile);
+                let set = pseudo_task_set(fleet, id, &class.profile);
                 let master = self.nodes.entry(MASTER.to_owned()).or_default();
                 let known: BTreeSet<String> = master.tasks.iter().cloned().collect();
                 master.tasks.extend(set.task_ids().map(str::to_owned).filter(|id| !known.contains(id)));

@@ -25,8 +25,29 @@ use crate::task::Policy;
 pub trait TaskResults {
     /// The identity of the task set that a node is to have now.
     fn task_set(&self, node: NodeId) -> Option<[u8; 32]>;
-    /// Whether a node has succeeded in a task of that task set; a task that is left out there is done.
-    fn has_succeeded(&self, node: NodeId, task: &str) -> bool;
+    /// What became of a task of that task set on a node.
+    fn done(&self, node: NodeId, task: &str) -> Done;
+}
+
+/// What became of a task on a node, as far as others wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// It is left out there.
+    LeftOut,
+    /// It has not succeeded, or nothing was heard of it yet.
+    NotYet,
+    /// It has succeeded.
+    Succeeded,
+}
+
+impl Done {
+    /// Whether nobody waits for it any more: nor for a task that is left out, which never runs.
+    const fn is_over(self) -> bool {
+        match self {
+            Self::LeftOut | Self::Succeeded => true,
+            Self::NotYet => false,
+        }
+    }
 }
 
 /// The barriers of one cluster.
@@ -79,8 +100,6 @@ struct Point {
     waits_for: BTreeSet<NodeId>,
     /// The profiles with a barrier that waits for it.
     waiting: BTreeSet<ProfileHash>,
-    /// Whether some barrier waits for it and for others.
-    is_one_of_many: bool,
 }
 
 /// The nodes that a barrier still waits for: none, one (which does not hold itself back), or more.
@@ -96,7 +115,8 @@ impl Affected {
         if before == after {
             return;
         }
-        if point.is_one_of_many || [before, after].contains(&Waiting::Nobody) {
+        // Between one and more that are waited for nothing changes but for that one.
+        if [before, after].contains(&Waiting::Nobody) {
             self.profiles.extend(&point.waiting);
         }
         self.nodes.extend([before, after].into_iter().filter_map(Waiting::only));
@@ -190,7 +210,7 @@ impl Wave {
         for at in touched.filter(|at| meant.contains(at)) {
             let point = &mut self.points[*at];
             let before = point.waiting();
-            point.set_done(node, results.has_succeeded(node, point.task()));
+            point.set_done(node, results.done(node, point.task()).is_over());
             affected.add(point, before, point.waiting());
         }
     }
@@ -240,9 +260,7 @@ impl Wave {
     }
 
     fn member(&self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) -> Option<Member> {
-        let group = fleet.node(node)?.spec.nodegroup?;
-        let profile =
-            fleet.profile(node).filter(|_| fleet.group(group).is_some_and(|one| one.spec.cluster == self.cluster))?;
+        let profile = fleet.profile(node).filter(|_| fleet.cluster_of_node(node) == Some(self.cluster))?;
         Some(Member { profile: profile.hash, takes_part: fleet.takes_part(node), task_set: results.task_set(node) })
     }
 
@@ -255,7 +273,7 @@ impl Wave {
         for at in self.meant_by.get(&member.profile).into_iter().flatten() {
             let point = &mut self.points[*at];
             point.meant += 1;
-            point.set_done(node, results.has_succeeded(node, point.task()));
+            point.set_done(node, results.done(node, point.task()).is_over());
         }
     }
 
@@ -282,7 +300,6 @@ impl Wave {
                     targets.into_iter().map(|(release, target)| self.point(&mut known, release, target)).collect();
                 for at in &points {
                     self.points[*at].waiting.insert(profile.hash);
-                    self.points[*at].is_one_of_many |= points.len() > 1;
                 }
                 waits.push(points.into_iter().collect());
             }
@@ -335,7 +352,7 @@ fn flatten(
 impl Point {
     fn new(release: Arc<CompiledRelease>, barrier: Barrier) -> Self {
         let (waits_for, waiting) = (BTreeSet::new(), BTreeSet::new());
-        Self { barrier, release, meant: 0, waits_for, waiting, is_one_of_many: false }
+        Self { barrier, release, meant: 0, waits_for, waiting }
     }
 
     fn task(&self) -> &str {

@@ -5,8 +5,10 @@
 
 mod barriers;
 mod dropped;
+mod keep;
 mod release;
 
-pub use barriers::{Affected, TaskResults, Wave};
+pub use barriers::{Affected, Done, TaskResults, Wave};
 pub use dropped::dropped_barriers;
+pub use keep::{Kept, KeptProfile, keep};
 pub use release::{Action, Candidate, Content, Plan, Standing, plan_releases};

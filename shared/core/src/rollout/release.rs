@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use crate::digest::{DigestVersion, TaskDigest};
-use crate::object::{Held, Hold, NodeId, SaidOnHost, Timestamp};
-use crate::resolve::Answer;
+use crate::object::{Held, NodeId, Timestamp};
+use crate::resolve::{Answer, SetAside};
 use crate::task::Mode;
 
 /// What of a task set decides whether it is released.
@@ -23,22 +23,15 @@ pub struct Content {
 
 /// A node as its releases are planned.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct Candidate<'a> {
     /// The node.
     pub node: NodeId,
     /// What was released to it; `None`: nothing yet.
     pub present: Option<Content>,
     /// What it is to have, its digest under the version of the present one.
     pub next: Content,
-    /// Whether its group has a requirement that it does not meet, or nothing was released to it yet and it has not the traits that its
-    /// instance wants.
-    pub has_unmet: bool,
-    /// Whether it runs a task that the next one lacks only because its condition takes more steps than it may.
-    pub has_undecided: bool,
-    /// The holds of operators and of the host, also those that are over.
-    pub holds: Vec<Held>,
-    /// Whether its group or cluster is paused.
-    pub is_paused: bool,
+    /// What keeps the next one from it, and holds that are over.
+    pub kept_by: Vec<SetAside<'a>>,
 }
 
 /// Where a node stands with its next task set.
@@ -48,14 +41,8 @@ pub enum Standing {
     Current,
     /// Nothing keeps the next one from it.
     Due,
-    /// It does not meet a requirement of its group, or has not the traits that its instance wants.
-    Unmet,
-    /// It runs a task of which nobody knows whether it is to run.
-    Undecided,
-    /// Its group or cluster is paused.
-    Paused,
-    /// It is held.
-    Held(Held),
+    /// Something does, at least until that time; `None`: until something changes.
+    Kept(Option<Timestamp>),
 }
 
 /// What is to be done for a node.
@@ -84,56 +71,47 @@ impl Content {
     }
 }
 
-impl Candidate {
-    /// A node by its answer and by what was released to it: what of that decides, and which of its tasks run.
-    pub fn of<'a>(
-        answer: &Answer,
+impl<'a> Candidate<'a> {
+    /// A node by its answer and by what was released to it: what of that decides, and whether a task of it runs; `None`: none does.
+    pub fn of(
+        answer: &'a Answer,
         present: Option<Content>,
         version: DigestVersion,
-        mut runs: impl Iterator<Item = &'a str>,
+        runs: Option<&dyn Fn(&str) -> bool>,
     ) -> Self {
-        let undecided: BTreeSet<&str> = answer.task_set().into_iter().flat_map(|set| set.undecided_ids()).collect();
-        let by_operator = answer.hold().map(Hold::held);
-        let on_host = answer.said().and_then(SaidOnHost::held).map(|(held, _)| held);
+        let all = answer.set_aside(runs);
         Self {
             node: answer.id(),
             next: Content::of(answer, version),
-            has_unmet: !answer.unmet().is_empty() || (present.is_none() && answer.check_instance().is_err()),
-            has_undecided: !undecided.is_empty() && runs.any(|id| undecided.contains(id)),
-            holds: by_operator.into_iter().chain(on_host).collect(),
-            is_paused: answer.is_paused(),
+            kept_by: all.filter(SetAside::keeps_task_set).collect(),
             present,
         }
     }
 
     /// Where the node stands at that time.
     pub fn standing(&self, now: Timestamp) -> Standing {
+        let end = |aside: &SetAside<'_>| match aside {
+            SetAside::Held(_, Held::Until(end), _) => Some(*end),
+            _ => None,
+        };
+        let ends: Vec<_> = self.kept_by.iter().filter(|aside| aside.is_in_force(now)).map(end).collect();
         if self.present.as_ref() == Some(&self.next) {
             Standing::Current
-        } else if self.has_unmet {
-            Standing::Unmet
-        } else if self.has_undecided {
-            Standing::Undecided
-        } else if self.is_paused {
-            Standing::Paused
-        } else if let Some(held) = self.holds.iter().copied().filter(|held| held.is_in_force(now)).max() {
-            Standing::Held(held)
-        } else {
+        } else if ends.is_empty() {
             Standing::Due
+        } else {
+            // One without an end outlasts all others.
+            Standing::Kept(ends.into_iter().collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().max()))
         }
     }
 }
 
 /// Plans the releases of these nodes at that time.
-pub fn plan_releases(candidates: &[Candidate], now: Timestamp) -> Plan {
-    let action = |candidate: &Candidate| match candidate.standing(now) {
+pub fn plan_releases(candidates: &[Candidate<'_>], now: Timestamp) -> Plan {
+    let action = |candidate: &Candidate<'_>| match candidate.standing(now) {
         Standing::Due => Some(Action::Release(candidate.node)),
-        Standing::Held(Held::Until(end)) => Some(Action::LookAgain(candidate.node, end)),
-        Standing::Held(Held::UntilTakenBack)
-        | Standing::Current
-        | Standing::Unmet
-        | Standing::Undecided
-        | Standing::Paused => None,
+        Standing::Kept(Some(end)) => Some(Action::LookAgain(candidate.node, end)),
+        Standing::Kept(None) | Standing::Current => None,
     };
     Plan { actions: candidates.iter().filter_map(action).collect() }
 }
@@ -143,6 +121,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::status::Side;
 
     const NOW: Timestamp = Timestamp(1_000);
     const NODE: NodeId = NodeId(Uuid::from_u128(1));
@@ -151,10 +130,12 @@ mod tests {
         Content { mode: Mode::Apply, tasks: Some(TaskDigest([digest; 32])), untranslated: BTreeSet::new() }
     }
 
-    fn due() -> Candidate {
-        let (present, next) = (Some(content(1)), content(2));
-        let (has_unmet, has_undecided, is_paused) = (false, false, false);
-        Candidate { node: NODE, present, next, has_unmet, has_undecided, holds: Vec::new(), is_paused }
+    fn due() -> Candidate<'static> {
+        Candidate { node: NODE, present: Some(content(1)), next: content(2), kept_by: Vec::new() }
+    }
+
+    fn held(held: Held) -> SetAside<'static> {
+        SetAside::Held(Side::Operator, held, "")
     }
 
     #[test]
@@ -179,26 +160,32 @@ mod tests {
     }
 
     #[test]
-    fn a_requirement_a_pause_and_a_hold_keep_what_is_there() {
-        let held = |holds: &[Held]| Candidate { holds: holds.to_vec(), ..due() }.standing(NOW);
-        assert_eq!(Candidate { has_unmet: true, ..due() }.standing(NOW), Standing::Unmet);
-        assert_eq!(Candidate { has_undecided: true, ..due() }.standing(NOW), Standing::Undecided);
-        let same = Candidate { has_undecided: true, present: Some(content(2)), ..due() };
-        assert_eq!(same.standing(NOW), Standing::Current, "what it has may be what it is to have");
-        assert_eq!(Candidate { is_paused: true, ..due() }.standing(NOW), Standing::Paused);
-        let (over, later) = (Held::Until(NOW), Held::Until(Timestamp(1_001)));
-        assert_eq!(held(&[over]), Standing::Due, "a hold is over at its end");
-        assert_eq!(held(&[over, later]), Standing::Held(later), "the later one counts");
-        assert_eq!(held(&[later, Held::UntilTakenBack]), Standing::Held(Held::UntilTakenBack));
+    fn whatever_keeps_a_task_set_keeps_it_until_the_last_has_ended() {
+        let (over, later, last) = (Held::Until(NOW), Timestamp(1_001), Timestamp(1_002));
+        let until = |end| held(Held::Until(end));
+        for (kept_by, standing) in [
+            (vec![SetAside::Undecided("db")], Standing::Kept(None)),
+            (vec![SetAside::Paused(Side::Operator)], Standing::Kept(None)),
+            (vec![held(over)], Standing::Due),
+            (vec![held(over), until(later)], Standing::Kept(Some(later))),
+            (vec![until(last), until(later)], Standing::Kept(Some(last))),
+            (vec![until(later), held(Held::UntilTakenBack)], Standing::Kept(None)),
+            (vec![until(later), SetAside::Paused(Side::Operator)], Standing::Kept(None)),
+        ] {
+            let candidate = Candidate { kept_by, ..due() };
+            assert_eq!(candidate.standing(NOW), standing, "{candidate:?}");
+            let current = Candidate { present: Some(content(2)), ..candidate };
+            assert_eq!(current.standing(NOW), Standing::Current, "what it has may be what it is to have");
+        }
     }
 
     #[test]
     fn a_plan_names_who_is_released_and_when_a_hold_is_over() {
         let end = Timestamp(5_000);
-        let held = Candidate { holds: vec![Held::Until(end)], ..due() };
-        let kept = Candidate { holds: vec![Held::UntilTakenBack], ..due() };
-        let current = Candidate { present: Some(content(2)), holds: vec![Held::Until(end)], ..due() };
-        let actions = |candidate: &Candidate, now| plan_releases(std::slice::from_ref(candidate), now).actions;
+        let held = |of| Candidate { kept_by: vec![held(of)], ..due() };
+        let current = Candidate { present: Some(content(2)), ..held(Held::Until(end)) };
+        let (held, kept) = (held(Held::Until(end)), held(Held::UntilTakenBack));
+        let actions = |candidate: &Candidate<'_>, now| plan_releases(std::slice::from_ref(candidate), now).actions;
         assert_eq!(actions(&due(), NOW), [Action::Release(NODE)]);
         assert_eq!(actions(&held, NOW), [Action::LookAgain(NODE, end)]);
         assert_eq!(actions(&held, end), [Action::Release(NODE)]);

@@ -133,6 +133,15 @@ impl Selector {
         })
     }
 
+    /// Whether all terms hold that look at no report: of an object whose host's word is forgotten. So is a label that may have come of it
+    /// (`is_forgotten`).
+    pub fn matches_unreported(&self, labels: &impl LabelLookup, is_forgotten: impl Fn(&str) -> bool) -> bool {
+        let holds = |term: &Term| {
+            term.source() == Source::Reported || is_forgotten(term.key()) || term.matches(labels.label(term.key()))
+        };
+        self.terms.as_ref().is_some_and(|terms| terms.iter().all(holds))
+    }
+
     fn from_terms(mut terms: Vec<Term>) -> Self {
         terms.sort_by(|one, other| (one.source(), one.key()).cmp(&(other.source(), other.key())));
         Self { terms: Some(terms) }
@@ -204,7 +213,14 @@ mod tests {
         assert!(selector.matches(&gold, &labels(&[("rack", "r1")])));
         assert!(!selector.matches(&gold, &labels(&[("rack", "r1"), ("old", "")])));
         assert!(!selector.matches(&labels(&[("tier", "gold"), ("rack", "r1")]), &()));
+        assert!(
+            selector.matches_unreported(&gold, |_| false) && !selector.matches_unreported(&(), |_| false),
+            "what was reported is forgotten"
+        );
+        assert!(selector.matches_unreported(&(), |key| key == "tier"), "and what may have come of it");
+        assert!(!Selector::nothing().matches_unreported(&gold, |_| true));
         assert!(!Selector::parse("tier=gold").unwrap().matches(&(), &gold));
+        assert!(Selector::parse("!tier").unwrap().matches(&(), &()), "nothing has no label");
     }
 
     #[test]
@@ -219,6 +235,7 @@ mod tests {
         for (text, says) in [
             ("x=y,", "selector: found the end at byte 4, expected a key after ','"),
             ("x in y", "selector: found \"y\" at byte 5, expected '('"),
+            ("x in (a b)", "selector: found \"b\" at byte 8, expected ',' or ')'"),
             ("x=a b", "selector: found \"b\" at byte 4, expected ',' or the end"),
             ("x>a", "selector: x is compared by '>' or '<', so \"a\" must be a whole number of 64 bits"),
             ("!reported:x", "selector: a term about what hosts report begins with 'reported:', so write reported:!x"),
@@ -232,8 +249,25 @@ mod tests {
         assert!(matches!(Selector::parse(&"(".repeat(100_000)), Err(InvalidSelector::TooLong { bytes: 100_000 })));
         assert_eq!(Selector::parse(&vec!["x"; 65].join(",")), Err(InvalidSelector::TooManyTerms));
         assert!(Selector::parse(&vec!["x"; 64].join(",")).is_ok());
+        for (labels, expressions, is_taken) in [(60, 4, true), (60, 5, false), (65, 0, false), (0, 65, false)] {
+            let term = |n| LabelExpression { key: format!("e{n}"), operator: "Exists".into(), values: Vec::new() };
+            let object = LabelSelector {
+                match_labels: (0..labels).map(|n| (format!("k{n}"), "v".to_owned())).collect(),
+                match_expressions: (0..expressions).map(term).collect(),
+            };
+            assert_eq!(LabelSelector::compile(Some(&object)).is_ok(), is_taken, "{labels} {expressions}");
+        }
         assert!(Selector::parse(&"(".repeat(4096)).is_err());
         assert!(Selector::parse("x\0y").is_err());
+    }
+
+    #[test]
+    fn a_bound_is_no_greater_or_less_than_itself() {
+        for (text, value, holds) in
+            [("n>4", "4", false), ("n>4", "5", true), ("n<4", "4", false), ("n<4", "3", true), ("n>4", "x", false)]
+        {
+            assert_eq!(Selector::parse(text).unwrap().matches(&labels(&[("n", value)]), &()), holds, "{text} {value}");
+        }
     }
 
     #[test]
@@ -243,6 +277,7 @@ mod tests {
         assert_eq!(text, object);
         assert_eq!(serde_json::from_str::<Selector>("null").unwrap(), Selector::nothing());
         assert_eq!(serde_json::to_string(&text).unwrap(), "\"tier=gold\"");
+        assert_eq!(format!("{text:?}, {:?}", Selector::nothing()), "\"tier=gold\", nothing");
         let reported: Selector =
             serde_json::from_str(r#"{"matchExpressions": [{"key": "reported:rack", "operator": "Exists"}]}"#).unwrap();
         assert_eq!(reported.to_string(), "reported:rack");

@@ -5,14 +5,18 @@
 
 mod tasks;
 
+use std::time::Duration;
+
 use serde::Serialize;
 
-pub use tasks::{TaskNews, TaskOutcome, Tasks, last_error, why_not_done};
+use crate::object::{NodeSpec, SaidOnHost};
+
+pub use tasks::{TaskNews, TaskOutcome, Tasks, awaited, last_error, why_not_done};
 
 /// Where a node stands. The first that applies, in this order, is its state; docs/concepts.md describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize)]
-#[display(rename_all = "lowercase")]
-#[serde(rename_all = "lowercase")]
+#[display("{}", self.name())]
+#[serde(into = "&'static str")]
 pub enum State {
     /// It stands in no nodegroup.
     Unplaced,
@@ -61,6 +65,12 @@ impl Side {
     }
 }
 
+/// Who parked a node, and why, the operator first: it is out of budgets, barriers and primaries.
+pub fn parked<'a>(spec: &NodeSpec, said: Option<&'a SaidOnHost>) -> impl Iterator<Item = (Side, &'a str)> + use<'a> {
+    let on_host = said.and_then(|said| said.parked.as_deref()).map(|reason| (Side::Host, reason));
+    spec.parked.then_some((Side::Operator, "")).into_iter().chain(on_host)
+}
+
 /// Whether a node's agent is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Liveness {
@@ -81,6 +91,39 @@ impl Liveness {
             Self::Connected => "connected",
             Self::Silent => "silent",
         }
+    }
+}
+
+/// When a node's agent was heard of.
+#[derive(Clone, Copy, Debug)]
+pub struct Heard {
+    /// Whether it was silent, as the store said when the controller started; `None`: no agent has joined.
+    pub was_silent: Option<bool>,
+    /// Whether a check-in of it is held now.
+    pub is_parked: bool,
+    /// Whether it was heard of since the controller started.
+    pub since_start: bool,
+    /// How long ago, or how long ago the controller started.
+    pub quiet: Duration,
+    /// After how long it counts as silent.
+    pub silent_after: Duration,
+}
+
+impl Heard {
+    /// Whether the agent is there. One that was silent before the controller started is silent until it checks in; the others get their
+    /// whole time again.
+    pub fn liveness(&self) -> Liveness {
+        match self.was_silent {
+            None => Liveness::Absent,
+            Some(_) if self.is_parked => Liveness::Connected,
+            Some(was_silent) if (was_silent && !self.since_start) || self.silence().is_some() => Liveness::Silent,
+            Some(_) => Liveness::Connected,
+        }
+    }
+
+    /// For how long it was not heard of, when that is silence.
+    pub fn silence(&self) -> Option<Duration> {
+        (self.quiet >= self.silent_after).then_some(self.quiet)
     }
 }
 
@@ -122,6 +165,12 @@ impl Facts {
     }
 }
 
+impl From<State> for &'static str {
+    fn from(state: State) -> Self {
+        state.name()
+    }
+}
+
 impl State {
     /// All of them, in their order.
     pub const ALL: [Self; 10] = [
@@ -143,7 +192,7 @@ impl State {
     }
 
     /// The stable name, as it stands in JSON.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Unplaced => "unplaced",
             Self::Parked => "parked",
@@ -186,7 +235,11 @@ mod tests {
         assert_eq!(facts.status().reason, "two hosts check in with its identity");
         facts.liveness = Liveness::Silent;
         assert_eq!(facts.status().state, State::Silent);
-        facts.parked = Side::of(false, true);
+        let said = SaidOnHost { parked: Some("a disk".into()), ..SaidOnHost::default() };
+        let spec = NodeSpec { parked: true, ..NodeSpec::default() };
+        let (operator, host) = ((Side::Operator, ""), (Side::Host, "a disk"));
+        assert_eq!(parked(&spec, Some(&said)).collect::<Vec<_>>(), [operator, host]);
+        facts.parked = parked(&NodeSpec::default(), Some(&said)).next().map(|(side, _)| side);
         assert_eq!(facts.status(), Status { state: State::Parked, reason: "it is parked on its host" });
         facts.is_placed = false;
         assert_eq!(facts.status().state, State::Unplaced);
@@ -202,6 +255,24 @@ mod tests {
             (Tasks::Succeeded, Liveness::Absent, State::Converged),
         ] {
             assert_eq!(Facts { liveness, ..placed(tasks) }.status().state, state, "{tasks:?} {liveness:?}");
+        }
+    }
+
+    #[test]
+    fn an_agent_is_there_while_it_is_held_or_was_heard_of_in_time() {
+        let (short, long) = (Duration::from_secs(89), Duration::from_secs(90));
+        for (was_silent, is_parked, since_start, quiet, liveness) in [
+            (None, true, true, short, Liveness::Absent),
+            (Some(true), true, false, long, Liveness::Connected),
+            (Some(false), false, false, short, Liveness::Connected),
+            (Some(false), false, false, long, Liveness::Silent),
+            (Some(true), false, false, short, Liveness::Silent),
+            (Some(true), false, true, short, Liveness::Connected),
+            (Some(true), false, true, long, Liveness::Silent),
+        ] {
+            let heard = Heard { was_silent, is_parked, since_start, quiet, silent_after: long };
+            assert_eq!(heard.liveness(), liveness, "{heard:?}");
+            assert_eq!(heard.silence(), (quiet == long).then_some(long));
         }
     }
 

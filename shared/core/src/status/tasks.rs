@@ -65,6 +65,11 @@ impl Tasks {
         worst
     }
 
+    /// Whether a node whose agent is there may be waiting for others: it was told of tasks, and not all of them ended.
+    pub const fn may_wait(self) -> bool {
+        matches!(self, Self::Unreported | Self::Incomplete)
+    }
+
     /// The state of a node that nothing else keeps from running.
     pub(super) fn status(self, liveness: Liveness) -> Status {
         let (state, reason) = match (self, liveness) {
@@ -110,6 +115,17 @@ pub fn why_not_done(task: &str, paused_on_host: bool, liveness: Liveness, outcom
         (false, _, Some(TaskOutcome::Failed)) => format!("{task} failed there"),
         (false, _, _) => format!("{task} has not succeeded there"),
     }
+}
+
+/// What a shut barrier waits for: a task, on the nodes of a selector. The first of those that have not succeeded are named, each with
+/// why, of so many.
+pub fn awaited(task: &str, selector: &str, nodes: &[(String, String)], of: u64) -> String {
+    let named: Vec<String> = nodes.iter().map(|(node, why)| format!("{node} ({why})")).collect();
+    let more = match of.saturating_sub(named.len() as u64) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{task} on {selector}: {}{more}", named.join(", "))
 }
 
 #[cfg(test)]

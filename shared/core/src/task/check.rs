@@ -3,10 +3,12 @@
 //! It is judged where a release is written (admission, and `stemma validate`), by [`mistakes`] alone. A release that is stored
 //! already is read, compiled and served whatever stands in it; what its tasks' types do not take is a finding there.
 
+use super::form::NO_TIME;
 use super::{TASK_TYPES, Task, TaskKind, TaskType, TemplateText, task_type};
 use crate::condition::Author;
-use crate::finding::{Finding, first_few, rule};
+use crate::finding::{FEW, Finding, first_few, rule};
 use crate::input::Read;
+use crate::json;
 use crate::name::{ReleaseRef, cut, near, suggest};
 
 /// Why a text that everyone on a host sees reads no secret, and what to do instead.
@@ -24,10 +26,25 @@ pub fn mistakes(task: &Task, author: &dyn Author) -> Vec<(String, String)> {
         Some(kind) => {
             let mut found = kind.parameters.map(|takes| takes.mistakes(&task.parameters)).unwrap_or_default();
             found.extend(shown_secrets(kind, task, author));
+            found.extend(no_time(task));
+            found.extend(inexact(task));
             found
         }
         None => vec![("type".to_owned(), unknown_type(&task.kind))],
     }
+}
+
+/// A time within which nothing ends.
+fn no_time(task: &Task) -> Option<(String, String)> {
+    (task.timeout_seconds == Some(0)).then(|| ("timeout_seconds".to_owned(), NO_TIME.to_owned()))
+}
+
+/// The parameters with a number that hosts would be given as another one.
+fn inexact(task: &Task) -> impl Iterator<Item = (String, String)> {
+    task.parameters.iter().filter_map(|(name, value)| {
+        let (path, why) = json::inexact(value)?;
+        Some((format!("parameters.{name}{path}"), why.to_string()))
+    })
 }
 
 /// What the types of a release's own tasks do not take, as findings of the release.
@@ -53,7 +70,7 @@ fn shown_secrets(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(Stri
 }
 
 /// The types of a release's own tasks that are known and that no agent runs yet, a finding for each type.
-pub fn not_run_yet(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
+pub(crate) fn not_run_yet(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
     let runs = |kind: &TaskType| kind.parameters.is_some() || kind.marker;
     let of_type = |kind: &TaskType| {
         let is_of =
@@ -63,7 +80,7 @@ pub fn not_run_yet(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
         let message = format!(
             "no agent runs type {:?} yet: hosts report {} as unsupported, and start nothing that requires it",
             kind.name,
-            first_few(named())
+            first_few(named(), FEW)
         );
         Some(Finding::of(rule::TASK_TYPE, format!("release/{release} task {first} type"), message))
     };
@@ -71,7 +88,7 @@ pub fn not_run_yet(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
 }
 
 /// Files whose content has a tag in it: it is no template, which may not be what was meant. One finding for all.
-pub fn tags_in_content(release: &ReleaseRef, tasks: &[Task]) -> Option<Finding> {
+pub(crate) fn tags_in_content(release: &ReleaseRef, tasks: &[Task]) -> Option<Finding> {
     let content = |task: &Task| {
         let kind = task_type(&task.kind).filter(|kind| kind.kind == TaskKind::File && !task.is_untranslated())?;
         let called = |name: &&String| {
@@ -83,7 +100,7 @@ pub fn tags_in_content(release: &ReleaseRef, tasks: &[Task]) -> Option<Finding> 
     };
     let found: Vec<_> = tasks.iter().filter_map(content).collect();
     let (first, name) = found.first()?;
-    let ids = first_few(found.iter().map(|(id, _)| id.as_str()));
+    let ids = first_few(found.iter().map(|(id, _)| id.as_str()), FEW);
     let message = format!(
         "content is written as it stands, also where a tag like `{{{{ … }}}}` is in it, as in {ids}: write `template` where it is meant to be rendered"
     );
@@ -103,6 +120,21 @@ fn unknown_type(kind: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_limit_is_at_least_a_second() {
+        for (seconds, is_refused) in [(None, false), (Some(1), false), (Some(0), true)] {
+            let task = Task { timeout_seconds: seconds, ..Task::new("t", "file") };
+            assert_eq!(no_time(&task).is_some(), is_refused, "{seconds:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_hosts_would_be_given_as_another_one_is_told_with_its_place() {
+        let mut task = Task::new("t", "puppet");
+        task.parameters.insert("a".to_owned(), serde_json::json!([{"b": 9_007_199_254_740_993_u64}]));
+        assert_eq!(inexact(&task).map(|(field, _)| field).collect::<Vec<_>>(), ["parameters.a[0].b"]);
+    }
 
     #[test]
     fn w11_a_type_that_no_agent_runs_is_one_finding_that_names_its_tasks() {
@@ -126,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn w10_a_tag_in_content_is_one_info_that_names_the_files() {
+    fn a_tag_in_content_is_one_info_that_names_the_files() {
         let task = |id: &str, kind: &str, name: &str, text: &str| {
             let parameters = serde_json::json!({"path": "/a", name: text});
             Task { parameters: parameters.as_object().cloned().unwrap(), ..Task::new(id, kind) }

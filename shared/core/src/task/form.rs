@@ -5,11 +5,21 @@ use serde_json::Value;
 use super::path::{Use, check_written, is_template};
 use crate::name::cut;
 
+/// The most bytes that a process can be given in one argument or variable (Linux's `MAX_ARG_STRLEN`, without the NUL at its end).
+const MAX_ARGUMENT: usize = 128 * 1024 - 1;
+
+/// Why a time of 0 is none.
+pub(super) const NO_TIME: &str = "is no time in which a task could end: write seconds from 1 on, or take it out";
+
 /// What a parameter holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A text.
     Text,
+    /// A shell text that is a template.
+    Script,
+    /// A shell text as it stands.
+    ShellText,
     /// The absolute path of a file that is put on the host.
     File,
     /// An absolute path that is looked at.
@@ -28,8 +38,12 @@ pub enum Form {
     Mode,
     /// `true` or `false`.
     Flag,
+    /// `true`: it is always so.
+    Always,
     /// A whole number from 0.
     Count,
+    /// A time in which something ends: whole seconds from 1.
+    Seconds,
 }
 
 impl Form {
@@ -45,7 +59,15 @@ impl Form {
     pub(super) fn mistake(self, value: &Value) -> Option<String> {
         let path = |text: &str, how| check_written(text, how).err().map(|refused| refused.to_string());
         match (self, value) {
-            (Self::Text | Self::WordsOrText, Value::String(_)) | (Self::Flag, Value::Bool(_)) => None,
+            (Self::WordsOrText, Value::String(text)) if text.trim().is_empty() => {
+                Some("is an empty text, which a shell takes for a success: write a command, or take it out".to_owned())
+            }
+            (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(certain(text)).err(),
+            (Self::ShellText, Value::String(text)) => check_argument(text).err(),
+            (Self::Text, Value::String(_)) | (Self::Flag, Value::Bool(_)) | (Self::Always, Value::Bool(true)) => None,
+            (Self::Always, Value::Bool(false)) => {
+                Some("takes true alone, since it is always so: take it out".to_owned())
+            }
             (Self::File, Value::String(text)) => path(text, Use::Put),
             (Self::Path, Value::String(text)) => path(text, Use::Look),
             (Self::Directory, Value::String(text)) => path(text, Use::Enter),
@@ -59,13 +81,15 @@ impl Form {
             }
             (Self::Mode, Value::String(text)) if file_mode(text).is_some() => None,
             (Self::Words | Self::WordsOrText, Value::Array(items)) if !items.is_empty() => {
-                let words: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+                let words: Option<Vec<&str>> = items.iter().map(|item| item.as_str().map(certain)).collect();
                 words.map_or_else(|| Some(self.expected(value)), |words| check_words(&words).err())
             }
-            (Self::Env, Value::Object(map)) if map.values().all(Value::is_string) => {
-                map.iter().find_map(|(name, value)| check_variable(name, value.as_str()?).err())
-            }
-            (Self::Count, value) if value.is_u64() => None,
+            (Self::Env, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
+                Value::String(text) => check_variable(name, certain(text)).err(),
+                other => Some(format!("{:?} has a text for its value, not {}: quote it", cut(name), shown(other))),
+            }),
+            (Self::Seconds, value) if value.as_u64() == Some(0) => Some(NO_TIME.to_owned()),
+            (Self::Count | Self::Seconds, value) if value.is_u64() => None,
             _ => Some(self.expected(value)),
         }
     }
@@ -78,13 +102,16 @@ impl Form {
     pub fn taken(self) -> &'static str {
         match self {
             Self::Text | Self::Account => "a text",
+            Self::Script | Self::ShellText => "a shell text",
             Self::File | Self::Path | Self::Directory => "an absolute path",
             Self::Words => "a list of texts",
             Self::WordsOrText => "a list of texts or a shell text",
             Self::Env => "a map of texts",
             Self::Mode => "octal digits as text, \"0644\"",
             Self::Flag => "true or false",
+            Self::Always => "true",
             Self::Count => "a whole number from 0",
+            Self::Seconds => "a whole number from 1",
         }
     }
 }
@@ -103,8 +130,22 @@ pub fn check_words<T: AsRef<str>>(words: &[T]) -> Result<(), String> {
     if words.first().is_none_or(|program| program.as_ref().is_empty()) {
         return Err("the first item is the program, and there is none".to_owned());
     }
-    if words.iter().any(|word| word.as_ref().contains('\0')) {
-        return Err("an argument cannot hold NUL".to_owned());
+    words.iter().try_for_each(|word| check_argument(word.as_ref()))
+}
+
+/// Judges a text that a process is given as an argument, as a shell is given what it runs.
+///
+/// # Errors
+/// Where no process can be given it.
+pub fn check_argument(text: &str) -> Result<(), String> {
+    if text.contains('\0') {
+        return Err("holds NUL, and no process can be given one: take it out".to_owned());
+    }
+    let bytes = text.len();
+    if bytes > MAX_ARGUMENT {
+        return Err(format!(
+            "has {bytes} bytes, and a process is given at most {MAX_ARGUMENT} in one text: put it into a file task"
+        ));
     }
     Ok(())
 }
@@ -114,15 +155,20 @@ pub fn check_words<T: AsRef<str>>(words: &[T]) -> Result<(), String> {
 /// # Errors
 /// Where no process can be given it.
 pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
-    if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-        return Err(format!("{:?} is no variable, or its value holds NUL", cut(name)));
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return Err(format!("{:?} is no variable: it is empty, or has `=` or NUL in it", cut(name)));
     }
-    Ok(())
+    check_argument(&format!("{name}={value}")).map_err(|why| format!("{:?} {why}", cut(name)))
+}
+
+/// What is known of a text before it is rendered: of a template that it holds NUL.
+fn certain(text: &str) -> &str {
+    if is_template(text) { text.matches('\0').next().unwrap_or("{{") } else { text }
 }
 
 /// Whether a line of a host's accounts can be of that name or number.
 fn is_account(text: &str) -> bool {
-    !text.is_empty() && !text.contains([':', '\n', '\0'])
+    !text.is_empty() && !text.contains([':', '\0']) && !text.contains(char::is_whitespace)
 }
 
 /// A value in an error, cut; of a list or map only that it is one.

@@ -14,8 +14,9 @@ mod types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use check::{SECRET_SHOWN, judge, mistakes, not_run_yet, tags_in_content};
-pub use form::{Form as ParameterForm, check_variable, check_words, file_mode};
+pub use check::{SECRET_SHOWN, judge, mistakes};
+pub(crate) use check::{not_run_yet, tags_in_content};
+pub use form::{Form as ParameterForm, check_argument, check_variable, check_words, file_mode};
 pub use parameters::{
     FileParameters, Parameter, Parameters, Presence, ShellParameters, TEMPLATE_FILE, TypedParameters, WordsOrText,
 };
@@ -125,9 +126,14 @@ impl Task {
         Self { id: id.into(), kind: kind.into(), fail_on_error: true, ..Self::default() }
     }
 
+    /// The file body that it is made from; none for a task of a type that takes no such parameter.
+    pub fn source(&self) -> Option<&str> {
+        source_of(&self.kind, &self.parameters)
+    }
+
     /// Whether it is a group: placed never itself, it places its tasks.
-    pub fn is_group(&self) -> bool {
-        self.kind == "group"
+    pub(crate) fn is_group(&self) -> bool {
+        is_of(&self.kind, TaskKind::Group)
     }
 
     /// Whether it came with an expression that is not evaluated, and so is never started.
@@ -136,9 +142,18 @@ impl Task {
     }
 
     /// Whether it is a stage: on no node, a point that all nodes meet at.
-    pub fn is_stage(&self) -> bool {
-        self.kind == "stage"
+    pub(crate) fn is_stage(&self) -> bool {
+        is_of(&self.kind, TaskKind::Stage)
     }
+}
+
+/// The file body that a task of this type is made from, by its parameters.
+pub fn source_of<'a>(kind: &str, parameters: &'a Map<String, Value>) -> Option<&'a str> {
+    parameters.get("source").filter(|_| is_of(kind, TaskKind::File)).and_then(Value::as_str)
+}
+
+fn is_of(word: &str, kind: TaskKind) -> bool {
+    task_type(word).is_some_and(|known| known.kind == kind)
 }
 
 described! {
@@ -271,4 +286,20 @@ fn yes() -> bool {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn is_yes(value: &bool) -> bool {
     *value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_of_type_file_alone_is_made_from_a_body() {
+        let body = "sha256:0";
+        for (kind, source) in [("file", Some(body)), ("upload_file", Some(body)), ("shell", None), ("other", None)] {
+            let mut task = Task::new("a", kind);
+            assert_eq!(task.source(), None);
+            task.parameters.insert("source".to_owned(), body.into());
+            assert_eq!(task.source(), source, "{kind}");
+        }
+    }
 }

@@ -80,6 +80,8 @@ pub struct Parameters(pub &'static [Parameter]);
 /// The type of a parameter's value.
 macro_rules! value_of {
     (Text) => { Option<String> };
+    (Script) => { Option<String> };
+    (ShellText) => { Option<String> };
     (File) => { Option<String> };
     (Path) => { Option<String> };
     (Directory) => { Option<String> };
@@ -89,7 +91,9 @@ macro_rules! value_of {
     (Env) => { BTreeMap<String, String> };
     (Mode) => { Option<String> };
     (Flag) => { bool };
+    (Always) => { bool };
     (Count) => { Option<u64> };
+    (Seconds) => { Option<u64> };
 }
 
 /// A type's table, and the struct of the same fields. The name after `or` is Fuel's.
@@ -127,8 +131,8 @@ parameters! {
     mode or "permissions", Mode Optional: "Its rights.";
     dir_mode or "dir_permissions", Mode Optional: "The rights of directories that are made for it.";
     validate, Words Optional: "A command that must accept the new file before it replaces the old one.";
-    overwrite, Flag Optional: "Fuel's; a file is always replaced.";
-    parents, Flag Optional: "Fuel's; its directories are always made.";
+    overwrite, Always Optional: "Fuel's; a file is always replaced.";
+    parents, Always Optional: "Fuel's; its directories are always made.";
     timeout, Count Optional: "Fuel's; without meaning here.";
 }
 
@@ -136,15 +140,15 @@ parameters! {
     /// Of `shell`. Exactly one of command, script and cmd is given.
     ShellParameters:
     command, Words OneOf: "A program and its arguments.";
-    script, Text OneOf: "A shell text, in which values are quoted.";
-    cmd, Text OneOf: "Fuel's name of a shell text; it is no template.";
+    script, Script OneOf: "A shell text, in which values are quoted.";
+    cmd, ShellText OneOf: "Fuel's name of a shell text; it is no template.";
     creates, Path Optional: "Nothing is run where this exists.";
     unless, WordsOrText Optional: "Nothing is run where this command succeeds.";
     only_if, WordsOrText Optional: "Nothing is run where this command fails.";
     cwd, Directory Optional: "The directory in which it is run.";
     env, Env Optional: "Its environment, besides what the agent sets.";
     user, Account Optional: "The user as whom it is run.";
-    timeout, Count Optional: "How long it may take, in seconds.";
+    timeout, Seconds Optional: "How long it may take, in seconds.";
     retries, Count Optional: "How often it is tried again.";
     interval, Count Optional: "The seconds between two tries.";
 }
@@ -307,12 +311,17 @@ mod tests {
             ("shell", json!({"cmd": "true", "retries": 3, "interval": 1, "timeout": 180, "cwd": "/"})),
             ("shell", json!({"script": "a", "creates": "/run/stemma/labels.json", "user": "33"})),
             ("shell", json!({"script": "a", "creates": "/dev/vg0/data", "cwd": "/proc/sys/net"})),
+            ("shell", json!({"cmd": "a".repeat(131_071), "env": {"AB": "c".repeat(131_068)}})),
+            ("shell", json!({"script": format!("{{# {} #}}true", "a".repeat(131_072))})),
             ("puppet", json!({"anything": 1})),
             ("teapot", json!({"anything": 1})),
         ] {
             assert_eq!(mistakes(kind, &parameters), Vec::<String>::new(), "{kind} {parameters}");
         }
     }
+
+    const TOO_LONG_CMD: &str =
+        "parameters.cmd: has 131072 bytes, and a process is given at most 131071 in one text: put it into a file task";
 
     #[test]
     fn what_it_does_not_take_is_one() {
@@ -338,6 +347,11 @@ mod tests {
                 "file",
                 json!({"path": "/a", "content": "x", "mode": 644}),
                 "parameters.mode: takes octal digits as text, \"0644\", not 644",
+            ),
+            (
+                "file",
+                json!({"path": "/a", "content": "x", "overwrite": false}),
+                "parameters.overwrite: takes true alone, since it is always so: take it out",
             ),
             (
                 "file",
@@ -392,7 +406,7 @@ mod tests {
             (
                 "shell",
                 json!({"script": "a", "env": {"A=B": "x"}}),
-                "parameters.env: \"A=B\" is no variable, or its value holds NUL",
+                "parameters.env: \"A=B\" is no variable: it is empty, or has `=` or NUL in it",
             ),
             (
                 "shell",
@@ -402,8 +416,59 @@ mod tests {
             ("shell", json!({}), "parameters: one of command, script, cmd is missing"),
             ("shell", json!({"command": "a b"}), "parameters.command: takes a list of texts, not \"a b\""),
             ("shell", json!({"command": []}), "parameters.command: takes a list of texts, not an empty list"),
-            ("shell", json!({"script": "a", "env": {"A": 1}}), "parameters.env: takes a map of texts, not a map"),
-            ("shell", json!({"script": "a", "timeout": -1}), "parameters.timeout: takes a whole number from 0, not -1"),
+            (
+                "shell",
+                json!({"script": "a", "env": {"A": 1}}),
+                "parameters.env: \"A\" has a text for its value, not 1: quote it",
+            ),
+            (
+                "shell",
+                json!({"script": "a", "env": [1]}),
+                "parameters.env: takes a map of texts, not a list with something else in it",
+            ),
+            (
+                "shell",
+                json!({"script": "a", "unless": " "}),
+                "parameters.unless: is an empty text, which a shell takes for a success: write a command, or take it out",
+            ),
+            (
+                "file",
+                json!({"path": "/a", "content": "x", "owner": "no such"}),
+                "parameters.owner: takes the name or number of an account, not \"no such\"",
+            ),
+            (
+                "shell",
+                json!({"script": "a\0b"}),
+                "parameters.script: holds NUL, and no process can be given one: take it out",
+            ),
+            (
+                "shell",
+                json!({"script": "{{ labels.a }}\0"}),
+                "parameters.script: holds NUL, and no process can be given one: take it out",
+            ),
+            (
+                "shell",
+                json!({"command": ["a", "b\0"]}),
+                "parameters.command: holds NUL, and no process can be given one: take it out",
+            ),
+            ("shell", json!({"cmd": "a".repeat(131_072)}), TOO_LONG_CMD),
+            ("shell", json!({"cmd": format!("{{{{ x }}}}{}", "a".repeat(131_065))}), TOO_LONG_CMD),
+            (
+                "shell",
+                json!({"script": "a", "only_if": "a".repeat(131_072)}),
+                "parameters.only_if: has 131072 bytes, and a process is given at most 131071 in one text: put it into a file task",
+            ),
+            (
+                "shell",
+                json!({"script": "a", "env": {"AB": "c".repeat(131_069)}}),
+                "parameters.env: \"AB\" has 131072 bytes, and a process is given at most 131071 in one text: put it into a file task",
+            ),
+            (
+                "shell",
+                json!({"script": "a", "timeout": 0}),
+                "parameters.timeout: is no time in which a task could end: write seconds from 1 on, or take it out",
+            ),
+            ("shell", json!({"script": "a", "timeout": -1}), "parameters.timeout: takes a whole number from 1, not -1"),
         ] {
             let found = mistakes(kind, &parameters);
             assert!(found.contains(&format!("release/site@1 task t {expected}")), "{kind} {parameters}: {found:?}");

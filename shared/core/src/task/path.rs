@@ -173,8 +173,8 @@ impl<'a> Around<'a> {
         Some(Self { head, tail })
     }
 
-    /// With a plain letter between them: no name is complete beside one, so that nothing is refused that a value could mend. A beginning
-    /// that is left open is the root.
+    /// The path with `x` in the place of the template. A name next to `x` is never complete, so nothing is refused that a real value
+    /// could make valid. If the path begins with the template, `/` stands before it.
     fn with_x(&self) -> String {
         format!("{}x{}", if self.head.is_empty() { "/" } else { self.head }, self.tail)
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn w10_what_only_looks_may_look_at_the_kernels_trees() {
+    fn what_only_looks_may_look_at_the_kernels_trees() {
         for text in ["/dev/vg0/data", "/sys/class/net/bond0", "/proc/1", "/sys/class/net/{{ params.bond }}"] {
             assert_eq!((check_written(text, Use::Look), check_written(text, Use::Enter)), (Ok(()), Ok(())), "{text}");
             let refused = check_written(text, Use::Put).unwrap_err();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn w10_of_a_template_each_part_beside_its_tags_has_a_length() {
+    fn of_a_template_each_part_beside_its_tags_has_a_length() {
         let (name, long) = ("a".repeat(255), "a".repeat(256));
         let path = format!("/{name}").repeat(16);
         for (template, is_long) in [

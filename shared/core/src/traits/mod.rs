@@ -21,7 +21,7 @@ use crate::name::{checked_text, cut};
 use crate::ownership::OwnedSet;
 
 /// The longest name of a trait, in characters (a name has ASCII alone).
-pub const MAX_TRAIT: usize = 255;
+pub(crate) const MAX_TRAIT: usize = 255;
 /// How many traits one source may give a node.
 pub const MAX_TRAITS: usize = 50;
 /// What the names begin with that anyone may make up.
@@ -116,7 +116,7 @@ impl Trait {
     }
 
     /// Whether it is one of the standard names.
-    pub fn is_standard(&self) -> bool {
+    pub(crate) fn is_standard(&self) -> bool {
         standard().binary_search(&&*self.0).is_ok()
     }
 
@@ -176,7 +176,7 @@ impl TraitInputs<'_> {
     }
 
     /// Who gives a trait; where it does not count, since an operator suppressed it, who gives it all the same.
-    pub fn sources_of(&self, name: &str) -> Vec<TraitSource> {
+    pub(crate) fn sources_of(&self, name: &str) -> Vec<TraitSource> {
         let none = BTreeSet::new();
         let suppressed = if self.has(name) { self.suppressed } else { &none };
         TraitInputs { suppressed, ..*self }.resolve().sources.remove(name).unwrap_or_default()

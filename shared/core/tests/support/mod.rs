@@ -138,8 +138,11 @@ fn read_node(value: &Value, at: u128, group: GroupId, fleet: &Fleet) -> Object<N
         let intent: Intent<TagName, ()> = tags.map(|tag| (tag.clone(), Said::Value(()))).collect();
         OwnedSet::made_by(&Owner::update(&Manager::new("vectors").expect("a manager")), &intent)
     };
-    let by_hand =
-        NodeTags { assigned: set(&mut tags.difference(&produced)), unassigned: set(&mut produced.difference(&tags)) };
+    let by_hand = NodeTags {
+        assigned: set(&mut tags.difference(&produced)),
+        unassigned: set(&mut produced.difference(&tags)),
+        ..NodeTags::default()
+    };
     let spec =
         NodeSpec { nodegroup: Some(group), roles: roles.into_iter().collect(), tags: by_hand, ..NodeSpec::default() };
     Object {

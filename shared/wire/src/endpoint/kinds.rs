@@ -18,7 +18,8 @@ impl Endpoint {
             Kind::Node | Kind::Primary => Some(Self::CreateNode),
             Kind::Allocation => Some(Self::CreateAllocation),
             Kind::Principal => Some(Self::CreatePrincipal),
-            Kind::InspectionRule | Kind::Revision | Kind::Secret | Kind::Expectation => None,
+            Kind::InspectionRule => Some(Self::CreateInspectionRule),
+            Kind::Revision | Kind::Secret | Kind::Expectation => None,
         }
     }
 }

@@ -12,8 +12,14 @@ mod schema;
 mod table;
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
+use bytes::Bytes;
+use hyper::Request;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use stemma_core::object::Kind;
 
 use crate::error::{ApiError, ErrorType};
 use crate::tls::{Class, Identity};
@@ -58,6 +64,8 @@ pub enum Content {
     MergePatch,
     /// JSON patch (RFC 6902), merge patch, or server-side apply, by `Content-Type`.
     AnyPatch,
+    /// JSON patch or merge patch, of a kind without maps that several authors apply.
+    FieldPatch,
     /// A file's bytes.
     Bytes,
     /// Plain text.
@@ -87,7 +95,8 @@ pub enum Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Callers(u8);
 
-/// On what a route acts: where a caller's rights are looked up before the handler runs.
+/// On what a route acts. Before a handler runs a caller's role and [`Scope::is_shared`] are looked at; the place of a single object is known in
+/// the decision (docs/access.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The fleet: no object is named.
@@ -106,6 +115,8 @@ pub enum Scope {
     Namespace,
     /// The allocation that the path names.
     Allocation,
+    /// The inspection rule that the path names.
+    InspectionRule,
     /// The join token that the path names.
     JoinToken,
     /// The principal that the path names.
@@ -127,6 +138,7 @@ impl Scope {
             Self::Release => Some("{release}"),
             Self::Namespace => Some("{namespace}"),
             Self::Allocation => Some("{allocation}"),
+            Self::InspectionRule => Some("{rule}"),
             Self::JoinToken => Some("{token}"),
             Self::Principal => Some("{principal}"),
             Self::Certificate => Some("{certificate}"),
@@ -137,15 +149,16 @@ impl Scope {
     /// else it is what the request names that has a place.
     pub const fn is_shared(self) -> bool {
         match self {
-            Self::Fleet | Self::Template | Self::Release | Self::Namespace => true,
-            Self::Itself
-            | Self::Cluster
-            | Self::Node
-            | Self::Allocation
-            | Self::JoinToken
-            | Self::Principal
-            | Self::Certificate
-            | Self::Body => false,
+            Self::Fleet => true,
+            Self::Itself | Self::JoinToken | Self::Body => false,
+            Self::Cluster => Kind::Cluster.is_shared(),
+            Self::Node => Kind::Node.is_shared(),
+            Self::Template => Kind::ClusterTemplate.is_shared(),
+            Self::Release => Kind::Release.is_shared(),
+            Self::Namespace => Kind::Namespace.is_shared(),
+            Self::InspectionRule => Kind::InspectionRule.is_shared(),
+            Self::Allocation => Kind::Allocation.is_shared(),
+            Self::Principal | Self::Certificate => Kind::Principal.is_shared(),
         }
     }
 }
@@ -180,8 +193,65 @@ impl Query {
     }
 }
 
+/// A header that some rows read, beside those that all of a kind do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// The version that the object of a write is presumed to have.
+    IfMatch,
+    /// Glance's: a list is added to, and not replaced.
+    Append,
+}
+
+impl Header {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::IfMatch => "If-Match",
+            Self::Append => "X-Openstack-Append",
+        }
+    }
+}
+
 /// The names of the parameters of a page.
 pub const PAGE: &[&str] = table::PAGE;
+
+/// What a list shows of each row, where nobody says which fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shows {
+    /// These fields; to a client that names no version of Ironic's also Stemma's own.
+    Listed {
+        /// These.
+        fields: &'static [&'static str],
+        /// Stemma's own.
+        own: &'static [&'static str],
+    },
+    /// All but these.
+    Without(&'static [&'static str]),
+}
+
+impl Shows {
+    /// Whether a field is shown.
+    pub fn has(self, field: &str, is_ironics: bool) -> bool {
+        match self {
+            Self::Listed { fields, own } => fields.contains(&field) || (!is_ironics && own.contains(&field)),
+            Self::Without(fields) => !fields.contains(&field),
+        }
+    }
+}
+
+/// The fields that can be chosen of what a row answers.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Fields {
+    /// The name of the list of whose rows these are fields; `None`: of the answer itself.
+    pub list: Option<String>,
+    /// Their names.
+    pub names: BTreeSet<String>,
+}
+
+/// From which version on clients of Ironic know a field of a node.
+pub fn field_since(name: &str) -> Minor {
+    table::FIELDS_SINCE.iter().find(|(known, _)| *known == name).map_or(Minor(0), |(_, since)| *since)
+}
 
 /// How an answer's body goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +303,8 @@ pub mod since {
     pub const DETAIL: Minor = Minor(43);
     /// A node's `allocation_uuid`, in Ironic's.
     pub const ALLOCATIONS: Minor = Minor(52);
+    /// Inspection rules, in Ironic's.
+    pub const INSPECTION_RULES: Minor = Minor(96);
     /// The action `resize` of a cluster, in Magnum's.
     pub const RESIZE: Minor = Minor(7);
     /// The action `upgrade` of a cluster, in Magnum's.
@@ -258,6 +330,8 @@ pub struct Route {
     pub scope: Scope,
     /// The parameters that its query may have.
     pub query: Query,
+    /// The headers that its handler reads.
+    pub headers: &'static [Header],
     /// What comes.
     pub request: Content,
     /// The schema of that, by its name in the API's description; none where that says nothing of it.
@@ -268,8 +342,12 @@ pub struct Route {
     pub answer: Content,
     /// The schema of that, likewise.
     pub answer_schema: Option<&'static str>,
+    /// The schema of an answer with 202, where that is another.
+    pub accepted_schema: Option<&'static str>,
     /// How that goes.
     pub delivery: Delivery,
+    /// What a list shows of each row where nobody says; `None`: everything.
+    pub shows: Option<&'static Shows>,
     /// The microversion from which on clients of Ironic or Magnum know the route.
     pub since: Option<&'static Since>,
     /// One sentence.
@@ -362,6 +440,7 @@ impl Content {
                 "application/merge-patch+json",
                 "application/apply-patch+json",
             ],
+            Self::FieldPatch => &["application/json", "application/json-patch+json", "application/merge-patch+json"],
             Self::Bytes => &["application/octet-stream"],
             Self::Text => &["text/plain"],
             Self::Events => &["text/event-stream"],
@@ -386,6 +465,18 @@ impl Endpoint {
         (self.route().answer == Content::Nothing && self.has_dry_run()).then_some(200)
     }
 
+    /// The fields that can be chosen of its answer; `None`: its query has no `fields`.
+    pub fn fields(self) -> Option<&'static Fields> {
+        static FIELDS: LazyLock<BTreeMap<Endpoint, Fields>> = LazyLock::new(schema::fields);
+        FIELDS.get(&self)
+    }
+
+    /// From which version on clients of Ironic know a parameter of a node's queries.
+    pub fn parameter_since(self, name: &str) -> Option<&'static Since> {
+        let is_ironics = self.route().path.starts_with("/v1/nodes");
+        table::PARAMETERS_SINCE.iter().find(|(known, _)| is_ironics && *known == name).map(|(_, since)| since)
+    }
+
     /// The path of a request, with the values of its parameters in their order, each escaped.
     pub fn path(self, values: &[&str]) -> String {
         let template = self.route().path;
@@ -400,6 +491,12 @@ impl Endpoint {
             .collect();
         segments.join("/")
     }
+
+    /// A request, with the values of its path's parameters.
+    pub fn request(self, values: &[&str], body: Vec<u8>) -> Request<Bytes> {
+        let request = Request::builder().method(self.route().method.as_str()).uri(self.path(values));
+        request.body(body.into()).expect("a method and an escaped path make a request")
+    }
 }
 
 /// Percent-encodes a segment of a path, or a value of a query.
@@ -412,7 +509,9 @@ pub fn escape(text: &str) -> String {
 /// Looks a request up on a listener. Of several templates that match, the one with the fewest parameters wins:
 /// `/v1/nodes/detail` is no node.
 pub fn find<'a>(listener: Listener, method: &str, path: &'a str) -> Found<'a> {
-    let path = if path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
+    // A deletion whose last id is empty would be one of all that stand there.
+    let is_exact = path.len() == 1 || method == Method::Delete.as_str();
+    let path = if is_exact { path } else { path.strip_suffix('/').unwrap_or(path) };
     let mut best: Option<(Endpoint, Parameters<'a>)> = None;
     let mut others: Vec<(usize, Method)> = Vec::new();
     for endpoint in Endpoint::ALL.iter().copied().filter(|endpoint| endpoint.route().listener == listener) {
@@ -503,6 +602,7 @@ mod tests {
             (Endpoint::PatchGroupMap, &["c", "g", "labels"], "/v1/clusters/c/nodegroups/g/labels"),
         ] {
             assert_eq!(endpoint.path(values), path);
+            assert_eq!(endpoint.request(values, vec![]).uri().path(), path);
             let route = endpoint.route();
             assert!(
                 matches!(find(route.listener, route.method.as_str(), path), Found::Route(found, _) if found == endpoint)
@@ -515,7 +615,7 @@ mod tests {
         let below = Endpoint::ALL.iter().filter_map(|row| row.route().path.strip_prefix("/v1/nodes/"));
         for word in below.flat_map(|path| path.split('/')).filter(|part| !part.starts_with('{')) {
             // What stands below a map, or below another word, can't be taken for a node.
-            let is_deeper = matches!(word, "tombstones" | "owners" | "provision");
+            let is_deeper = matches!(word, "tombstones" | "owners" | "provision" | "refresh");
             assert!(is_deeper || NodeName::new(word).is_err(), "{word}");
         }
     }
@@ -538,6 +638,7 @@ mod tests {
                 Scope::Release,
                 Scope::Namespace,
                 Scope::Allocation,
+                Scope::InspectionRule,
                 Scope::Principal,
                 Scope::JoinToken,
                 Scope::Certificate,
@@ -549,6 +650,17 @@ mod tests {
                 matches!(route.statuses, [204]) || (route.statuses == [202] && route.answer == Content::Nothing);
             assert_eq!(is_empty, route.answer == Content::Nothing, "{row:?}");
         }
+    }
+
+    #[test]
+    fn a_deletion_of_one_whose_id_is_empty_is_none_of_all() {
+        let found = |method: &str, path| match find(Listener::Admin, method, path) {
+            Found::Route(endpoint, _) => Some(endpoint),
+            Found::OtherMethods(_) | Found::Nothing => None,
+        };
+        assert_eq!(found("DELETE", "/v1/inspection_rules"), Some(Endpoint::DeleteInspectionRules));
+        assert_eq!(found("DELETE", "/v1/inspection_rules/"), None);
+        assert_eq!(found("GET", "/v1/inspection_rules/"), found("GET", "/v1/inspection_rules"));
     }
 
     #[test]

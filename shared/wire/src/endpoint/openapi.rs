@@ -37,12 +37,16 @@ fn security_schemes() -> Value {
 
 fn operation(endpoint: Endpoint, route: &Route) -> Value {
     let callers: Vec<_> = Caller::ALL.into_iter().filter(|caller| endpoint.allows(*caller)).map(name).collect();
-    let done = json!({"description": "Done.", "content": content(route.answer, route.answer_schema)});
-    let statuses = route.statuses.iter().map(|status| (status.to_string(), done.clone()));
+    let done = |status: &u16| {
+        let schema = route.accepted_schema.filter(|_| *status == 202).or(route.answer_schema);
+        (status.to_string(), json!({"description": "Done.", "content": content(route.answer, schema)}))
+    };
+    let statuses = route.statuses.iter().map(done);
     let statuses = statuses.chain(preferred(endpoint));
     let refused = |status: u16| (status.to_string(), json!({"$ref": format!("#/components/responses/{status}")}));
     let examples = || examples().iter().filter(|example| example.endpoint == endpoint);
-    let responses: Map<String, Value> = statuses.chain(refusals(endpoint).into_iter().map(refused)).collect();
+    let refusals = refusals(endpoint).into_iter().filter(|status| !route.statuses.contains(status));
+    let responses: Map<String, Value> = statuses.chain(refusals.map(refused)).collect();
     let mut operation = json!({
         "operationId": endpoint.name(),
         "summary": route.summary,
@@ -110,6 +114,9 @@ fn refusals(endpoint: Endpoint) -> BTreeSet<u16> {
     if route.method != Method::Get {
         statuses.extend([409, 412]);
     }
+    if may_ask(endpoint) {
+        statuses.insert(ErrorType::ExtensionFailed.status());
+    }
     if route.query.names().any(|name| name == "at_least") {
         statuses.insert(ErrorType::RevisionAhead.status());
     }
@@ -117,6 +124,13 @@ fn refusals(endpoint: Endpoint) -> BTreeSet<u16> {
         statuses.extend([ErrorType::RevisionAhead, ErrorType::EventsCompacted].map(ErrorType::status));
     }
     statuses
+}
+
+/// Whether an extension may be asked by a row: nodes may get roles by it.
+fn may_ask(endpoint: Endpoint) -> bool {
+    let route = endpoint.route();
+    let gives = ["/v1/nodes", "/v1/cluster", "/v1/releases", "/v1/allocations", "/v1/apply"];
+    route.method != Method::Get && gives.iter().any(|path| route.path.starts_with(path))
 }
 
 /// The refusals of each status, with the types that their bodies name.
@@ -137,7 +151,9 @@ fn content(kind: Content, schema: Option<&'static str>) -> Value {
     let described = |media: &&'static str| {
         let schema = match (*media, kind) {
             ("application/apply-patch+json", _) => Some("ApplyPatch"),
-            ("application/json-patch+json", _) | ("application/json", Content::AnyPatch) => Some("JsonPatch"),
+            ("application/json-patch+json", _) | ("application/json", Content::AnyPatch | Content::FieldPatch) => {
+                Some("JsonPatch")
+            }
             _ => schema,
         };
         let body = schema.map_or_else(|| json!({}), |name| json!({"schema": schema::named(name)}));
@@ -172,17 +188,15 @@ fn described(name: &str, place: &str, said: &Value) -> Value {
 /// The headers that a row looks at.
 fn headers(endpoint: Endpoint) -> impl Iterator<Item = Value> {
     let route = endpoint.route();
-    let is_write = endpoint.has_dry_run();
-    let changes = is_write && route.method != Method::Post && route.path.contains('{');
     let sets = [
         ("version", route.path.starts_with("/v1")),
-        ("write", is_write),
-        ("object", changes),
+        ("write", endpoint.has_dry_run()),
         ("preferred", endpoint.preferred_status().is_some()),
         ("resumed", route.answer == Content::Events),
     ];
-    let looked_at = sets.into_iter().filter(|(_, is_read)| *is_read);
-    let headers = looked_at.flat_map(|(set, _)| PARAMETERS["header"][set].as_array().into_iter().flatten());
+    let looked_at = sets.into_iter().filter(|(_, is_read)| *is_read).map(|(set, _)| set);
+    let looked_at = looked_at.chain(route.headers.iter().map(|header| header.name()));
+    let headers = looked_at.flat_map(|set| PARAMETERS["header"][set].as_array().into_iter().flatten());
     headers.map(|said| described(said["name"].as_str().unwrap_or_default(), "header", said))
 }
 
@@ -231,12 +245,31 @@ mod tests {
         let rows = Endpoint::ALL.iter().filter(|row| row.route().listener == Listener::Admin);
         for row in rows {
             let route = row.route();
-            let is_json = |content| matches!(content, Content::Json | Content::MergePatch | Content::AnyPatch);
+            let is_json = |content| {
+                matches!(content, Content::Json | Content::MergePatch | Content::AnyPatch | Content::FieldPatch)
+            };
             assert_eq!(route.request_schema.is_some(), is_json(route.request), "{row:?} takes");
             assert_eq!(route.answer_schema.is_some(), is_json(route.answer), "{row:?} answers");
             for name in route.query.names() {
                 assert!(parameter(name, "query")["description"].is_string(), "{row:?} {name}");
             }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_headers_that_its_handler_reads() {
+        let api = openapi("1");
+        for (method, path, expected) in [
+            ("post", "/v1/nodes", &[][..]),
+            ("post", "/v1/nodes/{node}/{map}/owners", &["If-Match"]),
+            ("delete", "/v1/nodes/{node}", &["If-Match"]),
+            ("delete", "/v1/join-tokens/{token}", &[]),
+            ("post", "/v2/metadefs/namespaces/{namespace}/tags", &["If-Match", "X-Openstack-Append"]),
+        ] {
+            let parameters = api["paths"][path][method]["parameters"].as_array().expect("parameters");
+            let names = parameters.iter().filter_map(|one| one["name"].as_str());
+            let found: Vec<_> = names.filter(|name| matches!(*name, "If-Match" | "X-Openstack-Append")).collect();
+            assert_eq!(found, expected, "{method} {path}");
         }
     }
 
@@ -274,6 +307,10 @@ mod tests {
             of("/v1/clusters/{cluster}", "get")["responses"]["200"]["content"]["application/json"]["schema"]["$ref"],
             "#/components/schemas/ShownCluster"
         );
+        for (status, schema) in [("200", "ChangedCluster"), ("202", "ChangedUuid")] {
+            let answer = &of("/v1/clusters/{cluster}", "patch")["responses"][status]["content"]["application/json"];
+            assert_eq!(answer["schema"]["$ref"], format!("#/components/schemas/{schema}"), "{status}");
+        }
         assert!(api["paths"].as_object().expect("paths").keys().all(|path| !path.starts_with("/agent/")));
     }
 }

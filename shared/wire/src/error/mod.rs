@@ -29,7 +29,9 @@ pub struct ApiError {
     /// The field that is wrong, as a path: `tasks[3].parameters.path`.
     pub field: Option<String>,
     /// The methods that the path takes, as the header `Allow` has them, where another one was used.
-    pub allow: Option<String>,
+    pub allow: Option<Box<str>>,
+    /// What is wrong, without the object and the field: for a program that names these itself.
+    pub reason: Option<Box<str>>,
     /// What this request was called, in answer and journal alike.
     pub request_id: Option<String>,
     /// Further members of the body beside `error`: `conflicts`, Ironic's `error_message`.
@@ -52,6 +54,7 @@ impl ApiError {
             detail: None,
             field: None,
             allow: None,
+            reason: None,
             request_id: None,
             extra: Map::new(),
         }
@@ -61,6 +64,13 @@ impl ApiError {
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
+        self
+    }
+
+    /// The same, with what is wrong apart from where.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<Box<str>>) -> Self {
+        self.reason = Some(reason.into());
         self
     }
 
@@ -91,9 +101,15 @@ impl ApiError {
         // The sentence stands in both: magnumclient prints the one, glanceclient and openstacksdk the other.
         error.insert("title".into(), self.message.clone().into());
         error.insert("message".into(), self.message.clone().into());
-        for (name, value) in [("detail", &self.detail), ("field", &self.field), ("request_id", &self.request_id)] {
+        let more = [
+            ("detail", self.detail.as_deref()),
+            ("field", self.field.as_deref()),
+            ("reason", self.reason.as_deref()),
+            ("request_id", self.request_id.as_deref()),
+        ];
+        for (name, value) in more {
             if let Some(value) = value {
-                error.insert(name.into(), value.clone().into());
+                error.insert(name.into(), value.into());
             }
         }
         let mut body = self.extra.clone();

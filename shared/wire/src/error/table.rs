@@ -99,6 +99,7 @@ error_types! {
     LabelConflict "label.conflict" 409 answer "Another manager owns one of the keys that were applied.";
     LabelRestricted "label.restricted" 403 refusal "A label with a restricted prefix may not be set by who asks.";
     TraitInvalid "trait.invalid" 400 answer "A trait is unknown, malformed, or one too many.";
+    TagAssigned "tag.assigned" 409 answer "The tag is assigned to the node already.";
     TagUnknown "tag.unknown" 400 answer "The tag is not visible in the node's cluster.";
     RoleInvalid "role.invalid" 400 answer "A role is unknown, or does not go with the others.";
     RequirementInvalid "requirement.invalid" 400 answer "A requirement cannot be evaluated.";
@@ -106,11 +107,12 @@ error_types! {
     SelectorInvalid "selector.invalid" 400 answer "The selector cannot be read.";
     BlobMismatch "blob.mismatch" 400 answer "The body does not have the hash that the path names.";
     BlobMissing "blob.missing" 400 answer "A file body that a manifest names was not sent before it.";
-    StoreReadOnly "store.read_only" 503 answer "The store takes no writes until the controller is started anew.";
+    StoreReadOnly "store.read_only" 503 answer "The store takes no writes until the controller is restarted.";
     StoreTooLarge "store.too_large" 413 refusal "The write is larger than the store can hold in one transaction.";
     OutcomeUnknown "store.outcome_unknown" 503 answer "Whether the write was made is not known; ask /v1/requests before trying again.";
     ServerBusy "server.busy" 503 answer "The controller has too much to do at the moment.";
     ServerStopping "server.stopping" 503 answer "The controller is stopping.";
+    ExtensionFailed "extension.failed" 502 answer "An extension that decides tags gave no answer, or none that counts.";
     ServerInternal "server.internal" 500 answer "The controller failed on this request; its journal says why.";
 }
 

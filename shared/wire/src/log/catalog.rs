@@ -71,7 +71,7 @@ catalog! {
         "Nothing is to be done.";
     "store write failed, the store is read-only until it is reopened" "2ba5b59cfb534c25954b581a309d55a2"
         "The store cannot be written any more"
-        "The controller ends to be started anew. What was answered is stored; of the last write nobody knows. Look at the disk of the data directory.";
+        "The controller ends, so that it is restarted. What was answered is stored; of the last write nobody knows. Look at the disk of the data directory.";
     "a full resolve found something to do" "597d96b257c2400cabd2fd4ea8e36aa0"
         "@NODES@ nodes were not as the store says"
         "A change did not reach them when it was made, and did now. Please report it with the log around it.";

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use stemma_core::digest::canonical_json;
 use stemma_core::input::Input;
-use stemma_core::task::Mode;
+use stemma_core::task::{Mode, Task};
 
 use super::Hash;
 use super::bounded;
@@ -145,12 +145,29 @@ impl TryFrom<&InputValue> for Input {
     }
 }
 
+impl TaskSet {
+    /// Whether a task of its profile runs.
+    pub fn runs(&self, task: &str) -> bool {
+        !self.left_out.contains_key(task)
+    }
+}
+
 /// An immutable task profile: definitions and order on one host, no values. Its name is the SHA-256 of its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// Tasks in a valid order on the host (a dependency stands before its dependants).
     #[serde(deserialize_with = "bounded::list::<_, _, MAX_ENTRIES>")]
     pub tasks: Vec<ProfileTask>,
+}
+
+impl Profile {
+    /// The blobs that its tasks are made from.
+    pub fn blobs(&self) -> impl Iterator<Item = Hash> {
+        self.tasks.iter().filter_map(|task| {
+            let task: Task = serde_json::from_str(&task.definition).ok()?;
+            Hash::of_source(task.source()?).ok()
+        })
+    }
 }
 
 /// One task of a profile.

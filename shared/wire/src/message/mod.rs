@@ -69,7 +69,7 @@ impl FromStr for Hash {
 #[display("{}", Hex(_0))]
 pub struct PartDigest(pub [u8; 32]);
 
-/// The store's epoch: a random 128-bit id, made by `init`, made anew by `restore`.
+/// The store's epoch: a random 128-bit id, made by `init`; `restore` makes another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display("{}", Hex(_0))]
 pub struct Epoch(pub [u8; 16]);

@@ -235,7 +235,7 @@ fn golden_files_of_version_1_decode() {
 }
 
 #[test]
-fn what_is_no_message_of_this_version_says_so() {
+fn s42_what_is_no_message_of_this_version_says_so() {
     let name = CheckIn::NAME;
     let good = encode(&check_in());
     assert_eq!(decode::<CheckIn>(&[]), Err(DecodeError::Empty { name }));

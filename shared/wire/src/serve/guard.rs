@@ -150,7 +150,7 @@ impl<S: Stream> Guard<S> {
         Poll::Ready(())
     }
 
-    /// Notes whether the peer takes what is written. What waits has its 15 s, and longer only while it is taken at the least rate.
+    /// Notes whether the peer takes what is written. A pending write may wait for 15 s, and longer while the peer reads at the least rate or faster.
     fn note_write(&mut self, written: &Poll<io::Result<usize>>) {
         match (written, &mut self.kept_waiting) {
             (Poll::Pending, waiting) => {

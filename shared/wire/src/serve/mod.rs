@@ -47,7 +47,7 @@ use crate::tls::{Refusal, peer_identity};
 pub use body::{BodyError, RequestBody};
 pub use connections::Connections;
 pub use peer::Peer;
-pub use rejected::{Rejected, Witness};
+pub use rejected::{Refused, Rejected, Witness};
 
 /// Any error that a body or a connection may end with.
 pub type BoxError = Box<dyn Error + Send + Sync>;

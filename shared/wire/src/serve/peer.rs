@@ -14,7 +14,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// What who asks is called in the audit: a principal's own name, `node/UUID`; `None` where nothing was shown.
+    /// The caller's name in the audit: the name of a principal, or `node/UUID`. `None` without a certificate.
     pub fn principal(&self) -> Option<String> {
         Some(match &self.identity.as_ref()?.class {
             Class::Admin(name) | Class::Principal(name) => name.as_str().to_owned(),

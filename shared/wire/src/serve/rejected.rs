@@ -27,8 +27,21 @@ pub struct Rejected {
     witness: OnceLock<Watcher>,
 }
 
-/// Hears of each refusal of somebody who has shown who they are: the reason, the principal, and from where.
-pub type Witness = Box<dyn Fn(&'static str, &str, SocketAddr) + Send + Sync>;
+/// A refusal of somebody who has shown who they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused<'a> {
+    /// The reason.
+    pub reason: &'static str,
+    /// Who.
+    pub principal: &'a str,
+    /// From where.
+    pub from: SocketAddr,
+    /// The other address, where two show the same.
+    pub other: Option<SocketAddr>,
+}
+
+/// Hears of each refusal of somebody who has shown who they are.
+pub type Witness = Box<dyn Fn(&Refused<'_>) + Send + Sync>;
 
 struct Watcher(Witness);
 
@@ -77,16 +90,29 @@ impl Rejected {
 
     /// The same for whoever is at the other end of a connection: who has shown who they are is told of beside.
     pub fn refuse_peer(&self, reason: &'static str, peer: &Peer) {
+        self.refuse_one_of(reason, peer, None);
+    }
+
+    /// The same where another shows the same identity from another address: it is counted and told of once, with both addresses.
+    pub fn refuse_pair(&self, reason: &'static str, peer: &Peer, other: SocketAddr) {
+        self.refuse_one_of(reason, peer, Some(other));
+    }
+
+    fn refuse_one_of(&self, reason: &'static str, peer: &Peer, other: Option<SocketAddr>) {
         self.refuse(reason, Some(peer.address.ip()));
         if let Some(principal) = peer.principal() {
-            self.tell(reason, &principal, peer.address);
+            self.witnessed(&Refused { reason, principal: &principal, from: peer.address, other });
         }
     }
 
     /// Tells of a refusal that is counted elsewhere, of somebody who has shown by other means who they are.
     pub fn tell(&self, reason: &'static str, principal: &str, from: SocketAddr) {
+        self.witnessed(&Refused { reason, principal, from, other: None });
+    }
+
+    fn witnessed(&self, refused: &Refused<'_>) {
         if let Some(Watcher(witness)) = self.witness.get() {
-            witness(reason, principal, from);
+            witness(refused);
         }
     }
 
@@ -149,6 +175,19 @@ impl Rejected {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_went_unsaid_is_said_when_its_minute_is_over() {
+        let (rejected, start) = (Rejected::default(), Instant::now());
+        for _ in 0..25 {
+            rejected.tally("x", None, start);
+        }
+        let unsaid = || rejected.lock().get("x").map(|tally| tally.unsaid);
+        for (after, left) in [(MINUTE / 2, 15), (2 * MINUTE, 0)] {
+            let _goes_on = tokio::time::timeout(after, rejected.say_counts()).await;
+            assert_eq!(unsaid(), Some(left), "{after:?}");
+        }
+    }
 
     #[test]
     fn ten_a_minute_are_said_and_all_are_counted() {

@@ -176,7 +176,7 @@ impl Signed {
     }
 
     fn check(&self, state: &SignedDesired) -> Result<(), NotSigned> {
-        self.verifier.check_desired(self.node, state, NOW)
+        self.verifier.check_desired(self.node, WireVersion::CURRENT, state, NOW)
     }
 }
 
@@ -214,7 +214,11 @@ fn s76_a_state_that_was_changed_is_refused() {
         assert_eq!(of.check(&other), Err(refusal), "change {number}");
     }
     let other = Uuid::from_u128(of.node.as_u128() + 1);
-    assert_eq!(of.verifier.check_desired(other, &state, NOW), Err(NotSigned::Signature), "another node's");
+    assert_eq!(
+        of.verifier.check_desired(other, WireVersion::CURRENT, &state, NOW),
+        Err(NotSigned::Signature),
+        "another node's"
+    );
     let kin = signer_of(&of.of, &of.of.signers, &Wanted::signer());
     let mut swapped = state.clone();
     swapped.proof.signature.signer = of.state_by(&kin).proof.signature.signer;
@@ -248,7 +252,7 @@ fn the_signers_chain_must_hold_up_to_the_pinned_root() {
         assert_eq!(of.check(&state), Err(NotSigned::Signer(refusal)), "{:?}", wanted.params.subject_alt_names);
     }
     let state = of.state_by(&of.signer);
-    let late = of.verifier.check_desired(of.node, &state, NOW + DAY);
+    let late = of.verifier.check_desired(of.node, WireVersion::CURRENT, &state, NOW + DAY);
     assert!(matches!(late, Err(NotSigned::Signer(Refusal::Expired { .. }))), "{late:?}");
     let mut bare = state;
     bare.proof.signature.signer.clear();

@@ -46,15 +46,21 @@ impl Verifier {
         Ok(Self { fleet, anchors: anchors(roots)? })
     }
 
-    /// Checks a desired state for this node: signer, path, signature, and the digest of each part that came along. Whether epoch and
-    /// revision may follow what is held is the ledger's to decide.
+    /// Checks a desired state for this node: signer, path, signature, and the digest of each part that came along, which is of this
+    /// version. Whether epoch and revision may follow what is held is the ledger's to decide.
     ///
     /// # Errors
     /// [`NotSigned`].
-    pub fn check_desired(&self, node: Uuid, state: &SignedDesired, now_unix_seconds: u64) -> Result<(), NotSigned> {
+    pub fn check_desired(
+        &self,
+        node: Uuid,
+        version: WireVersion,
+        state: &SignedDesired,
+        now_unix_seconds: u64,
+    ) -> Result<(), NotSigned> {
         self.check_proof(Leaf::of_desired(node, state), &state.proof, now_unix_seconds)?;
-        check_digest(state.known.as_deref(), state.known_digest)?;
-        check_digest(state.task_set.as_deref(), state.task_set_digest)
+        check_digest(version, state.known.as_deref(), state.known_digest)?;
+        check_digest(version, state.task_set.as_deref(), state.task_set_digest)
     }
 
     /// Checks that barriers or a lease were given to this node.
@@ -95,10 +101,9 @@ impl Verifier {
     }
 }
 
-fn check_digest(bytes: Option<&[u8]>, digest: PartDigest) -> Result<(), NotSigned> {
+fn check_digest(version: WireVersion, bytes: Option<&[u8]>, digest: PartDigest) -> Result<(), NotSigned> {
     match bytes {
-        // An agent asks in its own version and is answered in it, so the parts are of that version.
-        Some(bytes) if digest_part(WireVersion::CURRENT, bytes) != digest => Err(NotSigned::Digest),
+        Some(bytes) if digest_part(version, bytes) != digest => Err(NotSigned::Digest),
         Some(_) | None => Ok(()),
     }
 }

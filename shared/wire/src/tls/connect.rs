@@ -134,8 +134,8 @@ impl ServerCertVerifier for ServerVerifier {
     checks_signatures!();
 }
 
-/// Checks a server's certificate. A person may have given the wrong address, so who issued it is said before what it is for: one of
-/// another authority is no wrong use of one of ours.
+/// Checks a server's certificate. The issuer is checked first and the use second. A person may have given a wrong address, and then
+/// the error names another authority, not a wrong use.
 fn check_server(
     leaf: &CertificateDer<'_>,
     rest: &[CertificateDer<'_>],

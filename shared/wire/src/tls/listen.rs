@@ -80,7 +80,8 @@ pub fn peer_identity(tls: &CommonState, now_unix_seconds: u64) -> Result<Option<
     named_by(tls, now_unix_seconds)
 }
 
-/// Whose certificate a chain is that a listener takes from clients, up to the fleet's root: for who was given one, before it is kept.
+/// The identity in a client's certificate chain, which is checked up to the fleet's root as a listener does. Who was given a
+/// certificate asks before it keeps it.
 ///
 /// # Errors
 /// [`Refusal`].

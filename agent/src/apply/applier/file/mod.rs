@@ -275,21 +275,32 @@ async fn replace(site: &Site, task: &HostTask, state: &FileState, wanted: &Wante
         }
         (None, None) => unreachable!("the root is always there"),
     };
-    sweep(host, dir)?;
-    let staged = stage(site, dir, wanted)?;
-    let output = match validate(site, state, staged.name()).await {
-        Ok(output) => output,
-        Err(error) => {
-            staged.discard(dir)?;
-            return Err(error);
-        }
-    };
-    if let Err(error) = keep(site, task, state) {
-        staged.discard(dir)?;
-        return Err(error);
-    }
+    let (staged, output) = accepted(site, task, state, wanted, dir).await.map_err(TaskError::before_the_change)?;
     staged.commit(dir, state.path.name())?;
     Ok(output)
+}
+
+/// The new file beside the old one, which is kept for undo, and what `validate` said when it took it.
+async fn accepted(
+    site: &Site,
+    task: &HostTask,
+    state: &FileState,
+    wanted: &Wanted,
+    dir: &dyn Dir,
+) -> Result<(Staged, String), TaskError> {
+    sweep(&*site.host, dir)?;
+    let staged = stage(site, dir, wanted)?;
+    let judged = match validate(site, state, staged.name()).await {
+        Ok(output) => keep(site, task, state).map(|()| output),
+        Err(error) => Err(error),
+    };
+    match judged {
+        Ok(output) => Ok((staged, output)),
+        Err(error) => {
+            staged.discard(dir)?;
+            Err(error)
+        }
+    }
 }
 
 fn stage(site: &Site, dir: &dyn Dir, wanted: &Wanted) -> Result<Staged, TaskError> {

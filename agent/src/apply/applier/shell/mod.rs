@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText, check_variable, check_words};
+use stemma_core::task::{OnInterrupt, ShellParameters, WordsOrText, check_argument, check_variable, check_words};
 use stemma_wire::message::observed::Outcome;
 
 use super::{Applier, parameters};
 use crate::apply::ledger::{PROGRESS, Step, StepState};
 use crate::apply::rendering::Texts;
-use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
+use crate::apply::task::{Applied, Check, HostTask, Left, Site, TaskError};
 use crate::host::{Command, End, Finished, HostError, HostPath, Pending};
 
 /// How long a command may take where nobody says: as Fuel's.
@@ -22,9 +22,6 @@ const TIMEOUT_SECONDS: u64 = 300;
 
 /// How long a guard may take.
 const GUARD: Duration = Duration::from_mins(1);
-
-/// The longest shell text: what one argument of a program may have (`MAX_ARG_STRLEN`).
-const LONGEST_SCRIPT: usize = 128 * 1024 - 1;
 
 /// What a shell runs whose text comes by its standard input. Everyone on a host can read the arguments of a process, and a
 /// text with a secret in it is no argument.
@@ -99,7 +96,7 @@ fn journalled(site: &Site, task: &HostTask) -> Result<Check, TaskError> {
     let unknown = |how: &str| {
         let id = &task.task.id;
         let message = format!("{how}; look, then run `stemma-agent resolve-unknown {id} done|again`");
-        Err(TaskError { unknown: true, message, output: String::new() })
+        Err(TaskError { left: Left::Unknown, ..TaskError::new(message) })
     };
     let may_repeat = task.task.on_interrupt == OnInterrupt::Again;
     let step = match site.ledger.step(&task.task.id)? {
@@ -159,7 +156,7 @@ async fn guard(site: &Site, name: &str, command: &Command) -> Result<bool, TaskE
         End::Status(status) => Ok(status == 0),
         End::Signal(_) | End::TimedOut => {
             let message = format!("{name} {}", finished.end.sentence());
-            Err(TaskError { message, output: finished.output, unknown: false })
+            Err(TaskError { output: finished.output, ..TaskError::new(message) })
         }
     }
 }
@@ -172,7 +169,7 @@ fn unnoted(finished: Result<Finished, HostError>, error: &HostError) -> TaskErro
     };
     let message =
         format!("the command {how}, which could not be written down ({}); it is not run again", error.sentence());
-    TaskError { unknown: true, message, output }
+    TaskError { left: Left::Unknown, message, output }
 }
 
 fn ended(finished: Finished) -> Result<Applied, TaskError> {
@@ -180,13 +177,23 @@ fn ended(finished: Finished) -> Result<Applied, TaskError> {
         return Ok(Applied { output: finished.output, diff: String::new() });
     }
     let message = format!("the command {}", finished.end.sentence());
-    Err(TaskError { message, output: finished.output, unknown: false })
+    Err(TaskError { output: finished.output, ..TaskError::new(message) })
 }
 
 fn prepare(site: &Site, task: &HostTask) -> Result<Prepared, TaskError> {
     let parameters: ShellParameters = parameters(task)?;
     let texts = &Texts::new(site, task);
-    let seconds = parameters.timeout.or(task.task.timeout_seconds).unwrap_or(TIMEOUT_SECONDS);
+    let (field, seconds) = match (parameters.timeout, task.task.timeout_seconds) {
+        (Some(seconds), _) => ("parameters.timeout", seconds),
+        (None, Some(seconds)) => ("timeout_seconds", seconds),
+        (None, None) => ("", TIMEOUT_SECONDS),
+    };
+    // Only one that was stored before 0 was refused has it.
+    if seconds == 0 {
+        let message =
+            "is no time in which a command could end: write seconds from 1 on, or take it out; nothing was run";
+        return Err(TaskError::new(format!("{field}: {message}")));
+    }
     let base = Command {
         argv: Vec::new(),
         script: None,
@@ -211,10 +218,10 @@ fn prepare(site: &Site, task: &HostTask) -> Result<Prepared, TaskError> {
 
 fn command(texts: &Texts<'_>, parameters: &ShellParameters, base: Command) -> Result<Command, TaskError> {
     if let Some(script) = &parameters.script {
-        return shell(texts, texts.script("parameters.script", script)?, base);
+        return shell(texts, "script", texts.script("parameters.script", script)?, base);
     }
     match &parameters.cmd {
-        Some(cmd) => shell(texts, cmd.clone(), base),
+        Some(cmd) => shell(texts, "cmd", cmd.clone(), base),
         None => Ok(Command { argv: words(texts, "command", &parameters.command)?, ..base }),
     }
 }
@@ -222,29 +229,28 @@ fn command(texts: &Texts<'_>, parameters: &ShellParameters, base: Command) -> Re
 fn guard_command(texts: &Texts<'_>, name: &str, guard: &WordsOrText, base: Command) -> Result<Command, TaskError> {
     match guard {
         WordsOrText::Words(words) => Ok(Command { argv: self::words(texts, name, words)?, ..base }),
-        WordsOrText::Text(text) => shell(texts, texts.script(&format!("parameters.{name}"), text)?, base),
+        WordsOrText::Text(text) => shell(texts, name, texts.script(&format!("parameters.{name}"), text)?, base),
     }
 }
 
 fn words(texts: &Texts<'_>, name: &str, words: &[String]) -> Result<Vec<String>, TaskError> {
     let rendered = texts.words(&format!("parameters.{name}"), words)?;
-    check_words(&rendered).map_err(|why| TaskError::new(format!("parameters.{name}: {why}")))?;
+    check_words(&rendered).map_err(|why| refused(name, &why))?;
     Ok(rendered)
 }
 
-fn shell(texts: &Texts<'_>, script: String, base: Command) -> Result<Command, TaskError> {
-    if script.len() > LONGEST_SCRIPT || script.contains('\0') {
-        return Err(TaskError::new(format!(
-            "parameters.script: {} bytes; a shell text has at most {LONGEST_SCRIPT} and no NUL: put it into a file task",
-            script.len()
-        )));
-    }
+fn shell(texts: &Texts<'_>, name: &str, script: String, base: Command) -> Result<Command, TaskError> {
+    check_argument(&script).map_err(|why| refused(name, &why))?;
     let argv = |text: String| vec!["/bin/sh".into(), "-c".into(), text];
     Ok(if texts.read_secrets() {
         Command { argv: argv(FROM_INPUT.into()), script: Some(format!("{LET_GO}{script}")), ..base }
     } else {
         Command { argv: argv(script), ..base }
     })
+}
+
+fn refused(name: &str, why: &str) -> TaskError {
+    TaskError::new(format!("parameters.{name}: {why}"))
 }
 
 fn path(texts: &Texts<'_>, name: &str, text: Option<&str>) -> Result<Option<HostPath>, TaskError> {
@@ -255,7 +261,7 @@ fn env(texts: &Texts<'_>, env: &BTreeMap<String, String>) -> Result<BTreeMap<Str
     env.iter()
         .map(|(name, value)| {
             let value = texts.text(&format!("parameters.env.{name}"), value)?;
-            check_variable(name, &value).map_err(|why| TaskError::new(format!("parameters.env: {why}")))?;
+            check_variable(name, &value).map_err(|why| refused("env", &why))?;
             Ok((name.clone(), value))
         })
         .collect()

@@ -83,7 +83,9 @@ fn begun_and_not_ended_it_is_unknown_unless_it_may_run_again() {
         let begun = Step { task: "t".into(), content: task.content, state: StepState::Begun };
         site(&host).ledger.set_step(&begun).unwrap();
         match check(&host, &task) {
-            Err(error) => assert!(unknown && error.unknown && error.message.contains("resolve-unknown t done|again")),
+            Err(error) => assert!(
+                unknown && error.left == Left::Unknown && error.message.contains("resolve-unknown t done|again")
+            ),
             Ok(found) => assert!(!unknown && found != Check::AsItShould),
         }
     }
@@ -110,10 +112,10 @@ fn what_ran_and_could_not_be_written_down_is_not_run_again() {
         });
         let task = task(&json!({"parameters": {"command": ["deploy"]}, "retries": 3}), "gold");
         let error = apply(&host, &task).unwrap_err();
-        assert!(error.unknown && error.message.contains("could not be written down"), "{error:?}");
+        assert!(error.left == Left::Unknown && error.message.contains("could not be written down"), "{error:?}");
         assert_eq!(error.output, "said");
         host.fill(false);
-        assert!(check(&host, &task).unwrap_err().unknown, "nor after a restart");
+        assert_eq!(check(&host, &task).unwrap_err().left, Left::Unknown, "nor after a restart");
     }
 }
 
@@ -213,6 +215,22 @@ fn w10_03_no_argument_of_a_process_holds_a_secret_that_a_shell_text_reads() {
 }
 
 #[test]
+fn a_text_that_no_process_can_be_given_is_refused_by_its_field() {
+    let host = MemoryHost::new();
+    for (parameters, says) in [
+        (json!({"cmd": "a\0"}), "parameters.cmd: holds NUL, and no process can be given one: take it out"),
+        (json!({"command": ["a"], "creates": "/x", "unless": "a\0"}), "parameters.unless: holds NUL"),
+        (
+            json!({"command": ["a"], "only_if": "a".repeat(131_072)}),
+            "parameters.only_if: has 131072 bytes, and a process",
+        ),
+    ] {
+        let error = check(&host, &task(&json!({"parameters": parameters}), "gold")).unwrap_err();
+        assert!(error.message.starts_with(says), "{}", error.message);
+    }
+}
+
+#[test]
 fn w10_03_no_item_of_a_command_or_of_a_guard_holds_a_secret() {
     let host = MemoryHost::new();
     host.put("/run/credentials/stemma-agent.service/db", "hunter2");
@@ -257,5 +275,20 @@ fn retries_are_the_tasks_or_the_parameters() {
         (json!({"retries": 3, "parameters": {"command": ["a"], "retries": 2, "interval": 20}}), (2, 20)),
     ] {
         assert_eq!(Shell.retries(&task(&fields, "")), retries, "{fields}");
+    }
+}
+
+#[test]
+fn a_command_without_time_is_refused_by_its_field_and_not_run() {
+    for (fields, field) in [
+        (json!({"parameters": {"command": ["a"], "timeout": 0}}), "parameters.timeout"),
+        (json!({"timeout_seconds": 0, "parameters": {"command": ["a"], "unless": ["b"]}}), "timeout_seconds"),
+        (json!({"timeout_seconds": 9, "parameters": {"command": ["a"], "timeout": 0}}), "parameters.timeout"),
+    ] {
+        let host = MemoryHost::new();
+        for error in [check(&host, &task(&fields, "")).unwrap_err(), apply(&host, &task(&fields, "")).unwrap_err()] {
+            assert!(error.message.starts_with(&format!("{field}: ")), "{error:?}");
+        }
+        assert!(host.ran().is_empty(), "{fields}");
     }
 }

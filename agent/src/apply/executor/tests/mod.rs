@@ -70,6 +70,46 @@ fn a_failure_stops_its_dependants_and_the_rest_goes_on() {
 }
 
 #[test]
+fn a_dependant_names_what_did_not_end_well() {
+    let host = MemoryHost::new();
+    host.on_run(|_, _| Finished { end: End::Status(1), output: "broken".into() });
+    let set = Set::default().command("bad", &[], &["false"]).file("after", &[0], "/a", "").file("last", &[1], "/b", "");
+    let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
+    let mut run = Run::plan(site(&host), &Ceiling::default(), &set.desired(), &profile, Purpose::Converge).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async { while run.work(&BTreeSet::new()).await.unwrap() {} });
+    let told = run.settle().unwrap();
+    let said: Vec<&str> = told.iter().filter(|one| one.task != "bad").map(|one| one.message.as_str()).collect();
+    assert_eq!(said, ["task bad, which it requires, did not end well"; 2]);
+}
+
+#[test]
+fn a_dependant_that_another_task_stops_now_is_told_of_again() {
+    let host = MemoryHost::new();
+    let checked = |path: &str, by: &str| json!({"parameters": {"path": path, "content": "x", "validate": [by]}});
+    let set = Set::default()
+        .task("a", "file", &[], &checked("/a", "one"))
+        .task("b", "file", &[], &checked("/b", "two"))
+        .file("c", &[0, 1], "/c", "");
+    let run = |failing: &'static str| {
+        host.on_run(move |_, command| {
+            let status = i32::from(command.argv.iter().any(|word| word == failing));
+            Finished { end: End::Status(status), output: String::new() }
+        });
+        let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
+        let mut run = Run::plan(site(&host), &Ceiling::default(), &set.desired(), &profile, Purpose::Converge).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async { while run.work(&BTreeSet::new()).await.unwrap() {} });
+        let told = run.settle().unwrap().into_iter().filter(|result| result.task == "c");
+        told.map(|result| result.message).collect::<Vec<_>>()
+    };
+    assert_eq!(run("one"), ["task a, which it requires, did not end well"]);
+    assert_eq!(run("one"), [""; 0], "it is the same");
+    host.put("/b", "edited");
+    assert_eq!(run("two"), ["task b, which it requires, did not end well"]);
+}
+
+#[test]
 fn what_was_told_is_not_told_again_until_it_differs_or_is_released_anew() {
     let host = MemoryHost::new();
     let set = || Set::default().file("f", &[], "/f", "x");

@@ -19,6 +19,14 @@ fn ends_with(host: &MemoryHost, status: i32) {
     host.on_run(move |_, _| Finished { end: End::Status(status), output: String::new() });
 }
 
+/// Commands with this program fail from now on.
+fn refuses(host: &MemoryHost, program: &'static str) {
+    host.on_run(move |_, command| Finished {
+        end: End::Status(i32::from(command.argv[0] == program)),
+        output: String::new(),
+    });
+}
+
 #[test]
 fn w02_subscribes_a_change_runs_it_again_once_however_many_changed() {
     let host = MemoryHost::new();
@@ -114,6 +122,57 @@ fn w02_subscribes_is_kept_while_something_else_that_it_requires_fails() {
     assert!(converge(&host, &set("2", "teapot")).contains(&("note".to_owned(), Outcome::DependencyFailed)));
     converge(&host, &set("2", "file"));
     assert_eq!(reloads(&host), 2, "conf did not change in this run");
+}
+
+#[test]
+fn w02_subscribes_hears_of_no_change_where_validate_refused_it() {
+    let host = MemoryHost::new();
+    let set = |content: &str| {
+        let conf = json!({"parameters": {"path": "/a", "content": content, "validate": ["test", "{path}"]}});
+        let note = json!({"parameters": {"command": NOTE}, "subscribes": ["conf"]});
+        Set::default().task("conf", "file", &[], &conf).task("note", "shell", &[], &note)
+    };
+    let refuses = |word| refuses(&host, word);
+    refuses("");
+    converge(&host, &set("1"));
+    refuses("test");
+    assert!(converge(&host, &set("2")).contains(&("conf".to_owned(), Outcome::Failed)));
+    converge(&host, &set("1"));
+    assert_eq!(reloads(&host), 1, "the file is as it was");
+    assert!(!site(&host).ledger.is_to_refresh("note").unwrap());
+    refuses("reload");
+    assert!(converge(&host, &set("3")).contains(&("note".to_owned(), Outcome::Failed)));
+    refuses("test");
+    converge(&host, &set("2"));
+    assert!(site(&host).ledger.is_to_refresh("note").unwrap(), "a wish of before is kept");
+}
+
+#[test]
+fn w02_subscribes_is_taken_back_only_where_no_other_task_changed_something_for_it() {
+    let note = json!({"parameters": {"command": NOTE}, "subscribes": ["a", "b"]});
+    let conf = |path: &str, content: &str, validate: &[&str], retries: u8| json!({"retries": retries, "parameters": {"path": path, "content": content, "validate": validate}});
+    let set = |content: &str, of_b: &[&str], retries: [u8; 2]| {
+        Set::default()
+            .task("a", "file", &[], &conf("/a", content, &["test", "{path}"], retries[0]))
+            .task("b", "file", &[], &conf("/b", content, of_b, retries[1]))
+            .task("note", "shell", &[], &note)
+    };
+    // The one that is tried again ends last.
+    for (of_b, retries, is_kept) in [
+        (&["true"][..], [1, 0], true),
+        (&["true"], [0, 1], true),
+        (&["test", "{path}"], [1, 0], false),
+        (&["test", "{path}"], [0, 1], false),
+    ] {
+        let host = MemoryHost::new();
+        refuses(&host, "");
+        converge(&host, &set("1", of_b, retries));
+        refuses(&host, "test");
+        let told = converge(&host, &set("2", of_b, retries));
+        assert!(told.contains(&("a".to_owned(), Outcome::Failed)), "{told:?}");
+        assert_eq!(told.contains(&("b".to_owned(), Outcome::Changed)), is_kept, "{told:?}");
+        assert_eq!(site(&host).ledger.is_to_refresh("note").unwrap(), is_kept, "{of_b:?} {retries:?}");
+    }
 }
 
 #[test]

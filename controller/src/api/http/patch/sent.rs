@@ -20,6 +20,8 @@ enum Sent {
     Edit(Operation),
     /// The patch fits only where the member has this value.
     Test {
+        /// The path as it was sent.
+        sent: String,
         path: Vec<String>,
         value: Value,
     },
@@ -48,6 +50,29 @@ impl SentPatch {
         operations.into_iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
+    /// The same with our own names of fields, each behind the name that another system has for it.
+    pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        for field in self.0.iter_mut().flat_map(Sent::paths).filter_map(|path| path.first_mut()) {
+            if let Some((_, own)) = names.iter().find(|(other, _)| other == field) {
+                *field = (*own).to_owned();
+            }
+        }
+        self
+    }
+
+    /// The same with what a test asks of a whole field in the form in which the field is shown, where there is one.
+    pub(crate) fn tested_as(mut self, shown: impl Fn(&str, &Value) -> Option<Value>) -> Self {
+        for sent in &mut self.0 {
+            if let Sent::Test { path, value, .. } = sent
+                && let [field] = &path[..]
+                && let Some(shown) = shown(field, value)
+            {
+                *value = shown;
+            }
+        }
+        self
+    }
+
     /// What the patch comes to on a document. That is asked for only where an operation looks at it.
     ///
     /// # Errors
@@ -64,6 +89,15 @@ impl SentPatch {
     }
 }
 
+impl Sent {
+    fn paths(&mut self) -> Vec<&mut Vec<String>> {
+        match self {
+            Self::Edit(Operation { path, .. }) | Self::Test { path, .. } => vec![path],
+            Self::Copy { from, path } | Self::Move { from, path } => vec![from, path],
+        }
+    }
+}
+
 /// A document as far as a patch was written out on it.
 struct Written {
     document: Value,
@@ -76,7 +110,7 @@ impl Written {
     fn take(&mut self, sent: Sent) -> Result<(), BadPatch> {
         match sent {
             Sent::Edit(edit) => self.edit(edit),
-            Sent::Test { path, value } => self.test(&path, &value),
+            Sent::Test { sent, path, value } => self.test(sent, &path, &value),
             Sent::Copy { from, path } => {
                 let value = self.copied(&from, "copied")?;
                 if path == from && !self.is_item(&from) { Ok(()) } else { self.put(path, value) }
@@ -102,13 +136,15 @@ impl Written {
     }
 
     /// Numbers are equal by what they are worth, and the order of an object's members means nothing.
-    fn test(&self, path: &[String], expected: &Value) -> Result<(), BadPatch> {
-        let found = self.find(path, "tested")?;
+    fn test(&self, sent: String, path: &[String], expected: &Value) -> Result<(), BadPatch> {
+        let Some(found) = self.document.pointer(&pointer(path)) else {
+            return Err(BadPatch::Missing { path: sent, done: "tested" });
+        };
         if canonical_json(found) == canonical_json(expected) {
             return Ok(());
         }
         let [found, expected] = [found, expected].map(|value| beginning(&value.to_string()));
-        Err(BadPatch::Differs { path: pointer(path), found, expected })
+        Err(BadPatch::Differs { path: sent, found, expected })
     }
 
     /// What stands at a path.
@@ -154,7 +190,7 @@ fn read(value: Value) -> Result<Sent, BadPatch> {
         "add" => Sent::Edit(Operation { verb: Verb::Add, value: Some(value), path }),
         "replace" => Sent::Edit(Operation { verb: Verb::Replace, value: Some(value), path }),
         "remove" => Sent::Edit(Operation { verb: Verb::Remove, value: None, path }),
-        "test" => Sent::Test { path, value },
+        "test" => Sent::Test { sent: pointer(&path), path, value },
         "copy" => Sent::Copy { from, path },
         "move" => Sent::Move { from, path },
         _ => return Err(malformed(format!("the operation {:?} is not taken", beginning(&word)))),

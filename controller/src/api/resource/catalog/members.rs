@@ -8,6 +8,7 @@ use stemma_core::labels::BodyShape;
 use stemma_core::manifest::read_value;
 use stemma_core::name::{near, suggest};
 use stemma_core::object::{Association, Kind, Member, Namespace, NamespaceSpec, NamespaceTag, Timestamp};
+use stemma_wire::endpoint::Header;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::super::objects::{Shown as _, read_body, update};
@@ -149,7 +150,7 @@ pub(in super::super) async fn create_tag(api: &Api, request: &Request) -> Handle
 pub(in super::super) async fn replace_tags(api: &Api, request: &Request) -> HandlerResult {
     let caller = request.caller()?;
     let given = read_tags(request)?;
-    let append = request.text("x-openstack-append").is_some_and(|append| append.eq_ignore_ascii_case("true"));
+    let append = request.header(Header::Append).is_some_and(|append| append.eq_ignore_ascii_case("true"));
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         let mut names = BTreeSet::new();
         for (at, tag) in given.iter().enumerate() {

@@ -74,7 +74,7 @@ impl Shown for NamespaceSpec {
         work.delete_namespace(namespace)
     }
 
-    /// What an answer adds to what is in a namespace is sent back by clients that read it before.
+    /// Clients send back the read-only fields of an answer that they read before. They are dropped.
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         without_read_only(body);
         Ok(())

@@ -57,7 +57,7 @@ impl Page {
     /// The rows of the page, of rows in the order in which they were made.
     ///
     /// # Errors
-    /// That no row has the marker.
+    /// When no row has the marker.
     pub(super) fn cut<T>(
         &self,
         mut rows: Vec<T>,

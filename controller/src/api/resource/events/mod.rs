@@ -13,7 +13,7 @@ use stemma_core::object::Kind;
 use stemma_core::selector::Selector;
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::lists;
+use super::filter;
 use crate::api::Api;
 use crate::api::http::query::{BadQuery, Parameters};
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -29,7 +29,7 @@ const LAST_EVENT_ID: &str = "last-event-id";
 /// `GET /v1/events`.
 pub(super) async fn watch(api: &Api, request: &Request) -> HandlerResult {
     let filter = Arc::new(Filter::read(&request.query)?);
-    let place = api.streams.admit()?;
+    let place = api.streams.admit(&request.who.name)?;
     let store = api.registry.store();
     let head = store.head().await.map_err(|error| store_error(&error))?;
     let from = first(request)?.unwrap_or(head.next());
@@ -47,7 +47,7 @@ pub(super) async fn watch(api: &Api, request: &Request) -> HandlerResult {
     Ok(Reply::events(events))
 }
 
-/// The first revision that is asked for. A browser that connects anew sends the last id with the address of before.
+/// The first revision that is asked for. A browser that connects again sends the last id with the address of before.
 fn first(request: &Request) -> Result<Option<Revision>, ApiError> {
     if let Some(text) = request.text(LAST_EVENT_ID) {
         let refused = |_| {
@@ -95,7 +95,7 @@ impl Filter {
             objects: wants("object"),
             statuses: wants("status") && kinds.as_ref().is_none_or(|kinds| kinds.contains(&Kind::Node)),
             kinds,
-            selector: lists::selector(query)?,
+            selector: filter::read_selector(query)?,
         })
     }
 

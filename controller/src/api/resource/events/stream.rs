@@ -1,9 +1,9 @@
 //! One client's stream: a position in the changes of the store and in those of where nodes stand, and a short queue of what is told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::future::{Future, pending};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,8 +22,12 @@ use crate::registry::Who;
 use crate::status::Position;
 use crate::store::{Change, EventKind, Revision, Watch, WatchError};
 
-/// How many streams there may be at the same time.
+/// How many streams there may be at the same time, whoever has them.
 const MOST_STREAMS: usize = 1_000;
+/// How many more there may be of those who have few: one who takes all others shuts nobody out.
+const MOST_OF_FEW: usize = 100;
+/// Up to how many are few.
+const FEW: usize = 10;
 /// How many texts wait for a client that takes them one by one.
 const QUEUED: usize = 8;
 /// How long it may take over one of them.
@@ -45,6 +49,9 @@ const NODES_AT_ONCE: usize = 256;
 #[derive(Clone)]
 pub struct Streams {
     places: Arc<Semaphore>,
+    places_of_few: Arc<Semaphore>,
+    /// How many each principal has.
+    held: Arc<Mutex<HashMap<String, usize>>>,
     threads: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
     over: Arc<watch::Sender<bool>>,
@@ -55,6 +62,8 @@ impl Default for Streams {
         let of = |places| Arc::new(Semaphore::new(places));
         Self {
             places: of(MOST_STREAMS),
+            places_of_few: of(MOST_OF_FEW),
+            held: Arc::default(),
             threads: of(TOLD_AT_ONCE),
             waiting: of(MOST_WAITING as usize),
             over: Arc::new(watch::Sender::new(false)),
@@ -68,15 +77,40 @@ impl Streams {
         self.over.send_replace(true);
     }
 
-    /// A place for one stream.
+    /// A place for one stream of a principal.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`] when there are as many as may be.
-    pub(super) fn admit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+    pub(super) fn admit(&self, principal: &str) -> Result<Place, ApiError> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = held.get(principal).copied().unwrap_or_default();
+        let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
+        let permit = take(&self.places).or_else(|| if own < FEW { take(&self.places_of_few) } else { None });
+        let Some(permit) = permit else {
             let message = format!("{MOST_STREAMS} clients are told of events already");
-            ApiError::new(ErrorType::ServerBusy, message)
-        })
+            return Err(ApiError::new(ErrorType::ServerBusy, message));
+        };
+        held.insert(principal.to_owned(), own + 1);
+        Ok(Place { _permit: permit, principal: principal.to_owned(), held: Arc::clone(&self.held) })
+    }
+}
+
+/// The place of a stream; it is free again when this is dropped.
+pub(super) struct Place {
+    _permit: OwnedSemaphorePermit,
+    principal: String,
+    held: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = held.get_mut(&self.principal) {
+            *own -= 1;
+            if *own == 0 {
+                held.remove(&self.principal);
+            }
+        }
     }
 }
 
@@ -104,12 +138,12 @@ pub(super) struct Stream {
     status: Option<Position>,
     events: Sender<Bytes>,
     last_word: OwnedPermit<Bytes>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Stream {
     /// A stream behind a revision, and what it will tell.
-    pub(super) fn new(asked: Asked, revision: Revision, place: OwnedSemaphorePermit) -> (Self, Receiver<Bytes>) {
+    pub(super) fn new(asked: Asked, revision: Revision, place: Place) -> (Self, Receiver<Bytes>) {
         let (events, told) = channel(QUEUED + 1);
         let last_word = events.clone().try_reserve_owned().expect("a new queue is empty");
         (Self { asked, revision, status: None, events, last_word, _place: place }, told)
@@ -289,5 +323,23 @@ async fn changed(statuses: &mut Option<watch::Receiver<Position>>) {
     };
     if !is_changed {
         pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_all_places_shuts_nobody_out_who_has_few() {
+        let streams = Streams::default();
+        let mut of_one: Vec<_> = (0..MOST_STREAMS).map(|_| streams.admit("one").unwrap()).collect();
+        assert!(streams.admit("one").is_err());
+        let of_other: Vec<_> = (0..FEW).map(|_| streams.admit("other").unwrap()).collect();
+        assert!(streams.admit("other").is_err(), "it has no longer few");
+        drop(of_one.pop());
+        assert!(streams.admit("other").is_ok(), "a place of all is free");
+        drop(of_other);
+        assert!((0..MOST_OF_FEW).all(|n| streams.admit(&format!("p{n}")).is_ok()));
     }
 }

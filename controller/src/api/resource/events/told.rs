@@ -1,15 +1,15 @@
 //! What a client is told: of each object of a commit one event, and of each node where it stands.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::access::Place;
 use stemma_core::object::{
-    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec, Object,
-    ReleaseSpec,
+    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec,
+    NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
 };
+use stemma_core::selector::Selector;
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
 
@@ -36,7 +36,8 @@ pub(super) fn is_commit(change: &Change) -> bool {
 /// What the store says.
 pub(super) async fn objects(api: Api, filter: Arc<Filter>, change: Arc<Change>) -> Result<String, ApiError> {
     let Some(commit) = commit(&change)? else { return Ok(String::new()) };
-    let reader = Reader { model: api.model(), whole: api.cache().model(), api: &api };
+    let selector = filter.selector.as_ref();
+    let reader = Reader { model: api.model(), whole: api.cache().model(), api: &api, selector };
     let seen = Seen::of(&reader.model, "");
     let mut told = Vec::new();
     for one in commit.objects.iter().filter(|one| one.action != Action::Unchanged) {
@@ -47,13 +48,13 @@ pub(super) async fn objects(api: Api, filter: Arc<Filter>, change: Arc<Change>) 
             Some(value) => reader.image(one.kind, value, change.revision)?,
             None => None,
         };
-        // What went out of sight is told without what it is now, and not selected by it.
+        // An object that the client may no longer see is told of without its new content, and the selector does not see that content.
         let image = image.filter(|image| reader.model.sees(image.place));
-        if !selects(&reader, &filter, one, image.as_ref()).await? {
+        if !selects(&reader, one, image.as_ref()).await? {
             continue;
         }
         told.push(json!({
-            "revision": change.revision.get(), "kind": one.kind.word(), "uuid": one.uuid, "name": one.name,
+            "revision": change.revision.get(), "at": view::time(commit.at), "kind": one.kind.word(), "uuid": one.uuid, "name": one.name,
             "cluster": cluster(&reader.model, one, image.as_ref()), "action": one.action,
             "object": image.map(|image| image.body),
         }));
@@ -75,12 +76,10 @@ pub(super) fn statuses(api: &Api, filter: &Filter, nodes: &[Uuid]) -> String {
     for node in nodes.iter().filter_map(|node| model.nodes.get(*node)) {
         let status = api.desired.as_ref().and_then(|desired| desired.status().get(node.meta.uuid));
         let Some(status) = status else { continue };
-        let is_selected =
-            |selector: &stemma_core::selector::Selector| selector.matches(&NodeSpec::labels(&model, node), &());
-        if !filter.selector.as_ref().is_none_or(is_selected) {
+        if filter.selector.as_ref().is_some_and(|selector| !model.fleet.selects(node, selector)) {
             continue;
         }
-        let cluster = model.cluster_of(node.meta.uuid).and_then(|cluster| name_of(&model, cluster));
+        let cluster = model.fleet.cluster_of_node(node.id()).and_then(|cluster| name_of(&model, cluster));
         let data = json!({
             "kind": Kind::Node.word(), "uuid": node.meta.uuid, "name": NodeSpec::name_text(&node.meta.name),
             "cluster": cluster, "state": status.status.state, "state_reason": status.status.reason,
@@ -110,14 +109,11 @@ fn stored<'a>(change: &'a Change, one: &AuditedObject) -> Option<&'a [u8]> {
 }
 
 /// Whether an object is selected by its labels: by those that it has, or by those that it had. So whoever watches hears that it goes.
-async fn selects(
-    reader: &Reader<'_>,
-    filter: &Filter,
-    one: &AuditedObject,
-    now: Option<&Image>,
-) -> Result<bool, ApiError> {
-    let Some(selector) = &filter.selector else { return Ok(true) };
-    let is_selected = |image: &Image| reader.model.sees(image.place) && selector.matches(&image.labels, &());
+async fn selects(reader: &Reader<'_>, one: &AuditedObject, now: Option<&Image>) -> Result<bool, ApiError> {
+    if reader.selector.is_none() {
+        return Ok(true);
+    }
+    let is_selected = |image: &Image| reader.model.sees(image.place) && image.is_selected;
     if now.is_some_and(is_selected) {
         return Ok(true);
     }
@@ -148,8 +144,8 @@ struct Image {
     body: Value,
     /// Where it stood.
     place: Place,
-    /// The labels by which it is selected, which are inherited as of now.
-    labels: BTreeMap<String, String>,
+    /// Whether it is selected, with what is inherited and reported now.
+    is_selected: bool,
 }
 
 /// What reads objects as they were.
@@ -159,6 +155,8 @@ struct Reader<'a> {
     model: Arc<Model>,
     /// All of it.
     whole: Arc<Model>,
+    /// By what objects are selected.
+    selector: Option<&'a Selector>,
 }
 
 impl Reader<'_> {
@@ -172,7 +170,10 @@ impl Reader<'_> {
             Kind::Node => self.read::<NodeSpec>(value, written).map(Some),
             Kind::Allocation => self.read::<AllocationSpec>(value, written).map(Some),
             Kind::Namespace => self.read::<NamespaceSpec>(value, written).map(Some),
-            _ => Ok(None),
+            Kind::InspectionRule => self.read::<InspectionRuleSpec>(value, written).map(Some),
+            Kind::ReleaseTags | Kind::Primary | Kind::Revision | Kind::Secret | Kind::Expectation | Kind::Principal => {
+                Ok(None)
+            }
         }
     }
 
@@ -180,12 +181,16 @@ impl Reader<'_> {
         let mut object: Object<S> = codec::decode(value).map_err(|error| damaged(&error))?;
         object.meta.resource_version = written.get();
         let mut body = changes::said(self.api, &self.model, &object);
+        // What is shown to nobody now was shown then; of one that is gone it is not known.
+        if S::shelf(&self.whole).get(object.meta.uuid).is_none_or(|now| now.spec.is_veiled()) {
+            changes::veil::<S>(&mut body);
+        }
         if let Some(body) = body.as_object_mut() {
             view::meta(body, &object.meta);
         }
         // Those that roles give are of today.
         body.pointer_mut("/tags").and_then(Value::as_object_mut).and_then(|tags| tags.remove("effective"));
-        let labels = S::labels(&self.whole, &object);
-        Ok(Image { body, place: S::place(&self.whole, &object), labels })
+        let is_selected = self.selector.is_none_or(|selector| S::is_selected(&self.whole, &object, selector));
+        Ok(Image { body, place: S::place(&self.whole, &object), is_selected })
     }
 }

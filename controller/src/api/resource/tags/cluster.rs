@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use stemma_core::name::TagName;
-use stemma_core::object::{Cluster, ClusterSpec, TagSpec};
+use stemma_core::object::{Cluster, ClusterId, ClusterSpec, TagSpec};
 use stemma_wire::error::ApiError;
 
-use super::declared::{TagCall, change_tags, predefined, read_tag, refuse_assigned, tag_answer, tag_list, tag_named};
+use super::declared::{TagCall, TagWrite, refuse_assigned, tag_list, tag_named};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::resource::objects::Shown;
-use crate::api::resource::place::{declared, table_of_cluster, visible};
+use crate::api::resource::place::{declared, visible};
 use crate::api::resource::writes;
 use crate::cache::Model;
 use crate::registry::work::Work;
@@ -20,7 +20,7 @@ use crate::registry::work::Work;
 fn shown(api: &Api, request: &Request) -> Result<BTreeMap<TagName, Value>, ApiError> {
     let model = api.model();
     let cluster = ClusterSpec::locate(&model, request)?;
-    let shown = visible(&table_of_cluster(&model, &cluster)).into_iter().map(|(name, tag)| {
+    let shown = visible(&model.fleet.cluster_table(&cluster)).into_iter().map(|(name, tag)| {
         let row = shown_tag(&name, &tag, declared(&model, &cluster, &name));
         (name, row)
     });
@@ -49,22 +49,22 @@ fn shown_tag(name: &TagName, tag: &TagSpec, declared: &str) -> Value {
 /// Changes the user-defined tags of a cluster.
 pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
-    let (name, tag) = read_tag(request, call)?;
+    let write = TagWrite::read(request, call)?;
+    let name = &write.name;
     let edit = |work: &Work<'_>, cluster: &mut Cluster| {
         let model = &work.model;
-        let is_known = visible(&table_of_cluster(model, cluster)).contains_key(&name);
-        if is_known && declared(model, cluster, &name) == "release" {
-            return Err(predefined(&name));
+        let is_known = visible(&model.fleet.cluster_table(cluster)).contains_key(name);
+        if is_known && declared(model, cluster, name) == "release" {
+            return Err(write.of_predefined());
         }
-        change_tags(&mut cluster.spec.tags, &name, tag.clone(), call)?;
-        if call == TagCall::Delete {
-            refuse_assigned(model, &name, |node| {
-                let group = node.spec.nodegroup.and_then(|id| model.groups.get(id.0));
-                group.is_some_and(|g| g.spec.cluster.0 == cluster.meta.uuid)
+        write.change(&mut cluster.spec.tags)?;
+        if write.deletes() {
+            refuse_assigned(model, name, |node| {
+                model.fleet.cluster_of_node(node.id()) == Some(ClusterId(cluster.meta.uuid))
             })?;
         }
         Ok(())
     };
-    let answer = |_: &Model, _: &Cluster| tag_answer(call, &name, tag.as_ref());
+    let answer = |_: &Model, _: &Cluster| write.answer();
     writes::change::<ClusterSpec>(api, request, &caller, edit, answer).await
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use stemma_core::finding::first_few;
 use stemma_core::manifest::read_value;
 use stemma_core::name::TagName;
 use stemma_core::object::{Node, TagSpec};
@@ -27,69 +28,92 @@ pub(crate) enum TagCall {
     Delete,
 }
 
-/// Reads the tag of a call: from its path, its body or both.
-pub(super) fn read_tag(request: &Request, call: TagCall) -> Result<(TagName, Option<TagSpec>), ApiError> {
-    if call == TagCall::Delete {
-        return Ok((tag_name(request.part("tag"))?, None));
+/// A call of a declared tag, read.
+pub(super) struct TagWrite {
+    call: TagCall,
+    pub(super) name: TagName,
+    /// What it says; of one that is deleted nothing.
+    tag: Option<TagSpec>,
+    /// Its body has another name than its path.
+    renames: bool,
+}
+
+impl TagWrite {
+    /// Reads a call: its path, its body or both.
+    pub(super) fn read(request: &Request, call: TagCall) -> Result<Self, ApiError> {
+        if call == TagCall::Delete {
+            return Ok(Self { call, name: tag_name(request.part("tag"))?, tag: None, renames: false });
+        }
+        let mut fields = request.object()?;
+        let given = match fields.remove("name") {
+            Some(Value::String(name)) => Some(name),
+            None if call == TagCall::Put => None,
+            _ => return Err(ApiError::new(ErrorType::FieldMissing, "a tag needs a name, a text").field("name")),
+        };
+        let name = match (call, &given) {
+            (TagCall::Create, Some(given)) => given.as_str(),
+            _ => request.part("tag"),
+        };
+        let (name, renames) = (tag_name(name)?, given.as_deref().is_some_and(|given| given != name));
+        // As they are shown.
+        for shown in ["predefined", "declared"] {
+            fields.remove(shown);
+        }
+        let tag = read_value(&Value::Object(fields)).map_err(|e| bad_field("tag", &e))?;
+        Ok(Self { call, name, tag: Some(tag), renames })
     }
-    let mut fields = request.object()?;
-    let name = match (call, fields.remove("name")) {
-        (TagCall::Create, Some(Value::String(name))) => name,
-        (TagCall::Create, _) => {
-            return Err(ApiError::new(ErrorType::FieldMissing, "a tag needs a name, a text").field("name"));
+
+    pub(super) fn deletes(&self) -> bool {
+        self.call == TagCall::Delete
+    }
+
+    /// Adds, replaces or removes the tag.
+    pub(super) fn change(&self, tags: &mut BTreeMap<TagName, TagSpec>) -> Result<(), ApiError> {
+        let Self { call, name, tag, renames } = self;
+        match (call, tag) {
+            (TagCall::Create, Some(_)) if tags.contains_key(name) => {
+                Err(ApiError::new(ErrorType::ObjectExists, format!("A tag with name {name} already exists.")))
+            }
+            (TagCall::Put | TagCall::Delete, _) if !tags.contains_key(name) => Err(no_tag(name)),
+            (_, Some(_)) if *renames => {
+                let message = "a tag can't be renamed; create another one";
+                Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"))
+            }
+            (_, Some(tag)) => {
+                tags.insert(name.clone(), tag.clone());
+                Ok(())
+            }
+            (_, None) => {
+                tags.remove(name);
+                Ok(())
+            }
         }
-        (_, Some(Value::String(name))) if name != request.part("tag") => {
-            return Err(
-                ApiError::new(ErrorType::FieldInvalid, "a tag can't be renamed; create another one").field("name")
-            );
+    }
+
+    /// The refusal of a call about a predefined tag: there is one of that name already, and it stays as it is.
+    pub(super) fn of_predefined(&self) -> ApiError {
+        let (kind, cannot) = match self.call {
+            TagCall::Create => (ErrorType::ObjectExists, "there can be no other of its name"),
+            TagCall::Put | TagCall::Delete => (ErrorType::ObjectProtected, "can't be changed or deleted"),
+        };
+        let name = &self.name;
+        let message =
+            format!("the tag {name} is predefined in the release's content and {cannot}; nothing was changed");
+        ApiError::new(kind, message).field("name").detail("change it in the next version of the release")
+    }
+
+    /// What it answers.
+    pub(super) fn answer(&self) -> Answer {
+        match (self.call, &self.tag) {
+            (TagCall::Create, Some(tag)) => Answer::json(201, shown_tag(&self.name, tag, false)),
+            (_, Some(tag)) => Answer::json(200, shown_tag(&self.name, tag, false)),
+            (_, None) => Answer::empty(204),
         }
-        _ => request.part("tag").to_owned(),
-    };
-    fields.remove("predefined");
-    let tag = read_value(&Value::Object(fields)).map_err(|e| bad_field("tag", &e))?;
-    Ok((tag_name(&name)?, Some(tag)))
+    }
 }
 
 fn tag_name(text: &str) -> Result<TagName, ApiError> {
     TagName::declare(text).map_err(|e| ApiError::new(ErrorType::FieldInvalid, e.to_string()).field("name"))
-}
-
-/// Adds, replaces or removes a user-defined tag.
-pub(super) fn change_tags(
-    tags: &mut BTreeMap<TagName, TagSpec>,
-    name: &TagName,
-    tag: Option<TagSpec>,
-    call: TagCall,
-) -> Result<(), ApiError> {
-    match (call, tag) {
-        (TagCall::Create, Some(_)) if tags.contains_key(name) => {
-            Err(ApiError::new(ErrorType::ObjectExists, format!("A tag with name {name} already exists.")))
-        }
-        (TagCall::Put | TagCall::Delete, _) if !tags.contains_key(name) => Err(no_tag(name)),
-        (_, Some(tag)) => {
-            tags.insert(name.clone(), tag);
-            Ok(())
-        }
-        (_, None) => {
-            tags.remove(name);
-            Ok(())
-        }
-    }
-}
-
-/// The refusal to change a predefined tag.
-pub(super) fn predefined(name: &TagName) -> ApiError {
-    let message = format!("the tag {name} is predefined in the release's content and can't be changed or deleted");
-    ApiError::new(ErrorType::ObjectInvalid, message).detail("change it in the next version of the release")
-}
-
-/// What a call of a tag answers.
-pub(super) fn tag_answer(call: TagCall, name: &TagName, tag: Option<&TagSpec>) -> Answer {
-    match (call, tag) {
-        (TagCall::Create, Some(tag)) => Answer::json(201, shown_tag(name, tag, false)),
-        (_, Some(tag)) => Answer::json(200, shown_tag(name, tag, false)),
-        (_, None) => Answer::empty(204),
-    }
 }
 
 /// Refuses to delete a tag that is assigned, and names the nodes.
@@ -99,10 +123,8 @@ pub(super) fn refuse_assigned(model: &Model, tag: &TagName, sees_it: impl Fn(&No
     if names.is_empty() {
         return Ok(());
     }
-    let listed = names.iter().take(MOST_LISTED).cloned().collect::<Vec<_>>().join(", ");
-    let more =
-        if names.len() > MOST_LISTED { format!(" and {} more", names.len() - MOST_LISTED) } else { String::new() };
-    let message = format!("the tag {tag} is assigned to {listed}{more}; nothing was deleted");
+    let listed = first_few(names.iter().map(String::as_str), MOST_LISTED);
+    let message = format!("the tag {tag} is assigned to {listed}; nothing was deleted");
     Err(ApiError::new(ErrorType::ObjectInUse, message)
         .detail("unassign it there first: `stemma tag unassign NODE TAG`"))
 }

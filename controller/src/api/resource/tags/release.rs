@@ -6,18 +6,17 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stemma_core::name::TagName;
 use stemma_core::object::{Release, ReleaseSpec, ReleaseTags, ReleaseTagsSpec};
-use stemma_wire::error::ApiError;
+use stemma_core::role::RoleTable;
+use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::declared::{
-    TagCall, change_tags, predefined, read_tag, refuse_assigned, shown_tag, tag_answer, tag_list, tag_named,
-};
+use super::declared::{TagCall, TagWrite, refuse_assigned, shown_tag, tag_list, tag_named};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::resource::changes::{Changes, LostLabels};
 use crate::api::resource::objects::Shown;
 use crate::api::resource::place::release_of;
-use crate::api::resource::writes::{commit, tell};
+use crate::api::resource::writes::{commit, warn};
 use crate::cache::Model;
 
 /// The tags beside a release, whatever its version.
@@ -34,6 +33,42 @@ fn shown(api: &Api, request: &Request) -> Result<BTreeMap<TagName, Value>, ApiEr
     Ok(shown.map(|((name, tag), predefined)| (name.clone(), shown_tag(name, tag, predefined))).collect())
 }
 
+/// What the roles of the release that a path names produce where no cluster changes it. One that does not compile has its own alone.
+fn produced(api: &Api, request: &Request) -> Result<(Arc<Release>, RoleTable), ApiError> {
+    let model = api.model();
+    let release = ReleaseSpec::locate(&model, request)?;
+    let beside = beside(&model, &release).into_iter().flat_map(|beside| &beside.spec.tags);
+    let (roles, tags) = match model.fleet.release(&release.meta.name) {
+        Some(compiled) => (&compiled.roles, &compiled.tags),
+        None => (&release.spec.roles, &release.spec.tags),
+    };
+    let table = RoleTable::new(roles, tags, beside, &BTreeMap::new());
+    Ok((release, table))
+}
+
+/// `GET /v1/releases/{release}/roles`.
+pub(crate) fn roles(api: &Api, request: &Request) -> HandlerResult {
+    let (_, table) = produced(api, request)?;
+    let roles: BTreeMap<_, _> = table.roles().map(|(role, tags)| (role, json!({"tags": tags}))).collect();
+    Ok(Reply::ok(json!({"roles": roles})))
+}
+
+/// `GET /v1/releases/{release}/roles/{role}/tags`.
+pub(crate) fn tags_of_role(api: &Api, request: &Request) -> HandlerResult {
+    let (release, table) = produced(api, request)?;
+    let role = request.part("role");
+    let Some((_, tags)) = table.roles().find(|(name, _)| name.as_str() == role) else {
+        let message = format!("Role {} of release {} could not be found.", quote(role), release.meta.name);
+        return Err(ApiError::new(ErrorType::ObjectNotFound, message));
+    };
+    let beside = beside(&api.model(), &release).map(|beside| beside.spec.tags.clone()).unwrap_or_default();
+    let shown = |tag: &TagName| {
+        let spec = table.tag(tag).cloned().unwrap_or_default();
+        (tag.clone(), shown_tag(tag, &spec, !beside.contains_key(tag)))
+    };
+    Ok(Reply::ok(tag_list(tags.iter().map(shown).collect())))
+}
+
 /// `GET /v1/releases/{release}/tags`.
 pub(crate) fn tags(api: &Api, request: &Request) -> HandlerResult {
     Ok(Reply::ok(tag_list(shown(api, request)?)))
@@ -47,20 +82,21 @@ pub(crate) fn tag(api: &Api, request: &Request) -> HandlerResult {
 /// Changes the user-defined tags beside a release: they are no part of its content.
 pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> HandlerResult {
     let caller = request.caller()?;
-    let (name, tag) = read_tag(request, call)?;
+    let write = TagWrite::read(request, call)?;
+    let name = &write.name;
     let new_uuid = Uuid::now_v7();
     commit(api, request, &caller, |work| {
         let release = ReleaseSpec::locate(&work.model, request)?;
-        if release.spec.tags.contains_key(&name) {
-            return Err(predefined(&name).into());
+        if release.spec.tags.contains_key(name) {
+            return Err(write.of_predefined().into());
         }
         let before = beside(&work.model, &release).cloned();
         let mut spec = before.as_ref().map(|tags| tags.spec.clone()).unwrap_or_default();
         let old = json!({"tags": spec.tags});
-        change_tags(&mut spec.tags, &name, tag.clone(), call)?;
+        write.change(&mut spec.tags)?;
         let changes = Changes::default().between(&old, &json!({"tags": spec.tags}));
-        if call == TagCall::Delete {
-            refuse_assigned(&work.model, &name, |node| {
+        if write.deletes() {
+            refuse_assigned(&work.model, name, |node| {
                 release_of(&work.model, node).is_some_and(|r| r.name == release.meta.name.name)
             })?;
         }
@@ -68,7 +104,7 @@ pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Ha
             Some(before) => drop(work.update::<ReleaseTagsSpec>(&before, before.meta.name.clone(), spec)?),
             None => drop(work.create::<ReleaseTagsSpec>(new_uuid, release.meta.name.name.clone(), spec)?),
         }
-        Ok(tell(tag_answer(call, &name, tag.as_ref()), request, changes, &LostLabels::default(), work))
+        Ok(warn(write.answer(), None, request, changes, &LostLabels::default(), work))
     })
     .await
 }

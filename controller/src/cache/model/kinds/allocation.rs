@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
 use stemma_core::access::Place;
 use stemma_core::allocate::allocate;
 use stemma_core::fleet::Change;
@@ -40,7 +39,7 @@ impl Resource for AllocationSpec {
 
     /// The cluster of its node, or that of who asked.
     fn place(model: &Model, object: &Object<Self>) -> Place {
-        let cluster = object.spec.node().and_then(|node| model.cluster_of(node.0));
+        let cluster = object.spec.node().and_then(|node| model.fleet.cluster_of_node(node));
         cluster.or(object.spec.within).map_or(Place::Nowhere, Place::Cluster)
     }
 
@@ -53,9 +52,10 @@ impl Resource for AllocationSpec {
     }
 
     /// What was asked for and what was decided stay as they were; a name and notes may change (as Ironic).
-    fn check_change(&self, next: &Self, _name: &Option<ObjectName>, _model: &Model) -> Result<(), ApiError> {
-        let same = Self { extra: self.extra.clone(), owners: self.owners.clone(), ..next.clone() };
-        if same == *self {
+    fn check_change(before: &Object<Self>, next: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
+        let own = &before.spec;
+        let same = Self { extra: own.extra.clone(), owners: own.owners.clone(), ..next.spec.clone() };
+        if same == *own {
             return Ok(());
         }
         let message = "an allocation is decided once: its name and `extra` alone can be changed; nothing was changed";
@@ -77,7 +77,6 @@ impl Resource for AllocationSpec {
 impl Model {
     /// The allocation that has a node.
     pub fn allocation_of(&self, node: &Node) -> Option<&Arc<Allocation>> {
-        let instance = node.spec.extra.get("instance_uuid").and_then(Value::as_str)?;
-        self.allocations.get(instance.parse().ok()?).filter(|one| one.spec.node() == Some(node.id()))
+        self.allocations.get(node.spec.instance()?).filter(|one| one.spec.node() == Some(node.id()))
     }
 }

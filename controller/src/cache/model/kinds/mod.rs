@@ -1,7 +1,7 @@
 //! The kinds of objects: what each is named by, what it refers to, what it means for the fleet and what a write of it must fulfil.
 //!
 //! One table ([`KINDS`]) and one trait ([`Resource`]). A new kind is its `Resource`, a row in the table and its shelf
-//! in the [`Model`]; loading, following, writing and deleting it follow from these.
+//! in the [`Model`]. From these follow how it is loaded, followed, written and deleted. What its events show is told in `api/resource/events`.
 
 /// The names of a kind whose objects always have one.
 macro_rules! named_by {
@@ -39,17 +39,11 @@ macro_rules! kept_in {
     };
 }
 
-/// What stands in no cluster and is read by all.
-macro_rules! shared {
-    () => {
-        const IS_SHARED: bool = true;
-    };
-}
-
 mod allocation;
 mod node;
 mod principal;
 mod release;
+mod rule;
 pub(super) mod shelf;
 mod simple;
 
@@ -59,14 +53,13 @@ use stemma_core::access::Place;
 use stemma_core::fleet::Change;
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
-    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec, Object,
-    PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, Spec,
+    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec,
+    NodeGroupSpec, NodeSpec, Object, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, Spec,
 };
 use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-pub use node::ended_unassignments;
 pub use principal::{certificate_key, token_key};
 pub use release::content_fixed;
 pub use simple::protected;
@@ -85,6 +78,15 @@ pub struct Reference {
 }
 
 impl Reference {
+    /// A reference to an object.
+    pub fn to<S: Resource>(object: &Object<S>) -> Self {
+        let id = match S::KIND {
+            Kind::Release => S::title(object),
+            _ => object.meta.uuid.to_string(),
+        };
+        Self { kind: S::KIND, id }
+    }
+
     fn release(name: &ReleaseRef) -> Self {
         Self { kind: Kind::Release, id: name.to_string() }
     }
@@ -95,17 +97,14 @@ impl Reference {
 }
 
 /// A kind as the controller keeps it.
-pub trait Resource: Spec {
-    /// Whether its objects stand in no cluster and are read by all.
-    const IS_SHARED: bool = false;
-
+pub trait Resource: Spec + 'static {
     /// The name as text; `None` for a node without one.
     fn name_text(name: &Self::Name) -> Option<String>;
 
     /// Reads a name.
     ///
     /// # Errors
-    /// That it is none.
+    /// When the value is none.
     fn parse_name(text: &str) -> Result<Self::Name, ApiError>;
 
     /// Within what the name is unique; `None`: in the whole fleet.
@@ -116,6 +115,22 @@ pub trait Resource: Spec {
     /// What it refers to. Each must exist, and cannot be deleted while it is referred to.
     fn references(&self) -> Vec<Reference> {
         Vec::new()
+    }
+
+    /// The objects of this kind that refer to something.
+    fn users<'m>(model: &'m Model, to: &Reference) -> Box<dyn Iterator<Item = &'m Arc<Object<Self>>> + 'm> {
+        let to = to.clone();
+        Box::new(Self::shelf(model).iter().filter(move |object| object.spec.references().contains(&to)))
+    }
+
+    /// What an object is called: by its name, else by its uuid.
+    fn title(object: &Object<Self>) -> String {
+        Self::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string())
+    }
+
+    /// The same among all objects: of one whose name is its cluster's, with the cluster.
+    fn full_title(_model: &Model, object: &Object<Self>) -> String {
+        Self::title(object)
     }
 
     /// Where its objects are.
@@ -146,7 +161,7 @@ pub trait Resource: Spec {
 
     /// Where an object stands, for the rights of who asks.
     fn place(model: &Model, object: &Object<Self>) -> Place {
-        if Self::IS_SHARED {
+        if Self::KIND.is_shared() {
             return Place::Shared;
         }
         Self::cluster(model, object).map_or(Place::Nowhere, Place::Cluster)
@@ -170,6 +185,14 @@ pub trait Resource: Spec {
         Ok(())
     }
 
+    /// Checks whether there may be one more of its kind.
+    ///
+    /// # Errors
+    /// That there are as many as there may be.
+    fn check_new(&self, _model: &Model) -> Result<(), ApiError> {
+        Ok(())
+    }
+
     /// What every host would refuse of it, and did not stand in it before: asked of a write, never of what is stored.
     fn refused(&self, _before: Option<&Self>) -> Vec<ReleaseError> {
         Vec::new()
@@ -178,8 +201,8 @@ pub trait Resource: Spec {
     /// Checks whether it may be changed into what comes next.
     ///
     /// # Errors
-    /// That it may not.
-    fn check_change(&self, _next: &Self, _name: &Self::Name, _model: &Model) -> Result<(), ApiError> {
+    /// When it may not be written so.
+    fn check_change(_before: &Object<Self>, _next: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
         Ok(())
     }
 
@@ -192,7 +215,7 @@ pub trait Resource: Spec {
 
 /// What the model does with the entries of one kind.
 pub(super) struct Row {
-    /// The kind's word in keys.
+    /// Which kind.
     pub(super) kind: Kind,
     /// Puts an entry that was read at a start on its shelf.
     pub(super) read: fn(&mut Model, &StoredValue<'_>) -> Result<(), BadRecord>,
@@ -200,10 +223,10 @@ pub(super) struct Row {
     pub(super) take: fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<Reach, BadRecord>,
     /// [`Resource::load_changes`].
     pub(super) load_changes: fn(&mut Model) -> Vec<Change>,
+    /// What those are called that refer to something: [`Resource::users`].
+    pub(super) users: for<'m> fn(&'m Model, &Reference) -> Box<dyn Iterator<Item = String> + 'm>,
     /// [`Resource::place`], where the object is there.
     pub(super) place: fn(&Model, Uuid) -> Option<Place>,
-    /// [`Resource::IS_SHARED`].
-    pub(super) is_shared: bool,
     /// Hides from a model what a principal that is bound to a cluster does not see of the whole one.
     pub(super) hide: fn(&mut Model, &Arc<Model>, ClusterId),
     /// Shows it again.
@@ -217,8 +240,8 @@ impl Row {
             read: Model::read_object::<S>,
             take: Model::take_object::<S>,
             load_changes: S::load_changes,
+            users: |model, to| Box::new(S::users(model, to).map(|object| S::full_title(model, object))),
             place: |model, uuid| Some(S::place(model, S::shelf(model).get(uuid)?)),
-            is_shared: S::IS_SHARED,
             hide: Model::hide::<S>,
             show_all: |model| S::shelf_mut(model).see_all(),
         }
@@ -226,8 +249,9 @@ impl Row {
 }
 
 /// Every kind that is stored, in the order in which the fleet takes them in.
-pub(super) static KINDS: [Row; 10] = [
+pub(super) static KINDS: [Row; 11] = [
     Row::of::<NamespaceSpec>(),
+    Row::of::<InspectionRuleSpec>(),
     Row::of::<ReleaseSpec>(),
     Row::of::<ReleaseTagsSpec>(),
     Row::of::<ClusterTemplateSpec>(),
@@ -239,7 +263,7 @@ pub(super) static KINDS: [Row; 10] = [
     Row::of::<PrincipalSpec>(),
 ];
 
-/// The row of a kind's word; `None` for a kind of a later program's, in a store that this one may still open.
+/// The row of a kind by its name, in whatever case; `None` for a kind of a later program's, in a store that this one may still open.
 pub(super) fn row(word: &str) -> Option<&'static Row> {
     KINDS.iter().find(|row| row.kind.name().eq_ignore_ascii_case(word))
 }

@@ -1,14 +1,10 @@
 //! Nodes.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::Value;
-use stemma_core::fleet::{Change, GroupFold};
-use stemma_core::name::{Name, NodeName, TagName};
-use stemma_core::object::{ClusterId, Kind, NodeId, NodeSpec, NodeTags, Object};
-use stemma_core::ownership::OwnedMap;
-use stemma_core::role::RoleTable;
+use stemma_core::fleet::{Change, ended_unassignments};
+use stemma_core::name::NodeName;
+use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, NodeSpec, Object};
 use stemma_core::traits::MAX_TRAITS;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
@@ -29,6 +25,13 @@ impl Resource for NodeSpec {
         self.nodegroup.map(|id| Reference::uuid(Kind::NodeGroup, id.0)).into_iter().collect()
     }
 
+    /// Those of a group, which the fleet knows without a look at all nodes.
+    fn users<'m>(model: &'m Model, to: &Reference) -> Box<dyn Iterator<Item = &'m Arc<Object<Self>>> + 'm> {
+        let group = (to.kind == Kind::NodeGroup).then(|| to.id.parse().ok()).flatten();
+        let nodes = group.into_iter().flat_map(|id| model.fleet.nodes_of(GroupId(id)));
+        Box::new(nodes.filter_map(|node| model.nodes.get(node.0)))
+    }
+
     kept_in!(nodes, Node);
 
     fn remove_change(object: &Object<Self>) -> Option<Change> {
@@ -36,7 +39,7 @@ impl Resource for NodeSpec {
     }
 
     fn cluster(model: &Model, object: &Object<Self>) -> Option<ClusterId> {
-        Some(model.groups.get(object.spec.nodegroup?.0)?.spec.cluster)
+        model.fleet.cluster_of_group(object.spec.nodegroup?)
     }
 
     fn standing_in(model: &Model, cluster: ClusterId, most: usize) -> Option<Vec<Uuid>> {
@@ -61,10 +64,9 @@ impl Resource for NodeSpec {
     }
 
     /// Its instance is an allocation for as long as that is there.
-    fn check_change(&self, next: &Self, _name: &Option<NodeName>, model: &Model) -> Result<(), ApiError> {
-        let instance = |spec: &Self| spec.extra.get("instance_uuid").and_then(Value::as_str).map(str::to_owned);
-        let holder = instance(self).filter(|own| instance(next).as_ref() != Some(own));
-        match holder.and_then(|uuid| model.allocations.get(uuid.parse().ok()?)) {
+    fn check_change(before: &Object<Self>, next: &Object<Self>, model: &Model) -> Result<(), ApiError> {
+        let holder = model.allocation_of(before).filter(|one| next.spec.instance() != Some(one.meta.uuid));
+        match holder {
             None => Ok(()),
             Some(allocation) => {
                 let message = format!(
@@ -78,52 +80,9 @@ impl Resource for NodeSpec {
     }
 
     fn settled(self, uuid: Uuid, before: &Model, after: &Model) -> Self {
-        match ended_unassignments(before, after, uuid, &self) {
+        match ended_unassignments(&before.fleet, &after.fleet, NodeId(uuid), &self) {
             Some(tags) => Self { tags, ..self },
             None => self,
         }
-    }
-}
-
-/// A node's tags by hand without the unassignments that end; `None`: none does.
-///
-/// An unassignment lasts while some role of the node produces its tag, and is forgotten with the last of them. Else the tag would
-/// be missing when the role comes back, by a word that nobody remembers. One whose tag nothing produced before either stays: so
-/// applying a manifest again changes nothing.
-pub fn ended_unassignments(before: &Model, after: &Model, node: Uuid, spec: &NodeSpec) -> Option<NodeTags> {
-    if spec.tags.unassigned.is_empty() {
-        return None;
-    }
-    let produced_before = Produced::of(before, &before.nodes.get(node)?.spec)?;
-    let produced_after = Produced::of(after, spec)?;
-    let ends = |tag: &TagName| produced_before.has(tag) && !produced_after.has(tag);
-    if !spec.tags.unassigned.members().any(ends) {
-        return None;
-    }
-    let kept = spec.tags.unassigned.iter().filter(|(tag, _)| !ends(tag));
-    let unassigned = OwnedMap::from_entries(kept.map(|(tag, entry)| (tag.clone(), entry.clone())));
-    Some(NodeTags { unassigned, ..spec.tags.clone() })
-}
-
-/// What the roles of a node produce.
-struct Produced {
-    table: Option<Arc<RoleTable>>,
-    roles: BTreeSet<Name>,
-}
-
-impl Produced {
-    /// `None`: something above the node is missing, so nobody knows.
-    fn of(model: &Model, spec: &NodeSpec) -> Option<Self> {
-        let fold: Option<&GroupFold> = match spec.nodegroup {
-            Some(group) => Some(model.fleet.fold(group).ok()?),
-            None => None,
-        };
-        let of_group = fold.into_iter().flat_map(|fold| &fold.roles);
-        let roles = of_group.chain(&spec.roles).cloned().collect();
-        Some(Self { table: fold.and_then(|fold| fold.table.clone()), roles })
-    }
-
-    fn has(&self, tag: &TagName) -> bool {
-        self.table.as_ref().is_some_and(|table| table.is_produced(&self.roles, tag))
     }
 }

@@ -21,7 +21,6 @@ impl Resource for ReleaseSpec {
     }
 
     kept_in!(releases);
-    shared!();
 
     fn put_changes(model: &Model, object: &Arc<Object<Self>>) -> Result<Vec<Change>, Vec<ReleaseError>> {
         compiled(model, object)
@@ -56,8 +55,9 @@ impl Resource for ReleaseSpec {
     /// A version's content is fixed from the first task set that was released with it, or with a release that imports it; one
     /// without a version may be edited, each edit being other content. What a store of before the marks says
     /// ([`crate::records::key::fixed`]) is found by what runs.
-    fn check_change(&self, next: &Self, name: &ReleaseRef, model: &Model) -> Result<(), ApiError> {
-        if has_same_content(self, next) || name.version.is_none() {
+    fn check_change(before: &Object<Self>, next: &Object<Self>, model: &Model) -> Result<(), ApiError> {
+        let name = &next.meta.name;
+        if has_same_content(&before.spec, &next.spec) || name.version.is_none() {
             return Ok(());
         }
         let full = name.to_string();

@@ -2,6 +2,7 @@
 //! each. Objects are shared, so the fleet that resolve reads holds the same ones.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -17,8 +18,19 @@ pub struct Shelf<S: Resource> {
     by_name: OrdMap<(Option<Uuid>, String), Uuid>,
     by_key: OrdMap<String, Uuid>,
     in_order: OrdMap<(u64, Uuid), ()>,
+    /// Those without a name, in the same order.
+    nameless: OrdMap<(u64, Uuid), ()>,
     /// Which of them are seen; `None`: all.
     seen: Option<Seen>,
+}
+
+/// The order of a list that no list is sorted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// As they were made.
+    Made,
+    /// By name, within the scope of names; those without one come first.
+    Name,
 }
 
 /// Which objects of a kind are seen by who is bound to a cluster.
@@ -46,6 +58,7 @@ impl<S: Resource> Default for Shelf<S> {
             by_name: OrdMap::new(),
             by_key: OrdMap::new(),
             in_order: OrdMap::new(),
+            nameless: OrdMap::new(),
             seen: None,
         }
     }
@@ -107,6 +120,60 @@ impl<S: Resource> Shelf<S> {
         few.into_iter().chain(all.into_iter().flatten()).filter_map(|uuid| self.get(uuid))
     }
 
+    /// The objects in the order of a list, or the last first: those behind this one alone.
+    pub fn walk(
+        &self,
+        by: By,
+        behind: Option<&Object<S>>,
+        last_first: bool,
+    ) -> impl Iterator<Item = &Arc<Object<S>>> + use<'_, S> {
+        let uuids: Box<dyn Iterator<Item = Uuid>> = match (self.few(), by) {
+            (Some(few), _) => Box::new(self.walk_few(few, by, behind, last_first).into_iter()),
+            (None, By::Made) => {
+                let end = behind.map(|object| (self.made(object.meta.uuid), object.meta.uuid));
+                directed(self.in_order.range(ahead(end, last_first)).map(|((_, uuid), ())| *uuid), last_first)
+            }
+            (None, By::Name) => self.walk_names(behind, last_first),
+        };
+        uuids.filter_map(|uuid| self.get(uuid))
+    }
+
+    fn walk_names(&self, behind: Option<&Object<S>>, last_first: bool) -> Box<dyn Iterator<Item = Uuid> + '_> {
+        let end = behind.map(|object| (S::name_text(&object.meta.name), object));
+        let named = match &end {
+            Some((None, _)) if last_first => None,
+            Some((Some(name), object)) => Some(Some((object.spec.scope(), name.clone()))),
+            Some((None, _)) | None => Some(None),
+        };
+        let nameless = match &end {
+            Some((Some(_), _)) if !last_first => None,
+            Some((None, object)) => Some(Some((self.made(object.meta.uuid), object.meta.uuid))),
+            Some((Some(_), _)) | None => Some(None),
+        };
+        let of_names = |end| directed(self.by_name.range(ahead(end, last_first)).map(|(_, uuid)| *uuid), last_first);
+        let of_rest =
+            |end| directed(self.nameless.range(ahead(end, last_first)).map(|((_, uuid), ())| *uuid), last_first);
+        let (named, nameless) =
+            (named.map(of_names).into_iter().flatten(), nameless.map(of_rest).into_iter().flatten());
+        if last_first { Box::new(named.chain(nameless)) } else { Box::new(nameless.chain(named)) }
+    }
+
+    fn walk_few(&self, few: Vec<Uuid>, by: By, behind: Option<&Object<S>>, last_first: bool) -> Vec<Uuid> {
+        let key = |uuid: Uuid| {
+            let name = |held: &Held<S>| (held.object.spec.scope(), S::name_text(&held.object.meta.name));
+            let named = self.by_uuid.get(&uuid).filter(|_| by == By::Name).map(name);
+            (named, self.made(uuid), uuid)
+        };
+        let end = behind.map(|object| key(object.meta.uuid));
+        let is_behind = |at: &_| end.as_ref().is_none_or(|end| if last_first { at < end } else { at > end });
+        let mut rows: Vec<_> = few.into_iter().map(key).filter(is_behind).collect();
+        rows.sort_unstable();
+        if last_first {
+            rows.reverse();
+        }
+        rows.into_iter().map(|(.., uuid)| uuid).collect()
+    }
+
     /// Those that may be seen, in the same order, where they are few among all: with what was put here since.
     fn few(&self) -> Option<Vec<Uuid>> {
         let few = (self.seen.as_ref()?.few)(self.by_uuid.len() / FEW)?;
@@ -135,8 +202,9 @@ impl<S: Resource> Shelf<S> {
     pub fn put(&mut self, made: u64, object: Arc<Object<S>>) -> Option<Arc<Object<S>>> {
         let before = self.take(object.meta.uuid);
         let uuid = object.meta.uuid;
-        if let Some(name) = S::name_text(&object.meta.name) {
-            self.by_name.insert((object.spec.scope(), name), uuid);
+        match S::name_text(&object.meta.name) {
+            Some(name) => drop(self.by_name.insert((object.spec.scope(), name), uuid)),
+            None => drop(self.nameless.insert((made, uuid), ())),
         }
         for key in object.spec.keys() {
             self.by_key.insert(key, uuid);
@@ -150,6 +218,7 @@ impl<S: Resource> Shelf<S> {
     pub fn take(&mut self, uuid: Uuid) -> Option<Arc<Object<S>>> {
         let held = self.by_uuid.remove(&uuid)?;
         self.in_order.remove(&(held.made, uuid));
+        self.nameless.remove(&(held.made, uuid));
         for key in held.object.spec.keys() {
             self.by_key.remove(&key);
         }
@@ -162,4 +231,17 @@ impl<S: Resource> Shelf<S> {
         }
         Some(held.object)
     }
+}
+
+/// What is ahead of one who stands there.
+fn ahead<K>(end: Option<K>, last_first: bool) -> (Bound<K>, Bound<K>) {
+    let end = end.map_or(Bound::Unbounded, Bound::Excluded);
+    if last_first { (Bound::Unbounded, end) } else { (end, Bound::Unbounded) }
+}
+
+fn directed<'a, T>(
+    rows: impl DoubleEndedIterator<Item = T> + 'a,
+    last_first: bool,
+) -> Box<dyn Iterator<Item = T> + 'a> {
+    if last_first { Box::new(rows.rev()) } else { Box::new(rows) }
 }

@@ -18,7 +18,6 @@ use crate::cache::model::Model;
 impl Resource for ReleaseTagsSpec {
     named_by!(Name);
     kept_in!(release_tags, ReleaseTags);
-    shared!();
 
     fn remove_change(object: &Object<Self>) -> Option<Change> {
         Some(Change::RemoveReleaseTags(object.meta.name.clone()))
@@ -47,22 +46,21 @@ pub fn protected(namespace: &NamespaceName, what: &str, name: &str) -> ApiError 
 impl Resource for NamespaceSpec {
     named_by!(NamespaceName);
     kept_in!(namespaces, Namespace);
-    shared!();
 
     /// While it is protected nothing in it goes, whatever write would take it away. What gets another name stays.
-    fn check_change(&self, next: &Self, name: &NamespaceName, _model: &Model) -> Result<(), ApiError> {
-        if !self.protected {
+    fn check_change(before: &Object<Self>, next: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
+        if !before.spec.protected {
             return Ok(());
         }
         let properties = |spec: &Self| spec.properties.keys().cloned().collect();
         let lists = [
-            ("property", gone(&properties(self), &properties(next))),
-            (Association::WORD, gone(&names::<Association>(self), &names::<Association>(next))),
-            (Definition::WORD, gone(&names::<Definition>(self), &names::<Definition>(next))),
-            (NamespaceTag::WORD, gone(&names::<NamespaceTag>(self), &names::<NamespaceTag>(next))),
+            ("property", gone(&properties(&before.spec), &properties(&next.spec))),
+            (Association::WORD, gone(&names::<Association>(&before.spec), &names::<Association>(&next.spec))),
+            (Definition::WORD, gone(&names::<Definition>(&before.spec), &names::<Definition>(&next.spec))),
+            (NamespaceTag::WORD, gone(&names::<NamespaceTag>(&before.spec), &names::<NamespaceTag>(&next.spec))),
         ];
         let first = lists.into_iter().find_map(|(word, gone)| Some((word, gone?)));
-        first.map_or(Ok(()), |(word, gone)| Err(protected(name, word, &gone)))
+        first.map_or(Ok(()), |(word, gone)| Err(protected(&next.meta.name, word, &gone)))
     }
 
     fn remove_change(object: &Object<Self>) -> Option<Change> {
@@ -73,7 +71,6 @@ impl Resource for NamespaceSpec {
 impl Resource for ClusterTemplateSpec {
     named_by!(ObjectName);
     kept_in!(templates, Template);
-    shared!();
 
     fn references(&self) -> Vec<Reference> {
         self.release.iter().map(Reference::release).collect()
@@ -129,6 +126,11 @@ impl Resource for NodeGroupSpec {
 
     fn cluster(_model: &Model, object: &Object<Self>) -> Option<ClusterId> {
         Some(object.spec.cluster)
+    }
+
+    fn full_title(model: &Model, object: &Object<Self>) -> String {
+        let cluster = model.clusters.get(object.spec.cluster.0);
+        cluster.map_or_else(|| Self::title(object), |cluster| format!("{}/{}", cluster.meta.name, object.meta.name))
     }
 
     fn check(&self, model: &Model) -> Result<(), ApiError> {

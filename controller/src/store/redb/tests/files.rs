@@ -57,7 +57,7 @@ async fn f11_a_cut_file_is_refused_and_left_as_it_is() {
         fs::write(&path, &whole[..length]).unwrap();
         let error = refusal(&path);
         let expected = if length == 0 {
-            "the store DIR/store.redb is empty (0 bytes) and is not made anew by opening it"
+            "the store DIR/store.redb is empty (0 bytes) and opening it does not make a new one"
         } else {
             "the store DIR/store.redb is damaged and was left as it is"
         };

@@ -12,7 +12,7 @@ use super::super::sound;
 use super::node::read_group;
 use super::{Field, Fields, field, shown};
 use crate::field::{Form, Help, Part, REQUIRED};
-use crate::object::{AllocationSpec, Extra, FieldOwners, Inherited, Kind, NodeId};
+use crate::object::{AllocationSpec, Extra, FieldOwners, Kind, NodeId};
 use crate::traits::Trait;
 
 impl Fields for AllocationSpec {
@@ -65,7 +65,6 @@ impl Fields for AllocationSpec {
         },
         field!(Self, owner: Form::Text, Help::new("anybody", "Who owns the node, or leases it.", r#""project-1""#)),
     ];
-    const KEYED: &'static [&'static [Part]] = &[];
     const NAMED_BY: &'static [Part] = &[name(r#""job-1""#)];
     const EXTRA: &'static [Kept] = extra::ALLOCATION;
 
@@ -79,14 +78,6 @@ impl Fields for AllocationSpec {
 
     fn owners(&mut self) -> &mut FieldOwners {
         &mut self.owners
-    }
-
-    fn inherited(&mut self) -> Option<&mut Inherited> {
-        None
-    }
-
-    fn inherited_ref(&self) -> Option<&Inherited> {
-        None
     }
 }
 

@@ -83,7 +83,7 @@ impl Fields for ClusterSpec {
                 primaries: Form::Map,
                 Help::new(
                     "the first by name",
-                    "Which node holds a tag as primary, for the command without a controller.",
+                    "Which node is elected first as the holder of a tag; who holds one keeps it.",
                     r#"{"mysql": "db-1"}"#
                 )
             ),
@@ -135,7 +135,7 @@ impl Fields for NodeGroupSpec {
             field!(
                 Self,
                 splay_seconds as "splay" => Form::Count,
-                Help::new("0", "Over how many seconds its hosts spread what they do at a change.", "30")
+                Help::new("0", "Over how many seconds its hosts spread their hooks at a change.", "30")
             ),
             field!(
                 Self,

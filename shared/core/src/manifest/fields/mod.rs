@@ -9,6 +9,9 @@ mod levels;
 mod namespace;
 mod node;
 mod release;
+mod rule;
+
+use std::sync::LazyLock;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -39,26 +42,49 @@ pub trait Fields: Sized + Clone + 'static {
     /// Its fields, but for those that are owned key by key.
     const FIELDS: &'static [Field<Self>];
     /// Those.
-    const KEYED: &'static [&'static [Part]];
+    const KEYED: &'static [&'static [Part]] = &[];
     /// What names it: read before the body is written.
     const NAMED_BY: &'static [Part];
     /// Fields of Ironic's or Magnum's bodies that are kept and mean nothing.
-    const EXTRA: &'static [Kept];
+    const EXTRA: &'static [Kept] = &[];
+    /// Fields that some objects of the kind show to nobody.
+    const VEILED: &'static [&'static str] = &[];
+
+    /// Whether it is one of those objects.
+    fn is_veiled(&self) -> bool {
+        false
+    }
+    /// Checks what only all fields together tell.
+    ///
+    /// # Errors
+    /// [`BodyError`].
+    fn check(&self) -> Result<(), BodyError> {
+        Ok(())
+    }
 
     /// Whether a field is one of those that are kept.
     fn is_kept(name: &str) -> bool {
         Self::EXTRA.iter().any(|kept| kept.name == name)
     }
     /// Where those are kept.
-    fn extra(&mut self) -> &mut Extra;
+    fn extra(&mut self) -> &mut Extra {
+        unreachable!("a kind that keeps none has nowhere to keep them")
+    }
     /// The same, to read.
-    fn extra_ref(&self) -> &Extra;
+    fn extra_ref(&self) -> &Extra {
+        static NONE: LazyLock<Extra> = LazyLock::new(Extra::new);
+        &NONE
+    }
     /// Who gave which field.
     fn owners(&mut self) -> &mut FieldOwners;
-    /// The maps that go down the levels; a release has none.
-    fn inherited(&mut self) -> Option<&mut Inherited>;
+    /// The maps that go down the levels, of a kind that is one.
+    fn inherited(&mut self) -> Option<&mut Inherited> {
+        None
+    }
     /// The same, to read.
-    fn inherited_ref(&self) -> Option<&Inherited>;
+    fn inherited_ref(&self) -> Option<&Inherited> {
+        None
+    }
     /// A node's own sets, owned entry by entry.
     fn node(&mut self) -> Option<&mut NodeSpec> {
         None
@@ -214,5 +240,7 @@ mod tests {
             assert_eq!(default_of::<NodeSpec>(field).as_deref(), Some(below.as_str()), "{field}");
         }
         assert_eq!(default_of::<NodeGroupSpec>("mode").as_deref(), Some("apply"));
+        let silent_after = NodeGroupSpec::SILENT_AFTER_SECONDS.to_string();
+        assert_eq!(default_of::<NodeGroupSpec>("silent_after"), Some(silent_after));
     }
 }

@@ -1,17 +1,13 @@
 //! The fields of a namespace of the catalogue: Glance's body.
 
-use std::sync::LazyLock;
-
 use serde_json::Value;
 
-use super::super::extra::Kept;
 use super::super::parts;
 use super::super::sound;
 use super::{Field, Fields, field, help, shown};
 use crate::field::{Described, Form, Help, Part};
 use crate::object::{
-    Association, Definition, Extra, FieldOwners, Inherited, NamespaceSpec, NamespaceTag, Property, Timestamp,
-    Visibility,
+    Association, Definition, FieldOwners, NamespaceSpec, NamespaceTag, Property, Timestamp, Visibility,
 };
 
 impl Fields for NamespaceSpec {
@@ -26,7 +22,11 @@ impl Fields for NamespaceSpec {
         Field {
             name: "visibility",
             form: Form::OneOf(Visibility::WORDS),
-            help: Help::new("private", "Who sees it: everyone (public), or its owner (private).", r#""public""#),
+            help: Help::new(
+                "private",
+                "As Glance has it, and filtered by. Here everyone who may read sees either.",
+                r#""public""#,
+            ),
             read: |spec, raw, names| sound::plain(&mut spec.visibility, raw, names),
             show: |spec, _| {
                 if spec.visibility == Visibility::default() { Value::Null } else { shown(&spec.visibility) }
@@ -77,25 +77,10 @@ impl Fields for NamespaceSpec {
             sound::members
         ),
     ];
-    const KEYED: &'static [&'static [Part]] = &[];
     const NAMED_BY: &'static [Part] = parts::OF_NAMESPACE;
-    const EXTRA: &'static [Kept] = &[];
 
-    fn extra(&mut self) -> &mut Extra {
-        unreachable!("a namespace keeps no field of another system")
-    }
-    fn extra_ref(&self) -> &Extra {
-        static NONE: LazyLock<Extra> = LazyLock::new(Extra::new);
-        &NONE
-    }
     fn owners(&mut self) -> &mut FieldOwners {
         &mut self.owners
-    }
-    fn inherited(&mut self) -> Option<&mut Inherited> {
-        None
-    }
-    fn inherited_ref(&self) -> Option<&Inherited> {
-        None
     }
     fn stamp(&mut self, before: &Self, now: Timestamp) {
         Self::stamp(self, before, now);

@@ -2,12 +2,11 @@
 
 use serde_json::Value;
 
-use super::super::extra::Kept;
 use super::super::parts;
 use super::super::sound::{self, plain};
 use super::{Field, Fields, field, help, shown};
 use crate::field::{Described, Form, Help, Part};
-use crate::object::{ExtensionUse, Extra, FieldOwners, Inherited, Matching, ReleaseSpec, RoleSpec, TagSpec};
+use crate::object::{ExtensionUse, Extra, FieldOwners, Matching, ReleaseSpec, RoleSpec, TagSpec};
 use crate::task::Task;
 
 impl Fields for ReleaseSpec {
@@ -73,9 +72,7 @@ impl Fields for ReleaseSpec {
             Help::new("{}", "Fields of another system, kept and without meaning here.", r#"{"ticket": "OPS-7"}"#)
         ),
     ];
-    const KEYED: &'static [&'static [Part]] = &[];
     const NAMED_BY: &'static [Part] = parts::OF_RELEASE;
-    const EXTRA: &'static [Kept] = &[];
     fn extra(&mut self) -> &mut Extra {
         &mut self.foreign
     }
@@ -84,11 +81,5 @@ impl Fields for ReleaseSpec {
     }
     fn owners(&mut self) -> &mut FieldOwners {
         &mut self.owners
-    }
-    fn inherited(&mut self) -> Option<&mut Inherited> {
-        None
-    }
-    fn inherited_ref(&self) -> Option<&Inherited> {
-        None
     }
 }

@@ -11,7 +11,8 @@ use super::fields::Fields;
 use crate::field::Part;
 use crate::idle;
 use crate::object::{
-    AllocationSpec, ClusterSpec, ClusterTemplateSpec, NamespaceSpec, NodeGroupSpec, NodeSpec, ReleaseSpec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, NamespaceSpec, NodeGroupSpec, NodeSpec,
+    ReleaseSpec, Spec,
 };
 
 /// A kind of manifest with its fields.
@@ -26,20 +27,21 @@ pub struct KindFields {
 }
 
 /// Every kind that a manifest may be.
-pub fn kinds() -> [KindFields; 6] {
+pub fn kinds() -> [KindFields; 7] {
     [
-        kind::<ReleaseSpec>("Release"),
-        kind::<ClusterTemplateSpec>("ClusterTemplate"),
-        kind::<ClusterSpec>("Cluster"),
-        kind::<NodeGroupSpec>("NodeGroup"),
-        kind::<NodeSpec>("Node"),
-        kind::<NamespaceSpec>("Namespace"),
+        kind::<ReleaseSpec>(),
+        kind::<ClusterTemplateSpec>(),
+        kind::<ClusterSpec>(),
+        kind::<NodeGroupSpec>(),
+        kind::<NodeSpec>(),
+        kind::<NamespaceSpec>(),
+        kind::<InspectionRuleSpec>(),
     ]
 }
 
 /// Every kind that has a body in the API and no manifest.
 pub fn kinds_of_api() -> [KindFields; 1] {
-    [kind::<AllocationSpec>("Allocation")]
+    [kind::<AllocationSpec>()]
 }
 
 /// What a field means, by its path within its kind, as `tasks.on_unassign`; also that nothing acts on it yet.
@@ -48,11 +50,11 @@ pub fn meaning(path: &str, part: &Part) -> String {
     format!("{}{idle}", part.help.meaning)
 }
 
-fn kind<S: Fields>(kind: &'static str) -> KindFields {
+fn kind<S: Fields + Spec>() -> KindFields {
     let fields = S::FIELDS.iter().map(|field| Part::new(field.name, field.form, field.help));
     let keyed = S::KEYED.iter().copied().flatten().copied();
     KindFields {
-        kind,
+        kind: S::KIND.name(),
         parts: S::NAMED_BY.iter().copied().chain(fields).chain(keyed).collect(),
         kept: S::EXTRA.iter().map(|kept| kept.name).collect(),
     }

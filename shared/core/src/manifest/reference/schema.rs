@@ -35,24 +35,26 @@ pub fn of_form(path: &str, form: Form) -> Value {
         Form::Flag => json!({"type": ["boolean", "null"]}),
         Form::Count => json!({"type": ["integer", "null"], "minimum": 0}),
         Form::Number => json!({"type": ["number", "null"]}),
-        Form::Map | Form::Parameters => json!({"type": ["object", "null"]}),
+        Form::Map | Form::Parameters => json!({"type": ["object", "null"], "additionalProperties": true}),
         Form::Object(parts) => {
             let mut schema = object(path, parts);
             schema["type"] = json!(["object", "null"]);
             schema
         }
         Form::MapOf(parts) => json!({"type": ["object", "null"], "additionalProperties": object(path, parts)}),
-        Form::Objects => json!({"type": ["array", "null"], "items": {"type": "object"}}),
+        Form::Objects => json!({"type": ["array", "null"], "items": {"type": "object", "additionalProperties": true}}),
         Form::ListOf(parts) => json!({"type": ["array", "null"], "items": object(path, parts)}),
         Form::Names => json!({"type": ["array", "null"], "items": {"type": "string"}}),
         Form::TextOrList => json!({"type": ["string", "array", "null"], "items": {"type": "string"}}),
-        Form::MapOrList => json!({"type": ["object", "array", "null"]}),
+        Form::MapOrList => {
+            json!({"type": ["object", "array", "null"], "additionalProperties": true, "items": {"description": "One of them."}})
+        }
         Form::Share => json!({"type": ["integer", "string", "null"], "minimum": 1, "pattern": "^([1-9][0-9]?|100)%$"}),
         Form::OneOf(texts) => {
             let values: Vec<Value> = texts.iter().map(|text| json!(text)).chain([Value::Null]).collect();
             json!({"enum": values})
         }
-        Form::Any => json!({}),
+        Form::Any => json!({"description": "Any value."}),
     }
 }
 
@@ -124,7 +126,9 @@ fn of_path(or: &str) -> Value {
 
 fn of_parameter(form: ParameterForm) -> Value {
     match form {
-        ParameterForm::Text | ParameterForm::Account => json!({"type": ["string", "null"]}),
+        ParameterForm::Text | ParameterForm::Script | ParameterForm::ShellText | ParameterForm::Account => {
+            json!({"type": ["string", "null"]})
+        }
         ParameterForm::File | ParameterForm::Path => of_path(""),
         ParameterForm::Directory => of_path("^/$|"),
         ParameterForm::Words => json!({"type": ["array", "null"], "items": {"type": "string"}, "minItems": 1}),
@@ -134,6 +138,8 @@ fn of_parameter(form: ParameterForm) -> Value {
         ParameterForm::Env => json!({"type": ["object", "null"], "additionalProperties": {"type": "string"}}),
         ParameterForm::Mode => json!({"type": ["string", "null"], "pattern": "^0?[0-7]{3,4}$"}),
         ParameterForm::Flag => json!({"type": ["boolean", "null"]}),
+        ParameterForm::Always => json!({"enum": [true, null]}),
         ParameterForm::Count => json!({"type": ["integer", "null"], "minimum": 0}),
+        ParameterForm::Seconds => json!({"type": ["integer", "null"], "minimum": 1}),
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::catalog::{Catalog, Meant, Says};
 use crate::finding::Finding;
 use crate::fleet::Fleet;
-use crate::object::{ClusterId, GroupId, NodeId, Object, Spec, TemplateId};
+use crate::object::{ClusterId, LevelId, Object, Spec};
 
 /// What is found of a cluster, its groups and their nodes.
-pub fn catalog_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
+pub(crate) fn catalog_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     let (catalog, meant) = (fleet.catalog(), Meant::default());
     let Some(cluster) = fleet.cluster(id).filter(|_| !catalog.is_empty()) else { return Vec::new() };
     let of = Of { catalog, meant: &meant };
@@ -37,30 +37,27 @@ pub fn all_catalog_findings<'a>(fleet: &'a Fleet, meant: &'a Meant) -> impl Iter
 }
 
 /// What is found of one object, which is found by its kind and uuid.
-pub fn catalog_findings_of(fleet: &Fleet, meant: &Meant, id: ObjectId) -> Vec<Finding> {
+pub fn catalog_findings_of(fleet: &Fleet, meant: &Meant, id: LevelId) -> Vec<Finding> {
     let of = Of { catalog: fleet.catalog(), meant };
     let found = match id {
-        ObjectId::Template(id) => fleet.template(id).map(|one| of.object(one, one.meta.name.as_str())),
-        ObjectId::Cluster(id) => fleet.cluster(id).map(|one| of.object(one, one.meta.name.as_str())),
-        ObjectId::Group(id) => {
+        LevelId::Template(id) => fleet.template(id).map(|one| of.object(one, one.meta.name.as_str())),
+        LevelId::Cluster(id) => fleet.cluster(id).map(|one| of.object(one, one.meta.name.as_str())),
+        LevelId::Group(id) => {
             fleet.group(id).map(|one| of.object(one, &group_path(fleet, one.spec.cluster, &one.meta.name)))
         }
-        ObjectId::Node(id) => fleet.node(id).map(|one| of.object(one, &one.display_name())),
+        LevelId::Node(id) => fleet.node(id).map(|one| of.object(one, &one.display_name())),
     };
     found.unwrap_or_default()
 }
 
-/// An object that says something of keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ObjectId {
-    /// A template.
-    Template(TemplateId),
-    /// A cluster.
-    Cluster(ClusterId),
-    /// A group.
-    Group(GroupId),
-    /// A node.
-    Node(NodeId),
+/// What is found of one object and was not found before a write of it.
+pub fn newly_uncatalogued(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Finding> {
+    let mut found = catalog_findings_of(after, &Meant::default(), id);
+    if !found.is_empty() {
+        let known = catalog_findings_of(before, &Meant::default(), id);
+        found.retain(|finding| !known.contains(finding));
+    }
+    found
 }
 
 fn group_path(fleet: &Fleet, cluster: ClusterId, group: &str) -> String {

@@ -14,8 +14,9 @@ use crate::graph::{Class, pseudo_master};
 use crate::idle::{self, Idle};
 use crate::labels::LabelLayer;
 use crate::name::{Name, TagName};
-use crate::object::{Cluster, ClusterId, GroupId, Node, RoleSpec};
+use crate::object::{Cluster, ClusterId, GroupId, LevelId, Node, RoleSpec};
 use crate::release::{CompiledRelease, Profile, TaskIx};
+use crate::requirement::Requirement;
 
 /// What is odd about a cluster. Sorted, each once.
 ///
@@ -58,7 +59,7 @@ struct Check<'a> {
     findings: Vec<Finding>,
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
     fn warn(&mut self, rule: Rule, object: impl Into<String>, message: String) {
         self.findings.push(Finding::of(rule, object, message));
     }
@@ -70,6 +71,7 @@ impl Check<'_> {
         for fold in folds {
             let group = &fold.group.spec;
             self.level(&format!("nodegroup/{}", fold.place()), &group.inherited.labels, group);
+            self.requirements(fold);
         }
         if let Some(template) = cluster.spec.cluster_template.and_then(|id| self.fleet.template(id)) {
             let object = format!("clustertemplate/{}", template.meta.name);
@@ -96,6 +98,35 @@ impl Check<'_> {
                     "primaries: {tag} is to be held by {name}, which does not have it: the first by name holds it"
                 );
                 self.warn(rule::PRIMARY_UNKNOWN, self.object.clone(), message);
+            } else if let Some(holder) =
+                self.stored_holder(tag).filter(|holder| Some(holder.id()) != node.map(|n| n.id()))
+            {
+                let message = format!(
+                    "primaries: {tag} is to be held by {name}, and {} holds it: this decides the first election alone",
+                    holder.display_name()
+                );
+                self.warn(rule::PRIMARY_HELD, self.object.clone(), message);
+            }
+        }
+    }
+
+    /// The node that was elected for a tag, and keeps it.
+    fn stored_holder(&self, tag: &TagName) -> Option<&'a Arc<Node>> {
+        let fleet = self.fleet;
+        let stored = fleet.primaries(ClusterId(self.cluster.meta.uuid)).find(|stored| stored.meta.name == *tag)?;
+        fleet.node(stored.spec.node)
+    }
+
+    /// Requirements whose author may have meant an operator.
+    fn requirements(&mut self, fold: &GroupFold) {
+        for requirement in &fold.group.spec.requirements.0 {
+            if let Requirement::Field { expression, .. } = requirement
+                && expression.resembles_operator()
+            {
+                let message = format!(
+                    "requirement {requirement} asks for this very text: an operator is the first word, as in `>= 3`"
+                );
+                self.warn(rule::REQUIREMENT_TEXT, format!("nodegroup/{}", fold.place()), message);
             }
         }
     }
@@ -125,6 +156,7 @@ impl Check<'_> {
     /// same roles and tags.
     fn roles(&mut self, folds: &[&Arc<GroupFold>]) {
         for fold in folds {
+            self.decided(fold);
             let group = format!("nodegroup/{}", fold.place());
             self.findings.extend(undeclared_roles(&group, fold, &fold.group.spec.roles));
             for (profile, nodes) in self.fleet.placed_in_group(GroupId(fold.group.meta.uuid)) {
@@ -145,6 +177,29 @@ impl Check<'_> {
         for tag in node.spec.tags.assigned.members().filter(|tag| !declares_tag(fold, tag)) {
             let message = format!("is assigned tag {tag}, which is declared neither in the release nor in the cluster");
             self.warn(rule::TAG_UNKNOWN, object, message);
+        }
+    }
+
+    /// Tags that an extension decided and that are left out, since nothing declares them any more.
+    fn decided(&mut self, fold: &GroupFold) {
+        if fold.table.as_ref().is_none_or(|table| table.deciders().next().is_none()) {
+            return;
+        }
+        for node in self.fleet.nodes_of(GroupId(fold.group.meta.uuid)).filter_map(|id| self.fleet.node(id)) {
+            for (role, decided) in &node.spec.tags.decided {
+                for tag in decided.tags.iter().filter(|tag| !declares_tag(fold, tag)) {
+                    let message = format!(
+                        "extension {} gives it tag {tag} for role {role}, which is declared neither in the release nor in the cluster: \
+                         it is left out, and goes with the next write of the node",
+                        decided.extension
+                    );
+                    self.findings.push(Finding::of(
+                        rule::TAG_UNKNOWN,
+                        format!("node/{}", node.display_name()),
+                        message,
+                    ));
+                }
+            }
         }
     }
 
@@ -205,8 +260,27 @@ impl Check<'_> {
     }
 }
 
+/// Roles of a group or node that its release does not declare, and that were not so before.
+pub fn newly_undeclared(before: &Fleet, after: &Fleet, id: LevelId) -> Vec<Finding> {
+    let undeclared = |fleet: &Fleet| match id {
+        LevelId::Group(id) => {
+            let fold = fleet.fold(id).ok()?;
+            Some(undeclared_roles(&format!("nodegroup/{}", fold.place()), fold, &fold.group.spec.roles))
+        }
+        LevelId::Node(id) => {
+            let node = fleet.node(id)?;
+            let object = format!("node/{}", node.display_name());
+            Some(undeclared_roles(&object, fleet.fold_above(&node.spec)?, &node.spec.roles))
+        }
+        LevelId::Template(_) | LevelId::Cluster(_) => None,
+    };
+    let (known, mut found) = (undeclared(before).unwrap_or_default(), undeclared(after).unwrap_or_default());
+    found.retain(|finding| !known.contains(finding));
+    found
+}
+
 /// Roles of a group or node that its release does not declare.
-pub fn undeclared_roles(object: &str, fold: &GroupFold, roles: &[Name]) -> Vec<Finding> {
+fn undeclared_roles(object: &str, fold: &GroupFold, roles: &[Name]) -> Vec<Finding> {
     let Some(release) = &fold.release else { return Vec::new() };
     let undeclared = roles.iter().filter(|role| !declares_role(fold, role));
     let found = |role: &Name| {

@@ -1,40 +1,167 @@
 //! What a person should know of one node.
 
-use crate::finding::{Finding, rule};
+use std::fmt::Display;
+
+use crate::finding::{FEW, Finding, Gravest, Rule, first_few, has_error, rule};
+use crate::fleet::Fleet;
 use crate::idle;
 use crate::input::MAX_DEPTH;
+use crate::inspection::{Note, NoteKind};
 use crate::key::MAX_VALUE;
 use crate::labels::MAX_EFFECTIVE;
-use crate::name::cut;
-use crate::object::{MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NotTaken, RefusedTraits, SaidOnHost, Timestamp};
-use crate::resolve::Answer;
+use crate::name::ReleaseRef;
+use crate::object::{MAX_FACT, MAX_FACT_PATH, MAX_FACTS, Node, NodeId, NotTaken, RefusedTraits, Timestamp};
+use crate::requirement::Unmet;
+use crate::resolve::{Answer, Resolution, ResolveCache, resolve_node};
 use crate::traits::{MAX_TRAIT, MAX_TRAITS};
+
+/// A finding of a rule about a node.
+fn of_node(rule: Rule, node: &Node, message: String) -> Finding {
+    Finding::of(rule, format!("node/{}", node.display_name()), message)
+}
+
+/// What a node would be told is too large to be sent.
+pub fn too_large(node: &Node, error: &impl Display) -> Finding {
+    let message = format!("{error}: its host keeps what it has; make labels, annotations or parameters smaller");
+    of_node(rule::DESIRED_TOO_LARGE, node, message)
+}
+
+/// Two hosts check in with a node's identity, from these addresses.
+pub fn doubled(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
+    let message = format!(
+        "two hosts check in with its identity, from {one} and {other}: a disk or container was copied, and each takes the other's place; \
+         stop the agent of the copy, remove its state, and let it join as a node of its own"
+    );
+    of_node(rule::IDENTITY_DOUBLED, node, message)
+}
+
+/// A release that is stored does not compile.
+pub fn broken(name: &ReleaseRef, reason: &str) -> Finding {
+    let message =
+        format!("it is stored and does not compile: {reason}; hosts that need it stay as they are until it is mended");
+    Finding::of(rule::RELEASE_BROKEN, format!("release/{name}"), message)
+}
+
+/// The requirements that a node does not meet, and met before or was not asked for.
+///
+/// No task set is resolved for it: an edit may reach every node, and the memory of task sets is of one fleet at a time.
+pub fn newly_unmet(before: &Fleet, after: &Fleet, id: NodeId) -> Vec<Unmet> {
+    let unmet = |fleet: &Fleet| fleet.node_view(id).map(|view| view.unmet()).unwrap_or_default();
+    let mut found = unmet(after);
+    if !found.is_empty() {
+        let known = unmet(before);
+        found.retain(|one| !known.contains(one));
+    }
+    found
+}
+
+impl Unmet {
+    /// The finding of a node that does not meet it.
+    pub fn finding(&self, node: &Node) -> Finding {
+        of_node(rule::REQUIREMENT_UNMET, node, self.to_string())
+    }
+
+    /// What it means that these nodes do not meet it; without names, that the node which is spoken of does not.
+    pub fn sentence(&self, nodes: &[String]) -> String {
+        let few = first_few(nodes.iter().map(String::as_str), FEW);
+        let by = if nodes.is_empty() { String::new() } else { format!(" by {few}") };
+        format!("{self}{by}: the next task set is held until it is")
+    }
+}
+
+/// The new findings of nodes to which inspection rules give something else than before.
+pub fn newly_ruled(
+    before: &Fleet,
+    after: &Fleet,
+    cache: &ResolveCache,
+    nodes: impl Iterator<Item = NodeId>,
+) -> Vec<Finding> {
+    let mut found = Gravest::<NodeId>::default();
+    if before.rules().decides_like(after.rules()) {
+        return Vec::new();
+    }
+    for node in nodes.filter(|node| before.rules_otherwise(after, *node)) {
+        let of = |fleet| resolve_node(fleet, cache, node).answer().map(|answer| answer.findings()).unwrap_or_default();
+        let known = of(before);
+        found.extend(of(after).into_iter().filter(|finding| !known.contains(finding)));
+    }
+    found.list("inspectionrule")
+}
+
+impl Resolution {
+    /// Whether an error is among the findings about the node: what was said on its host is none.
+    pub fn has_error(&self) -> bool {
+        match self {
+            Self::Complete(answer) => answer.has_error(),
+            Self::Incomplete(missing) => !missing.is_empty(),
+        }
+    }
+
+    /// The findings about the node that was resolved that hold at any time: those of its answer, or what is missing.
+    pub fn findings(&self, node: &Node) -> Vec<Finding> {
+        match self {
+            Self::Complete(answer) => answer.findings(),
+            Self::Incomplete(missing) => {
+                missing.iter().map(|what| of_node(rule::NODE_INCOMPLETE, node, what.to_string())).collect()
+            }
+        }
+    }
+
+    /// Why the node cannot be used: it has not the traits that its instance wants, does not meet what its group requires, or something
+    /// above it is missing.
+    pub fn unusable(&self) -> Option<String> {
+        let reasons: Vec<String> = match self {
+            Self::Complete(answer) => {
+                let lacks = answer.check_instance().err().map(|lacks| lacks.to_string());
+                lacks.into_iter().chain(answer.unmet().iter().map(ToString::to_string)).collect()
+            }
+            Self::Incomplete(missing) => missing.iter().map(ToString::to_string).collect(),
+        };
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+}
 
 impl Answer {
     /// The findings about the node that hold at any time: odd labels, conditions that failed, requirements that are not met.
     pub fn findings(&self) -> Vec<Finding> {
         let object = format!("node/{}", self.entry.node.display_name());
+        let mut findings = self.remarks(&object);
+        findings.extend(self.obstacles(&object));
+        findings
+    }
+
+    /// Whether one of them is an error. Remarks are none, and cost most.
+    pub fn has_error(&self) -> bool {
+        has_error(&self.obstacles(""))
+    }
+
+    /// The findings that are no errors, whatever is found: of labels, of fields that nothing acts on, and of what a host reports.
+    fn remarks(&self, object: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
         for key in self.host_labels().decide(&self.labels()).held_back {
             let message = format!("label {key} has no Kubernetes label value: it does not flow to the host label map");
-            findings.push(Finding::of(rule::LABEL_HELD_BACK, object.as_str(), message));
+            findings.push(Finding::of(rule::LABEL_HELD_BACK, object, message));
         }
         for key in self.entry.node.spec.inherited.labels.idle_tombstones() {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
-            findings.push(Finding::of(rule::LABEL_IDLE_NULL, object.as_str(), message));
+            findings.push(Finding::of(rule::LABEL_IDLE_NULL, object, message));
         }
-        findings.extend(idle::findings(&object, &self.entry.node.spec));
+        findings.extend(idle::findings(object, &self.entry.node.spec));
         findings.extend(
             self.observation()
                 .and_then(|seen| seen.not_taken.as_deref())
                 .into_iter()
-                .flat_map(|one| not_taken(&object, one)),
+                .flat_map(|one| not_taken(object, one)),
         );
-        for unmet in self.unmet() {
-            findings.push(Finding::of(rule::REQUIREMENT_UNMET, object.as_str(), unmet.to_string()));
-        }
+        findings
+    }
+
+    /// The findings of what the node is used for, among which errors may be.
+    fn obstacles(&self, object: &str) -> Vec<Finding> {
+        let mut findings: Vec<_> = self.ruled.notes.iter().map(|note| noted(object, note)).collect();
+        findings.extend(self.unmet().iter().map(|unmet| unmet.finding(&self.entry.node)));
         if let Err(lacks) = self.check_instance() {
-            findings.push(Finding::of(rule::INSTANCE_TRAITS, object.as_str(), lacks.to_string()));
+            findings.push(Finding::of(rule::INSTANCE_TRAITS, object, lacks.to_string()));
         }
         let of_tasks = self.task_set.iter().flat_map(|set| &*set.findings);
         findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one.clone() }));
@@ -43,9 +170,17 @@ impl Answer {
 
     /// What was said on the host itself and is in force at that time.
     pub fn findings_of_host(&self, now: Timestamp) -> Vec<Finding> {
-        let found = |said| said_findings(&format!("node/{}", self.entry.node.display_name()), said, now);
-        self.said().map(found).unwrap_or_default()
+        self.found_on_host(now).map(|(rule, message)| of_node(rule, &self.entry.node, message)).collect()
     }
+}
+
+fn noted(object: &str, note: &Note) -> Finding {
+    let (rule, does) = match note.kind {
+        NoteKind::Log => (rule::INSPECTION_LOG, "says"),
+        NoteKind::Failed => (rule::INSPECTION_FAILED, "did nothing"),
+        NoteKind::Refused => (rule::INSPECTION_REFUSED, "refuses it, and no rule behind it was asked"),
+    };
+    Finding::of(rule, object, format!("inspection rule {} {does}: {}", note.rule, note.message.escape_debug()))
 }
 
 fn not_taken(object: &str, left_out: &NotTaken) -> Vec<Finding> {
@@ -89,38 +224,22 @@ fn refused_traits(object: &str, refused: &RefusedTraits) -> Finding {
     Finding::of(rule::TRAIT_REFUSED, object, message)
 }
 
-fn said_findings(object: &str, said: &SaidOnHost, now: Timestamp) -> Vec<Finding> {
-    let because =
-        |reason: &str| if reason.is_empty() { String::new() } else { format!(" ({})", cut(reason).escape_debug()) };
-    let mut findings = Vec::new();
-    if said.paused {
-        let message = "it was paused on its host: nothing is applied there, and barriers wait for it, until `stemma-agent resume`";
-        findings.push(Finding::of(rule::HOST_PAUSED, object, message));
-    }
-    if let Some((_, reason)) = said.held().filter(|(held, _)| held.is_in_force(now)) {
-        let message = format!("it is held on its host{}: it keeps its task set", because(reason));
-        findings.push(Finding::of(rule::HOST_HELD, object, message));
-    }
-    if let Some(reason) = &said.parked {
-        let message = format!("it is parked on its host{}: barriers and primaries pass it over", because(reason));
-        findings.push(Finding::of(rule::HOST_PARKED, object, message));
-    }
-    findings
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::Severity;
 
     #[test]
-    fn a_hold_on_the_host_is_told_until_it_is_over() {
-        let held = |until_s| SaidOnHost { hold: Some((until_s, "a disk".into())), ..SaidOnHost::default() };
-        for (until_s, now_ms, is_told) in
-            [(5, 4_999, true), (5, 5_000, false), (5, 9_000, false), (u64::MAX, 9_000, true)]
-        {
-            let found = said_findings("node/n", &held(until_s), Timestamp(now_ms));
-            assert_eq!(!found.is_empty(), is_told, "{until_s} s at {now_ms} ms");
-        }
+    fn no_remark_is_an_error() {
+        let remarks = [
+            rule::FIELD_IDLE,
+            rule::LABEL_HELD_BACK,
+            rule::LABEL_IDLE_NULL,
+            rule::REPORT_LEFT_OUT,
+            rule::TRAIT_REFUSED,
+        ];
+        let said_on_host = [rule::HOST_HELD, rule::HOST_PARKED, rule::HOST_PAUSED];
+        assert!(remarks.iter().chain(&said_on_host).all(|rule| rule.severity < Severity::Error));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::finding::{Finding, Rule, Severity, first_few, rule};
+use crate::finding::{FEW, Finding, Rule, Severity, first_few, rule};
 use crate::fleet::{Change, Fleet};
 use crate::input::{Fields, Input, Inputs, Need, Path, Read, Reference, SharedValue};
 use crate::name::ReleaseRef;
@@ -14,13 +14,12 @@ use crate::object::{ClusterId, GroupId, Meta, Node, NodeId, NodeSpec, Timestamp}
 use crate::release::TaskIx;
 use crate::resolve::{Answer, Resolution, ResolveCache, TaskSet, resolve_node};
 
-/// How many hosts a finding names.
-const MOST_NAMED: usize = 3;
-
 /// What hosts lack, gathered host by host.
 #[derive(Default)]
 pub struct Unset {
     of_sets: BTreeMap<(ReleaseRef, *const TaskSet, BTreeSet<Reference>), HostsOfSet>,
+    /// Whether only hosts were taken in that lack something by an edit. How many others have it is not known then.
+    is_of_edit: bool,
 }
 
 /// Hosts with one task set.
@@ -58,9 +57,8 @@ impl Unset {
         let hosts = self.of_sets.entry((release.name.clone(), Arc::as_ptr(set), known));
         let hosts = hosts.or_insert_with(|| HostsOfSet { set: Arc::clone(set), first, count: 0, names: Vec::new() });
         hosts.count += 1;
-        if hosts.names.len() < MOST_NAMED {
-            hosts.names.push(answer.node().display_name());
-        }
+        hosts.names.push(answer.node().display_name());
+        keep_first(&mut hosts.names);
     }
 
     /// One finding for each reference that a host lacks, sorted.
@@ -68,9 +66,10 @@ impl Unset {
         self.found().into_iter().map(|(finding, _)| finding).collect()
     }
 
-    /// The same, each with a host that lacks it. What a template comes to in an `if` or a loop alone counts where every host that has the
-    /// task lacks it: then nobody sets it.
+    /// The same, each with a host that lacks it. A reference that a template reaches only inside an `if` or a loop counts only if
+    /// every host with the task lacks it.
     pub fn found(self) -> Vec<(Finding, Option<NodeId>)> {
+        let is_of_edit = self.is_of_edit;
         let missing = self.missing();
         let counts = |release: &ReleaseRef, need: &Need, on: &MissingOn| {
             let certain = (release.clone(), Need { is_certain: true, ..need.clone() });
@@ -78,7 +77,7 @@ impl Unset {
             on.hosts > 0 && (need.is_certain || (on.hosts == on.of && !is_said()))
         };
         let found = missing.iter().filter(|((release, need), on)| counts(release, need, on));
-        found.map(|((release, need), on)| (on.finding(release, need), on.first)).collect()
+        found.map(|((release, need), on)| (on.finding(release, need, is_of_edit), on.first)).collect()
     }
 
     fn missing(self) -> BTreeMap<(ReleaseRef, Need), MissingOn> {
@@ -116,9 +115,11 @@ impl Judged {
 }
 
 impl MissingOn {
-    fn finding(&self, release: &ReleaseRef, need: &Need) -> Finding {
+    fn finding(&self, release: &ReleaseRef, need: &Need, is_of_edit: bool) -> Finding {
         let (what, named) = (said_of(&need.reference), self.named(self.hosts));
         let hosts = match (self.hosts, self.of) {
+            (1, _) if is_of_edit => format!("1 host that reads it lacks {what} ({named})"),
+            (lack, _) if is_of_edit => format!("{lack} hosts that read it lack {what} ({named})"),
             (1, 1) => format!("the one host that reads it lacks {what} ({named})"),
             (1, of) => format!("1 of the {of} hosts that read it lacks {what} ({named})"),
             (lack, of) if lack == of => format!("all {of} hosts that read it lack {what} ({named})"),
@@ -140,9 +141,8 @@ impl MissingOn {
 
     /// The first names, of so many.
     fn named(&self, of: usize) -> String {
-        let mut names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-        names.sort_by(|a, b| crate::role::natural_cmp(a, b));
-        names.truncate(MOST_NAMED);
+        let mut names = self.names.clone();
+        keep_first(&mut names);
         let more = if of > names.len() { ", …" } else { "" };
         format!("{}{more}", names.join(", "))
     }
@@ -151,14 +151,23 @@ impl MissingOn {
         let first = self.tasks.first().map(String::as_str).unwrap_or_default();
         let tasks = match self.tasks.len() {
             0 | 1 => format!("task {first} fails {place}"),
-            _ => format!("tasks {} fail {place}", first_few(self.tasks.iter().map(String::as_str))),
+            _ => format!("tasks {} fail {place}", first_few(self.tasks.iter().map(String::as_str), FEW)),
         };
         let remedy = match need.reference.read() {
             Read::Primary { .. } => "write `is defined`, or let a node have the tag",
+            Read::Nodes { fields, .. } if fields.is_empty() => {
+                "pick it within an `if` of the look-up, loop over that, or let a node match"
+            }
             _ => "set it, or write `is defined` or `|default(…)`",
         };
         Finding::of(rule, format!("release/{release} task {first}"), format!("{hosts}, and {tasks}: {remedy}"))
     }
+}
+
+/// The first few names, sorted as people count.
+fn keep_first(names: &mut Vec<String>) {
+    names.sort_by(|a, b| crate::role::natural_cmp(a, b));
+    names.truncate(FEW);
 }
 
 const INFO: Rule = Rule { severity: Severity::Info, ..rule::REFERENCE_UNSET };
@@ -168,6 +177,7 @@ fn said_of(reference: &Reference) -> String {
     let field = |fields: &Fields| fields.iter().map(Path::to_string).collect::<String>();
     let bare = |read: Read| Reference::new(read).map_or_else(|_| reference.to_string(), |bare| bare.to_string());
     match reference.read() {
+        Read::Nodes { fields, .. } if fields.is_empty() => format!("a node of `{reference}`"),
         Read::Nodes { query, fields } => {
             let nodes = bare(Read::Nodes { query: query.clone(), fields: Fields::default() });
             format!("`n{}` on a node of `{nodes}`", field(fields))
@@ -195,7 +205,7 @@ pub fn newly_unset(
     let mut judged = Judged::default();
     // One fleet after the other: the cache holds what was resolved last.
     let known: Vec<_> = suspects.iter().map(|node| lacked_by_tasks(before, cache, *node, &mut judged)).collect();
-    let mut unset = Unset::default();
+    let mut unset = Unset { is_of_edit: true, ..Unset::default() };
     for (node, known) in suspects.into_iter().zip(known) {
         if let Resolution::Complete(answer) = resolve_node(after, cache, node) {
             unset.add_but(&answer, known);
@@ -240,7 +250,7 @@ fn joined(fleet: &Fleet, cache: &ResolveCache, group: GroupId) -> Option<Arc<Ans
 /// References that a host lacks, each with whether a condition may leave out the task that needs it.
 type Lacked = BTreeMap<Reference, bool>;
 
-/// Whether a host may lack by a write what it did not lack before: references that are new, or of tasks that run only now.
+/// Whether a write may take something from a host: it lacks a reference that it had, or a task that needs one may run only now.
 fn may_be_new(before: &Lacked, after: &Lacked) -> bool {
     after.iter().any(|(reference, is_conditional)| *is_conditional || !before.contains_key(reference))
 }

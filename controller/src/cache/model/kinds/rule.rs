@@ -1,0 +1,43 @@
+//! Inspection rules: what they give is worked out from reports, where somebody asks.
+
+use stemma_core::fleet::Change;
+use stemma_core::inspection::MAX_RULES;
+use stemma_core::name::ObjectName;
+use stemma_core::object::{InspectionRuleSpec, Object};
+use stemma_wire::error::{ApiError, ErrorType};
+
+use super::{Resource, bad_name};
+use crate::cache::model::Model;
+
+impl Resource for InspectionRuleSpec {
+    fn name_text(name: &Option<ObjectName>) -> Option<String> {
+        name.as_ref().map(ToString::to_string)
+    }
+
+    fn parse_name(text: &str) -> Result<Option<ObjectName>, ApiError> {
+        ObjectName::new(text).map(Some).map_err(|e| bad_name(&e))
+    }
+
+    kept_in!(rules, Rule);
+
+    fn remove_change(object: &Object<Self>) -> Option<Change> {
+        Some(Change::RemoveRule(object.meta.uuid))
+    }
+
+    fn check_new(&self, model: &Model) -> Result<(), ApiError> {
+        if model.rules.len() < MAX_RULES {
+            return Ok(());
+        }
+        let message = format!("a fleet has at most {MAX_RULES} inspection rules; nothing was changed");
+        Err(ApiError::new(ErrorType::ObjectInvalid, message).detail("delete some, or say with one what several do"))
+    }
+
+    /// What nobody was shown stays so, as in Ironic.
+    fn check_change(before: &Object<Self>, next: &Object<Self>, _model: &Model) -> Result<(), ApiError> {
+        if next.spec.sensitive || !before.spec.sensitive {
+            return Ok(());
+        }
+        let message = "a sensitive rule stays sensitive: what it asks and does would be shown; nothing was changed";
+        Err(ApiError::new(ErrorType::FieldInvalid, message).field("sensitive").detail("delete it, and make another"))
+    }
+}

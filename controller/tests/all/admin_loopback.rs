@@ -1,0 +1,96 @@
+//! The plain-HTTP admin listener (docs/trust.md, S75): on loopback beside agents on loopback, for a loopback `Host`
+//! and no foreign `Origin`.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use std::net::SocketAddr;
+
+use stemma_controller::args;
+use stemma_controller::config::Config;
+use stemma_controller::init::init;
+use stemma_controller::run::{Options, start};
+use stemma_wire::clock::{Clock as _, SystemClock};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::fleet::witness::{exported, listen, said};
+
+fn config(directory: &std::path::Path, admin: &str, agents: &str) -> Result<Config, String> {
+    let run = args::Run {
+        data_dir: Some(directory.join("data")),
+        admin_listen: Some(admin.into()),
+        agent_listen: Some(agents.into()),
+        ..args::Run::default()
+    };
+    Config::load(&run).map_err(|error| error.to_string())
+}
+
+/// The status and the text of an answer to a request with these header lines.
+async fn get(at: SocketAddr, headers: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let request = format!("GET /v1/nodes HTTP/1.1\r\n{headers}connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
+}
+
+#[tokio::test]
+async fn s75_w15_07_a_foreign_host_or_origin_is_refused_on_the_plain_listener() {
+    let said_before = listen();
+    let directory = tempfile::tempdir().unwrap();
+    init(&directory.path().join("data"), &[], SystemClock.unix_seconds()).unwrap();
+    let config = config(directory.path(), "http://127.0.0.1:0", "127.0.0.1:0").unwrap();
+    let controller = start(config, Options::default()).await.unwrap();
+    let at = controller.admin_address();
+    let port = at.port();
+    let before = controller.parts().registry.store().head().await.unwrap();
+    let mut refused = 0;
+    for (headers, status, kind) in [
+        (format!("host: 127.0.0.1:{port}\r\n"), 200, None),
+        (format!("host: localhost:{port}\r\n"), 200, None),
+        (format!("host: 127.0.0.1:{port}\r\norigin: http://127.0.0.1:{port}\r\n"), 200, None),
+        (format!("host: evil.example:{port}\r\n"), 400, Some("request.host")),
+        (format!("host: 127.evil.example:{port}\r\n"), 400, Some("request.host")),
+        (format!("host: localhost.evil.example:{port}\r\n"), 400, Some("request.host")),
+        ("host: 192.0.2.1\r\n".to_owned(), 400, Some("request.host")),
+        (String::new(), 400, Some("request.host")),
+        (format!("host: localhost:{port}\r\nhost: localhost:{port}\r\n"), 400, Some("request.host")),
+        (format!("host: localhost:{port}\r\norigin: http://evil.example\r\n"), 403, Some("request.origin")),
+        (format!("host: localhost:{port}\r\norigin: null\r\n"), 403, Some("request.origin")),
+        (format!("host: localhost:{port}\r\norigin: https://localhost:{port}\r\n"), 403, Some("request.origin")),
+    ] {
+        let (got, answer) = get(at, &headers).await;
+        assert_eq!(got, status, "{headers:?}: {answer}");
+        let Some(kind) = kind else { continue };
+        assert!(answer.contains(kind), "{headers:?}: {answer}");
+        let (counted, reasons) = (controller.parts().rejected.counts(), controller.parts().metrics.text());
+        refused += 1;
+        assert_eq!(counted.values().sum::<u64>(), refused, "{headers:?}: {counted:?}");
+        for (reason, count) in counted {
+            assert_eq!(exported(&reasons, reason), count);
+            let lines = said(reason) - said_before.get(reason).copied().unwrap_or_default();
+            assert!(lines >= count, "{reason}: {lines} lines in the journal");
+        }
+        let good = format!("host: localhost:{port}\r\n");
+        assert_eq!(get(at, &good).await.0, 200, "the next good request succeeds after {headers:?}");
+    }
+    assert_eq!(controller.parts().registry.store().head().await.unwrap(), before, "nothing is written");
+    controller.stop().await;
+}
+
+#[test]
+fn s75_plain_http_is_refused_beside_agents_on_a_real_address() {
+    let directory = tempfile::tempdir().unwrap();
+    for agents in ["0.0.0.0:0", "[::]:0", "192.0.2.1:9444"] {
+        let refused = config(directory.path(), "http://127.0.0.1:0", agents).unwrap_err();
+        assert!(
+            refused.contains("is plain HTTP, and agent_listen") && refused.contains("refusing to start"),
+            "{refused}"
+        );
+    }
+    for admin in ["http://0.0.0.0:80", "http://192.0.2.1:80"] {
+        let refused = config(directory.path(), admin, "127.0.0.1:0").unwrap_err();
+        assert!(refused.contains("plain HTTP is served on a loopback address alone"), "{refused}");
+    }
+}

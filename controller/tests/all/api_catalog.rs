@@ -1,0 +1,349 @@
+//! The catalogue over HTTP where the real Glance fails or is silent, and what a namespace that binds keys does to other writes. What
+//! Glance answers otherwise is held by its own recorded answers and its clients (tests/tests/all/clients.rs).
+
+use serde_json::{Value, json};
+
+use crate::served::Served;
+
+const NAMESPACES: &str = "/v2/metadefs/namespaces";
+
+/// A namespace that binds labels and properties of nodes.
+fn site() -> Value {
+    json!({
+        "namespace": "Site", "visibility": "public",
+        "resource_type_associations": [{"name": "Stemma::Label"}, {"name": "Stemma::Property"}, {"name": "Stemma::Parameter"}],
+        "properties": {
+            "tier": {"title": "Tier", "description": "How soon it is mended.", "type": "string", "enum": ["gold", "silver"], "operators": ["<or>"]},
+            "memory_mb": {"title": "Memory", "type": "integer", "minimum": 1, "operators": []},
+        },
+    })
+}
+
+async fn refused(served: &Served, method: &str, path: &str, body: Value, status: u16, kind: &str) -> String {
+    let answer = served.send(method, path, &[], Some(&body).filter(|body| !body.is_null())).await;
+    assert_eq!((answer.status, answer.kind()), (status, kind), "{method} {path} {body}: {}", answer.body);
+    answer.body["error"]["message"].as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn bad_input_is_a_400_where_glance_fails() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &json!({"namespace": "N"}), 201).await;
+    let (properties, objects) = (format!("{NAMESPACES}/N/properties"), format!("{NAMESPACES}/N/objects"));
+    for (path, name) in [(&properties, "a"), (&properties, "b"), (&objects, "a"), (&objects, "b")] {
+        let body = if path == &properties {
+            json!({"name": name, "title": "T", "type": "string"})
+        } else {
+            json!({"name": name})
+        };
+        served.expect("POST", path, &body, 201).await;
+    }
+    let with = |part: Value| {
+        let mut property = json!({"name": "p", "title": "T", "type": "string"});
+        property.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
+        property
+    };
+    for (method, path, body, status, kind) in [
+        ("PUT", format!("{properties}/a"), json!({"name": "b", "title": "T", "type": "string"}), 409, "object.exists"),
+        ("PUT", format!("{objects}/a"), json!({"name": "b"}), 409, "object.exists"),
+        ("POST", NAMESPACES.to_owned(), json!([]), 400, "request.malformed"),
+        ("POST", properties.clone(), json!([]), 400, "request.malformed"),
+        ("POST", properties.clone(), with(json!({"enum": [1]})), 400, "field.invalid"),
+        ("POST", properties.clone(), with(json!({"items": {}})), 400, "field.missing"),
+        ("POST", properties.clone(), with(json!({"items": {"type": "string", "x": 1}})), 400, "field.unknown"),
+        ("POST", properties.clone(), with(json!({"required": ["a"]})), 400, "field.unknown"),
+        ("POST", properties.clone(), with(json!({"title": null})), 400, "field.invalid"),
+        (
+            "PUT",
+            format!("{objects}/a"),
+            json!({"name": "a", "properties": {"p": with(json!({"x": 1}))}}),
+            400,
+            "field.unknown",
+        ),
+        ("POST", NAMESPACES.to_owned(), json!({"namespace": "a/b"}), 400, "field.invalid"),
+        ("POST", NAMESPACES.to_owned(), json!({"namespace": ""}), 400, "field.invalid"),
+    ] {
+        refused(&served, method, &path, body, status, kind).await;
+    }
+    for path in
+        [format!("{NAMESPACES}?limit=x"), format!("{NAMESPACES}?sort_key=nosuch"), format!("{properties}/a?nosuch=1")]
+    {
+        let answer = served.send("GET", &path, &[], None).await;
+        assert_eq!((answer.status, answer.kind()), (400, "request.query"), "{path}");
+    }
+    let unknown = served.send("GET", &format!("{NAMESPACES}?nosuch=1"), &[], None).await;
+    assert_eq!(unknown.status, 200, "as Glance, which passes over what it does not know there");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_answered_with_what_may_be_meant_and_the_status() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let answer = served.send("GET", &format!("{NAMESPACES}/Site/properties/teir"), &[], None).await;
+    let message = answer.body["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(message, "404 Not Found: Namespace Site has no property 'teir' (did you mean \"tier\"?).");
+}
+
+#[tokio::test]
+async fn a_namespace_is_one_object_with_a_tag_and_a_request_sent_again_is_made_once() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let key = [("idempotency-key", "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6")];
+    for _ in 0..2 {
+        let made = served.send("POST", &format!("{NAMESPACES}/Site/tags/a"), &key, None).await;
+        assert_eq!((made.status, made.body["name"].as_str()), (201, Some("a")), "{}", made.body);
+    }
+    let body = json!({"namespace": "Site"});
+    let stale = served.send("PUT", &format!("{NAMESPACES}/Site"), &[("if-match", "\"1\"")], Some(&body)).await;
+    assert_eq!((stale.status, stale.kind()), (412, "precondition.failed"));
+}
+
+#[tokio::test]
+async fn nothing_of_a_protected_namespace_goes_whatever_write_would_take_it() {
+    let served = Served::start().await;
+    let mut namespace = site();
+    for (field, value) in [
+        ("protected", json!(true)),
+        ("tags", json!([{"name": "a"}, {"name": "b"}])),
+        ("objects", json!([{"name": "o"}])),
+    ] {
+        namespace[field] = value;
+    }
+    served.expect("POST", NAMESPACES, &namespace, 201).await;
+    let of = |path: &str| format!("{NAMESPACES}/Site/{path}");
+    let before = served.get(&format!("{NAMESPACES}/Site")).await;
+    namespace["kind"] = "Namespace".into();
+    let without = |field: &str, value: Value| {
+        let mut less = namespace.clone();
+        less[field] = value;
+        json!({"objects": [less]})
+    };
+    for (method, path, body) in [
+        ("POST", of("tags"), json!({"tags": [{"name": "c"}]})),
+        ("POST", "/v1/apply?force=true".to_owned(), without("tags", json!([{"name": "a"}]))),
+        ("POST", "/v1/apply?force=true".to_owned(), without("objects", json!([]))),
+        ("POST", "/v1/apply?force=true".to_owned(), without("resource_type_associations", json!([]))),
+        ("POST", "/v1/apply?force=true".to_owned(), without("properties", json!({}))),
+        ("DELETE", of("tags/a"), Value::Null),
+        ("DELETE", of("properties/tier"), Value::Null),
+        ("DELETE", of("objects"), Value::Null),
+    ] {
+        let message = refused(&served, method, &path, body, 403, "object.protected").await;
+        assert!(message.contains("is protected and cannot be deleted"), "{message}");
+    }
+    assert_eq!(served.get(&format!("{NAMESPACES}/Site")).await, before);
+    // It can be added to and changed, also in its names.
+    served.expect("PUT", &of("tags/a"), &json!({"name": "z"}), 200).await;
+    served.expect("POST", &of("objects"), &json!({"name": "p"}), 201).await;
+    served.expect("POST", &of("tags"), &json!({"tags": [{"name": "z"}, {"name": "b"}, {"name": "c"}]}), 201).await;
+    served.expect("PUT", &format!("{NAMESPACES}/Site"), &json!({"namespace": "Site", "protected": false}), 200).await;
+    served.expect("POST", &of("tags"), &json!({"tags": [{"name": "c"}]}), 201).await;
+}
+
+/// 400 nodes have 100 labels each that are not in a catalogue of 2,000 keys. To look through all keys for each label of each node took
+/// minutes; a key is looked for once, however many nodes have it.
+#[tokio::test]
+async fn what_a_large_catalogue_finds_of_many_objects_is_bounded() {
+    let served = Served::start().await;
+    let labels: serde_json::Map<String, Value> =
+        (0..100).map(|n| (format!("some-unknown-label-{n:03}"), json!("x"))).collect();
+    for part in 0..4 {
+        let nodes: Vec<Value> =
+            (0..100).map(|n| json!({"kind": "Node", "name": format!("n{part}-{n}"), "labels": labels})).collect();
+        served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
+    }
+    let namespace = |name: &str, count: usize| {
+        let property = json!({"title": "T", "type": "string"});
+        let properties: serde_json::Map<String, Value> =
+            (0..count).map(|n| (format!("some-known-{name}-label-{n:04}"), property.clone())).collect();
+        json!({"kind": "Namespace", "namespace": name, "properties": properties, "resource_type_associations": [{"name": "Stemma::Label"}]})
+    };
+    let applied = served
+        .expect("POST", "/v1/apply", &json!({"objects": [namespace("a", 1_000), namespace("b", 999)]}), 200)
+        .await;
+    assert_eq!(applied["findings"], json!([]), "none is like another");
+    let mut close = namespace("c", 0);
+    close["properties"] = json!({"some-unknown-label-00": {"title": "T", "type": "string"}});
+    let applied = served.expect("POST", "/v1/apply", &json!({"objects": [close]}), 200).await;
+    let found = applied["findings"].as_array().expect("findings");
+    assert_eq!(found.len(), 501, "no more than an answer lists, and how many are left");
+    let tags: Vec<Value> = (0..1_001).map(|n| json!({"name": format!("t{n}")})).collect();
+    let path = format!("{NAMESPACES}/a/tags");
+    let message = refused(&served, "POST", &path, json!({"tags": tags}), 400, "field.invalid").await;
+    assert!(message.contains("it has 1001 entries, and the most are 1000"), "{message}");
+    served.expect("POST", &path, &json!({"tags": tags[1..]}), 201).await;
+}
+
+#[tokio::test]
+async fn an_apply_presumes_of_each_object_the_revision_that_was_read() {
+    let served = Served::start().await;
+    let namespace = |revision: Value, title: &str| json!({"kind": "Namespace", "namespace": "Site", "display_name": title, "resource_version": revision});
+    let apply = async |objects: Value, status: u16| {
+        let answer = served.send("POST", "/v1/apply?force=true", &[], Some(&json!({"objects": objects}))).await;
+        assert_eq!(answer.status, status, "{objects}: {}", answer.body);
+        answer
+    };
+    let early = apply(json!([namespace(json!(7), "A")]), 412).await;
+    let message = early.body["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("the object is not there") && message.ends_with("nothing was changed"), "{message}");
+    let made = apply(json!([namespace(json!(0), "A")]), 200).await;
+    let revision = made.body["revision"].as_u64().expect("a revision");
+    apply(json!([namespace(json!(0), "B")]), 412).await;
+    // One object of several is another than it was read: none of them is written.
+    let other = json!({"kind": "Cluster", "name": "c"});
+    apply(json!([other, namespace(json!(revision + 1), "B")]), 412).await;
+    assert_eq!(served.send("GET", "/v1/clusters/c", &[], None).await.status, 404);
+    apply(json!([other, namespace(json!(revision), "B")]), 200).await;
+    apply(json!([namespace(json!(revision), "C")]), 412).await;
+    assert_eq!(served.get(&format!("{NAMESPACES}/Site")).await["display_name"], "B");
+    for wrong in [json!("7"), json!(-1), json!(1.5), json!([])] {
+        let refused = apply(json!([namespace(wrong.clone(), "C")]), 400).await;
+        assert_eq!(refused.body["error"]["field"], "objects[0].resource_version", "{wrong}");
+    }
+    apply(json!([namespace(Value::Null, "C")]), 200).await;
+}
+
+#[tokio::test]
+async fn values_and_requirements_are_those_that_the_catalogue_allows() {
+    let served = Served::start().await;
+    served.expect("POST", "/v1/nodes", &json!({"name": "old", "labels": {"tier": "iron"}}), 201).await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let unfit = json!({"name": "n", "labels": {"tier": "sliver"}});
+    let message = refused(&served, "POST", "/v1/nodes", unfit, 400, "label.invalid").await;
+    let says = "label tier: \"sliver\" is none of gold, silver (did you mean \"silver\"?), says namespace Site of the catalogue";
+    assert!(message.starts_with(says), "{message}");
+    for (body, kind) in [
+        (json!({"name": "n", "properties": {"memory_mb": "x"}}), "field.invalid"),
+        (json!({"name": "n", "parameters": {"memory_mb": "8"}}), "field.invalid"),
+    ] {
+        refused(&served, "POST", "/v1/nodes", body, 400, kind).await;
+    }
+    served
+        .expect(
+            "POST",
+            "/v1/nodes",
+            &json!({"name": "n", "labels": {"tier": "gold"}, "properties": {"memory_mb": "8"}}),
+            201,
+        )
+        .await;
+    // A node that the catalogue came too late for keeps what it has, and can be changed elsewhere.
+    let patch = [("content-type", "application/merge-patch+json")];
+    let other = served.send("PATCH", "/v1/nodes/old", &patch, Some(&json!({"description": "x"}))).await;
+    assert_eq!(other.status, 200, "{}", other.body);
+    served.expect("POST", "/v1/clusters", &json!({"name": "c"}), 202).await;
+    for (requirement, says) in [
+        (json!({"tier": "<in> gold"}), "<in> is no operator of it: it takes <or>"),
+        (json!({"property:memory_mb": "<or> 1 <or> 2"}), "it takes none of <or>, <in> and <all-in>"),
+        (json!({"property:memory_mb": ">> 3"}), "\">> 3\" is no whole number"),
+    ] {
+        let body = json!({"name": "g", "requirements": requirement});
+        let message = refused(&served, "POST", "/v1/clusters/c/nodegroups", body, 400, "requirement.invalid").await;
+        assert!(message.contains(says), "{message}");
+    }
+    let body = json!({"name": "g", "requirements": {"tier": "<or> gold", "property:memory_mb": ">= 3"}});
+    served.expect("POST", "/v1/clusters/c/nodegroups", &body, 202).await;
+}
+
+#[tokio::test]
+async fn a_catalogue_that_changes_makes_findings_and_an_apply_is_held_to_what_it_brings() {
+    let served = Served::start().await;
+    let labels = json!({"kind": "ClusterTemplate", "name": "t", "labels": {"tier": "iron", "teir": "gold"}});
+    served.expect("POST", "/v1/apply", &json!({"objects": [labels]}), 200).await;
+    let mut namespace = site();
+    namespace["kind"] = "Namespace".into();
+    let applied = served.expect("POST", "/v1/apply", &json!({"objects": [namespace]}), 200).await;
+    let found: Vec<String> = applied["findings"]
+        .as_array()
+        .expect("findings")
+        .iter()
+        .map(|one| format!("{} {} {}", one["severity"], one["code"], one["object"]).replace('"', ""))
+        .collect();
+    let expected = ["warning catalog.value clustertemplate/t labels.tier", "info catalog.key clustertemplate/t labels"];
+    assert_eq!(found, expected);
+    // Both in one apply: the value is held to the catalogue that comes with it.
+    namespace["properties"]["tier"]["enum"] = json!(["iron"]);
+    let cluster = json!({"kind": "Cluster", "name": "c", "labels": {"tier": "iron"}});
+    served.expect("POST", "/v1/apply", &json!({"objects": [cluster, namespace]}), 200).await;
+    let gold = json!({"kind": "Cluster", "name": "d", "labels": {"tier": "gold"}});
+    refused(&served, "POST", "/v1/apply", json!({"objects": [gold]}), 400, "label.invalid").await;
+}
+
+/// `teir` is not bound, and `tier` is: who makes or changes an object is told so, as who applies it is, and once.
+#[tokio::test]
+async fn a_key_that_the_catalogue_has_not_is_told_to_who_writes_it_by_hand() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let made = json!({"name": "c", "labels": {"teir": "gold"}});
+    let warning = served.send("POST", "/v1/clusters", &[], Some(&made)).await.warning.expect("a warning");
+    assert!(warning.contains("cluster/c labels") && warning.contains("tier"), "{warning}");
+    served.expect("POST", "/v1/clusters", &json!({"name": "d"}), 202).await;
+    let patch = [("content-type", "application/merge-patch+json")];
+    for (body, expected) in [
+        (json!({"labels": {"teir": "gold"}}), vec!["catalog.key"]),
+        // What was so before is told by `validate`.
+        (json!({"labels": {"teir": "gold", "tier": "silver"}}), vec![]),
+    ] {
+        let changed = served.send("PATCH", "/v1/clusters/d", &patch, Some(&body)).await;
+        let findings = changed.body["findings"].as_array().expect("findings");
+        let codes: Vec<_> = findings.iter().filter_map(|one| one["code"].as_str()).collect();
+        assert_eq!((changed.status, codes), (200, expected), "{body}: {}", changed.body);
+        assert_eq!(changed.warning.is_some(), !findings.is_empty(), "{:?}", changed.warning);
+    }
+}
+
+/// What is told where a node is changed stands on it afterwards, and in that answer once.
+#[tokio::test]
+async fn what_the_catalogue_does_not_allow_stays_among_a_nodes_findings() {
+    let served = Served::start().await;
+    served.expect("POST", "/v1/nodes", &json!({"name": "n", "labels": {"tier": "iron"}}), 201).await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let codes = |of: &Value| -> Vec<String> {
+        let findings = of["findings"].as_array().expect("findings");
+        findings.iter().map(|one| one["code"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    for path in ["/v1/nodes/n", "/v1/nodes/n/resolved"] {
+        assert_eq!(codes(&served.get(path).await), ["catalog.value"], "{path}");
+    }
+    let patch = [("content-type", "application/merge-patch+json")];
+    let body = json!({"labels": {"tier": "iron", "teir": "gold"}});
+    let changed = served.send("PATCH", "/v1/nodes/n", &patch, Some(&body)).await;
+    assert_eq!(
+        (changed.status, &codes(&changed.body)[..]),
+        (200, &["catalog.value".to_owned(), "catalog.key".to_owned()][..])
+    );
+    assert_eq!(codes(&served.get("/v1/nodes/detail").await["nodes"][0]), codes(&changed.body));
+}
+
+#[tokio::test]
+async fn a_key_is_explained_or_the_nearest_one_is_named() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &site(), 201).await;
+    let explained = served.get("/v1/explain?label=tier").await;
+    assert_eq!(explained["bindings"][0]["namespace"], "Site");
+    assert_eq!(explained["bindings"][0]["property"]["operators"], json!(["<or>"]));
+    for (query, status, kind) in [
+        ("label=teir", 404, "object.not_found"),
+        ("fact=tier", 404, "object.not_found"),
+        ("", 400, "request.query"),
+        ("label=tier&fact=tier", 400, "request.query"),
+    ] {
+        let answer = served.send("GET", &format!("/v1/explain?{query}"), &[], None).await;
+        assert_eq!((answer.status, answer.kind()), (status, kind), "{query}: {}", answer.body);
+    }
+    let near = served.send("GET", "/v1/explain?label=teir", &[], None).await;
+    assert!(near.body["error"]["message"].as_str().unwrap().ends_with("(did you mean \"tier\"?)"), "{}", near.body);
+}
+
+#[tokio::test]
+async fn version_two_is_told_as_glances_clients_read_it() {
+    let served = Served::start().await;
+    for path in ["/versions"] {
+        let versions = served.get(path).await;
+        let ids: Vec<&str> =
+            versions["versions"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
+        assert_eq!(ids, ["v1", "v2.17"], "{path}");
+    }
+    let version = served.get("/v2").await["version"].clone();
+    assert_eq!((version["id"].as_str(), version["status"].as_str()), (Some("v2.17"), Some("CURRENT")));
+    assert!(version["links"][0]["href"].as_str().unwrap().ends_with("/v2/"));
+}

@@ -1,0 +1,317 @@
+//! JSON patches of real objects with all operations of RFC 6902, and Magnum's actions on a cluster.
+
+use serde_json::{Value, json};
+use stemma_controller::records::{codec, key};
+use stemma_controller::store::Transaction;
+use stemma_core::object::Kind;
+
+use crate::served::Served;
+
+const PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+json")];
+
+async fn site(served: &Served) {
+    let objects = json!([
+        {"kind": "Release", "name": "site", "version": "1"},
+        {"kind": "Release", "name": "site", "version": "2"},
+        {"kind": "ClusterTemplate", "name": "v1", "release": "site@1"},
+        {"kind": "ClusterTemplate", "name": "v2", "release": "site@2"},
+        {"kind": "ClusterTemplate", "name": "bare"},
+        {"kind": "Cluster", "name": "eu", "cluster_template": "v1", "release": "site@1", "merge_labels": true,
+         "labels": {"tier": "gold", "ntp.example.org/pool": "a"}, "parameters": {"web": {"port": 80}}},
+        {"kind": "NodeGroup", "cluster": "eu", "name": "web"},
+        {"kind": "Node", "name": "n1", "nodegroup": "eu/web", "properties": {"racks": ["a", "b"], "memory_mb": 64}},
+    ]);
+    served.expect("POST", "/v1/apply", &json!({"objects": objects}), 200).await;
+}
+
+async fn patch(served: &Served, path: &str, operations: &Value) -> (u16, Value) {
+    let answer = served.send("PATCH", path, PATCH, Some(operations)).await;
+    (answer.status, answer.body)
+}
+
+#[tokio::test]
+async fn what_a_patch_tests_copies_and_moves_are_fields_and_keys_alike() {
+    let served = Served::start().await;
+    site(&served).await;
+    let operations = json!([
+        {"op": "test", "path": "/labels/tier", "value": "gold"},
+        {"op": "test", "path": "/labels/ntp.example.org~1pool", "value": "a"},
+        {"op": "test", "path": "/parameters/web", "value": {"port": 80.0}},
+        {"op": "test", "path": "/description", "value": null},
+        {"op": "move", "from": "/labels/tier", "path": "/labels/class"},
+        {"op": "copy", "from": "/labels/class", "path": "/labels/ntp.example.org~1pool"},
+        {"op": "copy", "from": "/labels/class", "path": "/description"},
+        {"op": "add", "path": "/labels/new", "value": "1"},
+        {"op": "test", "path": "/labels/new", "value": "1"},
+    ]);
+    let (status, body) = patch(&served, "/v1/clusters/eu", &operations).await;
+    assert_eq!(status, 202, "{body}");
+    let cluster = served.get("/v1/clusters/eu").await;
+    assert_eq!(cluster["labels"], json!({"class": "gold", "new": "1", "ntp.example.org/pool": "gold"}));
+    assert_eq!(cluster["description"], "gold");
+    let operations = json!([
+        {"op": "test", "path": "/properties/memory_mb", "value": 64},
+        {"op": "test", "path": "/parked", "value": false},
+        {"op": "test", "path": "/roles", "value": []},
+        {"op": "test", "path": "/instance_info", "value": {}},
+        {"op": "test", "path": "/merge_labels", "value": false},
+        {"op": "add", "path": "/suppressed_traits/-", "value": "HW_CPU_X86_AVX"},
+        {"op": "move", "from": "/properties/racks/0", "path": "/properties/racks/1"},
+        {"op": "copy", "from": "/properties/racks/0", "path": "/properties/first"},
+    ]);
+    let (status, node) = patch(&served, "/v1/nodes/n1", &operations).await;
+    assert_eq!(status, 200, "{node}");
+    assert_eq!(node["properties"], json!({"racks": ["b", "a"], "first": "b", "memory_mb": 64}));
+    assert_eq!(node["suppressed_traits"], json!(["HW_CPU_X86_AVX"]));
+    let operations = json!([{"op": "test", "path": "/parked", "value": false}, {"op": "replace", "path": "/merge_labels", "value": true}]);
+    assert_eq!(patch(&served, "/v1/nodes/n1", &operations).await.0, 200);
+}
+
+#[tokio::test]
+async fn what_nobody_set_can_be_added_to_and_returned_to_its_default() {
+    let served = Served::start().await;
+    site(&served).await;
+    for (operations, field, expected) in [
+        (json!([{"op": "add", "path": "/roles/-", "value": "web"}]), "roles", json!(["web"])),
+        (
+            json!([{"op": "copy", "from": "/roles/0", "path": "/roles/0"}, {"op": "remove", "path": "/roles/1"}]),
+            "roles",
+            json!(["web"]),
+        ),
+        (json!([{"op": "remove", "path": "/roles/0"}]), "roles", json!([])),
+        (json!([{"op": "replace", "path": "/merge_labels", "value": true}]), "merge_labels", json!(true)),
+        (
+            json!([{"op": "test", "path": "/merge_labels", "value": true}, {"op": "remove", "path": "/merge_labels"}]),
+            "merge_labels",
+            json!(false),
+        ),
+    ] {
+        let (status, node) = patch(&served, "/v1/nodes/n1", &operations).await;
+        // A list at its default is not shown.
+        let found = node.get(field).cloned().unwrap_or(json!([]));
+        assert_eq!((status, found), (200, expected), "{operations}: {node}");
+    }
+}
+
+#[tokio::test]
+async fn a_patch_that_does_not_fit_changes_nothing_and_says_which_operation() {
+    let served = Served::start().await;
+    site(&served).await;
+    let before = served.get("/v1/clusters/eu").await;
+    let first = json!({"op": "add", "path": "/labels/new", "value": "1"});
+    for (operation, status, kind, said) in [
+        (
+            json!({"op": "test", "path": "/labels/tier", "value": "silver"}),
+            412,
+            "precondition.failed",
+            "/labels/tier is \"gold\" and not \"silver\"",
+        ),
+        (json!({"op": "test", "path": "/labels/none", "value": "x"}), 400, "field.invalid", "no /labels/none"),
+        (json!({"op": "copy", "from": "/labels/none", "path": "/labels/x"}), 400, "field.invalid", "no /labels/none"),
+        (json!({"op": "move", "path": "/labels/x"}), 400, "field.invalid", "\"from\" is missing"),
+        (json!({"op": "move", "from": "/uuid", "path": "/labels/x"}), 400, "field.invalid", "no /uuid"),
+        (json!({"op": "move", "from": "/parameters/web", "path": "/parameters/web/x"}), 400, "field.invalid", "within"),
+        // The key "" of the map, and never the map itself (RFC 6901).
+        (json!({"op": "remove", "path": "/labels/"}), 400, "field.invalid", "no /labels/,"),
+        (json!({"op": "replace", "path": "/labels/", "value": "x"}), 400, "field.invalid", "no /labels/,"),
+        (json!({"op": "add", "path": "/labels/", "value": "x"}), 400, "label.invalid", "label"),
+        (json!({"op": "add", "path": "/labels/x~2", "value": "x"}), 400, "field.invalid", "neither ~0 nor ~1"),
+        (json!({"op": "add", "path": "/labels/x", "value": null}), 400, "label.invalid", "null is not taken"),
+        (json!({"op": "replace", "path": "/labels", "value": 5}), 400, "field.invalid", "takes a map"),
+        (json!({"op": "replace", "path": "/name", "value": "us"}), 400, "field.invalid", "cannot change"),
+        (json!({"op": "add", "path": "/uuid", "value": "x"}), 400, "field.invalid", "never changes"),
+    ] {
+        let (found, body) = patch(&served, "/v1/clusters/eu", &json!([first, operation])).await;
+        assert_eq!((found, body["error"]["type"].as_str()), (status, Some(kind)), "{operation}: {body}");
+        let message = body["error"]["message"].as_str().expect("a message");
+        assert!(message.contains(said), "{operation}: {message}");
+        assert!(
+            message.ends_with("nothing was changed") || body["error"]["type"] == "label.invalid",
+            "{operation}: {message}"
+        );
+    }
+    assert_eq!(served.get("/v1/clusters/eu").await, before);
+}
+
+#[tokio::test]
+async fn an_upgrade_gives_a_cluster_the_release_of_a_template() {
+    let served = Served::start().await;
+    site(&served).await;
+    let path = "/v1/clusters/eu/actions/upgrade";
+    let sent = json!({"cluster_template": "v2", "max_batch_size": 1, "nodegroup": null});
+    let answer = served.expect("POST", path, &sent, 202).await;
+    let cluster = served.get("/v1/clusters/eu").await;
+    assert_eq!(answer["uuid"], cluster["uuid"]);
+    assert_eq!(served.get("/v1/nodes/n1/resolved").await["release"]["name"], "site@2");
+    // A template without a release takes the cluster's own from it no more than another field would.
+    let own = json!([{"op": "replace", "path": "/release", "value": "site@1"}]);
+    assert_eq!(patch(&served, "/v1/clusters/eu", &own).await.0, 202);
+    served.expect("POST", path, &json!({"cluster_template": "bare"}), 202).await;
+    assert_eq!(served.get("/v1/clusters/eu").await["release"], "site@1");
+}
+
+#[tokio::test]
+async fn actions_without_a_meaning_are_refused_and_change_nothing() {
+    let served = Served::start().await;
+    site(&served).await;
+    let before = served.get("/v1/clusters/eu").await;
+    for (action, body, status, kind) in [
+        ("upgrade", json!({"cluster_template": "v2", "nodegroup": "web"}), 400, "action.unsupported"),
+        ("upgrade", json!({"cluster_template": "v2", "max_batch_size": 3}), 400, "action.unsupported"),
+        ("upgrade", json!({"cluster_template": "v2", "labels": {"a": "1"}}), 400, "field.unknown"),
+        ("upgrade", json!({}), 400, "field.missing"),
+        ("upgrade", json!({"cluster_template": 5}), 400, "field.invalid"),
+        ("upgrade", json!({"cluster_template": "nosuch"}), 404, "object.not_found"),
+        ("resize", json!({"node_count": 2}), 400, "action.unsupported"),
+    ] {
+        let answer = served.send("POST", &format!("/v1/clusters/eu/actions/{action}"), &[], Some(&body)).await;
+        assert_eq!((answer.status, answer.kind()), (status, kind), "{action} {body}: {}", answer.body);
+    }
+    assert_eq!(served.get("/v1/clusters/eu").await, before);
+    let missing = served.send("POST", "/v1/clusters/nosuch/actions/resize", &[], Some(&json!({}))).await;
+    assert_eq!(missing.status, 404);
+    let old = [("openstack-api-version", "container-infra 1.6")];
+    let refused = served.send("POST", "/v1/clusters/eu/actions/upgrade", &old, Some(&json!({}))).await;
+    assert_eq!(refused.status, 406, "{}", refused.body);
+}
+
+/// Only an addition was taken under another system's name of a field.
+#[tokio::test]
+async fn a_field_is_patched_under_the_name_that_another_system_has_for_it() {
+    let served = Served::start().await;
+    site(&served).await;
+    for (operation, parked) in [
+        (json!({"op": "test", "path": "/maintenance", "value": false}), false),
+        (json!({"op": "replace", "path": "/maintenance", "value": true}), true),
+        (json!({"op": "test", "path": "/maintenance", "value": true}), true),
+        (json!({"op": "remove", "path": "/maintenance"}), false),
+        (json!({"op": "add", "path": "/maintenance", "value": true}), true),
+        (json!({"op": "replace", "path": "/parked", "value": false}), false),
+    ] {
+        let (status, node) = patch(&served, "/v1/nodes/n1", &json!([operation])).await;
+        assert_eq!(
+            (status, &node["maintenance"], &node["parked"]),
+            (200, &json!(parked), &json!(parked)),
+            "{operation}: {node}"
+        );
+    }
+    let shown = served.get("/v1/clusters/eu").await["cluster_template_id"].clone();
+    for (operation, template) in [
+        (json!({"op": "test", "path": "/cluster_template_id", "value": "v1"}), "v1"),
+        (json!({"op": "test", "path": "/cluster_template_id", "value": shown}), "v1"),
+        (json!({"op": "test", "path": "/cluster_template", "value": shown}), "v1"),
+        (json!({"op": "replace", "path": "/cluster_template_id", "value": "v2"}), "v2"),
+        (json!({"op": "replace", "path": "/cluster_template", "value": "v1"}), "v1"),
+    ] {
+        let (status, told) = patch(&served, "/v1/clusters/eu", &json!([operation])).await;
+        assert_eq!(status, 202, "{operation}: {told}");
+        assert_eq!(served.get("/v1/clusters/eu").await["cluster_template"], template, "{operation}");
+    }
+    let other = json!([{"op": "test", "path": "/cluster_template_id", "value": "v2"}]);
+    let (status, told) = patch(&served, "/v1/clusters/eu", &other).await;
+    let says = "/cluster_template_id is \"v1\" and not \"v2\"";
+    assert!(status == 412 && told["error"]["message"].as_str().unwrap().starts_with(says), "{told}");
+    let both =
+        json!([{"op": "add", "path": "/parked", "value": true}, {"op": "add", "path": "/maintenance", "value": false}]);
+    let (status, told) = patch(&served, "/v1/nodes/n1", &both).await;
+    assert_eq!((status, &told["parked"]), (200, &json!(false)), "they are one field, and the last one counts: {told}");
+}
+
+/// Ironic keeps them unique together.
+#[tokio::test]
+async fn an_instance_is_of_one_node_and_an_allocation_has_no_other_nodes() {
+    let served = Served::start().await;
+    let [one, other, third] = ["one", "other", "third"].map(|name| json!({"kind": "Node", "name": name}));
+    served.expect("POST", "/v1/apply", &json!({"objects": [one, other, third]}), 200).await;
+    let uuid = "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6";
+    let is_instance = json!([{"op": "add", "path": "/instance_uuid", "value": uuid}]);
+    let taken = async |path: &str, method: &str, body: &Value| {
+        let revision = served.api().cache().model().revision;
+        let told = served.send(method, path, &[], Some(body)).await;
+        assert_eq!((told.status, told.kind()), (409, "object.exists"), "{method} {path} {body}: {}", told.body);
+        let says = format!("Instance {uuid} is already associated with a node, it cannot be associated with");
+        assert!(
+            told.message().starts_with(&says) && told.message().ends_with("nothing was changed"),
+            "{}",
+            told.message()
+        );
+        assert_eq!(served.api().cache().model().revision, revision);
+    };
+    assert_eq!(patch(&served, "/v1/nodes/one", &is_instance).await.0, 200);
+    assert_eq!(patch(&served, "/v1/nodes/one", &is_instance).await.0, 200, "it has it already");
+    taken("/v1/nodes/other", "PATCH", &is_instance).await;
+    let class = json!([{"op": "add", "path": "/resource_class", "value": "small"}]);
+    assert_eq!(patch(&served, "/v1/nodes/other", &class).await.0, 200);
+    taken("/v1/allocations", "POST", &json!({"resource_class": "small", "uuid": uuid})).await;
+    taken("/v1/allocations", "POST", &json!({"resource_class": "none", "uuid": uuid})).await;
+    // Two at once in one write.
+    let both = json!({"objects": [
+        {"kind": "Node", "name": "other", "instance_uuid": "1d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"},
+        {"kind": "Node", "name": "third", "instance_uuid": "1d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"},
+    ]});
+    let told = served.send("POST", "/v1/apply?manager=admin&force=true", &[], Some(&both)).await;
+    assert_eq!((told.status, told.kind()), (409, "object.exists"), "{}", told.body);
+    // It is free again, and an allocation's own is its own.
+    assert_eq!(patch(&served, "/v1/nodes/one", &json!([{"op": "remove", "path": "/instance_uuid"}])).await.0, 200);
+    let made = served.expect("POST", "/v1/allocations", &json!({"resource_class": "small", "uuid": uuid}), 201).await;
+    assert_eq!((&made["state"], &made["uuid"]), (&json!("active"), &json!(uuid)), "{made}");
+    assert_eq!(served.get("/v1/nodes/other").await["instance_uuid"], uuid);
+    taken("/v1/nodes/one", "PATCH", &is_instance).await;
+    // Also of an allocation that found no node.
+    let failed = json!({"resource_class": "none", "uuid": "2d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"});
+    assert_eq!(served.expect("POST", "/v1/allocations", &failed, 201).await["state"], "error");
+    let set = json!([{"op": "add", "path": "/instance_uuid", "value": failed["uuid"]}]);
+    let (status, told) = patch(&served, "/v1/nodes/third", &set).await;
+    assert_eq!(status, 409, "{told}");
+    let says = "is the uuid of an allocation already, it cannot be associated with this other node third";
+    assert!(told["error"]["message"].as_str().unwrap().contains(says), "{told}");
+}
+
+/// As Ironic, but that one form of it is stored: two forms are one instance.
+#[tokio::test]
+async fn an_instance_is_a_uuid_in_whatever_form_it_is_sent() {
+    let served = Served::start().await;
+    let nodes = ["one", "other"].map(|name| json!({"kind": "Node", "name": name}));
+    served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
+    let uuid = "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6";
+    let set = |value: &str| json!([{"op": "add", "path": "/instance_uuid", "value": value}]);
+    assert_eq!(patch(&served, "/v1/nodes/one", &set("0D8E1F4A5B6C4D7E8F90A1B2C3D4E5F6")).await.0, 200);
+    assert_eq!(served.get("/v1/nodes/one").await["instance_uuid"], uuid);
+    let found = served.get("/v1/nodes?instance_uuid=0D8E1F4A-5B6C-4D7E-8F90-A1B2C3D4E5F6").await;
+    assert_eq!(found["nodes"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(patch(&served, "/v1/nodes/other", &set(&uuid.to_uppercase())).await.0, 409);
+    let (status, told) = patch(&served, "/v1/nodes/other", &set("my-vm")).await;
+    assert_eq!((status, &told["error"]["type"]), (400, &json!("field.invalid")), "{told}");
+    let applied = json!({"objects": [{"kind": "Node", "name": "other", "instance_uuid": "my-vm"}]});
+    assert_eq!(served.send("POST", "/v1/apply", &[], Some(&applied)).await.status, 400);
+    assert_eq!(patch(&served, "/v1/nodes/one", &set("")).await.0, 200);
+    assert_eq!(served.get("/v1/nodes/one").await["instance_uuid"], Value::Null);
+}
+
+/// A store of before has an instance twice: what goes of it is not judged.
+#[tokio::test]
+async fn nodes_that_share_an_instance_in_an_older_store_are_mended() {
+    let served = Served::start().await;
+    let nodes = ["one", "other", "third"].map(|name| json!({"kind": "Node", "name": name}));
+    served.expect("POST", "/v1/apply", &json!({"objects": nodes}), 200).await;
+    let uuid = "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6";
+    let mut write = Transaction::new();
+    for (name, form) in [("one", uuid.to_owned()), ("other", uuid.to_uppercase()), ("third", uuid.to_owned())] {
+        let mut node = served.api().cache().model().nodes.named(None, name).unwrap().as_ref().clone();
+        node.spec.extra.insert("instance_uuid".to_owned(), form.into());
+        write = write.put(key::object(Kind::Node, node.meta.uuid), codec::encode(&node));
+    }
+    served.api().registry.store().commit(write).await.unwrap();
+    while served.get("/v1/nodes/third").await["instance_uuid"] == Value::Null {
+        tokio::task::yield_now().await;
+    }
+    let label = json!([{"op": "add", "path": "/labels/a", "value": "b"}]);
+    assert_eq!(patch(&served, "/v1/nodes/other", &label).await.0, 200, "what is as it was is not judged");
+    let remove = json!([{"op": "remove", "path": "/instance_uuid"}]);
+    let (status, told) = patch(&served, "/v1/nodes/other", &remove).await;
+    assert_eq!(status, 200, "{told}");
+    let told = served.send("DELETE", "/v1/nodes/third", &[], None).await;
+    assert_eq!(told.status, 204, "{}", told.body);
+    let set = json!([{"op": "add", "path": "/instance_uuid", "value": uuid}]);
+    assert_eq!(patch(&served, "/v1/nodes/other", &set).await.0, 409, "it is still of the one");
+}

@@ -1,0 +1,495 @@
+//! The thin line and the check-in: init, run, token, enrol, a signed desired state, parking, superseding, content.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use hyper::Method;
+use serde_json::{Value, json};
+use stemma_controller::records::key;
+use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::store::{Query, Transaction};
+use stemma_core::object::Kind;
+use stemma_wire::clock::{Clock as _, SystemClock};
+use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
+use stemma_wire::message::desired::{Known, Profile, ProfileTask};
+use stemma_wire::message::observed::{Observation, Outcome, ReportedLabel, TaskResult};
+use stemma_wire::message::signed::SignedDesired;
+use stemma_wire::message::{Hash, PartDigest, WireVersion, hash_content};
+use stemma_wire::sign::Verifier;
+
+use crate::fleet::{self, Fleet, call, check_in, config, refused, send, state};
+
+#[tokio::test]
+async fn a_host_joins_and_is_told_a_signed_state_once() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    fleet.publish(host.node, 5, state("gold", None, &[]));
+    let news = host.news(0).await;
+    let desired = news.desired.expect("it holds nothing yet");
+    let root = fleet.parts().authority.root().clone();
+    let verifier = Verifier::new(fleet.parts().fleet.clone(), &[root]).unwrap();
+    verifier.check_desired(host.node, WireVersion::FIRST, &desired, SystemClock.unix_seconds()).unwrap();
+    let known: Known = postcard::from_bytes(&desired.known.unwrap()).unwrap();
+    assert_eq!(known.labels["tier"].value, "gold");
+    let news = host.news(0).await;
+    assert_eq!(news.desired, None, "equal digests are never sent");
+    assert!(news.observation.is_some(), "the observation is stored by now");
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_parked_check_in_is_answered_when_the_state_changes_and_only_then() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    fleet.publish(host.node, 5, state("gold", None, &[]));
+    host.news(0).await;
+    let began = Instant::now();
+    host.news(300).await;
+    assert!(began.elapsed() >= Duration::from_millis(300), "nothing changed, so it was held");
+    let node = host.node;
+    let waiting = tokio::spawn(async move { host.news(30_000).await });
+    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    fleet.publish(node, 6, state("gold", None, &[]));
+    fleet.publish(node, 7, state("silver", None, &[]));
+    let news = waiting.await.unwrap();
+    let desired = news.desired.unwrap();
+    assert_eq!(desired.revision.0, 7);
+    assert!(desired.known.is_some() && desired.task_set.is_none(), "the part that it holds is left out");
+    wait_until(|| !fleet.parts().desired.is_parked(node)).await;
+}
+
+#[tokio::test]
+async fn a_second_check_in_supersedes_the_parked_one() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    host.news(0).await;
+    let mut second = fleet.client(host.chain.clone(), host.key.clone_key());
+    let node = host.node;
+    let first = tokio::spawn(async move { host.check_in(30_000).await });
+    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    let answer: CheckInAnswer = call(&mut second, "/agent/v1/checkin", &check_in(None, 0)).await.unwrap();
+    assert!(matches!(answer, CheckInAnswer::Current(_)));
+    assert_eq!(first.await.unwrap(), Ok(CheckInAnswer::Superseded));
+}
+
+#[tokio::test]
+async fn stopping_answers_what_is_parked() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    host.news(0).await;
+    let node = host.node;
+    let waiting = tokio::spawn(async move { host.check_in(30_000).await });
+    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    let began = Instant::now();
+    fleet.controller.stop().await;
+    assert!(matches!(waiting.await.unwrap(), Ok(CheckInAnswer::Current(_))));
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn profiles_and_blobs_are_given_while_the_own_state_names_them() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let mut other = fleet.join("web-2").await;
+    let body = vec![42; 200_000];
+    let blob = hash_content(&body);
+    fleet.parts().blobs.put(blob, &body).unwrap();
+    let task = ProfileTask {
+        id: "site-conf".into(),
+        definition: "{}".into(),
+        references: Vec::new(),
+        after: Vec::new(),
+        barriers: Vec::new(),
+    };
+    let profile = Profile { tasks: vec![task] };
+    let named = state("gold", Some(&profile), &[blob]);
+    let hash = named.profile.as_ref().unwrap().name;
+    fleet.publish(host.node, 5, named);
+    let (profile_path, blob_path) = (path("profiles", hash), path("blobs", blob));
+    let got = send(&mut host.client, Method::GET, &profile_path, "").await;
+    assert_eq!(postcard::from_bytes::<Profile>(got.body()).unwrap(), profile);
+    let got = send(&mut host.client, Method::GET, &blob_path, "").await;
+    assert_eq!(got.body().as_ref(), body.as_slice());
+    for path in [&profile_path, &blob_path] {
+        let got = refused(&send(&mut other.client, Method::GET, path, "").await);
+        assert_eq!((got.status, got.kind.as_str()), (404, "object.not_found"), "another node's state names it");
+    }
+    fleet.publish(host.node, 6, state("gold", None, &[]));
+    for path in [&profile_path, &blob_path] {
+        assert_eq!(send(&mut host.client, Method::GET, path, "").await.status(), 404, "nothing names it any more");
+    }
+}
+
+fn path(kind: &str, hash: Hash) -> String {
+    format!("/agent/v1/{kind}/{hash}")
+}
+
+async fn wait_until(mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "the condition did not come to hold");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_silence_is_written_when_it_begins_and_when_it_ends_and_at_no_other_time() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let mut quick = state("gold", None, &[]);
+    quick.silent_after = Duration::from_secs(1);
+    fleet.publish(host.node, 5, quick);
+    host.news(0).await;
+    let seen = |fleet: &Fleet, node| fleet.parts().registry.cache().model().seen.get(&node).map(|seen| seen.lost);
+    let before = fleet.revision().await;
+    assert_eq!(seen(&fleet, host.node), None, "one that was never silent has no record");
+    wait_until(|| seen(&fleet, host.node) == Some(true)).await;
+    assert_eq!(fleet.revision().await, before + 1);
+    for _ in 0..3 {
+        host.news(0).await;
+    }
+    assert_eq!(seen(&fleet, host.node), Some(false));
+    assert_eq!(fleet.revision().await, before + 2);
+}
+
+/// Says an Observation, and gives back whether it was taken.
+async fn observe(host: &mut fleet::Host, observation: &Observation) -> bool {
+    let mut said = check_in(host.held, 0);
+    said.observation_digest = fleet::digest_of(observation);
+    said.observation = Some(observation.clone());
+    match call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap() {
+        CheckInAnswer::Current(news) => news.observation == Some(said.observation_digest),
+        CheckInAnswer::Superseded => panic!("superseded by nobody"),
+    }
+}
+
+#[tokio::test]
+async fn s38_of_what_a_host_detects_the_good_is_taken_and_the_rest_is_told() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let traits = [
+        "HW_CPU_X86_AVX2",
+        "HW_CPU_X86_NO_SUCH",
+        "CUSTOM_OK",
+        "CUSTOM_\u{1b}[2J",
+        &format!("CUSTOM_{}", "A".repeat(249)),
+    ];
+    let traits = traits.map(str::to_owned).to_vec();
+    assert!(observe(&mut host, &Observation { traits, ..Observation::default() }).await);
+    let node = fleet.read("/v1/nodes/web-1").await;
+    assert_eq!(node["traits"], json!(["CUSTOM_OK", "HW_CPU_X86_AVX2"]));
+    let longest = format!("'CUSTOM_{}…'", "A".repeat(57));
+    let message = format!(
+        "its host reports traits that are not taken: 'CUSTOM_\\u{{1b}}[2J', {longest}, 'HW_CPU_X86_NO_SUCH' (a standard name, or CUSTOM_ and \
+         then capitals, digits and '_', at most 255 characters)"
+    );
+    let principal = format!("node/{}", host.node);
+    fleet.audited(&principal, "trait.invalid", 1).await;
+    let finding = json!({"severity": "warning", "code": "trait.refused", "object": "node/web-1", "message": message});
+    assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
+}
+
+/// The host has what its group requires by a rule alone.
+#[tokio::test]
+async fn w07_a_write_of_a_rule_says_whom_it_reaches_and_what_it_takes_from_them() {
+    let fleet = Fleet::start().await;
+    fleet
+        .apply(json!([
+            {"kind": "Cluster", "name": "prod"},
+            {"kind": "NodeGroup", "cluster": "prod", "name": "web", "requirements": {"trait:CUSTOM_A": "required"}},
+        ]))
+        .await;
+    let mut host = fleet.join_group("prod/web", "web-1").await;
+    assert!(observe(&mut host, &Observation::default()).await);
+    let act = |op: &str, args: Value| json!({"op": op, "args": args});
+    let actions = |name: &str| {
+        let rack = json!({"path": "labels/rack", "value": "r1"});
+        json!([act("add-trait", json!({"name": name})), act("set-attribute", rack)])
+    };
+    let rule = json!({"kind": "InspectionRule", "name": "a", "actions": actions("CUSTOM_A")});
+    let hosts = |answer: &hyper::Response<bytes::Bytes>| answer.headers()["stemma-hosts"].to_str().unwrap().to_owned();
+    let tried = fleet.answer(Method::POST, "/v1/apply?dry_run=true", &json!({"objects": [rule]})).await;
+    assert_eq!((tried.status().as_u16(), &*hosts(&tried)), (200, "1"), "{tried:?}");
+    fleet.apply(json!([rule])).await;
+    assert_eq!(fleet.read("/v1/nodes/web-1").await["labels"]["rack"], "r1");
+
+    // An edit that takes the trait is an error among the findings, and a strict one is refused.
+    let other = json!({"objects": [{"kind": "InspectionRule", "name": "a", "actions": [actions("CUSTOM_B")[0]]}]});
+    let (status, told) = fleet.ask(Method::POST, "/v1/apply?force=true&dry_run=true", &other).await;
+    assert_eq!((status, &told["lost_labels"]), (200, &json!({"rack": 1})), "{told}");
+    let found = |told: &Value| {
+        let found = told["findings"].as_array().unwrap().iter().find(|one| one["code"] == "requirement.unmet");
+        found.map(|one| (one["object"].clone(), one["written"].clone()))
+    };
+    assert_eq!(found(&told), Some((json!("node/web-1"), json!("inspectionrule/a"))), "{told}");
+    let (status, refused) = fleet.ask(Method::POST, "/v1/apply?force=true&strict=true", &other).await;
+    assert_eq!((status, &refused["error"]["type"]), (400, &json!("finding.strict")), "{refused}");
+
+    // So is its end.
+    let gone = fleet.answer(Method::DELETE, "/v1/inspection_rules/a?dry_run=true", &Value::Null).await;
+    assert_eq!((gone.status().as_u16(), &*hosts(&gone)), (204, "1"), "{gone:?}");
+    let warning = gone.headers()["warning"].to_str().unwrap();
+    assert!(warning.contains("CUSTOM_A"), "{warning}");
+}
+
+#[tokio::test]
+async fn s38_51_detected_traits_block_no_operator_and_cost_no_host_its_fleet() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let mut traits: Vec<String> = (0..50).map(|n| format!("CUSTOM_{n:02}")).collect();
+    traits.push("HW_CPU_X86_AVX2".to_owned());
+    let observation =
+        Observation { traits, facts: [("cpu.count".to_owned(), "4".to_owned())].into(), ..Observation::default() };
+    fleet.publish(host.node, 5, state("gold", None, &[]));
+    assert!(observe(&mut host, &observation).await);
+    let node = fleet.read("/v1/nodes/web-1").await;
+    let taken = node["traits"].as_array().unwrap();
+    assert_eq!(taken.len(), 50, "the limit of a source");
+    assert!(taken.contains(&json!("HW_CPU_X86_AVX2")), "a standard name goes before made up ones");
+    assert!(node["findings"].to_string().contains("1 beyond the 50 that one source may give"), "{}", node["findings"]);
+    let own: Vec<String> = (0..50).map(|n| format!("CUSTOM_OWN_{n:02}")).collect();
+    let (status, body) = fleet.ask(Method::PUT, "/v1/nodes/web-1/traits", &json!({"traits": own})).await;
+    assert_eq!(status, 200, "{body}");
+    let (status, body) = fleet.ask(Method::PUT, "/v1/nodes/web-1/traits/CUSTOM_OWN_50", &Value::Null).await;
+    assert_eq!((status, &body["error"]["type"]), (400, &json!("trait.invalid")), "an operator's own limit is his own");
+    assert!(host.news(0).await.desired.is_some(), "the next good request");
+    fleet.audited(&format!("node/{}", host.node), "trait.invalid", 1).await;
+}
+
+#[tokio::test]
+async fn s39_facts_as_deep_as_a_check_in_carries_end_no_controller() {
+    let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let task = json!({"id": "a", "type": "file", "tags": ["x"], "parameters": {"path": "/a", "template": "{{ facts.cpu.count }}"}});
+    fleet
+        .apply(json!([
+            {"kind": "Release", "name": "site", "roles": {"r": {"tags": ["x"]}}, "tags": {"x": {}}, "tasks": [task]},
+            {"kind": "Cluster", "name": "c", "release": "site"},
+            {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["r"]},
+        ]))
+        .await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    let facts = [(format!("cpu.count{}", ".a".repeat(1_000_000)), "1".to_owned())].into();
+    assert!(observe(&mut host, &Observation { facts, ..Observation::default() }).await);
+    for _ in 0..2 {
+        let node = fleet.read("/v1/nodes/web-1").await;
+        let message = "its host reports more than is taken; left out: 1 facts (a path has at most 16 names and 255 bytes, a value 16384 \
+                       bytes, all together 262144)";
+        let finding =
+            json!({"severity": "warning", "code": "report.left_out", "object": "node/web-1", "message": message});
+        assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
+        fleet.controller.stop().await;
+        fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_desired_state_that_the_agent_would_refuse_is_not_published_and_is_a_finding() {
+    let fleet =
+        Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
+    let annotations = |bytes: usize| (0..50).map(|n| (format!("a{n}"), "v".repeat(bytes))).collect::<BTreeMap<_, _>>();
+    let accepted: Vec<String> = (0..15).map(|n| format!("l{n}")).collect();
+    let cluster = |bytes: usize| json!([{"kind": "Cluster", "name": "c", "annotations": annotations(bytes), "host_labels": {"accept": accepted}}]);
+    fleet.apply(cluster(4094)).await;
+    fleet.apply(json!([{"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    wait_until(|| fleet.parts().desired.published.get() > 0).await;
+    // No write of an operator made it so: the host's own labels do.
+    let label = ReportedLabel { value: "v".repeat(4090), source: "labels.d/x:1".into() };
+    let labels = (0..15).map(|n| (format!("l{n}"), label.clone())).collect();
+    assert!(observe(&mut host, &Observation { labels, ..Observation::default() }).await);
+    let node = fleet.read("/v1/nodes/web-1").await;
+    assert!(node["findings"].to_string().contains("desired.too_large"), "{}", node["findings"]);
+    let known: Known = postcard::from_bytes(&desired(&mut host).await.known.unwrap()).unwrap();
+    assert_eq!(known.labels.len(), 0, "what was published before it became too large");
+    fleet.apply(cluster(2000)).await;
+    let node = fleet.read("/v1/nodes/web-1").await;
+    assert!(!node["findings"].to_string().contains("desired.too_large"), "{}", node["findings"]);
+    let known: Known = postcard::from_bytes(&desired(&mut host).await.known.unwrap()).unwrap();
+    assert_eq!(known.labels.len(), 15);
+}
+
+/// The next desired state that it is told; a check-in may be answered before it for something else.
+async fn desired(host: &mut fleet::Host) -> SignedDesired {
+    for _ in 0..20 {
+        if let Some(desired) = host.news(500).await.desired {
+            return desired;
+        }
+    }
+    panic!("it is told nothing");
+}
+
+#[tokio::test]
+async fn what_is_released_fixes_its_versions_and_a_node_that_is_deleted_leaves_nothing_it_said() {
+    let fleet =
+        Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
+    let release = |name: &str, more: Value| {
+        let mut release = json!({"kind": "Release", "name": name, "version": "1"});
+        release.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        release
+    };
+    fleet
+        .apply(json!([
+            release("lib", json!({})),
+            release("unused", json!({})),
+            release("site", json!({"imports": ["lib@1"], "roles": {"r": {"tags": ["x"]}}, "tags": {"x": {}}})),
+            {"kind": "Cluster", "name": "c", "release": "site@1"},
+            {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["r"]},
+        ]))
+        .await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    assert!(observe(&mut host, &Observation::default()).await);
+    desired(&mut host).await;
+    let keys = async |prefix: &'static str| {
+        let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
+        let list = snapshot.list(&Query::prefix(prefix)).await.unwrap();
+        list.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("fixed/").await, ["fixed/lib@1", "fixed/site@1"]);
+    assert_eq!((keys("observation/").await.len(), keys("observed/").await.len()), (1, 1));
+    let (status, body) = fleet.ask(Method::DELETE, "/v1/nodes/web-1", &Value::Null).await;
+    assert_eq!(status, 204, "{body}");
+    assert_eq!((keys("observation/").await, keys("observed/").await), (vec![], vec![]));
+    let edit =
+        json!({"objects": [release("lib", json!({"roles": {"late": {"tags": ["late"]}}, "tags": {"late": {}}}))]});
+    let (status, body) = fleet.ask(Method::POST, "/v1/apply?force=true", &edit).await;
+    assert_eq!((status, &body["error"]["type"]), (409, &json!("object.in_use")), "also when it runs nowhere: {body}");
+    fleet.apply(json!([release("unused", json!({"tags": {"late": {}}}))])).await;
+}
+
+#[tokio::test]
+async fn an_observation_with_too_many_labels_does_not_cost_a_host_its_fleet() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let label = ReportedLabel { value: "v".into(), source: "labels.d/x:1".into() };
+    let labels = (0..257).map(|n| (format!("l{n}"), label.clone())).collect();
+    let observation = Observation { labels, ..Observation::default() };
+    fleet.publish(host.node, 5, state("gold", None, &[]));
+    assert!(!observe(&mut host, &observation).await);
+    fleet.audited(&format!("node/{}", host.node), "report_refused", 1).await;
+    assert!(host.news(0).await.desired.is_some(), "and the host is told all the same");
+    let mut said = check_in(None, 0);
+    said.observation_digest = fleet::digest_of(&observation);
+    said.observation_digest.0[0] ^= 1;
+    said.observation = Some(observation);
+    let got = call::<_, CheckInAnswer>(&mut host.client, "/agent/v1/checkin", &said).await.unwrap_err();
+    assert_eq!((got.status, got.kind.as_str()), (400, "message.malformed"), "a digest must be its own");
+}
+
+/// Results with long differences, numbered on.
+fn results(from: u64, count: u64) -> Vec<TaskResult> {
+    let result = |sequence| TaskResult {
+        sequence,
+        task_set: PartDigest([1; 32]),
+        task: format!("t{}", sequence % 256),
+        outcome: Outcome::Changed,
+        message: String::new(),
+        output: String::new(),
+        diff: "d".repeat(16_000),
+        duration_ms: 1,
+    };
+    (from..from + count).map(result).collect()
+}
+
+#[tokio::test]
+async fn w10_01_a_host_that_floods_results_is_told_to_wait_and_keeps_them() {
+    let fleet = Fleet::start().await;
+    let (mut host, mut other) = (fleet.join("web-1").await, fleet.join("web-2").await);
+    let mut acknowledged = 0;
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        let said = CheckIn { results: results(acknowledged + 1, 64), ..check_in(None, 0) };
+        let answer = call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap();
+        let CheckInAnswer::Current(news) = answer else { panic!("superseded by nobody") };
+        if news.acknowledged == acknowledged {
+            waits.push(news.next_ms);
+        }
+        acknowledged = news.acknowledged;
+    }
+    assert!(acknowledged * 16_000 < 12 << 20, "{acknowledged} were stored");
+    assert!(waits.len() > 5 && waits.iter().all(|wait| *wait == 10_000), "{waits:?}");
+    assert_eq!(fleet.rejected("results_too_fast"), waits.len() as u64);
+    let odd = CheckIn { observation_digest: PartDigest([9; 32]), ..check_in(None, 0) };
+    call::<_, CheckInAnswer>(&mut host.client, "/agent/v1/checkin", &odd).await.unwrap_err();
+    let principal = format!("node/{}", host.node);
+    fleet.audited(&principal, "message.malformed", 1).await;
+    assert_eq!(fleet.accused(&principal).await, ["message.malformed"], "what waits is no refusal");
+    let said = CheckIn { results: results(1, 64), ..check_in(None, 0) };
+    let answer = call(&mut other.client, "/agent/v1/checkin", &said).await.unwrap();
+    assert!(matches!(answer, CheckInAnswer::Current(news) if news.acknowledged == 64), "others are unharmed");
+}
+
+#[tokio::test]
+async fn w09_two_hosts_with_one_identity_are_told_of() {
+    let fleet = Fleet::start().await;
+    fleet
+        .apply(json!([
+            {"kind": "Cluster", "name": "c"},
+            {"kind": "NodeGroup", "cluster": "c", "name": "g"},
+        ]))
+        .await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    let mut copy = fleet.client(host.chain.clone(), host.key.clone_key());
+    let (node, principal) = (host.node, format!("node/{}", host.node));
+    for _ in 0..3 {
+        assert_eq!(fleet.rejected("identity_doubled"), 0);
+        host.news(0).await;
+        let said = CheckIn { boot_id: [2; 16], ..check_in(None, 0) };
+        let _told: CheckInAnswer = call(&mut copy, "/agent/v1/checkin", &said).await.unwrap();
+    }
+    fleet.audited(&principal, "identity_doubled", 1).await;
+    assert_eq!(fleet.rejected("identity_doubled"), 1, "it is told once, with both addresses");
+    let entry = &fleet.read("/v1/audit?refused=true").await["audit"][0];
+    let port = |field: &str| entry[field].as_str().and_then(|at| at.strip_prefix("127.0.0.1:")).map(str::to_owned);
+    assert!(port("address").is_some() && port("other_address").is_some(), "{entry}");
+    assert_ne!(port("address"), port("other_address"));
+    let shown = fleet.read(&format!("/v1/nodes/{node}")).await;
+    assert_eq!(shown["state"], "failed");
+    let found = &shown["findings"][0];
+    assert_eq!((&found["code"], &found["severity"]), (&json!("identity.doubled"), &json!("error")));
+    let message = found["message"].as_str().unwrap();
+    assert_eq!(message.matches("127.0.0.1:").count(), 2, "both addresses: {message}");
+    // Whoever tells of the node's findings tells all of them.
+    let labelled = json!([{"kind": "Node", "name": "web-1", "nodegroup": "c/g", "labels": {"a": "b"}}]);
+    let (_, written) = fleet.ask(Method::POST, "/v1/apply", &json!({ "objects": labelled })).await;
+    let resolved = fleet.read(&format!("/v1/nodes/{node}/resolved")).await;
+    for told in [written, resolved, fleet.read("/v1/clusters/c/validate").await] {
+        assert_eq!(told["findings"][0]["code"], "identity.doubled", "{told}");
+    }
+    assert!(fleet.parts().metrics.text().contains("stemma_nodes_doubled 1\n"));
+    host.news(0).await;
+    // Also where the node's group is not there, as no write leaves it.
+    let group = fleet.read("/v1/clusters/c/nodegroups/g").await["uuid"].as_str().unwrap().parse().unwrap();
+    let gone = Transaction::new().delete(key::object(Kind::NodeGroup, group));
+    let revision = fleet.parts().registry.store().commit(gone).await.unwrap();
+    fleet.parts().registry.cache().reached(revision).await;
+    let shown = fleet.read(&format!("/v1/nodes/{node}")).await;
+    let codes: Vec<_> = shown["findings"].as_array().unwrap().iter().map(|found| &found["code"]).collect();
+    assert_eq!(codes, ["node.incomplete", "identity.doubled"]);
+}
+
+#[tokio::test]
+async fn what_a_host_was_refused_is_found_by_its_node_also_when_that_is_gone() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let odd = CheckIn { observation_digest: PartDigest([9; 32]), ..check_in(None, 0) };
+    call::<_, CheckInAnswer>(&mut host.client, "/agent/v1/checkin", &odd).await.unwrap_err();
+    let node = host.node;
+    fleet.audited(&format!("node/{node}"), "message.malformed", 1).await;
+    for is_there in [true, false] {
+        for (object, expected) in [
+            ("node/web-1".to_owned(), 1),
+            (format!("node/{node}"), 1),
+            (node.to_string(), 1),
+            (format!("cluster/{node}"), 0),
+            ("node/web-2".to_owned(), 0),
+        ] {
+            let list = fleet.read(&format!("/v1/audit?refused=true&object={object}")).await;
+            assert_eq!(list["audit"].as_array().unwrap().len(), expected, "{object}, there: {is_there}");
+        }
+        let deleted = fleet.ask(Method::DELETE, "/v1/nodes/web-1", &Value::Null).await;
+        assert_eq!(deleted.0, if is_there { 204 } else { 404 }, "{deleted:?}");
+    }
+}

@@ -1,0 +1,303 @@
+//! Server-sent events: changes of objects by revision, where nodes stand, and who is told what.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Request;
+use serde_json::{Value, json};
+use stemma_controller::api::{AnswerBody, Api, answer};
+use stemma_controller::records::reported::ObservationRecord;
+use stemma_controller::records::{codec, key};
+use stemma_controller::store::{RedbOptions, Transaction};
+use stemma_core::object::{ClusterId, Observation, ReportedLabel, Timestamp};
+use tokio::time::timeout;
+
+use crate::fleet::digest_of;
+use crate::served::Served;
+
+/// How long an event may take: ten times what is promised of a write that is waited for.
+const SOON: Duration = Duration::from_secs(10);
+
+/// One event: its id, its class and what it tells.
+type Told = (Option<String>, String, Value);
+
+struct Stream {
+    body: AnswerBody,
+    text: String,
+}
+
+impl Stream {
+    async fn open(api: Arc<Api>, path: &str, last: Option<u64>) -> Self {
+        let mut request = Request::get(path).header("host", "localhost");
+        if let Some(last) = last {
+            request = request.header("last-event-id", last.to_string());
+        }
+        let response = answer(api, None, request.body(Full::new(Bytes::new())).unwrap()).await;
+        assert_eq!(response.status().as_u16(), 200, "GET {path}");
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self { body: response.into_body(), text: String::new() }
+    }
+
+    /// The next event; `None` where the stream ends.
+    async fn next(&mut self) -> Option<Told> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.text = rest;
+                let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+                let Some(data) = field("data") else { continue };
+                let class = field("event").unwrap().to_owned();
+                return Some((field("id").map(str::to_owned), class, serde_json::from_str(data).unwrap()));
+            }
+            let frame = timeout(SOON, self.body.frame()).await.expect("an event in time")?;
+            self.text.push_str(std::str::from_utf8(&frame.unwrap().into_data().unwrap()).unwrap());
+        }
+    }
+
+    /// The next change of an object: its id, and `ACTION KIND/NAME in CLUSTER`.
+    async fn change(&mut self) -> (Option<u64>, String) {
+        let (id, class, data) = self.next().await.unwrap();
+        assert_eq!(class, "object", "{data}");
+        let text = |field: &str| data[field].as_str().unwrap_or("-").to_owned();
+        let what = format!("{} {}/{} in {}", text("action"), text("kind"), text("name"), text("cluster"));
+        (id.map(|id| id.parse().unwrap()), what)
+    }
+}
+
+async fn site() -> Served {
+    let served = Served::start().await;
+    let objects = json!({"objects": [
+        {"kind": "Cluster", "name": "prod", "labels": {"tier": "gold"}},
+        {"kind": "NodeGroup", "cluster": "prod", "name": "web"},
+        {"kind": "Node", "name": "n1", "nodegroup": "prod/web"},
+        {"kind": "Node", "name": "loose"},
+    ]});
+    served.expect("POST", "/v1/apply", &objects, 200).await;
+    served
+}
+
+#[tokio::test]
+async fn a_revision_is_told_whole_and_its_last_event_has_the_id() {
+    let served = site().await;
+    let mut stream = Stream::open(served.api(), "/v1/events?class=object&from=1", None).await;
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        told.push(stream.change().await);
+    }
+    let names: Vec<&str> = told.iter().map(|(_, what)| what.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "created cluster/prod in prod",
+            "created nodegroup/web in prod",
+            "created node/n1 in prod",
+            "created node/loose in -"
+        ]
+    );
+    let ids: Vec<Option<u64>> = told.iter().map(|(id, _)| *id).collect();
+    assert!(ids[..3].iter().all(Option::is_none), "{ids:?}");
+    let last = ids[3].unwrap();
+    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/a", "value": "b"}]), 200).await;
+    let (id, class, data) = stream.next().await.unwrap();
+    assert_eq!((class.as_str(), &data["object"]["labels"]), ("object", &json!({"a": "b"})));
+    assert_eq!(data["object"]["resource_version"], data["revision"]);
+    assert_eq!(id.unwrap(), data["revision"].to_string());
+    served.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
+    let (_, _, gone) = stream.next().await.unwrap();
+    assert_eq!(
+        json!([gone["action"], gone["name"], gone["object"]]),
+        json!(["deleted", "loose", null]),
+        "of what is gone its name is told"
+    );
+    // Whoever was cut off goes on behind what it has seen.
+    let mut again = Stream::open(served.api(), "/v1/events?class=object", Some(last)).await;
+    assert_eq!(again.change().await.1, "updated node/n1 in prod");
+    assert_eq!(again.change().await.1, "deleted node/loose in -");
+}
+
+#[tokio::test]
+async fn kinds_and_labels_exclude_and_what_leaves_a_selection_is_told() {
+    let served = site().await;
+    let mut nodes = Stream::open(served.api(), "/v1/events?class=object&kind=node&from=1", None).await;
+    let mut gold =
+        Stream::open(served.api(), "/v1/events?class=object&kind=node&selector=tier%3Dgold&from=1", None).await;
+    assert_eq!(nodes.change().await.1, "created node/n1 in prod");
+    assert_eq!(nodes.change().await.1, "created node/loose in -");
+    assert_eq!(gold.change().await.1, "created node/n1 in prod", "its label is the cluster's");
+    served
+        .expect("PATCH", "/v1/nodes/loose", &json!([{"op": "add", "path": "/labels/tier", "value": "silver"}]), 200)
+        .await;
+    served
+        .expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/tier", "value": "silver"}]), 200)
+        .await;
+    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/other", "value": "x"}]), 200).await;
+    served.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
+    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "remove", "path": "/labels/tier"}]), 200).await;
+    assert_eq!(gold.change().await.1, "updated node/n1 in prod", "it had the label before");
+    let (_, _, back) = gold.next().await.unwrap();
+    assert!(back["object"]["labels"].get("tier").is_none(), "what came between was another's: {back}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_is_refused() {
+    let served = site().await;
+    for (path, status, kind) in [
+        ("/v1/events?from=1000000", 409, "revision.ahead"),
+        ("/v1/events?from=x", 400, "request.query"),
+        ("/v1/events?class=none", 400, "request.query"),
+        ("/v1/events?kind=nodes", 400, "request.query"),
+        ("/v1/events?selector=%2C%2C", 400, "selector.invalid"),
+        ("/v1/events?since=1", 400, "request.query"),
+    ] {
+        let refused = served.send("GET", path, &[], None).await;
+        assert_eq!((refused.status, &refused.body["error"]["type"]), (status, &json!(kind)), "{path}");
+    }
+    let refused = served.send("GET", "/v1/events", &[("last-event-id", "x")], None).await;
+    assert_eq!(refused.status, 400);
+}
+
+async fn is_admitted(served: &Served) -> bool {
+    let request = Request::get("/v1/events").header("host", "localhost").body(Full::new(Bytes::new())).unwrap();
+    answer(served.api(), None, request).await.status() == 200
+}
+
+#[tokio::test]
+async fn a_client_that_is_told_nothing_goes_on_behind_what_was_looked_at() {
+    let served = site().await;
+    let mut stream = Stream::open(served.api(), "/v1/events?kind=release", None).await;
+    let frame = timeout(SOON, stream.body.frame()).await.unwrap().unwrap().unwrap().into_data().unwrap();
+    let head = served.api().cache().model().revision;
+    assert_eq!(frame, format!(": begins\nid: {head}\n\n"), "the id of what is not told, without an event");
+}
+
+#[tokio::test]
+async fn what_is_no_longer_kept_is_refused() {
+    let few = RedbOptions { kept_changes: 8, recent_changes: 8, ..RedbOptions::default() };
+    let served = Served::start_over(None, few).await;
+    for n in 0..32 {
+        served.expect("POST", "/v1/clusters", &json!({"name": format!("c{n}")}), 202).await;
+    }
+    let refused = served.send("GET", "/v1/events?from=1", &[], None).await;
+    assert_eq!((refused.status, &refused.body["error"]["type"]), (410, &json!("events.compacted")));
+    let detail = refused.body["error"]["detail"].as_str().unwrap();
+    assert!(detail.contains("read everything again"), "{detail}");
+}
+
+#[tokio::test]
+async fn who_is_bound_to_a_cluster_is_not_told_what_was_or_comes_to_be_elsewhere() {
+    let served = site().await;
+    served.expect("POST", "/v1/clusters", &json!({"name": "far", "labels": {"zone": "far"}}), 202).await;
+    served.expect("POST", "/v1/clusters/far/nodegroups", &json!({"name": "web"}), 202).await;
+    let place = |group: Option<&str>| json!([{"op": "add", "path": "/nodegroup", "value": group}]);
+    let secret = json!([{"op": "add", "path": "/labels/secret", "value": "far"}]);
+    // In turn in no cluster, in this one, in another.
+    served.expect("PATCH", "/v1/nodes/loose", &secret, 200).await;
+    served.expect("PATCH", "/v1/nodes/loose", &place(Some("prod/web")), 200).await;
+    served.expect("PATCH", "/v1/nodes/loose", &place(Some("far/web")), 200).await;
+    served
+        .expect("PATCH", "/v1/nodes/loose", &json!([{"op": "add", "path": "/labels/secret", "value": "more"}]), 200)
+        .await;
+    served
+        .expect("PATCH", "/v1/clusters/prod", &json!([{"op": "add", "path": "/labels/last", "value": "x"}]), 202)
+        .await;
+    served.expect("PATCH", "/v1/nodes/n1", &json!([{"op": "add", "path": "/labels/zone", "value": "far"}]), 200).await;
+    let model = served.api().cache().model();
+    let within = model.clusters.find(None, "prod").unwrap().meta.uuid;
+    let bound = Api { within: Some(ClusterId(within)), ..Api::clone(&served.api()) };
+    let bound = Arc::new(bound);
+    let mut selected =
+        Stream::open(Arc::clone(&bound), "/v1/events?class=object&from=1&selector=zone%3Dfar", None).await;
+    assert_eq!(selected.change().await.1, "updated node/n1 in prod", "what a node inherits elsewhere selects nothing");
+    let mut stream = Stream::open(bound, "/v1/events?class=object&from=1", None).await;
+    let mut loose = Vec::new();
+    loop {
+        let (_, _, data) = stream.next().await.unwrap();
+        if data["name"] == "loose" {
+            loose.push((data["cluster"].clone(), data["object"]["labels"]["secret"].clone()));
+        }
+        assert_ne!(data["name"], "far", "{data}");
+        if data["object"]["labels"]["last"] == "x" {
+            break;
+        }
+    }
+    assert_eq!(loose, [(json!("prod"), json!("far")), (json!("prod"), Value::Null)], "it came, and it went");
+}
+
+#[tokio::test]
+async fn streams_have_places_of_their_own_and_end_with_a_word() {
+    let served = site().await;
+    let mut streams = Vec::new();
+    for _ in 0..1_000 {
+        streams.push(Stream::open(served.api(), "/v1/events", None).await);
+    }
+    assert_eq!(served.send("GET", "/v1/events", &[], None).await.status, 503);
+    served.get("/v1/nodes").await;
+    drop(streams.pop());
+    // A place is free once the stream has noticed.
+    timeout(SOON, async {
+        while !is_admitted(&served).await {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    served.api().streams.end();
+    for stream in &mut streams {
+        let (_, class, data) = stream.next().await.unwrap();
+        assert_eq!((class.as_str(), &data["error"]["type"]), ("end", &json!("server.stopping")));
+        assert!(stream.next().await.is_none());
+    }
+}
+
+/// What a host reports was asked of nobody, and a label that a host fills in was not there.
+#[tokio::test]
+async fn events_are_selected_by_what_hosts_report_as_lists_are() {
+    let served = site().await;
+    let accepts = json!({"objects": [{"kind": "Cluster", "name": "prod", "labels": {"tier": "gold"}, "host_labels": {"accept": ["rack"]}}]});
+    served.expect("POST", "/v1/apply?force=true", &accepts, 200).await;
+    let uuid = served.get("/v1/nodes/n1").await["uuid"].as_str().unwrap().parse().unwrap();
+    let label =
+        |key: &str, value: &str| ReportedLabel { key: key.into(), value: value.into(), source: "node-labels".into() };
+    let record = ObservationRecord {
+        at: Timestamp(0),
+        digest: digest_of(&stemma_wire::message::observed::Observation::default()),
+        observation: Observation {
+            labels: [label("rack", "r1"), label("slot", "s1")].into_iter().collect(),
+            ..Observation::default()
+        },
+        label_sources: BTreeMap::new(),
+    };
+    let store = Arc::clone(served.api().registry.store());
+    let written = Transaction::default().put(key::of_node(key::OBSERVATIONS, uuid), codec::encode(&record));
+    let revision = store.commit(written).await.unwrap();
+    served.api().cache().reached(revision).await;
+    for (selector, is_listed) in
+        [("reported:slot%3Ds1", true), ("rack%3Dr1", true), ("reported:!slot", false), ("reported:slot%3Ds2", false)]
+    {
+        let listed = served.get(&format!("/v1/nodes?selector={selector}")).await;
+        let is_n1 = |row: &Value| row["name"] == "n1";
+        assert_eq!(listed["nodes"].as_array().unwrap().iter().any(is_n1), is_listed, "{selector}");
+    }
+    let open = async |selector: &str| {
+        Stream::open(served.api(), &format!("/v1/events?class=object&kind=node&selector={selector}"), None).await
+    };
+    let (mut slot, mut rack, mut none) =
+        (open("reported:slot%3Ds1").await, open("rack%3Dr1").await, open("reported:!slot").await);
+    for (node, value) in [("loose", "1"), ("n1", "2")] {
+        let set = json!([{"op": "add", "path": "/extra/n", "value": value}]);
+        served.expect("PATCH", &format!("/v1/nodes/{node}"), &set, 200).await;
+    }
+    served.expect("DELETE", "/v1/nodes/n1", &Value::Null, 204).await;
+    for stream in [&mut slot, &mut rack] {
+        assert_eq!(stream.change().await.1, "updated node/n1 in prod");
+    }
+    for stream in [&mut slot, &mut rack] {
+        assert_eq!(stream.change().await.1, "deleted node/n1 in prod", "nobody knows any more what it reported");
+    }
+    assert_eq!(none.change().await.1, "updated node/loose in -");
+}

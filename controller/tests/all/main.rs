@@ -1,0 +1,26 @@
+//! The tests of the controller as one program, which is linked once. Those that measure are programs of their own.
+
+#[path = "../fleet/mod.rs"]
+mod fleet;
+#[path = "../served/mod.rs"]
+mod served;
+
+mod admin_loopback;
+mod admin_tls;
+mod agents_authority;
+mod api;
+mod api_catalog;
+mod api_changes;
+mod api_lists;
+mod api_patch;
+mod audit;
+mod checkin;
+mod enrolment;
+mod events;
+mod held;
+mod noticed;
+mod principals;
+mod said_on_host;
+mod slow_store;
+mod start;
+mod tls_refusals;

@@ -1,0 +1,285 @@
+//! Who is bound to a cluster: what it sees, and what it writes.
+
+use bytes::Bytes;
+use hyper::{Method, Request};
+use serde_json::{Value, json};
+use stemma_wire::client::Client;
+
+use crate::fleet::Fleet;
+use crate::principals::people::{JSON, ask, certified, principal, told_of, two_clusters};
+
+fn named(list: &Value, key: &str, field: &str) -> Vec<String> {
+    list[key].as_array().unwrap().iter().map(|one| one[field].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn node(name: &str, group: &str) -> Value {
+    json!({"kind": "Node", "name": name, "nodegroup": group})
+}
+
+fn apply(objects: &Value) -> String {
+    json!({ "objects": objects }).to_string()
+}
+
+#[tokio::test]
+async fn lists_and_filters_of_who_is_bound_hold_nothing_of_others() {
+    let fleet = Fleet::start().await;
+    let [_, far] = two_clusters(&fleet).await;
+    let mut bound = principal(&fleet, "otto", "operator", Some("own")).await;
+    for (path, key, field, expected) in [
+        ("/v1/nodes", "nodes", "name", vec!["own-node"]),
+        ("/v1/nodes/detail", "nodes", "name", vec!["own-node"]),
+        ("/v1/nodes?nodegroup=web", "nodes", "name", vec!["own-node"]),
+        ("/v1/clusters", "clusters", "name", vec!["own"]),
+        ("/v1/clusters/detail", "clusters", "name", vec!["own"]),
+        ("/v1/clusters/own/nodegroups", "nodegroups", "name", vec!["web"]),
+        ("/v1/allocations", "allocations", "name", vec!["own-allocation"]),
+        ("/v1/join-tokens", "tokens", "nodegroup", vec!["own/web"]),
+        ("/v1/principals", "principals", "name", vec!["own-principal", "otto"]),
+        ("/v1/certificates", "certificates", "principal", vec!["own-principal", "own-principal", "otto"]),
+    ] {
+        let told = ask(&mut bound, "GET", path, &[], "").await;
+        assert_eq!(told.status, 200, "{path}: {}", told.body);
+        assert_eq!(named(&told.body, key, field), expected, "{path}");
+    }
+    for path in ["/v1/nodes?nodegroup=far/web", "/v1/nodes?cluster=far", "/v1/nodes/validate?node=far-node"] {
+        let (told, none) = (ask(&mut bound, "GET", path, &[], "").await, path.replace("far", "nil"));
+        let of_none = ask(&mut bound, "GET", &none, &[], "").await;
+        let nil: Vec<_> = far.iter().map(|(name, value)| (*name, value.replace("far", "nil"))).collect();
+        assert_eq!(told_of(&told, &far), told_of(&of_none, &nil), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_and_audit_of_who_is_bound_hold_nothing_of_others() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut bound = principal(&fleet, "otto", "operator", Some("own")).await;
+    let request = Request::get("/metrics").body(Bytes::new()).unwrap();
+    let metrics = String::from_utf8(bound.send(request).await.unwrap().body().to_vec()).unwrap();
+    assert!(metrics.contains("principal=\"otto\"") && !metrics.contains("far") && !metrics.contains("\"admin\""));
+    let nodes = metrics.lines().filter(|line| line.starts_with("stemma_nodes{"));
+    let nodes: u64 = nodes.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert!(nodes <= 1, "{metrics}");
+    let audit = ask(&mut bound, "GET", "/v1/audit", &[], "").await.body.to_string();
+    assert!(audit.contains("own-node") && !audit.contains("far"), "{audit}");
+    let (_, whole) = fleet.ask(Method::GET, "/v1/audit?principal=admin", &Value::Null).await;
+    assert!(whole.to_string().contains("far-node"));
+    // Also of what is gone.
+    for cluster in ["own", "far"] {
+        fleet.ask(Method::DELETE, &format!("/v1/allocations/{cluster}-allocation"), &Value::Null).await;
+        let (status, told) = fleet.ask(Method::DELETE, &format!("/v1/nodes/{cluster}-node"), &Value::Null).await;
+        assert_eq!(status, 204, "{told}");
+    }
+    let audit = ask(&mut bound, "GET", "/v1/audit?object=node/own-node", &[], "").await.body.to_string();
+    assert!(audit.contains("deleted"), "{audit}");
+    let audit = ask(&mut bound, "GET", "/v1/audit?object=node/far-node", &[], "").await.body;
+    assert_eq!(audit["audit"], json!([]));
+}
+
+#[tokio::test]
+async fn who_is_bound_writes_nothing_elsewhere() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut bound = principal(&fleet, "otto", "operator", Some("own")).await;
+    let revision = fleet.revision().await;
+    for (method, path, body, status, kind) in [
+        ("POST", "/v1/nodes", json!({"name": "stray"}).to_string(), 403, "auth.forbidden"),
+        ("POST", "/v1/nodes", json!({"name": "n", "nodegroup": "far/web"}).to_string(), 400, "reference.dangling"),
+        ("POST", "/v1/apply", apply(&json!([{"kind": "Cluster", "name": "far"}])), 403, "auth.forbidden"),
+        ("POST", "/v1/apply", apply(&json!([{"kind": "Cluster", "name": "new"}])), 403, "auth.forbidden"),
+        ("POST", "/v1/apply", apply(&json!([{"kind": "ClusterTemplate", "name": "t"}])), 403, "auth.forbidden"),
+        (
+            "POST",
+            "/v1/apply",
+            apply(&json!([{"kind": "NodeGroup", "cluster": "far", "name": "web"}])),
+            400,
+            "reference.dangling",
+        ),
+        ("POST", "/v1/apply", apply(&json!([node("own-node", "far/web")])), 400, "reference.dangling"),
+        ("PATCH", "/v1/nodes/far-node", json!([]).to_string(), 404, "object.not_found"),
+        ("DELETE", "/v1/nodes/far-node", String::new(), 404, "object.not_found"),
+        ("POST", "/v1/join-tokens", json!({}).to_string(), 403, "auth.forbidden"),
+        ("POST", "/v1/join-tokens", json!({"nodegroup": "far/web"}).to_string(), 400, "reference.dangling"),
+        ("POST", "/v1/clustertemplates", json!({"name": "t"}).to_string(), 403, "auth.forbidden"),
+        ("POST", "/v1/principals", json!({"name": "p", "role": "viewer"}).to_string(), 403, "auth.forbidden"),
+    ] {
+        let told = ask(&mut bound, method, path, &[JSON], &body).await;
+        assert_eq!((told.status, &*told.kind), (status, kind), "{method} {path} {body}: {}", told.body);
+    }
+    assert_eq!(fleet.revision().await, revision, "nothing was written");
+}
+
+#[tokio::test]
+async fn an_admin_of_a_cluster_makes_principals_of_that_cluster_alone() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut admin = principal(&fleet, "ada", "admin", Some("own")).await;
+    let revision = fleet.revision().await;
+    for (body, status, kind) in [
+        (json!({"name": "p", "role": "viewer", "cluster": "far"}), 400, "reference.dangling"),
+        (json!({"name": "root", "role": "viewer"}), 400, "field.invalid"),
+        (json!({"name": "a b", "role": "viewer"}), 400, "field.invalid"),
+        (json!({"name": "p", "role": "king"}), 400, "field.invalid"),
+    ] {
+        let told = ask(&mut admin, "POST", "/v1/principals", &[JSON], &body.to_string()).await;
+        assert_eq!((told.status, &*told.kind), (status, kind), "{body}: {}", told.body);
+    }
+    let told = ask(&mut admin, "PATCH", "/v1/principals/ada", &[JSON], &json!({"cluster": null}).to_string()).await;
+    assert_eq!(told.kind, "auth.forbidden", "nobody frees themselves: {}", told.body);
+    assert_eq!(fleet.revision().await, revision, "nothing was written");
+    let body = json!({"name": "p", "role": "viewer"}).to_string();
+    let told = ask(&mut admin, "POST", "/v1/principals", &[JSON], &body).await;
+    assert_eq!((told.status, &told.body["cluster"]), (201, &json!("own")), "{}", told.body);
+}
+
+#[tokio::test]
+async fn who_is_bound_writes_and_allocates_in_its_cluster() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut bound = principal(&fleet, "otto", "operator", Some("own")).await;
+    let taken = json!({"name": "x", "resource_class": "far"}).to_string();
+    let told = ask(&mut bound, "POST", "/v1/apply", &[JSON], &apply(&json!([node("own-2", "own/web")]))).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    let told = ask(&mut bound, "POST", "/v1/join-tokens", &[JSON], &json!({"nodegroup": "own/web"}).to_string()).await;
+    assert_eq!(told.status, 201, "{}", told.body);
+    // A pool stays its cluster's: a node of the class is there, and in another cluster.
+    let (status, _) = fleet.ask(Method::DELETE, "/v1/allocations/far-allocation", &Value::Null).await;
+    assert_eq!(status, 204);
+    let told = ask(&mut bound, "POST", "/v1/allocations", &[JSON], &taken).await;
+    assert_eq!((told.status, &told.body["state"]), (201, &json!("error")), "{}", told.body);
+    let told = ask(&mut bound, "GET", "/v1/allocations/x", &[], "").await;
+    assert_eq!(told.status, 200, "it sees what it asked for: {}", told.body);
+}
+
+#[tokio::test]
+async fn metrics_of_who_is_bound_hold_no_figure_of_the_whole_controller() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut bound = principal(&fleet, "otto", "viewer", Some("own")).await;
+    let text = async |client: &mut Client| {
+        let request = Request::get("/metrics").body(Bytes::new()).unwrap();
+        String::from_utf8(client.send(request).await.unwrap().body().to_vec()).unwrap()
+    };
+    let names = |text: &str| -> Vec<String> {
+        let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned));
+        names.collect()
+    };
+    let (of_bound, of_all) = (text(&mut bound).await, text(&mut fleet.operator()).await);
+    assert_eq!(names(&of_bound), ["stemma_nodes_doubled", "stemma_nodes", "stemma_credential_end_seconds"]);
+    assert!(of_bound.ends_with("# EOF\n"));
+    assert!(names(&of_all).iter().any(|name| name == "stemma_store_commits"), "{of_all}");
+}
+
+#[tokio::test]
+async fn a_write_of_who_is_bound_that_is_tried_out_names_hosts_of_its_cluster_alone() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut bound = principal(&fleet, "otto", "operator", Some("own")).await;
+    let own = fleet.read("/v1/nodes/own-node").await["uuid"].clone();
+    let headers = [("content-type", "application/merge-patch+json"), ("prefer", "return=representation")];
+    let body = json!({"labels": {"a": "b"}}).to_string();
+    let told = ask(&mut bound, "PATCH", "/v1/clusters/own?dry_run=true", &headers, &body).await;
+    assert_eq!((told.status, &told.body["hosts"]), (200, &json!([own])), "{}", told.body);
+}
+
+#[tokio::test]
+async fn an_allocation_of_the_whole_fleet_names_to_who_is_bound_no_node_elsewhere() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    for cluster in ["own", "far"] {
+        fleet.apply(json!([node(&format!("{cluster}-2"), &format!("{cluster}/web"))])).await;
+        let set = json!([{"op": "add", "path": "/resource_class", "value": "big"}]);
+        fleet.ask(Method::PATCH, &format!("/v1/nodes/{cluster}-2"), &set).await;
+    }
+    let (own, far) = (fleet.read("/v1/nodes/own-2").await, fleet.read("/v1/nodes/far-2").await);
+    // Of two that fit alike the first by name would be the other cluster's.
+    let (status, _) = fleet.ask(Method::PUT, "/v1/nodes/far-2/maintenance", &json!({})).await;
+    assert_eq!(status, 202);
+    let wanted = json!({"name": "x", "resource_class": "big", "candidate_nodes": ["own-2", "far-2"]});
+    let (status, made) = fleet.ask(Method::POST, "/v1/allocations", &wanted).await;
+    assert_eq!((status, &made["node_uuid"]), (201, &own["uuid"]), "{made}");
+    assert_eq!(made["candidate_nodes"], json!([own["uuid"], far["uuid"]]));
+    assert_eq!(made["explanation"]["candidates"], 1);
+    let mut bound = principal(&fleet, "otto", "viewer", Some("own")).await;
+    for path in ["/v1/allocations/x", "/v1/nodes/own-2/allocation", "/v1/allocations"] {
+        let told = ask(&mut bound, "GET", path, &[], "").await.body;
+        let one = if path == "/v1/allocations" { &told["allocations"][1] } else { &told };
+        assert_eq!(one["candidate_nodes"], json!([own["uuid"]]), "{path}: {told}");
+        assert_eq!(one["explanation"]["candidates"], Value::Null, "{path}: {told}");
+        assert!(!told.to_string().contains(far["uuid"].as_str().unwrap()), "{path}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_small_cluster_in_a_large_fleet_is_listed_in_the_same_order() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let far: Vec<Value> = (0..40).map(|n| node(&format!("far-{n}"), "far/web")).collect();
+    fleet.apply(far[..20].into()).await;
+    fleet.apply(json!([node("own-z", "own/web"), node("own-a", "own/web")])).await;
+    fleet.apply(far[20..].into()).await;
+    let mut bound = principal(&fleet, "otto", "operator", Some("own")).await;
+    let marker = fleet.read("/v1/nodes/own-z").await["uuid"].as_str().unwrap().to_owned();
+    for (query, expected) in [
+        ("", &["own-node", "own-z", "own-a"][..]),
+        ("?sort_dir=desc", &["own-a", "own-z", "own-node"]),
+        ("?sort_key=name", &["own-a", "own-node", "own-z"]),
+        ("?limit=1", &["own-node"]),
+        (&format!("?marker={marker}"), &["own-a"]),
+    ] {
+        let told = ask(&mut bound, "GET", &format!("/v1/nodes{query}"), &[], "").await;
+        assert_eq!(named(&told.body, "nodes", "name"), expected, "{query}");
+    }
+    // What it writes it sees at once, in what it is answered.
+    let body = apply(&json!([node("own-new", "own/web"), node("own-newer", "own/web")]));
+    let told = ask(&mut bound, "POST", "/v1/apply", &[JSON], &body).await;
+    assert_eq!(named(&told.body, "objects", "action"), ["created", "created"], "{}", told.body);
+    let told = ask(&mut bound, "GET", "/v1/nodes", &[], "").await;
+    assert_eq!(told.body["nodes"].as_array().unwrap().len(), 5, "{}", told.body);
+}
+
+/// Who was bound meanwhile was given what it had been answered about other clusters.
+#[tokio::test]
+async fn a_kept_answer_is_for_the_principal_that_was_answered_and_while_it_may_do_the_same() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let key = "0198c0de-0000-7000-8000-000000000016";
+    let (path, body) = (format!("/v1/requests/{key}"), json!({"name": "n", "nodegroup": "far/web"}).to_string());
+    let post =
+        async |client: &mut Client| ask(client, "POST", "/v1/nodes", &[JSON, ("idempotency-key", key)], &body).await;
+    let otto = json!({"name": "otto", "role": "operator"});
+    let mut client = principal(&fleet, "otto", "operator", None).await;
+    let made = post(&mut client).await;
+    assert_eq!((made.status, post(&mut client).await.body), (201, made.body.clone()));
+    let change_to = async |fields: Value| {
+        let (status, told) = fleet.ask(Method::PATCH, "/v1/principals/otto", &fields).await;
+        assert_eq!(status, 200, "{told}");
+    };
+    for other in [json!({"cluster": "own"}), json!({"cluster": null, "role": "viewer"})] {
+        change_to(other.clone()).await;
+        let revision = fleet.revision().await;
+        for told in [post(&mut client).await, ask(&mut client, "GET", &path, &[], "").await] {
+            assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "{other}: {}", told.body);
+            let text = told.body.to_string();
+            // Who may no longer write at all is not told what became of it.
+            let is_told = text.contains("was made") || text.contains("Who asks may not do this.");
+            assert!(is_told && !text.contains("far"), "{other}: {text}");
+        }
+        let asked = ask(&mut client, "GET", &path, &[], "").await.body.to_string();
+        assert!(asked.contains("was made"), "{other}: {asked}");
+        assert_eq!(fleet.revision().await, revision, "{other}: nothing is written");
+    }
+    for role in ["operator", "admin"] {
+        change_to(json!({"role": role})).await;
+        assert_eq!(post(&mut client).await.body, made.body, "{role}: it may do the same again, or more");
+    }
+    // Another one of the same name.
+    let (status, _) = fleet.ask(Method::DELETE, "/v1/principals/otto", &Value::Null).await;
+    assert_eq!(status, 204);
+    let (status, _) = fleet.ask(Method::POST, "/v1/principals", &otto).await;
+    assert_eq!(status, 201);
+    let mut client = certified(&fleet, "otto").await.0;
+    for told in [post(&mut client).await, ask(&mut client, "GET", &path, &[], "").await] {
+        assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "{}", told.body);
+    }
+}

@@ -1,0 +1,279 @@
+//! By what principals are known: how it is given, looked at and taken back.
+
+use std::time::Duration;
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::fleet::{Fleet, asking, private_key};
+use crate::principals::people::{
+    Credential, JSON, ask, bearer, certified, csr, pem, principal, restart, root, stranger,
+};
+
+#[tokio::test]
+async fn the_last_admin_stays_and_a_cluster_with_principals_too() {
+    let fleet = Fleet::start().await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "prod"}])).await;
+    for (method, path, body) in [
+        (Method::DELETE, "/v1/principals/admin", Value::Null),
+        (Method::PATCH, "/v1/principals/admin", json!({"role": "operator"})),
+        (Method::PATCH, "/v1/principals/admin", json!({"cluster": "prod"})),
+    ] {
+        let (status, told) = fleet.ask(method, path, &body).await;
+        assert_eq!((status, &told["error"]["type"]), (409, &json!("object.in_use")), "{body}: {told}");
+        assert!(told["error"]["message"].as_str().unwrap().contains("the last admin"), "{told}");
+    }
+    let mut otto = principal(&fleet, "otto", "admin", Some("prod")).await;
+    let (status, told) = fleet.ask(Method::DELETE, "/v1/clusters/prod", &Value::Null).await;
+    assert_eq!(status, 409, "{told}");
+    assert!(told["error"]["message"].as_str().unwrap().contains("principal otto"), "{told}");
+    let (status, _) = fleet.ask(Method::DELETE, "/v1/principals/admin", &Value::Null).await;
+    assert_eq!(status, 409, "an admin of a cluster is none of the fleet");
+    let mut ada = principal(&fleet, "ada", "admin", None).await;
+    assert_eq!(ask(&mut otto, "GET", "/v1/nodes", &[], "").await.status, 200);
+    let told = ask(&mut ada, "DELETE", "/v1/principals/admin", &[], "").await;
+    assert_eq!(told.status, 204, "{}", told.body);
+    let told = ask(&mut fleet.operator(), "GET", "/v1/nodes", &[], "").await;
+    assert_eq!((told.status, &*told.kind), (403, "auth.revoked"), "its certificate went with it");
+    let body = json!({"name": "admin", "role": "admin"}).to_string();
+    assert_eq!(ask(&mut ada, "POST", "/v1/principals", &[JSON], &body).await.status, 201);
+    let told = ask(&mut fleet.operator(), "GET", "/v1/nodes", &[], "").await;
+    assert_eq!(told.kind, "auth.revoked", "and does not come back with another of its name");
+}
+
+#[tokio::test]
+async fn an_admin_who_is_known_by_nothing_is_none_to_stay() {
+    let fleet = Fleet::start().await;
+    let (status, _) = fleet.ask(Method::POST, "/v1/principals", &json!({"name": "ada", "role": "admin"})).await;
+    assert_eq!(status, 201);
+    let (status, told) = fleet.ask(Method::DELETE, "/v1/principals/admin", &Value::Null).await;
+    assert_eq!((status, &told["error"]["type"]), (409, &json!("object.in_use")), "{told}");
+    let mut ada = Credential::issued(&fleet, "ada", None).await.client(&fleet);
+    let told = ask(&mut ada, "DELETE", "/v1/principals/admin", &[], "").await;
+    assert_eq!(told.status, 204, "{}", told.body);
+}
+
+#[tokio::test]
+async fn of_two_who_take_the_last_two_admins_away_at_once_one_is_refused() {
+    let fleet = Fleet::start().await;
+    let admin = |name: &str| json!({"name": name, "role": "admin"}).to_string();
+    let (mut one, mut two) = (root(&fleet), root(&fleet));
+    for name in ["ada", "bob"] {
+        drop(principal(&fleet, name, "admin", None).await);
+    }
+    assert_eq!(ask(&mut one, "DELETE", "/v1/principals/admin", &[], "").await.status, 204);
+    for _ in 0..10 {
+        let (ada, bob) = tokio::join!(
+            ask(&mut one, "DELETE", "/v1/principals/ada", &[], ""),
+            ask(&mut two, "PATCH", "/v1/principals/bob", &[JSON], "{\"role\": \"viewer\"}"),
+        );
+        let mut statuses = [ada.status, bob.status];
+        statuses.sort_unstable();
+        assert!(matches!(statuses, [200 | 204, 409]), "{} {}", ada.body, bob.body);
+        if ada.status == 204 {
+            assert_eq!(ask(&mut one, "POST", "/v1/principals", &[JSON], &admin("ada")).await.status, 201);
+            let wanted = json!({"principal": "ada", "csr": csr()}).to_string();
+            assert_eq!(ask(&mut one, "POST", "/v1/certificates", &[JSON], &wanted).await.status, 201);
+        } else {
+            let again = ask(&mut one, "PATCH", "/v1/principals/bob", &[JSON], "{\"role\": \"admin\"}").await;
+            assert_eq!(again.status, 200, "{}", again.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_ends_at_once_on_its_own_connection_too() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "vera", "viewer", None).await);
+    let (mut client, serial) = certified(&fleet, "vera").await;
+    let (mut other, _) = certified(&fleet, "vera").await;
+    assert_eq!(ask(&mut client, "GET", "/v1/nodes", &[], "").await.status, 200);
+    assert_eq!(ask(&mut other, "GET", "/v1/nodes", &[], "").await.status, 200);
+    let (status, told) = fleet.ask(Method::DELETE, &format!("/v1/certificates/{serial}"), &Value::Null).await;
+    assert_eq!(status, 204, "{told}");
+    // Asked on a connection of its own: the one that it had is cut.
+    let told = ask(&mut client, "GET", "/v1/nodes", &[], "").await;
+    assert_eq!((told.status, &*told.kind), (403, "auth.revoked"));
+    assert_eq!(ask(&mut other, "GET", "/v1/nodes", &[], "").await.status, 200, "the other one is good");
+    let open = ask(&mut client, "GET", "/healthz", &[], "").await;
+    assert_eq!(open.status, 200, "what is open to all is open to it");
+    let listed = fleet.read("/v1/certificates").await;
+    let revoked = listed["certificates"].as_array().unwrap().iter().filter(|one| !one["revoked_at"].is_null()).count();
+    assert_eq!(revoked, 1);
+    fleet.audited("vera", "auth.revoked", 1).await;
+    fleet.clock.forward(91 * 24 * 3600);
+    let told = ask(&mut other, "GET", "/v1/nodes", &[], "").await;
+    assert_eq!((told.status, &*told.kind), (401, "auth.required"), "it has ended while its connection was open");
+}
+
+#[tokio::test]
+async fn each_asks_for_its_own_certificate_and_an_admin_for_any() {
+    let fleet = Fleet::start().await;
+    let mut otto = principal(&fleet, "otto", "operator", None).await;
+    drop(principal(&fleet, "vera", "viewer", None).await);
+    let plain = csr();
+    for (body, status, kind) in [
+        (json!({"csr": plain}), 201, ""),
+        (json!({"csr": csr(), "principal": "otto"}), 201, ""),
+        (json!({"csr": csr(), "principal": "vera"}), 403, "auth.forbidden"),
+        (json!({"csr": "no request"}), 400, "csr.invalid"),
+        (json!({"csr": csr(), "ttl_seconds": 0}), 400, "field.invalid"),
+        (json!({"csr": csr(), "ttl_seconds": 400 * 24 * 3600}), 400, "field.invalid"),
+    ] {
+        let told = ask(&mut otto, "POST", "/v1/certificates", &[JSON], &body.to_string()).await;
+        assert_eq!((told.status, &*told.kind), (status, kind), "{}", told.body);
+    }
+}
+
+#[tokio::test]
+async fn who_is_no_admin_gets_no_certificate_that_is_better_than_its_own() {
+    let fleet = Fleet::start().await;
+    let mut otto = principal(&fleet, "otto", "operator", None).await;
+    let day = 24 * 3600;
+    let longer = json!({"csr": csr(), "ttl_seconds": 91 * day}).to_string();
+    let told = ask(&mut otto, "POST", "/v1/certificates", &[JSON], &longer).await;
+    assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "{}", told.body);
+    assert!(told.body.to_string().contains("longer than the one that asks"), "{}", told.body);
+    let (token, _) = bearer(&fleet, "otto").await;
+    let by_token = [("x-auth-token", &*token), JSON];
+    let body = json!({"csr": csr()}).to_string();
+    let told = ask(&mut stranger(&fleet), "POST", "/v1/certificates", &by_token, &body).await;
+    assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "{}", told.body);
+    // One of a day makes none of two.
+    let mut short = Credential::issued(&fleet, "otto", Some(day)).await.client(&fleet);
+    for (ttl_s, status) in [(day, 201), (day + 1, 403)] {
+        let body = json!({"csr": csr(), "principal": "otto", "ttl_seconds": ttl_s}).to_string();
+        let told = ask(&mut short, "POST", "/v1/certificates", &[JSON], &body).await;
+        assert_eq!(told.status, status, "{}", told.body);
+    }
+    // An admin asks for what it likes.
+    let body = json!({"csr": csr(), "principal": "otto", "ttl_seconds": 365 * day});
+    let (status, told) = fleet.ask(Method::POST, "/v1/certificates", &body).await;
+    assert_eq!(status, 201, "{told}");
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_ends_within_the_hour() {
+    let fleet = Fleet::start().await;
+    let mut otto = principal(&fleet, "otto", "operator", None).await;
+    let asking = asking();
+    let body = json!({"csr": pem::encode("CERTIFICATE REQUEST", &asking.csr)}).to_string();
+    let told = ask(&mut otto, "POST", "/v1/certificates", &[JSON], &body).await;
+    assert_eq!(told.status, 201, "{}", told.body);
+    let mut renewed = Credential::read(&told.body, private_key(&asking.key)).client(&fleet);
+    assert_eq!(ask(&mut otto, "GET", "/v1/nodes", &[], "").await.status, 200, "the answer may have been lost");
+    fleet.clock.forward(3601);
+    let told = ask(&mut otto, "GET", "/v1/nodes", &[], "").await;
+    assert_eq!((told.status, &*told.kind), (403, "auth.revoked"));
+    assert_eq!(ask(&mut renewed, "GET", "/v1/nodes", &[], "").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_tried_out_is_not_made() {
+    let fleet = Fleet::start().await;
+    let revision = fleet.revision().await;
+    let body = json!({"csr": csr(), "principal": "admin"});
+    let (status, told) = fleet.ask(Method::POST, "/v1/certificates?dry_run=true", &body).await;
+    assert_eq!((status, &told["serial"], told.get("certificate")), (201, &Value::Null, None), "{told}");
+    assert!(!told.to_string().contains("BEGIN CERTIFICATE"), "{told}");
+    assert_eq!(fleet.revision().await, revision);
+}
+
+#[tokio::test]
+async fn what_was_revoked_stays_so_over_a_restart() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "vera", "viewer", None).await);
+    let (revoked, kept) =
+        (Credential::issued(&fleet, "vera", None).await, Credential::issued(&fleet, "vera", None).await);
+    let (token, id) = bearer(&fleet, "vera").await;
+    for path in [format!("/v1/certificates/{}", revoked.serial), format!("/v1/principals/vera/tokens/{id}")] {
+        let (status, told) = fleet.ask(Method::DELETE, &path, &Value::Null).await;
+        assert_eq!(status, 204, "{told}");
+    }
+    let fleet = restart(fleet).await;
+    let told = ask(&mut revoked.client(&fleet), "GET", "/v1/nodes", &[], "").await;
+    assert_eq!((told.status, &*told.kind), (403, "auth.revoked"));
+    let told = ask(&mut stranger(&fleet), "GET", "/v1/nodes", &[("x-auth-token", &token)], "").await;
+    assert_eq!(told.status, 401);
+    assert_eq!(ask(&mut kept.client(&fleet), "GET", "/v1/nodes", &[], "").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_token_selects_a_principal_and_its_secret_is_kept_nowhere() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "robot", "viewer", None).await);
+    let (token, id) = bearer(&fleet, "robot").await;
+    let (shown, secret) = (format!("Bearer {token}"), token.split_once('.').unwrap().1);
+    let mut client = stranger(&fleet);
+    for header in [("authorization", shown.as_str()), ("x-auth-token", &*token)] {
+        assert_eq!(ask(&mut client, "GET", "/v1/nodes", &[header], "").await.status, 200, "{}", header.0);
+        let told = ask(&mut client, "POST", "/v1/nodes", &[header, JSON], "{}").await;
+        assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "S40: a viewer writes nothing");
+    }
+    fleet.audited("robot", "auth.forbidden", 2).await;
+    let shown = fleet.read("/v1/principals/robot").await.to_string();
+    let stored = std::fs::read(fleet.directory.path().join("data/store.redb")).unwrap();
+    let holds = |bytes: &[u8]| stored.windows(bytes.len()).any(|window| window == bytes);
+    assert!(!shown.contains(secret) && !holds(secret.as_bytes()) && holds(id.as_bytes()), "the secret is kept nowhere");
+    let empty = json!({"secret_sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"});
+    let (status, told) = fleet.ask(Method::POST, "/v1/principals/robot/tokens", &empty).await;
+    assert_eq!((status, &told["error"]["field"]), (400, &json!("secret_sha256")), "the hash of nothing: {told}");
+}
+
+#[tokio::test]
+async fn wrong_tokens_are_paced_and_audited_and_good_ones_served_beside_them() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "robot", "viewer", None).await);
+    let ((token, id), mut client) = (bearer(&fleet, "robot").await, stranger(&fleet));
+    for wrong in [format!("{id}.wrong"), "nothing".to_owned(), format!("0.{}", token.split_once('.').unwrap().1)] {
+        let told = ask(&mut client, "GET", "/v1/nodes", &[("x-auth-token", &wrong)], "").await;
+        assert_eq!((told.status, &*told.kind), (401, "auth.required"), "{wrong}");
+        assert!(!told.body.to_string().contains(&wrong), "nothing of it is repeated");
+    }
+    fleet.audited(&format!("token/{id}"), "auth.required", 1).await;
+    fleet.audited("nobody", "auth.required", 2).await;
+    let mut paced = 0;
+    for _ in 0..30 {
+        paced += u32::from(ask(&mut client, "GET", "/v1/nodes", &[("x-auth-token", "a.b")], "").await.status == 503);
+    }
+    assert!(paced >= 10, "{paced}");
+    assert!(fleet.rejected("token_guesses") >= u64::from(paced));
+    let good = [("x-auth-token", &*token)];
+    assert_eq!(ask(&mut client, "GET", "/v1/nodes", &good, "").await.status, 200, "a good one is served beside them");
+}
+
+#[tokio::test]
+async fn a_token_ends_when_it_is_revoked_and_when_its_time_is_over() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "robot", "viewer", None).await);
+    let ((token, id), mut client) = (bearer(&fleet, "robot").await, stranger(&fleet));
+    let good = [("x-auth-token", &*token)];
+    assert_eq!(ask(&mut client, "GET", "/v1/nodes", &good, "").await.status, 200);
+    let (status, _) = fleet.ask(Method::DELETE, &format!("/v1/principals/robot/tokens/{id}"), &Value::Null).await;
+    assert_eq!(status, 204);
+    assert_eq!(ask(&mut client, "GET", "/v1/nodes", &good, "").await.status, 401, "revoked");
+    let (other, _) = bearer(&fleet, "robot").await;
+    let good = [("x-auth-token", &*other)];
+    assert_eq!(ask(&mut client, "GET", "/v1/nodes", &good, "").await.status, 200);
+    fleet.clock.forward(3600);
+    assert_eq!(ask(&mut client, "GET", "/v1/nodes", &good, "").await.status, 401, "ended");
+    let audit = fleet.read("/v1/audit?object=principal/robot").await;
+    let parts: Vec<&Value> = audit["audit"].as_array().unwrap().iter().map(|one| &one["objects"][0]["part"]).collect();
+    assert_eq!(parts[2..4], [&json!(format!("tokens.{id}")); 2], "made and taken back: {audit}");
+}
+
+#[tokio::test]
+async fn root_mends_a_lost_admin_by_the_socket() {
+    let fleet = Fleet::start().await;
+    let mut root = root(&fleet);
+    assert_eq!(ask(&mut root, "GET", "/v1/nodes", &[], "").await.status, 200);
+    let asking = asking();
+    let body = json!({"principal": "admin", "csr": pem::encode("CERTIFICATE REQUEST", &asking.csr)}).to_string();
+    let told = ask(&mut root, "POST", "/v1/certificates", &[JSON], &body).await;
+    assert_eq!(told.status, 201, "{}", told.body);
+    let mut mended = Credential::read(&told.body, private_key(&asking.key)).client(&fleet);
+    assert_eq!(ask(&mut mended, "GET", "/v1/principals/admin", &[], "").await.body["role"], "admin");
+    let audit = fleet.read("/v1/audit?principal=root").await;
+    assert_eq!(audit["audit"][0]["address"], "unix", "{audit}");
+    tokio::time::timeout(Duration::from_secs(10), fleet.controller.stop()).await.unwrap();
+}

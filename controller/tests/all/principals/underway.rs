@@ -1,0 +1,168 @@
+//! What was asked before it was no longer allowed: requests on their way, long answers, join tokens that were handed out. And a fleet of
+//! before there were principals.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use rustls_pki_types::ServerName;
+use serde_json::{Value, json};
+use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::store::{Op, Query, RedbOptions, RedbStore, Store as _, Transaction};
+use stemma_wire::clock::SystemClock;
+use stemma_wire::tls::{Pin, client_config};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::fleet::{Fleet, asking, config};
+use crate::principals::people::{JSON, ask, bearer, principal, stranger, two_clusters};
+
+/// A connection to the operators' port without a certificate, for requests byte by byte.
+async fn connection(fleet: &Fleet) -> TlsStream<TcpStream> {
+    let root = fleet.parts().authority.root().clone();
+    let tls = client_config(&Pin::Roots(vec![root]), None, None, Arc::new(SystemClock)).unwrap();
+    let tcp = TcpStream::connect(fleet.controller.admin_address()).await.unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.unwrap()
+}
+
+/// The status of the answer to a write whose head is sent before something happens, and its body after it.
+async fn answered_after(fleet: &Fleet, token: &str, happens: impl AsyncFnOnce()) -> u16 {
+    let mut stream = connection(fleet).await;
+    let body = json!({"name": "late"}).to_string();
+    let head = format!(
+        "POST /v1/clusters HTTP/1.1\r\nhost: localhost\r\nx-auth-token: {token}\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&body.as_bytes()[..1]).await.unwrap();
+    stream.flush().await.unwrap();
+    // The head was read when something was, and asked then.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    happens().await;
+    stream.write_all(&body.as_bytes()[1..]).await.unwrap();
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).await.unwrap();
+    std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_write_whose_body_comes_after_a_demotion_or_revocation_writes_nothing() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "otto", "operator", None).await);
+    let (token, id) = bearer(&fleet, "otto").await;
+    let revision = fleet.revision().await;
+    let demoted = async || {
+        let (status, _) = fleet.ask(Method::PATCH, "/v1/principals/otto", &json!({"role": "viewer"})).await;
+        assert_eq!(status, 200);
+    };
+    assert_eq!(answered_after(&fleet, &token, demoted).await, 403);
+    let (status, _) = fleet.ask(Method::PATCH, "/v1/principals/otto", &json!({"role": "operator"})).await;
+    assert_eq!(status, 200);
+    let revoked = async || {
+        let (status, _) = fleet.ask(Method::DELETE, &format!("/v1/principals/otto/tokens/{id}"), &Value::Null).await;
+        assert_eq!(status, 204);
+    };
+    assert_eq!(answered_after(&fleet, &token, revoked).await, 401);
+    assert_eq!(fleet.read("/v1/clusters").await["clusters"], json!([]));
+    assert_eq!(fleet.revision().await, revision + 3, "the three changes of the principal and no more");
+    let (token, _) = bearer(&fleet, "otto").await;
+    assert_eq!(answered_after(&fleet, &token, async || {}).await, 202, "else it is made");
+}
+
+#[tokio::test]
+async fn a_long_list_is_cut_when_who_asked_is_revoked() {
+    let fleet = Fleet::start().await;
+    let about = "x".repeat(20_000);
+    for part in 0..4 {
+        let node = |n: usize| json!({"kind": "Node", "name": format!("n{part}-{n}"), "annotations": {"about": about}});
+        fleet.apply((0..100).map(node).collect()).await;
+    }
+    drop(principal(&fleet, "vera", "viewer", None).await);
+    let (token, id) = bearer(&fleet, "vera").await;
+    let mut stream = connection(&fleet).await;
+    let request = format!("GET /v1/nodes/detail HTTP/1.1\r\nhost: localhost\r\nx-auth-token: {token}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).await.unwrap();
+    assert_eq!(&line[9..], b"200");
+    let (status, _) = fleet.ask(Method::DELETE, &format!("/v1/principals/vera/tokens/{id}"), &Value::Null).await;
+    assert_eq!(status, 204);
+    let mut taken = Vec::new();
+    // It may end with a reset or without a word, and not as a list does.
+    let _cut = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut taken)).await.unwrap();
+    assert!(!taken.ends_with(b"0\r\n\r\n") && taken.len() < 400 * 20_000, "{} bytes", taken.len());
+}
+
+#[tokio::test]
+async fn join_tokens_end_with_who_made_them() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let made = async |name: &str, bound: Value| {
+        let (token, _) = bearer(&fleet, name).await;
+        let headers = [("x-auth-token", &*token), JSON];
+        let told = ask(&mut stranger(&fleet), "POST", "/v1/join-tokens", &headers, &bound.to_string()).await;
+        assert_eq!(told.status, 201, "{}", told.body);
+        told.body["token"].as_str().unwrap().to_owned()
+    };
+    for (name, cluster) in [("ann", None), ("bea", None), ("cem", Some("own"))] {
+        drop(principal(&fleet, name, "operator", cluster).await);
+    }
+    let web = json!({"nodegroup": "own/web"});
+    let (deleted, demoted) = (made("ann", web.clone()).await, made("bea", web.clone()).await);
+    let (kept, moved) = (made("cem", web).await, made("cem", json!({"node": "own-node"})).await);
+    let (status, _) = fleet.ask(Method::DELETE, "/v1/principals/ann", &Value::Null).await;
+    assert_eq!(status, 204);
+    let (status, _) = fleet.ask(Method::PATCH, "/v1/principals/bea", &json!({"role": "viewer"})).await;
+    assert_eq!(status, 200);
+    fleet.apply(json!([{"kind": "Node", "name": "own-node", "nodegroup": "far/web"}])).await;
+    for (what, token, name) in [("deleted", &deleted, "h1"), ("demoted", &demoted, "h2"), ("moved", &moved, "own-node")]
+    {
+        let refused = fleet.enrol(token, name, &asking().csr).await.unwrap_err();
+        assert_eq!((refused.status, &*refused.kind), (403, "token.invalid"), "{what}: {}", refused.message);
+    }
+    fleet.enrol(&kept, "h3", &asking().csr).await.unwrap();
+}
+
+/// Takes the principals out of a store, as a program of before there were any leaves it.
+async fn forget_principals(data: &Path) {
+    let store = RedbStore::open(&data.join("store.redb"), RedbOptions::default()).unwrap();
+    let snapshot = store.snapshot().await.unwrap();
+    let mut transaction = Transaction::new();
+    for prefix in ["object/principal/", "name/principal/", "history/principal/"] {
+        let found = snapshot.list(&Query::prefix(prefix)).await.unwrap();
+        transaction.ops.extend(found.entries.into_iter().map(|entry| Op::Delete { key: entry.key }));
+    }
+    assert!(!transaction.ops.is_empty());
+    store.commit(transaction).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fleet_of_before_keeps_its_admin_and_stores_it_with_the_first_principal() {
+    let mut fleet = Fleet::start().await;
+    let data = fleet.directory.path().join("data");
+    fleet.controller.stop().await;
+    forget_principals(&data).await;
+    let options = Options { publishing: Publishing::ByHand, ..Options::default() };
+    fleet.controller = start(config(data), options).await.unwrap();
+    assert_eq!(fleet.read("/v1/principals").await["principals"], json!([]));
+    fleet.apply(json!([{"kind": "Cluster", "name": "prod"}])).await;
+    drop(principal(&fleet, "vera", "viewer", None).await);
+    let listed = fleet.read("/v1/principals").await;
+    let named = |name: &str| listed["principals"].as_array().unwrap().iter().find(|one| one["name"] == name);
+    let admin = named("admin").unwrap();
+    assert!(named("vera").is_some(), "{listed}");
+    assert_eq!((&admin["role"], admin["certificates"].as_array().unwrap().len()), (&json!("admin"), 1));
+    fleet.apply(json!([{"kind": "Cluster", "name": "test"}])).await;
+    // From then on it is a principal as any other.
+    let mut ada = principal(&fleet, "ada", "admin", None).await;
+    let serial = admin["certificates"][0]["serial"].as_str().unwrap();
+    let told = ask(&mut ada, "DELETE", &format!("/v1/certificates/{serial}"), &[], "").await;
+    assert_eq!(told.status, 204, "{}", told.body);
+    let (status, told) = fleet.ask(Method::GET, "/v1/nodes", &Value::Null).await;
+    assert_eq!((status, &told["error"]["type"]), (403, &json!("auth.revoked")), "{told}");
+}

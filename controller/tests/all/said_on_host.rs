@@ -1,0 +1,347 @@
+//! Pause, hold and park as said on a host: what they decide, where they are shown, and that they outlive nothing but
+//! the node.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Method;
+use serde_json::{Value, json};
+use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::store::Query;
+use stemma_wire::clock::Clock as _;
+use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
+use stemma_wire::message::observed::{LocalState, Observation, Outcome, ReportedLabel, TaskResult};
+use stemma_wire::message::signed::Grant;
+
+use crate::fleet::{self, Fleet, Host, Moving, call, check_in, config};
+
+/// b on the y nodes waits for a on the x nodes; tag x has a primary.
+fn site() -> Value {
+    let task = |id: &str, tag: &str, more: Value| {
+        let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    json!([
+        {"kind": "Release", "name": "site", "version": "1", "roles": {"rx": {"tags": ["x"]}, "ry": {"tags": ["y"]}},
+         "tags": {"x": {"has_primary": true}, "y": {}},
+         "tasks": [task("a", "x", json!({})), task("b", "y", json!({"cross_depends": [{"name": "a", "tags": ["x"]}]}))]},
+        {"kind": "Cluster", "name": "c", "release": "site@1"},
+        {"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"]},
+        {"kind": "NodeGroup", "cluster": "c", "name": "gy", "roles": ["ry"]},
+    ])
+}
+
+fn options() -> Options {
+    Options { publishing: Publishing::Reconciled, ..Options::default() }
+}
+
+/// The barriers that are open for a host by now, once they are these many.
+async fn open(host: &mut Host, count: usize) -> Vec<String> {
+    let mut open = Vec::new();
+    for _ in 0..300 {
+        let news = host.news(50).await;
+        for signed in news.grants {
+            if let Grant::Barriers { open: barriers, .. } = signed.grant {
+                open = barriers.into_iter().map(|barrier| barrier.task).collect();
+            }
+        }
+        if host.held.is_some() && open.len() == count {
+            return open;
+        }
+    }
+    panic!("{count} barriers are not open: {open:?}");
+}
+
+/// Asks until something holds.
+async fn until(fleet: &Fleet, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let mut body = Value::Null;
+    for _ in 0..300 {
+        body = fleet.read(path).await;
+        if holds(&body) {
+            return body;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{path}: {body}");
+}
+
+fn parked() -> LocalState {
+    LocalState { parked: Some("repair".to_owned()), ..LocalState::default() }
+}
+
+async fn said(fleet: &Fleet) -> usize {
+    let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
+    snapshot.list(&Query::prefix("said/")).await.unwrap().entries.len()
+}
+
+#[tokio::test]
+async fn w08_explain_of_a_task_behind_a_shut_barrier_names_what_it_waits_for() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site();
+    let after_b =
+        json!({"id": "d", "type": "shell", "tags": ["y"], "requires": ["b"], "parameters": {"script": "true"}});
+    site[0]["tasks"].as_array_mut().unwrap().push(after_b);
+    fleet.apply(site).await;
+    let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    for host in [&mut one, &mut two] {
+        host.news(0).await;
+    }
+    for task in ["b", "d"] {
+        let path = format!("/v1/nodes/n2/explain?task={task}");
+        let waits = until(&fleet, &path, |body| body["waits"][0]["count"] == 1).await["waits"].clone();
+        let why = json!([{"node": "n1", "why": "a has not succeeded there"}]);
+        assert_eq!(waits, json!([{"here": "b", "task": "a", "selector": "tags x", "count": 1, "waits_for": why}]));
+    }
+    assert_eq!(fleet.read("/v1/nodes/n1/explain?task=a").await["waits"], json!([]));
+    let reason = "it waits for a on tags x: n1 (a has not succeeded there)";
+    until(&fleet, "/v1/nodes/n2", |node| node["state"] == "waiting" && node["state_reason"] == reason).await;
+    let other = fleet.read("/v1/nodes/n1").await;
+    assert_eq!(other["state_reason"], "nothing was heard of its tasks yet", "nobody keeps it");
+}
+
+/// What is released to a host is told to it only once its agent holds it; a node without an agent is told nothing.
+#[tokio::test]
+async fn w08_explain_says_that_a_host_was_told_only_once_it_holds_what_was_released() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site();
+    site.as_array_mut().unwrap().push(json!({"kind": "Node", "name": "never", "nodegroup": "c/gx"}));
+    fleet.apply(site).await;
+    let of = |name: &str| format!("/v1/nodes/{name}/explain?task=a");
+    let never = until(&fleet, &of("never"), |body| body["released"] == true).await;
+    assert_eq!(
+        (&never["told"], &never["connection"], &never["last_seen"]),
+        (&json!(false), &json!("absent"), &Value::Null)
+    );
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    until(&fleet, &of("n1"), |body| body["released"] == true && body["told"] == false).await;
+    host.news(0).await;
+    host.news(0).await;
+    let told = until(&fleet, &of("n1"), |body| body["told"] == true).await;
+    assert_eq!(told["connection"], "connected");
+    assert!(told["last_seen"].is_string(), "{told}");
+    assert_eq!(fleet.read(&of("never")).await["told"], false);
+}
+
+/// A hold that is over keeps nothing, and nothing tells of it.
+#[tokio::test]
+async fn a_hold_that_is_over_is_told_neither_by_explain_nor_by_the_findings() {
+    let clock = Arc::new(Moving::default());
+    let own = Arc::clone(&clock);
+    let fleet = Fleet::start_with(|all| *all = Options { clock: own, ..options() }).await;
+    fleet.apply(site()).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    host.news(0).await;
+    let end = clock.unix_seconds() + 3600;
+    let until_then = jiff::Timestamp::from_second(end.try_into().unwrap()).unwrap().to_string();
+    let held =
+        json!({"kind": "Node", "name": "n1", "nodegroup": "c/gx", "hold": {"until": until_then, "reason": "a disk"}});
+    fleet.apply(json!([held])).await;
+    host.local = LocalState { hold: Some((end, "a fan".to_owned())), ..LocalState::default() };
+    host.news(0).await;
+    let path = "/v1/nodes/n1/explain?task=a";
+    let told = until(&fleet, path, |body| body["set_aside"].as_array().unwrap().len() == 2).await["set_aside"].clone();
+    let sentence = |held: &str| format!("it is {held}: it keeps the task set that it has");
+    assert_eq!(told, json!([sentence("held (a disk)"), sentence("held on its host (a fan)")]));
+    let finding = "it is held on its host (a fan)";
+    for read in ["/v1/nodes/n1", "/v1/nodes/n1/resolved", "/v1/clusters/c/validate"] {
+        assert!(fleet.read(read).await["findings"].to_string().contains(finding), "{read}");
+    }
+    clock.forward(3600);
+    assert_eq!(fleet.read(path).await["set_aside"], json!([]));
+    for read in ["/v1/nodes/n1", "/v1/nodes/n1/resolved", "/v1/clusters/c/validate"] {
+        assert!(!fleet.read(read).await["findings"].to_string().contains("is held"), "{read}");
+    }
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn s39_a_host_that_switches_what_it_says_is_written_at_a_pace_and_in_the_end_as_it_says() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site()).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    host.news(0).await;
+    let before = fleet.revision().await;
+    for switch in 0..61 {
+        host.local = if switch % 2 == 0 { parked() } else { LocalState::default() };
+        host.news(0).await;
+    }
+    let written = fleet.revision().await - before;
+    assert!(written < 40, "{written} commits of 61 switches");
+    host.local = LocalState { paused: true, ..parked() };
+    host.news(0).await;
+    let says = json!({"paused": true, "hold": null, "parked": {"reason": "repair"}});
+    let deadline = tokio::time::Instant::now() + Duration::from_mins(2);
+    while fleet.read("/v1/nodes/n1").await["reported_state"] != says {
+        assert!(tokio::time::Instant::now() < deadline, "the last one is kept");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_after_a_restart() {
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site()).await;
+    let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    let mut three = fleet.join_group("c/gx", "n3").await;
+    for host in [&mut one, &mut two, &mut three] {
+        host.news(0).await;
+    }
+    until(&fleet, "/v1/nodes/n1", |node| node["primary_tags"] == json!(["x"])).await;
+    let waits = until(&fleet, "/v1/nodes/n2/resolved", |node| node["waits"][0]["count"] == 2).await["waits"].clone();
+    let why = |node: &str| json!({"node": node, "why": "a has not succeeded there"});
+    assert_eq!((&waits[0]["task"], &waits[0]["selector"]), (&json!("a"), &json!("tags x")));
+    let named = waits[0]["waits_for"].as_array().unwrap();
+    assert!(named.contains(&why("n1")) && named.contains(&why("n3")), "{waits}");
+
+    for (host, reason) in [(&mut one, "repair"), (&mut three, "move")] {
+        host.local = LocalState { parked: Some(reason.to_owned()), ..LocalState::default() };
+        host.news(0).await;
+    }
+    assert_eq!(open(&mut two, 1).await, ["a"]);
+    let node = fleet.read("/v1/nodes/n1").await;
+    assert_eq!(node["reported_state"], json!({"paused": false, "hold": null, "parked": {"reason": "repair"}}));
+    assert_eq!(node["parked"], json!(false), "what operators say is theirs");
+    assert!(node["findings"].to_string().contains("it is parked on its host (repair)"), "{node}");
+    three.local = LocalState::default();
+    three.news(0).await;
+    until(&fleet, "/v1/nodes/n3", |node| node["primary_tags"] == json!(["x"])).await;
+    until(&fleet, "/v1/nodes/n1", |node| node["primary_tags"] == json!([])).await;
+    three.local = LocalState { parked: Some("move".to_owned()), ..LocalState::default() };
+    three.news(0).await;
+    assert_eq!(open(&mut two, 1).await, ["a"]);
+
+    // Said again and again, and after a restart, it writes nothing, and decides the same.
+    until(&fleet, "/v1/nodes/n3", |node| node["primary_tags"] == json!([])).await;
+    settle(&fleet).await;
+    let before = fleet.revision().await;
+    one.news(0).await;
+    fleet.controller.stop().await;
+    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    for host in [&mut one, &mut two, &mut three] {
+        host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    }
+    assert_eq!(open(&mut two, 1).await, ["a"], "open before the parked hosts are heard again");
+    for host in [&mut one, &mut three] {
+        host.news(0).await;
+    }
+    settle(&fleet).await;
+    assert_eq!(fleet.revision().await, before, "a quiet restart writes nothing");
+
+    assert_eq!(said(&fleet).await, 2);
+    let (status, body) = fleet.ask(Method::DELETE, "/v1/nodes/n1", &Value::Null).await;
+    assert_eq!((status, said(&fleet).await), (204, 1), "{body}");
+    three.local = LocalState::default();
+    three.news(0).await;
+    assert_eq!(said(&fleet).await, 0, "kept for as long as it is said");
+    fleet.controller.stop().await;
+}
+
+/// Waits until the reconciler has followed the store, and has written nothing more for a while.
+async fn settle(fleet: &Fleet) {
+    let mut quiet = 0;
+    while quiet < 5 {
+        let head = fleet.parts().registry.store().head().await.unwrap();
+        while fleet.parts().desired.resolved().0 < head.get() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        quiet = if fleet.parts().registry.store().head().await.unwrap() == head { quiet + 1 } else { 0 };
+    }
+}
+
+#[tokio::test]
+async fn barriers_wait_for_a_node_that_is_paused_on_its_host_and_say_so() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site()).await;
+    let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    one.local = LocalState { paused: true, ..LocalState::default() };
+    one.news(0).await;
+    two.news(0).await;
+    let why = json!([{"node": "n1", "why": "it was paused on its host"}]);
+    let body = until(&fleet, "/v1/nodes/n2/resolved", |node| node["waits"][0]["waits_for"] == why).await;
+    assert_eq!(body["waits"][0]["count"], json!(1));
+    let node = fleet.read("/v1/nodes/n1").await;
+    assert!(node["findings"].to_string().contains("it was paused on its host: nothing is applied there"), "{node}");
+
+    // Resumed, it does its task: the result opens the barrier.
+    one.local = LocalState::default();
+    while one.held.is_none_or(|held| {
+        fleet.parts().desired.digests(one.node).is_none_or(|(_, task_set)| task_set != held.task_set)
+    }) {
+        one.news(50).await;
+    }
+    let result = TaskResult {
+        sequence: 1,
+        task_set: one.held.unwrap().task_set,
+        task: "a".to_owned(),
+        outcome: Outcome::Changed,
+        message: String::new(),
+        output: String::new(),
+        diff: String::new(),
+        duration_ms: 1,
+    };
+    let said = CheckIn { results: vec![result], ..check_in(one.held, 0) };
+    let _taken: CheckInAnswer = call(&mut one.client, "/agent/v1/checkin", &said).await.unwrap();
+    assert_eq!(open(&mut two, 1).await, ["a"]);
+    let body = fleet.read("/v1/nodes/n2/resolved").await;
+    assert_eq!(body["waits"], json!([]));
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_hold_on_the_host_keeps_its_task_set_while_labels_flow() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site()).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    while host.held.is_none() {
+        host.news(50).await;
+    }
+    host.local = LocalState { hold: Some((u64::MAX, "freeze".to_owned())), ..LocalState::default() };
+    host.news(0).await;
+    until(&fleet, "/v1/nodes/n1", |node| node["reported_state"]["hold"]["reason"] == "freeze").await;
+    settle(&fleet).await;
+    let (_, before) = fleet.parts().desired.digests(host.node).unwrap();
+    let roles = json!({"roles": ["rx", "ry"]});
+    let (status, body) = fleet.ask(Method::PUT, "/v1/nodes/n1/roles", &roles).await;
+    assert_eq!(status, 200, "{body}");
+    settle(&fleet).await;
+    assert_eq!(fleet.parts().desired.digests(host.node).unwrap().1, before, "held");
+    host.local = parked();
+    host.news(0).await;
+    settle(&fleet).await;
+    assert_ne!(fleet.parts().desired.digests(host.node).unwrap().1, before, "no longer held");
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn w06_labels_that_hosts_filled_are_among_those_that_a_write_takes_away() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site()).await;
+    fleet
+        .apply(
+            json!([{"kind": "Cluster", "name": "c", "release": "site@1", "host_labels": {"accept": ["zone", "rack"]}}]),
+        )
+        .await;
+    let mut host = fleet.join_group("c/gx", "x1").await;
+    let label = |value: &str| ReportedLabel { value: value.into(), source: "labels.d/x:1".into() };
+    let labels = [("zone".to_owned(), label("a")), ("rack".to_owned(), label("7"))].into();
+    let observation = Observation { labels, ..Observation::default() };
+    let digest = fleet::digest_of(&observation);
+    let said = CheckIn { observation_digest: digest, observation: Some(observation), ..check_in(host.held, 0) };
+    let answer: CheckInAnswer = call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap();
+    assert!(matches!(answer, CheckInAnswer::Current(news) if news.observation == Some(digest)), "it is stored");
+    for (kind, narrowed, lost) in [
+        ("Cluster", json!({"release": "site@1", "host_labels": {"accept": ["rack"]}}), json!({"zone": 1})),
+        ("NodeGroup", json!({"cluster": "c", "roles": ["rx"], "labels": {"rack": null}}), json!({"rack": 1})),
+        ("NodeGroup", json!({"cluster": "c", "roles": ["rx"], "labels": {"rack": "8"}}), json!({})),
+    ] {
+        let mut object = narrowed;
+        object["kind"] = json!(kind);
+        object["name"] = json!(if kind == "Cluster" { "c" } else { "gx" });
+        let (status, answer) = fleet.ask(Method::POST, "/v1/apply?dry_run=true", &json!({"objects": [object]})).await;
+        assert_eq!((status, &answer["lost_labels"]), (200, &lost), "{object}: {answer}");
+    }
+}

@@ -1,0 +1,300 @@
+//! What rules give, and what they cannot do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::limits::{MAX_DATA_DEPTH, MAX_PATTERN};
+use super::*;
+use crate::name::ObjectName;
+use crate::object::{InspectionRule, Meta, RuleCondition, Timestamp};
+
+/// A rule of this body, the nth that was made.
+fn rule(nth: u64, mut body: Value) -> InspectionRule {
+    let name =
+        body.as_object_mut().unwrap().remove("name").map(|name| ObjectName::new(name.as_str().unwrap()).unwrap());
+    let spec: InspectionRuleSpec = serde_json::from_value(body).unwrap();
+    check_rule(&spec).unwrap();
+    InspectionRule { meta: Meta::new(Uuid::from_u128(u128::from(nth)), name, Timestamp(nth)), spec }
+}
+
+fn set(bodies: impl IntoIterator<Item = Value>) -> RuleSet {
+    let mut rules = RuleSet::default();
+    for (nth, body) in (1..).zip(bodies) {
+        rules.put(Arc::new(rule(nth, body)));
+    }
+    rules
+}
+
+fn inspected() -> Inspected {
+    Inspected {
+        node: json!({"name": "n1", "driver": null, "properties": {"own": "op", "list": ["op"], "capabilities": "boot_mode:bios"}}),
+        inventory: json!({"cpu": {"count": 8, "model": "EPYC"}, "disks": {"sda": {}, "sdb": {}}, "vendor": "Dell Inc."}),
+        plugin_data: json!({"traits": ["HW_CPU_X86_AVX2"], "labels": {}}),
+    }
+}
+
+/// What rules give, in a line each.
+fn given(bodies: impl IntoIterator<Item = Value>) -> Vec<String> {
+    let ruled = set(bodies).run(&inspected());
+    let traits = ruled
+        .traits
+        .iter()
+        .map(|(name, rules)| format!("{name} by {}", rules.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("+")));
+    let labels = ruled
+        .labels
+        .iter()
+        .flat_map(|one| one.labels.iter().map(move |(key, value)| format!("{key}={value} by {}", one.rule)));
+    let properties = ruled.properties.iter().map(|(name, one)| format!("{name}: {} by {}", one.value, one.rule));
+    let notes = ruled.notes.iter().map(|note| format!("{:?} {}: {}", note.kind, note.rule, note.message));
+    traits.chain(labels).chain(properties).chain(notes).collect()
+}
+
+fn act(op: &str, args: Value) -> Value {
+    let mut action = json!({ "op": op });
+    action["args"] = args;
+    action
+}
+
+#[test]
+fn what_rules_give_names_them() {
+    let epyc = json!([{"op": "contains", "args": {"value": "{inventory[cpu][model]}", "regex": "EPYC"}}]);
+    let add = |name: &str| act("add-trait", json!({"name": name}));
+    for (bodies, expected) in [
+        (vec![json!({"name": "a", "conditions": epyc, "actions": [add("CUSTOM_A")]})], vec!["CUSTOM_A by a"]),
+        // Two rules give one trait; the greater priority goes first, whichever was made first.
+        (
+            vec![
+                json!({"name": "a", "actions": [add("CUSTOM_A")]}),
+                json!({"name": "b", "priority": 5, "actions": [add("CUSTOM_A")]}),
+            ],
+            vec!["CUSTOM_A by a+b"],
+        ),
+        (
+            vec![
+                json!({"name": "late", "actions": [act("remove-trait", json!({"name": "CUSTOM_A"}))]}),
+                json!({"name": "soon", "priority": 5, "actions": [add("CUSTOM_A"), add("CUSTOM_B")]}),
+            ],
+            vec!["CUSTOM_B by soon"],
+        ),
+        // A rule without a name is named by its uuid.
+        (vec![json!({"actions": [add("CUSTOM_A")]})], vec!["CUSTOM_A by 00000000-0000-0000-0000-000000000001"]),
+        (
+            vec![
+                json!({"name": "a", "priority": 9, "actions": [act("set-attribute", json!({"path": "labels/example.net/cpus", "value": "{inventory[cpu][count]}"}))]}),
+                json!({"name": "b", "actions": [act("set-attribute", json!({"path": "/labels/rack", "value": "r1"}))]}),
+            ],
+            vec!["example.net/cpus=8 by a", "rack=r1 by b"],
+        ),
+        // What operators hold stays theirs; a later rule reads what an earlier one gave.
+        (
+            vec![
+                json!({"name": "a", "priority": 9, "actions": [
+                    act("set-attribute", json!({"path": "properties/own", "value": "rule"})),
+                    act("set-attribute", json!({"path": "properties/size", "value": 2})),
+                    act("extend-attribute", json!({"path": "properties/list", "value": "rule"})),
+                    act("extend-attribute", json!({"path": "properties/more", "value": "x", "unique": true})),
+                    act("extend-attribute", json!({"path": "properties/more", "value": "x", "unique": true})),
+                    act("del-attribute", json!({"path": "properties/own"})),
+                ]}),
+                json!({"name": "b", "actions": [
+                    act("set-attribute", json!({"path": "properties/size", "value": 3})),
+                    act("set-attribute", json!({"path": "properties/copy", "value": "{node.properties[size]} {node.properties[own]}"})),
+                ]}),
+            ],
+            vec!["copy: \"2 op\" by b", "more: [\"x\"] by a", "size: 2 by a"],
+        ),
+        (
+            vec![json!({"name": "a", "actions": [
+                act("set-capability", json!({"name": "boot_mode", "value": "uefi"})),
+                act("set-capability", json!({"name": "cpus", "value": "{inventory[cpu][count]}"})),
+                act("set-capability", json!({"name": "gone", "value": "x"})),
+                act("unset-capability", json!({"name": "gone"})),
+            ]})],
+            vec!["capabilities: \"boot_mode:bios,cpus:8\" by a"],
+        ),
+        // Data that rules hand on, and loops.
+        (
+            vec![
+                json!({"name": "a", "priority": 9, "actions": [
+                    act("set-plugin-data", json!({"path": "seen.by", "value": "{node.name}"})),
+                    act("extend-plugin-data", json!({"path": "seen.list", "value": 1})),
+                ]}),
+                json!({"name": "b", "conditions": [{"op": "eq", "args": {"values": ["{plugin_data[seen][by]}", "n1"]}}],
+                    "actions": [{"op": "add-trait", "args": {"name": "CUSTOM_{item[name]}"}, "loop": [{"name": "X"}, {"name": "Y"}]}]}),
+            ],
+            vec!["CUSTOM_X by b", "CUSTOM_Y by b"],
+        ),
+        (
+            vec![
+                json!({"name": "a", "actions": [act("log", json!({"msg": "{node.name} has {inventory[cpu][count]}"}))]}),
+            ],
+            vec!["Log a: n1 has 8"],
+        ),
+    ] {
+        assert_eq!(given(bodies), expected);
+    }
+}
+
+#[test]
+fn a_rule_that_fails_does_nothing_and_one_that_refuses_ends_the_run() {
+    let add = |name: &str| act("add-trait", json!({"name": name}));
+    let failing = json!({"name": "failing", "priority": 9, "actions": [
+        add("CUSTOM_HALF"),
+        act("set-attribute", json!({"path": "properties/half", "value": 1})),
+        act("set-plugin-data", json!({"path": "traits.x", "value": 1})),
+    ]});
+    let after = json!({"name": "after", "actions": [add("CUSTOM_AFTER")]});
+    let wrong = "plugin data has no map on the way of \"traits.x\"";
+    assert_eq!(
+        given([failing, after.clone()]),
+        ["CUSTOM_AFTER by after".to_owned(), format!("Failed failing: {wrong}")]
+    );
+    let refusing =
+        json!({"name": "no", "priority": 5, "actions": [act("fail", json!({"msg": "{node.name} is too old"}))]});
+    let before = json!({"name": "before", "priority": 9, "actions": [add("CUSTOM_BEFORE")]});
+    assert_eq!(given([refusing, after, before]), ["CUSTOM_BEFORE by before", "Refused no: n1 is too old"]);
+    let sensitive = json!({"name": "s", "sensitive": true, "actions": [act("log", json!({"msg": "secret"}))]});
+    assert_eq!(given([sensitive]), ["Log s: it is sensitive: what it says is not shown"]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_where_it_is_written() {
+    let ok = || vec![act("add-trait", json!({"name": "CUSTOM_A"}))];
+    for (conditions, actions, field) in [
+        (json!([]), vec![], "actions"),
+        (json!([{"op": "ne", "args": {"values": []}}]), ok(), "conditions[0].op"),
+        (json!([{"op": "eq", "args": {}}]), ok(), "conditions[0].args"),
+        (json!([{"op": "eq", "args": {"values": [], "more": 1}}]), ok(), "conditions[0].args"),
+        (json!([{"op": "eq", "args": {"values": "x"}}]), ok(), "conditions[0].args.values"),
+        (json!([{"op": "matches", "args": {"value": "x", "regex": "("}}]), ok(), "conditions[0].args.regex"),
+        (
+            json!([{"op": "matches", "args": {"value": "x", "regex": "a{1000}{1000}"}}]),
+            ok(),
+            "conditions[0].args.regex",
+        ),
+        (
+            json!([{"op": "matches", "args": {"value": "x", "regex": "a".repeat(MAX_PATTERN + 1)}}]),
+            ok(),
+            "conditions[0].args.regex",
+        ),
+        (json!([{"op": "is-none", "args": {"value": 1}, "loop": "abc"}]), ok(), "conditions[0].loop"),
+        (json!([{"op": "is-none", "args": {"value": 1}, "loop": vec![1; MAX_ITEMS + 1]}]), ok(), "conditions[0].loop"),
+        (json!([]), vec![act("api-call", json!({"url": "http://x"}))], "actions[0].op"),
+        (
+            json!([]),
+            vec![act("set-port-attribute", json!({"port_id": "x", "path": "extra/a", "value": 1}))],
+            "actions[0].op",
+        ),
+        (json!([]), vec![act("set-attribute", json!({"path": "driver", "value": "x"}))], "actions[0].args.path"),
+        (json!([]), vec![act("del-attribute", json!({"path": "uuid"}))], "actions[0].args.path"),
+        (
+            json!([]),
+            vec![act("set-attribute", json!({"path": "labels/node.stemma.io/x", "value": "x"}))],
+            "actions[0].args.path",
+        ),
+        (json!([]), vec![act("add-trait", json!({"name": "not one"}))], "actions[0].args.name"),
+        (json!([]), vec![act("log", json!({"msg": "x", "level": "loud"}))], "actions[0].args.level"),
+        (json!([]), vec![act("fail", json!({"msg": "v".repeat(MAX_RULE)}))], "actions"),
+    ] {
+        let spec = InspectionRuleSpec {
+            conditions: serde_json::from_value::<Vec<RuleCondition>>(conditions.clone()).unwrap(),
+            actions: serde_json::from_value(json!(actions)).unwrap(),
+            ..InspectionRuleSpec::default()
+        };
+        assert_eq!(check_rule(&spec).map_err(|wrong| wrong.field), Err(field.to_owned()), "{conditions} {actions:?}");
+    }
+    let unsupported = |spec: Value| check_rule(&serde_json::from_value(spec).unwrap()).unwrap_err().is_unsupported;
+    assert!(unsupported(json!({"actions": [act("api-call", json!({"url": "http://x"}))]})));
+    assert!(unsupported(json!({"actions": [act("set-attribute", json!({"path": "extra/a", "value": "x"}))]})));
+    assert!(!unsupported(json!({"actions": [act("add", json!({}))]})));
+    let grants = json!({"grants": true, "actions": [act("set-attribute", json!({"path": "labels/node.stemma.io/x", "value": "x"}))]});
+    assert_eq!(check_rule(&serde_json::from_value(grants).unwrap()), Ok(()));
+}
+
+#[test]
+fn what_rules_give_and_take_has_an_end() {
+    let numbers: Vec<usize> = (0..MAX_ITEMS).collect();
+    let each = |op: &str, args: Value| json!({"name": "r", "actions": [{"op": op, "args": args, "loop": numbers}]});
+    let says = |body: Value| given([body]).join("\n");
+    assert!(says(each("add-trait", json!({"name": "CUSTOM_{item}"}))).contains("is one more than the 50"));
+    assert!(says(each("set-attribute", json!({"path": "labels/l{item}", "value": "x"}))).contains("at most 64 labels"));
+    assert!(
+        says(each("set-attribute", json!({"path": "properties/p{item}", "value": "x"})))
+            .contains("at most 64 properties")
+    );
+    let long = "v".repeat(4000);
+    assert!(
+        says(each("set-plugin-data", json!({"path": "p{item}", "value": long}))).contains("plugin data has at most")
+    );
+    // Across rules, and in bytes: each writes what one may.
+    let writes = |n: usize| json!({"name": format!("w{n}"), "actions": [{"op": "extend-plugin-data", "args": {"path": "all", "value": long}, "loop": vec![1; 20]}]});
+    let all = given((0..8).map(writes)).join("\n");
+    assert!(all.contains("plugin data has at most"), "{all}");
+    let deep = vec!["d"; MAX_DATA_DEPTH].join(".");
+    assert!(
+        says(json!({"name": "r", "actions": [act("set-plugin-data", json!({"path": deep, "value": 1}))]}))
+            .contains("fewer than 16 names")
+    );
+    let steps: Vec<Value> = (0..MAX_PARTS)
+        .map(|_| json!({"op": "is-none", "args": {"value": "x"}, "loop": numbers, "multiple": "all"}))
+        .collect();
+    let inverted: Vec<Value> = steps
+        .into_iter()
+        .map(|mut one| {
+            one["op"] = "!is-none".into();
+            one
+        })
+        .collect();
+    let costly = |n: usize| json!({"name": format!("c{n:03}"), "conditions": inverted, "actions": [act("log", json!({"msg": "x"}))]});
+    let spent = given((0..100).map(costly)).join("\n");
+    assert!(spent.contains("all rules together take more than they may for one report"), "{spent}");
+}
+
+/// What is set again, or deleted, takes no room any more.
+#[test]
+fn w07_what_rules_give_is_counted_as_it_is_in_the_end() {
+    let long = "v".repeat(190);
+    let values: Vec<String> = (0..100).map(|n| format!("{long}{n:010}")).collect();
+    for (kind, shown) in [("labels", ""), ("properties", "\"")] {
+        let each = |op: &str, args: Value| json!({"op": op, "args": args, "loop": values});
+        let set = each("set-attribute", json!({"path": format!("{kind}/one"), "value": "{item}"}));
+        let by = if kind == "labels" { "=" } else { ": " };
+        let expected = format!("one{by}{shown}{long}0000000099{shown} by r");
+        assert_eq!(given([json!({"name": "r", "actions": [set]})]), [expected], "{kind}");
+        let rules = (0..MAX_PARTS).map(|n| {
+            json!({"name": format!("r{n:02}"), "actions": [
+                {"op": "set-attribute", "args": {"path": format!("{kind}/one"), "value": values[n]}, "loop": values},
+                {"op": "del-attribute", "args": {"path": format!("{kind}/one")}},
+            ]})
+        });
+        assert_eq!(given(rules), Vec::<String>::new(), "{kind}");
+    }
+}
+
+#[test]
+fn rules_decide_the_same_while_only_their_words_for_people_change() {
+    let mut rules = set([json!({"name": "a", "actions": [act("add-trait", json!({"name": "CUSTOM_A"}))]})]);
+    let body = |more: Value| {
+        let mut body = json!({"name": "a", "actions": [act("add-trait", json!({"name": "CUSTOM_A"}))]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        rule(1, body)
+    };
+    for (more, decides) in [
+        (json!({"description": "x"}), false),
+        (json!({"labels": BTreeMap::from([("a", "b")])}), false),
+        (json!({"name": "b"}), true),
+        (json!({"name": "b", "grants": true}), true),
+        (json!({"name": "b", "grants": true, "conditions": [{"op": "is-none", "args": {"value": null}}]}), true),
+    ] {
+        let before = rules.clone();
+        rules.put(Arc::new(body(more.clone())));
+        assert_eq!(!rules.decides_like(&before), decides, "{more}");
+    }
+    let before = rules.clone();
+    rules.remove(Uuid::from_u128(1));
+    assert!(!rules.decides_like(&before));
+    assert!(rules.is_empty());
+}

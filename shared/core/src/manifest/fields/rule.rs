@@ -1,0 +1,94 @@
+//! The fields of an inspection rule: Ironic's body.
+
+use serde_json::value::RawValue;
+
+use super::super::error::{BodyError, BodyErrorKind};
+use super::super::names::Names;
+use super::super::parts::name;
+use super::super::reader::read;
+use super::super::sound;
+use super::{Field, Fields, field, help, shown};
+use crate::field::{Described, Form, Help, Part, REQUIRED};
+use crate::inspection::{InvalidRule, check_added_traits, check_rule};
+use crate::object::{FieldOwners, InspectionRuleSpec, MAX_PRIORITY, Phase, RuleAction, RuleCondition};
+
+impl Fields for InspectionRuleSpec {
+    const FIELDS: &'static [Field<Self>] = &[
+        field!(Self, description: Form::Text, help::DESCRIPTION, sound::text_of::<255>),
+        field!(
+            Self,
+            priority: Form::Count,
+            Help::new("0", "0 to 9999: a greater one is asked before, and holds where two give one thing.", "100"),
+            read_priority
+        ),
+        field!(
+            Self,
+            phase: Form::OneOf(Phase::WORDS),
+            Help::new("main", "When it is asked: when a host has reported.", r#""main""#)
+        ),
+        field!(
+            Self,
+            sensitive: Form::Flag,
+            Help::new("false", "Its conditions and actions are shown to nobody; it stays so.", "true")
+        ),
+        field!(
+            Self,
+            grants: Form::Flag,
+            Help::new("false", "It may give restricted labels, which no report gives by itself.", "true")
+        ),
+        field!(
+            Self,
+            conditions: Form::ListOf(RuleCondition::PARTS),
+            Help::new(
+                "[]",
+                "All of them must hold; without any it always acts.",
+                r#"[{"op": "eq", "args": {"values": ["{inventory[cpu][vendor]}", "AuthenticAMD"]}}]"#
+            )
+        ),
+        field!(
+            Self,
+            actions: Form::ListOf(RuleAction::PARTS),
+            Help::new(REQUIRED, "What follows, in this order.", r#"[{"op": "add-trait", "args": {"name": "CUSTOM_EPYC"}}]"#),
+            read_actions
+        ),
+        field!(
+            Self,
+            labels: Form::Map,
+            Help::new("{}", "Labels of the rule itself, inherited by nobody.", r#"{"team": "hardware"}"#),
+            sound::texts
+        ),
+    ];
+    const NAMED_BY: &'static [Part] = &[name(r#""epyc""#)];
+    const VEILED: &'static [&'static str] = &["conditions", "actions"];
+
+    fn is_veiled(&self) -> bool {
+        self.sensitive
+    }
+    fn check(&self) -> Result<(), BodyError> {
+        check_rule(self).map_err(BodyError::from)
+    }
+    fn owners(&mut self) -> &mut FieldOwners {
+        &mut self.owners
+    }
+}
+
+impl From<InvalidRule> for BodyError {
+    fn from(wrong: InvalidRule) -> Self {
+        let kind = if wrong.is_unsupported { BodyErrorKind::Unsupported } else { BodyErrorKind::Value };
+        Self::of(kind, wrong.field, wrong.reason)
+    }
+}
+
+fn read_priority(to: &mut u16, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let given: Option<i64> = read(raw)?;
+    let priority = u16::try_from(given.unwrap_or(0)).ok().filter(|priority| *priority <= MAX_PRIORITY);
+    *to = priority.ok_or_else(|| BodyError::new("", format!("it is 0 to {MAX_PRIORITY}")))?;
+    Ok(())
+}
+
+/// Actions, whose traits are known ones.
+fn read_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    sound::plain(to, raw, names)?;
+    check_added_traits(to, names.traits())
+        .map_err(|wrong| BodyError::of(BodyErrorKind::Trait, wrong.field, wrong.reason))
+}

@@ -1,0 +1,113 @@
+//! What is odd about a cluster: of its roles, tags, limits and tasks, each node named that it is odd about.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use stemma_core::fleet::Change;
+use stemma_core::object::Matching;
+use stemma_core::resolve::{ResolveCache, resolve_cluster};
+
+use crate::support::Scenario;
+
+#[test]
+fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
+    let read = json!({
+        "tasks": [
+            {"id": "run", "type": "puppet", "role": ["app"]},
+            {"id": "never", "type": "puppet", "role": ["unheld"]},
+        ],
+        "roles_metadata": {
+            "app": {"conflicts": ["db"], "limits": {"max": 2}, "tags": ["app"]},
+            "db": {"limits": {"min": 2}, "tags": ["db"]},
+            "unheld": {"limits": {"min": 1}, "tags": ["unheld"]},
+        },
+        "tags_metadata": {"app": {}, "db": {}, "unheld": {}},
+        "nodes": [
+            {"id": "n1", "roles": ["app"], "tags": ["app"]},
+            {"id": "n2", "roles": ["app", "db"], "tags": ["app", "db"]},
+            {"id": "n3", "roles": ["app", "typo"], "tags": ["app"]},
+            {"id": "n4", "roles": ["db"], "tags": ["db", "unseen"]},
+            {"id": "n5", "roles": ["typo"], "tags": []},
+        ],
+    });
+    let site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+    let found: Vec<_> = found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect();
+    assert_eq!(
+        found,
+        [
+            "tag.unheld cluster/c tag/unheld: no node holds tag unheld, which release fuel@1 declares",
+            "task.unplaced cluster/c task/never: task never falls to no node: it is placed by roles unheld",
+            "role.conflict node/n2: has role app and role db, which conflict",
+            "role.limit cluster/c role/app: role app wants at most 2 of the cluster's nodes, and 3 have it",
+            "role.limit cluster/c role/unheld: role unheld wants at least 1 of the cluster's nodes, and 0 have it",
+            "role.unknown node/n3: has role typo, which release fuel@1 does not declare: it produces no tag",
+            "role.unknown node/n5: has role typo, which release fuel@1 does not declare: it produces no tag",
+            "tag.unknown node/n4: is assigned tag unseen, which is declared neither in the release nor in the cluster",
+            "task.type release/fuel@1 task run type: no agent runs type \"puppet\" yet: hosts report run, never as unsupported, \
+             and start nothing that requires it",
+        ]
+    );
+}
+
+#[test]
+fn a_primary_that_another_node_holds_and_a_requirement_that_looks_like_an_operator_are_odd() {
+    let read = json!({
+        "roles_metadata": {"db": {"has_primary": true, "tags": ["db"]}},
+        "tags_metadata": {"db": {"has_primary": true}},
+        "nodes": [{"id": "n1", "roles": ["db"], "tags": ["db"]}, {"id": "n2", "roles": ["db"], "tags": ["db"]}],
+    });
+    let mut site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let found = |site: &Scenario| -> Vec<String> {
+        let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+        found.iter().map(|one| format!("{} {} {}: {}", one.severity, one.code, one.object, one.message)).collect()
+    };
+    assert_eq!(found(&site), [""; 0]);
+    let mut cluster = site.fleet.cluster(site.cluster).expect("it is there").as_ref().clone();
+    cluster.spec.primaries = [("db".parse().expect("a tag"), "n2".to_owned())].into();
+    site.fleet.apply(Change::Cluster(Arc::new(cluster)));
+    let group = site.fleet.groups_of(site.cluster).next().expect("a group");
+    let mut group = site.fleet.group(group).expect("it is there").as_ref().clone();
+    group.spec.requirements = serde_json::from_value(json!({"property:memory_mb": ">> 3"})).expect("requirements");
+    site.fleet.apply(Change::NodeGroup(Arc::new(group)));
+    assert_eq!(
+        found(&site)[..2],
+        [
+            "info primary.held cluster/c: primaries: db is to be held by n2, and n1 holds it: this decides the first election alone",
+            "warning requirement.text nodegroup/c/g: requirement property:memory_mb >> 3 asks for this very text: an operator is the first word, as in `>= 3`",
+        ]
+    );
+}
+
+#[test]
+fn a_tag_that_is_declared_nowhere_is_odd_about_a_node_without_roles_too() {
+    let read = json!({
+        "roles_metadata": {"app": {"tags": ["app"]}},
+        "tags_metadata": {"app": {}, "declared": {}},
+        "nodes": [
+            {"id": "n1", "roles": ["app"], "tags": ["app"]},
+            {"id": "n2", "roles": [], "tags": ["unseen"]},
+            {"id": "n3", "roles": [], "tags": ["declared"]},
+        ],
+    });
+    let site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+    let found: Vec<_> = found.iter().map(|one| format!("{} {}: {}", one.code, one.object, one.message)).collect();
+    assert_eq!(
+        found,
+        ["tag.unknown node/n2: is assigned tag unseen, which is declared neither in the release nor in the cluster"]
+    );
+}
+
+#[test]
+fn what_is_odd_about_a_release_is_a_finding_of_the_clusters_that_run_it() {
+    let read = json!({
+        "tasks": [{"id": "run", "type": "puppet", "tags": ["app"]}],
+        "roles_metadata": {"app": {"tags": ["app", "ghost"]}},
+        "tags_metadata": {"app": {}},
+        "nodes": [{"id": "n1", "roles": ["app"], "tags": ["app"]}],
+    });
+    let site = Scenario::read(&read, Matching::default()).expect("the release compiles");
+    let found = resolve_cluster(&site.fleet, &ResolveCache::new(), site.cluster).findings;
+    assert!(found.iter().any(|one| one.code == "tag.undeclared"), "{found:?}");
+}

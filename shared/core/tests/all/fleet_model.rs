@@ -1,0 +1,533 @@
+//! The fleet's model: placement under the default matching, primaries, and what is found.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stemma_core::explain::{self, Ran};
+use stemma_core::finding::{Severity, has_error};
+use stemma_core::fleet::{Change, Fleet, Missing};
+use stemma_core::name::TagName;
+use stemma_core::object::{
+    ClusterId, GroupId, Kind, Meta, NotTaken, Object, Observation, PrimarySpec, RefusedTraits, SaidOnHost, TemplateId,
+    Timestamp,
+};
+use stemma_core::resolve::{PlainAnswer, Resolution, ResolveCache, resolve_fleet, resolve_node};
+use uuid::Uuid;
+
+use crate::made::{Made, changes, objects, reading, site, tasks};
+
+#[test]
+fn a_primary_holds_both_names_by_default() {
+    let made = Made::of(&site(&json!({}), &tasks()));
+    let (first, second) = (made.plain("db-2"), made.plain("db-10"));
+    assert_eq!(first.tags.iter().collect::<Vec<_>>(), ["mysql", "primary-mysql"]);
+    assert_eq!(first.primary_tags.iter().collect::<Vec<_>>(), ["mysql"]);
+    assert_eq!(first.tasks, ["bootstrap", "by-empty-tags", "by-role", "every", "server"]);
+    assert_eq!(second.tasks, ["by-empty-tags", "by-role", "every", "server"]);
+    assert_eq!(made.plain("web-1").tasks, ["every"]);
+}
+
+#[test]
+fn matching_decides_what_roles_and_primaries_mean() {
+    for (matching, first, second) in [
+        (
+            json!({"roles": "own", "primary": "replaces"}),
+            &["bootstrap", "by-empty-tags", "by-role", "every"][..],
+            &["by-empty-tags", "by-role", "every", "server"][..],
+        ),
+        (json!({"roles": "tags", "primary": "adds"}), &["bootstrap", "every", "server"], &["every", "server"]),
+        (json!({"roles": "tags", "primary": "replaces"}), &["bootstrap", "every"], &["every", "server"]),
+    ] {
+        let made = Made::of(&site(&matching, &tasks()));
+        assert_eq!(made.plain("db-2").tasks, first, "{matching}");
+        assert_eq!(made.plain("db-10").tasks, second, "{matching}");
+    }
+}
+
+#[test]
+fn a_role_and_a_tag_of_one_name_share_an_election() {
+    let mut documents = site(&json!({}), &json!([{"id": "first", "type": "puppet", "roles": ["primary-db"]}]));
+    documents[1]["roles"] = json!({"db": {}, "web": {}});
+    documents[1]["tags"] = json!({"db": {"has_primary": true}});
+    let made = Made::of(&documents);
+    assert_eq!(made.plain("db-2").tasks, ["first"]);
+    assert!(made.plain("db-10").tasks.is_empty());
+}
+
+#[test]
+fn a_stored_choice_holds_while_its_node_could_be_it() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    let (cluster, tag) = (made.cluster(), TagName::new("mysql").expect("a tag"));
+    assert_eq!(made.fleet.unstored_holders(cluster), [(tag.clone(), made.node("db-2").id())]);
+    let spec = PrimarySpec { cluster, node: made.node("db-10").id(), since: Timestamp(1), epoch: 1 };
+    let chosen = Object { meta: Meta::new(Uuid::from_u128(9), tag, Timestamp(1)), spec };
+    let dirty = made.fleet.apply(Change::Primary(Arc::new(chosen)));
+    assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
+    assert_eq!(made.plain("db-10").primary_tags.len(), 1);
+    assert!(made.fleet.unstored_holders(cluster).is_empty());
+
+    let parked = json!({"kind": "Node", "name": "db-10", "nodegroup": "prod/dbs", "parked": true});
+    let cluster_and_groups = &site(&json!({}), &tasks())[..5];
+    made.edit(&[cluster_and_groups, &[parked]].concat());
+    assert!(made.plain("db-10").primary_tags.is_empty());
+    assert_eq!(made.plain("db-2").primary_tags.len(), 1, "a parked node holds nothing");
+}
+
+#[test]
+fn what_a_node_finds_otherwise_than_its_group_is_asked_of_it_whoever_was_resolved_before() {
+    let file = |id: &str, template: &str| json!({"id": id, "type": "file", "tags": ["nginx"], "parameters": {"path": format!("/etc/{id}"), "template": template}});
+    let tasks = json!([file("own", "{{ labels.z | default('-') }}"), file("ntp", "{{ labels.ntp | default('-') }}")]);
+    let mut documents = site(&json!({}), &tasks);
+    documents[4]["host_labels"] = json!({"accept": ["z"]});
+    documents
+        .push(json!({"kind": "Node", "name": "web-2", "nodegroup": "prod/webs", "reports": {"labels": {"z": "host"}}}));
+    documents
+        .push(json!({"kind": "Node", "name": "web-3", "nodegroup": "prod/webs", "merge_labels": false, "labels": {}}));
+    let made = Made::of(&documents);
+    let digest = |cache: &ResolveCache, name: &str| match resolve_node(&made.fleet, cache, made.node(name).id()) {
+        Resolution::Complete(answer) => PlainAnswer::of(&answer).task_digest,
+        Resolution::Incomplete(missing) => panic!("{missing:?}"),
+    };
+    let shared = ResolveCache::new();
+    let names = ["web-1", "web-2", "web-3"];
+    let digests = names.map(|name| digest(&shared, name));
+    assert_eq!(digests, names.map(|name| digest(&ResolveCache::new(), name)));
+    assert!(digests[0] != digests[1] && digests[1] != digests[2] && digests[0] != digests[2], "{digests:?}");
+}
+
+#[test]
+fn what_sets_a_node_aside_is_said_of_its_tasks() {
+    let mut documents = site(&json!({}), &tasks());
+    documents[6]["mode"] = json!("noop");
+    let made = Made::of(&documents);
+    let ran = Ran { runs: Some(&|_| true), too_large: None, told: true, outcome: None, shut: &Vec::new };
+    let aside =
+        |name| explain::task(&made.answer(name), "every", Timestamp(1), &ran).expect("a task")["set_aside"].clone();
+    assert_eq!(aside("db-2"), json!([]));
+    assert_eq!(aside("db-10"), json!(["its mode is noop: tasks are checked, and nothing is changed"]));
+}
+
+#[test]
+fn a_level_that_replaces_what_is_above_says_so_also_of_keys_that_it_does_not_name() {
+    let mut documents = site(&json!({}), &tasks());
+    documents[0]["merge_labels"] = json!(false);
+    documents[2]["labels"] = json!({"own": "1"});
+    documents[2]["merge_labels"] = json!(false);
+    let made = Made::of(&documents);
+    let levels = |key: &str| -> Vec<(String, bool)> {
+        let explained = explain::label(&made.answer("web-1"), key, |at| at.0.to_string());
+        let rows = explained["levels"].as_array().expect("levels").iter();
+        rows.map(|row| (row["result"].as_str().expect("a text").to_owned(), row["merges"] == true)).collect()
+    };
+    let expected = |rows: [(&str, bool); 4]| rows.map(|(result, merges)| (result.to_owned(), merges)).to_vec();
+    let silent = ("says nothing", true);
+    assert_eq!(
+        levels("ntp"),
+        expected([("not merged by the cluster", false), ("replaces what is above", false), silent, silent])
+    );
+    assert_eq!(levels("none"), expected([silent, ("replaces what is above", false), silent, silent]));
+}
+
+#[test]
+fn what_is_missing_is_named_and_nothing_is_answered() {
+    let all = changes(objects(&site(&json!({}), &tasks())));
+    let resolve = |fleet: &Fleet| {
+        let node = fleet.node_named("web-1").expect("the node").id();
+        resolve_node(fleet, &ResolveCache::new(), node)
+    };
+    for left_out in 0..all.len() {
+        let is_parent = matches!(all[left_out], Change::Release(_) | Change::Template(_) | Change::Cluster(_));
+        let mut fleet = Fleet::new();
+        let others = all.iter().enumerate().filter(|(at, _)| *at != left_out).map(|(_, change)| change.clone());
+        fleet.apply_all(others.rev());
+        fleet.set_loaded();
+        if is_parent {
+            assert!(matches!(resolve(&fleet), Resolution::Incomplete(missing) if missing.len() == 1), "{left_out}");
+            fleet.apply(all[left_out].clone());
+            assert!(matches!(resolve(&fleet), Resolution::Complete(_)), "{left_out}");
+        }
+    }
+    let mut loading = Fleet::new();
+    loading.apply_all(all);
+    assert!(matches!(resolve(&loading), Resolution::Incomplete(missing) if missing == [Missing::Store]));
+}
+
+#[test]
+fn a_condition_leaves_out_and_says_why() {
+    let condition = |id: &str, text: &str| json!({"id": id, "type": "puppet", "roles": ["*"], "condition": text});
+    let tasks = json!([
+        condition("gold", "labels.tier == 'gold'"),
+        condition("absent", "labels.absent == 'x'"),
+        {"id": "marker", "type": "skipped", "roles": ["*"]},
+    ]);
+    let made = Made::of(&reading(&tasks));
+    let web = made.plain("web-1");
+    assert_eq!(web.tasks, ["gold"]);
+    assert_eq!(web.skipped["marker"], "type is skipped");
+    assert!(
+        web.skipped["absent"].starts_with("condition counts as false: it reads `labels.absent`"),
+        "{:?}",
+        web.skipped
+    );
+    let db = made.plain("db-2");
+    assert_eq!(db.skipped["gold"], "condition is false: labels.tier == 'gold'");
+    assert!(made.answer("db-2").findings().iter().any(|finding| finding.code == "condition.failed"));
+}
+
+#[test]
+fn an_unmet_requirement_is_said() {
+    let mut documents = reading(&json!([]));
+    documents[4]["requirements"] = json!({"property:memory_mb": ">= 1024", "trait:HW_CPU_X86_AVX2": "forbidden"});
+    let made = Made::of(&documents);
+    let unmet: Vec<_> = made.answer("web-1").unmet().iter().map(ToString::to_string).collect();
+    assert_eq!(unmet, ["requirement property:memory_mb >= 1024 is not met"]);
+    documents[7]["properties"] = json!({"memory_mb": 2048});
+    assert!(Made::of(&documents).answer("web-1").unmet().is_empty());
+}
+
+#[test]
+fn a_cycle_that_comes_by_placement_is_spelled_out() {
+    let tasks = json!([
+        {"id": "app", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "db", "tags": ["mysql"]}]},
+        {"id": "db", "type": "puppet", "tags": ["mysql"], "requires": ["app"]},
+    ]);
+    let mut documents = reading(&tasks);
+    let made = Made::of(&documents);
+    assert!(resolve_fleet(&made.fleet, &made.cache).is_ok());
+    documents[5]["roles"] = json!(["web"]);
+    // Of `any`, the first by name is waited for, which is the very node.
+    for policy in ["all", "any"] {
+        documents[1]["tasks"][0]["cross_depends"][0]["policy"] = json!(policy);
+        let made = Made::of(&documents);
+        let errors = resolve_fleet(&made.fleet, &made.cache).expect_err("a cycle");
+        assert_eq!(
+            errors[0].to_string(),
+            "cluster prod: tasks wait for each other: db-2/app -> db-2/db -> db-2/app; \
+             take one of these dependencies away, or place a task elsewhere"
+        );
+    }
+}
+
+#[test]
+fn an_unplaced_node_has_labels_and_no_tasks() {
+    let mut documents = reading(&tasks());
+    documents.push(json!({"kind": "Node", "name": "spare", "labels": {"rack": "r1"}}));
+    let made = Made::of(&documents);
+    let spare = made.plain("spare");
+    assert_eq!((spare.labels.len(), spare.tasks.len(), spare.task_digest), (1, 0, None));
+    assert!(made.answer("spare").place().is_none());
+}
+
+#[test]
+fn s38_traits_that_are_not_taken_are_a_finding_of_their_node() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    let id = made.node("web-1").id();
+    let refused = RefusedTraits { unknown: [Box::from("'NO_SUCH'")].into(), unknown_count: 3, surplus: 1 };
+    let left_out = NotTaken { traits: refused, ..NotTaken::default() };
+    let seen = Observation { not_taken: left_out.boxed(), ..Observation::default() };
+    made.fleet.apply(Change::Observation(id, Arc::new(seen)));
+    assert_eq!(
+        made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "warning trait.refused node/web-1: its host reports traits that are not taken: 'NO_SUCH' and 2 more (a standard name, or \
+          CUSTOM_ and then capitals, digits and '_', at most 255 characters); 1 beyond the 50 that one source may give"
+        ]
+    );
+    assert_eq!(made.answer("web-1").traits().names().len(), 0);
+}
+
+#[test]
+fn s39_what_a_host_reports_beyond_the_bounds_is_a_finding_of_its_node() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    let id = made.node("web-1").id();
+    let left_out = NotTaken { facts: 2, labels: 1, ..NotTaken::default() };
+    let seen = Observation { not_taken: left_out.boxed(), ..Observation::default() };
+    made.fleet.apply(Change::Observation(id, Arc::new(seen)));
+    assert_eq!(
+        made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "warning report.left_out node/web-1: its host reports more than is taken; left out: 2 facts (a path has at most 16 names \
+          and 255 bytes, a value 16384 bytes, all together 262144); 1 labels (a value has at most 4096 bytes, all together 65536)"
+        ]
+    );
+}
+
+#[test]
+fn a_fleet_is_printed_with_stages_order_and_what_falls_to_master() {
+    let tasks = json!([
+        {"id": "begin", "type": "stage"},
+        {"id": "keys", "type": "puppet", "roles": ["master"], "requires": ["begin"]},
+        {"id": "db", "type": "puppet", "tags": ["mysql"], "cross_depends": [{"name": "keys", "role": "master"}]},
+        {"id": "app", "type": "puppet", "tags": ["nginx"], "cross_depends": [{"name": "db", "tags": ["mysql"], "policy": "any"}]},
+        {"id": "bye", "type": "puppet", "tags": ["nginx"], "phase": "cleanup", "requires": ["app"]},
+    ]);
+    let made = Made::of(&reading(&tasks));
+    let answer = resolve_fleet(&made.fleet, &made.cache).expect("it resolves");
+    let printed = serde_json::to_value(&answer).expect("JSON");
+    assert_eq!(printed["stages"], json!(["begin"]));
+    assert_eq!(
+        printed["order"],
+        json!([
+            [[null, "begin"], ["master", "keys"]],
+            [["db-2", "db"], ["web-1", "app"]],
+            [["master", "keys"], ["db-10", "db"]],
+            [["master", "keys"], ["db-2", "db"]],
+        ])
+    );
+    assert_eq!(printed["nodes"]["master"]["tasks"], json!(["keys"]));
+    assert_eq!(printed["nodes"]["web-1"]["tasks"], json!(["app"]), "cleanup stands in neither");
+    assert_eq!(printed["nodes"]["db-2"]["primary_tags"], json!(["mysql"]));
+    assert!(answer.findings.iter().any(|finding| finding.code == "master.absent"));
+}
+
+/// Each field that nothing acts on yet is said where it is given, and is no error.
+#[test]
+fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
+    let shell = |more: Value| {
+        let mut task = json!({"id": "conf", "type": "shell", "tags": ["nginx"], "parameters": {"script": "true"}});
+        task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
+        task
+    };
+    let idle = json!({"id": "conf", "on_unassign": "undo", "disruptive": true, "max_nodes": 1, "privileged": true,
+        "timeout_seconds": 9, "on_interrupt": "again", "tasks": ["undo"]});
+    let file = json!({"id": "file", "type": "file", "tags": ["nginx"], "timeout_seconds": 9, "on_interrupt": "again",
+        "parameters": {"path": "/f", "content": "", "timeout": 5}});
+    let tasks = json!([shell(idle), shell(json!({"id": "undo", "phase": "cleanup"})), file,
+        {"id": "all", "type": "group", "tags": ["nginx"], "tasks": ["undo"], "requires": ["conf"]},
+        {"id": "point", "type": "stage", "required_for": ["conf"], "condition": "true"},
+        {"id": "void", "type": "skipped", "tags": ["nginx"], "requires": ["conf"], "retries": 1, "sensitive": true, "mode": "noop",
+            "fail_on_error": false, "on_drift": "report", "subscribes": ["conf"], "parameters": {"foo": "bar"}}]);
+    let mut documents = site(&json!({}), &tasks);
+    let given = [
+        json!({"node_deletion_timeout": 5}),
+        json!({}),
+        json!({"rollout": {"max_groups": 1}, "min_ready_seconds": 5, "host_labels": {"annotations": ["a/.*"]},
+            "tags": {"extra": {"ready": [{"tcp": 80}]}}}),
+        json!({"strategy": {"max_unavailable": 1}, "mend_offline": true}),
+        json!({"node_volume_detach_timeout": 5}),
+        json!({"node_drain_timeout": 5}),
+    ];
+    for (document, given) in documents.iter_mut().zip(given) {
+        document.as_object_mut().expect("a document").extend(given.as_object().expect("fields").clone());
+    }
+    documents[1]["roles"]["web"]["fault_tolerance"] = json!(1);
+    documents[1]["roles"]["web"]["limits"] = json!({"min": 1, "recommended": 2, "max": "settings:a.b"});
+    documents[1]["tags"]["nginx"]["ready"] = json!([{"tcp": 80}]);
+    let made = Made::of(&documents);
+    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
+    assert!(idle.iter().all(|finding| finding.severity == Severity::Info));
+    let objects: Vec<_> = idle.iter().map(|finding| finding.object.as_str()).collect();
+    assert_eq!(
+        objects,
+        [
+            "cluster/prod host_labels.annotations",
+            "cluster/prod min_ready_seconds",
+            "cluster/prod rollout",
+            "cluster/prod tags.extra.ready",
+            "clustertemplate/base node_deletion_timeout",
+            "node/db-2 node_drain_timeout",
+            "nodegroup/prod/dbs mend_offline",
+            "nodegroup/prod/dbs strategy",
+            "nodegroup/prod/webs node_volume_detach_timeout",
+            "release/site@1 roles.web.fault_tolerance",
+            "release/site@1 roles.web.limits.max",
+            "release/site@1 roles.web.limits.recommended",
+            "release/site@1 tags.nginx.ready",
+            "release/site@1 task all requires",
+            "release/site@1 task conf disruptive",
+            "release/site@1 task conf max_nodes",
+            "release/site@1 task conf on_unassign",
+            "release/site@1 task conf privileged",
+            "release/site@1 task conf tasks",
+            "release/site@1 task file on_interrupt",
+            "release/site@1 task file parameters.timeout",
+            "release/site@1 task file timeout_seconds",
+            "release/site@1 task point condition",
+            "release/site@1 task undo phase",
+            "release/site@1 task void fail_on_error",
+            "release/site@1 task void mode",
+            "release/site@1 task void on_drift",
+            "release/site@1 task void parameters",
+            "release/site@1 task void retries",
+            "release/site@1 task void sensitive",
+            "release/site@1 task void subscribes",
+        ]
+    );
+    let made = Made::of(&site(&json!({}), &json!([shell(json!({"timeout_seconds": 9, "on_interrupt": "again"}))])));
+    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
+}
+
+/// A role that is said to conflict with one that is not there conflicts with none.
+#[test]
+fn w02_a_conflict_with_a_role_that_is_not_declared_is_found() {
+    let mut documents = site(&json!({}), &json!([]));
+    documents[1]["roles"]["web"]["conflicts"] = json!(["db", "nosuch"]);
+    let made = Made::of(&documents);
+    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    let found: Vec<_> = findings.iter().filter(|finding| finding.code == "role.unknown").collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].object, "release/site@1 roles.web.conflicts");
+    assert_eq!(found[0].message, "names role nosuch, which the release does not declare");
+}
+
+/// In a dependency `role: '*'` means what it means in a task's `roles`, and the text `tags: '*'` whoever has a tag. Of the nodes, db-2
+/// has a role and no tag, and tagged has a tag and no role.
+#[test]
+fn w04_a_star_means_whoever_has_a_role_or_whoever_has_a_tag() {
+    let documents = |matching: &Value, mut entry: Value| {
+        entry["name"] = "/first/".into();
+        let tasks = json!([
+            {"id": "first-by-role", "type": "puppet", "roles": "*"},
+            {"id": "first-by-tag", "type": "puppet", "tags": "*"},
+            {"id": "first-by-item", "type": "puppet", "tags": ["*"]},
+            {"id": "last", "type": "puppet", "tags": ["late"], "cross_depends": [entry]},
+        ]);
+        let mut documents = site(matching, &tasks);
+        documents[1]["tags"]["late"] = json!({});
+        documents[5]["tags"] = json!({"unassigned": ["mysql"]});
+        documents.extend([
+            json!({"kind": "NodeGroup", "cluster": "prod", "name": "bare"}),
+            json!({"kind": "Node", "name": "tagged", "nodegroup": "prod/bare", "tags": {"assigned": ["mysql"]}}),
+            json!({"kind": "Node", "name": "waits", "nodegroup": "prod/bare", "tags": {"assigned": ["late"]}}),
+        ]);
+        documents
+    };
+    for (matching, entry, first) in [
+        (json!({}), json!({"role": "*"}), &["db-10", "db-2", "web-1"][..]),
+        (json!({}), json!({"role": ["*"]}), &["db-10", "db-2", "web-1"]),
+        (json!({}), json!({"tags": "*"}), &["db-10", "tagged", "web-1"]),
+        (json!({}), json!({"tags": ["*"]}), &[]),
+        (json!({}), json!({}), &["db-10", "db-2", "tagged", "web-1"]),
+        (json!({"roles": "tags"}), json!({"role": "*"}), &["db-10", "tagged", "web-1"]),
+    ] {
+        let made = Made::of(&documents(&matching, entry.clone()));
+        let order = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").order;
+        let before = order.into_iter().filter(|[_, (_, after)]| after == "last").filter_map(|[(node, _), _]| node);
+        let before: BTreeSet<String> = before.filter(|node| node != "waits").collect();
+        assert_eq!(before.iter().map(String::as_str).collect::<Vec<_>>(), first, "{matching} {entry}");
+    }
+    let made = Made::of(&documents(&json!({}), json!({})));
+    for (node, tasks) in [("db-2", &["first-by-role"][..]), ("tagged", &["first-by-tag"])] {
+        assert_eq!(made.plain(node).tasks, tasks, "{node}");
+    }
+}
+
+/// Also where tasks between them give the order.
+#[test]
+fn w04_stages_stand_in_their_order() {
+    let tasks = json!([
+        {"id": "a-last", "type": "stage"},
+        {"id": "b-middle", "type": "stage", "requires": ["z-first"]},
+        {"id": "c-beside", "type": "stage"},
+        {"id": "m-task", "type": "puppet", "tags": ["nginx"], "requires": ["b-middle"],
+            "required_for": ["a-last"]},
+        {"id": "z-first", "type": "stage"},
+    ]);
+    let made = Made::of(&site(&json!({}), &tasks));
+    let stages = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").stages;
+    assert_eq!(stages, ["c-beside", "z-first", "b-middle", "a-last"]);
+}
+
+/// A template, a cluster made from it with two groups, and a node with words of its own in the first group.
+fn levels() -> [Value; 6] {
+    let said = |level: &str| {
+        let map = json!({"at": level, level: "1"});
+        json!({"labels": map, "annotations": map, "parameters": map, "merge_labels": true})
+    };
+    let object = |kind: &str, more: Value| {
+        let mut object = json!({"kind": kind});
+        let parts = [more, said(&kind.to_lowercase())].map(|part| part.as_object().expect("an object").clone());
+        for part in parts {
+            object.as_object_mut().expect("an object").extend(part);
+        }
+        object
+    };
+    [
+        json!({"kind": "Release", "name": "r", "version": "1", "roles": {"web": {"tags": ["nginx"]}}, "tags": {"nginx": {}}}),
+        object("ClusterTemplate", json!({"name": "base", "release": "r@1"})),
+        object("Cluster", json!({"name": "c", "cluster_template": "base", "tags": {"own": {}}})),
+        object("NodeGroup", json!({"cluster": "c", "name": "g", "roles": ["web"]})),
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "empty"}),
+        object("Node", json!({"name": "n", "nodegroup": "c/g"})),
+    ]
+}
+
+#[test]
+fn all_of_a_node_s_maps_are_its_own_where_something_above_it_is_missing() {
+    let mut made = Made::of(&levels());
+    let keys = |fleet: &Fleet, id| {
+        let view = fleet.node_view(id).expect("a node of the test");
+        let labels: Vec<_> = view.labels().iter().map(|(key, _)| key.to_string()).collect();
+        let annotations: Vec<_> = view.annotations().iter().map(|(key, _)| key.to_string()).collect();
+        let parameters: Vec<_> = view.parameters().iter().map(|(key, _)| key.to_string()).collect();
+        let added =
+            view.label_differences().map(|labels| labels.added.into_keys().map(|key| key.to_string()).collect());
+        ([labels, annotations, parameters], added)
+    };
+    let id = made.node("n").id();
+    let whole = ["at", "cluster", "clustertemplate", "node", "nodegroup"].map(str::to_owned).to_vec();
+    assert_eq!(keys(&made.fleet, id), (std::array::from_fn(|_| whole.clone()), Some(vec!["node".to_owned()])));
+    let template = made.fleet.templates().next().expect("a template").meta.uuid;
+    made.fleet.apply(Change::RemoveTemplate(TemplateId(template)));
+    let own = ["at", "node"].map(str::to_owned).to_vec();
+    assert_eq!(keys(&made.fleet, id), (std::array::from_fn(|_| own.clone()), None));
+    let resolution = resolve_node(&made.fleet, &made.cache, id);
+    let found = resolution.findings(made.node("n"));
+    assert!(has_error(&found));
+    let said = format!("error node.incomplete node/n: its cluster template {template} is not there");
+    assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [said]);
+    assert_eq!(resolution.unusable(), Some(format!("its cluster template {template} is not there")));
+}
+
+#[test]
+fn a_cluster_has_the_release_and_the_tags_of_its_groups_that_name_none() {
+    let made = Made::of(&levels());
+    let fold = made.fleet.fold(made.node("n").spec.nodegroup.expect("a group")).expect("nothing is missing");
+    assert_eq!(made.fleet.cluster_release(&fold.cluster), fold.release.as_ref().map(|release| &release.value.name));
+    assert_eq!(Some(made.fleet.cluster_table(&fold.cluster)), fold.table.as_deref().cloned());
+    assert!(made.fleet.cluster_table(&fold.cluster).tags().any(|(name, _)| name.as_str() == "own"));
+}
+
+#[test]
+fn whom_an_object_stands_above_and_where_it_stands() {
+    let made = Made::of(&levels());
+    let fleet = &made.fleet;
+    let cluster = fleet.clusters().next().expect("a cluster").meta.uuid;
+    let template = fleet.templates().next().expect("a template").meta.uuid;
+    let node = made.node("n");
+    let group = node.spec.nodegroup.expect("a group");
+    let all: BTreeSet<GroupId> = fleet.groups_of(ClusterId(cluster)).collect();
+    assert_eq!(all.len(), 2);
+    let (one, none) = (BTreeSet::from([group]), BTreeSet::new());
+    for (kind, uuid, below, stands_in) in [
+        (Kind::Release, Uuid::nil(), &all, None),
+        (Kind::ReleaseTags, Uuid::nil(), &all, None),
+        (Kind::ClusterTemplate, template, &all, None),
+        (Kind::ClusterTemplate, Uuid::nil(), &none, None),
+        (Kind::Cluster, cluster, &all, Some(ClusterId(cluster))),
+        (Kind::NodeGroup, group.0, &one, Some(ClusterId(cluster))),
+        (Kind::Node, node.meta.uuid, &none, Some(ClusterId(cluster))),
+        (Kind::Principal, Uuid::nil(), &none, None),
+    ] {
+        assert_eq!(fleet.groups_below(kind, uuid).into_iter().collect::<BTreeSet<_>>(), *below, "{kind}");
+        assert_eq!(fleet.cluster_of(kind, uuid), stands_in, "{kind}");
+    }
+}
+
+#[test]
+fn a_hold_on_the_host_is_told_until_it_is_over() {
+    let mut made = Made::of(&levels());
+    let id = made.node("n").id();
+    for (until_s, now_ms, is_told) in [(5, 4_999, true), (5, 5_000, false), (5, 9_000, false), (u64::MAX, 9_000, true)]
+    {
+        let said = SaidOnHost { hold: Some((until_s, "a disk".into())), ..SaidOnHost::default() };
+        made.fleet.apply(Change::Said(id, Some(Arc::new(said))));
+        let found: Vec<_> =
+            made.answer("n").findings_of_host(Timestamp(now_ms)).iter().map(ToString::to_string).collect();
+        let told = "info host.held node/n: it is held on its host (a disk): it keeps its task set";
+        assert_eq!(found == [told], is_told, "{until_s} s at {now_ms} ms: {found:?}");
+    }
+}

@@ -1,0 +1,320 @@
+//! A wave that is kept from change to change says what one says that is built for the state it has come to, and names everyone for
+//! whom a barrier opens or shuts.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::json;
+use stemma_author::Reader;
+use stemma_core::fleet::{Change, Fleet};
+use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
+use stemma_core::object::{
+    ClusterId, ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeId, NodeSpec, Object, ReleaseSpec, SaidOnHost, Timestamp,
+};
+use stemma_core::release::compile;
+use stemma_core::rollout::{Affected, Done, TaskResults, Wave};
+use uuid::Uuid;
+
+const CLUSTER: ClusterId = ClusterId(Uuid::from_u128(0xc));
+const X: u128 = 0xa;
+const Y: u128 = 0xb;
+
+/// Five nodes with a, three that wait for it in four ways.
+struct Site {
+    fleet: Fleet,
+    results: Results,
+}
+
+#[derive(Default)]
+struct Results {
+    task_sets: BTreeMap<NodeId, u8>,
+    done: BTreeSet<(NodeId, String)>,
+}
+
+impl TaskResults for Results {
+    fn task_set(&self, node: NodeId) -> Option<[u8; 32]> {
+        Some([self.task_sets.get(&node).copied().unwrap_or_default(); 32])
+    }
+
+    fn done(&self, node: NodeId, task: &str) -> Done {
+        if self.done.contains(&(node, task.to_owned())) { Done::Succeeded } else { Done::NotYet }
+    }
+}
+
+fn node(n: u128) -> NodeId {
+    NodeId(Uuid::from_u128(n))
+}
+
+fn object<S, N>(uuid: Uuid, name: N, spec: S) -> Arc<Object<S>>
+where
+    S: stemma_core::object::Spec<Name = N>,
+{
+    Arc::new(Object { meta: Meta::new(uuid, name, Timestamp(0)), spec })
+}
+
+fn release() -> ReleaseSpec {
+    let task = |id: &str, tag: &str, more: serde_json::Value| {
+        let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    let spec = json!({
+        "roles": {"x": {}, "y": {}}, "tags": {"x": {}, "y": {}},
+        "tasks": [
+            {"id": "pre", "type": "stage"},
+            {"id": "done", "type": "stage", "requires": ["pre"]},
+            task("a", "x", json!({"required_for": ["pre"]})),
+            task("b", "y", json!({"cross_depends": [{"name": "a", "tags": ["x"]}]})),
+            task("c", "y", json!({"cross_depends": [{"name": "a", "tags": ["x"], "policy": "any"}]})),
+            task("d", "y", json!({"requires": ["done"]})),
+            task("e", "y", json!({"cross_depends": [{"name": "b", "tags": ["y"]}]})),
+        ],
+    });
+    serde_json::from_value(spec).unwrap()
+}
+
+impl Site {
+    fn new() -> Self {
+        let mut site = Self { fleet: Fleet::new(), results: Results::default() };
+        site.put_release("site", &release());
+        let spec = ClusterSpec { release: Some(ReleaseRef::new("site").unwrap()), ..ClusterSpec::default() };
+        site.apply(Change::Cluster(object(CLUSTER.0, ObjectName::new("c").unwrap(), spec)));
+        site.put_group(X, "x", None);
+        site.put_group(Y, "y", None);
+        (1..=5).for_each(|n| site.put_node(n, Some(X)));
+        (6..=8).for_each(|n| site.put_node(n, Some(Y)));
+        site
+    }
+
+    fn apply(&mut self, change: Change) {
+        let _reached = self.fleet.apply(change);
+    }
+
+    fn put_release(&mut self, name: &str, spec: &ReleaseSpec) {
+        let name = ReleaseRef::new(name).unwrap();
+        self.apply(Change::Release(compile(&name, spec, &|_| None, &Reader).unwrap()));
+    }
+
+    fn put_group(&mut self, uuid: u128, role: &str, release: Option<&str>) {
+        let roles = vec![Name::new(role).unwrap()];
+        let release = release.map(|name| ReleaseRef::new(name).unwrap());
+        let spec = NodeGroupSpec { roles, release, ..NodeGroupSpec::new(CLUSTER) };
+        self.apply(Change::NodeGroup(object(Uuid::from_u128(uuid), ObjectName::new(role).unwrap(), spec)));
+    }
+
+    fn put_node(&mut self, n: u128, group: Option<u128>) {
+        let nodegroup = group.map(|group| GroupId(Uuid::from_u128(group)));
+        let spec = NodeSpec { nodegroup, ..NodeSpec::default() };
+        self.apply(Change::Node(object(node(n).0, Some(NodeName::new(&format!("n{n}")).unwrap()), spec)));
+    }
+
+    fn say(&mut self, n: u128, said: Option<SaidOnHost>) {
+        self.apply(Change::Said(node(n), said.map(Arc::new)));
+    }
+
+    fn set_done(&mut self, n: u128, task: &str, is_done: bool) {
+        let key = (node(n), task.to_owned());
+        if is_done {
+            self.results.done.insert(key)
+        } else {
+            self.results.done.remove(&key)
+        };
+    }
+
+    fn wave(&self) -> Wave {
+        Wave::new(&self.fleet, CLUSTER, &self.results)
+    }
+
+    /// How many barriers are open for n6 in a wave that is built now.
+    fn open_for_6(&self) -> usize {
+        open(&self.wave()).get(&node(6)).map_or(0, Vec::len)
+    }
+}
+
+/// Which barriers are open for each node that waits at some.
+fn open(wave: &Wave) -> BTreeMap<NodeId, Vec<String>> {
+    let named = wave.open(&wave.everyone()).into_iter().filter(|(_, profile, _)| !profile.barriers.is_empty());
+    named.map(|(node, _, open)| (node, open.iter().map(|one| format!("{one:?}")).collect())).collect()
+}
+
+/// The nodes with barriers that are to be told.
+fn told(wave: &Wave, affected: &Affected) -> BTreeSet<NodeId> {
+    let named = wave.open(affected).into_iter().filter(|(_, profile, _)| !profile.barriers.is_empty());
+    named.map(|(node, ..)| node).collect()
+}
+
+#[test]
+fn a_result_names_those_for_whom_a_barrier_opens_or_shuts_and_no_others() {
+    let mut site = Site::new();
+    let mut kept = site.wave();
+    // Of n6 to n8, how many are told: those who wait when a barrier opens or shuts, and who is the last that is waited for.
+    let steps: [(u128, &str, bool, usize); 13] = [
+        (1, "a", true, 3), // Any of a is done.
+        (2, "a", false, 0),
+        (3, "a", true, 0),
+        (4, "a", true, 0),
+        (5, "a", true, 0), // Only n2 is left, which does not wait.
+        (2, "a", true, 3),
+        (2, "a", false, 3),
+        (2, "a", true, 3),
+        (6, "b", true, 0),
+        (7, "b", true, 1), // n8 alone is left, and does not wait for itself.
+        (7, "b", false, 1),
+        (7, "b", true, 1),
+        (8, "b", true, 3),
+    ];
+    for (n, task, is_done, expected) in steps {
+        let what = format!("n{n} {task} {is_done}");
+        let before = open(&kept);
+        site.set_done(n, task, is_done);
+        let mut affected = Affected::default();
+        kept.put_results(&site.results, node(n), &BTreeSet::from([task.to_owned()]), &mut affected);
+        let after = open(&kept);
+        assert_eq!(after, open(&site.wave()), "{what}");
+        let changed: BTreeSet<NodeId> = after.keys().copied().filter(|id| after[id] != before[id]).collect();
+        let told = told(&kept, &affected);
+        assert!(changed.is_subset(&told), "{what}: {changed:?} {told:?}");
+        assert!(!affected.is_empty() || told.is_empty(), "{what}");
+        assert_eq!(told.is_empty() && !affected.is_empty(), n == 5, "{what}: only then is one left, who does not wait");
+        assert_eq!(told.len(), expected, "{what}");
+    }
+    assert!((6..=8).all(|n| open(&kept)[&node(n)].len() == 4));
+}
+
+#[test]
+fn a_wave_that_is_kept_says_what_a_new_one_says_whatever_happens() {
+    keeps_a_wave(Site::new(), &["a", "b", "e"]);
+    let mut site = Site::new();
+    let mut both = release();
+    let more =
+        json!({"id": "f", "type": "shell", "tags": ["y"], "required_for": ["pre"], "parameters": {"script": "true"}});
+    both.tasks.push(serde_json::from_value(more).unwrap());
+    site.put_release("site", &both);
+    keeps_a_wave(site, &["a", "b", "f"]);
+}
+
+/// Changes a site in ways of chance, where these tasks are done or not, and holds its wave to one that is built anew after each.
+fn keeps_a_wave(mut site: Site, tasks: &[&str; 3]) {
+    let mut kept = site.wave();
+    let mut times_kept = 0;
+    let mut random = 7_u64;
+    let mut below = |bound: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % bound
+    };
+    for step in 0..2_000 {
+        let n = u128::from(below(8) + 1);
+        let before = open(&kept);
+        let mut affected = Affected::default();
+        match below(9) {
+            0 => site.put_node(n, Some(X)),
+            1 => site.put_node(n, Some(Y)),
+            2 => site.put_node(n, None),
+            3 => site.apply(Change::RemoveNode(node(n))),
+            4 => site.say(n, Some(SaidOnHost { parked: Some("x".into()), ..SaidOnHost::default() })),
+            5 => site.say(n, None),
+            6 => {
+                *site.results.task_sets.entry(node(n)).or_default() += 1;
+                site.results.done.retain(|(done, _)| *done != node(n));
+            }
+            _ => {
+                let task = tasks[usize::try_from(below(3)).unwrap()];
+                site.set_done(n, task, below(4) > 0);
+                kept.put_results(&site.results, node(n), &BTreeSet::from([task.to_owned()]), &mut affected);
+            }
+        }
+        if kept.is_current(&site.fleet) {
+            kept.put_node(&site.fleet, &site.results, node(n), &mut affected);
+            times_kept += 1;
+        } else {
+            kept = site.wave();
+            affected = kept.everyone();
+        }
+        let after = open(&kept);
+        assert_eq!(after, open(&site.wave()), "step {step}");
+        let told = told(&kept, &affected);
+        let changed = after.keys().copied().filter(|id| before.get(id) != after.get(id));
+        assert!(changed.into_iter().all(|id| told.contains(&id)), "step {step}: {before:?} {after:?} {told:?}");
+    }
+    assert!(times_kept > 1_000, "a wave is made anew where its profiles change, and that is seldom: {times_kept}");
+}
+
+#[test]
+fn who_waits_for_a_stage_waits_for_what_that_stage_waits_for_and_no_other() {
+    let mut site = Site::new();
+    let mut two = release();
+    let task = |task: serde_json::Value| serde_json::from_value(task).unwrap();
+    let shell = |id: &str, tag: &str, field: &str, stage: &str| {
+        task(json!({"id": id, "type": "shell", "tags": [tag], field: [stage], "parameters": {"script": "true"}}))
+    };
+    two.tasks = vec![
+        task(json!({"id": "one", "type": "stage"})),
+        task(json!({"id": "two", "type": "stage"})),
+        shell("a", "x", "required_for", "one"),
+        shell("b", "x", "required_for", "two"),
+        shell("d", "y", "requires", "one"),
+    ];
+    site.put_release("site", &two);
+    (1..=5).for_each(|n| site.set_done(n, "b", true));
+    assert_eq!(site.open_for_6(), 0);
+    (1..=5).for_each(|n| site.set_done(n, "a", true));
+    assert_eq!(site.open_for_6(), 1);
+    (1..=5).for_each(|n| site.set_done(n, "b", false));
+    assert_eq!(site.open_for_6(), 1);
+}
+
+#[test]
+fn who_stands_outside_is_not_waited_for() {
+    let mut site = Site::new();
+    (1..=4).for_each(|n| site.set_done(n, "a", true));
+    assert_eq!(site.open_for_6(), 1, "only the one that any node opens: n5 has not done a");
+    site.say(5, Some(SaidOnHost { paused: true, ..SaidOnHost::default() }));
+    assert_eq!(site.open_for_6(), 1, "a paused one is waited for");
+    site.say(5, Some(SaidOnHost { parked: Some("x".into()), ..SaidOnHost::default() }));
+    assert_eq!(site.open_for_6(), 3, "a parked one is not");
+    site.say(5, None);
+    assert_eq!(site.open_for_6(), 1);
+}
+
+#[test]
+fn groups_that_run_different_releases_wait_for_each_other_as_the_order_says() {
+    let mut site = Site::new();
+    let kept = site.wave();
+    // The y nodes go on to another version, in which the stage waits for one more task.
+    let mut next = release();
+    let more =
+        json!({"id": "f", "type": "shell", "tags": ["y"], "required_for": ["pre"], "parameters": {"script": "true"}});
+    next.tasks.push(serde_json::from_value(more).unwrap());
+    site.put_release("site@2", &next);
+    site.put_group(Y, "y", Some("site@2"));
+    assert!(!kept.is_current(&site.fleet));
+    let mut kept = site.wave();
+    assert_eq!(site.open_for_6(), 0, "nobody has done a");
+    let mut do_all = |site: &mut Site, nodes: std::ops::RangeInclusive<u128>, task: &str| {
+        for n in nodes {
+            site.set_done(n, task, true);
+            let tasks = BTreeSet::from([task.to_owned()]);
+            kept.put_results(&site.results, node(n), &tasks, &mut Affected::default());
+        }
+        assert_eq!(open(&kept), open(&site.wave()));
+    };
+    do_all(&mut site, 1..=5, "a");
+    assert_eq!(site.open_for_6(), 2, "all of a and any of a; the stage waits for f too");
+    do_all(&mut site, 6..=8, "f");
+    assert_eq!(site.open_for_6(), 3);
+}
+
+#[test]
+fn a_barrier_that_is_shut_names_whom_it_waits_for() {
+    let mut site = Site::new();
+    (1..=3).for_each(|n| site.set_done(n, "a", true));
+    let profile = Arc::clone(site.fleet.profile(node(6)).unwrap());
+    let wave = Wave::of_profiles(&site.fleet, CLUSTER, &site.results, [&profile]);
+    let shut: Vec<_> = wave.shut(node(6)).into_iter().map(|(_, nodes)| nodes.into_owned()).collect();
+    let left = BTreeSet::from([node(4), node(5)]);
+    // b waits for a; d for the stage, and so for a; e for b on all three.
+    assert_eq!(shut.iter().filter(|nodes| **nodes == left).count(), 2, "{shut:?}");
+    assert_eq!(shut.iter().filter(|nodes| **nodes == (6..=8).map(node).collect()).count(), 1, "{shut:?}");
+}

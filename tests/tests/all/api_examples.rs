@@ -1,0 +1,104 @@
+//! The examples of `docs/api.md`, sent as they stand and in their order to a new controller.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use stemma_tests::plain::Plain;
+use stemma_wire::endpoint::examples::{Example, examples};
+use stemma_wire::endpoint::{Endpoint, Header, openapi};
+
+use crate::described::faults;
+
+/// The tag of a version that no object has.
+const NO_VERSION: &str = "\"4611686018427387904\"";
+
+/// Sends an example, with more headers, and gives the status, media type and body of its answer. Of one that goes on for ever the
+/// beginning is enough.
+fn send(address: &str, example: &Example, path: &str, more: &[(&str, &str)]) -> Result<(u16, String, Vec<u8>)> {
+    let mut curl = Command::new("curl");
+    curl.args([
+        "--silent",
+        "--show-error",
+        "--globoff",
+        "--max-time",
+        "20",
+        "--write-out",
+        "\n%{http_code} %{content_type}",
+        "-X",
+        example.method,
+    ]);
+    let has_type = example.headers.iter().any(|(name, _)| *name == "Content-Type");
+    let usual = [("Content-Type", "application/json")].into_iter().filter(|_| !has_type && !example.body.is_empty());
+    for (name, value) in more.iter().chain(&example.headers).copied().chain(usual) {
+        curl.args(["-H", &format!("{name}: {value}")]);
+    }
+    if !example.body.is_empty() {
+        curl.args(["--data-binary", example.body]);
+    }
+    if example.endpoint == Endpoint::WatchEvents {
+        curl.args(["--max-time", "1"]);
+    }
+    let output = curl.arg(format!("{address}{path}")).output()?;
+    let at = output.stdout.iter().rposition(|byte| *byte == b'\n').context("a status")?;
+    let (status, content) = std::str::from_utf8(&output.stdout[at + 1..])?.split_once(' ').context("a media type")?;
+    let media = content.split(';').next().unwrap_or_default().to_owned();
+    Ok((status.parse()?, media, output.stdout[..at].to_vec()))
+}
+
+/// Whether an answer holds what is expected, and takes in what it gives.
+fn holds(expected: &Value, answer: &Value, given: &mut BTreeMap<String, String>) -> bool {
+    match (expected, answer) {
+        (Value::String(text), _) if text == "…" => true,
+        (Value::String(text), Value::String(value)) if text.starts_with('<') => {
+            given.insert(text.clone(), value.clone());
+            true
+        }
+        (Value::Object(expected), Value::Object(answer)) => {
+            expected.iter().all(|(name, value)| answer.get(name).is_some_and(|found| holds(value, found, given)))
+        }
+        (Value::Array(expected), Value::Array(answer)) => {
+            expected.len() == answer.len() && expected.iter().zip(answer).all(|(one, other)| holds(one, other, given))
+        }
+        _ => expected == answer,
+    }
+}
+
+#[test]
+fn each_example_is_answered_as_it_says() -> Result<()> {
+    let controller = Plain::start()?;
+    let address = controller.bound.admin.clone();
+    let description = openapi("");
+    let (mut given, mut wrong) = (BTreeMap::new(), Vec::new());
+    for example in examples() {
+        let named = |path: String, (name, value): (&String, &String)| path.replace(name, value);
+        let path = given.iter().fold(example.path.to_owned(), named);
+        if example.endpoint.route().headers.contains(&Header::IfMatch) && example.status < 300 {
+            let (status, ..) = send(&address, example, &path, &[("If-Match", NO_VERSION)])?;
+            wrong.extend(
+                (status != 412).then(|| format!("{} {path}: If-Match is passed over ({status})", example.method)),
+            );
+        }
+        let (status, media, body) = send(&address, example, &path, &[])?;
+        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let is_held = example.answer.as_ref().is_none_or(|expected| holds(expected, &answer, &mut given));
+        if status != example.status || !is_held {
+            wrong.push(format!("{} {path}: {status} {}", example.method, String::from_utf8_lossy(&body)));
+        }
+        let undescribed = faults(&description, example.endpoint, status, &media, &answer);
+        wrong.extend(undescribed.into_iter().map(|fault| format!("{} {path}: {fault}", example.method)));
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    controller.stop()
+}
+
+#[test]
+fn what_is_expected_of_an_answer_can_fail() {
+    let holds = |expected: Value, answer: Value| holds(&expected, &answer, &mut BTreeMap::new());
+    let json = |text: &str| serde_json::from_str(text).expect("JSON");
+    assert!(holds(json(r#"{"a": ["…", {"b": 1}]}"#), json(r#"{"a": [7, {"b": 1, "c": 2}], "d": 3}"#)));
+    for (expected, answer) in [(r#"{"a": 1}"#, r#"{"a": 2}"#), (r#"{"a": 1}"#, "{}"), ("[1]", "[1, 2]"), ("{}", "[]")] {
+        assert!(!holds(json(expected), json(answer)), "{expected} {answer}");
+    }
+}

@@ -1,0 +1,483 @@
+//! The operator's command against a real controller: what it writes, what it says, and with which status it ends.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use stemma_tests::fleet::Fleet;
+use stemma_tests::program::{Running, eventually, succeed};
+use stemma_tests::site::SITE;
+
+fn get(fleet: &Fleet, arguments: &[&str]) -> Result<Value> {
+    let arguments: Vec<&str> = ["get"].iter().chain(arguments).chain(&["-o", "json"]).copied().collect();
+    Ok(serde_json::from_str(&fleet.stemma(&arguments)?)?)
+}
+
+/// Standard error and the status of a command that fails.
+fn fails(fleet: &Fleet, arguments: &[&str]) -> Result<(i32, String)> {
+    let output = fleet.cli(arguments)?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    anyhow::ensure!(!output.status.success(), "{arguments:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
+    Ok((output.status.code().context("it ended by itself")?, text))
+}
+
+fn site() -> Result<Fleet> {
+    let fleet = Fleet::start()?;
+    fleet.stemma(&["apply", "-f", SITE])?;
+    Ok(fleet)
+}
+
+#[test]
+fn a_manifest_that_get_prints_goes_back_in_and_changes_nothing() -> Result<()> {
+    let fleet = site()?;
+    let nodes = fleet.dir().join("nodes.yaml");
+    std::fs::write(
+        &nodes,
+        "kind: Node\nname: web-1\nnodegroup: prod/frontends\nroles: [db]\nmode: noop\ntraits: [CUSTOM_A]\n\
+         tags: {assigned: [mysql], unassigned: [nginx]}\nlabels: {note: \"1.10\", debug: null}\nparameters: {a: {b: [1, null]}}\n\
+         min_ready_seconds: 5\nproperties: {memory_mb: 4096}\n",
+    )?;
+    fleet.stemma(&["apply", "-f", &nodes.to_string_lossy()])?;
+    for (kind, name) in [
+        ("release", "site@2026.11"),
+        ("clustertemplate", "base"),
+        ("cluster", "prod"),
+        ("nodegroup", "prod/frontends"),
+        ("nodegroup", "prod/databases"),
+        ("node", "web-1"),
+    ] {
+        let manifest = fleet.stemma(&["get", kind, name, "-o", "manifest"])?;
+        let file = fleet.dir().join("again.yaml");
+        std::fs::write(&file, &manifest)?;
+        let file = file.to_string_lossy();
+        let applied: Value = serde_json::from_str(&fleet.stemma(&["apply", "-f", &file, "-o", "json"])?)?;
+        assert_eq!(applied["objects"][0]["action"], "unchanged", "{manifest}");
+    }
+    let all = fleet.stemma(&["get", "nodegroups", "--cluster", "prod", "-o", "manifest"])?;
+    assert_eq!(all.matches("kind: NodeGroup").count(), 2, "{all}");
+    assert!(all.contains("merge_labels: true") && all.contains("debug: null"), "{all}");
+    Ok(())
+}
+
+#[test]
+fn labels_change_in_one_write_and_losses_are_said_before() -> Result<()> {
+    let fleet = site()?;
+    fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
+    let path = ["nodegroup", "prod/frontends"];
+    fleet.stemma(&["label", path[0], path[1], "tier=silver", "rack=7", "--not-inherited", "ntp"])?;
+    let group = get(&fleet, &path)?;
+    assert_eq!(group["provided_labels"], json!({"debug": null, "ntp": null, "rack": "7", "tier": "silver"}));
+    fleet.stemma(&["label", path[0], path[1], "rack-"])?;
+    assert_eq!(get(&fleet, &path)?["provided_labels"], json!({"debug": null, "ntp": null, "tier": "silver"}));
+    assert_eq!(get(&fleet, &["node", "web-1"])?["labels"], json!({"site": "fra1", "tier": "silver"}));
+
+    let output = fleet.cli(&["label", path[0], path[1], "--replace", "--dry-run"])?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(err.contains("warning: nodegroup prod/frontends: hosts lose the labels site (1 host)"), "{err}");
+    assert!(out.contains("nodegroup prod/frontends labeled (dry run)"), "{out}");
+    assert!(err.contains("dry run: nothing was written; this would reach 1 host"), "{err}");
+    assert_eq!(get(&fleet, &path)?["merge_labels"], true, "a dry run writes nothing");
+    let (status, text) = fails(&fleet, &["label", "cluster", "prod", "a=b", "--max-nodes", "0"])?;
+    assert!(
+        status == 1
+            && text.contains("this reaches 1 host, more than --max-nodes 0")
+            && text.contains("\n  nothing was changed"),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[test]
+fn roles_tags_and_traits_are_given_and_taken() -> Result<()> {
+    let fleet = site()?;
+    fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends", "--labels", "a=b"])?;
+    fleet.stemma(&["role", "add", "web-1", "db"])?;
+    let tags = |fleet: &Fleet| -> Result<Value> { Ok(get(fleet, &["node", "web-1"])?["tags"].clone()) };
+    assert_eq!(tags(&fleet)?, json!(["common", "mysql", "nginx"]));
+    fleet.stemma(&["tag", "unassign", "web-1", "nginx"])?;
+    fleet.stemma(&["role", "remove", "web-1", "db"])?;
+    assert_eq!(tags(&fleet)?, json!(["common"]));
+    fleet.stemma(&["tag", "create", "canary", "--cluster", "prod"])?;
+    fleet.stemma(&["tag", "assign", "web-1", "canary", "nginx"])?;
+    assert_eq!(tags(&fleet)?, json!(["canary", "common", "nginx"]));
+    let (status, text) = fails(&fleet, &["tag", "delete", "canary", "--cluster", "prod"])?;
+    assert!(status == 4 && text.contains("web-1"), "{status} {text}");
+    fleet.stemma(&["trait", "add", "web-1", "CUSTOM_FAST", "HW_CPU_X86_AVX2"])?;
+    fleet.stemma(&["trait", "remove", "web-1", "HW_CPU_X86_AVX2"])?;
+    let listed = fleet.stemma(&["trait", "list", "web-1"])?;
+    assert!(listed.contains("CUSTOM_FAST") && listed.contains("operator") && !listed.contains("AVX2"), "{listed}");
+    for (question, expected) in [
+        (&["label", "tier"][..], "WINS"),
+        (&["tag", "canary"], "assigned by hand"),
+        (&["task", "my-conf"], "does not fall to this node"),
+        (&["trait", "CUSTOM_FAST"], "operator"),
+    ] {
+        let arguments: Vec<&str> = ["explain", "node", "web-1"].iter().chain(question).copied().collect();
+        let explained = fleet.stemma(&arguments)?;
+        assert!(explained.contains(expected), "{question:?}: {explained}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_was_set_aside_suppressed_or_is_not_there_is_said() -> Result<()> {
+    let fleet = site()?;
+    let node = fleet.dir().join("node.yaml");
+    std::fs::write(
+        &node,
+        "kind: Node\nname: web-1\nnodegroup: prod/frontends\nparked: true\nhold: {reason: a disk is changed}\n\
+         suppressed_traits: [HW_CPU_X86_AVX2]\nlabels: {rack: \"7\"}\n",
+    )?;
+    fleet.stemma(&["apply", "-f", &node.to_string_lossy()])?;
+    for (question, expected) in [
+        (["trait", "HW_CPU_X86_AVX2"], &["an operator suppressed it, and nothing gives it now"][..]),
+        (["task", "site-conf"], &["but       it is held (a disk is changed)", "but       it is parked"]),
+        (["tag", "primary-mysql"], &["is not on web-1", "no node of the cluster holds mysql as primary"]),
+    ] {
+        let explained = fleet.stemma(&["explain", "node", "web-1", question[0], question[1]])?;
+        assert!(expected.iter().all(|part| explained.contains(part)), "{question:?}: {explained}");
+        assert!(!explained.contains("tag assign"), "{explained}");
+    }
+    // Only what would be taken is proposed.
+    for (question, proposed) in [
+        (["tag", "mysql"], Some("change    stemma tag assign web-1 mysql")),
+        (["tag", "nosuch"], None),
+        (["trait", "HW_CPU_X86_AVX2"], Some("change    stemma trait unsuppress web-1 HW_CPU_X86_AVX2")),
+        (["trait", "CUSTOM_A"], Some("change    stemma trait add web-1 CUSTOM_A")),
+        (["trait", "BOGUS"], None),
+    ] {
+        let explained = fleet.stemma(&["explain", "node", "web-1", question[0], question[1]])?;
+        assert_eq!(explained.lines().find(|line| line.contains("stemma ")).map(str::trim), proposed, "{explained}");
+        if let Some(command) = proposed.and_then(|line| line.strip_prefix("change    stemma ")) {
+            fleet.stemma(&command.split(' ').collect::<Vec<_>>())?;
+        }
+    }
+    let said = fleet.stemma(&["label", "node", "web-1", "nokey-"])?;
+    assert_eq!(said, "node web-1 unchanged: no label nokey is provided there\n");
+    assert_eq!(fleet.stemma(&["label", "node", "web-1", "rack-"])?, "node web-1 labeled\n");
+    for (ttl, listed) in [("1", 0), ("600", 1)] {
+        fleet.stemma(&["token", "create", "--nodegroup", "prod/frontends", "--ttl-seconds", ttl])?;
+        eventually("only what can still be used is listed", || {
+            let tokens = fleet.stemma(&["token", "list", "-o", "name"])?;
+            anyhow::ensure!(tokens.lines().count() == listed, "{tokens}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn two_managers_meet_and_one_adopts() -> Result<()> {
+    let fleet = site()?;
+    let file = fleet.dir().join("base.yaml");
+    std::fs::write(&file, "kind: ClusterTemplate\nname: base\nlabels: {ntp: other.example.net}\n")?;
+    let file = file.to_string_lossy();
+    let (status, text) = fails(&fleet, &["apply", "-f", &file, "--manager", "git"])?;
+    assert!(
+        status == 4 && text.contains("base.yaml:3") && text.contains("ntp") && text.contains("nothing was changed"),
+        "{text}"
+    );
+    for part in ["base.yaml:3:10: labels.ntp is \"ntp.example.net\", owned by ", "--force", "--adopt MANAGER"] {
+        assert!(text.contains(part), "{part:?} in {text}");
+    }
+    let owners = get(&fleet, &["clustertemplate", "base"])?["label_owners"]["ntp"].clone();
+    let owner = owners[0].as_str().and_then(|owner| owner.split_once(':')).context("an owner")?.0.to_owned();
+    fleet.stemma(&["apply", "-f", &file, "--manager", "git", "--adopt", &owner])?;
+    let base = get(&fleet, &["clustertemplate", "base"])?;
+    assert_eq!(
+        (&base["labels"]["ntp"], &base["label_owners"]["ntp"]),
+        (&json!("other.example.net"), &json!(["git:apply"]))
+    );
+    Ok(())
+}
+
+#[test]
+fn each_failure_has_its_status_and_its_sentence() -> Result<()> {
+    let fleet = site()?;
+    let wrong = fleet.dir().join("wrong.yaml");
+    std::fs::write(&wrong, "kind: Cluster\nname: prod\n---\nkind: NodeGroup\ncluster: prod\nname: new\ncolour: red\n")?;
+    for (arguments, status, expected) in [
+        (&["get", "node", "nobody"][..], 3, "nobody"),
+        (&["apply", "-f", &wrong.to_string_lossy()], 1, "wrong.yaml:7:1: colour: is no field of this kind"),
+        (&["label", "node", "nobody", "a=b"], 3, "nobody"),
+        (&["get", "teapots"], 2, "teapots"),
+        (&["delete", "clustertemplate", "base"], 4, "prod"),
+        (&["token", "delete", "none"], 3, ""),
+    ] {
+        let (found, text) = fails(&fleet, arguments)?;
+        assert!(found == status && text.contains(expected), "{arguments:?}: {found} {text}");
+        let writes = !["get"].contains(&arguments[0]);
+        assert_eq!(text.matches("nothing was").count(), usize::from(writes), "{arguments:?}: {text}");
+    }
+    let nothing = get(&fleet, &["nodegroups", "--cluster", "prod"])?;
+    assert!(!nothing.to_string().contains("\"new\""), "an apply is all or nothing: {nothing}");
+    Ok(())
+}
+
+#[test]
+fn lists_are_filtered_and_printed_as_asked() -> Result<()> {
+    let fleet = site()?;
+    for name in ["web-1", "web-2"] {
+        fleet.stemma(&["create", "node", name, "--nodegroup", "prod/frontends"])?;
+    }
+    fleet.stemma(&["create", "node", "db-1", "--nodegroup", "prod/databases", "--labels", "tier=bronze"])?;
+    fleet.stemma(&["trait", "add", "web-2", "CUSTOM_A"])?;
+    for (filter, expected) in [
+        (&["-l", "tier=gold"][..], "node/web-1\nnode/web-2\n"),
+        (&["-l", "tier in (bronze,iron)"], "node/db-1\n"),
+        (&["--trait", "CUSTOM_A"], "node/web-2\n"),
+        (&["--not-trait", "CUSTOM_A", "--tag", "nginx"], "node/web-1\n"),
+        (&["--role", "db"], "node/db-1\n"),
+        (&["--nodegroup", "prod/databases"], "node/db-1\n"),
+        (&["--requirement", "tier s== gold", "--requirement", "trait:CUSTOM_A required"], "node/web-2\n"),
+    ] {
+        let arguments: Vec<&str> = ["get", "nodes", "-o", "name"].iter().chain(filter).copied().collect();
+        assert_eq!(fleet.stemma(&arguments)?, expected, "{filter:?}");
+    }
+    let table = fleet.stemma(&["get", "nodes", "--fields", "name,labels"])?;
+    assert!(table.starts_with("NAME") && table.contains("tier=bronze") && !table.contains("MODE"), "{table}");
+    assert!(!table.contains('\u{1b}'), "no colour where nobody looks");
+    Ok(())
+}
+
+#[test]
+fn a_wrong_release_is_said_alike_with_and_without_a_controller() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("wrong.yaml");
+    std::fs::write(
+        &file,
+        "kind: Release\nname: site\nversion: \"1\"\nroles: {web: {}}\ntasks:\n  - id: conf\n    type: file\n    roles: [web]\n    \
+         requires: [base_conf]\n    parameters:\n      path: /x\n      template: \"{{ labels[node.name] }}\"\n  \
+         - {id: base-conf, type: file, roles: [web], parameters: {path: /y, content: y}}\n",
+    )?;
+    let file = file.to_string_lossy();
+    let (_, here) = fails(&fleet, &["validate", "-f", &file])?;
+    let (_, there) = fails(&fleet, &["apply", "-f", &file])?;
+    assert!(
+        here.contains("wrong.yaml:12:7: task conf parameters.template") && here.contains("wrong.yaml:9:16"),
+        "{here}"
+    );
+    assert_eq!(there, format!("{here}  nothing was changed\n"));
+    Ok(())
+}
+
+#[test]
+fn every_writing_verb_is_tried_out_and_changes_nothing() -> Result<()> {
+    let fleet = site()?;
+    fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
+    eventually("its task set is released", || {
+        let node = fleet.stemma(&["get", "--raw", "/v1/nodes/web-1"])?;
+        anyhow::ensure!(node.contains("\"release\":\"site@2026.11\""), "{node}");
+        Ok(())
+    })?;
+    let before =
+        fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
+    for (arguments, hosts) in [
+        (&["label", "clustertemplate", "base", "ntp=x"][..], "1 host"),
+        (&["label", "node", "web-1", "a=b"], "1 host"),
+        (&["role", "add", "web-1", "db"], "1 host"),
+        (&["trait", "add", "web-1", "CUSTOM_A"], "1 host"),
+        (&["tag", "create", "canary", "--cluster", "prod"], "host"),
+        (&["tag", "unassign", "web-1", "nginx"], "1 host"),
+        (&["create", "cluster", "lab"], "0 hosts"),
+        (&["delete", "node", "web-1"], "1 host"),
+        (&["token", "create", "--nodegroup", "prod/frontends"], "0 hosts"),
+        (&["apply", "-f", SITE], "0 hosts"),
+    ] {
+        let output = fleet.cli(&[arguments, &["--dry-run", "--reason", "to see"]].concat())?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && told.contains("dry run: nothing was written"), "{arguments:?}: {told}");
+        assert!(told.contains(&format!("this would reach {hosts}")) || hosts == "host", "{arguments:?}: {told}");
+    }
+    let tried = fleet.stemma(&["apply", "-f", SITE, "--dry-run"])?;
+    assert!(
+        tried.starts_with("KIND") && tried.lines().next().is_some_and(|head| head.ends_with("WOULD BE")),
+        "{tried}"
+    );
+    let after =
+        fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
+    assert_eq!(before, after);
+    assert!(fleet.cli(&["get", "cluster", "lab"])?.status.code() == Some(3));
+    assert_eq!(fleet.stemma(&["token", "list", "-o", "name"])?, "");
+    Ok(())
+}
+
+#[test]
+fn a_write_that_reaches_more_than_ten_hosts_wants_a_yes() -> Result<()> {
+    let fleet = site()?;
+    for number in 1..=11 {
+        // Its peers name it in a file, so the eleventh reaches all of them.
+        fleet.stemma(&["create", "node", &format!("web-{number}"), "--nodegroup", "prod/frontends", "--yes"])?;
+    }
+    let write = ["label", "cluster", "prod", "a=b"];
+    let (status, text) = fails(&fleet, &write)?;
+    assert!(status == 1 && text.contains("this reaches 11 hosts, and nobody is at a terminal to be asked"), "{text}");
+    assert!(text.contains("say --yes, or --max-nodes 11\n  nothing was changed"), "{text}");
+    let (_, text) = fails(&fleet, &[&write[..], &["--yes", "--max-nodes", "10"]].concat())?;
+    assert!(text.contains("this reaches 11 hosts, more than --max-nodes 10"), "{text}");
+    fleet.stemma(&[&write[..], &["--max-nodes", "11"]].concat())?;
+    let output = fleet.cli(&[&["label", "cluster", "prod", "a=c"][..], &["--yes"]].concat())?;
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("this reaches 11 hosts"));
+    Ok(())
+}
+
+#[test]
+fn writes_print_what_was_asked_for() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let applied = fleet.stemma(&["apply", "-f", SITE, "-o", "name"])?;
+    assert_eq!(
+        applied,
+        "release/site@2026.11\nclustertemplate/base\ncluster/prod\nnodegroup/prod/frontends\nnodegroup/prod/databases\n"
+    );
+    for (arguments, expected) in [
+        (&["create", "nodegroup", "prod", "lab"][..], "nodegroup/prod/lab\n"),
+        (&["create", "node", "web-1", "--nodegroup", "prod/lab"], "node/web-1\n"),
+        (&["label", "node", "node/web-1", "a=b"], "node/web-1\n"),
+        (&["role", "add", "web-1", "db"], "node/web-1\n"),
+        (&["tag", "create", "canary", "--cluster", "prod"], "tag/canary\n"),
+        (&["tag", "assign", "web-1", "canary"], "node/web-1\n"),
+        (&["delete", "node", "web-1"], "node/web-1\n"),
+    ] {
+        assert_eq!(fleet.stemma(&[arguments, &["-o", "name"]].concat())?, expected, "{arguments:?}");
+    }
+    let made: Value =
+        serde_json::from_str(&fleet.stemma(&["create", "cluster", "lab", "--labels", "a=b", "-o", "json"])?)?;
+    assert_eq!((&made["name"], &made["labels"]["a"]), (&json!("lab"), &json!("b")));
+    let manifest = fleet.stemma(&["label", "cluster", "lab", "c=d", "-o", "manifest"])?;
+    assert!(manifest.starts_with("kind: Cluster\n") && manifest.contains("c: d"), "{manifest}");
+    Ok(())
+}
+
+#[test]
+fn fields_that_nobody_has_are_refused_and_a_watch_shows_what_changes() -> Result<()> {
+    let fleet = site()?;
+    fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
+    let (_, text) = fails(&fleet, &["get", "nodes", "--fields", "name,lables"])?;
+    assert!(text.contains("has no field \"lables\" (did you mean \"labels\"?)"), "{text}");
+    let watch = fleet.begin(&["get", "nodes", "--watch", "-o", "name"])?;
+    assert_eq!(watch.line()?.trim_end(), "node/web-1");
+    fleet.stemma(&["create", "node", "web-2", "--nodegroup", "prod/frontends"])?;
+    assert_eq!(watch.line()?.trim_end(), "node/web-2");
+    fleet.stemma(&["label", "node", "web-1", "a=b"])?;
+    assert_eq!(watch.line()?.trim_end(), "node/web-1");
+    watch.kill()
+}
+
+/// Passes everything on to a plain listener, but for the first answer to a request that begins so, which is lost.
+fn losing(to: String, begins: &'static str) -> Result<String> {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let own = format!("http://{}", listener.local_addr()?);
+    std::thread::spawn(move || {
+        let mut has_lost = false;
+        for client in listener.incoming() {
+            let (Ok(mut client), Ok(mut server)) = (client, std::net::TcpStream::connect(&to)) else { return };
+            let mut buffer = vec![0; 64 * 1024];
+            // The command asks one thing after another, each small enough for one piece.
+            while let Ok(asked @ 1..) = client.read(&mut buffer) {
+                let is_it = buffer[..asked].starts_with(begins.as_bytes());
+                let host = String::from_utf8_lossy(&buffer[..asked]).into_owned();
+                if server.write_all(host.as_bytes()).is_err() {
+                    break;
+                }
+                let Ok(answered @ 1..) = server.read(&mut buffer) else { break };
+                if is_it && !has_lost {
+                    has_lost = true;
+                    break;
+                }
+                if client.write_all(&buffer[..answered]).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    Ok(own)
+}
+
+#[test]
+fn a_token_whose_answer_was_lost_is_made_once_and_still_told() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    let data = data.to_string_lossy();
+    succeed("stemma-controller", ["init", "--data-dir", &data])?;
+    let listen = ["--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
+    let controller = Running::start("stemma-controller", [&["run", "--data-dir", &data][..], &listen].concat())?;
+    let bound: Value = serde_json::from_str(&controller.line()?)?;
+    let admin = bound["admin"].as_str().context("the ready line")?.to_owned();
+    let proxy = losing(admin.trim_start_matches("http://").to_owned(), "POST /v1/join-tokens HTTP")?;
+
+    let token = succeed("stemma", ["--server", &proxy, "token", "create"])?;
+    let listed = succeed("stemma", ["--server", &admin, "token", "list", "-o", "name"])?;
+    let id = token.split_once('.').context("ID.SECRET")?.0;
+    assert_eq!(listed, format!("token/{id}\n"), "one token, and the one that was told");
+    let named = succeed("stemma", ["--server", &admin, "token", "create", "-o", "name"])?;
+    assert!(named.contains('.'), "its secret is told whatever is asked for: {named}");
+    let store = std::fs::read(format!("{data}/store.redb"))?;
+    let secret = token.trim().split_once('.').context("ID.SECRET")?.1.as_bytes().to_vec();
+    assert!(store.windows(id.len()).any(|bytes| bytes == id.as_bytes()), "the token is in the store");
+    assert!(!store.windows(secret.len()).any(|bytes| bytes == secret), "its secret is not");
+    controller.kill()
+}
+
+#[test]
+fn a_failed_node_says_which_task_failed_and_what_to_do() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("bad.yaml");
+    std::fs::write(
+        &file,
+        "kind: Release\nname: r\nroles: {web: {tags: [a]}}\ntags: {a: {}}\ntasks:\n  - {id: boom, type: shell, tags: [a], \
+         parameters: {script: \"echo no such user; exit 3\"}}\n---\nkind: Cluster\nname: c\nrelease: r\n---\nkind: NodeGroup\n\
+         cluster: c\nname: g\nroles: [web]\n",
+    )?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    let _agent = fleet.join("web-1", "c/g")?;
+    eventually("a failed task", || {
+        anyhow::ensure!(get(&fleet, &["node", "web-1"])?["state"] == "failed");
+        Ok(())
+    })?;
+    let error = get(&fleet, &["node", "web-1"])?["last_error"].clone();
+    assert!(error.as_str().is_some_and(|error| error.starts_with("task boom: ")), "{error}");
+    let told = fleet.stemma(&["describe", "node", "web-1"])?;
+    for part in ["FAILED", "boom  failed   2", "no such user", "next: stemma explain node web-1 task boom"] {
+        assert!(told.contains(part), "{part:?} in {told}");
+    }
+    let why = fleet.stemma(&["explain", "node", "web-1", "task", "boom"])?;
+    for part in ["last      failed, 2", "mend      apply a newer version of r", "retry     by itself"] {
+        assert!(why.contains(part), "{part:?} in {why}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_controller_that_cannot_be_asked_is_told_with_what_to_look_at() -> Result<()> {
+    let (fleet, other) = (Fleet::start()?, Fleet::start()?);
+    let own = std::fs::read_to_string(fleet.context())?;
+    let url =
+        |text: &str, to: &str| text.replace(&format!("url = \"{}\"", context_url(text)), &format!("url = \"{to}\""));
+    let foreign = std::fs::read_to_string(other.context())?;
+    let without: String =
+        own.lines().filter(|line| !line.starts_with("cert") && !line.starts_with("key")).collect::<Vec<_>>().join("\n");
+    for (context, expected) in [
+        (
+            url(&foreign, &fleet.bound().admin),
+            "is not trusted: the certificate was not issued by an authority that is trusted here\n  is it the controller of another fleet",
+        ),
+        (url(&own, &fleet.bound().agents), "refused this client's certificate\n  is `cert` of this fleet"),
+        (
+            url(&without, &fleet.bound().admin),
+            "Who asks must be shown, by certificate or token.\n  give `cert` and `key` in the context",
+        ),
+        (url(&own, &fleet.bound().admin.replace("https", "http")), "does not speak plain HTTP\n  write https://"),
+    ] {
+        let file = fleet.dir().join("context.toml");
+        std::fs::write(&file, context)?;
+        let output =
+            stemma_tests::program::run("stemma", ["--context", &file.to_string_lossy(), "create", "cluster", "x"])?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && text.contains(expected), "{expected:?} in {text}");
+        assert!(text.ends_with("\n  nothing was changed\n"), "{text}");
+    }
+    Ok(())
+}
+
+fn context_url(context: &str) -> &str {
+    context.split('"').nth(1).unwrap_or_default()
+}

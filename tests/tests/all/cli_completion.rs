@@ -1,0 +1,94 @@
+//! What a real shell completes by the script of `stemma completion`, against a real controller and without one.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use stemma_tests::fleet::Fleet;
+use stemma_tests::program;
+
+const SITE: &str = "kind: Release\nname: site\nversion: \"1\"\nroles: {web: {}}\n---\n\
+    kind: Cluster\nname: eu\nrelease: site@1\n---\nkind: NodeGroup\ncluster: eu\nname: web\n---\n\
+    kind: Node\nname: web-1\nnodegroup: eu/web\n---\nkind: Node\nname: web-2\n---\nkind: Node\nname: db-1\n";
+
+/// What bash proposes for the last of these words.
+fn completed(context: &str, words: &[&str]) -> Result<Vec<String>> {
+    let program = program::path("stemma");
+    let dir = program.parent().context("a program has a directory")?;
+    let last = words.last().context("a word")?;
+    let before = words[words.len() - 2];
+    // As bash does it: the function of the command with the command, the word and the one before it.
+    let script = format!(
+        "source <(stemma completion bash) || exit 9\n\
+         COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9\n\
+         call=$(complete -p stemma); call=${{call#*-F }}; ${{call%% *}} stemma '{last}' '{before}'\n\
+         printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    );
+    let path = format!("{}:{}", dir.display(), std::env::var("PATH").unwrap_or_default());
+    let output = Command::new("bash")
+        .args(["--norc", "-c", &script, "bash"])
+        .args(words)
+        .env("PATH", path)
+        .env("STEMMA_CONTEXT", context)
+        .output()
+        .context("bash")?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ensure!(output.status.success() && output.stderr.is_empty(), "{words:?}: {}", text(&output.stderr));
+    Ok(text(&output.stdout).lines().map(str::to_owned).filter(|line| !line.is_empty()).collect())
+}
+
+#[test]
+fn w13_bash_completes_kinds_and_names() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("site.yaml");
+    std::fs::write(&file, SITE)?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    let context = fleet.context().to_string_lossy().into_owned();
+    for (words, expected) in [
+        (&["get", "cl"][..], &["cluster", "clustertemplate"][..]),
+        (&["describe", "node"], &["node", "nodegroup"]),
+        (&["delete", "tok"], &["token"]),
+        (&["label", "r"], &["release"]),
+        (&["explain", "no"], &["node"]),
+        (&["get", "node", "w"], &["web-1", "web-2"]),
+        (&["get", "nodes", "web-1", "d"], &["db-1"]),
+        (&["get", "node/w"], &["node/web-1", "node/web-2"]),
+        (&["delete", "node/web-1", "node/d"], &["node/db-1"]),
+        (&["describe", "nodegroup", "eu/w"], &["eu/web"]),
+        (&["describe", "release", "s"], &["site@1"]),
+        (&["pause", "cluster", "e"], &["eu"]),
+        (&["explain", "node", "db"], &["db-1"]),
+        (&["label", "node", "web-"], &["web-1", "web-2"]),
+        (&["node", "park", "w"], &["web-1", "web-2"]),
+        (&["trait", "add", "db"], &["db-1"]),
+        (&["get", "nodes", "--cluster", "e"], &["eu"]),
+        (&["get", "nodes", "--nodegroup", "eu/w"], &["eu/web"]),
+        (&["--output", "name", "get", "node", "db"], &["db-1"]),
+        (&["get", "nodes", "--state", "fa"], &["failed"]),
+        (&["node", "unh"], &["unhold"]),
+        (&["get", "node", "nosuch"], &[]),
+        (&["create", "node", "we"], &[]),
+    ] {
+        let words = [&["stemma"], words].concat();
+        assert_eq!(completed(&context, &words)?, expected, "{words:?}");
+    }
+    let all = completed(&context, &["stemma", "get", ""])?;
+    ensure!(all.iter().any(|one| one == "node") && all.iter().any(|one| one == "release"), "{all:?}");
+    Ok(())
+}
+
+#[test]
+fn w13_a_controller_that_cannot_be_reached_completes_nothing_and_says_nothing() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let context = dir.path().join("context.toml");
+    // A port that takes connections and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
+    for url in [format!("http://{}", silent.local_addr()?), "http://127.0.0.1:1".to_owned()] {
+        std::fs::write(&context, format!("url = \"{url}\"\n"))?;
+        let begun = std::time::Instant::now();
+        assert_eq!(completed(&context.to_string_lossy(), &["stemma", "get", "node", "w"])?, [""; 0]);
+        ensure!(begun.elapsed().as_secs() < 10, "{url}: it takes a second at most, but for a slow machine");
+        assert_eq!(completed(&context.to_string_lossy(), &["stemma", "get", "nodeg"])?, ["nodegroup"]);
+    }
+    assert_eq!(completed("/none", &["stemma", "get", "node", "w"])?, [""; 0]);
+    Ok(())
+}

@@ -1,0 +1,511 @@
+//! The operator's command on several objects at once, and on keys that others own, against a real controller.
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use stemma_tests::fleet::Fleet;
+use stemma_tests::program::{eventually, run};
+
+/// Two clusters with a group `web` each, the first with three nodes; under the manager `site`.
+fn fleet() -> Result<Fleet> {
+    let fleet = Fleet::start()?;
+    let mut text = String::from(
+        "kind: Release\nname: r\nroles: {web: {tags: [web]}, db: {tags: [db]}}\ntags: {web: {}, db: {has_primary: true}}\n---\n\
+         kind: ClusterTemplate\nname: base\nrelease: r\nlabels: {tier: gold}\n",
+    );
+    for cluster in ["eu", "us"] {
+        text.push_str(&format!(
+            "---\nkind: Cluster\nname: {cluster}\ncluster_template: base\n---\nkind: NodeGroup\ncluster: {cluster}\nname: web\nroles: [web]\n"
+        ));
+    }
+    for node in ["web-1", "web-2", "web-3"] {
+        text.push_str(&format!(
+            "---\nkind: Node\nname: {node}\nnodegroup: eu/web\nlabels: {{rack: r{}}}\n",
+            &node[4..]
+        ));
+    }
+    let file = fleet.dir().join("site.yaml");
+    std::fs::write(&file, text)?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--manager", "site"])?;
+    Ok(fleet)
+}
+
+fn get(fleet: &Fleet, kind: &str, name: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&fleet.stemma(&["get", kind, name, "-o", "json"])?)?)
+}
+
+/// Standard output, standard error and the status.
+fn ran(fleet: &Fleet, arguments: &[&str]) -> Result<(String, String, i32)> {
+    let output = fleet.cli(arguments)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), text(&output.stderr), output.status.code().context("it ended by itself")?))
+}
+
+/// The line that proposes a command as it was given, with what is missing.
+fn given(fleet: &Fleet, words: &str) -> String {
+    format!("to take it over: stemma --context {} {words} --overwrite\n", fleet.context().display())
+}
+
+#[test]
+fn w13_the_command_that_takes_over_is_the_given_one_with_all_its_options() -> Result<()> {
+    let fleet = fleet()?;
+    for (arguments, words) in [
+        (
+            &["label", "node", "-l", "rack=r1", "rack=r9", "--manager", "alice", "--reason", "a b"][..],
+            "label node -l rack=r1 rack=r9 --manager alice --reason 'a b'",
+        ),
+        (
+            &["--manager", "alice", "node", "move", "web-1", "us/web", "--yes"],
+            "--manager alice node move web-1 us/web --yes",
+        ),
+    ] {
+        let (_, text, status) = ran(&fleet, arguments)?;
+        assert!(status != 0 && text.contains(&given(&fleet, words)), "{status} {text}");
+        let again: Vec<&str> = arguments.iter().copied().chain(["--overwrite"]).collect();
+        fleet.stemma(&again)?;
+    }
+    let web = get(&fleet, "node", "web-1")?;
+    assert_eq!((&web["labels"]["rack"], &web["label_owners"]["rack"]), (&json!("r9"), &json!(["alice:update"])));
+    Ok(())
+}
+
+#[test]
+fn w13_each_of_several_is_answered_once_also_where_it_is_only_tried_out() -> Result<()> {
+    let fleet = fleet()?;
+    fleet.stemma(&["trait", "add", "web-2", "CUSTOM_C"])?;
+    for verb in
+        [&["trait", "add"][..], &["trait", "remove"], &["trait", "suppress"], &["role", "add"], &["tag", "unassign"]]
+    {
+        let name = match verb[0] {
+            "trait" => "CUSTOM_C",
+            _ => "web",
+        };
+        let nodes: &[&str] =
+            if verb[1] == "remove" { &["node/web-2"] } else { &["node/web-1", "node/web-2", "node/web-1"] };
+        let all = [verb, &[name, name], nodes, &["--dry-run"]].concat();
+        let (out, text, status) = ran(&fleet, &all)?;
+        assert_eq!((out.lines().count(), status), (nodes.len().min(2), 0), "{all:?}: {out} {text}");
+        assert!(out.lines().all(|line| !line.contains(&format!(", {name}")) && line.ends_with(" (dry run)")), "{out}");
+        let answer: Value = serde_json::from_str(&fleet.stemma(&[&all[..], &["-o", "json"]].concat())?)?;
+        assert!(answer.as_array().map_or(1, Vec::len) == nodes.len().min(2), "{all:?}: {answer}");
+    }
+    assert_eq!(fleet.stemma(&["get", "node", "web-1", "web-1", "-o", "name"])?, "node/web-1\n");
+    let (_, text, status) = ran(&fleet, &["trait", "remove", "web-1", "CUSTOM_X"])?;
+    assert!(status == 3 && text.contains("Node web-1 doesn't have a trait"), "{status} {text}");
+    Ok(())
+}
+
+#[test]
+fn w13_another_managers_key_is_taken_with_overwrite_alone() -> Result<()> {
+    let fleet = fleet()?;
+    for change in [&["tier=iron"][..], &["tier-"], &["new=x", "tier=it's iron"], &["new=x", "--not-inherited", "tier"]]
+    {
+        let (_, text, status) = ran(&fleet, &[&["label", "clustertemplate", "base"], change].concat())?;
+        assert!(
+            status == 4 && text.contains("labels.tier is \"gold\", owned by site:apply"),
+            "{change:?}: {status} {text}"
+        );
+        assert!(text.ends_with("\n  nothing was changed\n"), "{text}");
+    }
+    let (_, text, _) = ran(&fleet, &["label", "clustertemplate", "base", "new=x", "tier=it's iron"])?;
+    let command = given(&fleet, "label clustertemplate base new=x 'tier=it'\\''s iron'");
+    assert!(text.contains(&command), "{text}");
+    let base = get(&fleet, "clustertemplate", "base")?;
+    assert_eq!(base["labels"], json!({"tier": "gold"}), "all of it or none");
+
+    fleet.stemma(&["label", "clustertemplate", "base", "tier=gold", "own=a"])?;
+    fleet.stemma(&["label", "clustertemplate", "base", "own=b"])?;
+    fleet.stemma(&["label", "clustertemplate", "base", "tier=iron", "--manager", "site"])?;
+    fleet.stemma(&["label", "clustertemplate", "base", "tier=zinc", "--overwrite"])?;
+    let base = get(&fleet, "clustertemplate", "base")?;
+    assert_eq!(base["labels"], json!({"tier": "zinc", "own": "b"}));
+    assert_eq!(base["label_owners"]["tier"], base["label_owners"]["own"]);
+
+    // The forms that write the whole map are bound by it too.
+    for more in [&["--not-inherited", "rack"][..], &["x=y", "--merge", "--not-inherited", "rack"]] {
+        let (_, text, status) = ran(&fleet, &[&["label", "node", "web-1"], more].concat())?;
+        assert!(status == 4 && text.contains("labels.rack is \"r1\", owned by site:apply"), "{more:?}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn w13_several_are_written_and_of_one_that_fails_the_reason_is_said() -> Result<()> {
+    let fleet = fleet()?;
+    let (out, text, status) = ran(&fleet, &["label", "node", "web-1", "wbe-2", "web-3", "a=b"])?;
+    assert_eq!(out, "node web-1 labeled\nnode web-3 labeled\n");
+    assert!(status == 1 && text.contains("error: 1 of 3 failed\n  node wbe-2: Node "), "{status} {text}");
+    assert!(text.contains("did you mean web-2?"), "{text}");
+    assert!(text.ends_with("\n  done: node web-1, node web-3\n"), "it does not say that nothing was changed: {text}");
+
+    let (_, text, status) = ran(&fleet, &["delete", "node", "web-9", "none"])?;
+    assert!(status == 1 && text.contains("2 of 2 failed") && text.ends_with("\n  nothing was changed\n"), "{text}");
+    let (_, text, status) = ran(&fleet, &["delete", "node", "wbe-1"])?;
+    assert!(status == 3 && text.contains("did you mean web-1?"), "{status} {text}");
+
+    fleet.stemma(&["role", "add", "web-1,web-2", "db"])?;
+    fleet.stemma(&["trait", "add", "-l", "rack in (r1,r3)", "CUSTOM_A", "CUSTOM_B"])?;
+    fleet.stemma(&["tag", "unassign", "web", "node/web-2", "node/web-3"])?;
+    let list = |arguments: &[&str]| fleet.stemma(&[&["get", "nodes", "-o", "name"], arguments].concat());
+    assert_eq!(list(&["--role", "db"])?, "node/web-1\nnode/web-2\n");
+    assert_eq!(list(&["--trait", "CUSTOM_A,CUSTOM_B"])?, "node/web-1\nnode/web-3\n");
+    assert_eq!(list(&["--tag", "web"])?, "node/web-1\n");
+    fleet.stemma(&["trait", "remove", "-l", "rack=r1", "--all"])?;
+    assert_eq!(list(&["--trait", "CUSTOM_A,CUSTOM_B"])?, "node/web-3\n");
+
+    let labeled: Value =
+        serde_json::from_str(&fleet.stemma(&["label", "node", "-l", "rack=r2", "c=d", "-o", "json"])?)?;
+    assert_eq!((labeled[0]["name"].as_str(), labeled.as_array().map(Vec::len)), (Some("web-2"), Some(1)));
+    let (out, text, status) = ran(&fleet, &["delete", "node", "-l", "rack=none"])?;
+    assert_eq!((out.as_str(), status), ("", 0));
+    assert!(text.contains("no node is selected; nothing was changed"), "{text}");
+    for wrong in [&["delete", "node"][..], &["delete", "node", "web-1", "-l", "rack=r1"], &["role", "add", "web-1"]] {
+        let (_, text, status) = ran(&fleet, wrong)?;
+        assert!(status == 2 && text.contains("nothing was changed"), "{wrong:?}: {status} {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
+    let fleet = fleet()?;
+    let names = fleet.stemma(&["get", "nodegroups", "-o", "name"])?;
+    assert_eq!(names, "nodegroup/eu/web\nnodegroup/us/web\n", "of all clusters");
+    let (_, text, status) = ran(&fleet, &["delete", "nodegroup/us/web", "node/web-3", "nosuch"])?;
+    assert!(status == 2 && text.contains("\"nosuch\" has no kind"), "{text}");
+    let nodes = fleet.stemma(&["get", "nodes", "-o", "name"])?;
+    let nodes: Vec<&str> = nodes.lines().collect();
+    fleet.stemma(&[&["label"], &nodes[..], &["a=b"]].concat())?;
+    assert!(fleet.stemma(&["get", "node/web-1"])?.contains("web-1"));
+    assert_eq!(get(&fleet, "node", "web-1")?["labels"]["a"], "b");
+    let all = [&["delete", "cluster/eu", "nodegroup/eu/web"], &nodes[..]].concat();
+    let (out, text, status) = ran(&fleet, &[&all[..], &["--dry-run"]].concat())?;
+    assert_eq!(status, 0, "what can be done is no failure where it is tried out: {text}");
+    assert!(out.contains("node web-1 deleted (dry run)\n"), "{out}");
+    for object in ["nodegroup eu/web", "cluster eu"] {
+        let said = format!("{object} is in use: it is decided once the others are gone (dry run)\n");
+        assert!(out.contains(&said), "{object}: {out}");
+    }
+    assert_eq!(fleet.stemma(&["get", "clusters", "-o", "name"])?, "cluster/eu\ncluster/us\n", "nothing was written");
+    // Somebody else uses them still.
+    let some = ["delete", "cluster/eu", "nodegroup/eu/web", "node/web-1", "--dry-run"];
+    let (out, text, status) = ran(&fleet, &some)?;
+    assert!(status == 1 && out == "node web-1 deleted (dry run)\n", "{status} {out}");
+    for part in [
+        "2 of 3 failed",
+        "cluster eu: cluster 'eu' is in use by node web-1, node web-2, node web-3",
+        "nodegroup 'eu/web' is in use by",
+    ] {
+        assert!(text.contains(part), "{part:?} in {text}");
+    }
+    let (_, text, status) = ran(&fleet, &["delete", "nodegroup", "--cluster", "eu", "--dry-run"])?;
+    assert!(
+        status == 1 && text.contains("nodegroup 'eu/web' is in use by node web-1"),
+        "selected ones likewise: {text}"
+    );
+    let (_, text, status) = ran(&fleet, &["delete", "nodegroup/us/web", "nodegroup/eu/web", "node/web-1"])?;
+    assert!(status == 1 && text.contains("1 of 3 failed\n  nodegroup eu/web: "), "it has other nodes: {text}");
+    assert!(text.contains("done: nodegroup us/web, node web-1"), "{text}");
+    let deleted =
+        fleet.stemma(&[&["delete", "cluster/eu", "nodegroup/eu/web"], &nodes[1..], &["-o", "name"]].concat())?;
+    assert_eq!(
+        deleted, "node/web-2\nnode/web-3\nnodegroup/eu/web\ncluster/eu\n",
+        "each when nothing refers to it any more"
+    );
+    assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "");
+    let (_, text, status) = ran(&fleet, &["delete", "ndoe/web-1"])?;
+    assert!(status == 2 && text.contains("\"ndoe\" is no kind (did you mean \"node\"?)"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn w13_the_name_that_a_new_token_is_printed_by_deletes_it_and_its_secret_is_not_sent() -> Result<()> {
+    let fleet = fleet()?;
+    for by in [&["delete", "token"][..], &["delete"], &["token", "delete"]] {
+        let token = fleet.stemma(&["token", "create", "-o", "name"])?;
+        let token = token.trim();
+        let (id, secret) = token.split_once('.').context("an id and a secret")?;
+        let named = if by == ["delete"] { format!("token/{token}") } else { token.to_owned() };
+        let (out, text, status) = ran(&fleet, &[by, &[&named]].concat())?;
+        assert!(status == 0 && out.contains(&format!("token {id} deleted")), "{by:?}: {status} {out}{text}");
+        let (out, again, status) = ran(&fleet, &[by, &[&named]].concat())?;
+        assert!(status != 0 && again.contains(id), "{by:?}: {again}");
+        assert!(!format!("{out}{text}{again}{}", fleet.log()).contains(secret), "the secret is printed: {again}");
+    }
+    Ok(())
+}
+
+#[test]
+fn w13_several_writes_are_asked_about_together() -> Result<()> {
+    let fleet = fleet()?;
+    for number in 4..=11 {
+        fleet.stemma(&["create", "node", &format!("web-{number}"), "--nodegroup", "eu/web", "--yes"])?;
+    }
+    let (_, text, status) = ran(&fleet, &["delete", "node", "--nodegroup", "eu/web"])?;
+    assert!(status == 1 && text.contains("and nobody is at a terminal to be asked"), "{text}");
+    assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?.lines().count(), 11, "none of them was deleted");
+    let (out, text, _) = ran(&fleet, &["delete", "node", "--nodegroup", "eu/web", "--dry-run"])?;
+    assert!(out.lines().count() == 11 && out.contains("node web-11 deleted (dry run)"), "{out}");
+    assert_eq!(text.matches("dry run: nothing was written; this would reach 11 hosts").count(), 1, "{text}");
+    fleet.stemma(&["delete", "node", "--nodegroup", "eu/web", "--max-nodes", "11"])?;
+    assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "");
+    Ok(())
+}
+
+#[test]
+fn w06_traits_and_deletions_say_what_they_change_and_each_host_counts_once() -> Result<()> {
+    let fleet = fleet()?;
+    let (out, text, _) = ran(&fleet, &["trait", "add", "web-1", "CUSTOM_A", "CUSTOM_B"])?;
+    assert_eq!(out, "node web-1 has CUSTOM_A, CUSTOM_B\n");
+    assert_eq!(text, "  traits  (none) -> CUSTOM_A\n  traits  CUSTOM_A -> CUSTOM_A,CUSTOM_B\n");
+    let (_, text, _) = ran(&fleet, &["trait", "remove", "web-1", "CUSTOM_A", "--dry-run"])?;
+    let reach = "dry run: nothing was written; this would reach 1 host\n";
+    assert_eq!(text, format!("  traits  CUSTOM_A,CUSTOM_B -> CUSTOM_B\n{reach}"));
+    let removed: Value = serde_json::from_str(&fleet.stemma(&["trait", "remove", "web-1", "--all", "-o", "json"])?)?;
+    assert_eq!((&removed["name"], &removed["traits"]), (&json!("web-1"), &json!([])), "the node as it is now");
+    assert_eq!(removed["changes"], json!([{"field": "traits", "old": ["CUSTOM_A", "CUSTOM_B"], "new": []}]));
+
+    let twice = ["label", "node/web-1", "nodegroup/eu/web", "cluster/eu", "a=b", "--dry-run"];
+    let (_, text, _) = ran(&fleet, &twice)?;
+    assert!(text.ends_with("this would reach 3 hosts\n"), "{text}");
+    let (_, text, status) = ran(&fleet, &[&twice[..5], &["--max-nodes", "2"]].concat())?;
+    assert!(status == 1 && text.contains("this reaches 3 hosts, more than --max-nodes 2"), "{text}");
+    fleet.stemma(&[&twice[..5], &["--max-nodes", "3"]].concat())?;
+
+    let (out, text, _) = ran(&fleet, &["delete", "node", "web-3", "--dry-run"])?;
+    assert_eq!(out, "node web-3 deleted (dry run)\n");
+    for line in ["  labels.rack  r3 -> (unset)\n", "  nodegroup  eu/web -> (unset)\n"] {
+        assert!(text.contains(line), "{line:?} in {text}");
+    }
+    let deleted: Value = serde_json::from_str(&fleet.stemma(&["delete", "node", "web-3", "-o", "json"])?)?;
+    assert_eq!((&deleted["kind"], &deleted["name"]), (&json!("node"), &json!("web-3")));
+    assert!(deleted["changes"].to_string().contains(r#"{"field":"nodegroup","old":"eu/web"}"#), "{deleted}");
+    Ok(())
+}
+
+#[test]
+fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
+    let fleet = fleet()?;
+    let field = |name: &str, field: &str| -> Result<Value> { Ok(get(&fleet, "node", name)?[field].clone()) };
+    assert_eq!(fleet.stemma(&["node", "park", "web-1", "node/web-2"])?, "node web-1 is parked\nnode web-2 is parked\n");
+    assert_eq!((field("web-1", "parked")?, field("web-1", "state")?), (json!(true), json!("parked")));
+    fleet.stemma(&["node", "unpark", "-l", "rack in (r1,r2)"])?;
+    assert_eq!(field("web-2", "parked")?, json!(false));
+
+    let (_, text, status) = ran(&fleet, &["node", "hold", "web-1"])?;
+    assert!(status == 2 && text.contains("--reason TEXT"), "{text}");
+    fleet.stemma(&["node", "hold", "web-1", "--until", "2999-01-01T00:00:00Z", "--reason", "a disk is changed"])?;
+    assert_eq!(field("web-1", "hold")?, json!({"until": "2999-01-01T00:00:00Z", "reason": "a disk is changed"}));
+    fleet.stemma(&["node", "hold", "web-1", "--reason", "for good"])?;
+    assert_eq!(field("web-1", "hold")?, json!({"reason": "for good"}));
+    fleet.stemma(&["node", "unhold", "web-1"])?;
+    assert_eq!(field("web-1", "hold")?, Value::Null);
+
+    fleet.stemma(&["role", "add", "web-1", "db"])?;
+    eventually("web-1 is elected", || {
+        anyhow::ensure!(field("web-1", "primary_tags")? == json!(["db"]));
+        Ok(())
+    })?;
+    let (out, text, _) = ran(&fleet, &["node", "move", "web-1", "web-2", "us/web", "--overwrite"])?;
+    assert_eq!(out, "node web-1 moved from eu/web to us/web\nnode web-2 moved from eu/web to us/web\n");
+    assert!(text.contains(
+        "warning: node web-1 leaves cluster eu: it gives back its primaries there (db), and nothing is drained"
+    ));
+    assert!(text.contains("warning: node web-2 leaves cluster eu: nothing is drained before it goes"), "{text}");
+    let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/none"])?;
+    assert!(
+        status != 0 && text.contains("eu/none") && !text.contains("warning:"),
+        "a move that fails warns of nothing: {text}"
+    );
+    fleet.stemma(&["role", "add", "web-3", "db"])?;
+    eventually("its primary was given back", || {
+        anyhow::ensure!(field("web-3", "primary_tags")? == json!(["db"]));
+        Ok(())
+    })?;
+    assert_eq!(fleet.stemma(&["node", "move", "web-1", "us/web"])?, "node web-1 stands in us/web already\n");
+    fleet.stemma(&["node", "move", "web-1", "--out"])?;
+    assert_eq!((field("web-1", "nodegroup")?, field("web-1", "state")?), (Value::Null, json!("unplaced")));
+    let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/nosuch"])?;
+    assert_eq!(status, 1);
+    assert!(text.contains("there is no node group \"eu/nosuch\": make it first"), "{text}");
+    let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/wbe"])?;
+    assert!(status == 1 && text.contains("there is no node group \"eu/wbe\" (did you mean \"eu/web\"?)"), "{text}");
+
+    assert_eq!(fleet.stemma(&["node", "rename", "web-1", "app-1"])?, "node web-1 is called app-1\n");
+    let (_, text, status) = ran(&fleet, &["node", "rename", "web-2", "app-1"])?;
+    assert!(status == 4 && text.contains("app-1"), "{status} {text}");
+    assert_eq!(fleet.stemma(&["node", "rename", "app-1", "web-1", "-o", "name"])?, "node/web-1\n");
+    Ok(())
+}
+
+#[test]
+fn w13_another_managers_pause_park_and_hold_are_taken_with_overwrite_alone() -> Result<()> {
+    let fleet = fleet()?;
+    let file = fleet.dir().join("aside.yaml");
+    std::fs::write(
+        &file,
+        "kind: Node\nname: web-1\nnodegroup: eu/web\nlabels: {rack: r1}\nparked: true\nhold: {reason: theirs}\n\
+         suppressed_traits: [CUSTOM_A]\n---\n\
+         kind: Cluster\nname: eu\ncluster_template: base\npaused: true\n---\n\
+         kind: NodeGroup\ncluster: eu\nname: web\nroles: [web]\npaused: true\n",
+    )?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--manager", "site"])?;
+    for (words, taken, kind, name, field) in [
+        (&["node", "unpark", "web-1"][..], "parked is true", "node", "web-1", "parked"),
+        (&["node", "hold", "web-1", "--reason", "it's mine"], "hold is ", "node", "web-1", "hold"),
+        (&["node", "unhold", "web-1"], "hold is ", "node", "web-1", "hold"),
+        (
+            &["trait", "suppress", "web-1", "CUSTOM_B"],
+            "suppressed_traits is [\"CUSTOM_A\"]",
+            "node",
+            "web-1",
+            "suppressed_traits",
+        ),
+        (&["node", "move", "web-1", "us/web"], "nodegroup is \"eu/web\"", "node", "web-1", "nodegroup"),
+        (&["resume", "cluster", "eu"], "paused is true", "cluster", "eu", "paused"),
+        (&["resume", "nodegroup", "eu/web"], "paused is true", "nodegroup", "eu/web", "paused"),
+    ] {
+        let before = get(&fleet, kind, name)?[field].clone();
+        let (_, text, status) = ran(&fleet, words)?;
+        if words[1] == "unhold" {
+            // It is this manager's by now.
+            assert_eq!(status, 0, "{text}");
+            continue;
+        }
+        assert!(status == 4 && text.contains(taken) && text.contains("owned by site:apply"), "{words:?}: {text}");
+        assert!(
+            text.matches(taken).count() == 1 && !text.contains("force"),
+            "said once, in the command's words: {text}"
+        );
+        let command = given(&fleet, &words.join(" ").replace("it's mine", "'it'\\''s mine'"));
+        assert!(text.contains(&command) && text.ends_with("nothing was changed\n"), "{words:?}: {text}");
+        assert_eq!(get(&fleet, kind, name)?[field], before);
+        fleet.stemma(&[words, &["--overwrite"]].concat())?;
+        assert_ne!(get(&fleet, kind, name)?[field], before);
+    }
+    Ok(())
+}
+
+#[test]
+fn w13_who_takes_a_write_back_leaves_nothing_to_take_over() -> Result<()> {
+    let fleet = fleet()?;
+    let by = |manager: &str, words: &[&str]| fleet.stemma(&[words, &["--manager", manager]].concat());
+    let entries = || fleet.stemma(&["audit", "-o", "json"]).map(|text| text.matches("\"manager\"").count());
+    for (kind, name, set, back, field, is_not) in [
+        ("cluster", "eu", "pause cluster eu", "resume cluster eu", "paused", "cluster eu is not paused\n"),
+        (
+            "nodegroup",
+            "eu/web",
+            "pause nodegroup eu/web",
+            "resume nodegroup eu/web",
+            "paused",
+            "nodegroup eu/web is not paused\n",
+        ),
+        ("node", "web-1", "node park web-1", "node unpark web-1", "parked", "node web-1 is not parked\n"),
+        ("node", "web-1", "node hold web-1 --reason r", "node unhold web-1", "hold", "node web-1 is not held\n"),
+        ("node", "web-1", "trait suppress web-1 CUSTOM_A", "trait unsuppress web-1 CUSTOM_A", "suppressed_traits", ""),
+    ] {
+        let [set, back] = [set, back].map(|words| words.split(' ').collect::<Vec<_>>());
+        let (before, written) = (get(&fleet, kind, name)?, entries()?);
+        if !is_not.is_empty() {
+            assert_eq!(by("carl", &back)?, is_not);
+        }
+        let after = get(&fleet, kind, name)?;
+        assert_eq!((&after["generation"], entries()?), (&before["generation"], written), "{back:?} wrote");
+        for manager in ["ann", "bob"] {
+            by(manager, &set)?;
+            by(manager, &back)?;
+            assert_eq!(get(&fleet, kind, name)?[field], before[field], "{back:?}");
+        }
+        by("carl", &set)?;
+        let (_, text, status) = ran(&fleet, &[&back[..], &["--manager", "ann"]].concat())?;
+        assert!(status == 4 && text.contains("owned by carl:update"), "what is set still has its owner: {text}");
+        by("carl", &back)?;
+    }
+    by("ann", &["pause", "cluster", "eu"])?;
+    assert_eq!(by("bob", &["pause", "cluster", "eu"])?, "cluster eu is paused already\n");
+    Ok(())
+}
+
+#[test]
+fn w13_clusters_and_groups_are_paused_and_resumed_and_traits_unsuppressed() -> Result<()> {
+    let fleet = fleet()?;
+    assert_eq!(fleet.stemma(&["pause", "cluster", "eu", "us"])?, "cluster eu paused\ncluster us paused\n");
+    assert_eq!(get(&fleet, "cluster", "eu")?["paused"], json!(true));
+    assert_eq!(get(&fleet, "node", "web-1")?["state"], json!("paused"));
+    fleet.stemma(&["resume", "cluster/eu", "cluster/us"])?;
+    assert_eq!(get(&fleet, "cluster", "eu")?["paused"], Value::Null);
+    fleet.stemma(&["pause", "nodegroup", "eu/web"])?;
+    assert_eq!(get(&fleet, "node", "web-1")?["state"], json!("paused"));
+    fleet.stemma(&["resume", "nodegroup", "eu/web"])?;
+    let (_, text, status) = ran(&fleet, &["pause", "node", "web-1"])?;
+    assert!(status == 2 && text.contains("stemma node hold") && text.contains("nothing was changed"), "{text}");
+
+    fleet.stemma(&["trait", "add", "web-1", "CUSTOM_A"])?;
+    fleet.stemma(&["trait", "suppress", "web-1,web-2", "HW_CPU_X86_AVX2", "CUSTOM_B"])?;
+    let listed = fleet.stemma(&["trait", "list", "web-1"])?;
+    let has = |name: &str, from: &str| listed.lines().any(|line| line.starts_with(name) && line.ends_with(from));
+    assert!(has("CUSTOM_A", "operator") && has("HW_CPU_X86_AVX2", "suppressed"), "{listed}");
+    let said = fleet.stemma(&["trait", "unsuppress", "web-1", "HW_CPU_X86_AVX2"])?;
+    assert_eq!(said, "node web-1: suppressed CUSTOM_B\n");
+    assert_eq!(get(&fleet, "node", "web-1")?["suppressed_traits"], json!(["CUSTOM_B"]));
+    let (_, text, status) = ran(&fleet, &["trait", "unsuppress", "web-1", "CUSTOM_NONE"])?;
+    assert!(status == 3 && text.contains("CUSTOM_NONE is not suppressed\n  nothing was changed"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn w13_beside_a_selection_no_node_is_taken_for_a_name() -> Result<()> {
+    let fleet = fleet()?;
+    for (words, named) in [
+        (&["role", "add", "web-1", "db"][..], "web-1"),
+        (&["role", "remove", "web-1,web-2", "web"], "web-1,web-2"),
+        (&["trait", "add", "web-2", "CUSTOM_A"], "web-2"),
+        (&["tag", "assign", "node/web-1", "db"], "node/web-1"),
+    ] {
+        let (_, text, status) = ran(&fleet, &[words, &["-l", "rack=r3"]].concat())?;
+        let told = format!("{} is named, and others are selected: do one of them", named.trim_start_matches("node/"));
+        assert!(status == 2 && text.replace("node/", "").contains(&told), "{words:?}: {status} {text}");
+        assert!(text.ends_with("nothing was changed\n"), "{text}");
+    }
+    fleet.stemma(&["role", "add", "db", "web", "-l", "rack=r3"])?;
+    assert_eq!(get(&fleet, "node", "web-3")?["roles"], json!(["db", "web"]));
+    Ok(())
+}
+
+#[test]
+fn w06_a_token_that_is_deleted_is_named_with_what_goes() -> Result<()> {
+    let fleet = fleet()?;
+    let token = fleet.stemma(&["token", "create", "--nodegroup", "eu/web", "--uses", "3"])?;
+    let id = token.split_once('.').context("ID.SECRET")?.0;
+    for more in [&["--dry-run"][..], &[]] {
+        let (out, text, status) = ran(&fleet, &[&["delete", "token", id], more].concat())?;
+        assert!(status == 0 && out.starts_with(&format!("token {id} deleted")), "{out}{text}");
+        for line in ["  nodegroup  eu/web -> (unset)\n", "  uses_left  3 -> (unset)\n"] {
+            assert!(text.contains(line), "{line:?} in {text}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn w13_of_two_people_who_write_one_key_at_once_none_loses_a_value_unseen() -> Result<()> {
+    let fleet = fleet()?;
+    let context = fleet.context().to_string_lossy().into_owned();
+    let told: Vec<_> = std::thread::scope(|scope| {
+        let people = ["ann", "bob", "cho", "dan"].map(|who| {
+            let context = context.as_str();
+            let change = format!("turn={who}");
+            scope.spawn(move || {
+                run("stemma", ["--context", context, "label", "node", "web-1", &change, "--manager", who])
+            })
+        });
+        people.into_iter().map(|one| one.join().expect("it does not panic")).collect::<Result<_>>()
+    })?;
+    let statuses: Vec<i32> = told.iter().map(|told| told.status.code().unwrap_or_default()).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 0).count(), 1, "{told:?}");
+    assert!(statuses.iter().all(|status| [0, 4].contains(status)), "{told:?}");
+    let turn = get(&fleet, "node", "web-1")?["labels"]["turn"].clone();
+    let winner = statuses.iter().position(|status| *status == 0).context("one of them")?;
+    assert_eq!(turn, json!(["ann", "bob", "cho", "dan"][winner]));
+    Ok(())
+}

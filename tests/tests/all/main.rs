@@ -1,0 +1,51 @@
+//! The tests that start programs, as one program, which is linked once.
+
+#[path = "../served/mod.rs"]
+mod served;
+#[path = "../stored/mod.rs"]
+mod stored;
+
+mod access;
+mod api_examples;
+mod baremetal;
+mod catalog;
+mod cli;
+mod cli_audit;
+mod cli_completion;
+mod cli_directories;
+mod cli_lists;
+mod cli_several;
+mod cli_states;
+mod clients;
+mod clocks;
+mod described;
+mod description;
+mod events;
+mod extensions;
+mod faults;
+mod fuel;
+mod fuzz;
+mod held;
+mod host;
+mod host_refusals;
+mod impostor;
+mod inspection;
+mod ironic;
+mod join;
+mod kill;
+mod labels_cli;
+mod network;
+mod order;
+mod ports;
+mod refused;
+mod same_answer;
+mod secrets;
+mod ssa;
+mod syncs;
+mod tag_lifecycle;
+mod thin_line;
+mod transcripts;
+mod units;
+mod upgrade;
+mod vectors;
+mod writes;

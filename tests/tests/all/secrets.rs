@@ -1,0 +1,145 @@
+//! Where a secret's value may stand: in the host's credentials and in the file that it is for. All else that the programs
+//! write, print or keep is searched for it (trust.md, rule 8).
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::program::{eventually, file_contains, run};
+
+const VALUES: [&str; 2] = ["hunter2-the-first", "hunter2-the-second"];
+
+const MANIFEST: &str = r#"
+kind: Release
+name: secrets
+version: "1"
+roles: {all: {tags: [x]}}
+tags: {x: {}}
+tasks:
+  - {id: conf, type: file, tags: [x], parameters: {path: /etc/app.conf, template: "password={{ secret('db') }}\n"}}
+  - {id: loud, type: shell, tags: [x], fail_on_error: false, parameters: {script: "echo {{ secret('db') }}; false"}}
+  - id: refused
+    type: file
+    tags: [x]
+    fail_on_error: false
+    parameters: {path: /etc/other, template: "{{ secret('db') }}", validate: [sh, -c, 'cat {path}; exit 1']}
+---
+{kind: Cluster, name: c, release: secrets@1}
+---
+{kind: NodeGroup, cluster: c, name: g, roles: [all]}
+"#;
+
+#[test]
+fn a_secrets_value_stands_in_its_file_and_nowhere_else() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let manifest = fleet.dir().join("secrets.yaml");
+    std::fs::write(&manifest, MANIFEST)?;
+    fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
+    let credentials = fleet.dir().join("n1/run/credentials/stemma-agent.service");
+    std::fs::create_dir_all(&credentials)?;
+    std::fs::write(credentials.join("db"), VALUES[0])?;
+    let mut agent = fleet.join("n1", "c/g")?;
+    eventually("the first file", || file_contains(&agent.path("etc/app.conf"), VALUES[0]))?;
+    let mut printed = String::new();
+    for value in VALUES {
+        // Another value, and a look: the file with the older one is replaced.
+        std::fs::write(credentials.join("db"), value)?;
+        printed += &said(&agent, &["check"], &[1, 6])?;
+        agent.kill()?;
+        printed += &said(&agent, &["once"], &[1])?;
+        agent.start()?;
+        eventually("the file", || file_contains(&agent.path("etc/app.conf"), value))?;
+        let mode = std::fs::metadata(agent.path("etc/app.conf"))?.permissions().mode() & 0o7777;
+        ensure!(mode == 0o600, "a new file with a secret in it is its owner's: {mode:o}");
+    }
+    eventually("the results with the controller", || {
+        let report = fleet.stemma(&["get", "--raw", "/v1/nodes/n1/report"])?;
+        let tasks = ["conf", "loud", "refused"].map(|task| format!("\"{task}\""));
+        ensure!(tasks.iter().all(|task| report.contains(task)), "{report}\n{}", agent.log());
+        Ok(())
+    })?;
+    for words in [&["report"][..], &["resolved"], &["explain"], &[]] {
+        let path = [&["/v1/nodes/n1"], words].concat().join("/");
+        printed += &String::from_utf8(fleet.cli(&["get", "--raw", &path])?.stdout)?;
+    }
+    printed += &said(&agent, &["status"], &[1])?;
+    printed += &said(&agent, &["explain", "task", "conf"], &[0])?;
+    ensure!(printed.contains("secret"), "it is named:\n{printed}");
+    for (name, text) in [("printed", printed), ("agent", agent.log()), ("controller", fleet.log())] {
+        ensure!(!VALUES.iter().any(|value| text.contains(value)), "{name}:\n{text}");
+    }
+    let found = holding(fleet.dir())?;
+    let expected = [credentials.join("db"), agent.path("etc/app.conf")];
+    ensure!(found.iter().all(|path| expected.contains(path)) && found.len() == 2, "{found:?}");
+    Ok(())
+}
+
+/// Each place in which everyone on a host would see a secret, and what is said of it.
+const SHOWN: [(&str, &str); 8] = [
+    ("type: file, parameters: {path: \"/etc/{{ secret('db') }}\", content: x}", "path"),
+    ("type: file, parameters: {path: /a, content: x, validate: [check, \"{{ secret('db') }}\"]}", "validate[1]"),
+    ("type: shell, parameters: {command: [\"{{ secret('db') }}\"]}", "command[0]"),
+    ("type: shell, parameters: {command: [put, a, \"-p{% if true %}{{ secret('db') }}{% endif %}\"]}", "command[2]"),
+    ("type: shell, parameters: {command: [put], unless: [test, \"{{ secret('db') }}\"]}", "unless[1]"),
+    ("type: shell, parameters: {command: [put], only_if: [test, \"{{ secret('db')|upper }}\"]}", "only_if[1]"),
+    ("type: shell, parameters: {command: [put], creates: \"/{{ secret('db') }}\"}", "creates"),
+    ("type: shell, parameters: {script: put, cwd: \"/{{ secret('db') }}\"}", "cwd"),
+];
+
+#[test]
+fn w10_03_what_would_show_a_secret_is_refused_before_a_host_is_told() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = fleet.dir().join("shown.yaml");
+    let path = file.to_string_lossy().into_owned();
+    for (task, field) in SHOWN {
+        std::fs::write(&file, format!("kind: Release\nname: r\nversion: \"1\"\ntasks:\n  - {{id: t, {task}}}\n"))?;
+        for verb in ["validate", "apply"] {
+            let output = fleet.cli(&[verb, "-f", &path])?;
+            let error = String::from_utf8_lossy(&output.stderr);
+            let said = format!(
+                ": task t parameters.{field}: reads a secret, and everyone on a host sees the name of a file and the arguments of a \
+                 process: read the secret in `script`, in a guard that is a shell text, in `env`, or in the `template` of a file"
+            );
+            ensure!(!output.status.success() && error.contains(&said), "{verb} {task}: {error}");
+            ensure!(error.contains("shown.yaml:5:"), "its line: {error}");
+        }
+    }
+    ensure!(fleet.stemma(&["get", "releases", "-o", "name"])?.is_empty(), "nothing is stored");
+    let taken = "{id: t, type: shell, parameters: {script: \"put {{ secret('db') }}\", unless: \"test {{ secret('db') }}\", \
+                 env: {DB: \"{{ secret('db') }}\"}}}";
+    std::fs::write(&file, format!("kind: Release\nname: r\nversion: \"1\"\ntasks:\n  - {taken}\n"))?;
+    for verb in ["validate", "apply"] {
+        fleet.stemma(&[verb, "-f", &path])?;
+    }
+    Ok(())
+}
+
+/// What a verb of the agent printed, on both outputs, before it ended with one of these statuses.
+fn said(agent: &Agent, words: &[&str], statuses: &[i32]) -> Result<String> {
+    let root = agent.path("");
+    let output = run("stemma-agent", [&["--root", &root.to_string_lossy()], words].concat())?;
+    let both = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.code().is_some_and(|code| statuses.contains(&code)), "{words:?}: {}\n{both}", output.status);
+    Ok(both)
+}
+
+/// The files below a directory that hold one of the values, or its name does.
+fn holding(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        let kind = std::fs::symlink_metadata(&path)?.file_type();
+        if kind.is_dir() {
+            found.extend(holding(&path)?);
+        } else if kind.is_file() {
+            let bytes = std::fs::read(&path)?;
+            let holds = |value: &str| {
+                path.to_string_lossy().contains(value)
+                    || bytes.windows(value.len()).any(|window| window == value.as_bytes())
+            };
+            found.extend(VALUES.iter().any(|value| holds(value)).then_some(path));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,129 @@
+//! Names that others hold on to: no upgrade takes one away. The list is of 118d023; new names need not be in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use stemma_core::finding::rule;
+use stemma_wire::endpoint::Endpoint;
+use stemma_wire::error::ErrorType;
+use stemma_wire::log::{CATALOG, FIELDS};
+
+use crate::served::Served;
+use crate::upgrade::kept::{Kept, Then};
+use crate::upgrade::operator;
+
+const LIST: &str = include_str!("../../../data/118d023/names.txt");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Where names stand in the sources as they are said.
+const SOURCES: [&str; 7] = [
+    "shared/core/src",
+    "shared/author/src",
+    "shared/render/src",
+    "shared/wire/src",
+    "controller/src",
+    "agent/src",
+    "cli/src",
+];
+
+/// The names of that version by class.
+fn listed() -> Result<BTreeMap<&'static str, Vec<&'static str>>> {
+    let mut classes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for line in LIST.lines() {
+        let (class, name) = line.split_once(' ').with_context(|| format!("{line:?} is no class and name"))?;
+        classes.entry(class).or_default().push(name);
+    }
+    Ok(classes)
+}
+
+/// That every listed name is among those of today.
+fn all_there(class: &str, today: &BTreeSet<String>) -> Result<()> {
+    let listed = listed()?.remove(class).with_context(|| format!("the list has no {class}"))?;
+    let gone: Vec<_> = listed.into_iter().filter(|name| !today.contains(*name)).collect();
+    ensure!(gone.is_empty(), "{class}: gone since 118d023: {gone:?}");
+    Ok(())
+}
+
+#[test]
+fn no_error_type_log_field_event_or_path_is_gone() -> Result<()> {
+    let errors = ErrorType::ALL.iter().map(|kind| format!("{} {}", kind.name(), kind.status()));
+    all_there("error", &errors.collect())?;
+    all_there("log", &FIELDS.iter().map(|field| field.name.to_owned()).collect())?;
+    all_there("event", &CATALOG.iter().map(|entry| format!("{} {}", entry.id, entry.message)).collect())?;
+    let routes = Endpoint::ALL.iter().map(|endpoint| endpoint.route());
+    all_there("path", &routes.map(|route| format!("{} {}", route.method.as_str(), route.path)).collect())
+}
+
+#[test]
+fn no_field_of_a_body_is_gone() -> Result<()> {
+    let described = std::fs::read(Path::new(ROOT).join("docs/openapi.json"))?;
+    let described: Value = serde_json::from_slice(&described)?;
+    let schemas = described["components"]["schemas"].as_object().context("the description has schemas")?;
+    let fields = schemas.iter().flat_map(|(name, schema)| {
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        properties.map(move |(field, _)| format!("{name} {field}"))
+    });
+    all_there("schema", &fields.collect())
+}
+
+#[test]
+fn no_finding_code_is_gone() -> Result<()> {
+    all_there("finding", &rule::ALL.iter().map(|rule| rule.code.to_owned()).collect())
+}
+
+/// The words of states, outcomes and modes: each is a text of the sources.
+#[test]
+fn no_word_is_gone() -> Result<()> {
+    let mut texts = BTreeSet::new();
+    let mut dirs: Vec<_> = SOURCES.iter().map(|dir| Path::new(ROOT).join(dir)).collect();
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else {
+                texts.extend(std::fs::read_to_string(path)?.split('"').map(str::to_owned));
+            }
+        }
+    }
+    all_there("word", &texts)
+}
+
+#[test]
+fn no_metric_or_field_of_an_answer_is_gone() -> Result<()> {
+    let (kept, time) = (Kept::unpack("kept")?, Then::now());
+    let served = crate::upgrade::serve(&kept, time)?;
+    let metrics = served.metrics();
+    let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    all_there("metric", &types.map(str::to_owned).collect())?;
+    let listed = listed()?.remove("answer").context("the list has answers")?;
+    let paths: BTreeSet<_> = listed.iter().filter_map(|line| line.split_once(' ')).map(|(path, _)| path).collect();
+    let mut fields = BTreeSet::new();
+    for path in paths {
+        take_fields(path, "", &answer(&kept, &served, path, time)?, &mut fields);
+    }
+    all_there("answer", &fields)
+}
+
+fn answer(kept: &Kept, served: &Served, path: &str, time: Then) -> Result<Value> {
+    let (status, body) = operator(kept, served, path, time)?;
+    ensure!(status == 200, "GET {path}: {status}");
+    serde_json::from_slice(&body).context("an answer is JSON")
+}
+
+/// Each field of an answer, as `PATH /field/*/field`.
+fn take_fields(path: &str, at: &str, value: &Value, to: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let at = format!("{at}/{key}");
+                take_fields(path, &at, value, to);
+                to.insert(format!("{path} {at}"));
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| take_fields(path, &format!("{at}/*"), item, to)),
+        _ => {}
+    }
+}
