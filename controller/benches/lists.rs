@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use serde_json::Value;
+use serde_json::{Value, json};
 use served::Served;
 
 const NODES: usize = 10_000;
@@ -110,7 +110,7 @@ async fn beside_reader(served: &Arc<Served>) {
     for round in 0..3 {
         let first = writes(served, round * 2).await;
         let stop = Arc::new(AtomicBool::new(false));
-        let reader = tokio::spawn(listed::read_everything(Arc::clone(served), Arc::clone(&stop)));
+        let reader = tokio::spawn(read_everything(Arc::clone(served), Arc::clone(&stop)));
         let second = writes(served, round * 2 + 1).await;
         stop.store(true, Ordering::Relaxed);
         let pages = reader.await.expect("the reader ends");
@@ -126,7 +126,7 @@ async fn beside_reader(served: &Arc<Served>) {
 /// The mean time of a write.
 async fn writes(served: &Served, round: u32) -> Duration {
     let began = Instant::now();
-    listed::edit(served, WRITES as usize, &round.to_string()).await;
+    edit(served, WRITES as usize, &round.to_string()).await;
     began.elapsed() / WRITES
 }
 
@@ -137,4 +137,27 @@ fn cpu() -> Duration {
 
 fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
+}
+
+/// Edits a label of so many nodes, one after the other.
+async fn edit(served: &Served, nodes: usize, value: &str) {
+    for node in 0..nodes {
+        let body = json!({"labels": {"edit": value}});
+        served.expect("PATCH", &format!("/v1/nodes/n{node:05}/labels"), &body, 200).await;
+    }
+}
+
+/// Reads all nodes in detail, page by page and again, until it is told to stop; gives how many pages.
+async fn read_everything(served: Arc<Served>, stop: Arc<AtomicBool>) -> u32 {
+    let mut pages = 0;
+    let mut path = "/v1/nodes/detail".to_owned();
+    while !stop.load(Ordering::Relaxed) {
+        let text = served.text(&path).await;
+        pages += 1;
+        // As text: reading it as JSON would be the client's work, and runs here.
+        let next =
+            text.strip_prefix(b"{\"next\":\"http://localhost").and_then(|rest| rest.split(|byte| *byte == b'"').next());
+        path = next.map_or_else(|| "/v1/nodes/detail".to_owned(), |next| String::from_utf8_lossy(next).into_owned());
+    }
+    pages
 }

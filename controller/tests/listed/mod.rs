@@ -1,7 +1,4 @@
-//! A fleet whose lists are read, and writes beside that. Both the bench of lists and the test of who makes them ask here.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! A fleet whose lists are read, for the bench of lists and for the test of how much work they are.
 
 use serde_json::{Value, json};
 
@@ -45,29 +42,6 @@ pub(crate) async fn fill_with(served: &Served, nodes: usize, more: fn(usize) -> 
     for some in objects.chunks(1_000) {
         served.expect("POST", "/v1/apply?manager=bench", &json!({"objects": some}), 200).await;
     }
-}
-
-/// Edits a label of so many nodes, one after the other.
-pub(crate) async fn edit(served: &Served, nodes: usize, value: &str) {
-    for node in 0..nodes {
-        let body = json!({"labels": {"edit": value}});
-        served.expect("PATCH", &format!("/v1/nodes/n{node:05}/labels"), &body, 200).await;
-    }
-}
-
-/// Reads all nodes in detail, page by page and again, until it is told to stop; gives how many pages.
-pub(crate) async fn read_everything(served: Arc<Served>, stop: Arc<AtomicBool>) -> u32 {
-    let mut pages = 0;
-    let mut path = "/v1/nodes/detail".to_owned();
-    while !stop.load(Ordering::Relaxed) {
-        let text = served.text(&path).await;
-        pages += 1;
-        // As text: reading it as JSON would be the client's work, and runs here.
-        let next =
-            text.strip_prefix(b"{\"next\":\"http://localhost").and_then(|rest| rest.split(|byte| *byte == b'"').next());
-        path = next.map_or_else(|| "/v1/nodes/detail".to_owned(), |next| String::from_utf8_lossy(next).into_owned());
-    }
-    pages
 }
 
 /// What filters look at, sparse and common, by a node's number.
