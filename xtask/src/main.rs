@@ -10,6 +10,7 @@ mod demo;
 mod modules;
 mod mutants;
 mod packages;
+mod runner;
 mod size;
 mod source;
 mod test;

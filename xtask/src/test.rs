@@ -1,17 +1,24 @@
 //! `cargo xtask test`: everything, in the order in which a mistake is cheapest to find.
 
+use std::process::Command;
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::cargo::{command, installed, root, runs, step};
 use crate::modules;
 use crate::packages;
+use crate::runner::Runner;
 
 /// The release of cargo-deny that the policy file was written for.
 const CARGO_DENY: &str = "0.19";
 
 /// Of each property in a long run; 256 in the usual one.
 const CASES: &str = "10000";
+
+/// How many of the slowest tests `--times` names.
+const SLOWEST: usize = 20;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -21,31 +28,97 @@ pub(crate) struct Options {
     /// The full counts of the randomised and fault tests.
     #[arg(long, conflicts_with = "quick")]
     long: bool,
+    /// The time of each stage and, with cargo-nextest, the twenty slowest tests, at the end of the run.
+    #[arg(long)]
+    times: bool,
+}
+
+impl Options {
+    /// The profile of `.config/nextest.toml`.
+    fn profile(&self) -> &'static str {
+        if self.long { "long" } else { "ci" }
+    }
+
+    fn packages(&self) -> &'static [&'static str] {
+        if self.quick { &["--workspace", "--exclude", "stemma-tests"] } else { &["--workspace"] }
+    }
+}
+
+/// The stages of a run, each with its time.
+#[derive(Default)]
+struct Stages(Vec<(&'static str, Duration)>);
+
+impl Stages {
+    fn run(&mut self, name: &'static str, stage: impl FnOnce() -> Result<()>) -> Result<()> {
+        let start = Instant::now();
+        let result = stage();
+        self.0.push((name, start.elapsed()));
+        result
+    }
+
+    fn step(&mut self, name: &'static str, command: Command) -> Result<()> {
+        self.run(name, || step(name, command))
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    step("format", command("cargo", &["fmt", "--all", "--check"]))?;
-    modules::run(&root())?;
-    step("lints", command("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))?;
+    let (runner, mut stages) = (Runner::here(), Stages::default());
+    println!("== the tests are run by {}", runner.name());
+    let result = all(options, runner, &mut stages);
+    if options.times {
+        for (name, took) in &stages.0 {
+            println!("{:>6.0} s  {name}", took.as_secs_f64());
+        }
+    }
+    result
+}
+
+fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
+    stages.step("format", command("cargo", &["fmt", "--all", "--check"]))?;
+    stages.run("modules", || modules::run(&root()))?;
+    stages.step(
+        "lints",
+        command("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    )?;
     say_skipped();
-    if options.quick {
-        return step("tests", command("cargo", &["test", "--workspace", "--exclude", "stemma-tests"]));
+    if !options.quick {
+        stages.run("programs of the system", programs)?;
+        stages.run("cargo-deny", cargo_deny)?;
+        stages.step("dependency policy", command("cargo", &["deny", "check", "licenses", "bans", "sources"]))?;
+        stages.run("advisories", advisories)?;
+        // The tests that start programs take them from the target directory, so they are built first.
+        stages.step("programs", command("cargo", &["build", "--workspace", "--bins"]))?;
+        // Of the same programs, and twice, so that machines can be upgraded from one to the other.
+        for (revision, check) in [(1, true), (2, false)] {
+            stages.run("packages", || packages::run(&packages::Options { dev: true, revision, check }))?;
+        }
     }
-    programs()?;
-    cargo_deny()?;
-    step("dependency policy", command("cargo", &["deny", "check", "licenses", "bans", "sources"]))?;
-    advisories()?;
-    // The tests that start programs take them from the target directory, so they are built first.
-    step("programs", command("cargo", &["build", "--workspace", "--bins"]))?;
-    // Of the same programs, and twice, so that machines can be upgraded from one to the other.
-    for (revision, check) in [(1, true), (2, false)] {
-        packages::run(&packages::Options { dev: true, revision, check })?;
-    }
-    let mut tests = command("cargo", &["test", "--workspace", "--no-fail-fast"]);
+    let mut tests = runner.tests(options.profile(), options.packages());
     if options.long {
         tests.env("STEMMA_TEST_LONG", "1").env("PROPTEST_CASES", CASES);
     }
-    step("tests", tests)
+    let result = stages.step("tests", tests);
+    say_tests(options, runner)?;
+    result?;
+    match runner.examples(options.packages()) {
+        Some(examples) => stages.step("examples of the documentation", examples),
+        None => Ok(()),
+    }
+}
+
+/// Says which tests passed only when they were run again, and which took longest.
+fn say_tests(options: &Options, runner: Runner) -> Result<()> {
+    let mut tests = runner.last_run(options.profile())?;
+    for test in tests.iter().filter(|test| test.is_flaky) {
+        println!("== PASSED ONLY ON THE RETRY, an open defect (docs/testing.md): {}", test.name);
+    }
+    if options.times {
+        tests.sort_by_key(|test| std::cmp::Reverse(test.took));
+        for test in tests.iter().take(SLOWEST) {
+            println!("{:>6.1} s  {}", test.took.as_secs_f64(), test.name);
+        }
+    }
+    Ok(())
 }
 
 /// Programs of the system that tests need, each with what shows that it is there and the packages that bring it. Real clients are Python

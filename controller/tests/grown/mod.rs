@@ -1,5 +1,5 @@
-//! A cluster of so many nodes, half of which wait for tasks of the other half, and what changes in it cost in CPU. Both the bench of
-//! growth and the test that gates its ratios ask here.
+//! A cluster of so many nodes, half of which wait for tasks of the other half, and what changes in it cost: in CPU for the bench of growth,
+//! in allocations for the test that gates its ratios.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -35,17 +35,12 @@ pub(crate) const MEASURED: [&str; 8] = [
     "resolved of one node",
 ];
 
-/// CPU in microseconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cost {
-    /// Of the thread that resolves, decides and signs.
-    pub(crate) reconcile: f64,
-    /// Of the whole process, with the store's and the operators' threads.
-    pub(crate) process: f64,
-}
+/// What was spent so far, in a unit of the caller: CPU of each thread, or allocations.
+pub(crate) type Meter<const PARTS: usize> = fn() -> [f64; PARTS];
 
 /// A cluster that runs.
-pub(crate) struct Cluster {
+pub(crate) struct Cluster<const PARTS: usize> {
+    meter: Meter<PARTS>,
     fleet: Fleet,
     client: Client,
     nodes: usize,
@@ -74,12 +69,12 @@ fn node(n: usize) -> Value {
     json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": group})
 }
 
-impl Cluster {
-    pub(crate) async fn start() -> Self {
+impl<const PARTS: usize> Cluster<PARTS> {
+    pub(crate) async fn start(meter: Meter<PARTS>) -> Self {
         let options = Options { publishing: Publishing::Reconciled, ..Options::default() };
         let fleet = Fleet::start_with(|own| *own = options).await;
         let client = fleet.operator();
-        let mut cluster = Self { fleet, client, nodes: 0, hosts: 0, edits: 0, sequences: BTreeMap::new() };
+        let mut cluster = Self { meter, fleet, client, nodes: 0, hosts: 0, edits: 0, sequences: BTreeMap::new() };
         cluster.send(Method::POST, "/v1/apply?force=true", json!({"objects": site()})).await;
         cluster
     }
@@ -96,7 +91,7 @@ impl Cluster {
     }
 
     /// What each of [`MEASURED`] costs.
-    pub(crate) async fn costs(&mut self) -> [Cost; MEASURED.len()] {
+    pub(crate) async fn costs(&mut self) -> [[f64; PARTS]; MEASURED.len()] {
         [
             self.edit().await,
             self.result().await,
@@ -110,7 +105,7 @@ impl Cluster {
     }
 
     /// What a node costs that is applied.
-    async fn apply(&mut self) -> Cost {
+    async fn apply(&mut self) -> [f64; PARTS] {
         self.cheapest(async |cluster, _| {
             cluster.send(Method::POST, "/v1/apply?force=true", json!({"objects": [node(cluster.nodes)]})).await;
             cluster.nodes += 1;
@@ -120,7 +115,7 @@ impl Cluster {
 
     /// What a host costs that joins with a token: its request is checked, its certificate issued, its node made. Its key, and the
     /// handshake before, are not counted.
-    async fn enrol(&mut self) -> Cost {
+    async fn enrol(&mut self) -> [f64; PARTS] {
         let token = self.fleet.token(json!({"nodegroup": "c/x", "uses": ROUNDS * IN_ROUND})).await;
         let mut csrs: Vec<Vec<u8>> = (0..ROUNDS * IN_ROUND).map(|_| asking().csr).collect();
         self.cheapest(async |cluster, _| {
@@ -134,7 +129,7 @@ impl Cluster {
     }
 
     /// What the edit of a label of one node costs.
-    async fn edit(&mut self) -> Cost {
+    async fn edit(&mut self) -> [f64; PARTS] {
         self.cheapest(async |cluster, _| {
             cluster.edits += 1;
             let body = json!({"labels": {"edited": cluster.edits.to_string()}});
@@ -145,29 +140,30 @@ impl Cluster {
     }
 
     /// What a result of one node costs that opens nothing: others are still waited for, and the barrier that any node opens is open.
-    async fn result(&mut self) -> Cost {
+    async fn result(&mut self) -> [f64; PARTS] {
         self.report("n2", "a", true).await;
         self.settled().await;
         self.cheapest(async |cluster, round| cluster.report("n0", "a", round.is_multiple_of(2)).await).await
     }
 
     /// What a read costs.
-    async fn read(&mut self, path: &str) -> Cost {
+    async fn read(&mut self, path: &str) -> [f64; PARTS] {
         self.cheapest(async |cluster, _| cluster.send(Method::GET, path, Value::Null).await).await
     }
 
     /// What one of many such changes costs, in the cheapest round.
-    async fn cheapest(&mut self, mut change: impl AsyncFnMut(&mut Self, u32)) -> Cost {
-        let mut best: Option<Cost> = None;
+    async fn cheapest(&mut self, mut change: impl AsyncFnMut(&mut Self, u32)) -> [f64; PARTS] {
+        let mut least = [f64::INFINITY; PARTS];
         for round in 0..ROUNDS {
-            let before = Cost::now();
+            let before = (self.meter)();
             for _ in 0..IN_ROUND {
                 change(self, round).await;
                 self.settled().await;
             }
-            best = Some(before.since(IN_ROUND).or_less(best));
+            let after = (self.meter)();
+            least = std::array::from_fn(|part| least[part].min((after[part] - before[part]) / f64::from(IN_ROUND)));
         }
-        best.unwrap()
+        least
     }
 
     async fn report(&mut self, name: &str, task: &str, is_done: bool) {
@@ -203,40 +199,6 @@ impl Cluster {
         let head = parts.registry.store().head().await.unwrap().get();
         while parts.desired.resolved().0 < head {
             tokio::time::sleep(Duration::from_micros(500)).await;
-        }
-    }
-}
-
-impl Cost {
-    fn now() -> Self {
-        let (mut reconcile, mut process) = (0.0, 0.0);
-        for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-            let of = |name: &str| std::fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-            let used = of("schedstat").split_whitespace().next().map_or(0.0, |ns| ns.parse::<f64>().unwrap() / 1000.0);
-            process += used;
-            if of("comm").trim_end() == "reconcile" {
-                reconcile += used;
-            }
-        }
-        Self { reconcile, process }
-    }
-
-    fn since(self, count: u32) -> Self {
-        let (now, count) = (Self::now(), f64::from(count));
-        Self { reconcile: (now.reconcile - self.reconcile) / count, process: (now.process - self.process) / count }
-    }
-
-    /// How many times another's cost it is, in both parts. What reconcile has no part in costs it the same.
-    pub(crate) fn times(self, other: Self) -> (f64, f64) {
-        let reconcile = if other.reconcile > 0.0 { self.reconcile / other.reconcile } else { 1.0 };
-        (reconcile, self.process / other.process)
-    }
-
-    fn or_less(self, other: Option<Self>) -> Self {
-        let least = |own: f64, other: Option<f64>| other.map_or(own, |other| own.min(other));
-        Self {
-            reconcile: least(self.reconcile, other.map(|one| one.reconcile)),
-            process: least(self.process, other.map(|one| one.process)),
         }
     }
 }

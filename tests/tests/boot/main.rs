@@ -58,6 +58,9 @@ const STEPS: &[(&str, Step)] = &[
     ("what_is_purged_leaves_what_tasks_wrote_and_nothing_else", life::purged),
 ];
 
+/// The name under which runners list and ask for all steps.
+const NAME: &str = "a_fleet_of_booted_machines";
+
 fn main() -> ExitCode {
     match all() {
         Ok(()) => ExitCode::SUCCESS,
@@ -69,10 +72,20 @@ fn main() -> ExitCode {
 }
 
 fn all() -> Result<()> {
-    let filters: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let is_asked = filters.is_empty() || STEPS.iter().any(|(name, _)| filters.iter().any(|part| name.contains(part)));
-    // Who lists tests, or asks for others by name, does not wait for machines.
-    if !is_asked || std::env::args().any(|word| word == "--list") {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_set = |option: &str| arguments.iter().any(|word| word == option);
+    // The answers that cargo-nextest asks of a program without a harness.
+    if is_set("--list") {
+        if !is_set("--ignored") {
+            println!("{NAME}: test");
+        }
+        return Ok(());
+    }
+    let filters: Vec<&String> = arguments.iter().filter(|word| !word.starts_with('-')).collect();
+    let names = || STEPS.iter().map(|(name, _)| *name).chain([NAME]);
+    let is_asked = filters.is_empty() || names().any(|name| filters.iter().any(|part| name.contains(*part)));
+    // Who asks for other tests by name does not wait for machines.
+    if !is_asked {
         return Ok(());
     }
     let needed = [("mmdebstrap", "--version"), ("systemd-nspawn", "--version"), ("nsenter", "--version")];

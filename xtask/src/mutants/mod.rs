@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use mistake::Mistake;
 use serde_json::Value;
+use stemma_tests::chance::Chance;
 
 use crate::cargo::{command, installed, root};
 
@@ -27,15 +28,22 @@ const CARGO_MUTANTS: &str = "27";
 /// Of a hundred mistakes, how many may be missed.
 const MOST_MISSED: usize = 5;
 
-/// Where mistakes are made.
-const FILES: &[&str] = &[
-    "shared/core/src/graph/**",
+/// Where each mistake is tried.
+const WHOLE: &[&str] = &[
+    "shared/core/src/access.rs",
     "shared/core/src/labels/**",
     "shared/core/src/ownership/**",
+    "shared/core/src/rollout/**",
+];
+
+/// Where a sample of the mistakes may be tried.
+const SAMPLED: &[&str] = &[
+    "shared/core/src/allocate/**",
+    "shared/core/src/catalog/**",
+    "shared/core/src/graph/**",
     "shared/core/src/requirement/**",
     "shared/core/src/resolve/**",
     "shared/core/src/role.rs",
-    "shared/core/src/rollout/**",
     "shared/core/src/selector/**",
     "agent/src/apply/verify/**",
 ];
@@ -45,6 +53,9 @@ pub(crate) struct Options {
     /// Which part of the mistakes, as `K/N`, from 0. Each part has some of every file.
     #[arg(long, default_value = "0/1")]
     shard: String,
+    /// Try so many of the mistakes outside access, labels, ownership and rollout, drawn by `STEMMA_SEED`; all of them without this.
+    #[arg(long)]
+    sample: Option<usize>,
     /// Leave out those that have to be built alone, which takes most of the time.
     #[arg(long)]
     switched: bool,
@@ -60,7 +71,13 @@ struct Outcome {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     installed("mutants", "cargo-mutants", CARGO_MUTANTS)?;
-    let mistakes = listed(&options.shard)?;
+    let mut mistakes = listed(&options.shard, SAMPLED)?;
+    if let Some(most) = options.sample {
+        let found = mistakes.len();
+        mistakes = sample(mistakes, most, &mut Chance::seeded()?);
+        println!("== mutants: a sample of {} of {found} mistakes", mistakes.len());
+    }
+    mistakes.extend(listed(&options.shard, WHOLE)?);
     println!("== mutants: {} mistakes", mistakes.len());
     let mut outcome = Outcome::default();
     let alone = switched(&mistakes, &mut outcome)?;
@@ -70,10 +87,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     outcome.judge()
 }
 
-/// The mistakes of a shard.
-fn listed(shard: &str) -> Result<Vec<Mistake>> {
+/// Draws so many of some mistakes; their order stays.
+fn sample(mistakes: Vec<Mistake>, most: usize, chance: &mut Chance) -> Vec<Mistake> {
+    let mut drawn: Vec<_> =
+        mistakes.into_iter().enumerate().map(|(at, mistake)| (chance.bits(), at, mistake)).collect();
+    drawn.sort_by_key(|(draw, ..)| *draw);
+    drawn.truncate(most);
+    drawn.sort_by_key(|(_, at, _)| *at);
+    drawn.into_iter().map(|(_, _, mistake)| mistake).collect()
+}
+
+/// The mistakes of a shard in some files.
+fn listed(shard: &str, of: &[&'static str]) -> Result<Vec<Mistake>> {
     let mut list = command("cargo", &["mutants", "--list", "--json", "--sharding", "round-robin", "--shard", shard]);
-    let output = list.args(files()).output().context("cannot start cargo mutants")?;
+    let output = list.args(files(of)).output().context("cannot start cargo mutants")?;
     ensure!(output.status.success(), "cargo mutants: {}", String::from_utf8_lossy(&output.stderr));
     let listed: Vec<Value> = serde_json::from_slice(&output.stdout)?;
     listed.iter().map(Mistake::read).collect()
@@ -113,14 +140,14 @@ fn built_alone(names: &[String], outcome: &mut Outcome) -> Result<()> {
     outcome.read(&output.join("mutants.out"))
 }
 
-fn files() -> impl Iterator<Item = &'static str> {
-    FILES.iter().flat_map(|files| ["--file", files])
+fn files(of: &[&'static str]) -> impl Iterator<Item = &'static str> {
+    of.iter().flat_map(|files| ["--file", files])
 }
 
 fn mutants(output: &Path, chosen: &[String]) -> Command {
     let mut mutants =
         command("cargo", &["mutants", "--cargo-arg", "--lib", "--cargo-arg", "--tests", "--no-times", "--output"]);
-    mutants.arg(output).args(chosen).args(files());
+    mutants.arg(output).args(chosen).args(files(WHOLE)).args(files(SAMPLED));
     // The copy in which mistakes are made stands beside the checkout, so that tests find there what is given beside it.
     mutants.env("TMPDIR", root().parent().unwrap_or(Path::new("/")));
     // Nothing is built that only a debugger reads.

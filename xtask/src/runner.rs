@@ -1,0 +1,129 @@
+//! Who runs the tests: cargo-nextest where it is installed, `cargo test` elsewhere. A newcomer's machine builds nothing for it.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use regex_lite::Regex;
+
+use crate::cargo::{command, root, runs};
+
+/// A program that runs tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// Each test in a process of its own, by the profiles of `.config/nextest.toml`.
+    Nextest,
+    /// What comes with cargo.
+    CargoTest,
+}
+
+/// One test of a finished run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TestRun {
+    /// The package, the binary and the test.
+    pub(crate) name: String,
+    /// How long it took, in its last run.
+    pub(crate) took: Duration,
+    /// Whether it failed before it passed.
+    pub(crate) is_flaky: bool,
+}
+
+impl Runner {
+    /// Returns the runner of this machine.
+    pub(crate) fn here() -> Self {
+        if runs("cargo", &["nextest", "--version"]) { Self::Nextest } else { Self::CargoTest }
+    }
+
+    /// The name that people know it by.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Nextest => "cargo-nextest",
+            Self::CargoTest => "cargo test (cargo-nextest is not installed)",
+        }
+    }
+
+    /// Returns the command that runs the tests of these packages, all of them to their end.
+    pub(crate) fn tests(self, profile: &str, packages: &[&str]) -> Command {
+        let mut command = match self {
+            Self::Nextest => command("cargo", &["nextest", "run", "--profile", profile]),
+            Self::CargoTest => command("cargo", &["test", "--no-fail-fast"]),
+        };
+        command.args(packages);
+        command
+    }
+
+    /// Returns the command that runs the examples of the documentation of these packages where [`Self::tests`] leaves them out.
+    pub(crate) fn examples(self, packages: &[&str]) -> Option<Command> {
+        let mut command = (self == Self::Nextest).then(|| command("cargo", &["test", "--quiet", "--doc"]))?;
+        command.args(packages);
+        Some(command)
+    }
+
+    /// Reads what the last run with this profile says of each test; empty where the runner writes nothing.
+    ///
+    /// # Errors
+    /// The report of the run cannot be read.
+    pub(crate) fn last_run(self, profile: &str) -> Result<Vec<TestRun>> {
+        if self == Self::CargoTest {
+            return Ok(Vec::new());
+        }
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+        let report = target.join("nextest").join(profile).join("junit.xml");
+        let text = fs::read_to_string(&report).with_context(|| format!("the report {}", report.display()))?;
+        Ok(read_report(&text))
+    }
+}
+
+/// Reads the tests of a report in the form of `JUnit`, as cargo-nextest writes it.
+fn read_report(text: &str) -> Vec<TestRun> {
+    let case = Regex::new("<testcase ([^>]*)>").expect("a pattern that compiles");
+    let attribute = |name: &str| Regex::new(&format!(" ?\\b{name}=\"([^\"]*)\"")).expect("a pattern that compiles");
+    let (name, class, time) = (attribute("name"), attribute("classname"), attribute("time"));
+    let value = |pattern: &Regex, attributes: &str| {
+        pattern.captures(attributes).map(|found| found[1].to_owned()).unwrap_or_default()
+    };
+    let cases: Vec<_> = case.captures_iter(text).collect();
+    let starts = cases.iter().map(|case| case.get(0).expect("the whole match").end());
+    let ends = cases.iter().skip(1).map(|case| case.get(0).expect("the whole match").start()).chain([text.len()]);
+    let read = |(case, (start, end)): (&regex_lite::Captures<'_>, (usize, usize))| TestRun {
+        name: format!("{} {}", value(&class, &case[1]), value(&name, &case[1])),
+        took: value(&time, &case[1]).parse().map_or(Duration::ZERO, Duration::from_secs_f64),
+        is_flaky: text[start..end].contains("<flakyFailure") || text[start..end].contains("<flakyError"),
+    };
+    cases.iter().zip(starts.zip(ends)).map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As cargo-nextest 0.9.143 wrote it.
+    const REPORT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
+<testsuites name="nextest-run" tests="3" failures="1" errors="0" uuid="b3d1" timestamp="2026-11-26T13:45:00.000+00:00" time="4.100">
+    <testsuite name="stemma-tests::all" tests="3" disabled="0" errors="0" failures="1">
+        <testcase name="host::one" classname="stemma-tests::all" timestamp="2026-11-26T13:45:00.000+00:00" time="1.250">
+        </testcase>
+        <testcase name="host::two" classname="stemma-tests::all" timestamp="2026-11-26T13:45:01.000+00:00" time="2.500">
+            <flakyFailure timestamp="2026-11-26T13:45:01.000+00:00" time="0.500" message="panicked" type="test failure"/>
+        </testcase>
+        <testcase name="host::three" classname="stemma-tests::all" timestamp="2026-11-26T13:45:04.000+00:00" time="0.010">
+            <failure message="panicked" type="test failure"/>
+        </testcase>
+    </testsuite>
+</testsuites>
+"#;
+
+    #[test]
+    fn a_report_names_each_test_with_its_time_and_whether_it_needed_a_retry() {
+        let test = |name: &str, ms, is_flaky| TestRun {
+            name: format!("stemma-tests::all host::{name}"),
+            took: Duration::from_millis(ms),
+            is_flaky,
+        };
+        assert_eq!(
+            read_report(REPORT),
+            [test("one", 1_250, false), test("two", 2_500, true), test("three", 10, false)]
+        );
+    }
+}
