@@ -135,6 +135,22 @@ impl Fleet {
         self.controller.take().context("the controller runs")?.kill()
     }
 
+    /// Holds the controller where it is: nothing of it runs until [`Fleet::let_controller_go_on`] or its end.
+    ///
+    /// # Errors
+    /// When it does not run, or does not stop in time.
+    pub fn hold_controller(&self) -> Result<()> {
+        self.controller.as_ref().context("the controller runs")?.hold()
+    }
+
+    /// Lets a controller that is held go on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn let_controller_go_on(&self) -> Result<()> {
+        self.controller.as_ref().context("the controller runs")?.go_on()
+    }
+
     /// Stops the controller with SIGTERM.
     ///
     /// # Errors

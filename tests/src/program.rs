@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// How long anything that a test waits for may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -163,6 +163,28 @@ impl Running {
         }
         let log = log.lock().expect("no thread panics with the log in hand").join("\n");
         Ok((is_success, log))
+    }
+
+    /// SIGSTOP, and waits until no thread of it runs any more: what it has written by then is what a SIGKILL would leave.
+    ///
+    /// # Errors
+    /// When the system refuses, or it does not stop in time.
+    pub fn hold(&self) -> Result<()> {
+        let id = Pid::from_child(&self.child);
+        kill_process(id, Signal::STOP).with_context(|| format!("cannot signal {}", self.name))?;
+        // Without `EXITED`, so that its end is left to be waited for.
+        let stops = || waitid(WaitId::Pid(id), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+        eventually("the program stands still", || stops()?.context("it runs"))?;
+        Ok(())
+    }
+
+    /// SIGCONT: it goes on where it was held.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn go_on(&self) -> Result<()> {
+        let id = Pid::from_child(&self.child);
+        kill_process(id, Signal::CONT).with_context(|| format!("cannot signal {}", self.name))
     }
 
     /// SIGKILL, and waits for the end.

@@ -474,6 +474,28 @@ async fn a_uuid_never_changes_and_a_patch_of_it_says_so() {
 }
 
 #[tokio::test]
+async fn no_node_is_listed_as_being_deleted_since_it_is_gone_at_once() {
+    let served = Served::start().await;
+    for name in ["goes", "stays"] {
+        served.expect("POST", "/v1/nodes", &json!({"name": name}), 201).await;
+    }
+    let listed = async |filter: &str| {
+        let nodes = served.get(&format!("/v1/nodes?{filter}")).await["nodes"].clone();
+        let mut names: Vec<_> = nodes.as_array().unwrap().iter().map(|node| node["name"].clone()).collect();
+        names.sort_by_key(ToString::to_string);
+        json!(names)
+    };
+    assert_eq!(listed("deleting=false").await, json!(["goes", "stays"]));
+    assert_eq!(listed("deleting=true").await, json!([]));
+    served.expect("DELETE", "/v1/nodes/goes", &Value::Null, 204).await;
+    assert_eq!(served.send("GET", "/v1/nodes/goes", &[], None).await.status, 404);
+    assert_eq!(listed("deleting=true").await, json!([]), "nothing of it is left to be done");
+    assert_eq!(listed("deleting=false").await, json!(["stays"]));
+    let refused = served.send("GET", "/v1/nodes?deleting=maybe", &[], None).await;
+    assert_eq!((refused.status, refused.kind()), (400, "request.query"));
+}
+
+#[tokio::test]
 async fn trait_filters_are_there_from_version_1_37_on() {
     let served = Served::start().await;
     for name in ["traits", "traits-any", "not-traits", "not-traits-any"] {

@@ -15,7 +15,7 @@ use stemma_controller::records::reported::ObservationRecord;
 use stemma_controller::records::{codec, key};
 use stemma_controller::store::{RedbOptions, Transaction};
 use stemma_core::object::{ClusterId, Observation, ReportedLabel, Timestamp};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::fleet::digest_of;
 use crate::served::Served;
@@ -54,9 +54,15 @@ impl Stream {
                 let class = field("event").unwrap().to_owned();
                 return Some((field("id").map(str::to_owned), class, serde_json::from_str(data).unwrap()));
             }
-            let frame = timeout(SOON, self.body.frame()).await.expect("an event in time")?;
-            self.text.push_str(std::str::from_utf8(&frame.unwrap().into_data().unwrap()).unwrap());
+            let text = timeout(SOON, self.sent()).await.expect("an event in time")?;
+            self.text.push_str(&text);
         }
+    }
+
+    /// The next text as it was sent, which may be a comment; `None` where the stream ends.
+    async fn sent(&mut self) -> Option<String> {
+        let data = self.body.frame().await?.unwrap().into_data().unwrap();
+        Some(std::str::from_utf8(&data).unwrap().to_owned())
     }
 
     /// The next change of an object: its id, and `ACTION KIND/NAME in CLUSTER`.
@@ -170,9 +176,62 @@ async fn is_admitted(served: &Served) -> bool {
 async fn a_client_that_is_told_nothing_goes_on_behind_what_was_looked_at() {
     let served = site().await;
     let mut stream = Stream::open(served.api(), "/v1/events?kind=release", None).await;
-    let frame = timeout(SOON, stream.body.frame()).await.unwrap().unwrap().unwrap().into_data().unwrap();
+    let first = timeout(SOON, stream.sent()).await.unwrap().unwrap();
     let head = served.api().cache().model().revision;
-    assert_eq!(frame, format!(": begins\nid: {head}\n\n"), "the id of what is not told, without an event");
+    assert_eq!(first, format!(": begins\nid: {head}\n\n"), "the id of what is not told, without an event");
+}
+
+#[tokio::test]
+async fn a_stream_with_nothing_to_tell_says_every_30_seconds_that_it_is_there() {
+    let served = site().await;
+    let mut stream = Stream::open(served.api(), "/v1/events?class=object&kind=cluster", None).await;
+    served.expect("DELETE", "/v1/nodes/loose", &Value::Null, 204).await;
+    served.expect("POST", "/v1/clusters", &json!({"name": "far"}), 202).await;
+    let (last, what) = stream.change().await;
+    assert_eq!(what, "created cluster/far in far");
+    // From here on the clock is the test's: it goes on when nobody has anything left to do, to when somebody has again.
+    tokio::time::pause();
+    let (round, rounding) = (Duration::from_secs(30), Duration::from_millis(5));
+    let comment = format!(": keep-alive\nid: {}\n\n", last.unwrap());
+    let mut before = Instant::now();
+    assert_eq!(stream.sent().await.unwrap(), comment);
+    assert!(before.elapsed() < round + rounding, "the first comes within a round of any time: {:?}", before.elapsed());
+    for _ in 0..3 {
+        before = Instant::now();
+        assert_eq!(stream.sent().await.unwrap(), comment);
+        assert!(before.elapsed().abs_diff(round) < rounding, "{:?}", before.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_for_ten_seconds_is_cut_and_told_why() {
+    let served = Served::start().await;
+    let names: Vec<String> = (0..20).map(|n| format!("c{n}")).collect();
+    for name in &names {
+        served.expect("POST", "/v1/clusters", &json!({"name": name}), 202).await;
+    }
+    tokio::time::pause();
+    for (waits_s, is_cut) in [(9, false), (11, true)] {
+        let mut stream = Stream::open(served.api(), "/v1/events?class=object&kind=cluster&from=1", None).await;
+        tokio::time::sleep(Duration::from_secs(waits_s)).await;
+        let mut told = Vec::new();
+        let end = loop {
+            match stream.next().await {
+                Some((_, class, data)) if class == "object" => told.push(data["name"].as_str().unwrap().to_owned()),
+                end => break end,
+            }
+            if told.len() == names.len() {
+                break None;
+            }
+        };
+        assert!(names.starts_with(&told), "what is told is told in order: {told:?}");
+        assert_eq!(told.len() < names.len(), is_cut, "after {waits_s} s: {told:?}");
+        let why = end.map(|(_, class, data)| (class, data["error"]["type"].clone()));
+        assert_eq!(why, is_cut.then(|| ("end".to_owned(), json!("events.slow"))));
+        if is_cut {
+            assert!(stream.next().await.is_none(), "it has ended");
+        }
+    }
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ async fn take_back(fleet: &Fleet) {
 }
 
 /// What the host is told by now: the parts that are new to it.
-async fn told(host: &mut Host) -> (Option<Known>, Option<TaskSet>) {
+pub(crate) async fn told(host: &mut Host) -> (Option<Known>, Option<TaskSet>) {
     for _ in 0..100 {
         let news = host.news(100).await;
         if let Some(desired) = news.desired {

@@ -18,6 +18,7 @@ mod checkin;
 mod enrolment;
 mod events;
 mod held;
+mod instance;
 mod noticed;
 mod principals;
 mod said_on_host;

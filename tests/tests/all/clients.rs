@@ -25,14 +25,22 @@ const CLIENTS: [&str; 5] = [
     "openstacksdk==4.22.0",
 ];
 
+/// By what a script is given the token of a principal.
+enum Given {
+    /// By `--token NAME=TOKEN`, in the place of the token that was sent when it was recorded.
+    Argument,
+    /// By a variable. Another one, whose name ends in `_PROJECT`, has the principal's name.
+    Variable(&'static str),
+}
+
 /// One script and how it is run.
 struct Script {
     /// Below `clients` of the given material.
     file: &'static str,
     /// What its address has behind the controller's.
     below: &'static str,
-    /// Tokens that it sends, each with the role of the principal whose token takes its place.
-    tokens: &'static [(&'static str, &'static str)],
+    /// Principals as which it asks, each with its role, and by what the script is given its token.
+    principals: &'static [(&'static str, &'static str, Given)],
     /// What stands behind the address: a path of the given material where it has a slash, else a word.
     arguments: &'static [&'static str],
     /// Variables that hold the path of a program of the environment: variable, program.
@@ -49,7 +57,7 @@ struct Script {
 const MAGNUM_SESSION: Script = Script {
     file: "magnum_vectors_accept.py",
     below: "",
-    tokens: &[],
+    principals: &[],
     arguments: &["vectors/labels/label_merge.json", "--transport", "session", "-q"],
     programs: &[],
     name_ends: " ",
@@ -91,18 +99,27 @@ const GLANCE: Script = Script {
 /// The catalogue by python-glanceclient, which brings all stock files and takes them away, and by openstacksdk.
 const METADEFS: Script = Script {
     file: "metadef_lib_accept.py",
+    principals: &[
+        ("boss", "admin", Given::Variable("TOKEN")),
+        ("member.p1", "viewer", Given::Variable("TOKEN_A")),
+        ("member.p2", "viewer", Given::Variable("TOKEN_B")),
+    ],
     arguments: &["data/metadefs"],
     programs: &[],
     ends: "FAILED [",
     listed: include_str!("../../data/metadef_sdk_listed.txt"),
     ..GLANCE
 };
-/// The same at the address that openstacksdk is given for its image part.
-const METADEFS_OF_SDK: Script = Script { below: "/v2", ends: "ALL PASSED", listed: "", ..METADEFS };
+/// The same at the address that openstacksdk is given for its image part, without tokens, as whoever is on the machine.
+const METADEFS_OF_SDK: Script = Script { below: "/v2", principals: &[], ends: "ALL PASSED", listed: "", ..METADEFS };
 /// Requests that the real Glance was sent, with what it answered. Its members are who reads here.
 const METADEF_REPLAY: Script = Script {
     file: "replay_api.py",
-    tokens: &[("member.p1", "viewer"), ("member.p2", "viewer")],
+    principals: &[
+        ("admin1", "admin", Given::Argument),
+        ("member.p1", "viewer", Given::Argument),
+        ("member.p2", "viewer", Given::Argument),
+    ],
     arguments: &["vectors/labels/metadef_api.json"],
     listed: include_str!("../../data/metadef_listed.txt"),
     ..MAGNUM_REPLAY
@@ -144,10 +161,14 @@ fn fails_only_where_listed(script: &Script) -> Result<()> {
     }
     let admin = &controller.bound.admin;
     command.arg(&file).arg(format!("{admin}{}", script.below)).args(&arguments);
-    for (sent, role) in script.tokens {
-        post(admin, "/v1/principals", &json!({"name": sent, "role": role}))?;
-        let made = post(admin, &format!("/v1/principals/{sent}/tokens"), &json!({}))?;
-        command.arg("--token").arg(format!("{sent}={}", made["token"].as_str().context("a token")?));
+    for (name, role, given) in script.principals {
+        post(admin, "/v1/principals", &json!({"name": name, "role": role}))?;
+        let made = post(admin, &format!("/v1/principals/{name}/tokens"), &json!({}))?;
+        let token = made["token"].as_str().context("a token")?;
+        match given {
+            Given::Argument => command.arg("--token").arg(format!("{name}={token}")),
+            Given::Variable(variable) => command.env(variable, token).env(format!("{variable}_PROJECT"), name),
+        };
     }
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);

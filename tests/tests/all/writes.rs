@@ -204,6 +204,22 @@ fn map_writes(object: &str, has_owners: bool) -> Vec<(&'static str, String, Valu
     all
 }
 
+/// Writes that make what their answer alone names: what takes it back can stand in no list.
+pub(crate) const NAMED_BY_ANSWER: [Endpoint; 3] =
+    [Endpoint::CreateToken, Endpoint::IssueCertificate, Endpoint::CreateBearerToken];
+
+/// A file body lies beside the store, under its own name; who owns a release's labels is never handed over, and no cluster resized.
+/// An extension that could be asked again is declared in `extensions.rs`, where this write is made.
+const MADE_NOWHERE: [Endpoint; 4] =
+    [Endpoint::PutBlob, Endpoint::OwnersRelease, Endpoint::ResizeCluster, Endpoint::RefreshNodeRoles];
+
+/// The names of all rows of the endpoint table that write into the store.
+pub(crate) fn rows() -> BTreeSet<&'static str> {
+    let is_write = |one: &&Endpoint| one.route().listener == Listener::Admin && one.route().method != Method::Get;
+    let all = Endpoint::ALL.iter().filter(is_write).filter(|one| !MADE_NOWHERE.contains(one));
+    all.map(|one| one.name()).collect()
+}
+
 pub(crate) fn endpoint(method: &str, path: &str) -> Result<Endpoint> {
     match find(Listener::Admin, method, path) {
         Found::Route(endpoint, _) => Ok(endpoint),
@@ -236,23 +252,15 @@ fn w15_01_w15_02_each_write_verb_leaves_object_image_audit_event_and_request_rec
         let write = Write { method, path, body, key: Uuid::from_u128(number) };
         made.push(one(&mut operator, write)?);
     }
-    // What was made and is named by its answer alone.
-    for (number, place) in (1000..).zip(["/v1/join-tokens", "/v1/certificates", "/v1/principals/ada/tokens"]) {
-        let key = made.iter().find_map(|(write, ..)| (write.path == place).then_some(write.key));
-        let (_, record) = operator.get(&format!("/v1/requests/{}", key.with_context(|| place)?))?;
-        let path = record["location"].as_str().with_context(|| record.to_string())?.to_owned();
+    for (number, named) in (1000..).zip(NAMED_BY_ANSWER) {
+        let makes = |write: &Write| endpoint(write.method, &write.path).is_ok_and(|one| one == named);
+        let key = made.iter().find_map(|(write, ..)| makes(write).then_some(write.key));
+        let path = located(&mut operator, key.with_context(|| named.name())?)?;
         seen.insert(endpoint("DELETE", &path)?.name());
         let write = Write { method: "DELETE", path, body: Value::Null, key: Uuid::from_u128(number) };
         made.push(one(&mut operator, write)?);
     }
-    // A file body lies beside the store, under its own name; who owns a release's labels is never handed over, and no cluster resized.
-    // An extension that could be asked again is declared in `extensions.rs`, where this write is made.
-    let made_nowhere =
-        [Endpoint::PutBlob, Endpoint::OwnersRelease, Endpoint::ResizeCluster, Endpoint::RefreshNodeRoles];
-    seen.extend(made_nowhere.map(Endpoint::name));
-
-    let is_write = |one: &&Endpoint| one.route().listener == Listener::Admin && one.route().method != Method::Get;
-    let all: BTreeSet<_> = Endpoint::ALL.iter().filter(is_write).map(|one| one.name()).collect();
+    let all = rows();
     ensure!(seen == all, "not tried here: {:?}", all.difference(&seen).collect::<Vec<_>>());
     fleet.stop_controller()?;
     let stored = Stored::copied(&fleet.data())?;
@@ -261,6 +269,12 @@ fn w15_01_w15_02_each_write_verb_leaves_object_image_audit_event_and_request_rec
     }
     ensure!(stored.commits("admin") == made.len(), "{} commits of {} writes", stored.commits("admin"), made.len());
     stored.check()
+}
+
+/// Where what a write made stands, as the record of its request has it.
+pub(crate) fn located(operator: &mut Operator, key: Uuid) -> Result<String> {
+    let (_, record) = operator.get(&format!("/v1/requests/{key}"))?;
+    Ok(record["location"].as_str().with_context(|| record.to_string())?.to_owned())
 }
 
 /// Makes a write, finds its record, and sends it once more: it is made once.

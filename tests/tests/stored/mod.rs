@@ -23,7 +23,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Reads a copy of the store in a data directory, whose controller was killed or stopped: opening may repair the copy, and leaves
+    /// Reads a copy of the store in a data directory, whose controller was killed, stopped or is held: opening may repair the copy, and leaves
     /// the store itself as the next controller will find it.
     pub(crate) fn copied(data: &Path) -> Result<Self> {
         let directory = tempfile::tempdir()?;
@@ -97,7 +97,8 @@ impl Stored {
     }
 
     fn check_images(&self, name: &str, images: &BTreeMap<u64, Entry>) -> Result<()> {
-        let is_there = self.objects.iter().any(|object| object.key == format!("{}{name}", key::OBJECTS));
+        let object = format!("{}{name}", key::OBJECTS);
+        let is_there = self.objects.iter().any(|one| one.key == object);
         for (revision, image) in images {
             let event = self.event(*revision).with_context(|| format!("revision {revision} has no audit event"))?;
             let named = event.objects.iter().find(|object| format!("{}/{}", object.kind.word(), object.uuid) == name);

@@ -46,7 +46,7 @@ pub(super) const FILTERS: &[Filter<NodeSpec>] = &[
     Filter { name: "maintenance", read: |asked, name| flag(asked, name, Term::Parked, |node| node.spec.parked) },
     Filter { name: "associated", read: |asked, name| flag(asked, name, Term::Used, Node::is_used) },
     Filter { name: "provision_state", read: provision_state },
-    // Nothing is deleted but at once.
+    // A node is gone at once: nothing acts on the tasks of phase `cleanup` yet, which it would wait for.
     Filter { name: "deleting", read: |asked, name| flag(asked, name, Term::Nothing, |_| false) },
 ];
 

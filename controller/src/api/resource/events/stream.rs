@@ -93,6 +93,14 @@ impl Streams {
         held.insert(principal.to_owned(), own + 1);
         Ok(Place { _permit: permit, principal: principal.to_owned(), held: Arc::clone(&self.held) })
     }
+
+    /// Waits until a text of about so many bytes may be made. It is held until the client has taken the text.
+    async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, End> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(MOST_WAITING).clamp(1, MOST_WAITING);
+        let room = Arc::clone(&self.waiting).acquire_many_owned(kib);
+        let slow = || End::Cut(ErrorType::EventsSlow.into());
+        timeout(PATIENCE, room).await.ok().and_then(Result::ok).ok_or_else(slow)
+    }
 }
 
 /// The place of a stream; it is free again when this is dropped.
@@ -202,7 +210,7 @@ impl Stream {
 
     /// Says that the stream is there, and behind which revision a client goes on that was told nothing since.
     async fn say(&self, what: &str) -> Result<(), End> {
-        let place = self.place(0).await?;
+        let place = self.asked.api.streams.room(0).await?;
         self.send(format!(": {what}\nid: {}\n\n", self.revision), place).await
     }
 
@@ -222,7 +230,7 @@ impl Stream {
                 .events
                 .iter()
                 .map(|event| if let EventKind::Put { value, .. } = &event.kind { value.len() } else { 0 });
-            let place = self.place(bytes.sum()).await?;
+            let place = self.asked.api.streams.room(bytes.sum()).await?;
             let text = self.aside(told::objects(api.clone(), Arc::clone(filter), change)).await?;
             self.send(text?, place).await?;
         }
@@ -258,19 +266,11 @@ impl Stream {
         for some in nodes.chunks(NODES_AT_ONCE) {
             self.check()?;
             let (api, filter, some) = (self.asked.api.clone(), Arc::clone(&self.asked.filter), some.to_vec());
-            let place = self.place(some.len() * 256).await?;
+            let place = self.asked.api.streams.room(some.len() * 256).await?;
             let text = self.aside(async move { told::statuses(&api, &filter, &some) }).await?;
             self.send(text, place).await?;
         }
         Ok(())
-    }
-
-    /// Waits until a text of about so many bytes may be made. It is held until the client has taken the text.
-    async fn place(&self, bytes: usize) -> Result<OwnedSemaphorePermit, End> {
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(MOST_WAITING).clamp(1, MOST_WAITING);
-        let place = Arc::clone(&self.asked.api.streams.waiting).acquire_many_owned(kib);
-        let slow = || End::Cut(ErrorType::EventsSlow.into());
-        timeout(PATIENCE, place).await.ok().and_then(Result::ok).ok_or_else(slow)
     }
 
     /// Gives a text to the client, which may take its time, but not all of it.
@@ -341,5 +341,17 @@ mod tests {
         assert!(streams.admit("other").is_ok(), "a place of all is free");
         drop(of_other);
         assert!((0..MOST_OF_FEW).all(|n| streams.admit(&format!("p{n}")).is_ok()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_is_cut_when_others_leave_no_room_for_its_text_for_ten_seconds() {
+        let streams = Streams::default();
+        let Ok(all) = streams.room(usize::MAX).await else { panic!("nothing waits yet") };
+        let began = Instant::now();
+        let cut = streams.room(1).await;
+        assert!(matches!(&cut, Err(End::Cut(why)) if why.kind == ErrorType::EventsSlow));
+        assert_eq!(began.elapsed(), Duration::from_secs(10));
+        drop(all);
+        assert!(streams.room(1).await.is_ok(), "the text of another was taken");
     }
 }
