@@ -99,8 +99,27 @@ fn names(kind: Kind) -> Vec<String> {
         let matches = crate::command_line().ignore_errors(true).try_get_matches_from(words())?;
         let mut api = Api::new(&Global::from_arg_matches(&matches)?)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listed = async { tokio::time::timeout(DEADLINE, question::names(&mut api, kind)).await };
-        runtime.block_on(listed)?
+        runtime.block_on(in_time(question::names(&mut api, kind)))
     };
     told().unwrap_or_default()
+}
+
+/// What is told before the deadline.
+async fn in_time<T>(telling: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(DEADLINE, telling).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn w13_a_controller_that_says_nothing_is_waited_for_a_second_and_no_longer() {
+        let begun = Instant::now();
+        let told = in_time(std::future::pending::<Result<Vec<String>>>()).await;
+        assert!(told.is_err());
+        assert_eq!(begun.elapsed(), Duration::from_secs(1));
+    }
 }

@@ -142,9 +142,8 @@ mod tests {
     #[test]
     fn s71_a_context_that_others_may_write_is_refused_with_the_fixing_command() {
         use std::os::unix::fs::PermissionsExt as _;
-        let dir = std::env::temp_dir().join(format!("stemma-open-context-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("c.toml");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
         std::fs::write(&file, "url = \"https://x:1\"\n").unwrap();
         for (mode, refused) in [(0o600, false), (0o644, false), (0o666, true), (0o664, true)] {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -155,20 +154,17 @@ mod tests {
             );
             assert_eq!(said, refused.then_some(sentence), "{mode:o}");
         }
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn paths_are_relative_to_the_file_and_unknown_fields_are_refused() {
-        let dir = std::env::temp_dir().join(format!("stemma-context-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("c.toml");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
         std::fs::write(&file, "url = \"https://x:1\"\nca = \"ca.pem\"\nkey = \"/k.pem\"\n").unwrap();
         let context = Context::read(&file).unwrap();
-        assert_eq!(context.ca, Some(dir.join("ca.pem")));
+        assert_eq!(context.ca, Some(dir.path().join("ca.pem")));
         assert_eq!(context.key, Some(PathBuf::from("/k.pem")));
         std::fs::write(&file, "url = \"https://x:1\"\ntoken = \"t\"\n").unwrap();
         assert!(format!("{:#}", Context::read(&file).unwrap_err()).contains("unknown field `token`"));
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,20 +1,15 @@
 //! A controller and its agents, as `cargo xtask demo` and the README set them up.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use crate::ports::Port;
 use crate::program::{Running, run, succeed};
-
-/// The ports of controllers are from here on,
-const FIRST_PORT: u16 = 20_000;
-/// to before this one.
-const LAST_PORT: u16 = 30_000;
 
 /// What the controller prints when it is ready.
 #[derive(Clone, Debug, Deserialize)]
@@ -36,6 +31,8 @@ pub struct Fleet {
     config: Option<PathBuf>,
     /// Where agents are told that the controller is; `None` where it says itself.
     reached: Option<String>,
+    /// What keeps the controller's ports free while it does not run.
+    _ports: Option<[Port; 2]>,
 }
 
 /// One agent below a root of its own.
@@ -67,14 +64,16 @@ impl Fleet {
         succeed("stemma-controller", ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()])?;
         let file = dir.path().join("controller.toml");
         let config = config.map(|text| std::fs::write(&file, text).map(|()| file)).transpose()?;
-        let (controller, bound) = run_controller(&[], &data, config.as_deref(), [&free_address()?, &free_address()?])?;
-        Ok(Self { dir, controller: Some(controller), bound, config, reached: None })
+        let ports = [Port::free()?, Port::free()?];
+        let [admin, agents] = ports.each_ref().map(|port| port.address().to_string());
+        let (controller, bound) = run_controller(&[], &data, config.as_deref(), [&admin, &agents])?;
+        Ok(Self { dir, controller: Some(controller), bound, config, reached: None, _ports: Some(ports) })
     }
 
     /// Around a controller that the test itself runs, with its data in `data` below the directory.
     #[must_use]
     pub fn around(dir: tempfile::TempDir, bound: Bound) -> Self {
-        Self { dir, controller: None, bound, config: None, reached: None }
+        Self { dir, controller: None, bound, config: None, reached: None, _ports: None }
     }
 
     /// Has agents that join from now on reach the controller by another address: a proxy's.
@@ -296,19 +295,6 @@ impl Agent {
     pub fn id(&self) -> Option<u32> {
         self.running.as_ref().map(Running::id)
     }
-}
-
-/// An address of the loopback on which nobody listens, with a port below those that the kernel gives to outgoing connections: a controller
-/// that is started again finds it free, whoever has called whom meanwhile. Test programs that run at once begin at different ports.
-fn free_address() -> Result<String> {
-    static TRIED: AtomicU32 = AtomicU32::new(0);
-    let begin = std::process::id().wrapping_mul(64);
-    let mut addresses = (0..LAST_PORT - FIRST_PORT).map(|_| {
-        let nth = begin.wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % u32::from(LAST_PORT - FIRST_PORT);
-        SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST_PORT + u16::try_from(nth).unwrap_or_default()))
-    });
-    let free = addresses.find(|address| TcpListener::bind(address).is_ok());
-    Ok(free.context("a free port of the loopback")?.to_string())
 }
 
 fn run_controller(

@@ -8,6 +8,7 @@ pub mod fleet;
 pub mod fuzz;
 pub mod operator;
 pub mod plain;
+pub mod ports;
 pub mod program;
 pub mod proxy;
 pub mod python;

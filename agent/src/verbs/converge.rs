@@ -371,7 +371,7 @@ mod tests {
         command.args(["--exact", "verbs::converge::tests::an_agent_for_another_test"]).env(ROOT, root);
         let agent = Agent(command.stdout(Stdio::null()).spawn().unwrap());
         let local = Local::open(root).unwrap();
-        let limit = Instant::now() + Duration::from_mins(1);
+        let limit = Instant::now() + Duration::from_mins(2);
         while wake(&local.host).unwrap() == Woken::Nobody {
             assert!(Instant::now() < limit, "the agent does not start");
             std::thread::sleep(Duration::from_millis(10));

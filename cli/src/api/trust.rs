@@ -70,7 +70,8 @@ mod tests {
 
     #[test]
     fn s71_a_key_that_others_may_touch_is_refused_with_the_fixing_command() {
-        let file = std::env::temp_dir().join(format!("stemma-key-{}.key", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("stemma.key");
         std::fs::write(&file, "").unwrap();
         let shown = file.display();
         for (mode, sentence) in [
@@ -83,6 +84,5 @@ mod tests {
         }
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
         assert!(certificates(&file).unwrap_err().to_string().contains("others may write it"));
-        std::fs::remove_file(&file).unwrap();
     }
 }

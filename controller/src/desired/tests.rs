@@ -103,7 +103,7 @@ async fn who_waits_for_a_revision_is_woken_by_it() {
         waking.as_mut().enable();
         go.wait();
         if table.is_behind(&slot, Revision(revision)) {
-            tokio::time::timeout(Duration::from_secs(5), waking).await.expect("woken");
+            tokio::time::timeout(Duration::from_mins(2), waking).await.expect("woken");
         }
         publishing.join().unwrap();
     }

@@ -1,6 +1,8 @@
 //! Who asks for a write.
 
 use std::sync::Arc;
+#[cfg(test)]
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use stemma_core::object::Timestamp;
@@ -36,7 +38,15 @@ pub struct Caller {
 
 /// Whether nobody waits for an answer any more. A decision has no moment at which it could be dropped, so it asks.
 #[derive(Clone, Debug, Default)]
-pub struct Abandoned(Arc<AtomicBool>);
+pub struct Abandoned(Arc<AtomicBool>, #[cfg(test)] Looks);
+
+/// How often a decision has looked whether it is abandoned. A test has its client go away at one of these looks, and not at a time.
+#[cfg(test)]
+#[derive(Clone, Debug, Default)]
+struct Looks {
+    so_far: Arc<AtomicUsize>,
+    last: Option<usize>,
+}
 
 /// Sets it when it is dropped, as a request is whose client went away.
 #[derive(Debug)]
@@ -59,7 +69,23 @@ impl Abandoned {
 
     /// Whether nobody waits.
     pub fn is_set(&self) -> bool {
+        #[cfg(test)]
+        if Some(self.1.so_far.fetch_add(1, Ordering::Relaxed)) == self.1.last {
+            self.0.store(true, Ordering::Relaxed);
+        }
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// Nobody waits from this look on; the first is number 0.
+    #[cfg(test)]
+    pub(super) fn from_look(last: usize) -> Self {
+        Self(Arc::default(), Looks { so_far: Arc::default(), last: Some(last) })
+    }
+
+    /// How often it was looked so far.
+    #[cfg(test)]
+    pub(super) fn looks(&self) -> usize {
+        self.1.so_far.load(Ordering::Relaxed)
     }
 }
 

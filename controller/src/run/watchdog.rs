@@ -35,8 +35,9 @@ async fn come_round(threads: &[Handle], every: Duration, tell: impl Fn()) -> Str
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::sync::mpsc;
+
+    use tokio::sync::Notify;
 
     use super::*;
     use crate::run::thread;
@@ -48,17 +49,18 @@ mod tests {
             let _released_or_dropped = held.recv();
         })
         .unwrap();
-        let told = Cell::new(0);
-        let every = Duration::from_millis(1);
-        let fed = async |threads: &[Handle]| {
-            let feeding = come_round(threads, every, || told.set(told.get() + 1));
-            tokio::time::timeout(Duration::from_millis(200), feeding).await.unwrap_err();
+        let (told, threads) = (Notify::new(), [worker.runtime()]);
+        let feeding = come_round(&threads, Duration::from_millis(1), || told.notify_one());
+        let looking = async {
+            let early = tokio::time::timeout(Duration::from_millis(200), told.notified()).await;
+            assert!(early.is_err(), "nobody came round");
+            release.send(()).unwrap();
+            told.notified().await;
         };
-        fed(&[worker.runtime()]).await;
-        assert_eq!(told.get(), 0, "nobody came round");
-        release.send(()).unwrap();
-        fed(&[worker.runtime()]).await;
-        assert!(told.get() > 0);
+        tokio::select! {
+            ended = feeding => panic!("{ended}"),
+            () = looking => {}
+        }
         worker.join().await;
     }
 }

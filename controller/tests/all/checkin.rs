@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
+use stemma_controller::desired::Released;
 use stemma_controller::records::key;
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_controller::store::{Query, Transaction};
@@ -19,7 +20,7 @@ use stemma_wire::message::signed::SignedDesired;
 use stemma_wire::message::{Hash, PartDigest, WireVersion, hash_content};
 use stemma_wire::sign::Verifier;
 
-use crate::fleet::{self, Fleet, call, check_in, config, refused, send, state};
+use crate::fleet::{self, Fleet, PATIENCE, call, check_in, config, refused, send, state, wait_until};
 
 #[tokio::test]
 async fn a_host_joins_and_is_told_a_signed_state_once() {
@@ -82,10 +83,9 @@ async fn stopping_answers_what_is_parked() {
     let node = host.node;
     let waiting = tokio::spawn(async move { host.check_in(30_000).await });
     wait_until(|| fleet.parts().desired.is_parked(node)).await;
-    let began = Instant::now();
+    // Its own time is longer than the listener waits for answers before it cuts them.
     fleet.controller.stop().await;
     assert!(matches!(waiting.await.unwrap(), Ok(CheckInAnswer::Current(_))));
-    assert!(began.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test]
@@ -126,27 +126,24 @@ fn path(kind: &str, hash: Hash) -> String {
     format!("/agent/v1/{kind}/{hash}")
 }
 
-async fn wait_until(mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < deadline, "the condition did not come to hold");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 #[tokio::test]
 async fn a_silence_is_written_when_it_begins_and_when_it_ends_and_at_no_other_time() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
-    let mut quick = state("gold", None, &[]);
-    quick.silent_after = Duration::from_secs(1);
-    fleet.publish(host.node, 5, quick);
+    // Whether it is silent is up to the test, however long each of its steps takes.
+    let node = host.node;
+    let silent_after = |revision: u64, silent_after: Duration| {
+        fleet.publish(node, revision, Released { silent_after, ..state("gold", None, &[]) });
+    };
+    silent_after(5, Duration::from_hours(1));
     host.news(0).await;
     let seen = |fleet: &Fleet, node| fleet.parts().registry.cache().model().seen.get(&node).map(|seen| seen.lost);
     let before = fleet.revision().await;
     assert_eq!(seen(&fleet, host.node), None, "one that was never silent has no record");
+    silent_after(6, Duration::from_millis(1));
     wait_until(|| seen(&fleet, host.node) == Some(true)).await;
     assert_eq!(fleet.revision().await, before + 1);
+    silent_after(7, Duration::from_hours(1));
     for _ in 0..3 {
         host.news(0).await;
     }
@@ -313,7 +310,8 @@ async fn a_desired_state_that_the_agent_would_refuse_is_not_published_and_is_a_f
 
 /// The next desired state that it is told; a check-in may be answered before it for something else.
 async fn desired(host: &mut fleet::Host) -> SignedDesired {
-    for _ in 0..20 {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
         if let Some(desired) = host.news(500).await.desired {
             return desired;
         }

@@ -17,11 +17,8 @@ use stemma_controller::store::{RedbOptions, Transaction};
 use stemma_core::object::{ClusterId, Observation, ReportedLabel, Timestamp};
 use tokio::time::{Instant, timeout};
 
-use crate::fleet::digest_of;
+use crate::fleet::{PATIENCE, digest_of};
 use crate::served::Served;
-
-/// How long an event may take: ten times what is promised of a write that is waited for.
-const SOON: Duration = Duration::from_secs(10);
 
 /// One event: its id, its class and what it tells.
 type Told = (Option<String>, String, Value);
@@ -54,7 +51,7 @@ impl Stream {
                 let class = field("event").unwrap().to_owned();
                 return Some((field("id").map(str::to_owned), class, serde_json::from_str(data).unwrap()));
             }
-            let text = timeout(SOON, self.sent()).await.expect("an event in time")?;
+            let text = timeout(PATIENCE, self.sent()).await.expect("an event in time")?;
             self.text.push_str(&text);
         }
     }
@@ -176,7 +173,7 @@ async fn is_admitted(served: &Served) -> bool {
 async fn a_client_that_is_told_nothing_goes_on_behind_what_was_looked_at() {
     let served = site().await;
     let mut stream = Stream::open(served.api(), "/v1/events?kind=release", None).await;
-    let first = timeout(SOON, stream.sent()).await.unwrap().unwrap();
+    let first = timeout(PATIENCE, stream.sent()).await.unwrap().unwrap();
     let head = served.api().cache().model().revision;
     assert_eq!(first, format!(": begins\nid: {head}\n\n"), "the id of what is not told, without an event");
 }
@@ -298,7 +295,7 @@ async fn streams_have_places_of_their_own_and_end_with_a_word() {
     served.get("/v1/nodes").await;
     drop(streams.pop());
     // A place is free once the stream has noticed.
-    timeout(SOON, async {
+    timeout(PATIENCE, async {
         while !is_admitted(&served).await {
             tokio::task::yield_now().await;
         }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use stemma_core::status::State;
 use stemma_wire::message::desired::{InputValue, Known, TaskSet};
 use stemma_wire::message::signed::Grant;
 
-use crate::fleet::{self, Fleet, Host, config};
+use crate::fleet::{self, Fleet, Host, PATIENCE, config, wait_until};
 
 fn options() -> Options {
     Options { publishing: Publishing::Reconciled, ..Options::default() }
@@ -35,14 +35,15 @@ async fn take_back(fleet: &Fleet) {
 
 /// What the host is told by now: the parts that are new to it.
 pub(crate) async fn told(host: &mut Host) -> (Option<Known>, Option<TaskSet>) {
-    for _ in 0..100 {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
         let news = host.news(100).await;
         if let Some(desired) = news.desired {
             let known = desired.known.map(|bytes| postcard::from_bytes(&bytes).unwrap());
             return (known, desired.task_set.map(|bytes| postcard::from_bytes(&bytes).unwrap()));
         }
     }
-    (None, None)
+    panic!("the host is told nothing");
 }
 
 fn site(ntp: &str) -> Value {
@@ -210,7 +211,8 @@ async fn w01_what_is_released_is_recorded_and_fixed_under_the_name_that_the_grou
 
 /// Waits until what was released to node n is recorded under a name.
 async fn recorded(fleet: &Fleet, name: &str) -> Value {
-    for _ in 0..100 {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
         let released = fleet.read("/v1/nodes/n/resolved").await["released"].clone();
         if released["release"] == name {
             return released;
@@ -403,12 +405,8 @@ async fn what_a_held_host_keeps_may_make_its_desired_state_too_large() {
         let explained = fleet.read("/v1/nodes/n/explain?task=ntp").await;
         assert_eq!(explained["set_aside"].to_string().contains("are allowed"), is_too_large, "{explained}");
         assert_eq!(node["state"] == "failed", is_too_large, "{node}");
-        for _ in 0..100 {
-            if is_failed() != is_too_large {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-        assert_eq!(is_failed(), is_too_large, "as metrics count it");
+        // As metrics count it.
+        wait_until(|| is_failed() == is_too_large).await;
     }
     fleet.controller.stop().await;
 }

@@ -4,18 +4,20 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
+use stemma_controller::cache::Model;
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_controller::store::Query;
+use stemma_core::object::ClusterId;
 use stemma_wire::clock::Clock as _;
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::observed::{LocalState, Observation, Outcome, ReportedLabel, TaskResult};
 use stemma_wire::message::signed::Grant;
 
-use crate::fleet::{self, Fleet, Host, Moving, call, check_in, config};
+use crate::fleet::{self, Fleet, Host, Moving, PATIENCE, call, check_in, config};
 
 /// b on the y nodes waits for a on the x nodes; tag x has a primary.
 fn site() -> Value {
@@ -40,8 +42,8 @@ fn options() -> Options {
 
 /// The barriers that are open for a host by now, once they are these many.
 async fn open(host: &mut Host, count: usize) -> Vec<String> {
-    let mut open = Vec::new();
-    for _ in 0..300 {
+    let (mut open, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+    while Instant::now() < deadline {
         let news = host.news(50).await;
         for signed in news.grants {
             if let Grant::Barriers { open: barriers, .. } = signed.grant {
@@ -57,8 +59,8 @@ async fn open(host: &mut Host, count: usize) -> Vec<String> {
 
 /// Asks until something holds.
 async fn until(fleet: &Fleet, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let mut body = Value::Null;
-    for _ in 0..300 {
+    let (mut body, deadline) = (Value::Null, Instant::now() + PATIENCE);
+    while Instant::now() < deadline {
         body = fleet.read(path).await;
         if holds(&body) {
             return body;
@@ -173,11 +175,8 @@ async fn s39_a_host_that_switches_what_it_says_is_written_at_a_pace_and_in_the_e
     host.local = LocalState { paused: true, ..parked() };
     host.news(0).await;
     let says = json!({"paused": true, "hold": null, "parked": {"reason": "repair"}});
-    let deadline = tokio::time::Instant::now() + Duration::from_mins(2);
-    while fleet.read("/v1/nodes/n1").await["reported_state"] != says {
-        assert!(tokio::time::Instant::now() < deadline, "the last one is kept");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    // The last one is kept.
+    until(&fleet, "/v1/nodes/n1", |node| node["reported_state"] == says).await;
 }
 
 #[tokio::test]
@@ -239,16 +238,23 @@ async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_af
     fleet.controller.stop().await;
 }
 
-/// Waits until the reconciler has followed the store, and has written nothing more for a while.
+/// Waits until the reconciler has followed the store and has nothing more to write: it has resolved the last commit, and each primary that
+/// it found is stored.
 async fn settle(fleet: &Fleet) {
-    let mut quiet = 0;
-    while quiet < 5 {
+    let cache = fleet.parts().registry.cache();
+    let are_stored = |model: &Model| {
+        let mut clusters = model.fleet.clusters().map(|cluster| ClusterId(cluster.meta.uuid));
+        clusters.all(|cluster| model.fleet.unstored_holders(cluster).is_empty())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
         let head = fleet.parts().registry.store().head().await.unwrap();
-        while fleet.parts().desired.resolved().0 < head.get() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+        let model = cache.model();
+        if fleet.parts().desired.resolved().0 >= head.get() && model.revision >= head && are_stored(&model) {
+            return;
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        quiet = if fleet.parts().registry.store().head().await.unwrap() == head { quiet + 1 } else { 0 };
+        assert!(Instant::now() < deadline, "the reconciler does not come to an end");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

@@ -9,9 +9,10 @@ use std::path::Path;
 
 use stemma_controller::init::init;
 use stemma_controller::run::{Options, start};
+use stemma_controller::store::{RedbOptions, RedbStore};
 use stemma_wire::clock::{Clock as _, SystemClock};
 
-use crate::fleet::config;
+use crate::fleet::{config, wait_until};
 
 async fn refusal(config: stemma_controller::config::Config) -> String {
     match start(config, Options::default()).await {
@@ -154,13 +155,15 @@ async fn a_second_controller_on_one_store_is_refused() {
 async fn a_store_that_another_controller_lets_go_of_soon_is_waited_for() {
     let directory = new_fleet();
     let data = directory.path().join("data");
-    let first = start(config(data.clone()), Options::default()).await.unwrap();
-    let ends = async {
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        first.stop().await;
-    };
-    let (second, ()) = tokio::join!(start(config(data), Options::default()), ends);
-    second.unwrap().stop().await;
+    let held = RedbStore::open(&data.join("store.redb"), RedbOptions::default()).unwrap();
+    let mut second = std::pin::pin!(start(config(data), Options::default()));
+    tokio::select! {
+        biased;
+        started = &mut second => panic!("the store is held, and it is not waited for: {:?}", started.err()),
+        () = std::future::ready(()) => {}
+    }
+    drop(held);
+    second.await.unwrap().stop().await;
 }
 
 #[tokio::test]
@@ -260,7 +263,8 @@ async fn a_quiet_restart_writes_nothing() {
     let data = directory.path().join("data");
     for _ in 0..3 {
         let controller = start(config(data.clone()), Options::default()).await.unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let head = controller.parts().registry.store().head().await.unwrap().get();
+        wait_until(|| controller.parts().desired.resolved().0 >= head).await;
         let text = controller.parts().metrics.text();
         assert!(text.contains("stemma_store_commits_total 0\n"), "{text}");
         controller.stop().await;

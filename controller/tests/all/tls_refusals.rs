@@ -5,7 +5,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{Method, Request};
@@ -22,13 +21,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::fleet::forge::Forged;
-use crate::fleet::{Fleet, Host, asking, call, check_in, refused, send, target};
+use crate::fleet::{Fleet, Host, PATIENCE, asking, call, check_in, refused, send, target};
 
 /// A client's first request, which is where it learns that the server refused its certificate.
 async fn first(client: &mut Client) -> Result<u16, ClientError> {
     let body = Bytes::from(encode(&check_in(None, 0)));
     let request = Request::builder().method(Method::POST).uri("/agent/v1/checkin").body(body).unwrap();
-    client.send_within(request, Duration::from_secs(10)).await.map(|response| response.status().as_u16())
+    client.send_within(request, PATIENCE).await.map(|response| response.status().as_u16())
 }
 
 /// The handshake is refused for this reason, nothing is written, and a good host is served after it.

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::{Method, Request, Response};
@@ -42,6 +42,18 @@ use stemma_wire::message::{
 };
 use stemma_wire::tls::{ClientIdentity, Fleet as FleetName, Pin, client_config};
 use uuid::Uuid;
+
+/// How long anything that a test waits for may take, also beside all that a busy machine runs. Only a test that fails waits so long.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Waits until something holds.
+pub(crate) async fn wait_until(mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "the condition did not come to hold");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
 
 /// A clock that a test moves on, beginning now.
 #[derive(Debug, Default)]

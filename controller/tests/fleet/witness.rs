@@ -16,8 +16,8 @@ use super::Fleet;
 
 /// Lines a minute that the journal has of one reason.
 const LINES: u64 = 10;
-/// How often a look is repeated for what is written a moment after its answer.
-const LOOKS: usize = 500;
+/// How often a look is repeated for what is written a moment after its answer: two minutes on a busy machine, and seldom more than once.
+const LOOKS: usize = 12_000;
 const BETWEEN: Duration = Duration::from_millis(10);
 
 /// The journal's lines of refusals in this process, by reason. All fleets of a process have one journal, so a test can say how many

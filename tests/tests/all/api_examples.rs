@@ -1,11 +1,14 @@
 //! The examples of `docs/api.md`, sent as they stand and in their order to a new controller.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use stemma_tests::plain::Plain;
+use stemma_tests::program::PATIENCE;
 use stemma_wire::endpoint::examples::{Example, examples};
 use stemma_wire::endpoint::{Endpoint, Header, openapi};
 
@@ -14,16 +17,18 @@ use crate::described::faults;
 /// The tag of a version that no object has.
 const NO_VERSION: &str = "\"4611686018427387904\"";
 
-/// Sends an example, with more headers, and gives the status, media type and body of its answer. Of one that goes on for ever the
-/// beginning is enough.
+/// Sends an example, with more headers, and gives the status, media type and body of its answer.
 fn send(address: &str, example: &Example, path: &str, more: &[(&str, &str)]) -> Result<(u16, String, Vec<u8>)> {
+    if example.endpoint == Endpoint::WatchEvents {
+        return head_of_events(address, path);
+    }
     let mut curl = Command::new("curl");
     curl.args([
         "--silent",
         "--show-error",
         "--globoff",
         "--max-time",
-        "20",
+        "120",
         "--write-out",
         "\n%{http_code} %{content_type}",
         "-X",
@@ -37,14 +42,24 @@ fn send(address: &str, example: &Example, path: &str, more: &[(&str, &str)]) -> 
     if !example.body.is_empty() {
         curl.args(["--data-binary", example.body]);
     }
-    if example.endpoint == Endpoint::WatchEvents {
-        curl.args(["--max-time", "1"]);
-    }
     let output = curl.arg(format!("{address}{path}")).output()?;
     let at = output.stdout.iter().rposition(|byte| *byte == b'\n').context("a status")?;
     let (status, content) = std::str::from_utf8(&output.stdout[at + 1..])?.split_once(' ').context("a media type")?;
     let media = content.split(';').next().unwrap_or_default().to_owned();
     Ok((status.parse()?, media, output.stdout[..at].to_vec()))
+}
+
+/// Status and media type of an answer that goes on for ever: its head is enough.
+fn head_of_events(address: &str, path: &str) -> Result<(u16, String, Vec<u8>)> {
+    let address = address.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n")?;
+    let head = BufReader::new(stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+    let head: Vec<String> = head.collect();
+    let status = head.first().and_then(|line| line.split(' ').nth(1)).context("a status")?;
+    let media = head.iter().find_map(|line| line.strip_prefix("content-type: ")).context("a media type")?;
+    Ok((status.parse()?, media.to_owned(), Vec::new()))
 }
 
 /// Whether an answer holds what is expected, and takes in what it gives.

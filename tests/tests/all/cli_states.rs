@@ -20,8 +20,10 @@ fn failing() -> Result<(Fleet, Agent)> {
     std::fs::write(&file, SITE)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
     let agent = fleet.join("web-1", "c/g")?;
-    eventually("a failed host", || {
+    eventually("a failed host, with what became of both tasks", || {
         anyhow::ensure!(fleet.stemma(&["get", "nodes", "--state", "failed", "-o", "name"])? == "node/web-1\n");
+        let told = fleet.stemma(&["describe", "node", "web-1"])?;
+        anyhow::ensure!(["no such user", "disk full"].iter().all(|printed| told.contains(printed)), "{told}");
         Ok(())
     })?;
     Ok((fleet, agent))

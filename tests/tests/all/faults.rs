@@ -145,7 +145,10 @@ fn f05_f06_f08_a_controller_whose_disk_fails_takes_no_write_and_loses_none() -> 
         ensure!((again, why["error"]["type"].as_str()) == (503, Some("store.read_only")), "{fault}: {again} {why}");
         ensure!(operator.get("/readyz")?.0 == 503 && operator.get("/healthz")?.0 == 200, "{fault}: it says so");
         ensure!(operator.get("/v1/nodes/web-1")?.0 == 200, "{fault}: reads go on");
-        ensure!(fleet.log().contains("os error"), "{fault}: {}", fleet.log());
+        eventually("it says why", || {
+            ensure!(fleet.log().contains("os error"), "{fault}: {}", fleet.log());
+            Ok(())
+        })?;
         fleet.kill_controller()?;
         let stored = Stored::copied(&fleet.data())?;
         stored.check().context(fault)?;

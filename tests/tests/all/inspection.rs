@@ -118,6 +118,11 @@ fn what_a_rule_gives_a_host_names_it_and_goes_with_it() -> Result<()> {
 
 /// The revision that the node's desired state and the store are at, before and after the controller was killed.
 fn restart_writes_nothing(fleet: &mut Fleet) -> Result<()> {
+    eventually("the host has told what became of its tasks", || {
+        let told = node(fleet)?;
+        ensure!(told["state"] == "converged", "{told}");
+        Ok(())
+    })?;
     let stands = |fleet: &Fleet| -> Result<Value> {
         let told = node(fleet)?;
         Ok(json!([told["resource_version"], told["labels"], told["trait_sources"], told["generation"]]))

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use stemma_tests::fleet::{Bound, Fleet};
 use stemma_tests::operator::{Operator, Write};
@@ -273,12 +274,12 @@ type Reached = (PathBuf, Bound);
 /// What was answered, by number: the allocation and its node.
 type Answered = BTreeMap<usize, [String; 2]>;
 
-/// Allocates until nothing is left to ask for, or there is no answer any more; what was answered.
+/// Allocates until nothing is left to ask for, or there is no answer any more; what was answered. `on_answer` is called after each.
 fn allocate_on(
     operator: &mut Operator,
     numbers: &[usize],
     next: &AtomicUsize,
-    answered: &AtomicUsize,
+    on_answer: &(impl Fn() -> Result<()> + Sync),
 ) -> Result<Answered> {
     let mut done = Answered::new();
     while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -289,7 +290,7 @@ fn allocate_on(
                 ensure!(status == 201 && body["state"] == "active", "{number}: {status} {body}");
                 let given = |field: &str| body[field].as_str().map(str::to_owned).context("an active one has a node");
                 done.insert(*number, [given("uuid")?, given("node_uuid")?]);
-                answered.fetch_add(1, Ordering::Relaxed);
+                on_answer()?;
             }
             Err(_) => break,
         }
@@ -298,11 +299,15 @@ fn allocate_on(
 }
 
 /// All connections at once.
-fn allocate_all((data, bound): &Reached, numbers: &[usize], answered: &AtomicUsize) -> Result<Answered> {
+fn allocate_all(
+    (data, bound): &Reached,
+    numbers: &[usize],
+    on_answer: impl Fn() -> Result<()> + Sync,
+) -> Result<Answered> {
     let operators = (0..CONNECTIONS).map(|_| Operator::of(data, bound)).collect::<Result<Vec<_>>>()?;
-    let next = &AtomicUsize::new(0);
+    let (next, on_answer) = (&AtomicUsize::new(0), &on_answer);
     std::thread::scope(|scope| {
-        let start = |mut operator: Operator| scope.spawn(move || allocate_on(&mut operator, numbers, next, answered));
+        let start = |mut operator: Operator| scope.spawn(move || allocate_on(&mut operator, numbers, next, on_answer));
         let threads: Vec<_> = operators.into_iter().map(start).collect();
         let mut done = Answered::new();
         for thread in threads {
@@ -333,14 +338,17 @@ fn a_thousand_allocations_at_once_take_a_thousand_nodes_also_over_a_kill() -> Re
     let (began, answered) = (Instant::now(), AtomicUsize::new(0));
     let reached: Reached = (fleet.data(), fleet.bound().clone());
     let mut left: Vec<usize> = (0..NODES).collect();
-    let kept = std::thread::scope(|scope| -> Result<Answered> {
-        let first = scope.spawn(|| allocate_all(&reached, &left, &answered));
-        while answered.load(Ordering::Relaxed) < KILLED_AFTER && !first.is_finished() {
-            std::thread::sleep(Duration::from_millis(1));
+    // Whoever gets that answer kills it: one who waits for it could come when all are answered.
+    let controller = i32::try_from(fleet.controller_id().context("the controller runs")?)?;
+    let controller = Pid::from_raw(controller).context("a process")?;
+    let kept = allocate_all(&reached, &left, || {
+        let number = answered.fetch_add(1, Ordering::Relaxed) + 1;
+        if number == KILLED_AFTER {
+            kill_process(controller, Signal::KILL)?;
         }
-        fleet.kill_controller()?;
-        first.join().expect("the writers do not panic")
+        Ok(())
     })?;
+    fleet.kill_controller()?;
     ensure!((KILLED_AFTER..NODES).contains(&kept.len()), "{} were answered before the kill", kept.len());
     fleet.start_controller()?;
     let reached: Reached = (fleet.data(), fleet.bound().clone());
@@ -349,7 +357,7 @@ fn a_thousand_allocations_at_once_take_a_thousand_nodes_also_over_a_kill() -> Re
     let mut done = Answered::new();
     while done.len() < NODES {
         let missing: Vec<usize> = left.iter().copied().filter(|number| !done.contains_key(number)).collect();
-        done.extend(allocate_all(&reached, &missing, &answered)?);
+        done.extend(allocate_all(&reached, &missing, || Ok(()))?);
     }
     println!("{} answered before the kill, all in {:?}", kept.len(), began.elapsed());
     let mut operator = Operator::of(&fleet.data(), fleet.bound())?;

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 
 use anyhow::{Result, ensure};
 use stemma_tests::fleet::Fleet;
+use stemma_tests::ports::Closed;
 use stemma_tests::program::run;
 
 const LISTENER: &str = "is this the agents' listener (the controller prints it as `agents`)?";
@@ -43,7 +44,8 @@ fn what_is_wrong_with_a_join_is_said_with_what_to_do() -> Result<()> {
     let token = fleet.stemma(&["token", "create"])?.trim().to_owned();
     let hash = fleet.stemma(&["token", "ca-hash"])?.trim().to_owned();
     let (agents, admin) = (fleet.bound().agents.clone(), fleet.bound().admin.clone());
-    let closed = format!("https://{}", TcpListener::bind("127.0.0.1:0")?.local_addr()?);
+    let nobody = Closed::new()?;
+    let closed = format!("https://{}", nobody.address());
     let plain = plain_http()?;
     let spent = format!("{}.{}", token.split('.').next().unwrap_or_default(), "0".repeat(43));
     let other_hash = "0".repeat(64);

@@ -19,6 +19,7 @@ use stemma_agent::sync::join::{Invitation, JoinError, join};
 use stemma_core::digest::sha256;
 use stemma_tests::chance::{Chance, is_long};
 use stemma_tests::fleet::Fleet;
+use stemma_tests::ports::Closed;
 use stemma_tests::program::{PATIENCE, eventually, file_contains};
 use stemma_tests::proxy::{Proxy, Way};
 use stemma_tests::site::{SITE, whole};
@@ -237,16 +238,10 @@ fn left(at: &Path) -> Result<Vec<String>> {
     Ok(left)
 }
 
-/// An address at which nobody is.
-fn nobody() -> Result<stemma_wire::client::Target> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    Ok(format!("https://{}", listener.local_addr()?).parse()?)
-}
-
 #[test]
 fn f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token() -> Result<()> {
     let line = Line::new()?;
-    let root = tempfile::tempdir()?;
+    let (root, nobody) = (tempfile::tempdir()?, Closed::new()?);
     let (mut joined, mut again, mut left_out) = (0, 0, 0);
     let invite = |name: String| -> Result<Invitation> {
         Ok(Invitation {
@@ -274,9 +269,10 @@ fn f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token() -> Res
                     left_out += 1;
                     return Ok(std::fs::remove_dir_all(&at)?);
                 }
-                for (controller, ca_hash) in [(nobody(), line.ca_hash), (line.target(), [0; 32])] {
+                let nobody = format!("https://{}", nobody.address()).parse()?;
+                for (controller, ca_hash) in [(nobody, line.ca_hash), (line.target()?, [0; 32])] {
                     let meanwhile =
-                        Invitation { controllers: vec![controller?], ca_hash, ..invite(format!("n{number}"))? };
+                        Invitation { controllers: vec![controller], ca_hash, ..invite(format!("n{number}"))? };
                     ensure!(line.runtime.block_on(join(&host, meanwhile, Arc::new(SystemClock))).is_err(), "it joined");
                 }
                 invited()??;

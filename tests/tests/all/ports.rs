@@ -2,30 +2,30 @@
 //! connections that keep it waiting (docs/trust.md, S43, S44, S46). Each is counted in `/metrics`, said in the log, changes nothing,
 //! and the next good request is served.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use stemma_tests::chance::is_long;
 use stemma_tests::fleet::Fleet;
-use stemma_tests::program::{eventually, eventually_within};
+use stemma_tests::program::{PATIENCE, eventually};
 use stemma_wire::clock::SystemClock;
 use stemma_wire::error::ErrorType;
 use stemma_wire::tls::{ClientIdentity, Pin, client_config};
 
-/// A promised time, and ten times that is waited for it.
+/// The times that are promised.
 const HANDSHAKE_S: u64 = 5;
 const HEADER_S: u64 = 5;
 const BODY_S: u64 = 15;
 const WRITE_S: u64 = 15;
-/// A port that takes nothing for so long waits for the answers to be read.
-const PAUSE: Duration = Duration::from_secs(3);
 const IDLE_S: u64 = 60;
+/// What is not cut after so long is not cut at all. It is no measure of the time in which a busy machine comes to it.
+const NEVER: Duration = Duration::from_mins(4);
 
 /// One of the two ports: the agents' as somebody finds it who has not joined yet, the operators' as one of them does.
 #[derive(Clone)]
@@ -78,59 +78,91 @@ impl Port {
         Ok(stream)
     }
 
-    /// Sends a head and a body, and reads to the end. What the server no longer reads is no failure.
+    /// Sends a head and a body, and reads the answer. What the server no longer reads is no failure.
     fn exchange(&self, head: &str, body: &[u8]) -> Result<String> {
         let mut stream = self.open()?;
-        stream.sock.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.sock.set_read_timeout(Some(PATIENCE))?;
         let request = format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n{head}\r\n",
             self.path, self.address
         );
         let _taken =
             stream.write_all(request.as_bytes()).and_then(|()| stream.write_all(body)).and_then(|()| stream.flush());
-        Ok(to_end(&mut stream))
+        read_until(&mut stream, is_whole)
     }
 
     /// How long a connection lives that says this much.
-    fn outlives(&self, said: &str, promised_s: u64) -> Result<Duration> {
+    fn outlives(&self, said: &str) -> Result<Duration> {
+        // The port may count from its first byte on.
+        let began = Instant::now();
         let mut stream = self.open()?;
         stream.write_all(said.as_bytes())?;
         stream.flush()?;
-        stream.sock.set_read_timeout(Some(Duration::from_secs(promised_s * 10)))?;
-        let began = Instant::now();
-        let answer = to_end(&mut stream);
+        stream.sock.set_read_timeout(Some(NEVER))?;
+        let answer = to_end(&mut stream)?;
         ensure!(answer.is_empty(), "{}: {said:?} is answered {answer}", self.name);
         Ok(began.elapsed())
     }
 
-    /// Asks again and again until the port takes no more questions, and reads none of the answers.
-    fn asks_and_reads_nothing(&self) -> Result<Stream> {
+    /// The same of one that asks again and again and reads none of the answers: from then on the port waits for it.
+    fn outlives_reading_nothing(&self) -> Result<Duration> {
+        let began = Instant::now();
         let mut stream = self.open()?;
-        stream.sock.set_write_timeout(Some(PAUSE))?;
+        stream.sock.set_write_timeout(Some(NEVER))?;
         let ask = format!("GET {} HTTP/1.1\r\nhost: {}\r\n\r\n", self.path, self.address).repeat(100);
-        while stream.write_all(ask.as_bytes()).and_then(|()| stream.flush()).is_ok() {}
-        Ok(stream)
+        loop {
+            match stream.write_all(ask.as_bytes()).and_then(|()| stream.flush()) {
+                Ok(()) => {}
+                Err(error) if is_late(&error) => bail!("{}: who reads nothing is not cut", self.name),
+                Err(_) => return Ok(began.elapsed()),
+            }
+        }
     }
 
     /// The same of one that does not even begin its handshake.
     fn outlives_silence(&self) -> Result<Duration> {
-        let mut socket = TcpStream::connect(self.address)?;
-        socket.set_read_timeout(Some(Duration::from_secs(HANDSHAKE_S * 10)))?;
         let began = Instant::now();
-        // Cut with or without a farewell.
-        let _ended = socket.read(&mut [0; 16]);
+        let mut socket = TcpStream::connect(self.address)?;
+        socket.set_read_timeout(Some(NEVER))?;
+        to_end(&mut socket)?;
         Ok(began.elapsed())
     }
 }
 
 /// What comes until the connection ends; that it is cut without a farewell is an end too.
-fn to_end(stream: &mut Stream) -> String {
-    let mut answer = Vec::new();
-    let mut piece = [0; 4096];
-    while let Ok(length @ 1..) = stream.read(&mut piece) {
-        answer.extend(&piece[..length]);
+fn to_end(stream: &mut impl Read) -> Result<String> {
+    read_until(stream, |_| false)
+}
+
+/// What comes until it is enough, or the connection ends.
+fn read_until(stream: &mut impl Read, is_enough: impl Fn(&str) -> bool) -> Result<String> {
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    let mut answer = String::new();
+    while !is_enough(&answer) {
+        match stream.read(&mut piece) {
+            Ok(length @ 1..) => bytes.extend(&piece[..length]),
+            Err(error) if is_late(&error) => bail!("the connection goes on after {answer:?}"),
+            Ok(_) | Err(_) => break,
+        }
+        answer = String::from_utf8_lossy(&bytes).into_owned();
     }
-    String::from_utf8_lossy(&answer).into_owned()
+    Ok(answer)
+}
+
+/// Whether an answer is here with all of its body. The connection stays open after it, for the next request, where the server read the
+/// whole of this one.
+fn is_whole(answer: &str) -> bool {
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else { return false };
+    let fields = head.lines().filter_map(|line| line.split_once(": "));
+    let length = fields
+        .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .find_map(|(_, value)| value.parse().ok());
+    length.is_some_and(|length: usize| body.len() >= length)
+}
+
+/// Whether it is not the connection that ended, but the time to wait for it.
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 /// How often something was refused for a reason, by `/metrics`; getting that is a good request.
@@ -194,14 +226,14 @@ fn s43_s46_bodies_and_heads_without_measure_are_refused_on_both_ports() -> Resul
 fn s44_w15_06_who_keeps_a_port_waiting_is_cut_on_both() -> Result<()> {
     let fleet = Fleet::start()?;
     let before = made(&fleet)?;
-    let (mut waits, ports) = (Vec::new(), Port::both(&fleet)?);
-    for port in &ports {
+    let mut waits = Vec::new();
+    for port in Port::both(&fleet)? {
         let half =
             format!("POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n", port.path, port.address);
         let body = format!("{half}content-length: 10\r\n\r\nabc");
         let mut wait = |what: &'static str, said: String, promised_s: u64| {
             let port = port.clone();
-            waits.push((port.name, what, promised_s, std::thread::spawn(move || port.outlives(&said, promised_s))));
+            waits.push((port.name, what, promised_s, std::thread::spawn(move || port.outlives(&said))));
         };
         wait("half a head", half, HEADER_S);
         wait("half a body", body, BODY_S);
@@ -210,24 +242,14 @@ fn s44_w15_06_who_keeps_a_port_waiting_is_cut_on_both() -> Result<()> {
         }
         let silent = port.clone();
         waits.push((port.name, "no handshake", HANDSHAKE_S, std::thread::spawn(move || silent.outlives_silence())));
+        let asking = port.clone();
+        let asks = std::thread::spawn(move || asking.outlives_reading_nothing());
+        waits.push((port.name, "questions alone", WRITE_S, asks));
     }
-    let began = Instant::now();
-    let asking = ports.clone().map(|port| std::thread::spawn(move || port.asks_and_reads_nothing()));
-    let asked = asking.map(|port| port.join().expect("the thread does not panic"));
-    let unread = asked.into_iter().collect::<Result<Vec<_>>>()?;
-    let (promised, mut lived) = (Duration::from_secs(WRITE_S), None);
-    eventually_within(promised * 10, "who reads nothing is cut", || {
-        let log = fleet.log();
-        let cut = log.lines().filter(|line| line.contains("reason=slow_reader")).count();
-        lived = lived.or_else(|| (cut > 0).then(|| began.elapsed()));
-        ensure!(cut == unread.len(), "{cut} connections are cut:\n{log}");
-        Ok(())
-    })?;
-    ensure!(lived >= Some(promised), "who reads nothing lives {lived:?}, not {promised:?}");
     for (port, what, promised_s, waited) in waits {
         let lived = waited.join().expect("the thread does not panic").with_context(|| format!("{port}: {what}"))?;
         let promised = Duration::from_secs(promised_s);
-        ensure!((promised..promised * 10).contains(&lived), "{port}: {what} lives {lived:?}, not {promised:?}");
+        ensure!(lived >= promised, "{port}: {what} lives {lived:?}, not {promised:?}");
     }
     noticed(&fleet, "slow_handshake", 2, &before)?;
     noticed(&fleet, "slow_header", 2, &before)?;

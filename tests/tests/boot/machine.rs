@@ -25,6 +25,10 @@ pub(crate) fn tree(target: &Path) -> Result<PathBuf> {
     let release = fs::read_to_string("/etc/os-release")?;
     let suite = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).context("this is no Debian")?;
     let tree = target.join("boot").join(format!("tree-{suite}"));
+    fs::create_dir_all(tree.parent().context("a directory")?)?;
+    // Two runs at once make it once.
+    let turn = File::create(tree.with_added_extension("lock"))?;
+    turn.lock()?;
     if tree.exists() {
         return Ok(tree);
     }
@@ -33,7 +37,6 @@ pub(crate) fn tree(target: &Path) -> Result<PathBuf> {
     let new = tree.with_added_extension("new");
     // What a run that was cut short left there.
     let _ = fs::remove_dir_all(&new);
-    fs::create_dir_all(tree.parent().context("a directory")?)?;
     let include = format!("--include={INCLUDED}");
     let mut command = Command::new("mmdebstrap");
     command.args(["--quiet", "--variant=minbase", "--mode=root", &include, suite]).arg(&new).arg(sources);

@@ -1,5 +1,6 @@
 //! Installing, joining, and what goes on while machines and networks fail.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use super::machine::Machine;
 
 /// How long anything may take on a busy machine: an agent that lost its controller asks with growing pauses.
 const PATIENCE: Duration = Duration::from_mins(2);
+
+/// How long the controller may stand still where that is tried, in seconds: longer than a busy machine keeps it from its turn.
+const WATCHDOG_S: u32 = 10;
 
 /// What the fleet is told.
 const SITE: &str = include_str!("site.yaml");
@@ -253,11 +257,16 @@ pub(crate) fn watchdog(fleet: &mut Fleet) -> Result<()> {
     let controller = &fleet.controller;
     let drop_in = "/run/systemd/system/stemma-controller.service.d/quick.conf";
     controller.shell(&format!(
-        "mkdir -p $(dirname {drop_in}) && printf '[Service]\\nWatchdogSec=2s\\n' > {drop_in} && systemctl daemon-reload && systemctl restart stemma-controller"
+        "mkdir -p $(dirname {drop_in}) && printf '[Service]\\nWatchdogSec={WATCHDOG_S}s\\n' > {drop_in} && systemctl daemon-reload && systemctl restart stemma-controller"
     ))?;
     let id = controller.unit("stemma-controller.service", "MainPID")?;
-    // Long enough for a watchdog that nobody feeds.
-    std::thread::sleep(Duration::from_secs(5));
+    // It is fed four times in the time in which it would run out: by then it has been fed for longer than that.
+    let mut fed = BTreeSet::new();
+    until("it is fed", || {
+        fed.insert(controller.unit("stemma-controller.service", "WatchdogTimestampMonotonic")?);
+        ensure!(fed.len() > 6, "{fed:?}");
+        Ok(())
+    })?;
     ensure!(controller.unit("stemma-controller.service", "MainPID")? == id, "it is fed while it runs");
     controller.must(&["systemctl", "kill", "--signal=STOP", "--kill-who=main", "stemma-controller"])?;
     until("it is started again", || {

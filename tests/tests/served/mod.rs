@@ -10,7 +10,9 @@ use stemma_controller::config::Config;
 use stemma_controller::init::Layout;
 use stemma_controller::run::{Options, Parts, start};
 use stemma_tests::fleet::Bound;
+use stemma_wire::message::PartDigest;
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 /// A controller that runs until the value is dropped.
 pub(crate) struct Served {
@@ -49,6 +51,15 @@ pub(crate) fn serve(data: &Path, options: Options) -> Result<Served> {
 }
 
 impl Served {
+    /// Whether the check-in of a host that holds this is kept waiting, and the host is to hold nothing else: all that is stored was looked
+    /// at for it.
+    #[allow(dead_code, reason = "each test file uses its own part")]
+    pub(crate) fn is_content(&self, node: Uuid, held: Option<(PartDigest, PartDigest)>) -> bool {
+        let desired = &self.parts.desired;
+        let is_resolved = desired.resolved().0 >= self.counted("stemma_store_revision");
+        is_resolved && desired.digests(node) == held && desired.is_parked(node)
+    }
+
     /// The text of its metrics.
     #[allow(dead_code, reason = "each test file uses its own part")]
     pub(crate) fn metrics(&self) -> String {

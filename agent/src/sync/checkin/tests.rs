@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P256_SHA256};
 use stemma_wire::clock::FixedClock;
 use stemma_wire::message::observed::LocalState;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
@@ -155,17 +155,35 @@ async fn apply_is_heard_while_a_controller_lets_a_renewal_wait() {
     let clock = Arc::new(FixedClock(1_800_000_000));
     let talking = async {
         apply.send(&FromApply::Hello { seal_key: [1; 32], held: None }).await.unwrap();
-        sleep(Duration::from_secs(1)).await;
+        // It is asked for: there is a key, and a connection for each thing that the controller is asked.
+        while super::super::state::pending_key(&*host).unwrap().is_none() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let mut asked = vec![silent.accept().await.unwrap().0];
         // More than the channel holds.
         for _ in 0..100 {
-            let said = FromApply::Local(LocalState::default());
-            timeout(Duration::from_secs(3), apply.send(&said)).await.expect("sync listens").unwrap();
+            apply.send(&FromApply::Local(LocalState::default())).await.unwrap();
         }
-        assert!(super::super::state::pending_key(&*host).unwrap().is_some(), "it was asked for meanwhile");
+        while let Ok(accepted) = timeout(Duration::from_millis(100), silent.accept()).await {
+            asked.push(accepted.unwrap().0);
+        }
+        assert!(asked.iter().all(is_open), "apply was heard only when the controller was given up");
     };
     tokio::select! {
         ended = run(host.clone(), Controller::new().identity(), sync, clock) => panic!("{:?}", ended.unwrap_err()),
         () = talking => {}
+    }
+}
+
+/// Whether the other end of a connection has not hung up.
+fn is_open(stream: &TcpStream) -> bool {
+    let mut said = [0; 4096];
+    loop {
+        match stream.try_read(&mut said) {
+            Ok(1..) => {}
+            Ok(0) => return false,
+            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        }
     }
 }
 

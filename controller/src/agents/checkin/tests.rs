@@ -151,6 +151,30 @@ async fn w10_01_a_host_that_is_to_wait_is_told_so_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s26_a_check_in_that_is_held_ends_at_once_with_its_node_and_with_the_controller() {
+    for (ends, refused) in [
+        ((|site| site.slot().end()) as fn(&Site), Some(ErrorType::AuthRevoked)),
+        (|site| site.check_ins.desired.stop(), None),
+    ] {
+        let site = Site::new();
+        site.say(None).await;
+        site.slot().note_observed(PartDigest([0; 32]), true);
+        let said = CheckIn { wait_ms: 45_000, ..quiet() };
+        let held = site.check_ins.answer(site.slot(), &site.peer, WireVersion::CURRENT, said);
+        let began = Instant::now();
+        let ending = async {
+            while !site.slot().is_parked() {
+                tokio::task::yield_now().await;
+            }
+            ends(&site);
+        };
+        let (answered, ()) = tokio::join!(held, ending);
+        assert_eq!(answered.err().map(|error| error.kind), refused);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_said_on_a_host_is_stored_after_a_connection_that_broke() {
     let site = Site::new();
     let swap = Some("disk swap");

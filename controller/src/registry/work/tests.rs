@@ -166,8 +166,8 @@ async fn w10_05_a_decision_that_nobody_waits_for_ends_and_changes_nothing() {
     assert_eq!(site.registry.cache().model().nodes.iter().count(), 0, "nothing was changed");
 }
 
-/// Of 200 new nodes the last has more labels than an agent takes. The client goes away at each of many moments of the decision: none of
-/// them is one at which the last node is not looked at and the others are committed.
+/// Of 200 new nodes the last has more labels than an agent takes. The client goes away at many of the looks of the decision whether it is
+/// still there: none of them is one at which the last node is not looked at and the others are committed.
 #[tokio::test]
 async fn a_decision_that_is_left_half_way_through_its_checks_commits_nothing() {
     let site = Site::new().await;
@@ -182,23 +182,16 @@ async fn a_decision_that_is_left_half_way_through_its_checks_commits_nothing() {
         work.create(Uuid::from_u128(u128::MAX), Some(NodeName::new("last").unwrap()), spec)?;
         work.finish(Answer::empty(200))
     };
-    let began = std::time::Instant::now();
-    let refused = site.registry.write(&caller(), decide).await.expect_err("it is too large");
-    let (whole, moments) = (began.elapsed(), 60_u32);
+    let waiting = caller();
+    let refused = site.registry.write(&waiting, decide).await.expect_err("it is too large");
     assert!(refused.message.contains("node last"), "{refused:?}");
-    let mut left = 0;
-    for moment in 0..moments {
-        let caller = caller();
-        let waiting = caller.abandoned.until_dropped();
-        let leaves = std::thread::spawn(move || {
-            std::thread::sleep(whole * moment / moments);
-            drop(waiting);
-        });
-        let refused = site.registry.write(&caller, decide).await.expect_err("nothing of it is committed");
-        left += usize::from(refused.kind == ErrorType::ServerStopping);
-        leaves.join().unwrap();
+    let looks = waiting.abandoned.looks();
+    assert!(looks > 200, "it is looked before each node: {looks}");
+    for look in (0..looks).step_by(looks / 60) {
+        let leaving = Caller { abandoned: Abandoned::from_look(look), ..caller() };
+        let refused = site.registry.write(&leaving, decide).await.expect_err("nothing of it is committed");
+        assert_eq!(refused.kind, ErrorType::ServerStopping, "at look {look} of {looks}: {refused:?}");
     }
-    assert!(left > 0, "some left before its end");
     assert_eq!(site.registry.cache().model().nodes.iter().count(), 0);
 }
 

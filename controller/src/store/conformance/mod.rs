@@ -27,7 +27,7 @@ use super::{
 };
 
 /// Longer than any test waits for something that comes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Something that stores can be made by, one each: a directory, a block of memory, a prefix in a cluster.
 pub(crate) trait Engine: Sync {

@@ -1,11 +1,9 @@
 //! By what principals are known: how it is given, looked at and taken back.
 
-use std::time::Duration;
-
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::fleet::{Fleet, asking, private_key};
+use crate::fleet::{Fleet, PATIENCE, asking, private_key};
 use crate::principals::people::{
     Credential, JSON, ask, bearer, certified, csr, pem, principal, restart, root, stranger,
 };
@@ -275,5 +273,5 @@ async fn root_mends_a_lost_admin_by_the_socket() {
     assert_eq!(ask(&mut mended, "GET", "/v1/principals/admin", &[], "").await.body["role"], "admin");
     let audit = fleet.read("/v1/audit?principal=root").await;
     assert_eq!(audit["audit"][0]["address"], "unix", "{audit}");
-    tokio::time::timeout(Duration::from_secs(10), fleet.controller.stop()).await.unwrap();
+    tokio::time::timeout(PATIENCE, fleet.controller.stop()).await.unwrap();
 }

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::Method;
 use rustls_pki_types::ServerName;
@@ -17,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::fleet::{Fleet, asking, config};
+use crate::fleet::{Fleet, PATIENCE, asking, config};
 use crate::principals::people::{JSON, ask, bearer, principal, stranger, two_clusters};
 
 /// A connection to the operators' port without a certificate, for requests byte by byte.
@@ -29,22 +28,26 @@ async fn connection(fleet: &Fleet) -> TlsStream<TcpStream> {
     TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.unwrap()
 }
 
+/// How a server asks for a body.
+const GO_ON: &[u8; 25] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
 /// The status of the answer to a write whose head is sent before something happens, and its body after it.
 async fn answered_after(fleet: &Fleet, token: &str, happens: impl AsyncFnOnce()) -> u16 {
     let mut stream = connection(fleet).await;
     let body = json!({"name": "late"}).to_string();
     let head = format!(
         "POST /v1/clusters HTTP/1.1\r\nhost: localhost\r\nx-auth-token: {token}\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n",
+         expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    stream.write_all(&body.as_bytes()[..1]).await.unwrap();
     stream.flush().await.unwrap();
-    // The head was read when something was, and asked then.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The head was read and who asks was let in: the body is asked for.
+    let mut asked = [0; GO_ON.len()];
+    stream.read_exact(&mut asked).await.unwrap();
+    assert_eq!(asked, *GO_ON, "{}", String::from_utf8_lossy(&asked));
     happens().await;
-    stream.write_all(&body.as_bytes()[1..]).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
     let mut line = [0; 12];
     stream.read_exact(&mut line).await.unwrap();
     std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
@@ -94,7 +97,7 @@ async fn a_long_list_is_cut_when_who_asked_is_revoked() {
     assert_eq!(status, 204);
     let mut taken = Vec::new();
     // It may end with a reset or without a word, and not as a list does.
-    let _cut = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut taken)).await.unwrap();
+    let _cut = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut taken)).await.unwrap();
     assert!(!taken.ends_with(b"0\r\n\r\n") && taken.len() < 400 * 20_000, "{} bytes", taken.len());
 }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use stemma_wire::clock::Clock;
+use uuid::Uuid;
 
 /// When it was made, seconds since 1970: certificates made then are good for a day.
 const MADE_AT: u64 = 1_795_345_800;
@@ -55,9 +56,17 @@ impl Kept {
 
     /// The name of the fleet.
     pub(crate) fn fleet(&self, host: &str) -> Result<String> {
-        let identity: Value =
-            serde_json::from_slice(&std::fs::read(self.path(host).join("var/lib/stemma-agent/identity.json"))?)?;
-        Ok(identity["fleet"].as_str().context("the fleet has a name")?.to_owned())
+        Ok(self.identity(host)?["fleet"].as_str().context("the fleet has a name")?.to_owned())
+    }
+
+    /// The node that a host is.
+    pub(crate) fn node(&self, host: &str) -> Result<Uuid> {
+        Ok(self.identity(host)?["node"].as_str().context("a host is a node")?.parse()?)
+    }
+
+    fn identity(&self, host: &str) -> Result<Value> {
+        let path = self.path(host).join("var/lib/stemma-agent/identity.json");
+        Ok(serde_json::from_slice(&std::fs::read(path)?)?)
     }
 
     /// The last check-in of a host's agent.

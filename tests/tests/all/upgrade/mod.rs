@@ -19,10 +19,12 @@ use hyper::Request;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use stemma_controller::run::Options;
+use stemma_tests::program::PATIENCE;
 use stemma_wire::client::{Client, ClientLimits};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, News};
 use stemma_wire::message::decode;
 use stemma_wire::tls::{ClientIdentity, Pin, client_config};
+use tokio::time::sleep;
 
 use crate::served::{self, Served};
 use crate::upgrade::kept::{Kept, Then, changed};
@@ -30,7 +32,8 @@ use crate::upgrade::kept::{Kept, Then, changed};
 /// The hosts of the held fleet: one that runs what there is, and those that are released nothing.
 const HELD: [&str; 5] = ["free-1", "held-1", "parked-1", "paused-1", "lab-1"];
 
-/// So long nothing happens that would not happen later.
+/// So long a host that has nothing more to do is looked at. Nothing tells that it goes on doing nothing; a longer time would find no other
+/// mistake, and no machine is too busy for it.
 const QUIET: Duration = Duration::from_secs(1);
 
 fn serve(kept: &Kept, time: Then) -> Result<Served> {
@@ -44,13 +47,21 @@ fn client(served: &Served, url: &str, own: ClientIdentity, time: Then) -> Result
     Ok(Client::new(url.parse()?, Some(Arc::new(tls)), ClientLimits::default()))
 }
 
-/// Sends a request; `None`: it was not answered in the time in which nothing happens.
-fn ask(client: &mut Client, request: Request<Bytes>) -> Result<Option<(u16, Bytes)>> {
+/// Sends a request; `None`: it is not answered, and will not be.
+fn ask(client: &mut Client, request: Request<Bytes>, is_parked: impl Fn() -> bool) -> Result<Option<(u16, Bytes)>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let Ok(answered) = runtime.block_on(async { tokio::time::timeout(QUIET, client.send(request)).await }) else {
-        return Ok(None);
+    let parked = async {
+        while !is_parked() {
+            sleep(Duration::from_millis(10)).await;
+        }
     };
-    let answered = answered?;
+    let answered = async {
+        tokio::select! {
+            answered = client.send_within(request, PATIENCE) => Some(answered),
+            () = parked => None,
+        }
+    };
+    let Some(answered) = runtime.block_on(answered).transpose()? else { return Ok(None) };
     Ok(Some((answered.status().as_u16(), answered.into_body())))
 }
 
@@ -59,7 +70,8 @@ fn operator(kept: &Kept, served: &Served, path: &str, time: Then) -> Result<(u16
     let chain = CertificateDer::pem_file_iter(kept.path("data/admin/admin.pem"))?.collect::<Result<_, _>>()?;
     let key = PrivateKeyDer::from_pem_file(kept.path("data/admin/admin.key"))?;
     let mut client = client(served, &served.bound.admin, ClientIdentity { chain, key }, time)?;
-    ask(&mut client, Request::get(path).body(Bytes::new())?)?.with_context(|| format!("GET {path} was not answered"))
+    let answered = ask(&mut client, Request::get(path).body(Bytes::new())?, || false)?;
+    answered.with_context(|| format!("GET {path} was not answered"))
 }
 
 /// What the agent of a kept host is answered when it says to this controller what it said last; `None`: it is parked.
@@ -69,7 +81,9 @@ fn say(kept: &Kept, served: &Served, host: &str, time: Then) -> Result<Option<Ne
     let own = ClientIdentity { chain: chain.into_iter().map(CertificateDer::from).collect(), key };
     let mut client = client(served, &served.bound.agents, own, time)?;
     let message = Request::post("/agent/v1/checkin").body(Bytes::from(kept.message(host)?))?;
-    let Some((status, body)) = ask(&mut client, message)? else { return Ok(None) };
+    let (node, said): (_, CheckIn) = (kept.node(host)?, decode(&kept.message(host)?)?);
+    let held = said.held.map(|held| (held.known, held.task_set));
+    let Some((status, body)) = ask(&mut client, message, || served.is_content(node, held))? else { return Ok(None) };
     ensure!(status == 200, "{host}: {status} {}", String::from_utf8_lossy(&body));
     match decode(&body)? {
         CheckInAnswer::Current(news) => Ok(Some(*news)),
