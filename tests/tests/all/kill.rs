@@ -1,5 +1,5 @@
-//! SIGKILL at random points: no acknowledged write is lost, none is made twice or in half, no file is torn, and nobody has to mend
-//! anything. The points are random; the seed is printed, and `STEMMA_SEED` repeats it.
+//! SIGKILL at random points, and where a write is committed and not answered: no acknowledged write is lost, none is made twice or in
+//! half, no file is torn, and nobody has to mend anything. The seed is printed, and `STEMMA_SEED` repeats it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -213,8 +213,8 @@ fn kill_under_writers(
         drop(tell);
         let stored = held(fleet, chance, told);
         fleet.kill_controller()?;
-        let written = writers.into_iter().map(|writer| writer.join().expect("a writer does not panic")).collect();
-        let written: Result<Vec<Written>> = written;
+        let written = writers.into_iter().map(|writer| writer.join().expect("a writer does not panic"));
+        let written = written.collect::<Result<Vec<_>>>();
         Ok((written?, stored?))
     })
 }
