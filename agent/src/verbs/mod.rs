@@ -16,7 +16,7 @@ pub use explain::explain;
 pub use join::join;
 pub use leave::leave;
 pub use local::{pause, resolve_unknown, resume};
-pub use status::status;
+pub use status::{status, words};
 
 use std::io::Write;
 use std::os::fd::OwnedFd;

@@ -255,7 +255,7 @@ pub(super) fn sentences(reason: &Reason) -> impl Iterator<Item = &str> {
 }
 
 /// The name of a variant as people read it: `DependencyFailed` is `dependency failed`.
-pub(super) fn words(variant: impl Debug) -> String {
+pub fn words(variant: impl Debug) -> String {
     let mut text = String::new();
     for letter in format!("{variant:?}").chars() {
         if letter.is_ascii_uppercase() && !text.is_empty() {

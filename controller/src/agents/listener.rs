@@ -13,7 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Response, StatusCode};
 use stemma_wire::clock::Clock;
-use stemma_wire::endpoint::{Caller, Endpoint, Found, Listener, find};
+use stemma_wire::endpoint::{AgentEndpoint, Caller, Endpoint, Found, Listener, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::checkin::CheckIn;
 use stemma_wire::message::{Hash, Message, WireVersion, decode_versioned, encode_as};
@@ -101,20 +101,17 @@ impl AgentsListener {
             let kind = if peer.identity.is_none() { ErrorType::AuthRequired } else { ErrorType::AuthForbidden };
             return Err(ApiError::from(kind));
         }
-        let hash = parameters
-            .first()
-            .map(|text| text.parse().map_err(|_| ApiError::from(ErrorType::PathUnknown)))
-            .transpose()?;
-        match (endpoint, hash) {
-            (Endpoint::Enroll, _) => {
+        let unknown = || ApiError::from(ErrorType::PathUnknown);
+        let hash = || parameters.first().and_then(|text| text.parse().ok()).ok_or_else(unknown);
+        match AgentEndpoint::of(endpoint).ok_or_else(unknown)? {
+            AgentEndpoint::Enroll => {
                 let (version, request) = read(request.into_body()).await?;
                 Ok(message(version, &self.enrolment.enrol(peer.address, request).await?))
             }
-            (Endpoint::Renew, _) => self.renew(peer, request.into_body()).await,
-            (Endpoint::CheckIn, _) => self.check_in(peer, request.into_body()).await,
-            (Endpoint::AgentProfile, Some(hash)) => self.profile(peer, hash),
-            (Endpoint::AgentBlob, Some(hash)) => self.blob(peer, hash).await,
-            _ => Err(ApiError::from(ErrorType::PathUnknown)),
+            AgentEndpoint::Renew => self.renew(peer, request.into_body()).await,
+            AgentEndpoint::CheckIn => self.check_in(peer, request.into_body()).await,
+            AgentEndpoint::AgentProfile => self.profile(peer, hash()?),
+            AgentEndpoint::AgentBlob => self.blob(peer, hash()?).await,
         }
     }
 

@@ -27,6 +27,7 @@ use stemma_core::object::{NodeId, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
 use stemma_core::rollout::{Action, plan_releases};
 use stemma_wire::message;
+use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::cache::{Cache, Model, Reach};
@@ -53,6 +54,9 @@ pub struct Reconciler {
     counters: Arc<Counters>,
     memory: Mutex<Memory>,
     waves: Mutex<Waves>,
+    ask: mpsc::Sender<oneshot::Sender<usize>>,
+    /// Held by [`Reconciler::run`] alone.
+    asked: tokio::sync::Mutex<mpsc::Receiver<oneshot::Sender<usize>>>,
 }
 
 /// What passes leave for the next one.
@@ -81,7 +85,17 @@ impl Reconciler {
     /// A reconciler over the registry's cache; nothing is resolved before [`Reconciler::run`].
     pub fn new(registry: Arc<Registry>, table: Arc<DesiredTable>, counters: Arc<Counters>) -> Self {
         let cache = Arc::clone(registry.cache());
-        Self { registry, cache, table, counters, memory: Mutex::default(), waves: Mutex::default() }
+        let (ask, asked) = mpsc::channel(1);
+        let (memory, waves) = (Mutex::default(), Mutex::default());
+        Self { registry, cache, table, counters, memory, waves, ask, asked: tokio::sync::Mutex::new(asked) }
+    }
+
+    /// Has the full resolve that runs every ten minutes run now, after the first pass of [`Reconciler::run`]. Returns the number of nodes
+    /// that earlier passes had missed; `None`: it was stopped meanwhile.
+    pub async fn check_now(&self) -> Option<usize> {
+        let (answer, found) = oneshot::channel();
+        self.ask.send(answer).await.ok()?;
+        found.await.ok()
     }
 
     /// The barriers that are shut for a node, and for whom they wait, as of a model. If the last pass was for this
@@ -93,13 +107,19 @@ impl Reconciler {
 
     /// Resolves everything once, then what is touched, until it is dropped.
     pub async fn run(&self) -> Infallible {
+        let mut asked = self.asked.lock().await;
         self.start().await;
         let mut full = tokio::time::interval(FULL);
         full.tick().await;
         loop {
             tokio::select! {
                 () = self.cache.changed() => self.pass().await,
-                _ = full.tick() => self.full().await,
+                _ = full.tick() => {
+                    self.full().await;
+                }
+                Some(answer) = asked.recv() => {
+                    let _nobody_waits = answer.send(self.full().await);
+                }
                 () = self.again() => self.pass().await,
                 () = self.hold_end() => self.pass().await,
             }
@@ -132,8 +152,8 @@ impl Reconciler {
         self.publish(&model, dirty, moved, now).await;
     }
 
-    /// Resolves everything. What differs then was missed by an earlier pass, and is counted.
-    async fn full(&self) {
+    /// Resolves everything. What differs then was missed by an earlier pass, and is counted. Returns the number of such nodes.
+    async fn full(&self) -> usize {
         let now = self.registry.now();
         self.pass().await;
         // A result that never reached a wave is found here.
@@ -152,6 +172,7 @@ impl Reconciler {
         if let Err(failure) = self.sweep().await {
             warn!(error:err = failure; "profiles that nobody has any more could not be taken away");
         }
+        found
     }
 
     /// Takes away stored profiles that no released task set names.
@@ -363,36 +384,63 @@ mod tests {
     use crate::records::{codec, key};
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store, Transaction};
 
-    #[tokio::test]
-    async fn what_no_pass_was_told_of_is_found_by_a_full_one_and_counted() {
-        let directory = tempfile::tempdir().unwrap();
-        let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
-        let store: Arc<dyn Store> =
-            Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
-        let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
-        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
-        tokio::spawn(async move { following.follow(followed.as_ref()).await });
-        let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(3600)));
-        let counters = Arc::new(Counters::default());
-        let reconciler = Reconciler::new(Arc::new(registry), crate::desired::tests::table(), Arc::clone(&counters));
-        let put = async |number: u128| {
+    /// A reconciler over a store of its own, that nobody runs.
+    struct Small {
+        _directory: tempfile::TempDir,
+        store: Arc<dyn Store>,
+        cache: Arc<Cache>,
+        counters: Arc<Counters>,
+        reconciler: Arc<Reconciler>,
+    }
+
+    impl Small {
+        async fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
+            let path = directory.path().join("store.redb");
+            let store: Arc<dyn Store> = Arc::new(RedbStore::create(&path, &create, RedbOptions::default()).unwrap());
+            let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
+            let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
+            tokio::spawn(async move { following.follow(followed.as_ref()).await });
+            let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(3600)));
+            let (counters, table) = (Arc::new(Counters::default()), crate::desired::tests::table());
+            let reconciler = Arc::new(Reconciler::new(Arc::new(registry), table, Arc::clone(&counters)));
+            Self { _directory: directory, store, cache, counters, reconciler }
+        }
+
+        async fn put(&self, number: u128) {
             let (id, name) = (Uuid::from_u128(number), NodeName::new(&format!("n{number}")).unwrap());
             let node = Object { meta: Meta::new(id, Some(name), Timestamp(0)), spec: NodeSpec::default() };
             let put = Transaction::new().put(key::object(Kind::Node, id), codec::encode(&node));
-            cache.reached(store.commit(put).await.unwrap()).await;
-        };
+            self.cache.reached(self.store.commit(put).await.unwrap()).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_no_pass_was_told_of_is_found_by_a_full_one_and_counted() {
+        let small = Small::new().await;
+        let (reconciler, missed) = (&small.reconciler, || small.counters.missed.get());
         reconciler.start().await;
-        put(1).await;
-        reconciler.full().await;
-        assert_eq!(counters.missed.get(), 0, "a full pass hears of it as any other does");
-        put(2).await;
+        small.put(1).await;
+        assert_eq!((reconciler.full().await, missed()), (0, 0), "a full pass hears of it as any other does");
+        small.put(2).await;
         // Somebody else is told, so that no pass is.
-        drop(cache.take_changes());
+        drop(small.cache.take_changes());
         reconciler.pass().await;
-        reconciler.full().await;
-        assert_eq!(counters.missed.get(), 1);
-        reconciler.full().await;
-        assert_eq!(counters.missed.get(), 1, "it is mended");
+        assert_eq!((reconciler.full().await, missed()), (1, 1));
+        assert_eq!((reconciler.full().await, missed()), (0, 1), "it is mended");
+    }
+
+    #[tokio::test]
+    async fn a_full_resolve_that_is_asked_for_before_the_first_pass_follows_it() {
+        let small = Small::new().await;
+        small.put(1).await;
+        let found = tokio::select! {
+            biased;
+            found = small.reconciler.check_now() => found,
+            never = small.reconciler.run() => match never {},
+        };
+        assert_eq!((found, small.counters.missed.get()), (Some(0), 0));
     }
 
     #[test]

@@ -188,27 +188,42 @@ fn shut_in(wave: &Wave, profile: &Profile, node: NodeId) -> Vec<Shut> {
 
 #[cfg(test)]
 mod tests {
-    use stemma_core::name::{NodeName, ObjectName};
-    use stemma_core::object::{ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, Timestamp};
+    use serde_json::json;
+    use stemma_core::name::{NodeName, ObjectName, ReleaseRef};
+    use stemma_core::object::{
+        ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, ReleaseSpec, Spec, Timestamp,
+    };
 
     use super::*;
+    use crate::cache::model::Resource;
     use crate::desired::tests::table;
 
     const CLUSTER: Uuid = Uuid::from_u128(1);
     const GROUP: Uuid = Uuid::from_u128(2);
     const NODE: Uuid = Uuid::from_u128(3);
 
+    fn put<S: Resource>(model: &mut Model, uuid: Uuid, name: <S as Spec>::Name, spec: S) {
+        model.put(1, &Arc::new(Object { meta: Meta::new(uuid, name, Timestamp(0)), spec })).unwrap();
+    }
+
+    fn name(text: &str) -> ObjectName {
+        ObjectName::new(text).unwrap()
+    }
+
+    fn put_node(model: &mut Model, uuid: Uuid, spec: NodeSpec) {
+        put(model, uuid, NodeName::new(&format!("n{}", uuid.as_u128())).ok(), spec);
+    }
+
+    fn in_group(group: Uuid) -> NodeSpec {
+        NodeSpec { nodegroup: Some(GroupId(group)), ..NodeSpec::default() }
+    }
+
     #[test]
     fn nothing_is_kept_of_nodes_and_clusters_that_are_gone() {
         let mut model = Model::default();
-        let name = |text| ObjectName::new(text).unwrap();
-        let group = NodeGroupSpec::new(ClusterId(CLUSTER));
-        let node = NodeSpec { nodegroup: Some(GroupId(GROUP)), ..NodeSpec::default() };
-        let meta = Meta::new(CLUSTER, name("c"), Timestamp(0));
-        model.put(1, &Arc::new(Object { meta, spec: ClusterSpec::default() })).unwrap();
-        model.put(2, &Arc::new(Object { meta: Meta::new(GROUP, name("g"), Timestamp(0)), spec: group })).unwrap();
-        let meta = Meta::new(NODE, NodeName::new("n").ok(), Timestamp(0));
-        model.put(3, &Arc::new(Object { meta, spec: node })).unwrap();
+        put(&mut model, CLUSTER, name("c"), ClusterSpec::default());
+        put(&mut model, GROUP, name("g"), NodeGroupSpec::new(ClusterId(CLUSTER)));
+        put_node(&mut model, NODE, in_group(GROUP));
         let (table, mut waves) = (table(), Waves::default());
         let (nodes, results) = (BTreeSet::from([NODE]), BTreeMap::new());
         let touched = Touched { nodes: &nodes, results: &results };
@@ -219,5 +234,57 @@ mod tests {
         model.remove::<NodeSpec>(NODE).unwrap();
         waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(2));
         assert_eq!([waves.of.len(), waves.put_in.len(), waves.dropped.len()], [0; 3]);
+    }
+
+    /// A cluster whose second group waits for the first, of which one node has not run its task and the other is parked. The group of
+    /// another cluster is there too.
+    fn waiting(first: Uuid, parked: Uuid, waits: Uuid, elsewhere: Uuid) -> Model {
+        let task = |id: &str, more: serde_json::Value| {
+            let mut task = json!({"id": id, "type": "shell", "tags": [id], "parameters": {"script": "true"}});
+            task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            task
+        };
+        let release: ReleaseSpec = serde_json::from_value(json!({
+            "roles": {"a": {}, "b": {}}, "tags": {"a": {}, "b": {}},
+            "tasks": [task("a", json!({})), task("b", json!({"cross_depends": [{"name": "a", "tags": ["a"]}]}))],
+        }))
+        .unwrap();
+        let mut model = Model::default();
+        let own = ReleaseRef::new("site").unwrap();
+        put(&mut model, Uuid::from_u128(10), own.clone(), release);
+        put(&mut model, CLUSTER, name("c"), ClusterSpec { release: Some(own), ..ClusterSpec::default() });
+        put(&mut model, Uuid::from_u128(11), name("other"), ClusterSpec::default());
+        put(&mut model, elsewhere, name("g"), NodeGroupSpec::new(ClusterId(Uuid::from_u128(11))));
+        for (group, role) in [(GROUP, "a"), (Uuid::from_u128(12), "b")] {
+            let roles = vec![stemma_core::name::Name::new(role).unwrap()];
+            put(&mut model, group, name(role), NodeGroupSpec { roles, ..NodeGroupSpec::new(ClusterId(CLUSTER)) });
+        }
+        put_node(&mut model, first, in_group(GROUP));
+        put_node(&mut model, parked, NodeSpec { parked: true, ..in_group(GROUP) });
+        put_node(&mut model, waits, in_group(Uuid::from_u128(12)));
+        model
+    }
+
+    #[test]
+    fn a_node_that_moved_in_a_pass_that_could_not_store_leaves_no_barrier_shut() {
+        let [waits, parked, elsewhere] = [4, 5, 6].map(Uuid::from_u128);
+        for group in [None, Some(elsewhere)] {
+            let mut model = waiting(NODE, parked, waits, elsewhere);
+            let (table, mut waves, results) = (table(), Waves::default(), BTreeMap::new());
+            let everyone = BTreeSet::from([NODE, parked, waits]);
+            let touched = Touched { nodes: &everyone, results: &results };
+            waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(1));
+            let waited_for = |waves: &Waves| {
+                let shut = waves.of[&ClusterId(CLUSTER)].shut(NodeId(waits));
+                shut.into_iter().flat_map(|(_, nodes)| nodes.into_owned()).collect::<Vec<_>>()
+            };
+            assert_eq!(waited_for(&waves), [NodeId(NODE)]);
+            // The pass in which it stood elsewhere for the first time did not get to the waves; the next one has it left to do.
+            put_node(&mut model, NODE, NodeSpec { nodegroup: group.map(GroupId), ..NodeSpec::default() });
+            let left = BTreeSet::from([NODE]);
+            let touched = Touched { nodes: &left, results: &results };
+            waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(3));
+            assert!(waited_for(&waves).is_empty(), "it moved to {group:?}");
+        }
     }
 }

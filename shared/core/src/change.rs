@@ -10,8 +10,8 @@ use crate::labels::Layer;
 use crate::name::{Name, TagName};
 use crate::object::{
     AllocationSpec, ClusterSpec, ClusterTemplateSpec, DecidedTags, FieldOwners, Inherited, InspectionRuleSpec, Kind,
-    NamespaceSpec, NodeGroupSpec, NodeSpec, NodeTags, Object, Observation, PrimarySpec, ReleaseSpec, ReleaseTagsSpec,
-    SaidOnHost, Spec, TagSpec,
+    NamespaceSpec, NodeGroupSpec, NodeSpec, NodeTags, Object, Observation, PrimarySpec, PrincipalSpec, ReleaseSpec,
+    ReleaseTagsSpec, SaidOnHost, Spec, TagSpec,
 };
 use crate::ownership::{OwnedMap, OwnedSet};
 use crate::task::Mode;
@@ -252,6 +252,14 @@ classified! {
         decision: Nowhere,
         extra: Nowhere,
         owners: by owners,
+    }
+    PrincipalSpec {
+        role: Nowhere,
+        cluster: Nowhere,
+        description: Nowhere,
+        certificates: Nowhere,
+        tokens: Nowhere,
+        takes_unlisted: Nowhere,
     }
     PrimarySpec {
         cluster: RolledOut,

@@ -2,21 +2,34 @@
 //!
 //! A field that is refused today would break the manifests that other systems' authors bring; one that is taken in silence lets
 //! its author believe in it. What a row names is taken out with the code that acts on it. Fields that other systems' clients read
-//! back (Magnum's, Ironic's, `foreign`) and those for people (titles, descriptions) do what they are for, and are not here.
+//! back (Magnum's, Ironic's, Glance's, `foreign`) and those for people (titles, descriptions) do what they are for: they act. The table
+//! takes each spec apart by name, so that a new field does not compile until somebody has said which it is.
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::finding::{Finding, rule};
 use crate::host_labels::HostLabels;
 use crate::lifecycle::Lifecycle;
-use crate::name::TagName;
+use crate::name::{Name, TagName};
 use crate::object::{
-    ClusterSpec, ClusterTemplateSpec, Inherited, NodeGroupSpec, NodeSpec, ReleaseSpec, ReleaseTagsSpec, RoleSpec,
-    TagSpec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, Inherited, InspectionRuleSpec, NamespaceSpec, NodeGroupSpec,
+    NodeSpec, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, RoleSpec, TagSpec,
 };
 use crate::task::{OnInterrupt, Phase, Task, TaskKind, task_type};
+
+/// A field that is given, by its place, and what does not happen.
+type Given = (String, &'static str);
+
+/// A spec, or a part of one, of which each field acts or is idle.
+pub trait Idle {
+    /// The fields, each with what does not happen where it is given; `None`: it acts, or is looked at part by part.
+    const FIELDS: &'static [(&'static str, Option<&'static str>)];
+
+    /// Those that are given and that nothing acts on.
+    fn idle(&self) -> Vec<Given>;
+}
 
 /// A field as manifests name it, whether it is given, and what does not happen.
 type Row<T> = (&'static str, fn(&T) -> bool, &'static str);
@@ -30,18 +43,6 @@ const OF_STAGE: &[&str] = &["id", "type", "requires", "required_for", "cross_dep
 const OF_SKIPPED: &[&str] =
     &["id", "type", "tags", "roles", "requires", "required_for", "cross_depends", "cross_depended_by", "foreign"];
 
-const TASK: &[Row<Task>] = &[
-    (
-        "on_unassign",
-        |task| task.on_unassign.is_some(),
-        "the task that it names is not run where this one no longer falls",
-    ),
-    ("phase", |task| task.phase != Phase::Apply, "no host is drained or cleaned up, so the task never runs"),
-    ("disruptive", |task| task.disruptive, "no host is drained before it"),
-    ("max_nodes", |task| task.max_nodes.is_some_and(|most| most > 0), "it runs on all of its nodes at once"),
-    ("privileged", |task| task.privileged, "it is placed and written as any other task"),
-];
-
 /// Those that tasks of one type heed.
 const TASK_OF_TYPE: &[Row<Task>] = &[
     ("timeout_seconds", |task| task.timeout_seconds.is_some() && !is_shell(task), "only a shell task is ended by it"),
@@ -50,44 +51,217 @@ const TASK_OF_TYPE: &[Row<Task>] = &[
     ("tasks", |task| !task.tasks.is_empty() && !task.is_group(), "only a group has tasks"),
 ];
 
-const ROLE: &[Row<RoleSpec>] =
-    &[("fault_tolerance", |spec| spec.fault_tolerance.is_some(), "no failure of its nodes stops others")];
+/// The table. A row is a field that acts; a field whose own parts are looked at, with the function that does it; or one that nothing acts
+/// on, with whether it is given and what does not happen.
+macro_rules! fields {
+    (@what acts) => { None };
+    (@what of($parts:path)) => { None };
+    (@what idle($is_given:expr, $what:literal)) => { Some($what) };
+    (@row $given:ident, $field:ident, acts) => { let _ = $field; };
+    (@row $given:ident, $field:ident, of($parts:path)) => { $given.extend($parts($field)); };
+    (@row $given:ident, $field:ident, idle($is_given:expr, $what:literal)) => {
+        if is_given($field, $is_given) {
+            $given.push((stringify!($field).to_owned(), $what));
+        }
+    };
+    ($($spec:ident { $($field:ident: $rule:ident $(($($argument:tt)+))?),+ $(,)? })+) => {$(
+        impl Idle for $spec {
+            const FIELDS: &'static [(&'static str, Option<&'static str>)] =
+                &[$((stringify!($field), fields!(@what $rule $(($($argument)+))?))),+];
 
-const TAG: &[Row<TagSpec>] = &[("ready", |spec| !spec.ready.is_empty(), "no host runs its probes")];
+            fn idle(&self) -> Vec<Given> {
+                #[allow(unused_mut, reason = "every field of some acts")]
+                let mut given = Vec::new();
+                let Self { $($field),+ } = self;
+                $(fields!(@row given, $field, $rule $(($($argument)+))?);)+
+                given
+            }
+        }
+    )+};
+}
 
-const HOST_LABELS: &[Row<HostLabels>] =
-    &[("host_labels.annotations", |said| !said.annotations.is_empty(), "annotations flow to no host label map")];
-
-const LIFECYCLE: &[Row<Lifecycle>] = &[
-    ("node_drain_timeout", |said| said.node_drain_timeout.is_some(), "hosts are told of it, and none is drained"),
-    (
-        "node_volume_detach_timeout",
-        |said| said.node_volume_detach_timeout.is_some(),
-        "hosts are told of it, and no volume is released",
-    ),
-    (
-        "node_deletion_timeout",
-        |said| said.node_deletion_timeout.is_some(),
-        "hosts are told of it, and none is cleaned up",
-    ),
-    ("min_ready_seconds", |said| said.min_ready_seconds.is_some(), "hosts are told of it, and no rollout waits for it"),
-];
-
-const CLUSTER: &[Row<ClusterSpec>] =
-    &[("rollout", |spec| spec.rollout.is_some(), "task sets are released to all hosts at once")];
-
-const GROUP: &[Row<NodeGroupSpec>] = &[
-    ("strategy", |spec| spec.strategy.is_some(), "task sets are released to all of its hosts at once"),
-    ("mend_offline", |spec| spec.mend_offline, "hosts mend without a controller whatever it says"),
-];
-
-/// A field that is given, by its place, and what does not happen.
-type Given = (String, &'static str);
-
-/// A spec that can have such fields.
-pub trait Idle {
-    /// Those that are given.
-    fn idle(&self) -> Vec<Given>;
+fields! {
+    ReleaseSpec {
+        description: acts,
+        labels: acts,
+        annotations: acts,
+        imports: acts,
+        roles: of(of_roles),
+        tags: of(of_tags),
+        tasks: of(of_tasks),
+        matching: acts,
+        extensions: acts,
+        foreign: acts,
+        owners: acts,
+    }
+    ReleaseTagsSpec {
+        tags: of(of_tags),
+    }
+    ClusterTemplateSpec {
+        description: acts,
+        inherited: of(Idle::idle),
+        release: acts,
+        host_labels: of(of_host_labels),
+        extra: acts,
+        owners: acts,
+    }
+    ClusterSpec {
+        description: acts,
+        inherited: of(Idle::idle),
+        cluster_template: acts,
+        release: acts,
+        host_labels: of(of_host_labels),
+        tags: of(of_tags),
+        roles: acts,
+        rollout: idle(Option::is_some, "task sets are released to all hosts at once"),
+        paused: acts,
+        primaries: acts,
+        extra: acts,
+        owners: acts,
+    }
+    NodeGroupSpec {
+        cluster: acts,
+        description: acts,
+        inherited: of(Idle::idle),
+        release: acts,
+        host_labels: of(of_host_labels),
+        roles: acts,
+        requirements: acts,
+        strategy: idle(Option::is_some, "task sets are released to all of its hosts at once"),
+        paused: acts,
+        mode: acts,
+        mend_offline: idle(|said| *said, "hosts mend without a controller whatever it says"),
+        splay_seconds: acts,
+        silent_after_seconds: acts,
+        extra: acts,
+        owners: acts,
+    }
+    NodeSpec {
+        description: acts,
+        inherited: of(Idle::idle),
+        nodegroup: acts,
+        roles: acts,
+        tags: acts,
+        traits: acts,
+        suppressed_traits: acts,
+        properties: acts,
+        instance_info: acts,
+        provision_state: acts,
+        mode: acts,
+        hold: acts,
+        parked: acts,
+        extra: acts,
+        owners: acts,
+    }
+    NamespaceSpec {
+        display_name: acts,
+        description: acts,
+        visibility: acts,
+        protected: acts,
+        owner: acts,
+        labels: acts,
+        resource_type_associations: acts,
+        properties: acts,
+        objects: acts,
+        tags: acts,
+        dates: acts,
+        owners: acts,
+    }
+    InspectionRuleSpec {
+        description: acts,
+        priority: acts,
+        phase: acts,
+        sensitive: acts,
+        grants: acts,
+        conditions: acts,
+        actions: acts,
+        labels: acts,
+        owners: acts,
+    }
+    AllocationSpec {
+        resource_class: acts,
+        traits: acts,
+        requirements: acts,
+        candidate_nodes: acts,
+        nodegroup: acts,
+        owner: acts,
+        within: acts,
+        decision: acts,
+        extra: acts,
+        owners: acts,
+    }
+    PrincipalSpec {
+        role: acts,
+        cluster: acts,
+        description: acts,
+        certificates: acts,
+        tokens: acts,
+        takes_unlisted: acts,
+    }
+    PrimarySpec {
+        cluster: acts,
+        node: acts,
+        since: acts,
+        epoch: acts,
+    }
+    Inherited {
+        labels: acts,
+        annotations: acts,
+        parameters: acts,
+        lifecycle: of(Idle::idle),
+    }
+    Lifecycle {
+        node_drain_timeout: idle(Option::is_some, "hosts are told of it, and none is drained"),
+        node_volume_detach_timeout: idle(Option::is_some, "hosts are told of it, and no volume is released"),
+        node_deletion_timeout: idle(Option::is_some, "hosts are told of it, and none is cleaned up"),
+        min_ready_seconds: idle(Option::is_some, "hosts are told of it, and no rollout waits for it"),
+    }
+    HostLabels {
+        prefixes: acts,
+        patterns: acts,
+        annotations: idle(|said| !said.is_empty(), "annotations flow to no host label map"),
+        accept: acts,
+    }
+    RoleSpec {
+        tags: acts,
+        title: acts,
+        conflicts: acts,
+        limits: of(of_limits),
+        fault_tolerance: idle(Option::is_some, "no failure of its nodes stops others"),
+    }
+    TagSpec {
+        has_primary: acts,
+        title: acts,
+        ready: idle(|probes| !probes.is_empty(), "no host runs its probes"),
+        role: acts,
+    }
+    Task {
+        id: acts,
+        kind: acts,
+        tags: acts,
+        roles: acts,
+        tasks: acts,
+        requires: acts,
+        required_for: acts,
+        cross_depends: acts,
+        cross_depended_by: acts,
+        condition: acts,
+        parameters: acts,
+        subscribes: acts,
+        on_drift: acts,
+        on_unassign: idle(Option::is_some, "the task that it names is not run where this one no longer falls"),
+        on_interrupt: acts,
+        phase: idle(|phase| *phase != Phase::Apply, "no host is drained or cleaned up, so the task never runs"),
+        disruptive: idle(|said| *said, "no host is drained before it"),
+        sensitive: acts,
+        mode: acts,
+        privileged: idle(|said| *said, "it is placed and written as any other task"),
+        timeout_seconds: acts,
+        retries: acts,
+        fail_on_error: acts,
+        max_nodes: idle(|most| most.is_some_and(|most| most > 0), "it runs on all of its nodes at once"),
+        foreign: acts,
+    }
 }
 
 /// The findings of an object.
@@ -100,88 +274,55 @@ pub fn findings(object: &str, spec: &impl Idle) -> Vec<Finding> {
 
 /// A sentence of what does not happen for a field, by its path within its kind, as `tasks.on_unassign`.
 pub(crate) fn of_field(path: &str) -> Option<String> {
-    fn find<T>(rows: &'static [Row<T>], path: &str) -> Option<&'static str> {
-        rows.iter().find(|row| row.0 == path).map(|row| row.2)
+    fn find<S: Idle>(field: &str) -> Option<&'static str> {
+        S::FIELDS.iter().find(|(name, _)| *name == field)?.1
     }
-    if let Some(what) = path.strip_prefix("tasks.").and_then(|field| find(TASK_OF_TYPE, field)) {
+    let of_type = |field: &str| TASK_OF_TYPE.iter().find(|row| row.0 == field);
+    if let Some((.., what)) = path.strip_prefix("tasks.").and_then(of_type) {
         return Some(format!("Not for every type: {what}."));
     }
     let what = match path.split_once('.') {
-        Some(("tasks", field)) => find(TASK, field),
-        Some(("roles", field)) => find(ROLE, field),
-        Some(("tags", field)) => find(TAG, field),
-        _ => find(CLUSTER, path)
-            .or_else(|| find(GROUP, path))
-            .or_else(|| find(HOST_LABELS, path))
-            .or_else(|| find(LIFECYCLE, path)),
+        Some(("tasks", field)) => find::<Task>(field),
+        Some(("roles", field)) => find::<RoleSpec>(field),
+        Some(("tags", field)) => find::<TagSpec>(field),
+        Some(("host_labels", field)) => find::<HostLabels>(field),
+        _ => find::<ClusterSpec>(path).or_else(|| find::<NodeGroupSpec>(path)).or_else(|| find::<Lifecycle>(path)),
     };
     what.map(|what| format!("Nothing acts on it yet: {what}."))
 }
 
-impl Idle for ReleaseSpec {
-    fn idle(&self) -> Vec<Given> {
-        let roles = self.roles.iter();
-        let mut given: Vec<Given> = roles.flat_map(|(name, role)| of_role(&format!("roles.{name}."), role)).collect();
-        given.extend(of_tags(&self.tags));
-        given.extend(self.tasks.iter().flat_map(of_task));
-        given
-    }
+fn is_given<T>(value: &T, is_given: impl Fn(&T) -> bool) -> bool {
+    is_given(value)
 }
 
-impl Idle for ReleaseTagsSpec {
-    fn idle(&self) -> Vec<Given> {
-        of_tags(&self.tags)
-    }
+/// The same below a place.
+fn below(place: &str, given: Vec<Given>) -> impl Iterator<Item = Given> {
+    given.into_iter().map(move |(field, what)| (format!("{place}{field}"), what))
 }
 
-impl Idle for ClusterTemplateSpec {
-    fn idle(&self) -> Vec<Given> {
-        of_level(&self.inherited, self.host_labels.as_ref())
-    }
+fn of_host_labels<'a>(said: impl IntoIterator<Item = &'a HostLabels>) -> Vec<Given> {
+    said.into_iter().flat_map(|said| below("host_labels.", said.idle())).collect()
 }
 
-impl Idle for ClusterSpec {
-    fn idle(&self) -> Vec<Given> {
-        let level = of_level(&self.inherited, self.host_labels.as_ref());
-        [rows(CLUSTER, self, ""), level, of_tags(&self.tags)].concat()
-    }
+fn of_roles(roles: &BTreeMap<Name, RoleSpec>) -> Vec<Given> {
+    roles.iter().flat_map(|(name, role)| below(&format!("roles.{name}."), role.idle()).collect::<Vec<_>>()).collect()
 }
 
-impl Idle for NodeGroupSpec {
-    fn idle(&self) -> Vec<Given> {
-        [rows(GROUP, self, ""), of_level(&self.inherited, self.host_labels.as_ref())].concat()
-    }
-}
-
-impl Idle for NodeSpec {
-    fn idle(&self) -> Vec<Given> {
-        of_level(&self.inherited, None)
-    }
-}
-
-fn rows<T>(table: &[Row<T>], it: &T, before: &str) -> Vec<Given> {
-    let given = table.iter().filter(|(_, is_given, _)| is_given(it));
-    given.map(|(field, _, what)| (format!("{before}{field}"), *what)).collect()
-}
-
-fn of_level(inherited: &Inherited, host_labels: Option<&HostLabels>) -> Vec<Given> {
-    let mut given = rows(LIFECYCLE, &inherited.lifecycle, "");
-    given.extend(host_labels.iter().flat_map(|said| rows(HOST_LABELS, *said, "")));
-    given
-}
-
-fn of_role(before: &str, role: &RoleSpec) -> Vec<Given> {
+fn of_limits(limits: &Map<String, Value>) -> Vec<Given> {
     let what = "only whole numbers in min and max are compared with what there is";
-    let other = role.limits.iter().filter(|(name, value)| {
+    let other = limits.iter().filter(|(name, value)| {
         let is_compared = RoleSpec::COMPARED_LIMITS.contains(&name.as_str()) && value.is_u64();
         !is_compared && !value.is_null()
     });
-    let limits = other.map(|(name, _)| (format!("{before}limits.{name}"), what));
-    rows(ROLE, role, before).into_iter().chain(limits).collect()
+    other.map(|(name, _)| (format!("limits.{name}"), what)).collect()
 }
 
 fn of_tags(tags: &BTreeMap<TagName, TagSpec>) -> Vec<Given> {
-    tags.iter().flat_map(|(name, tag)| rows(TAG, tag, &format!("tags.{name}."))).collect()
+    tags.iter().flat_map(|(name, tag)| below(&format!("tags.{name}."), tag.idle()).collect::<Vec<_>>()).collect()
+}
+
+fn of_tasks(tasks: &[Task]) -> Vec<Given> {
+    tasks.iter().flat_map(of_task).collect()
 }
 
 fn of_task(task: &Task) -> Vec<Given> {
@@ -193,7 +334,9 @@ fn of_task(task: &Task) -> Vec<Given> {
         _ => None,
     };
     let Some((fields, what)) = marker else {
-        return [rows(TASK, task, &before), rows(TASK_OF_TYPE, task, &before)].concat();
+        let of_type = TASK_OF_TYPE.iter().filter(|(_, is_given, _)| is_given(task));
+        let of_type = of_type.map(|(field, _, what)| ((*field).to_owned(), *what));
+        return below(&before, task.idle().into_iter().chain(of_type).collect()).collect();
     };
     let Ok(Value::Object(given)) = serde_json::to_value(task) else { return Vec::new() };
     let other = given.into_iter().filter(|(field, _)| !fields.contains(&field.as_str()));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use stemma_controller::args;
 use stemma_controller::config::Config;
 use stemma_controller::init::Layout;
@@ -64,6 +64,13 @@ impl Served {
     #[allow(dead_code, reason = "each test file uses its own part")]
     pub(crate) fn metrics(&self) -> String {
         self.parts.metrics.text()
+    }
+
+    /// How many nodes earlier passes have missed: what a full resolve finds to do now.
+    #[allow(dead_code, reason = "each test file uses its own part")]
+    pub(crate) fn missed(&self) -> Result<usize> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        runtime.block_on(self.parts.reconciler.check_now()).context("the reconciler was stopped")
     }
 
     /// What the controller counts, by the name of the metric.

@@ -4,6 +4,8 @@
 //! the crate, and `#[cfg(test)]` takes away a whole file.
 
 mod names;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

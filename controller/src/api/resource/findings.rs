@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stemma_core::catalog::Meant;
 use stemma_core::finding::{Finding, Gravest};
 use stemma_core::fleet::Missing;
-use stemma_core::idle::{self, Idle};
-use stemma_core::object::{ClusterId, Kind, LevelId, NodeId, Object};
+use stemma_core::idle;
+use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId, Object};
 use stemma_core::requirement::Unmet;
 use stemma_core::resolve::{
     FailedConditions, Resolution, Unset, all_catalog_findings, broken, catalog_findings_of, cluster_findings,
@@ -149,17 +149,21 @@ impl NewlyUnmet {
 
 /// What is found about an object of a write by itself, whoever stands below it.
 fn of_object(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
-    match LevelId::of(kind, uuid) {
-        Some(LevelId::Template(_)) => idle_fields(model.templates.get(uuid)),
-        Some(LevelId::Cluster(_)) => idle_fields(model.clusters.get(uuid)),
-        Some(LevelId::Group(id)) => model.fleet.fold(id).map_or_else(
+    match kind {
+        Kind::Release => of_release(model, uuid),
+        Kind::ReleaseTags => idle_fields(model.release_tags.get(uuid)),
+        Kind::ClusterTemplate => idle_fields(model.templates.get(uuid)),
+        Kind::Cluster => idle_fields(model.clusters.get(uuid)),
+        Kind::NodeGroup => model.fleet.fold(GroupId(uuid)).map_or_else(
             |_| Vec::new(),
             |fold| idle::findings(&format!("nodegroup/{}", fold.place()), &fold.group.spec),
         ),
-        // What is found about a node stands in its answer.
-        None if kind == Kind::Release => of_release(model, uuid),
-        None if kind == Kind::ReleaseTags => idle_fields(model.release_tags.get(uuid)),
-        Some(LevelId::Node(_)) | None => Vec::new(),
+        Kind::Namespace => idle_fields(model.namespaces.get(uuid)),
+        Kind::InspectionRule => idle_fields(model.rules.get(uuid)),
+        Kind::Allocation => idle_fields(model.allocations.get(uuid)),
+        Kind::Principal => idle_fields(model.principals.get(uuid)),
+        // What is found about a node stands in its answer. The rest has no spec that anybody gives.
+        Kind::Node | Kind::Primary | Kind::Revision | Kind::Secret | Kind::Expectation => Vec::new(),
     }
 }
 
@@ -177,7 +181,7 @@ fn of_catalog(work: &Work<'_>, findings: &mut Gravest<NodeId>) {
     }
 }
 
-fn idle_fields<S: Resource + Idle>(object: Option<&Arc<Object<S>>>) -> Vec<Finding> {
+fn idle_fields<S: Resource>(object: Option<&Arc<Object<S>>>) -> Vec<Finding> {
     let name = |object: &Object<S>| S::name_text(&object.meta.name).unwrap_or_default();
     let found = |object: &Arc<Object<S>>| idle::findings(&format!("{}/{}", S::KIND.word(), name(object)), &object.spec);
     object.map(found).unwrap_or_default()

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
-use stemma_core::change::Classified;
 use stemma_core::fleet::{Among, Levels, Maps};
 use stemma_core::labels::BodyShape;
 use stemma_core::manifest::{Author, Body, Fields, write};
@@ -31,7 +30,7 @@ use crate::registry::work::Work;
 use crate::registry::{Caller, Undecided};
 
 /// A kind as it stands in the API.
-pub(super) trait Shown: Resource + Fields + Classified {
+pub(super) trait Shown: Resource + Fields {
     /// Its level of inheritance; none for one that stands on none.
     const LEVEL: Option<Level>;
     /// What a list of its objects is called in a body.

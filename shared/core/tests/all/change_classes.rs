@@ -1,4 +1,5 @@
-//! Every field of every kind is changed once, and exactly what its class says happens.
+//! Every field of every kind is changed once, and exactly what its class says happens. A field of which no host is told is one on which
+//! something else acts, or it is said where it is given that nothing does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,16 +10,17 @@ use stemma_author::Reader;
 use stemma_core::change::{Class, Classified, FieldChange, changes};
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::host_labels::HostLabels;
+use stemma_core::idle::Idle;
 use stemma_core::key::{AnnotationKey, AnnotationValue, LabelKey, LabelValue};
 use stemma_core::labels::{Layer, ParameterValue};
 use stemma_core::manifest::{Objects, assemble, read_document};
 use stemma_core::name::{Name, NamespaceName, NodeName, ObjectName, ReleaseRef, TagName};
 use stemma_core::object::{
     AllocationDecision, AllocationSpec, Association, Cluster, ClusterId, ClusterSpec, ClusterTemplateSpec, Dates,
-    DecidedTags, ExtensionUse, FactMap, FieldOwners, GroupId, Hold, InspectionRuleSpec, Meta, NamespaceSpec, Node,
-    NodeGroupSpec, NodeId, NodeSpec, NotTaken, Object, Observation, Phase, PrimaryMatching, PrimarySpec, Properties,
-    ProvisionState, ReleaseSpec, ReleaseTagsSpec, ReportedLabel, RoleChange, Rollout, RuleAction, SaidOnHost, Spec,
-    Strategy, TagSpec, TemplateId, Timestamp, Visibility,
+    DecidedTags, ExtensionUse, FactMap, FieldOwners, GroupId, Hold, InspectionRuleSpec, Kind, Meta, NamespaceSpec,
+    Node, NodeGroupSpec, NodeId, NodeSpec, NotTaken, Object, Observation, Phase, PrimaryMatching, PrimarySpec,
+    PrincipalRole, PrincipalSpec, Properties, ProvisionState, ReleaseSpec, ReleaseTagsSpec, ReportedLabel, RoleChange,
+    Rollout, RuleAction, SaidOnHost, Spec, Strategy, TagSpec, TemplateId, Timestamp, Visibility,
 };
 use stemma_core::ownership::{Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 use stemma_core::release::{compile_set, has_same_content};
@@ -211,11 +213,61 @@ macro_rules! inherited {
     }};
 }
 
+/// The rows of a kind whose edit gives something that nothing acts on, with what is said to be so.
+const IDLE: &[(Kind, &str, &str)] = &[
+    (Kind::ClusterTemplate, "lifecycle", "node_drain_timeout"),
+    (Kind::Cluster, "lifecycle", "node_drain_timeout"),
+    (Kind::Cluster, "rollout", "rollout"),
+    (Kind::NodeGroup, "lifecycle", "node_drain_timeout"),
+    (Kind::NodeGroup, "strategy", "strategy"),
+    (Kind::NodeGroup, "mend_offline", "mend_offline"),
+    (Kind::Node, "lifecycle", "node_drain_timeout"),
+];
+
+/// For whom the fields of a kind are of which no host is told and that are not idle.
+const FOR_OTHERS: &[(Kind, &str, &[&str])] = &[
+    (Kind::Release, "people", &["description", "labels", "annotations", "owners"]),
+    (Kind::Release, "the system that it came from", &["foreign"]),
+    (Kind::ClusterTemplate, "people and Magnum's clients", &["description", "extra", "owners"]),
+    (Kind::Cluster, "people and Magnum's clients", &["description", "extra", "owners"]),
+    (Kind::NodeGroup, "people and Magnum's clients", &["description", "extra", "owners"]),
+    (Kind::Node, "people and Ironic's clients", &["description", "provision_state", "extra", "owners"]),
+    (Kind::Namespace, "people and Glance's clients", &["display_name", "description", "visibility", "owner", "labels"]),
+    (Kind::Namespace, "people and Glance's clients", &["dates", "owners"]),
+    (Kind::Namespace, "the catalogue", &["protected", "resource_type_associations", "properties", "objects", "tags"]),
+    (Kind::InspectionRule, "people and Ironic's clients", &["description", "phase", "labels", "owners"]),
+    (Kind::Allocation, "the choice of a node", &["resource_class", "traits", "requirements", "candidate_nodes"]),
+    (Kind::Allocation, "the choice of a node", &["nodegroup", "owner", "within", "decision"]),
+    (Kind::Allocation, "people and Ironic's clients", &["extra", "owners"]),
+    (Kind::Principal, "the listener", &["role", "cluster", "certificates", "tokens", "takes_unlisted"]),
+    (Kind::Principal, "people", &["description"]),
+    (Kind::Primary, "the next choice", &["since", "epoch"]),
+];
+
+/// Sees that an edit gives what nothing acts on where `IDLE` says so and nowhere else, and that no field is left for which nobody knows
+/// what acts on it.
+fn check_acts<S: Spec + Idle>(field: &str, class: Class, old: &S, new: &S) {
+    let given = |spec: &S| spec.idle().into_iter().map(|(field, _)| field).collect::<BTreeSet<_>>();
+    let found: Vec<_> = given(new).difference(&given(old)).cloned().collect();
+    let of_field = IDLE.iter().filter(|(kind, row, _)| (*kind, *row) == (S::KIND, field));
+    let expected: Vec<_> = of_field.map(|(.., idle)| *idle).collect();
+    assert_eq!(found, expected, "{} {field} is idle", S::KIND);
+    let is_for_others = FOR_OTHERS.iter().any(|(kind, _, fields)| *kind == S::KIND && fields.contains(&field));
+    assert_eq!(is_for_others, class == Class::Nowhere && expected.is_empty(), "{} {field}: what acts on it?", S::KIND);
+}
+
 /// Checks that the rows name every field, and gives those that an object differs in after each edit.
-fn each<S: Classified + Clone + PartialEq>(old: &S, rows: &[Row<S>]) -> Vec<(&'static str, Class, S)> {
+fn each<S: Spec + Classified + Idle>(old: &S, rows: &[Row<S>]) -> Vec<(&'static str, Class, S)> {
+    let edited = each_said(old, rows);
+    edited.iter().for_each(|(field, class, new)| check_acts(field, *class, old, new));
+    edited
+}
+
+/// The same of what a host says.
+fn each_said<S: Classified + Clone + PartialEq>(old: &S, rows: &[Row<S>]) -> Vec<(&'static str, Class, S)> {
     let named: BTreeSet<&str> = rows.iter().map(|(field, ..)| *field).collect();
     let inherited = ["labels", "annotations", "parameters", "lifecycle"];
-    for field in S::FIELDS {
+    for field in <S as Classified>::FIELDS {
         let all: &[&str] = if *field == "inherited" { &inherited } else { &[*field] };
         assert!(all.iter().all(|field| named.contains(field)), "{field} is not changed by this test");
     }
@@ -259,7 +311,7 @@ fn check(what: &str, class: Class, below: &[&str], reached: &BTreeSet<String>, b
 }
 
 /// Puts an object in each of its edited forms into a fresh site. `below` says whom an edit should reach.
-fn put_each<S: Spec + Classified>(
+fn put_each<S: Spec + Classified + Idle>(
     old: &Object<S>,
     rows: &[Row<S>],
     change: fn(Arc<Object<S>>) -> Change,
@@ -356,6 +408,8 @@ fn tags_beside_a_release() {
         put(&mut site, base.clone());
         let (before, new) = (site.answers(), with(edit));
         assert_eq!(new.changes(&base), [FieldChange { field, class }]);
+        let idle: Vec<_> = new.idle().into_iter().map(|(place, _)| place).collect();
+        assert_eq!(idle, if field == "tags.ready" { &["tags.user.ready"][..] } else { &[] }, "{field}");
         let reached = put(&mut site, new);
         if class == Class::InPlace {
             // Every host below is reached; those that have the tag are told.
@@ -709,7 +763,25 @@ fn an_allocation() {
         ("extra", Class::Nowhere, |spec| spec.extra = extra()),
         ("owners", Class::Nowhere, |spec| spec.owners = owners()),
     ];
-    assert_eq!(each(&AllocationSpec::default(), rows).len(), AllocationSpec::FIELDS.len());
+    assert_eq!(each(&AllocationSpec::default(), rows).len(), <AllocationSpec as Classified>::FIELDS.len());
+}
+
+/// The fleet knows no principal: the listener asks for it where somebody asks for something.
+#[test]
+fn a_principal() {
+    let rows: &[Row<PrincipalSpec>] = &[
+        ("role", Class::Nowhere, |spec| spec.role = PrincipalRole::Admin),
+        ("cluster", Class::Nowhere, |spec| spec.cluster = Some(ClusterId(Uuid::from_u128(1)))),
+        ("description", Class::Nowhere, |spec| spec.description = Some("x".into())),
+        ("certificates", Class::Nowhere, |spec| {
+            spec.certificates = listed(&json!([{"serial": "01", "issued_at": 1, "ends_at": 2}]));
+        }),
+        ("tokens", Class::Nowhere, |spec| {
+            spec.tokens = listed(&json!([{"id": "a", "secret_sha256": "b", "issued_at": 1, "ends_at": 2}]));
+        }),
+        ("takes_unlisted", Class::Nowhere, |spec| spec.takes_unlisted = true),
+    ];
+    assert_eq!(each(&PrincipalSpec::default(), rows).len(), <PrincipalSpec as Classified>::FIELDS.len());
 }
 
 #[test]
@@ -727,7 +799,7 @@ fn what_a_host_reports() {
         }),
         ("not_taken", Class::Nowhere, |seen| seen.not_taken = NotTaken { facts: 1, ..NotTaken::default() }.boxed()),
     ];
-    for (field, class, seen) in each(&Observation::default(), rows) {
+    for (field, class, seen) in each_said(&Observation::default(), rows) {
         let mut site = Site::new();
         let mut template = site.fleet.templates().find(|one| one.meta.name.as_str() == "base").cloned().expect("it");
         let accept = [LabelKey::new("host").expect("a key")].into_iter().collect();
@@ -746,7 +818,7 @@ fn what_is_said_on_a_host() {
         ("hold", Class::InPlace, |said| said.hold = Some((1, "x".into()))),
         ("parked", Class::InPlace, |said| said.parked = Some("x".into())),
     ];
-    for (field, class, said) in each(&SaidOnHost::default(), rows) {
+    for (field, class, said) in each_said(&SaidOnHost::default(), rows) {
         let mut site = Site::new();
         let (before, id) = (site.answers(), site.node("db-2").id());
         let reached = site.apply(Change::Said(id, Some(Arc::new(said))));

@@ -7,12 +7,16 @@ use serde_json::{Value, json};
 use stemma_core::explain::{self, Ran};
 use stemma_core::finding::{Severity, has_error};
 use stemma_core::fleet::{Change, Fleet, Missing};
+use stemma_core::host_labels::HostLabels;
+use stemma_core::idle::Idle;
+use stemma_core::lifecycle::Lifecycle;
 use stemma_core::name::TagName;
 use stemma_core::object::{
-    ClusterId, GroupId, Kind, Meta, NotTaken, Object, Observation, PrimarySpec, RefusedTraits, SaidOnHost, TemplateId,
-    Timestamp,
+    ClusterId, ClusterSpec, GroupId, Kind, Meta, NodeGroupSpec, NotTaken, Object, Observation, PrimarySpec,
+    RefusedTraits, RoleSpec, SaidOnHost, TagSpec, TemplateId, Timestamp,
 };
 use stemma_core::resolve::{PlainAnswer, Resolution, ResolveCache, resolve_fleet, resolve_node};
+use stemma_core::task::Task;
 use uuid::Uuid;
 
 use crate::made::{Made, changes, objects, reading, site, tasks};
@@ -319,6 +323,13 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
     let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
     assert!(idle.iter().all(|finding| finding.severity == Severity::Info));
     let objects: Vec<_> = idle.iter().map(|finding| finding.object.as_str()).collect();
+    every_row_is_found::<ClusterSpec>(&objects);
+    every_row_is_found::<NodeGroupSpec>(&objects);
+    every_row_is_found::<Lifecycle>(&objects);
+    every_row_is_found::<HostLabels>(&objects);
+    every_row_is_found::<RoleSpec>(&objects);
+    every_row_is_found::<TagSpec>(&objects);
+    every_row_is_found::<Task>(&objects);
     assert_eq!(
         objects,
         [
@@ -358,6 +369,14 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
     let made = Made::of(&site(&json!({}), &json!([shell(json!({"timeout_seconds": 9, "on_interrupt": "again"}))])));
     let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
     assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
+}
+
+/// That each field of a kind or part which is said to be idle is among those that were found.
+fn every_row_is_found<S: Idle>(objects: &[&str]) {
+    for (field, _) in S::FIELDS.iter().filter(|(_, what)| what.is_some()) {
+        let is_found = objects.iter().any(|object| object.rsplit([' ', '.']).next() == Some(*field));
+        assert!(is_found, "{field} is idle, and this test does not give it");
+    }
 }
 
 /// A role that is said to conflict with one that is not there conflicts with none.

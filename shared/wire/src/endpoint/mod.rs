@@ -25,7 +25,7 @@ use crate::error::{ApiError, ErrorType};
 use crate::tls::{Class, Identity};
 
 pub use openapi::openapi;
-pub use table::Endpoint;
+pub use table::{AgentEndpoint, Endpoint};
 
 /// Which socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -233,12 +233,30 @@ macro_rules! endpoints {
     (@shows $shows:ident) => { Some(&$shows) };
     (@schema) => { None };
     (@schema $schema:ident) => { Some(stringify!($schema)) };
-    ($($listener:ident { $(
+    (@own {$($rows:tt)*}) => {};
+    (@own $own:ident {$($name:ident $summary:literal;)+}) => {
+        /// The routes of the agents' listener, whose handlers are chosen by an exhaustive `match` on it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $own {
+            $(#[doc = $summary] $name,)+
+        }
+
+        impl $own {
+            /// The row of that route; `None`: it is a route of the other listener.
+            pub const fn of(endpoint: Endpoint) -> Option<Self> {
+                match endpoint {
+                    $(Endpoint::$name => Some(Self::$name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+    ($($listener:ident $(as $own:ident)? { $(
         $name:ident $method:ident $path:literal $callers:ident $scope:ident $query:ident
             $(+ $header:ident)* $request:ident $(($taken:ident))? -> $statuses:ident $answer:ident $(($given:ident $(| $accepted:ident)?))? $delivery:ident $(shows $shows:ident)? $(since $since:ident)? : $summary:literal;
     )+ })+) => {
-        /// Every route of both listeners. Handlers are chosen by an exhaustive `match` on it, so that a route without
-        /// one does not compile.
+        /// Every route of both listeners. Handlers are chosen by an exhaustive `match` on it, or on [`AgentEndpoint`], so that a
+        /// route without one does not compile.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Endpoint {
             $($(#[doc = $summary] $name,)+)+
@@ -278,11 +296,13 @@ macro_rules! endpoints {
                 match self { $($(Self::$name => stringify!($name),)+)+ }
             }
         }
+
+        $(endpoints!(@own $($own)? { $($name $summary;)+ });)+
     };
 }
 
 endpoints! {
-    Agents {
+    Agents as AgentEndpoint {
         Enroll Post "/agent/v1/enroll" JOINING Fleet UNREAD Postcard -> OK Postcard Whole: "Takes a join token and a signing request, gives a node's first certificate.";
         Renew Post "/agent/v1/renew" AGENT Itself UNREAD Postcard -> OK Postcard Whole: "Gives the next certificate to the holder of the present one.";
         CheckIn Post "/agent/v1/checkin" AGENT Itself UNREAD Postcard -> OK Postcard Whole: "Takes what a host says, and answers when there is news or the wait is over.";

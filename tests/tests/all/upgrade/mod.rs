@@ -91,8 +91,9 @@ fn say(kept: &Kept, served: &Served, host: &str, time: Then) -> Result<Option<Ne
     }
 }
 
-/// That the controller released nothing, sent nothing, and has committed so often.
+/// That the controller released nothing, sent nothing, has missed nothing, and has committed so often, a full resolve included.
 fn is_quiet(served: &Served, commits: u64) -> Result<()> {
+    nothing_is_missed(served)?;
     for (metric, expected) in [
         ("stemma_store_commits_total", commits),
         ("stemma_desired_sent_total", 0),
@@ -101,6 +102,13 @@ fn is_quiet(served: &Served, commits: u64) -> Result<()> {
         let found = served.counted(metric);
         ensure!(found == expected, "{metric} is {found} and not {expected}");
     }
+    Ok(())
+}
+
+/// That a full resolve finds nothing to do.
+fn nothing_is_missed(served: &Served) -> Result<()> {
+    let missed = served.missed()?;
+    ensure!(missed == 0, "the first resolve missed {missed} nodes");
     Ok(())
 }
 
@@ -163,6 +171,7 @@ fn both_upgraded(kept: &Kept, host: &str, time: Then, done: impl Fn(&Served) -> 
     kept.point(host, &served.bound.agents)?;
     let before = kept.files(host)?;
     agent::run_until(&kept.path(host), time, QUIET, || done(&served))?;
+    nothing_is_missed(&served)?;
     let after = kept.files(host)?;
     let has_traits = has_the_traits_of_then(kept, host)?;
     let compared = if has_traits {

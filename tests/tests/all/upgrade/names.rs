@@ -5,10 +5,15 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use stemma_agent::verbs::words;
 use stemma_core::finding::rule;
+use stemma_core::status::State;
+use stemma_core::task::Mode;
+use stemma_core::traits::TraitSource;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::ErrorType;
 use stemma_wire::log::{CATALOG, FIELDS};
+use stemma_wire::message::observed::{Outcome, Progress};
 
 use crate::served::Served;
 use crate::upgrade::kept::{Kept, Then};
@@ -16,17 +21,6 @@ use crate::upgrade::operator;
 
 const LIST: &str = include_str!("../../../data/118d023/names.txt");
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
-/// Where names stand in the sources as they are said.
-const SOURCES: [&str; 7] = [
-    "shared/core/src",
-    "shared/author/src",
-    "shared/render/src",
-    "shared/wire/src",
-    "controller/src",
-    "agent/src",
-    "cli/src",
-];
 
 /// The names of that version by class.
 fn listed() -> Result<BTreeMap<&'static str, Vec<&'static str>>> {
@@ -68,27 +62,29 @@ fn no_field_of_a_body_is_gone() -> Result<()> {
     all_there("schema", &fields.collect())
 }
 
+/// That each is found by code which is no test is looked at beside `cargo xtask modules`.
 #[test]
 fn no_finding_code_is_gone() -> Result<()> {
     all_there("finding", &rule::ALL.iter().map(|rule| rule.code.to_owned()).collect())
 }
 
-/// The words of states, outcomes and modes: each is a text of the sources.
+/// The words of states, outcomes and modes, each from what says it, and those by which a controller explains a label.
 #[test]
 fn no_word_is_gone() -> Result<()> {
-    let mut texts = BTreeSet::new();
-    let mut dirs: Vec<_> = SOURCES.iter().map(|dir| Path::new(ROOT).join(dir)).collect();
-    while let Some(dir) = dirs.pop() {
-        for entry in std::fs::read_dir(dir)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                dirs.push(path);
-            } else {
-                texts.extend(std::fs::read_to_string(path)?.split('"').map(str::to_owned));
-            }
-        }
-    }
-    all_there("word", &texts)
+    let mut today: BTreeSet<String> = State::ALL.iter().map(|state| state.name().to_owned()).collect();
+    today.extend(Mode::WORDS.iter().map(ToString::to_string));
+    today.extend([TraitSource::Operator, TraitSource::Detected].map(|source| source.to_string()));
+    today.extend([Outcome::Unchanged, Outcome::Changed, Outcome::Failed].map(words));
+    today.extend([Outcome::Unsupported, Outcome::Unknown, Outcome::Drifted].map(words));
+    today.extend(
+        [Progress::Idle, Progress::Running, Progress::Converged, Progress::Failed, Progress::Waiting].map(words),
+    );
+    let (kept, time) = (Kept::unpack("kept")?, Then::now());
+    let served = crate::upgrade::serve(&kept, time)?;
+    let explained = answer(&kept, &served, "/v1/nodes/web-1/explain?label=tier", time)?;
+    let levels = explained["levels"].as_array().context("it has levels")?;
+    today.extend(levels.iter().filter_map(|level| level["result"].as_str()).map(str::to_owned));
+    all_there("word", &today)
 }
 
 #[test]

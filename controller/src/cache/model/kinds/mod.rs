@@ -50,7 +50,9 @@ mod simple;
 use std::sync::Arc;
 
 use stemma_core::access::Place;
+use stemma_core::change::Classified;
 use stemma_core::fleet::Change;
+use stemma_core::idle::Idle;
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
     AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec,
@@ -97,7 +99,7 @@ impl Reference {
 }
 
 /// A kind as the controller keeps it.
-pub trait Resource: Spec + 'static {
+pub trait Resource: Spec + Classified + Idle + 'static {
     /// The name as text; `None` for a node without one.
     fn name_text(name: &Self::Name) -> Option<String>;
 
