@@ -361,7 +361,7 @@ async fn s26_a_deleted_nodes_certificate_is_dead_also_when_it_is_made_again() {
     let waiting = tokio::spawn(async move {
         call::<_, CheckInAnswer>(&mut parked, "/agent/v1/checkin", &check_in(None, 30_000)).await
     });
-    while !fleet.parts().desired.is_parked(node) {
+    while fleet.parts().desired.parked() == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     delete_node(&fleet, node).await;
