@@ -97,7 +97,7 @@ impl Controller {
     /// Its signed bytes are written here by hand: no program makes one yet.
     pub(crate) fn epoch_change(&self, from: Epoch, to: Epoch, at: u64) -> EpochChange {
         let parts: [&[u8]; 5] = [&from.0, &to.0, &at.to_be_bytes(), &[0, 0, 0, 6], b"a test"];
-        let statement = [b"stemma/epoch-change/v1\0", &parts.concat()[..]].concat();
+        let statement = [&b"stemma/epoch-change/v1\0"[..], &parts.concat()].concat();
         let signature = Signature { bytes: self.key.sign(&statement).unwrap(), signer: self.chain.clone() };
         EpochChange { from, to, at: Revision(at), reason: "a test".into(), signature }
     }

@@ -179,7 +179,7 @@ impl Signed {
     fn epoch_change(&self) -> EpochChange {
         let leaf = self.of.signers.issue(&Wanted::signer());
         let parts: [&[u8]; 5] = [&[1; 16], &[2; 16], &[0, 0, 0, 0, 0, 0, 0, 40], &[0, 0, 0, 8], b"restored"];
-        let statement = [b"stemma/epoch-change/v1\0", &parts.concat()[..]].concat();
+        let statement = [&b"stemma/epoch-change/v1\0"[..], &parts.concat()].concat();
         let signature = Signature {
             bytes: leaf.key.sign(&statement).expect("a key that signs"),
             signer: vec![leaf.der.to_vec(), self.of.signers.der.to_vec()],
