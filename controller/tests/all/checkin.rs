@@ -66,7 +66,6 @@ async fn a_second_check_in_supersedes_the_parked_one() {
     let mut host = fleet.join("web-1").await;
     host.news(0).await;
     let mut second = fleet.client(host.chain.clone(), host.key.clone_key());
-    let node = host.node;
     let first = tokio::spawn(async move { host.check_in(30_000).await });
     wait_until(|| fleet.parts().desired.parked() == 1).await;
     let answer: CheckInAnswer = call(&mut second, "/agent/v1/checkin", &check_in(None, 0)).await.unwrap();
@@ -79,7 +78,6 @@ async fn stopping_answers_what_is_parked() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
     host.news(0).await;
-    let node = host.node;
     let waiting = tokio::spawn(async move { host.check_in(30_000).await });
     wait_until(|| fleet.parts().desired.parked() == 1).await;
     let began = Instant::now();

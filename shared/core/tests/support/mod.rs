@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stemma_core::condition::{Author, AuthorError, Condition, TemplateReads};
-use stemma_core::finding::Finding;
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::graph::ClusterGraph;
 use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef, TagName};
@@ -54,7 +53,6 @@ pub(crate) fn list<'a>(value: &'a Value, field: &str) -> Vec<&'a str> {
 pub(crate) struct Scenario {
     pub(crate) fleet: Fleet,
     pub(crate) cluster: ClusterId,
-    pub(crate) findings: Vec<Finding>,
 }
 
 impl Scenario {
@@ -75,7 +73,6 @@ impl Scenario {
     pub(crate) fn with(spec: &ReleaseSpec, value: &Value) -> Result<Self, String> {
         let release =
             compiled(spec).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
-        let findings = release.findings.clone();
         let mut fleet = Fleet::new();
         let (cluster, group) = (ClusterId(Uuid::from_u128(1)), GroupId(Uuid::from_u128(2)));
         let meta = |uuid, name: &str| Meta::new(uuid, ObjectName::new(name).expect("a name"), Timestamp(0));
@@ -91,7 +88,7 @@ impl Scenario {
         }
         choose(&mut fleet, cluster, &nodes);
         fleet.set_loaded();
-        Ok(Self { fleet, cluster, findings })
+        Ok(Self { fleet, cluster })
     }
 
     pub(crate) fn graph(&self) -> ClusterGraph {
